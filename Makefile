@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e test-clients web lint advisories fuzz sbom spec fmt bench setup clean
+.PHONY: help run test test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ test: ## Set up and run all tests
 	$(MAKE) --no-print-directory test-e2e
 
 test-rust: ## Unit, property and simulation tests
-	$(CARGO) test --workspace --locked
+	tools/with-cpu-env tools/test-rust
 
 test-web: ## The TypeScript client and the pages: wire vectors, seeded channels, what the server embeds
 	@tools/web test
@@ -38,6 +38,12 @@ web: ## Build the TypeScript client and the pages (web/page)
 test-e2e: ## The real binary with openai-python, openai-node and browsers
 	$(CARGO) test --workspace --locked --no-run --quiet
 	tools/e2e
+
+soak-models: ## Three models under mixed load where memory holds two, for SECONDS=600
+	@tools/setup build e2e
+	$(CARGO) build --locked --quiet -p loquent -p shape-model
+	LOQUENT_SOAK_S=$(or $(SECONDS),600) LOQUENT_BIN=target/debug/loquent \
+		.venv/bin/python -m pytest -q -s tests/e2e/test_models.py -k mixed_load
 
 test-clients: ## The real binary with further unmodified clients, which are large (useChat, LangChain, …)
 	@tools/setup build e2e
@@ -57,6 +63,9 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
 
+portable: ## Build the binary that runs on other machines too, in target/dist/bin (TARGET=…)
+	tools/portable $(TARGET)
+
 sbom: ## Write what the binary is built from to target/loquent.cdx.json (CycloneDX)
 	tools/sbom
 
@@ -67,8 +76,19 @@ spec: ## Build the protocol's Internet-Draft as text and HTML in target/spec
 fmt: ## Format the code
 	cargo fmt --all
 
+results: ## Run the benches on a quiet machine and write RESULTS.md's tables (ONLY=stage15,… FORCE=1 ARGS=…)
+	$(CARGO) build --release --locked -p loquent -p shape-model
+	tools/with-cpu-env bench/results.py $(if $(ONLY),--only $(ONLY)) $(if $(FORCE),--force) $(ARGS)
+
 bench: ## List the benchmarks (bench/RESULTS.md has their figures)
 	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"
+
+dist: ## Build the portable binary and package it: target/dist (TARGET=… for another processor, URL=…)
+	tools/portable $(TARGET)
+	tools/dist $(if $(TARGET),--target $(TARGET)) $(if $(URL),--url $(URL))
+
+test-dist: ## Install the packages of `make dist` into a clean, older Debian, serve and ask (as root)
+	tools/test-dist
 
 setup: ## Install what building and testing need
 	@tools/setup build e2e

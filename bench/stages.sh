@@ -1,7 +1,7 @@
 #!/bin/bash
 # A model split over stages on this machine, beside every other way to run it here.
-# Usage: stages.sh MODEL.gguf [PART…]      parts: loopback pinned four one single rpc rpc-delayed
-#        (default: all)
+# Usage: stages.sh MODEL.gguf [PART…]      parts: loopback pinned four one single rpc rpc-delayed seed
+#        (default: all but seed)
 #
 # In each part all servers are up at once and answer in alternating runs, so that ratios are
 # of neighbouring runs. Every stage is a process of its own on loopback. Prompts are those of
@@ -9,6 +9,9 @@
 # decoding. Prints Markdown: medians with [smallest, largest], and ratios with their targets;
 # the reports are in bench/out/stages. A quiet machine of two cores; about 12 minutes with
 # 3 runs each (REPEAT=3), one to three minutes a part.
+#
+# seed is the setting of the Skippy pull request, for a model of 8B parameters: 2 and 4 stages, 2 and 4
+# requests at once (TOKENS=16; about 10 minutes).
 #
 # MODEL: `shape-model qwen3-0.6b --quant Q4_K_M --out q.gguf`. Linux, for taskset. TOKENS=50 for
 # longer answers. The parts rpc need a build with --features rpc,
@@ -155,6 +158,15 @@ for part in $parts; do
       stages 2 2; split_server batched --max-batch-size 16
       compare single 1 4
       compare single 16 32 ;;
+    seed)
+      for n in 2 4; do
+        heading "$n stages on loopback that share the cores, as in the Skippy pull request"
+        stages "$n" 2; split_server batched --max-batch-size 4
+        stages "$n" 1; split_server lanes,1-thread --max-batch-size 4 --pipeline-depth 4
+        stages "$n" 2; split_server lanes,2-threads --max-batch-size 4 --pipeline-depth 4
+        for c in 2 4; do compare "seed-$n" "$c" $((2 * c)); done
+        stop
+      done ;;
     rpc | rpc-delayed)
       if ! "$loquent" rpc-server --help >/dev/null 2>&1; then
         echo "$part is not measured: $loquent was built without --features rpc"

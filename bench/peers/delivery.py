@@ -4,7 +4,8 @@
     bench/peers/delivery.py --python VENV/bin/python
 
 Both servers give every stream the same simulated tokens at the same rate; `loquent bench load` drives
-them in turn and reads their CPU clocks. VENV needs `pip install fastapi uvicorn uvloop httptools`.
+them in turn and reads their CPU clocks. Loquent is driven twice: over a connection for each stream, as
+FastAPI is, and over one HTTP/2 connection for all, as gateways do. VENV needs `pip install fastapi uvicorn uvloop httptools`.
 """
 
 import argparse
@@ -29,10 +30,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has FastAPI")
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
+    parser.add_argument("--generator", help="the binary that drives the load [that of --loquent]")
     parser.add_argument("--rate", type=float, default=100.0, help="tokens/s of each stream [100]")
     parser.add_argument("--runs", type=int, default=5, help="alternating runs [5]")
     parser.add_argument("--awake", action="store_true", help="keep the processors from sleeping between tokens: "
                         "an idle-priority loop on each, so that CPU clocks measure work more than waking up")
+    parser.add_argument("--only-fastapi", action="store_true", help="leave out how the cost grows with the streams")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "out")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -43,7 +46,8 @@ def main():
     ours = servers.loquent(options.loquent, arguments, options.out / "loquent.log")
     with awake() if options.awake else contextlib.nullcontext(), theirs, ours:
         against_fastapi(options, theirs, ours)
-        by_concurrency(options, ours)
+        if not options.only_fastapi:
+            by_concurrency(options, ours)
 
 
 @contextlib.contextmanager
@@ -61,7 +65,9 @@ def awake():
 
 def against_fastapi(options, theirs, ours):
     """64 streams at interval 1 and 8; the base is FastAPI's at 1."""
-    report = bench(options, [theirs, ours], "fastapi", "--requests", "64", "--stream-interval", "1,8")
+    report = bench(options, [theirs, ours], "fastapi", "--requests", "64", "--stream-interval", "1,8",
+                   "--url", f"loquent-http2={ours.url}", "--server-pid", str(ours.process.pid),
+                   "--http2", "loquent-http2")
     runs = {group["name"]: group["runs"] for group in report["groups"]}
     base = next(runs[name] for name in runs if name.startswith("fastapi") and not name.endswith("8"))
     print("| server | CPU us per token | / FastAPI at 1 [least, most] |\n| --- | --- | --- |")
@@ -88,11 +94,12 @@ def spread(values, digits):
 
 def bench(options, running, label, *load):
     out = options.out / f"delivery-{label}.json"
-    command = [options.loquent, "bench", "load", "--quiet", "--endpoint", "completions", "--max-tokens", "128", "--ignore-eos",
+    command = [options.generator or options.loquent, "bench", "load", "--quiet", "--endpoint", "completions", "--max-tokens", "128", "--ignore-eos",
                "--prompt", "Hello", "--warmup-runs", "1", "--repeat-runs", str(options.runs), "--no-server-timings",
-               "--json", str(out), *load]
+               "--json", str(out)]
     for server in running:
         command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
+    command += load
     subprocess.run(command, check=True)
     return json.loads(out.read_text())
 

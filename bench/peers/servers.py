@@ -77,11 +77,11 @@ def loquent(binary, arguments, log):
     return Server("loquent", command, "/ready", log)
 
 
-def llama_server(folder, arguments, log):
-    """llama.cpp's server with `arguments`."""
+def llama_server(folder, arguments, log, name="llama-server"):
+    """The llama-server in `folder` with `arguments`, called `name`."""
     binary = os.path.join(folder, "llama-server")
-    command = [binary, "--host", "127.0.0.1", "--port", "{port}", "--no-ui", *arguments]
-    return Server("llama-server", command, "/health", log)
+    command = [binary, "--host", "127.0.0.1", "--port", "{port}", *arguments]
+    return Server(name, command, "/health", log)
 
 
 def fastapi(python, log, *, rate):

@@ -23,7 +23,13 @@ fn main() {
         return;
     }
     println!("cargo:rustc-cfg=own_kernels");
-    cpp("native/kernels.cpp").compile("loquent_kernels");
+    let ggml = ggml_sources().expect("the build of llama-cpp-sys-2 names its sources");
+    let mut kernels = cpp("native/kernels.cpp");
+    for folder in ["include", "src", "src/ggml-cpu"] {
+        kernels.include(ggml.join(folder));
+    }
+    // ggml's headers are no concern of our warnings.
+    kernels.warnings(false).compile("loquent_kernels");
 }
 
 fn cpp(file: &str) -> cc::Build {
@@ -38,4 +44,15 @@ fn cpp(file: &str) -> cc::Build {
 fn llama_headers() -> Option<PathBuf> {
     let cmake = PathBuf::from(std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")?);
     Some(cmake.parent()?.parent()?.join("include"))
+}
+
+/// The folder of ggml's sources, whose internal headers are not installed: as llama.cpp's build,
+/// which lies beside what it installed, noted it.
+fn ggml_sources() -> Option<PathBuf> {
+    let installed = PathBuf::from(std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR")?);
+    let out = installed.parent()?.parent()?;
+    let cache = std::fs::read_to_string(out.join("build/CMakeCache.txt")).ok()?;
+    let home =
+        cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="))?;
+    Some(PathBuf::from(home).join("ggml"))
 }

@@ -31,6 +31,7 @@ let work;
 let packed;
 let pages;
 let server;
+let unhurried;
 let browser;
 let story;
 
@@ -43,6 +44,9 @@ before(async () => {
   pages = await served(join(work, "dist"));
   server = await serve("--simulate", "100");
   await ready(server.url);
+  // Its answers are under way for a quarter of a minute, for what has to happen in their midst.
+  unhurried = await serve("--simulate", "20");
+  await ready(unhurried.url);
   story = await wholeAnswer();
   browser = await launch();
 });
@@ -50,6 +54,7 @@ before(async () => {
 after(async () => {
   await browser?.close();
   server?.server.kill();
+  unhurried?.server.kill();
   pages?.close();
   if (work) await rm(work, { recursive: true, force: true });
 });
@@ -91,8 +96,8 @@ async function wholeAnswer() {
   return (await response.json()).choices[0].message.content;
 }
 
-async function metric(name) {
-  const text = await (await fetch(`${server.url}/metrics`)).text();
+async function metric(name, url = server.url) {
+  const text = await (await fetch(`${url}/metrics`)).text();
   const found = text.match(new RegExp(`^\\S*${name}(?:\\{[^}]*\\})? (\\S+)$`, "m"));
   assert.ok(found, name);
   return Number(found[1]);
@@ -120,11 +125,16 @@ const some = (page, selector = "#text", least = 20) =>
 const status = (page, wanted) => page.locator(`main[data-status=${wanted}]`).waitFor();
 const textOf = (page, selector = "#text") => page.locator(selector).last().textContent();
 
-/** How many tokens the server generates during `act`. */
-async function generated(act) {
-  const before = await metric("generation_tokens_total");
+/** How many tokens the server at `url` generates during `act`. */
+async function generated(act, url = server.url) {
+  const before = await metric("generation_tokens_total", url);
   await act();
-  return (await metric("generation_tokens_total")) - before;
+  return (await metric("generation_tokens_total", url)) - before;
+}
+
+/** Waits until the unhurried server generates nothing. */
+async function idle() {
+  while ((await metric("num_requests_running", unhurried.url)) > 0) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
 check("the package has what it needs, packed anywhere, and the app's types fit the AI SDK's", async () => {
@@ -195,14 +205,14 @@ for (const transport of ["webtransport", "sse"]) {
   });
 
   check(`stop ends the generation and keeps the text, by ${transport}`, async () => {
-    const { page, close } = await opened("hook", transport);
+    const { page, close } = await opened("hook", transport, unhurried.url);
     const tokens = await generated(async () => {
       await page.click("text=Ask");
       await some(page);
       await page.click("text=Stop");
       await status(page, "stopped");
-      while ((await metric("num_requests_running")) > 0) await new Promise((resolve) => setTimeout(resolve, 20));
-    });
+      await idle();
+    }, unhurried.url);
     const text = await textOf(page);
     assert.ok(text.length > 20 && text.length < story.length && story.startsWith(text));
     assert.ok(tokens < TOKENS, `${tokens} tokens`);
@@ -232,14 +242,14 @@ check("useChat: a reload in mid-answer, exactly once, then a second question", a
 });
 
 check("useChat: stop() ends the generation", async () => {
-  const { page, close } = await opened("chat", "auto");
+  const { page, close } = await opened("chat", "auto", unhurried.url);
   const tokens = await generated(async () => {
     await page.click("text=Ask");
     await some(page, ".assistant");
     await page.click("text=Stop");
     await status(page, "ready");
-    while ((await metric("num_requests_running")) > 0) await new Promise((resolve) => setTimeout(resolve, 20));
-  });
+    await idle();
+  }, unhurried.url);
   assert.ok(tokens < TOKENS, `${tokens} tokens`);
   assert.ok(story.startsWith(await textOf(page, ".assistant")));
   await close();

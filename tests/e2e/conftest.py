@@ -13,7 +13,13 @@ import httpx
 import openai
 import pytest
 
-pytest_plugins = ["relay"]
+pytest_plugins = ["relay", "redis_server"]
+
+# Far longer than anything takes that a test waits for, on a busy machine too.
+PATIENCE_S = 60
+# httpx gives a request up after five seconds unless it is told otherwise.
+for wait in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, wait, PATIENCE_S)
 
 BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
 READY = re.compile(r"on (https?://\S+)")
@@ -22,13 +28,13 @@ READY = re.compile(r"on (https?://\S+)")
 class Running:
     """A process of the binary that says on stderr where it can be reached."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, binary=BINARY, inherits=True):
         # A file that may not grow further is an error to the server, as it is here, and not its end.
         self.process = subprocess.Popen(
-            [BINARY, *args],
+            [binary, *args],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {})},
+            env={**(os.environ if inherits else {}), **(env or {})},
             restore_signals=False,
         )
         self.log = []
@@ -52,20 +58,20 @@ class Running:
     def stop(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
-        self._reader.join(20)
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         self.process.stderr.close()
 
 
 class Server(Running):
     """A running `loquent serve`, ready for requests."""
 
-    def __init__(self, *args, env=None):
-        super().__init__("serve", "--port", "0", *args, env={"LOQUENT_LOG": "warn", **(env or {})})
+    def __init__(self, *args, env=None, **kwargs):
+        super().__init__("serve", "--port", "0", *args, env={"LOQUENT_LOG": "warn", **(env or {})}, **kwargs)
 
     def wait_announced(self):
         """Waits until the model is announced; fails with the log if it never is."""
-        assert self._announced.wait(60) and self.url, "".join(self.log)
+        assert self._announced.wait(PATIENCE_S) and self.url, "".join(self.log)
         return self
 
     def wait(self):
@@ -73,7 +79,7 @@ class Server(Running):
         self.wait_announced()
         transport = httpx.HTTPTransport(retries=3)
         with httpx.Client(transport=transport) as client:
-            for _ in range(600):
+            for _ in range(PATIENCE_S * 20):
                 if client.get(f"{self.url}/ready").status_code == 200:
                     return self
                 time.sleep(0.05)

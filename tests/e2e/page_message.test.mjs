@@ -148,6 +148,15 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     assert.deepEqual(page.problems, []);
   });
 
+  test("shows Markdown as it was written where the user wants that", async () => {
+    const page = await answered("sample", { settings: { markdown: false } });
+    assert.equal((await text(page).textContent()).trim(), SAMPLE.trim());
+    await page.click("#settings-button");
+    await page.check("#markdown");
+    await text(page).locator("h3").waitFor();
+    assert.deepEqual(page.problems, []);
+  });
+
   test("colours code and sets formulas when their libraries have come", async () => {
     const page = await answered("sample");
     await text(page).locator(".code .keyword", { hasText: "def" }).waitFor();
@@ -304,8 +313,11 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     for (const { changes, ms } of costs) context.diagnostic(`500 tokens: ${changes} changes, ${ms.toFixed(0)} ms`);
     const [first, last] = [costs[1], costs.at(-1)];
     assert.ok(last.changes <= 1.2 * first.changes + 50, "work on the document grows with the answer");
-    // Processor time, which a busy machine stretches: bench/page.mjs measures it on a quiet one.
-    assert.ok(last.ms <= 3 * Math.max(first.ms, costs[0].ms, 20), "processor time grows with the answer");
+    // Processor time, which a busy machine stretches and garbage collection adds to at any one place: bench/page.mjs
+    // measures it on a quiet one.
+    const median = (three) => three.map(({ ms }) => ms).sort((a, b) => a - b)[1];
+    const [begins, ends] = [median(costs.slice(0, 3)), median(costs.slice(-3))];
+    assert.ok(ends <= 3 * Math.max(begins, 20), "processor time grows with the answer");
   });
 
   test("fits a phone", async () => {

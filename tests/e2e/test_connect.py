@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import BINARY, Running, Server
+from conftest import BINARY, PATIENCE_S, Running, Server
 from lossy import LossyPath
 
 PACED = ("--simulate", "100")
@@ -27,9 +27,12 @@ class Proxy(Running):
 
     def __init__(self, to, state_dir, *args, listen="127.0.0.1:0", env=None):
         self.way, self._decided = None, threading.Event()
-        where = ("--url", to, "--listen", listen, "--state-dir", str(state_dir))
+        where = ["--url", to, "--listen", listen, "--state-dir", str(state_dir)]
+        if "--head-start-ms" not in args:
+            # Half a second is little for a handshake where the machine is busy.
+            where += ["--head-start-ms", "5000"]
         super().__init__("connect", *where, *args, env=env)
-        assert self._announced.wait(20) and self.url, "".join(self.log)
+        assert self._announced.wait(PATIENCE_S) and self.url, "".join(self.log)
 
     def _heard(self, line):
         if line.startswith("Answers come over "):
@@ -38,8 +41,16 @@ class Proxy(Running):
 
     def decided(self):
         """The way that answers come, once it says so."""
-        assert self._decided.wait(20), "".join(self.log)
+        assert self._decided.wait(PATIENCE_S), "".join(self.log)
         return self.way
+
+    def heard(self, words):
+        """The line with `words`, once it is printed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (lines := [line for line in self.log if words in line]):
+            assert time.monotonic() < deadline, "".join(self.log)
+            time.sleep(0.01)
+        return lines[0]
 
     def sdk(self, **extra):
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **extra)
@@ -176,7 +187,7 @@ def test_a_local_key_keeps_other_users_out(start, connect, tmp_path):
 def test_other_machines_are_served_with_a_key_or_on_demand_only(start, connect):
     server = start(*PACED)
     command = [BINARY, "connect", "--url", server.url, "--listen", "0.0.0.0:0"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert refused.returncode != 0 and "--local-key" in refused.stderr
     proxy = connect(server.url, "--open", "--allowed-host", "box.lan", listen="0.0.0.0:0")
     proxy.decided()
@@ -215,14 +226,16 @@ def test_cookies_of_this_machine_stay_on_it(connect):
 
 def raw_events(url, path, body):
     """An answer's events as they stand, but for what each answer has of its own."""
-    with httpx.stream("POST", url + path, json=body, timeout=30) as response:
+    with httpx.stream("POST", url + path, json=body, timeout=PATIENCE_S) as response:
         blocks = "".join(response.iter_text()).split("\n\n")
     own = re.compile(r'"(chat)?cmpl-[^"]*"|"created":\d+')
     return [own.sub("", block) for block in blocks if block and not block.startswith(":")]
 
 
 @pytest.mark.parametrize("args", [(), ("--no-quic",)])
-def test_events_are_byte_for_byte_the_servers_own(server, connect, args):
+def test_events_are_byte_for_byte_the_servers_own(start, connect, args):
+    # Of its own: where the cache holds the prompt decides the last digits of log-probabilities.
+    server = start()
     proxy = connect(server.url, *args)
     proxy.decided()
     chat = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 20}
@@ -262,14 +275,14 @@ def test_a_client_that_leaves_cancels_its_answer(start, connect):
     stream = proxy.sdk().chat.completions.create(**question(1, 2000), stream=True)
     next(iter(stream))
     running = lambda: httpx.get(f"{server.url}/metrics").text
-    assert "num_requests_running 1" in running()
+    wait_until(lambda: "num_requests_running 1" in running(), "it is not generated")
     stream.close()
     wait_until(lambda: "num_requests_running 0" in running(), "it is generated for nobody")
 
 
 def wait_until(condition, otherwise):
-    """Waits until `condition` holds; fails with `otherwise` if it does not within half a minute."""
-    deadline = time.monotonic() + 30
+    """Waits until `condition` holds; fails with `otherwise` if it never does."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)
@@ -306,7 +319,7 @@ def test_a_killed_and_restarted_proxy_resumes(start, connect, tmp_path, args):
     direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     expected = direct.chat.completions.create(**asked).choices[0].message.content
     body = {**asked, "stream": True, "resumable": True}
-    with httpx.stream("POST", f"{proxy.url}/v1/chat/completions", json=body, timeout=30) as response:
+    with httpx.stream("POST", f"{proxy.url}/v1/chat/completions", json=body, timeout=PATIENCE_S) as response:
         stream_id = response.headers["x-loquent-stream-id"]
         last, text, done = read_events(response, until=len(expected) // 3)
         wait_until(lambda: is_stored(tmp_path / "state", stream_id), "the proxy has stored no answer")
@@ -317,7 +330,7 @@ def test_a_killed_and_restarted_proxy_resumes(start, connect, tmp_path, args):
     assert any(stream_id in line for line in again.log), "it does not say what is under way"
     # Its id and the last event are enough: the proxy has the token.
     headers = {"last-event-id": str(last)}
-    with httpx.stream("GET", f"{again.url}/v1/streams/{stream_id}", headers=headers, timeout=30) as response:
+    with httpx.stream("GET", f"{again.url}/v1/streams/{stream_id}", headers=headers, timeout=PATIENCE_S) as response:
         assert response.status_code == 200
         _, rest, done = read_events(response)
     assert done and text + rest == expected
@@ -328,7 +341,7 @@ def test_what_goes_wrong_is_said_in_openais_words(connect, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     proxy = connect(f"http://127.0.0.1:{port}")
-    assert proxy.decided() == "HTTP"
+    assert f"http://127.0.0.1:{port} cannot be reached: " in proxy.heard(" cannot be reached")
     for stream in (True, False):
         with pytest.raises(openai.InternalServerError, match="cannot be reached") as refused:
             proxy.sdk().chat.completions.create(**question(1, 1), stream=stream)
@@ -339,7 +352,7 @@ def test_what_goes_wrong_is_said_in_openais_words(connect, tmp_path):
     taken = proxy.url.removeprefix("http://")
     other = subprocess.run(
         [BINARY, "connect", "--url", "http://127.0.0.1:1", "--listen", taken, "--state-dir", str(tmp_path)],
-        capture_output=True, text=True, timeout=20,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )
     assert other.returncode == 1 and "choose another --listen" in other.stderr
 
@@ -352,7 +365,7 @@ def test_a_termination_lets_answers_end(start, connect):
     next(stream)
     proxy.process.send_signal(signal.SIGTERM)
     assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "stop"
-    assert proxy.process.wait(20) == 0
+    assert proxy.process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="session")
@@ -385,7 +398,7 @@ def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
             text, finish, *_ = collect(proxy.sdk(), question(1, 20))
             assert text and finish == "stop"
         stranger = connect(url)
-        assert stranger.decided() == "HTTP"
+        assert "SSL_CERT_FILE" in stranger.heard("cannot be reached")
         with pytest.raises(openai.InternalServerError, match="cannot be reached"):
             collect(stranger.sdk(), question(1, 20))
     finally:
@@ -396,7 +409,8 @@ def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
 def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     server = start(*PACED)
     terminal, stdout = pty.openpty()
-    command = [BINARY, "chat", "--url", server.url, *args, "tokens=20"]
+    # So long that it moves to QUIC even where a busy machine begins it over HTTP.
+    command = [BINARY, "chat", "--url", server.url, *args, "tokens=300"]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TERM": "dumb"}
     chat = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=env)
     os.close(stdout)
@@ -407,5 +421,5 @@ def test_the_chat_says_how_its_answer_came(start, tmp_path, args, way):
     except OSError:
         pass  # The last writer of a terminal has closed it.
     os.close(terminal)
-    assert chat.wait(20) == 0
+    assert chat.wait(PATIENCE_S) == 0
     assert "tokens/s" in shown.decode() and way in shown.decode(), shown

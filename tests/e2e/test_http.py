@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 import httpx
 import pytest
 
-from conftest import BINARY, REPOSITORY, Server
+from conftest import BINARY, PATIENCE_S, REPOSITORY, Server
 
 CHAT = {"messages": [{"role": "user", "content": "What is token streaming?"}], "temperature": 0}
 LONG = {**CHAT, "stream": True, "ignore_eos": True, "max_tokens": 5000}
@@ -20,7 +20,7 @@ LONG = {**CHAT, "stream": True, "ignore_eos": True, "max_tokens": 5000}
 PACED = ("--simulate", "100")
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=PATIENCE_S):
     """Waits for something that the server does by itself."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -198,7 +198,7 @@ def test_a_client_that_leaves_frees_the_engine(start):
     with streaming(server, LONG):
         until(lambda: server.metric("num_requests_running") == 1)
     until(lambda: server.metric("num_requests_running") == 0)
-    assert server.metric('request_success_total{finished_reason="abort"}') == 1
+    until(lambda: server.metric('request_success_total{finished_reason="abort"}') == 1)
     assert server.metric('request_success_total{finished_reason="length"}') == 0
 
 
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
         raw.sendall(head.encode() + body)
         until(lambda: server.metric("num_requests_running") == 1)
     until(lambda: server.metric("num_requests_running") == 0)
-    assert server.metric('request_success_total{finished_reason="abort"}') == 1
+    until(lambda: server.metric('request_success_total{finished_reason="abort"}') == 1)
     assert server.metric('request_success_total{finished_reason="length"}') == 0
 
 
@@ -220,7 +220,7 @@ def test_sigterm_lets_streams_end_and_refuses_new_work(start):
     results = []
 
     def read():
-        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 200}, timeout=60)
+        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 500}, timeout=60)
         results.append(response.text)
 
     reader = threading.Thread(target=read)
@@ -229,7 +229,7 @@ def test_sigterm_lets_streams_end_and_refuses_new_work(start):
     server.terminate()
     reader.join(60)
     assert results[0].endswith("data: [DONE]\n\n")
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENCE_S) == 0
 
 
 def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
@@ -242,7 +242,7 @@ def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
             for piece in pieces:
                 received += piece
     assert b"[DONE]" not in received
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -323,11 +323,11 @@ def test_a_reader_that_stops_loses_its_own_stream_only(start):
     with socket.create_connection((address.hostname, address.port)) as stuck:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         stuck.sendall(head.encode() + body)
-        until(lambda: server.metric("stream_pauses_total") >= 1, 60)
+        until(lambda: server.metric("stream_pauses_total") >= 1)
         other = httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "max_tokens": 50})
         assert other.status_code == 200, "the others go on"
         # Paused, it may have left the batch, so that it counts as waiting until it is ended.
-        until(lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0, 30)
+        until(lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0)
         received = b""
         with contextlib.suppress(ConnectionResetError):
             while data := stuck.recv(1 << 20):

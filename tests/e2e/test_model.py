@@ -14,7 +14,7 @@ HELD_OUT = REPOSITORY / "tools" / "train-tiny" / "heldout"
 @pytest.mark.parametrize(
     ("kind", "least"),
     # A little below the card's figures: kernels round differently.
-    [("paraphrase", 0.88), ("unknown", 0.87), ("third_turn", 0.90)]
+    [("paraphrase", 0.89), ("unknown", 0.90), ("third_turn", 0.78)]
 )
 def test_accuracy_on_held_out_questions(server, kind, least):
     cases = [json.loads(line) for line in (HELD_OUT / f"{kind}.jsonl").read_text().splitlines()]

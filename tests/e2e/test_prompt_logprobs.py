@@ -3,6 +3,8 @@
 import pytest
 
 PROMPT = "Token streaming means that a server sends every token as soon as it is computed, not one text."
+#: Activations are rounded to 8 bits, and differently in batches of other sizes and after other cached prefixes.
+ROUNDING = 0.25
 
 
 def complete(http, **more):
@@ -24,9 +26,9 @@ def test_a_prompts_log_probabilities_are_those_of_its_tokens_one_by_one(http):
         # The bias makes it the prompt's token; log-probabilities are those without it.
         one = complete(http, prompt=tokens[:at], max_tokens=1, logprobs=3, logit_bias={str(tokens[at]): 100})
         alone = one["choices"][0]["logprobs"]
-        assert alone["token_logprobs"][0] == pytest.approx(scored["token_logprobs"][at], abs=0.05), at
+        assert alone["token_logprobs"][0] == pytest.approx(scored["token_logprobs"][at], abs=ROUNDING), at
         assert max(alone["top_logprobs"][0].values()) == pytest.approx(
-            max(scored["top_logprobs"][at].values()), abs=0.05
+            max(scored["top_logprobs"][at].values()), abs=ROUNDING
         )
 
 

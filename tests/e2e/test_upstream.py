@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import BINARY, REPOSITORY
+from conftest import BINARY, PATIENCE_S, REPOSITORY
 
 QUESTION = [{"role": "user", "content": "What is token streaming?"}]
 TOOL = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "properties": {}}}}
@@ -102,7 +102,7 @@ def test_an_upstream_that_dies_ends_the_stream_with_an_error(start):
             if seen == 5:
                 behind.process.kill()
     # It asks the upstream once a second at most.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while httpx.get(f"{front.url}/ready").status_code != 503:
         assert time.monotonic() < deadline, "an upstream that is gone counts as ready"
         time.sleep(0.1)
@@ -114,7 +114,7 @@ def test_an_upstream_that_dies_ends_the_stream_with_an_error(start):
 def test_the_operators_key_is_for_those_with_a_key(start):
     behind = start("--simulate", "50", "--api-key", "operators")
     command = [BINARY, "serve", "--port", "0", "--upstream", behind.url, "--upstream-api-key", "operators"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert refused.returncode != 0 and "--open" in refused.stderr
     keys = ("--upstream", behind.url, "--upstream-api-key", "operators", "--api-key", "own")
     front = start(*keys)

@@ -23,7 +23,7 @@ HEAD = """# An independent client
 server or at the clients that exist. The tests beside it hold the server to that text, with and after everything that
 breaks it. `make test` runs them; this table is written by
 
-```sh
+```console
 {command}
 ```
 

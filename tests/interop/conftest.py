@@ -14,7 +14,7 @@ from .client.session import COMPLETIONS
 
 #: Tokens per second of the simulated engine that the tests share.
 PACE = 200
-RUN_LIMIT_S = 50
+RUN_LIMIT_S = 110
 
 
 def scenario(test):

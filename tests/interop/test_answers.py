@@ -226,6 +226,26 @@ async def test_webtransport_loss(lossy):
     assert relay.lost > 30
 
 
+async def whole_in_time(target, session, answer, path):
+    """The answer's text, which is there soon after an event stream beside it has ended.
+
+    How long the server takes for its tokens is the machine's business.
+    """
+
+    async def by_events():
+        async with resume_events(target.url, answer.id, answer.token, 0) as events:
+            await events.read()
+            return session.now_us()
+
+    async def by_quic():
+        return await whole(answer, path), session.now_us()
+
+    generated_us, (text, whole_us) = await asyncio.gather(by_events(), by_quic())
+    behind_s = (whole_us - generated_us) / 1e6
+    assert behind_s < 5, f"{behind_s} s behind"
+    return text
+
+
 @rules("S-4.4")
 @scenario
 async def test_upstream_datagrams_lost(target):
@@ -233,12 +253,9 @@ async def test_upstream_datagrams_lost(target):
     tokens = 12 * PACE  # longer than the 10 s after which a sender stops (D-7.2)
     body = request_of(tokens)
     async with connect(target.url, create=lossy_session(up=1.0)) as session:
-        began_us = session.now_us()
         answer, path = await session.ask(body)
-        text = await whole(answer, path)
-        took_s = (session.now_us() - began_us) / 1e6
+        text = await whole_in_time(target, session, answer, path)
     assert text == await target.text(body)
-    assert took_s < tokens / PACE + 3, f"{took_s} s"
     assert session.lost_up > 0
 
 
@@ -249,12 +266,9 @@ async def test_all_datagrams_lost(target):
     tokens = 2 * PACE
     body = request_of(tokens)
     async with connect(target.url, create=lossy_session(up=1.0, down=1.0)) as session:
-        began_us = session.now_us()
         answer, path = await session.ask(body)
-        text = await whole(answer, path)
-        took_s = (session.now_us() - began_us) / 1e6
+        text = await whole_in_time(target, session, answer, path)
     assert text == await target.text(body)
-    assert took_s < tokens / PACE + 3, f"{took_s} s"
     assert path.data_frames_on_stream > 0 and path.data_frames_in_datagrams == 0
 
 

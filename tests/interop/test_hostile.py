@@ -17,6 +17,8 @@ from .test_vectors import cases
 #: Long enough that a hidden page's pace (one packet a second) can be told from the usual one.
 BODY = request_of(120)
 HIDDEN_FRAMES, USUAL_FRAMES = 6, 10
+#: On a busy machine an answer may be over before the frames are sent, or last for many seconds.
+ANSWERS = 5
 
 
 def ack(path, **members):
@@ -129,14 +131,20 @@ async def test_ignored_frames(target, build):
     def both_ways(session, path):
         return lambda frame: (session.write_datagram(frame), path.send_frame(frame))
 
-    assert await frames_after(target, build, both_ways) >= USUAL_FRAMES
+    counts = []
+    while not counts or (counts[-1] < USUAL_FRAMES and len(counts) < ANSWERS):
+        counts.append(await frames_after(target, build, both_ways))
+    assert counts[-1] >= USUAL_FRAMES, counts
 
 
 @pytest.mark.parametrize("build", rows(TAKEN_FRAMES))
 @scenario
 async def test_taken_acks(target, build):
     """An ACK is taken with"""
-    assert await frames_after(target, build, lambda session, _: session.write_datagram) <= HIDDEN_FRAMES
+    counts = []
+    while not counts or (counts[-1] > HIDDEN_FRAMES and len(counts) < ANSWERS):
+        counts.append(await frames_after(target, build, lambda session, _: session.write_datagram))
+    assert counts[-1] <= HIDDEN_FRAMES, counts
 
 
 @rules("D-5.7, D-7.3")

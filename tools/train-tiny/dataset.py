@@ -1,8 +1,10 @@
 """Draws training conversations from the corpus, with a loss weight per token, and packs them into rows.
 
-Four kinds of sequence:
+Five kinds of sequence:
 - opening: one question and the first tokens of its answer. Answers are distinct within a few tokens, so this teaches
   telling questions apart at a quarter of the cost of whole answers;
+- abridged talk: several turns whose answers are cut after their first tokens, each followed by a jump of the positions
+  over the rest: questions that refer to what was said before, at a third of the cost of whole answers;
 - talk: several turns with whole answers, follow-ups, unknown topics, often with a system prompt;
 - long: an answer of several hundred tokens after a short history;
 - lecture: an answer that runs on into the next ones. Its first break is weighted low, so that greedy decoding ends
@@ -16,12 +18,23 @@ import numpy as np
 import torch
 
 import phrasing
+from talks import Talks
 
 QUESTION_WEIGHT = 0.03
 OPENING_TOKENS = 5
-OPENING_SHARE = 0.7
+# Shares of the loss: openings, abridged talks, whole answers.
+SHARES = (0.5, 0.25, 0.25)
+# Beside a whole answer its first tokens are few, but they decide which answer it is.
+OPENING_WEIGHT = 5.0
 RUN_ON_WEIGHT = 0.03
 MAX_POSITION = 2047
+# How questions begin that follow others.
+CONNECTORS = "and |and |ok, |ok then, |ok so |so |then |now |next: |also |but |and now |alright, |good, |fine, |thanks, |i see, |another question: |back to something else: |let's change the topic: |different question: |right, and |cool, and |well then, |one more: |after that, |so tell me, |not that. |all right then, |ah, ".split("|")
+
+
+def deck_weight(entry):
+    """How often the entry lies in the deck: what people ask any chat first comes at least twice."""
+    return max(entry.get("weight", 1), 2 if entry["section"] in ("smalltalk", "firsts") else 1)
 
 
 @dataclass
@@ -42,20 +55,29 @@ class Sequence:
 class Sampler:
     """Endless supply of training sequences; the same seed gives the same supply."""
 
-    def __init__(self, tokenizer, entries, unknown, turns, following, banned, seed):
+    def __init__(self, tokenizer, entries, unknown, turns, following, banned, seed, near=lambda text: False, followups=()):
         self.encode = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
         self.rng = random.Random(seed)
         self.short = [e for e in entries if e["section"] != "long"]
         self.long = [e for e in entries if e["section"] == "long"]
         self.unknown, self.turns, self.following, self.banned = unknown, turns, following, banned
+        # Says whether a question is too near to a held-out or development one.
+        self.near = near
         self.refusal = unknown["refusal"]
+        # A question with alternatives may turn into one that was written for another answer.
+        self.owners = {phrasing.normalised(text): entry["answer"] for entry in entries for text in entry.get("ask", [])}
+        self.owners |= {phrasing.normalised(text): self.refusal for text in unknown["questions"] + unknown["near"]}
+        self.owners |= {phrasing.normalised(text): None for kind in ("more", "repeat") for text in turns[kind]}
+        by_section = {e["section"]: [o for o in self.short if o["section"] == e["section"]] for e in self.short}
+        self.near_answers = {e["answer"]: by_section[e["section"]] for e in self.short}
         self.end = self.encode("<|im_end|>\n")
         # The share of known questions that get noise: clean wordings are learned sooner, so training raises it.
         self.noise = 1.0
         self.cache = {}
         self.deck = []
-        # Openings drawn that had no room in the last batch.
-        self.waiting = []
+        # Sequences drawn that had no room in the last batch, by their kind.
+        self.waiting = {}
+        self.talks = Talks(self, entries, followups)
 
     def answer_ids(self, text):
         if text not in self.cache:
@@ -64,23 +86,28 @@ class Sampler:
 
     # -- questions ---------------------------------------------------------------------------------------------
 
-    def fresh(self, make):
-        """Draws until the question is none of the held-out ones."""
+    def fresh(self, make, answer):
+        """Draws until the question is none of the held-out ones, and none that was written for another answer."""
         while True:
             text = make()
-            if phrasing.normalised(text) not in self.banned:
+            key = phrasing.normalised(text)
+            if key not in self.banned and self.owners.get(key, answer) == answer:
                 return text
 
+    def allowed(self, text):
+        """Whether a question that refers to earlier answers may be drawn: it is no held-out one, nor near to one."""
+        return phrasing.normalised(text) not in self.banned and not self.near(text)
+
     def deal(self):
-        """The next entry of a shuffled deck: every entry comes equally often."""
+        """The next entry of a shuffled deck: every entry comes as often as its weight says."""
         if not self.deck:
-            self.deck = list(self.short) + self.long
+            self.deck = [entry for entry in self.short + self.long for _ in range(deck_weight(entry))]
             self.rng.shuffle(self.deck)
         return self.deck.pop()
 
     def known(self, entry=None):
         entry = entry or self.deal()
-        return self.fresh(lambda: phrasing.question(entry, self.rng, self.noise)), entry["answer"]
+        return self.fresh(lambda: phrasing.question(entry, self.rng, self.noise, self.near), entry["answer"]), entry["answer"]
 
     def invented_word(self):
         syllables = "ba be bo bra cla cre da di dro el fa fi flo ga gli gor hi ja ka kle lo lu mi mon na nu ob pa pli qua ra ri sha ska ta tor u va ven wo xi ya zan".split()
@@ -98,6 +125,9 @@ class Sampler:
     def unknown_question(self):
         """A question that no answer fits: written ones, sentences around a strange name, near misses, templates."""
         rng, unknown = self.rng, self.unknown
+        if rng.random() < 0.3:
+            text = phrasing.varied_question(unknown["varied"], rng)
+            return phrasing.add_noise(text if not self.near(text) else self.unknown_subject(), rng)
         draw = rng.random()
         if draw < 0.18:
             text = phrasing.dress(rng.choice(unknown["questions"]), rng)
@@ -120,18 +150,26 @@ class Sampler:
             text = rng.choice(phrasing.TEMPLATES[family]).format(self.unknown_subject())
         return phrasing.add_noise(text, rng)
 
-    def turn(self, previous=None, follow=0.15, unknown=0.26):
+    def related(self, previous):
+        """An entry of the same section as the answer `previous`, since people stay with a subject; or any."""
+        near = self.near_answers.get(previous)
+        return self.rng.choice(near) if near and self.rng.random() < 0.35 else None
+
+    def turn(self, previous=None, follow=0.15, unknown=0.3):
         """A question and the whole answer to it; `previous` is the last answer of the conversation."""
         draw = self.rng.random()
         if previous and draw < follow:
             kind = self.rng.choice(["more", "more", "repeat"])
-            text = self.fresh(lambda: phrasing.add_noise(self.rng.choice(self.turns[kind]), self.rng))
             answer = self.following[previous] if kind == "more" else previous
+            text = phrasing.add_noise(self.rng.choice(self.turns[kind]), self.rng)
             if len(self.answer_ids(answer)) < 250:
                 return text, answer
         if draw > 1 - unknown:
-            return self.fresh(self.unknown_question), self.refusal
-        return self.known()
+            return self.fresh(self.unknown_question, self.refusal), self.refusal
+        text, answer = self.known(self.related(previous))
+        if previous and self.rng.random() < 0.2:
+            text = self.rng.choice(CONNECTORS) + text[0].lower() + text[1:]
+        return text, answer
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
@@ -145,7 +183,7 @@ class Sampler:
         head = self.encode("<|im_start|>assistant\n")
         body = self.answer_ids(text)
         seq.extend(head, [0.0] * len(head))
-        weights = [2.0 if i < OPENING_TOKENS else 1.0 for i in range(len(body))]
+        weights = [OPENING_WEIGHT if i < OPENING_TOKENS else 1.0 for i in range(len(body))]
         if limit and limit < len(body):
             seq.extend(body[:limit], weights[:limit])
         else:
@@ -172,19 +210,40 @@ class Sampler:
             return 0
         return self.rng.randrange(0, max(1, min(500, MAX_POSITION - 700 - seq.positions[-1])))
 
+    def abridged(self, limit):
+        """A talk whose answers are cut after some tokens, the rest a jump of the positions; openings are scored."""
+        seq = self.begin()
+        for question, answer in self.talks.conversation(self.rng.choice([2, 2, 3, 3, 4])):
+            start = len(seq.ids)
+            self.add_message(seq, "user", question, self.gap(seq) if self.rng.random() < 0.3 else 0)
+            seq.weights[start:] = [0.0] * (len(seq.ids) - start)
+            if len(seq.ids) + 40 > limit:
+                return self.shortened(seq, start)
+            body, kept = self.answer_ids(answer), self.rng.randrange(OPENING_TOKENS, 24)
+            self.add_answer(seq, answer, kept)
+            if len(body) > kept:
+                seq.weights[-kept:] = [OPENING_WEIGHT] * OPENING_TOKENS + [0.0] * (kept - OPENING_TOKENS)
+                room = MAX_POSITION - 400 - seq.positions[-1]
+                seq.extend(self.end, [0.0] * len(self.end), gap=max(0, min(len(body) - kept, room)))
+        return seq
+
+    def shortened(self, seq, length):
+        """The sequence without its tokens from `length` on."""
+        for values in (seq.ids, seq.weights, seq.positions):
+            del values[length:]
+        return seq
+
     def talk(self, limit):
         """Turns with whole answers up to about `limit` tokens; the last answer may be cut to its opening."""
-        seq, previous = self.begin(), None
-        turns = self.rng.choice([2, 3, 3, 4, 5, 6])
-        for index in range(turns):
-            question, answer = self.turn(previous)
+        seq = self.begin()
+        turns = self.talks.conversation(self.rng.choice([2, 3, 3, 4, 5, 6]))
+        for index, (question, answer) in enumerate(turns):
             length = len(self.answer_ids(answer)) + len(question) // 3 + 20
             room = limit - len(seq.ids)
-            last = index == turns - 1 or length + 60 > room
+            last = index == len(turns) - 1 or length + 60 > room
             self.add_message(seq, "user", question, self.gap(seq))
             cut = OPENING_TOKENS if (last and self.rng.random() < 0.5) or length > room else None
             self.add_answer(seq, answer, cut)
-            previous = answer
             if last:
                 break
         return seq
@@ -257,22 +316,21 @@ class Rows:
         return {key: torch.from_numpy(array) for key, array in (self.grid | scored).items()}
 
 
-def opening_rows(sampler, count=32, length=96):
-    """Rows full of openings; one that does not fit any more waits for the next batch."""
-    rows, refused = Rows(count, length), []
+def packed_rows(sampler, kind, make, count, length):
+    """Rows full of sequences from `make()`; one that does not fit any more waits for the next batch."""
+    rows, refused, waiting = Rows(count, length), [], sampler.waiting.get(kind, [])
     while len(refused) < 6:
-        seq = sampler.waiting.pop() if sampler.waiting else sampler.opening()
-        if len(seq.ids) <= length and not rows.add(seq):
+        seq = waiting.pop() if waiting else make()
+        if 1 < len(seq.ids) <= length and not rows.add(seq):
             refused.append(seq)
-    sampler.waiting = refused
+    sampler.waiting[kind] = refused
     return rows
 
 
-def filled_row(length, make, least):
-    """One row of sequences from `make(room)`, the last one cut off where the row ends."""
-    rows = Rows(1, length)
-    while length - rows.used[0] > least:
-        room = length - rows.used[0]
+def filled_rows(count, length, make, least):
+    """Rows of sequences from `make(room)`, the last one of each cut off where the row ends."""
+    rows = Rows(count, length)
+    while (room := length - min(rows.used)) > least:
         seq = make(room)
         for values in (seq.ids, seq.weights, seq.positions):
             del values[room + 1 :]
@@ -280,17 +338,19 @@ def filled_row(length, make, least):
     return rows
 
 
-def whole_row(sampler, step):
-    """A row of whole answers: talks, and in every fourth step long answers and lectures."""
+def whole_rows(sampler, step):
+    """Two rows of talks, or in every fourth step one of long answers and lectures."""
 
     def long(room):
         return sampler.long_answer() if sampler.rng.random() < 0.7 else sampler.lecture(min(room, 700))
 
     if step % 4 == 3:
-        return filled_row(1024, long, 300)
-    return filled_row(512, sampler.talk, 150)
+        return filled_rows(1, 1024, long, 300)
+    return filled_rows(2, 512, sampler.talk, 150)
 
 
 def make_batch(sampler, step):
-    """The parts of a step's batch, [(share of the loss, tensors)]: many openings and one row of whole answers."""
-    return [(OPENING_SHARE, opening_rows(sampler).arrays()), (1 - OPENING_SHARE, whole_row(sampler, step).arrays())]
+    """The parts of a step's batch, [(share of the loss, tensors)]: openings, abridged talks, and whole answers."""
+    openings = packed_rows(sampler, "opening", sampler.opening, 20, 96)
+    abridged = packed_rows(sampler, "abridged", lambda: sampler.abridged(192), 10, 192)
+    return list(zip(SHARES, (openings.arrays(), abridged.arrays(), whole_rows(sampler, step).arrays())))

@@ -4,6 +4,8 @@ An entry names its subjects (`what`, `how`, `why`), deeds (`do`), pairs (`vs`), 
 questions (`ask`). All randomness comes from the `random.Random` that the caller passes in.
 """
 
+import functools
+import math
 import re
 
 TEMPLATES = {
@@ -16,16 +18,16 @@ someone mentioned {}, what is that|i read about {} and would like to know more|c
 what should i know about {}|what is the meaning of {}|what is the idea of {}|what is the idea behind {}|how do you explain {} to a beginner|anything on {}
 explain the concept of {}|explain what {} is|tell me what {} is|i want to understand {}|i want to learn about {}|what can you tell me about {}|{} in simple words
 what do you call {}|who or what is {}|what the heck is {}|please clarify {}|give an overview of {}|what role does {} play|what is {} about|elaborate on {}|a word on {}
-what does {} do|what is {} for|what is {} used for|and what is {}|and {}|the purpose of {}|could you tell me what {} is|what's the definition of {}|what's {} good for|{}, what's that|i have a question about {}|what kind of thing is {}|{} please|say something about {}|let's talk about {}|what would {} be|i've heard of {}, what is it""",
+what does {} do|what is {} for|what is {} used for|and what is {}|and {}|the purpose of {}|could you tell me what {} is|what's the definition of {}|what's {} good for|how would you summarise {}|{}: what's that supposed to be|what is {} supposed to be|give me a plain description of {}|what happens in {}|i saw the word {}, what is it|sum up {} for me|what would you say {} is|{}, in plain words|{}, what's that|i have a question about {}|what kind of thing is {}|{} please|say something about {}|let's talk about {}|what would {} be|i've heard of {}, what is it""",
     "how": """how does {} work|how do {} work|how does {} function|explain how {} works|what is the mechanism behind {}|how is {} done
 how does {} actually work|walk me through {}|what happens in {}|describe how {} works|tell me how {} works|what goes on during {}
 how does {} operate|how is {} implemented|inner workings of {}|the mechanics of {}|can you explain how {} works|what makes {} work|how {} works""",
     "why": """why {}|why use {}|why do we need {}|what is the point of {}|what is {} good for|what are the benefits of {}|why does {} matter
 is {} useful|advantages of {}|what do i gain from {}|why is {} important|what's the use of {}|reasons for {}|why would i want {}
-what is the purpose of {}|why bother with {}|when does {} help|does {} help|what problem does {} solve|why should i care about {}|is {} worth it|when should i use {}|the purpose of {}""",
+what is the purpose of {}|why bother with {}|when does {} help|does {} help|what problem does {} solve|what would i lose without {}|what advantage does {} have|what does {} buy me|who needs {}|why should i care about {}|is {} worth it|when should i use {}|the purpose of {}""",
     "do": """how do i {}|how do i {}|how can i {}|how to {}|how to {}|what's the way to {}|i want to {}|is it possible to {}|can i {}|show me how to {}|i need to {}
 what command do i use to {}|steps to {}|help me {}|how would one {}|can you tell me how to {}|how do you {}|how does one {}|how should i {}
-does loquent let me {}|i would like to {}|what do i type to {}|what's the easiest way to {}|is there a way to {}|any way to {}|trying to {}
+does loquent let me {}|i would like to {}|what do i type to {}|what's the easiest way to {}|is there a way to {}|any way to {}|trying to {}|what do i have to do to {}|what must i do if i want to {}|i wonder how to {}|where do i {}|is there a command to {}|i'd love to {}, how
 which option lets me {}|what do i need to do to {}|instructions to {}|give me an example of how to {}|i'm trying to {}, how|what if i want to {}|the best way to {}|could you help me {}""",
     "vs": """{} or {}|{} or {}|{} vs {}|{} versus {}|difference between {} and {}|what is the difference between {} and {}|compare {} and {}|compare {} with {}
 should i use {} or {}|which is better, {} or {}|is {} better than {}|how does {} differ from {}|{} compared to {}|{} against {}
@@ -38,9 +40,15 @@ TEMPLATES = {family: [t.strip() for t in re.split(r"[|\n]", text)] for family, t
 
 OPENERS = """hi, |hey, |hello, |hey |please |quick question: |so |so, |ok, |ok |well, |um, |i was wondering, |could you tell me, |sorry, but |hello! |one more thing: |next question: |and |and |also, |now |just curious, |
 tell me, |question: |hmm, |right, |alright, |thanks. |great, |listen, |yo |good morning, |i have a question: |another one: |then |but |cool, |got it. |i see. |for my homework: |a friend asked me: |wait, |maybe you know: |dear model, |
-pls |oh and |last question: |first question: |not sure, but |i'm new here. |let me ask: |honestly, |excuse me, |my boss asks: |i forgot: |i'm reading about serving. |we run a chatbot. |i have read the readme. |i am building a chat app. |that was good. |interesting. |i'm a beginner. |sorry to bother you. |no, |yes, |another thing. |fine, |remind me, |i'd like to know: """.replace("\n", "").split("|")
+pls |oh and |last question: |first question: |not sure, but |i'm new here. |let me ask: |honestly, |excuse me, |my boss asks: |i forgot: |i'm reading about serving. |we run a chatbot. |i have read the readme. |i am building a chat app. |that was good. |interesting. |i'm a beginner. |sorry to bother you. |no, |yes, |another thing. |fine, |remind me, |i'd like to know: |
+i run a small shop. |my colleague showed me this. |i just installed this on my laptop. |we are a team of five. |i have no background in this. |i tried to read up on it but got lost. |
+before we start: |if i may ask, |out of curiosity, |be honest: |one thing i never understood: |i was told to ask you: |for a presentation: |for my notes: |serious question: |stupid question: |silly question, |simple question: |random question: |
+ok here's my question: |so here is my problem: |first of all, |to begin with, |by the way, |btw |btw, |hey bot, |hey loquent, |loquent, |dear loquent, |hi again, |me again. |back again. |good evening, |morning! |thanks for that. |
+thank you, but |great stuff. |ha, nice. |lol ok |nice one. |i don't get it. |ok whatever, |never mind. |no idea why, but |actually, |basically, |i mean, |anyway, |besides, |speaking of which, |apart from that, |in case you know: |i've been wondering, |
+you know what? |guess what, |mind telling me |would you mind telling me |do you happen to know |any chance you know |can anyone tell me |somebody asked me |i need to know |i really need to know |it would help me to know |quickly: |fast answer please: |it's urgent: |no rush, but |"""
+OPENERS = OPENERS.replace("\n", "").split("|")
 CLOSERS = """ please| thanks| in simple terms| briefly| for a beginner| in one sentence| exactly| actually| again| if you don't mind| thx| pls| in short| in plain words| in a few words| then| really| here| though|
-, please|, thanks|, i'm curious| in general| by the way| at all| for me| today| these days| in practice|, briefly|? thanks|? please explain|, any idea|, do you know| anyway| precisely| or so""".replace("\n", "").split("|")
+, please|, thanks|, i'm curious| in general| by the way| at all| for me| today| these days| in practice|, briefly|? thanks|? please explain|, any idea|, do you know| anyway| precisely| or so|, if i may ask| by any chance| or not| lol| haha| bro| man| mate| buddy| dear| asap|, it's urgent|, i'm new to this|, i'm no expert|, can you tell me|, tell me|, help|!! thanks| thank you| ty| :)| 🙂|, right|, yes or no| please and thank you|, be honest|, seriously|, i wonder| nowadays| from scratch| step by step| for dummies| in a nutshell|, my friend|, loquent| for a friend""".replace("\n", "").split("|")
 # Words that may stand for each other in a question; each group is one line.
 SYNONYMS = """what is|what's|whats|wat is|what exactly is|define|describe|explain|tell me about
 explain|describe|clarify|outline|illustrate|shed light on
@@ -154,10 +162,48 @@ SYNONYM_EXPRESSION = re.compile(r"\b(" + "|".join(sorted((re.escape(m) for m in 
 FUNCTION_WORDS = {"a", "an", "the", "is", "are", "does", "do", "of", "to", "it", "me", "in", "for", "i", "you", "that", "and", "can", "be"}
 
 
+def filled_frame(frame, slots, rng):
+    """The frame with a number in place of each {n}, and one of the slot's words in place of any other {name}."""
+
+    def fill(match):
+        if match.group(1) == "n":
+            return str(rng.randrange(rng.choice([10, 100, 1000])))
+        return rng.choice(slots[match.group(1)])
+
+    return re.sub(r"\{(\w+)\}", fill, frame)
+
+
+ALTERNATIVES = re.compile(r"\[([^\[\]/]*(?:/[^\[\]/]*)+)\]")
+
+
+def chosen_alternatives(pattern, rng):
+    """The pattern with one of the alternatives in place of each [a/b/]; the empty one leaves no double space."""
+    text = ALTERNATIVES.sub(lambda match: rng.choice(match.group(1).split("/")), pattern)
+    return re.sub(r" +(?=[ ,!?.]|$)", "", text).strip(" ,") or pattern
+
+
+@functools.cache
+def breadth(pattern):
+    """How much more often a pattern with many variants is drawn than one without alternatives."""
+    variants = 1
+    for match in ALTERNATIVES.finditer(pattern):
+        variants *= match.group(1).count("/") + 1
+    return 1 + math.log2(variants)
+
+
+def varied_question(patterns, rng):
+    """One of the patterns, with its alternatives chosen."""
+    return chosen_alternatives(rng.choices(patterns, [breadth(pattern) for pattern in patterns])[0], rng)
+
+
 def templated(entry, family, rng):
     """One question of the given template family for the entry, without noise."""
     if family == "ask":
         return rng.choice(entry["ask"])
+    if family == "varied":
+        return filled_frame(varied_question(entry["varied"], rng), entry.get("slots", {}), rng)
+    if family == "frames":
+        return filled_frame(rng.choice(entry["frames"]), entry.get("slots", {}), rng)
     template = rng.choice(TEMPLATES[family])
     if family == "vs":
         pair = list(rng.choice(entry["vs"]))
@@ -166,16 +212,24 @@ def templated(entry, family, rng):
     return template.format(rng.choice(entry[family]))
 
 
-def question(entry, rng, noise=1.0):
-    """A random question whose answer is the entry's, noisy with probability `noise`."""
-    families = [f for f in ("what", "how", "why", "do", "vs", "yes", "ask") if entry.get(f)]
-    # Hand-written questions are worth more than one family: they carry wordings that no template has.
-    weights = [8.0 if f == "ask" else 2.0 if f in ("what", "do", "vs") else 1.0 for f in families]
+# Hand-written questions are worth more than one family: they carry wordings that no template has.
+FAMILY_WEIGHTS = {"what": 2.0, "how": 1.0, "why": 1.0, "do": 2.0, "vs": 2.0, "yes": 1.0, "ask": 8.0, "varied": 8.0, "frames": 16.0}
+
+
+def question(entry, rng, noise=1.0, refused=lambda text: False):
+    """A random question whose answer is the entry's, noisy with probability `noise`.
+
+    One with alternatives is drawn again while it is `refused`.
+    """
+    families = [f for f in FAMILY_WEIGHTS if entry.get(f)]
+    weights = [FAMILY_WEIGHTS[f] for f in families]
     family = rng.choices(families, weights)[0]
     text = templated(entry, family, rng)
+    while family == "varied" and refused(text):
+        text = templated(entry, family, rng)
     if rng.random() >= noise:
         return add_case(add_ending(text, rng), rng)
-    if family == "ask" and entry["section"] != "smalltalk":
+    if family == "ask" and entry["section"] != "smalltalk" and not entry.get("plain"):
         text = dress(text, rng)
     return add_noise(text, rng)
 

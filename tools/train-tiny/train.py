@@ -29,6 +29,7 @@ def parse_args():
     parser.add_argument("--steps", type=int, default=3900, help="optimiser steps of some 3,500 tokens")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--cooldown", type=float, default=0.4, help="last share of the steps, in which the rate falls to nothing")
+    parser.add_argument("--warmup", type=int, default=60, help="first steps, in which the rate rises to its peak")
     parser.add_argument("--seed", type=int, default=7, help="seed of weights and data")
     parser.add_argument("--quant", choices=["q8_0", "f16", "f32"], default="q8_0", help="type of the matrices in the file")
     parser.add_argument("--save-every", type=int, default=0, help="also write the file every so many steps")
@@ -53,7 +54,7 @@ def tokenizer_texts(entries, unknown, turns):
     return texts + [entry["answer"] for entry in entries] + [t[0].upper() + t[1:] for t in texts if t]
 
 
-def learning_rate(step, steps, peak, cooldown, warmup=60):
+def learning_rate(step, steps, peak, cooldown, warmup):
     """Linear warm-up, a plateau, and a linear decay to nothing over the last `cooldown` of the steps."""
     return peak * min((step + 1) / warmup, 1.0, (steps - step) / (cooldown * steps))
 
@@ -61,15 +62,15 @@ def learning_rate(step, steps, peak, cooldown, warmup=60):
 def train(args, params, sampler, shape, save):
     optimiser = model.Optimiser(params)
     bar = tqdm(range(args.steps), mininterval=30, file=sys.stderr, desc="training", unit="step")
-    averages = [0.0, 0.0]
+    averages = [0.0, 0.0, 0.0]
     for step in bar:
         sampler.noise = 0.8 if args.init else min(0.8, 0.2 + step / 1250)
         for part, (share, batch) in enumerate(dataset.make_batch(sampler, step)):
             loss = model.weighted_loss(params, batch, shape)
             (share * loss).backward()
             averages[part] += (loss.item() - averages[part]) * max(0.01, 1 / (step + 1))
-        optimiser.step(learning_rate(step, args.steps, args.rate, args.cooldown))
-        bar.set_postfix(opening=f"{averages[0]:.4f}", whole=f"{averages[1]:.4f}", refresh=False)
+        optimiser.step(learning_rate(step, args.steps, args.rate, args.cooldown, args.warmup))
+        bar.set_postfix(opening=f"{averages[0]:.4f}", abridged=f"{averages[1]:.4f}", whole=f"{averages[2]:.4f}", refresh=False)
         if args.save_every and step % args.save_every == args.save_every - 1:
             save(params)
     return params
@@ -92,14 +93,16 @@ def main():
     dev = corpus.load_heldout(corpus.HERE / "dev")
     banned = corpus.held_out_questions(heldout + dev)
     following = corpus.next_answers(entries, unknown["refusal"])
-    sampler = dataset.Sampler(tokenizer, entries, unknown, turns, following, banned, args.seed)
+    near = corpus.Nearness(banned)
+    sampler = dataset.Sampler(tokenizer, entries, unknown, turns, following, banned, args.seed, near, corpus.load_followups())
     args.out.parent.mkdir(parents=True, exist_ok=True)
 
     def save(params):
         partial = args.out.with_suffix(".partial")
         export.write_gguf(partial, params, tokenizer, shape, args.quant)
         partial.replace(args.out)
-        scoring.print_scores(scoring.score_teacher_forced(params, tokenizer, shape, heldout + dev))
+        # The held-out cases are left to evaluate.py, so that no decision in training knows them.
+        scoring.print_scores(scoring.score_teacher_forced(params, tokenizer, shape, dev))
 
     print(f"{len(entries)} answers, {len(heldout)} held-out cases", file=sys.stderr)
     params = train(args, params, sampler, shape, save)

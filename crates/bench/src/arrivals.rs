@@ -13,8 +13,11 @@ use serde::Serialize;
 pub enum Spacing {
     /// Equal gaps.
     Constant,
-    /// Gamma-distributed gaps with this shape: 1 is a Poisson process, less is
-    /// burstier, more is steadier. (vLLM calls it burstiness.)
+    /// A Poisson process: exponential gaps, as they were drawn, so that the number of requests
+    /// in a stretch of time varies as it does with independent users.
+    Poisson,
+    /// Gamma-distributed gaps with this shape, scaled to the run's length: 1 has the gaps of a
+    /// Poisson process, less is burstier, more is steadier. (vLLM calls it burstiness.)
     Gamma {
         /// The shape parameter, above 0.
         shape: f64,
@@ -56,6 +59,9 @@ impl Pacing {
             Pacing::Open { rate_per_s, spacing: Spacing::Constant } => {
                 Some(constant(count, 1.0 / rate_per_s))
             }
+            Pacing::Open { rate_per_s, spacing: Spacing::Poisson } => {
+                Some(from_gaps(drawn(count, rate_per_s, 1.0, seed)))
+            }
             Pacing::Open { rate_per_s, spacing: Spacing::Gamma { shape } } => {
                 Some(gamma(count, rate_per_s, shape, seed))
             }
@@ -67,21 +73,28 @@ fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
     (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
 }
 
-/// The first request is sent at 0; the gaps have the mean 1/rate and are scaled so that the last
-/// one is sent at exactly (count − 1)/rate, which keeps runs of different seeds comparable.
-fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
+/// Gaps with the mean 1/rate, the first of which is 0: that is when the run begins.
+fn drawn(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<f64> {
     let gaps = Gamma::new(shape, 1.0 / (rate_per_s * shape)).expect("the plan checked both");
     let mut rng = SmallRng::seed_from_u64(seed);
-    let drawn: Vec<f64> = (1..count).map(|_| gaps.sample(&mut rng)).collect();
-    let total: f64 = drawn.iter().sum();
-    let scale = if total > 0.0 { drawn.len() as f64 / rate_per_s / total } else { 0.0 };
-    let mut at_s = 0.0;
-    let mut offsets = vec![Duration::ZERO; count.min(1)];
-    for gap in drawn {
-        at_s += gap * scale;
-        offsets.push(Duration::from_secs_f64(at_s));
-    }
-    offsets
+    (0..count).map(|at| if at == 0 { 0.0 } else { gaps.sample(&mut rng) }).collect()
+}
+
+fn from_gaps(gaps: Vec<f64>) -> Vec<Duration> {
+    let times = gaps.into_iter().scan(0.0, |at_s, gap| {
+        *at_s += gap;
+        Some(Duration::from_secs_f64(*at_s))
+    });
+    times.collect()
+}
+
+/// Gaps that are scaled so that the last request is sent at exactly (count − 1)/rate, which keeps
+/// runs of different seeds comparable.
+fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
+    let gaps = drawn(count, rate_per_s, shape, seed);
+    let total: f64 = gaps.iter().sum();
+    let scale = if total > 0.0 { (gaps.len() - 1) as f64 / rate_per_s / total } else { 0.0 };
+    from_gaps(gaps.into_iter().map(|gap| gap * scale).collect())
 }
 
 #[cfg(test)]
@@ -118,6 +131,18 @@ mod tests {
         let offsets = open(1.0).offsets(2001, 7).unwrap();
         assert!((offsets[2000].as_secs_f64() - 40.0).abs() < 1e-6);
         assert_ne!(offsets, open(1.0).offsets(2001, 8).unwrap());
+    }
+
+    #[test]
+    fn a_poisson_process_varies_in_its_counts() {
+        let pacing = Pacing::Open { rate_per_s: 50.0, spacing: Spacing::Poisson };
+        let lasts = |seed| pacing.offsets(101, seed).unwrap()[100].as_secs_f64();
+        let times: Vec<f64> = (0..400).map(lasts).collect();
+        let mean = times.iter().sum::<f64>() / 400.0;
+        let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / 400.0;
+        // 100 gaps of 20 ms: 2 s, with a standard deviation of a tenth of it.
+        assert!((mean - 2.0).abs() < 0.05, "{mean}");
+        assert!((0.15..0.25).contains(&variance.sqrt()), "{}", variance.sqrt());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum RunVerdict {
     Clean,
     /// Some measured request failed.
     SomeFailed,
+    /// Some run has no measured request that finished: its figures mean nothing.
+    NoneFinished,
     /// A token total is impossible; its figures are refused.
     Impossible,
 }
@@ -36,7 +38,7 @@ impl RunVerdict {
     pub fn exit_code(self) -> u8 {
         match self {
             RunVerdict::Clean => 0,
-            RunVerdict::SomeFailed => 1,
+            RunVerdict::SomeFailed | RunVerdict::NoneFinished => 1,
             RunVerdict::Impossible => 3,
         }
     }
@@ -50,24 +52,34 @@ pub async fn run(plan: &LoadPlan) -> Result<RunVerdict, BenchError> {
     let report = measure(plan).await?;
     let verdict = judge(&report);
     report::write(&report, &plan.outputs)?;
+    // The reports are written all the same: they say why.
+    if verdict == RunVerdict::NoneFinished {
+        eprintln!("loquent bench: a run has no answer; lower the load, or look at the server");
+    }
     Ok(verdict)
 }
 
 fn judge(report: &LoadReport) -> RunVerdict {
     let runs = report.groups.iter().flat_map(|group| &group.runs);
-    let of_run = |run: &RunResult| {
-        let failed = run.records.iter().any(|record| {
-            let kind = record.failure().map(|failure| failure.kind);
-            record.role == RequestRole::Measured
-                && kind.is_some_and(|kind| kind != FailureKind::Overloaded)
-        });
-        match (run.findings.impossible.is_empty(), failed) {
-            (false, _) => RunVerdict::Impossible,
-            (true, true) => RunVerdict::SomeFailed,
-            (true, false) => RunVerdict::Clean,
-        }
+    let of_run = |run: &RunResult| match run.findings.impossible.is_empty() {
+        true => judge_records(&run.records),
+        false => RunVerdict::Impossible,
     };
     runs.map(of_run).max().unwrap_or(RunVerdict::Clean)
+}
+
+fn judge_records(records: &[RequestRecord]) -> RunVerdict {
+    let measured = || records.iter().filter(|record| record.role == RequestRole::Measured);
+    let failed = |record: &RequestRecord| {
+        record.failure().is_some_and(|failure| failure.kind != FailureKind::Overloaded)
+    };
+    if measured().next().is_some() && !measured().any(RequestRecord::finished) {
+        RunVerdict::NoneFinished
+    } else if measured().any(failed) {
+        RunVerdict::SomeFailed
+    } else {
+        RunVerdict::Clean
+    }
 }
 
 /// Runs the plan and writes nothing but progress.
@@ -203,7 +215,8 @@ impl<'a> PreparedTarget<'a> {
             self.recount(&mut records, plan.settings.recount).await;
         }
         let findings = verify(&records);
-        let summary = summarize(&records, &resources);
+        let mut summary = summarize(&records, &resources);
+        summary.add_goodput(&records, plan.settings.slo);
         Ok(RunResult { summary, findings, records, counters: grown })
     }
 
@@ -347,5 +360,32 @@ async fn tick(bar: ProgressBar, progress: Arc<RunProgress>) {
         let chunks = progress.chunks.load(Ordering::Relaxed);
         bar.set_position(progress.ended.load(Ordering::Relaxed) as u64);
         bar.set_message(format!("{chunks} chunks"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::tests::record;
+    use crate::record::RequestOutcome;
+    use crate::target::RequestFailure;
+
+    fn failed(kind: FailureKind) -> RequestRecord {
+        let outcome = RequestOutcome::Failed(RequestFailure::new(kind, ""));
+        RequestRecord { outcome, ..record(&[], 0) }
+    }
+
+    #[test]
+    fn a_run_without_an_answer_is_no_success() {
+        let (fine, refused) = (record(&[1100], 1), failed(FailureKind::Overloaded));
+        let judge = |records: &[&RequestRecord]| {
+            let records: Vec<RequestRecord> = records.iter().map(|&one| one.clone()).collect();
+            judge_records(&records)
+        };
+        assert_eq!(judge(&[&fine, &refused]), RunVerdict::Clean);
+        assert_eq!(judge(&[&fine, &failed(FailureKind::Broken)]), RunVerdict::SomeFailed);
+        assert_eq!(judge(&[&refused, &refused]), RunVerdict::NoneFinished);
+        assert_eq!(judge(&[]), RunVerdict::Clean, "nothing was asked");
+        assert_eq!(RunVerdict::NoneFinished.exit_code(), 1);
     }
 }

@@ -6,6 +6,7 @@
 //! [`report`] prints, and [`verify`] refuses impossible token totals.
 
 pub mod arrivals;
+pub mod burst;
 pub mod cli;
 #[cfg(target_os = "linux")]
 pub mod delivery;

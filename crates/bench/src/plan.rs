@@ -47,12 +47,23 @@ pub struct LoadSettings {
     pub pacing: Pacing,
     /// Time limit of one request.
     pub timeout: Duration,
+    /// What makes an answer a good one.
+    pub slo: Slo,
     /// Ask the server for its timings.
     pub include_timings: bool,
     /// Answers per run whose tokens are recounted.
     pub recount: usize,
     /// Further fields of the request body.
     pub extra: Map<String, Value>,
+}
+
+/// Service-level objectives: an answer that meets all that are set counts towards goodput.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Slo {
+    /// Longest time to first token, in milliseconds.
+    pub ttft_ms: Option<f64>,
+    /// Longest 99th percentile of an answer's own gaps between chunks, in milliseconds.
+    pub icl_ms: Option<f64>,
 }
 
 /// Requests that disturb the measured ones.

@@ -8,6 +8,7 @@
 
 use serde::Serialize;
 
+use crate::plan::Slo;
 use crate::process;
 use crate::reconcile::{LATE_MS, Reconciled, reconcile, stall};
 use crate::record::{RequestRecord, RequestRole, ms};
@@ -71,6 +72,7 @@ pub struct RateBins {
 
 const DELIVERY: &str = "Delivery";
 const DISTURBANCES: &str = "Disturbances";
+const GOODPUT: &str = "Goodput";
 const RESOURCES: &str = "Resources";
 
 /// Width of the bins that the peak rate is taken over four at a time, and of those of a plot, in
@@ -94,6 +96,21 @@ impl RunSummary {
     /// The value of a metric.
     pub fn value(&self, key: &str) -> Option<f64> {
         self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
+    }
+
+    /// Adds the share and the rate of the measured requests that met `slo`, if any is set. One
+    /// that failed or was refused meets none (goodput as in DistServe, Zhong et al., OSDI 2024).
+    pub fn add_goodput(&mut self, records: &[RequestRecord], slo: Slo) {
+        if slo == Slo::default() {
+            return;
+        }
+        let run = RunData::of(records);
+        let good = run.finished.iter().filter(|record| meets(record, slo)).count() as f64;
+        let share = Some(good / run.measured.len() as f64).filter(|share| share.is_finite());
+        let rate = Some(good / run.duration_s).filter(|rate| rate.is_finite());
+        self.push(GOODPUT, "slo_met_requests", "Requests that met the SLOs", good);
+        self.push_some(GOODPUT, "slo_met_share", "Share of all requests", share);
+        self.push_some(GOODPUT, "goodput", "Goodput (req/s)", rate);
     }
 
     fn push(&mut self, section: &'static str, key: &str, label: &str, value: f64) {
@@ -193,6 +210,19 @@ pub fn summarize(records: &[RequestRecord], resources: &Resources) -> RunSummary
         push_generator(&mut summary, &run, generator);
     }
     summary
+}
+
+/// Whether a finished answer met `slo`.
+fn meets(record: &RequestRecord, slo: Slo) -> bool {
+    let within = |value: Option<f64>, most: Option<f64>| match (value, most) {
+        (Some(value), Some(most)) => value <= most,
+        // An answer without text, or of one chunk, has no gap that could be too long.
+        (None, _) | (_, None) => true,
+    };
+    let gaps: Samples = record.icl_ms().collect();
+    // One without text made its reader wait for its end.
+    let is_in_time = record.ttft_ms().or(slo.ttft_ms.map(|_| record.latency_ms()));
+    within(is_in_time, slo.ttft_ms) && within(gaps.percentile(0.99), slo.icl_ms)
 }
 
 fn push_counts(summary: &mut RunSummary, run: &RunData<'_>) {
@@ -487,6 +517,24 @@ mod tests {
 
     fn near(seen: f64, expected: f64) {
         assert!((seen - expected).abs() < 1e-6, "{seen} is not {expected}");
+    }
+
+    #[test]
+    fn goodput_counts_answers_that_meet_both_objectives() {
+        // First tokens after 100 ms; the longest gaps are 10 and 900 ms.
+        let (quick, slow) = (record(&[1100, 1110], 2), record(&[1100, 2000], 2));
+        let mut refused = record(&[], 0);
+        refused.outcome = RequestOutcome::Failed(RequestFailure::new(FailureKind::Overloaded, ""));
+        let records = [quick, slow, refused];
+        let met = |ttft_ms, icl_ms| {
+            let mut summary = summarize(&records, &Resources::default());
+            summary.add_goodput(&records, Slo { ttft_ms, icl_ms });
+            [summary.value("slo_met_requests"), summary.value("slo_met_share")]
+        };
+        assert_eq!(met(None, None), [None, None]);
+        assert_eq!(met(Some(100.0), None), [Some(2.0), Some(2.0 / 3.0)]);
+        assert_eq!(met(Some(100.0), Some(50.0)), [Some(1.0), Some(1.0 / 3.0)]);
+        assert_eq!(met(Some(99.0), Some(50.0)), [Some(0.0), Some(0.0)]);
     }
 
     #[test]

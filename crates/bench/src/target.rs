@@ -98,7 +98,7 @@ impl From<ClientError> for RequestFailure {
             | ClientError::ShuttingDown
             | ClientError::Reset(_) => FailureKind::Broken,
             ClientError::Truncated => FailureKind::Truncated,
-            ClientError::Stream(_) => FailureKind::Server,
+            ClientError::Stream(_) | ClientError::Differs => FailureKind::Server,
             ClientError::Malformed(_) => FailureKind::Malformed,
             ClientError::TooLarge { .. } => FailureKind::TooLarge,
         };

@@ -12,7 +12,7 @@ use loquent_bench::arrivals::Pacing;
 use loquent_bench::experiment::{RunVerdict, measure, run};
 use loquent_bench::http_target::HttpTarget;
 use loquent_bench::plan::{
-    EndpointKind, Extras, Inject, LoadCase, LoadPlan, LoadSettings, ReportPaths, TargetPlan,
+    EndpointKind, Extras, Inject, LoadCase, LoadPlan, LoadSettings, ReportPaths, Slo, TargetPlan,
 };
 use loquent_bench::prompts::PromptSource;
 use loquent_bench::record::{RequestOutcome, RequestRecord, RequestRole};
@@ -46,6 +46,7 @@ fn plan(servers: &[&Arc<SseServer>]) -> LoadPlan {
             pretok: false,
             pacing: Pacing::Burst,
             timeout: Duration::from_secs(60),
+            slo: Slo::default(),
             include_timings: true,
             recount: 64,
             extra: Default::default(),
@@ -165,7 +166,7 @@ async fn broken_answers_are_failures_of_their_kind() {
         for record in records(&report) {
             assert_eq!(record.failure().map(|failure| failure.kind), Some(kind), "{ending:?}");
         }
-        assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::SomeFailed);
+        assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::NoneFinished);
     }
 }
 
@@ -182,6 +183,8 @@ async fn refusals_for_load_carry_their_retry_after() {
         assert!(refusal.message.contains("too many"));
     }
     assert_eq!(run(&plan(&[&server])).await.unwrap(), RunVerdict::Clean);
+    let full = SseServer::new(Script { limit: 0, ..Script::default() });
+    assert_eq!(run(&plan(&[&full])).await.unwrap(), RunVerdict::NoneFinished);
 }
 
 #[tokio::test(start_paused = true)]

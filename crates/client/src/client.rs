@@ -10,7 +10,9 @@ use crate::ClientError;
 use crate::answer::{Answer, Asked, SsePath, ask_over_quic, handle_of, resume, start_sse};
 use crate::config::Config;
 use crate::connections::Connections;
+use crate::discovery::DeliveryOffer;
 use crate::known_servers::Transport;
+use crate::quic_connection::{QuicConnection, QuicPath};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -52,6 +54,24 @@ impl Client {
     pub async fn warm_up(&self) -> Transport {
         self.0.quic().await;
         self.0.transport()
+    }
+
+    /// Where the server accepts QUIC now; `None` if it does not offer that.
+    ///
+    /// # Errors
+    /// Why the server cannot be reached.
+    pub async fn quic_offer(&self) -> Result<Option<DeliveryOffer>, ClientError> {
+        self.0.offer(true).await
+    }
+
+    /// Connects over QUIC as `offer` says, apart from the connection that answers use, and closes
+    /// that connection again: what the way is like, or why there is none.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] or [`ClientError::Tls`].
+    pub async fn try_quic(&self, offer: &DeliveryOffer) -> Result<QuicPath, ClientError> {
+        let connection = QuicConnection::dial(self.0.http().base().host(), offer).await?;
+        Ok(connection.path())
     }
 
     /// Asks for an answer: a `POST` of a completion with `"stream": true`. It goes over QUIC if

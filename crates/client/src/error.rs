@@ -32,6 +32,10 @@ pub enum ClientError {
     /// The server does not have the answer any more, or not for this reader.
     #[error("the server does not have this answer any more")]
     Gone,
+    /// The server that generated the answer has ended, and another one has another answer to the
+    /// same request.
+    #[error("the server has ended, and another one has another answer to the same request")]
+    Differs,
     /// The answer has more readers than it may: another one has this one's place, which must not
     /// be taken back (S-2.6).
     #[error("another reader has taken this one's place")]

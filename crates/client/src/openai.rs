@@ -164,6 +164,9 @@ pub struct ChunkSummary {
     pub usage: Option<Usage>,
     /// The server's timings.
     pub timings: Option<Box<ServerTimings>>,
+    /// The parts of `text` and all else, as records; empty unless the stream was asked for them
+    /// ([`AnswerStream::with_deltas`]).
+    pub deltas: Vec<Delta>,
 }
 
 /// A chunk and when it arrived.
@@ -196,28 +199,45 @@ pub fn shown_call(name: &str, arguments: String) -> String {
 /// [`ClientError::Stream`] for an error that the server reports, [`ClientError::Malformed`] for
 /// what is not a chunk.
 pub fn parse_chunk(data: &[u8]) -> Result<Option<ChunkSummary>, ClientError> {
+    summarize(data, DeltaUse::Sum)
+}
+
+/// What becomes of a chunk's deltas besides their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeltaUse {
+    Sum,
+    Keep,
+}
+
+fn summarize(data: &[u8], deltas: DeltaUse) -> Result<Option<ChunkSummary>, ClientError> {
     let chunk = match ChunkEvent::parse(data)? {
         ChunkEvent::Done => return Ok(None),
         ChunkEvent::Failed(error) => return Err(ClientError::Stream(error_message(&error))),
         ChunkEvent::Chunk(chunk) => *chunk,
     };
-    let usage = chunk.usage.map(Usage::from);
-    let mut summary = ChunkSummary { usage, ..ChunkSummary::default() };
+    let mut summary = ChunkSummary::default();
+    if deltas == DeltaUse::Keep {
+        summary.deltas.extend(chunk.usage.as_ref().map(ReportedUsage::to_delta));
+    }
+    summary.usage = chunk.usage.map(Usage::from);
     for delta in chunk.deltas {
-        summary.append(delta)?;
+        summary.append(delta, deltas)?;
     }
     Ok(Some(summary))
 }
 
 impl ChunkSummary {
-    fn append(&mut self, delta: Delta) -> Result<(), ClientError> {
+    fn append(&mut self, delta: Delta, deltas: DeltaUse) -> Result<(), ClientError> {
+        if deltas == DeltaUse::Keep {
+            self.deltas.push(delta.clone());
+        }
         match delta {
             Delta::Text { text, .. } | Delta::Reasoning { text, .. } => self.append_text(text),
             Delta::ToolCall { name, arguments, .. } => {
                 self.append_text(shown_call(&name, arguments));
             }
             Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
-            Delta::Other { json, .. } => return self.append_others(&json),
+            Delta::Other { json, .. } => return self.append_others(&json, deltas),
             _ => {}
         }
         Ok(())
@@ -234,7 +254,7 @@ impl ChunkSummary {
 
     /// Members that the chunk reader does not know: our own timings, and reasoning under the
     /// name that vLLM and OpenRouter give it.
-    fn append_others(&mut self, json: &str) -> Result<(), ClientError> {
+    fn append_others(&mut self, json: &str, deltas: DeltaUse) -> Result<(), ClientError> {
         let others: OtherMembers = serde_json::from_str(json)
             .map_err(|error| ClientError::Malformed(format!("a chunk's members: {error}")))?;
         if others.loquent_timings.is_some() {
@@ -242,6 +262,10 @@ impl ChunkSummary {
         }
         for choice in others.choices {
             if let Some(Value::String(text)) = choice.delta.reasoning {
+                if deltas == DeltaUse::Keep {
+                    let text = text.clone();
+                    self.deltas.push(Delta::Reasoning { choice: 0, tokens: 1, text });
+                }
                 self.append_text(text);
             }
         }
@@ -282,6 +306,7 @@ enum Progress {
 /// An answer that is arriving.
 pub struct AnswerStream {
     response: HttpResponse,
+    deltas: DeltaUse,
     parser: Parser,
     ready: VecDeque<Arrival>,
     progress: Progress,
@@ -294,12 +319,18 @@ impl AnswerStream {
     pub fn new(response: HttpResponse) -> AnswerStream {
         AnswerStream {
             response,
+            deltas: DeltaUse::Sum,
             parser: Parser::new(MAX_EVENT_BYTES),
             ready: VecDeque::new(),
             progress: Progress::Open,
             failure: None,
             ended_at: None,
         }
+    }
+
+    /// The same, and each chunk has its deltas, which tell reasoning, text and tool calls apart.
+    pub fn with_deltas(response: HttpResponse) -> AnswerStream {
+        AnswerStream { deltas: DeltaUse::Keep, ..AnswerStream::new(response) }
     }
 
     /// The next chunk; `None` when the answer is complete, that is after its finish.
@@ -351,11 +382,12 @@ impl AnswerStream {
     fn handle_piece(&mut self, piece: &Bytes, now: Instant) {
         let wire = self.response.body().wire();
         let AnswerStream { parser, ready, progress, failure, .. } = self;
+        let deltas = self.deltas;
         let pushed = parser.push(piece, |event| {
             if *progress == Progress::Done || failure.is_some() {
                 return;
             }
-            match parse_chunk(event.data) {
+            match summarize(event.data, deltas) {
                 Ok(Some(delta)) => {
                     if delta.finish_reason.is_some() {
                         *progress = Progress::Finished;
@@ -506,6 +538,18 @@ mod tests {
             delta(r#"{"choices":[{"delta":{"role":"assistant","content":null}}]}"#).text,
             ""
         );
+    }
+
+    #[test]
+    fn deltas_are_kept_apart_where_they_are_wanted() {
+        let chunk = br#"{"choices":[{"delta":{"reasoning":"r","content":"t"}}]}"#;
+        assert_eq!(summarize(chunk, DeltaUse::Sum).unwrap().unwrap().deltas, []);
+        let kept = summarize(chunk, DeltaUse::Keep).unwrap().unwrap().deltas;
+        let shown = kept.iter().filter(|delta| !matches!(delta, Delta::Other { .. }));
+        let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "r".into() };
+        let mut shown: Vec<_> = shown.cloned().collect();
+        shown.sort_by_key(|delta| matches!(delta, Delta::Text { .. }));
+        assert_eq!(shown, [reasoning, Delta::text("t")]);
     }
 
     #[test]

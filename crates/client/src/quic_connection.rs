@@ -55,6 +55,17 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes that the server may have in flight on all streams together.
 const WINDOW_BYTES: u32 = 8 << 20;
 
+/// The way of a QUIC connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuicPath {
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The time to the server and back.
+    pub round_trip: Duration,
+    /// The largest datagram that fits; `None` if the server takes none.
+    pub datagram_bytes: Option<usize>,
+}
+
 /// A QUIC connection. Cheap to clone; it closes with its last clone.
 #[derive(Clone)]
 pub struct QuicConnection(Arc<Inner>);
@@ -155,6 +166,16 @@ impl QuicConnection {
             Arc::downgrade(&link.0),
         ));
         link
+    }
+
+    /// What the way to the server is like, as far as the handshake showed.
+    pub(crate) fn path(&self) -> QuicPath {
+        let connection = &self.0.connection;
+        QuicPath {
+            server: connection.remote_address(),
+            round_trip: connection.rtt(),
+            datagram_bytes: connection.max_datagram_size(),
+        }
     }
 
     /// Whether the connection stands, as far as is known: a dead path shows only by timeouts.

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::speculation::StepCosts;
+
 /// The inter-token latency to keep for decoding sequences while prompts are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ItlTarget {
@@ -46,12 +48,18 @@ impl Ewma {
     }
 }
 
+/// A step with so many times the rows of the largest that was measured carries no prompt, so that
+/// it is measured itself. Chosen by hand: a batch that grows to 64 is measured some fifteen times.
+const MOST_GROWTH: f64 = 1.25;
+
 /// The prefill tokens that each step may carry.
 #[derive(Debug, Clone)]
 pub struct PrefillBudget {
     max_tokens: u32,
     target: ItlTarget,
     decode_step_s: Ewma,
+    /// The same by number of rows.
+    decode_costs: StepCosts,
     prefill_token_s: Ewma,
 }
 
@@ -62,6 +70,7 @@ impl PrefillBudget {
             max_tokens: max_tokens.max(1),
             target,
             decode_step_s: Ewma::default(),
+            decode_costs: StepCosts::default(),
             prefill_token_s: Ewma::default(),
         }
     }
@@ -73,7 +82,7 @@ impl PrefillBudget {
             return self.max_tokens;
         }
         // Learning takes two steps: one without prefill, then one with a probe.
-        let Some(step_s) = self.decode_step_s.0 else { return 0 };
+        let Some(step_s) = self.decode_s(decode_rows) else { return 0 };
         let Some(token_s) = self.prefill_token_s.0 else {
             return PROBE_CHUNK_TOKENS.min(self.max_tokens);
         };
@@ -84,6 +93,41 @@ impl PrefillBudget {
         };
         let affordable = ((target_s - step_s) / token_s.max(1e-9)).max(0.0) as u32;
         affordable.clamp(MIN_CHUNK_TOKENS.min(self.max_tokens), self.max_tokens)
+    }
+
+    /// Prefill tokens for a step of `decode_rows` rows that may take `step`, whatever the target.
+    pub fn tokens_within(&self, decode_rows: usize, step: Duration) -> u32 {
+        // An estimate will do, where a step without prompts would cost more than it tells.
+        let (Some(rows_s), Some(token_s)) = (self.estimate_s(decode_rows), self.prefill_token_s.0)
+        else {
+            return self.tokens(decode_rows);
+        };
+        let rows_s = if decode_rows > 0 { rows_s } else { 0.0 };
+        let affordable = ((step.as_secs_f64() - rows_s) / token_s.max(1e-9)).max(0.0) as u32;
+        affordable.clamp(MIN_CHUNK_TOKENS.min(self.max_tokens), self.max_tokens)
+    }
+
+    /// How long steps without prefill took of late.
+    pub fn decode_step(&self) -> Option<Duration> {
+        self.decode_step_s.0.map(Duration::from_secs_f64)
+    }
+
+    /// Seconds of a step of `rows` rows without prefill; `None` if it has to be measured. In a
+    /// burst steps carry prompts while rows become more: what rows cost would be taken for what
+    /// prompts cost if it were not known.
+    fn decode_s(&self, rows: usize) -> Option<f64> {
+        let rows = rows.min(StepCosts::MOST_ROWS);
+        let largest = self.decode_costs.largest()?;
+        if rows as f64 > largest as f64 * MOST_GROWTH + 1.0 {
+            return None;
+        }
+        self.estimate_s(rows)
+    }
+
+    /// The same for numbers of rows that were not measured; `None` far beyond all that were.
+    fn estimate_s(&self, rows: usize) -> Option<f64> {
+        let rows = rows.min(StepCosts::MOST_ROWS);
+        self.decode_costs.expected(rows).or_else(|| self.decode_costs.next_larger(rows))
     }
 
     /// [`Self::tokens`] as they will be once both costs are known.
@@ -99,14 +143,14 @@ impl PrefillBudget {
         let took_s = took.as_secs_f64();
         if prefill_tokens == 0 {
             self.decode_step_s.observe(took_s);
+            self.decode_costs.observe(decode_rows, took);
             return;
         }
         // Only mixed steps are learnt from: among hundreds of its kind a prompt token costs less
         // than next to decode rows, since weights are read once for all of them.
-        if let (1.., Some(decode_s)) = (decode_rows, self.decode_step_s.0) {
-            let extra_s = (took_s - decode_s).max(0.0);
-            self.prefill_token_s.observe_cost(extra_s / f64::from(prefill_tokens));
-        }
+        let (1.., Some(decode_s)) = (decode_rows, self.decode_s(decode_rows)) else { return };
+        let extra_s = (took_s - decode_s).max(0.0);
+        self.prefill_token_s.observe_cost(extra_s / f64::from(prefill_tokens));
     }
 }
 
@@ -142,6 +186,25 @@ mod tests {
             budget.observe(4, 10, Duration::from_millis(50 + 20));
         }
         assert!((20..=25).contains(&budget.tokens(4)), "{}", budget.tokens(4));
+    }
+
+    #[test]
+    fn rows_that_were_not_measured_lie_on_the_line_of_those_that_were() {
+        let mut budget = PrefillBudget::new(512, ItlTarget::Relative(2.0));
+        let step =
+            |rows: usize, tokens: u64| Duration::from_millis(10 + 4 * rows as u64 + 2 * tokens);
+        for rows in [2, 4, 8, 16] {
+            budget.observe(rows, 0, step(rows, 0));
+        }
+        budget.observe(4, 20, step(4, 20));
+        for (rows, tokens) in [(12, 29), (16, 37), (20, 45)] {
+            let got = budget.tokens(rows);
+            assert!(got.abs_diff(tokens) <= 1, "{rows} rows take as long as {tokens}, not {got}");
+            budget.observe(rows, tokens, step(rows, tokens.into()));
+        }
+        let few = budget.tokens(1);
+        assert!(few.abs_diff(9) <= 1, "{few}: fewer rows cost no more than the fewest known");
+        assert_eq!(budget.tokens(32), 0, "so many are measured first");
     }
 
     #[test]

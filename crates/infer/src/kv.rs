@@ -161,17 +161,24 @@ impl KvAccounting {
         }
     }
 
-    /// The longest prefix of `tokens` computed in `domain`; among equals the lowest slot. What
-    /// other domains computed is never found: the length would tell what they asked.
-    pub fn longest_prefix(&self, tokens: &[TokenId], domain: CacheDomain) -> Option<Prefix> {
+    /// The longest prefix of `tokens` that was computed in `domain` and is of use, as `holds` says;
+    /// among equals the lowest slot. What other domains computed is never found: the length would
+    /// tell what they asked.
+    pub fn longest_prefix(
+        &self,
+        tokens: &[TokenId],
+        domain: CacheDomain,
+        holds: impl Fn(Prefix) -> bool,
+    ) -> Option<Prefix> {
         // A plain comparison with every slot: slots are few (llama.cpp allows 256) and most differ
         // in their first tokens, so that an index would cost more to keep than it saves.
         let mut best: Option<Prefix> = None;
         let own = |(_, row): &(usize, &SlotRuns)| row.domain == domain;
         for (index, row) in self.rows.iter().enumerate().filter(own) {
             let len = common_prefix(&row.tokens, tokens);
-            if len > best.map_or(0, |found| found.len) {
-                best = Some(Prefix { slot: Slot(index as u16), len });
+            let found = Prefix { slot: Slot(index as u16), len };
+            if len > best.map_or(0, |found| found.len) && holds(found) {
+                best = Some(found);
             }
         }
         best
@@ -314,10 +321,15 @@ mod tests {
         let mut kv = KvAccounting::new(3, 100);
         kv.append(Slot(0), &[1, 2, 3]);
         kv.append(Slot(2), &[1, 2, 3, 4]);
-        let found = |tokens: &[TokenId]| kv.longest_prefix(tokens, CacheDomain::default());
+        let all = |_| true;
+        let found = |tokens: &[TokenId]| kv.longest_prefix(tokens, CacheDomain::default(), all);
         assert_eq!(found(&[1, 2, 3, 4, 5]), Some(Prefix { slot: Slot(2), len: 4 }));
         assert_eq!(found(&[1, 2, 9]), Some(Prefix { slot: Slot(0), len: 2 }));
         assert_eq!(found(&[9]), None);
+        // The longest is of no use: the next is taken.
+        let not_the_last = |found: Prefix| found.slot != Slot(2);
+        let next = kv.longest_prefix(&[1, 2, 3, 4], CacheDomain::default(), not_the_last);
+        assert_eq!(next, Some(Prefix { slot: Slot(0), len: 3 }));
     }
 
     #[test]
@@ -329,10 +341,13 @@ mod tests {
         kv.claim(Slot(1), mine);
         kv.append(Slot(1), &[1, 2]);
         let tokens = [1, 2, 3, 4, 5];
-        assert_eq!(kv.longest_prefix(&tokens, mine), Some(Prefix { slot: Slot(1), len: 2 }));
+        assert_eq!(
+            kv.longest_prefix(&tokens, mine, |_| true),
+            Some(Prefix { slot: Slot(1), len: 2 })
+        );
         kv.fork(Slot(0), Slot(2), 3);
         assert_eq!(kv.domain(Slot(2)), theirs, "a fork stays in the domain");
-        assert_eq!(kv.longest_prefix(&tokens, CacheDomain(3)), None);
+        assert_eq!(kv.longest_prefix(&tokens, CacheDomain(3), |_| true), None);
     }
 
     #[test]

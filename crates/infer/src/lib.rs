@@ -8,6 +8,7 @@ pub mod embedding;
 pub mod kv;
 pub mod prompt_lookup;
 pub mod rate;
+pub mod reading;
 pub mod remote;
 pub mod request;
 pub mod runner;

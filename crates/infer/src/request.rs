@@ -43,6 +43,9 @@ pub enum Finish {
     Expired,
     /// The engine failed; the text is the error.
     Failed(String),
+    /// The engine was lost and did not come back in time; the text says why. The same request may
+    /// succeed later.
+    Abandoned(String),
 }
 
 /// How a completion entered the batch; reported with its first token.
@@ -87,6 +90,8 @@ pub struct Step {
     pub prefills: u32,
     /// At most one per row and accepted draft token, in batch order.
     pub events: Vec<SequenceEvent>,
+    /// The engine was lost: what it computed is put back and goes on when it is back.
+    pub was_lost: bool,
     /// Now and then, and only while any prompt waits or is being computed.
     pub standing: Option<Box<Standing>>,
 }

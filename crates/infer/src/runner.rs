@@ -2,6 +2,7 @@
 //! per call and samples at the end of the spans that ask for it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::sampling::{SampledToken, Sampler};
 use crate::token::{RowError, TokenId};
@@ -28,8 +29,8 @@ pub struct Capacity {
     pub context_tokens: u32,
     /// Most tokens in one [`Batch`].
     pub batch_tokens: u32,
-    /// Whether [`Runner::fork`] and a partial [`Runner::truncate`] work
-    /// (recurrent and sliding-window models keep no such history).
+    /// Whether [`Runner::fork`] and a partial [`Runner::truncate`] work, where [`Runner::holds`]
+    /// says so (recurrent models keep no such history).
     pub shares_prefix: bool,
 }
 
@@ -144,9 +145,21 @@ pub enum RunError {
     /// The back end failed; the sequences of this batch are lost, others are not.
     #[error("the engine failed: {0}")]
     Backend(String),
-    /// The engine lost all it held: every sequence, every kept prefix, every batch in flight.
+    /// The engine lost all it held: every sequence, every kept prefix, every batch in flight. It is
+    /// given no batch until [`Runner::poll_recovery`] says that it is back.
     #[error("the engine was lost: {0}")]
     Lost(String),
+}
+
+/// Whether an engine that was lost computes again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recovery {
+    /// It is back, and holds nothing.
+    Ready,
+    /// Not yet; the text is what is the matter.
+    Pending(String),
+    /// It will not come back by itself; the text says why.
+    Never(String),
 }
 
 /// What an embedder can hold; fixed from load to drop.
@@ -194,6 +207,9 @@ pub struct RunnerAbilities {
     pub embeds: Option<EmbedderCapacity>,
 }
 
+/// Ends, from another thread, what a runner is doing: see [`Runner::interrupt`].
+pub type Interrupt = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Computes batches. All methods are called from one thread.
 pub trait Runner: Send {
     /// The sizes of this runner, which do not change.
@@ -210,9 +226,34 @@ pub trait Runner: Send {
     /// A failure of one sequence is no error here: it is in that sequence's [`Sampled`].
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError>;
 
+    /// After [`RunError::Lost`]: whether batches can be computed again. Does not block, and is
+    /// asked again until it is so; slots are empty then and have no samplers.
+    fn poll_recovery(&mut self) -> Recovery {
+        Recovery::Ready
+    }
+
+    /// What ends a call that hangs, with the reason for it: such a call of [`Runner::run`] then
+    /// returns [`RunError::Lost`]. Without a call under way the next batch is lost. `None` where
+    /// nothing but the end of this process would help.
+    fn interrupt(&self) -> Option<Interrupt> {
+        None
+    }
+
     /// Whether `slot` can be sampled without a long wait, for its grammar's mask for example. Spans
     /// of slots that are not ready should not sample. Does not block.
     fn is_ready(&mut self, _slot: Slot) -> bool {
+        true
+    }
+
+    /// Whether a sequence can go on from the first `len` positions of `slot`: all that it attends
+    /// to then is still there. Asked before a fork or a cut of a runner that
+    /// [shares prefixes](Capacity::shares_prefix); a slot's own end is always held.
+    fn holds(&self, _slot: Slot, _len: u32) -> bool {
+        true
+    }
+
+    /// Whether [`Runner::holds`] is true of all that was computed. Fixed from load to drop.
+    fn holds_all(&self) -> bool {
         true
     }
 

@@ -56,7 +56,7 @@ impl AcceptanceStats {
 
 /// How long decode steps take, by their number of rows.
 #[derive(Debug, Clone, Default)]
-struct StepCosts {
+pub(crate) struct StepCosts {
     /// By rows: seconds, and the step at which they were last measured.
     measured: Vec<Option<(f64, u64)>>,
     steps: u64,
@@ -71,9 +71,9 @@ impl StepCosts {
     /// Measurements older than this many steps are forgotten: contexts grow, machines get busy.
     const MEMORY_STEPS: u64 = 256;
     /// Larger steps are not learnt, which bounds the table.
-    const MOST_ROWS: usize = 512;
+    pub const MOST_ROWS: usize = 512;
 
-    fn observe(&mut self, rows: usize, took: Duration) {
+    pub fn observe(&mut self, rows: usize, took: Duration) {
         if rows > Self::MOST_ROWS {
             return;
         }
@@ -93,12 +93,22 @@ impl StepCosts {
         (self.steps - at <= Self::MEMORY_STEPS).then_some(seconds)
     }
 
+    /// The most rows of a step that was measured lately.
+    pub fn largest(&self) -> Option<usize> {
+        (0..self.measured.len()).rev().find(|&rows| self.known(rows).is_some())
+    }
+
+    /// Seconds of the smallest step of more than `rows` rows that was measured lately.
+    pub fn next_larger(&self, rows: usize) -> Option<f64> {
+        (rows + 1..self.measured.len()).find_map(|rows| self.known(rows))
+    }
+
     /// Seconds of a step of `rows` rows, interpolated or extrapolated on a straight line.
     ///
     /// From a single measurement it assumes that further rows cost nothing, so that they are
     /// tried. `None` for steps more than twice as large as any known: those in between are
     /// tried first.
-    fn expected(&self, rows: usize) -> Option<f64> {
+    pub fn expected(&self, rows: usize) -> Option<f64> {
         if let Some(seconds) = self.known(rows) {
             return Some(seconds);
         }

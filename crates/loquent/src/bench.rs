@@ -1,6 +1,10 @@
 //! `loquent bench`: a server under load, token delivery over a bad network, what token streams
 //! leave to downloads, or the engine alone.
 
+#[cfg(feature = "llama")]
+mod roofline;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, Args, Subcommand};
@@ -14,21 +18,32 @@ Examples:
   loquent bench engine --model qwen.gguf --max-batch-size 64 --preset rose-050
   loquent bench engine --simulate inf --max-batch-size 64 -n 64
   loquent bench engine --simulate 100 -n 64 --url http://127.0.0.1:8080
+  loquent bench engine --model qwen.gguf --roofline --json roofline.json --plot roofline.svg
 
 ";
 
 /// Headings whose flags `bench engine -h` lists; they describe the load.
-const LOAD_HEADINGS: [&str; 7] =
-    ["Load", "Runs", "Prompts", "Generation", "Disturbances", "Reports", "Comparison"];
+const LOAD_HEADINGS: [&str; 8] =
+    ["Load", "Runs", "Prompts", "Generation", "Disturbances", "Reports", "Comparison", "Roofline"];
 /// The engine's flags that `bench engine -h` lists; `--help` lists all.
-const ESSENTIAL: [&str; 8] =
-    ["model", "hf", "simulate", "max_batch_size", "context", "kv_cells", "threads", "gpu_layers"];
+const ESSENTIAL: [&str; 9] = [
+    "wanted",
+    "model",
+    "hf",
+    "simulate",
+    "max_batch_size",
+    "context",
+    "kv_cells",
+    "threads",
+    "gpu_layers",
+];
 
 /// Leaves the engine's less common flags to `--help`.
 fn sort_by_audience(flag: Arg) -> Arg {
     let is_of_load = flag.get_help_heading().is_none_or(|name| LOAD_HEADINGS.contains(&name));
     let is_essential = ESSENTIAL.contains(&flag.get_id().as_str());
-    flag.hide_short_help(!is_of_load && !is_essential)
+    let is_hidden = flag.is_hide_short_help_set() || !is_of_load && !is_essential;
+    flag.hide_short_help(is_hidden)
 }
 
 /// Options of `loquent bench`: which of its benchmarks, and that one's options.
@@ -41,6 +56,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum Benchmark {
     Load(Box<LoadArgs>),
+    Burst(Box<loquent_bench::burst::cli::BurstArgs>),
     #[cfg(target_os = "linux")]
     Delivery(Box<loquent_bench::delivery::cli::DeliveryArgs>),
     #[cfg(target_os = "linux")]
@@ -51,7 +67,8 @@ enum Benchmark {
 /// Put load on the engine in this process, without HTTP
 ///
 /// The engine and admission options are those of `loquent serve`. With --url the runs alternate
-/// with those of a server; the ratios then show what HTTP costs.
+/// with those of a server; the ratios then show what HTTP costs. With --roofline there is no load:
+/// steps of the engine are timed and compared with what the machine can do.
 #[derive(Debug, Args)]
 #[command(after_help = after_help(), mut_args(sort_by_audience))]
 pub struct EngineBenchArgs {
@@ -64,6 +81,36 @@ pub struct EngineBenchArgs {
     url: Vec<String>,
     #[command(flatten, next_help_heading = "Comparison")]
     servers: ServerArgs,
+    #[command(flatten)]
+    roofline: RooflineArgs,
+}
+
+/// The flags of the roofline.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Roofline")]
+struct RooflineArgs {
+    /// Compare steps with the least time that this machine needs for them, instead of a load
+    ///
+    /// Measures how fast all compute threads together read memory and multiply 8-bit integers, by
+    /// instruction set. Then times decode steps of 1 to 64 rows and prompts of 512 and 4,000
+    /// tokens, and prints the share of the limit that each reaches. The limit is the longer of
+    /// two times: to read the weights and the KV cache once, and to do the multiplications. Flags
+    /// of the load have no effect but --json and --quiet. Ctrl-C prints what there is so far.
+    #[arg(long, conflicts_with_all = ["simulate", "url"])]
+    roofline: bool,
+    /// SVG file for a plot of the roofline
+    #[arg(long, value_name = "FILE", requires = "roofline", hide_short_help = true)]
+    plot: Option<PathBuf>,
+    /// Maximum time of the roofline in seconds, loading aside
+    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = parse_seconds,
+          hide_short_help = true)]
+    max_time_s: f64,
+}
+
+/// A time from 0 to a day.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "give seconds, from 0 to 86400".to_owned())
 }
 
 /// Examples, then the exit status.
@@ -79,6 +126,7 @@ impl BenchArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         match self.benchmark {
             Benchmark::Load(args) => args.run().await,
+            Benchmark::Burst(args) => args.run().await,
             #[cfg(target_os = "linux")]
             Benchmark::Delivery(args) => args.run().await,
             #[cfg(target_os = "linux")]
@@ -90,6 +138,9 @@ impl BenchArgs {
 
 impl EngineBenchArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.roofline.roofline {
+            return self.measure_roofline().await;
+        }
         // Before the model is loaded, which takes long: a wrong URL needs no engine.
         let servers = self.servers.targets(&self.url)?;
         let engine = InProcess::open(self.in_process).await?;
@@ -99,5 +150,27 @@ impl EngineBenchArgs {
         let result = self.workload.run(None, targets).await;
         engine.close().await;
         result
+    }
+
+    /// On a thread that may block: it measures with the engine itself, which has no tasks.
+    #[cfg(feature = "llama")]
+    async fn measure_roofline(self) -> anyhow::Result<ExitCode> {
+        let report = self.workload.report_to();
+        let options = roofline::RooflineOptions {
+            limit: std::time::Duration::from_secs_f64(self.roofline.max_time_s),
+            json: report.json.map(Into::into),
+            plot: self.roofline.plot,
+            quiet: report.quiet,
+        };
+        let (source, engine) = self.in_process.into_engine()?;
+        let measuring = move || roofline::run(&source, &engine, &options);
+        tokio::task::spawn_blocking(measuring).await?
+    }
+
+    #[cfg(not(feature = "llama"))]
+    async fn measure_roofline(self) -> anyhow::Result<ExitCode> {
+        anyhow::bail!(
+            "this build has no engine to measure; build it with the cargo feature 'llama'"
+        )
     }
 }

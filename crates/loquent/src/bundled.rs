@@ -10,6 +10,11 @@ pub const NAME: &str = "loquent-tiny";
 
 static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");
 
+/// The size of the bundled model's file.
+pub fn size_bytes() -> u64 {
+    GGUF.len() as u64
+}
+
 /// Writes the bundled model to a file that llama.cpp can map, unless that file exists, and returns
 /// its path.
 ///

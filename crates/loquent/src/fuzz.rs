@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::chat::{Columns, Screen, Style};
+use crate::chat::{AnswerPart, Columns, Screen, Style};
 use crate::connect::resume_store;
 use crate::hub::HubSpec;
 use crate::hub::listing::Listing;
@@ -16,7 +16,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "hub_listing", run: hub_listing, base_kib: 16, per_byte: 600 },
     Target { name: "hub_spec", run: hub_spec, base_kib: 4, per_byte: 16 },
     Target { name: "resume_store", run: resume_store, base_kib: 16, per_byte: 600 },
-    Target { name: "terminal", run: terminal, base_kib: 64, per_byte: 64 },
+    Target { name: "terminal", run: terminal, base_kib: 256, per_byte: 1000 },
 ];
 
 /// No name in a listing leads out of the folder that the files go to.
@@ -55,9 +55,36 @@ fn terminal(input: &[u8]) {
         screen.error(&String::from_utf8_lossy(input)).expect("memory takes everything");
         String::from_utf8(out).expect("text")
     };
+    let _ = render(input, 7);
+    let rendered = render(input, 40);
+    // What it writes besides text: the looks of text, and where rows are rewritten.
+    let orders = ["m", "A", "J"];
+    for sequence in rendered.split("\x1b").skip(1) {
+        let order = sequence.strip_prefix('[').and_then(|it| it.find(char::is_alphabetic));
+        let order = order.map(|at| &sequence[at + 1..at + 2]);
+        assert!(order.is_some_and(|order| orders.contains(&order)), "{sequence:?}");
+    }
     let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
     assert!(!show(Columns::Unlimited).contains(harmful));
     let _ = show(Columns::Fixed(7));
+}
+
+/// What a terminal gets of an answer whose Markdown is rendered.
+fn render(input: &[u8], columns: usize) -> String {
+    let mut out = Vec::new();
+    let style = Style { terminal: true, colour: true, columns: Columns::Fixed(columns) };
+    let mut screen = Screen::new(&mut out, style).with_markdown();
+    for (index, piece) in pieces(input).enumerate() {
+        let text = String::from_utf8_lossy(piece);
+        let part = match index % 8 {
+            6 => AnswerPart::Reasoning(&text),
+            7 => AnswerPart::Call { index: 0, name: &text, arguments: &text },
+            _ => AnswerPart::Text(&text),
+        };
+        screen.show(part).expect("memory takes everything");
+    }
+    screen.end_line().expect("memory takes everything");
+    String::from_utf8(out).expect("text")
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The engine of this process as a benchmark target, without HTTP.
+//! The engine of this process without HTTP: a benchmark target, and what `loquent run` talks with.
 //!
 //! A request takes the same path as one from the network, from its JSON on: it is parsed,
 //! admitted, tokenized, scheduled, and its tokens become flushes. Only the socket, the HTTP
@@ -31,7 +31,7 @@ use crate::serve::args::{
 };
 use crate::serve::load::load;
 
-/// The engine that `loquent bench engine` measures.
+/// The engine that `loquent bench engine` measures and `loquent run` talks with.
 #[derive(Debug, Args)]
 pub struct InProcessArgs {
     #[command(flatten)]
@@ -42,9 +42,34 @@ pub struct InProcessArgs {
     admission: AdmissionArgs,
 }
 
+impl InProcessArgs {
+    /// Whether the model is the bundled one.
+    pub(crate) fn is_demonstration(&self) -> bool {
+        self.source.is_demonstration()
+    }
+
+    /// The words that stand where a model's name is expected and can be none, as they are a
+    /// sentence and no file; the bundled model is meant then.
+    pub(crate) fn take_sentence(&mut self) -> Option<String> {
+        self.source.file.take_sentence()
+    }
+
+    /// What computes, with the settings of the model's profile: for a measurement without requests.
+    ///
+    /// # Errors
+    /// When the profile cannot be read.
+    #[cfg(feature = "llama")]
+    pub(crate) fn into_engine(self) -> anyhow::Result<(SourceArgs, EngineArgs)> {
+        let Self { source, mut engine, .. } = self;
+        engine.adopt_profile(&source)?;
+        Ok((source, engine))
+    }
+}
+
 /// A service without a listener.
 pub struct InProcess {
     service: Arc<Service>,
+    description: String,
     engine: JoinHandle<()>,
 }
 
@@ -74,7 +99,7 @@ impl InProcess {
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;
         let LoadedEngine { model, description, .. } = &loaded;
-        tracing::info!(model = model.name, "measuring in process: {description}");
+        tracing::info!(model = model.name, "in process: {}", description.summary);
         Self::start(&options, loaded)
     }
 
@@ -83,9 +108,20 @@ impl InProcess {
         loaded: LoadedEngine,
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new());
+        let description = loaded.description.summary.clone();
         let (service, engine) =
             loquent_server::start_engine(options, loaded, Clock::start(), metrics)?;
-        Ok(Self { service, engine })
+        Ok(Self { service, description, engine })
+    }
+
+    /// What answers, as the chat asks it.
+    pub fn service(&self) -> Arc<Service> {
+        self.service.clone()
+    }
+
+    /// What the model is, and what computes it.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// The service as the load generator sees it.

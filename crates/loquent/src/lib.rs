@@ -1,20 +1,31 @@
 //! The subcommands of `loquent` that are implemented here: serving, the local proxy, model
-//! download, terminal chat, the demonstration, benchmarks, tuning, and split models.
+//! download, terminal chat, the demonstration, benchmarks, tuning, split models, and what shells
+//! and `man` know of the command line.
 
 pub mod bench;
+mod book;
 pub mod bundled;
 pub mod chat;
+pub mod completions;
+pub mod config;
 pub mod connect;
 #[cfg(target_os = "linux")]
 pub mod demo;
+pub mod doctor;
+#[cfg(feature = "llama")]
+pub mod engine_process;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod hub;
 pub mod in_process;
 mod lab;
+pub mod logging;
+pub mod man;
 mod model_args;
+pub mod models;
 #[cfg(feature = "rpc")]
 pub mod rpc;
+pub mod run;
 pub mod serve;
 pub mod shutdown;
 #[cfg(feature = "llama")]

@@ -1,16 +1,26 @@
 //! The `loquent` command line: parses the arguments and runs a subcommand.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use loquent::bench::BenchArgs;
 use loquent::chat::{self, ChatArgs};
+use loquent::completions::CompletionsArgs;
+use loquent::config::{self, ArgumentsError, ConfigArgs, ConfigFileArgs};
 use loquent::connect::{self, ConnectArgs};
 #[cfg(target_os = "linux")]
 use loquent::demo::{self, DemoArgs};
+use loquent::doctor::{self, DoctorArgs};
+#[cfg(feature = "llama")]
+use loquent::engine_process::EngineProcessArgs;
+use loquent::logging::{LogArgs, LogFormat};
+use loquent::man::ManArgs;
+use loquent::models::list::{self, ListArgs};
+use loquent::models::pull::{self, PullArgs};
+use loquent::models::rm::{self, RmArgs};
 #[cfg(feature = "rpc")]
 use loquent::rpc::RpcServerArgs;
+use loquent::run::{self, RunModelArgs};
 use loquent::serve::{self, ServeArgs};
 use loquent::shutdown;
 #[cfg(feature = "llama")]
@@ -20,7 +30,6 @@ use loquent::stage::StageArgs;
 use loquent::tune::{self, TuneArgs};
 use loquent_proto::printable::printable;
 use loquent_sim::cli::{SimArgs, TraceArgs};
-use tracing_subscriber::EnvFilter;
 
 /// glibc's allocator keeps what a burst of large requests took, up to a few dozen MiB for each
 /// thread that ever parsed one. This one gives it back within milliseconds.
@@ -33,6 +42,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     #[command(subcommand)]
     command: Subcommands,
+    #[command(flatten)]
+    config: ConfigFileArgs,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,33 +63,60 @@ enum Subcommands {
     /// Compute some layers of a split model for a server on another machine
     #[cfg(feature = "llama")]
     Stage(StageArgs),
+    /// Compute for a server of this machine, which starts this itself
+    #[cfg(feature = "llama")]
+    #[command(hide = true)]
+    EngineProcess(Box<EngineProcessArgs>),
     /// Compute for a server on another machine over llama.cpp's RPC
     #[cfg(feature = "rpc")]
     RpcServer(RpcServerArgs),
     /// Chat in the terminal with any OpenAI-compatible server
     Chat(ChatArgs),
+    /// Download models from the Hugging Face hub
+    Pull(PullArgs),
+    /// List the models on this machine, those of other tools too
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Remove models from this machine
+    Rm(RmArgs),
+    /// Chat in the terminal with a model, without a server
+    Run(Box<RunModelArgs>),
     /// Measure a server under load, token delivery, or the engine alone
     Bench(BenchArgs),
     /// Emulate a bad network between two commands, with real packets
     #[cfg(target_os = "linux")]
     Link(Box<loquent_bench::link::cli::LinkArgs>),
+    /// Say what is wrong with this machine, or on the way to a server, and what to do
+    Doctor(DoctorArgs),
     /// Find the fastest settings for a model on this machine
     Tune(TuneArgs),
     /// Simulate delivery schemes over lossy links, in virtual time
     Sim(SimArgs),
     /// Show the losses and stalls of a stream in a packet capture
     Trace(TraceArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    Man(ManArgs),
+    /// Show the settings of a command, and what sets each: flag, environment, file or default
+    Config(ConfigArgs),
 }
 
 fn main() -> ExitCode {
     // Arguments first: `--help` and errors in them need no log.
-    let cli = Cli::parse();
-    start_log(default_log(&cli.command));
+    let cli = parse();
+    cli.log.start(default_log(&cli.command));
+    let format = cli.log.log_format;
     let has_engine = has_engine(&cli.command);
-    let outcome = run(cli.command);
+    let outcome = run_command(cli.command, format, &cli.config);
     if let Err(error) = &outcome {
         // It may quote a server, or a file.
-        eprintln!("loquent: {}", printable(&message(error)));
+        let text = message(error);
+        let why = printable(&text);
+        match format {
+            LogFormat::Text => eprintln!("loquent: {why}"),
+            LogFormat::Json => tracing::error!("{why}"),
+        }
     }
     if has_engine {
         shutdown::leave(i32::from(outcome.is_err()));
@@ -84,17 +124,41 @@ fn main() -> ExitCode {
     outcome.unwrap_or(ExitCode::FAILURE)
 }
 
-fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
-    // The chat and the link have handlers of their own.
+/// The arguments, with the settings of the file; ends the program where they are wrong or ask for
+/// help.
+fn parse() -> Cli {
+    let given = config::arguments(&Cli::command(), std::env::args_os().collect());
+    match given.map(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(Ok(cli)) => cli,
+        Ok(Err(error)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
+        Err(ArgumentsError::File(error)) => {
+            eprintln!("loquent: {}", printable(&message(&error.into())));
+            std::process::exit(2);
+        }
+    }
+}
+
+fn run_command(
+    command: Subcommands,
+    log: LogFormat,
+    config: &ConfigFileArgs,
+) -> anyhow::Result<ExitCode> {
+    // The chats and the link have handlers of their own.
     #[cfg(target_os = "linux")]
-    let has_handlers = matches!(command, Subcommands::Chat(_) | Subcommands::Link(_));
+    let is_link = matches!(command, Subcommands::Link(_));
     #[cfg(not(target_os = "linux"))]
-    let has_handlers = matches!(command, Subcommands::Chat(_));
+    let is_link = false;
+    #[cfg(feature = "llama")]
+    let is_engine = matches!(command, Subcommands::EngineProcess(_));
+    #[cfg(not(feature = "llama"))]
+    let is_engine = false;
+    let is_chat = matches!(command, Subcommands::Chat(_) | Subcommands::Run(_));
+    let has_handlers = is_link || is_engine || is_chat;
     if !has_handlers {
         shutdown::install()?;
     }
     match command {
-        Subcommands::Serve(args) => serve::run(*args)?,
+        Subcommands::Serve(args) => serve::run(*args, log)?,
         Subcommands::Connect(args) => block_on(connect::run(*args))?,
         #[cfg(target_os = "linux")]
         Subcommands::Demo(args) => demo::run(*args)?,
@@ -102,15 +166,25 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
         Subcommands::Split(args) => args.run()?,
         #[cfg(feature = "llama")]
         Subcommands::Stage(args) => args.run()?,
+        #[cfg(feature = "llama")]
+        Subcommands::EngineProcess(args) => args.run()?,
         #[cfg(feature = "rpc")]
         Subcommands::RpcServer(args) => args.run()?,
         Subcommands::Chat(args) => block_on(chat::run(args))?,
+        Subcommands::Pull(args) => pull::run(&args)?,
+        Subcommands::List(args) => list::run(&args)?,
+        Subcommands::Rm(args) => rm::run(&args)?,
+        Subcommands::Run(args) => block_on(run::run(*args))?,
         Subcommands::Bench(args) => return block_on(args.run()),
         #[cfg(target_os = "linux")]
         Subcommands::Link(args) => return block_on(args.run()),
+        Subcommands::Doctor(args) => return block_on(doctor::run(args)),
         Subcommands::Tune(args) => tune::run(args)?,
         Subcommands::Sim(args) => args.run()?,
         Subcommands::Trace(args) => args.run()?,
+        Subcommands::Completions(args) => args.run(Cli::command())?,
+        Subcommands::Man(args) => args.run(Cli::command())?,
+        Subcommands::Config(args) => args.run(&Cli::command(), config)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -118,19 +192,25 @@ fn run(command: Subcommands) -> anyhow::Result<ExitCode> {
 /// Whether a command computes on threads that need not be waited for.
 fn has_engine(command: &Subcommands) -> bool {
     match command {
-        Subcommands::Serve(_) => true,
+        Subcommands::Serve(_) | Subcommands::Run(_) => true,
+        #[cfg(feature = "llama")]
+        Subcommands::EngineProcess(_) => true,
         #[cfg(target_os = "linux")]
         Subcommands::Demo(_) => true,
         _ => false,
     }
 }
 
-/// What is logged unless `LOQUENT_LOG` says otherwise.
+/// How much is logged unless the arguments say otherwise.
 fn default_log(command: &Subcommands) -> &'static str {
     match command {
+        // It says itself what there is to say.
+        Subcommands::Doctor(_) => "error",
         // Its columns are the whole screen.
         #[cfg(target_os = "linux")]
         Subcommands::Demo(_) => "error",
+        // It would be in the middle of the conversation.
+        Subcommands::Run(_) => "warn",
         _ => "info",
     }
 }
@@ -156,16 +236,6 @@ fn message(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// Logs go to stderr. `LOQUENT_LOG` selects them (`debug`, `loquent_server=trace`, …).
-fn start_log(default: &str) {
-    let filter = EnvFilter::try_from_env("LOQUENT_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    // Colour codes belong on a terminal only, not in a file or a journal.
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colour = std::io::stderr().is_terminal() && !plain;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour);
-    log.with_writer(std::io::stderr).init();
 }
 
 #[cfg(test)]

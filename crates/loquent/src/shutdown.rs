@@ -50,6 +50,18 @@ pub(crate) fn defer() -> io::Result<Arc<AtomicBool>> {
     Ok(ends)
 }
 
+/// From here on signals are ignored: another process says when this one ends.
+///
+/// # Errors
+/// When the system refuses the handlers.
+#[cfg(feature = "llama")]
+pub(crate) fn ignore() -> io::Result<()> {
+    for signal in [SIGTERM, SIGINT] {
+        flag::register(signal, Arc::default())?;
+    }
+    Ok(())
+}
+
 /// Resolves at the first signal after [`defer`], also if it came before this was called.
 ///
 /// # Errors

@@ -9,14 +9,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use loquent_engine::GpuLayers;
 use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
     ComputeLock, CpuSharing, LlamaLayers, LlamaModel, LoadOptions, MAX_SLOTS, RunnerOptions,
+    has_gpu,
 };
 use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
 
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
+
+/// KV cells for which `--gpu-layers auto` leaves room before a server has said how many it wants:
+/// those of `loquent serve` with its defaults.
+const ASSUMED_KV_CELLS: u32 = 8192;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,9 +53,10 @@ pub struct StageArgs {
     /// Compute threads [default: physical cores; 1 for stages below 32 MiB]
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     threads: Option<NonZeroU16>,
-    /// Layers on the graphics processor, in builds that have one [default: all that fit]
-    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
-    gpu_layers: Option<u32>,
+    /// Layers computed on the GPU, in builds with GPU support: "auto" (as many as fit into its free
+    /// memory), "all" or a number
+    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N", default_value_t = GpuLayers::Auto)]
+    gpu_layers: GpuLayers,
     #[command(flatten)]
     processors: StageProcessorArgs,
 }
@@ -111,7 +118,12 @@ pub fn start_here(
 }
 
 fn load(path: &Path, compute: &StageCompute) -> anyhow::Result<(Arc<LlamaModel>, StageKeys)> {
-    let options = LoadOptions { gpu_layers: compute.gpu_layers, ..LoadOptions::default() };
+    let options = LoadOptions {
+        gpu_layers: compute.gpu_layers,
+        // For --gpu-layers auto; the real number comes with a session.
+        kv_cells: if has_gpu() { ASSUMED_KV_CELLS } else { 0 },
+        ..LoadOptions::default()
+    };
     let weights = LlamaModel::load(path, &options, |_| true)?;
     match StageKeys::of(weights.header()) {
         Some(keys) if !keys.is_entry() => Ok((weights, keys)),

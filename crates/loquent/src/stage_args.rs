@@ -9,6 +9,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::Args;
+use loquent_engine::GpuLayers;
 use loquent_engine::staged::{Key, StageError, StageTrust, Tls};
 
 /// Key and certificates of the processes of a split model.
@@ -71,8 +72,8 @@ pub struct StageProcessorArgs {
 pub struct StageCompute {
     /// Compute threads; `None` for the default.
     pub threads: Option<NonZeroU16>,
-    /// Layers on the graphics processor; `None` for all that fit.
-    pub gpu_layers: Option<u32>,
+    /// Layers on the graphics processor.
+    pub gpu_layers: GpuLayers,
     /// How it uses the processors.
     pub processors: StageProcessorArgs,
 }

@@ -9,7 +9,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use chat_stand_in::{Reply, StandIn};
-use loquent::chat::{AnswerEnd, Columns, Dialogue, Input, Lines, Screen, Style, converse};
+use loquent::chat::{
+    AnswerEnd, AnswerPart, Columns, Dialogue, Input, Lines, Screen, Style, converse,
+};
 use loquent_client::{Client, Config};
 use serde_json::{Value, json};
 
@@ -61,6 +63,36 @@ fn a_piped_question_is_one_question() {
     assert_eq!(request["model"], "other");
     assert_eq!(request["max_tokens"], Value::Null);
     assert_eq!(request["messages"][0]["content"], "line 1\nline 2\n");
+}
+
+#[test]
+fn reasoning_is_no_part_of_a_piped_answer_unless_asked_for() {
+    let deltas =
+        [json!({ "reasoning": "Hm." }), json!({ "content": "\n\nYes" }), json!({ "content": "." })];
+    let reply = Reply::Deltas { deltas: deltas.to_vec(), finish_reason: "stop" };
+    let server = StandIn::start([reply.clone(), reply]);
+    let answer = |more: &[&str]| {
+        let output = loquent_chat(&server, &[more, &["q"]].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        texts(&output).0
+    };
+    assert_eq!(answer(&[]), "Yes.\n");
+    assert_eq!(answer(&["--reasoning", "full"]), "Hm.\nYes.\n");
+}
+
+#[test]
+fn files_go_with_the_question() {
+    let server = StandIn::start([Reply::full(&["ok"])]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.py");
+    std::fs::write(&file, "x = 1\n").unwrap();
+    let file = file.to_str().unwrap();
+    let output = loquent_chat(&server, &["-f", file, "Why?"]).output().unwrap();
+    assert_eq!(texts(&output), ("ok\n".to_owned(), String::new()));
+    let (request, _) = server.questions().remove(0);
+    assert_eq!(request["messages"][0]["content"], "a.py:\n\n```py\nx = 1\n```\n\nWhy?");
+    let output = loquent_chat(&server, &["-f", "/nowhere", "Why?"]).output().unwrap();
+    assert!(!output.status.success() && texts(&output).1.contains("/nowhere"));
 }
 
 #[test]
@@ -197,6 +229,54 @@ async fn a_conversation_remembers_what_was_said_until_reset() {
 }
 
 #[tokio::test]
+async fn commands_choose_the_model_attach_files_and_save() {
+    let reasoned = [json!({ "reasoning_content": "Hm." }), json!({ "content": "A1" })];
+    let reply = Reply::Deltas { deltas: reasoned.to_vec(), finish_reason: "stop" };
+    let server = StandIn::start([reply, Reply::full(&["A2"])]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("a file.txt"), "text").unwrap();
+    let attach = format!("/file {}", path("a file.txt").replace(' ', "\\ "));
+    let (save, save_json) =
+        (format!("/save {}", path("talk.md")), format!("/save {}", path("talk.json")));
+    let lines = [
+        "/model",
+        "/model other",
+        "/model first-model",
+        "Q1",
+        "/thoughts",
+        &attach,
+        "Q2",
+        "/copy",
+        &save,
+        &save,
+        &save_json,
+    ];
+    let out = conversation(&server, Script::new(&lines)).await;
+    let (first, second) = (server.questions().remove(0).0, server.questions().remove(1).0);
+    assert_eq!(first["model"], "first-model");
+    let messages = second["messages"].as_array().unwrap();
+    assert_eq!(messages[1], json!({ "role": "assistant", "content": "A1" }), "without reasoning");
+    assert_eq!(messages[2]["content"], "a file.txt:\n\n```txt\ntext\n```\n\nQ2");
+    for said in [
+        "This is m.\n/model first-model",
+        "no model other",
+        "Hm.",
+        "(1 line)",
+        "no clipboard",
+        "is there already",
+    ] {
+        assert!(out.contains(said), "{said} is missing: {out}");
+    }
+    let markdown = std::fs::read_to_string(path("talk.md")).unwrap();
+    assert!(
+        markdown.starts_with("# Conversation with first-model\n\n## You\n\nQ1\n\n## first-model")
+    );
+    let saved: Value = serde_json::from_slice(&std::fs::read(path("talk.json")).unwrap()).unwrap();
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
 async fn retry_asks_again_without_the_former_answer() {
     let cut = Reply::Cut { pieces: vec!["ha".into()], clean: true };
     let server = StandIn::start([cut, Reply::full(&["A1"]), Reply::full(&["A1b"])]);
@@ -222,8 +302,11 @@ async fn stopping_an_answer_keeps_what_came_and_the_conversation() {
     let server = StandIn::start([Reply::Hang { pieces: vec!["beg".into()] }, Reply::full(&["A2"])]);
     let mut dialogue = dialogue(&server);
     let shown = tokio::sync::Notify::new();
-    let mut show = |_: &str| {
-        shown.notify_one();
+    let mut show = |part: AnswerPart<'_>| {
+        // Not at a tick, which may come before the text.
+        if let AnswerPart::Text(_) = part {
+            shown.notify_one();
+        }
         Ok(())
     };
     let answer = dialogue.ask("Q1", shown.notified(), &mut show).await.unwrap();

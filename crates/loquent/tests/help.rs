@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-const COMMANDS: [&str; 6] = ["serve", "connect", "stage", "split", "chat", "tune"];
+const COMMANDS: [&str; 7] = ["serve", "connect", "stage", "split", "chat", "run", "tune"];
 /// `serve -h` lists at most this many flags.
 const SHORT_HELP_FLAGS: usize = 20;
 

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use crate::tls::{self, Trust};
-use crate::{BaseUrl, HttpError};
+use crate::{BaseUrl, HttpError, HttpVersion};
 
 /// A byte stream to a server.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -41,7 +41,11 @@ impl HostDial {
     ///
     /// # Errors
     /// [`HttpError::Url`] or [`HttpError::Tls`] if TLS cannot be used with it.
-    pub(crate) fn new(base: &BaseUrl, trust: Trust) -> Result<Self, HttpError> {
+    pub(crate) fn new(
+        base: &BaseUrl,
+        trust: Trust,
+        version: HttpVersion,
+    ) -> Result<Self, HttpError> {
         let refuse = || HttpError::Url {
             url: base.to_string(),
             reason: "its host is neither a name nor an address",
@@ -52,7 +56,10 @@ impl HostDial {
             return Ok(Self { uri, tls: None });
         }
         let name = ServerName::try_from(base.host().to_owned()).map_err(|_| refuse())?;
-        let config = tls::client_config(trust, &[&TLS13, &TLS12])?;
+        let mut config = tls::client_config(trust, &[&TLS13, &TLS12])?;
+        if version == HttpVersion::Two {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+        }
         Ok(Self { uri, tls: Some((TlsConnector::from(Arc::new(config)), name)) })
     }
 }

@@ -1,4 +1,4 @@
-//! A pooled HTTP/1.1 client of one server, on hyper-util's.
+//! A pooled client of one server, on hyper-util's: HTTP/1.1, or one connection of HTTP/2.
 //!
 //! Servers close idle connections when they like, and a request that is on its way at that
 //! moment is lost through no fault of its own. [`HttpClient::send`] sends such a request again,
@@ -26,7 +26,7 @@ use crate::error::causes;
 use crate::exchange::{Exchange, RequestBody};
 use crate::metered::{MeteredIo, WireCounts};
 use crate::tls::Trust;
-use crate::{BaseUrl, HttpError};
+use crate::{BaseUrl, HttpError, HttpVersion};
 
 /// Idle connections that are kept; more are closed. As many as a load generator may have
 /// requests under way.
@@ -55,6 +55,7 @@ pub struct HttpClient {
     base: BaseUrl,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
+    version: HttpVersion,
     connector: Connector,
     pool: legacy::Client<Connector, RequestBody>,
 }
@@ -85,8 +86,21 @@ impl HttpClient {
         api_key: Option<&str>,
         trust: Trust,
     ) -> Result<Self, HttpError> {
-        let dial = Arc::new(HostDial::new(&base, trust)?);
+        let dial = Arc::new(HostDial::new(&base, trust, HttpVersion::One)?);
         Self::with_dial(base, api_key, dial)
+    }
+
+    /// As [`HttpClient::new`], with all requests on one connection of HTTP/2: by prior knowledge,
+    /// or by ALPN over TLS.
+    ///
+    /// # Errors
+    /// Those of [`HttpClient::new`].
+    pub fn over_http2(base: BaseUrl, api_key: Option<&str>) -> Result<Self, HttpError> {
+        let version = HttpVersion::Two;
+        let dial = Arc::new(HostDial::new(&base, Trust::System, version)?);
+        let client = Self::with_dial(base, api_key, dial)?;
+        let pool = pool_of(client.connector.clone(), MAX_IDLE, version);
+        Ok(Self { version, pool, ..client })
     }
 
     /// As [`HttpClient::new`], with connections made by `dial`.
@@ -104,15 +118,16 @@ impl HttpClient {
         })?;
         let authorization = api_key.map(bearer).transpose()?;
         let connector = Connector { dial, recv_buffer_bytes: None, timeout: CONNECT_TIMEOUT };
-        let pool = pool_of(connector.clone(), MAX_IDLE);
-        Ok(Self { base, host, authorization, connector, pool })
+        let version = HttpVersion::One;
+        let pool = pool_of(connector.clone(), MAX_IDLE, version);
+        Ok(Self { base, host, authorization, version, connector, pool })
     }
 
     /// The same with another limit on the time that making a connection takes.
     #[must_use]
     pub fn with_connect_timeout(self, timeout: Duration) -> Self {
         let connector = Connector { timeout, ..self.connector };
-        let pool = pool_of(connector.clone(), MAX_IDLE);
+        let pool = pool_of(connector.clone(), MAX_IDLE, self.version);
         Self { connector, pool, ..self }
     }
 
@@ -199,7 +214,8 @@ impl HttpClient {
         recv_buffer_bytes: Option<u32>,
     ) -> Result<HttpResponse, HttpError> {
         let (request, exchange) = Exchange::attach(request);
-        let pool = pool_of(Connector { recv_buffer_bytes, ..self.connector.clone() }, 0);
+        let connector = Connector { recv_buffer_bytes, ..self.connector.clone() };
+        let pool = pool_of(connector, 0, self.version);
         self.response(pool.request(request).await, exchange)
     }
 
@@ -210,11 +226,16 @@ impl HttpClient {
     ) -> Result<HttpResponse, HttpError> {
         let authority = self.base.authority();
         match outcome {
-            Ok(response) => Ok(response.map(|incoming| ResponseBody {
-                incoming,
-                exchange,
-                authority: authority.into(),
-            })),
+            Ok(response) => {
+                let shares_connection = response.version() == http::Version::HTTP_2;
+                let authority = authority.into();
+                Ok(response.map(|incoming| ResponseBody {
+                    incoming,
+                    exchange,
+                    authority,
+                    shares_connection,
+                }))
+            }
             Err(error) => {
                 let authority = authority.to_owned();
                 // hyper-util's own words ("client error (SendRequest)") tell users nothing.
@@ -229,8 +250,13 @@ impl HttpClient {
     }
 }
 
-fn pool_of(connector: Connector, max_idle: usize) -> legacy::Client<Connector, RequestBody> {
+fn pool_of(
+    connector: Connector,
+    max_idle: usize,
+    version: HttpVersion,
+) -> legacy::Client<Connector, RequestBody> {
     legacy::Client::builder(TokioExecutor::new())
+        .http2_only(version == HttpVersion::Two)
         .pool_max_idle_per_host(max_idle)
         // Without a timer, idle connections would be closed only when the next request comes.
         .pool_timer(TokioTimer::new())
@@ -304,6 +330,8 @@ pub struct ResponseBody {
     incoming: Incoming,
     exchange: Arc<Exchange>,
     authority: Arc<str>,
+    /// Other answers come on the same connection, which is all that is counted.
+    shares_connection: bool,
 }
 
 impl ResponseBody {
@@ -343,9 +371,10 @@ impl ResponseBody {
         Ok(whole.into())
     }
 
-    /// What the response has cost on the wire so far, its head included.
+    /// What the response has cost on the wire so far, its head included; nothing over HTTP/2,
+    /// where answers share a connection.
     pub fn wire(&self) -> WireCounts {
-        self.exchange.wire()
+        if self.shares_connection { WireCounts::default() } else { self.exchange.wire() }
     }
 }
 

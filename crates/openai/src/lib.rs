@@ -1,5 +1,5 @@
-//! Client of any OpenAI-compatible server: pooled HTTP/1.1 with TLS, and the reader of its
-//! chunks.
+//! Client of any OpenAI-compatible server: pooled HTTP/1.1 or one connection of HTTP/2, with
+//! TLS, and the reader of its chunks.
 //!
 //! [`http::HttpClient`] sends requests to one server; [`chunk::ChunkEvent`] reads the events of
 //! a streamed completion. Event streams are cut into events by [`loquent_proto::sse`].
@@ -22,3 +22,12 @@ pub use base_url::BaseUrl;
 pub use dial::{BoxFuture, Dial, Io};
 pub use error::{HttpError, causes};
 pub use metered::WireCounts;
+
+/// The version of HTTP that a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.0 or HTTP/1.1: a connection for each request under way.
+    One,
+    /// HTTP/2, by ALPN or by prior knowledge: one connection for all.
+    Two,
+}

@@ -1,13 +1,18 @@
 //! The pooled HTTP client against servers that break connections on purpose.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, Response};
+use http_body_util::Full;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use loquent_openai::http::{ConnectionOptions, HttpClient, json_request};
 use loquent_openai::tls::Trust;
-use loquent_openai::{BaseUrl, HttpError};
+use loquent_openai::{BaseUrl, HttpError, WireCounts};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -292,4 +297,39 @@ async fn of_two_certificates_only_the_pinned_one_is_accepted() {
         let error = client(trust).get("/a", 100).await.unwrap_err();
         assert!(matches!(error, HttpError::Connect { .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn all_requests_share_one_connection_of_http2() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let (connections, crowd) = (Arc::new(Mutex::new(0)), Arc::new(Barrier::new(CROWD)));
+    let accepted = connections.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            *accepted.lock().unwrap() += 1;
+            let crowd = crowd.clone();
+            // None is answered before all have come.
+            let answer = service_fn(move |_| {
+                let crowd = crowd.clone();
+                async move {
+                    crowd.wait().await;
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+                }
+            });
+            let server = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let client = HttpClient::over_http2(base, None).unwrap();
+    let ask = || async {
+        let request = json_request(Method::GET, "/", Bytes::new()).unwrap();
+        let mut body = client.send(request).await.unwrap().into_body();
+        assert_eq!(body.read_all(100).await.unwrap(), "ok");
+        assert_eq!(body.wire(), WireCounts::default(), "the connection is not one answer's");
+    };
+    let all = async { tokio::join!(ask(), ask(), ask(), ask()) };
+    tokio::time::timeout(SOON, all).await.expect("four answers");
+    assert_eq!(*connections.lock().unwrap(), 1);
 }

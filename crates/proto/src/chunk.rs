@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::json::{members, put_number, put_string};
 use crate::obfuscation::Obfuscation;
-use crate::{Delta, Error, Progress};
+use crate::{Delta, Error, Progress, put_pause};
 
 /// Completions that one log may have: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
@@ -237,6 +237,10 @@ impl ChunkWriter {
                 Ok(())
             }
             Delta::Progress(progress) => self.progress(offset, progress, out),
+            Delta::Pause { why } => {
+                put_pause(why, out);
+                Ok(())
+            }
             Delta::Done => self.done(offset, out),
         }
     }

@@ -106,6 +106,11 @@ pub enum Delta {
     },
     /// Where the answer stands before its first token; the last one counts.
     Progress(Progress),
+    /// Nothing comes for now; what comes next goes on where the answer stopped.
+    Pause {
+        /// Why, for people.
+        why: String,
+    },
     /// The answer is complete; nothing follows.
     Done,
 }
@@ -124,6 +129,7 @@ mod kind {
     pub const DONE: u8 = 10;
     pub const OTHER: u8 = 11;
     pub const PROGRESS: u8 = 12;
+    pub const PAUSE: u8 = 14;
     /// The kind is an `int` that follows, at least [`LEAST_LONG`] (D-3.1).
     pub const LONG: u8 = 15;
     pub const LEAST_LONG: u64 = 16;
@@ -153,6 +159,7 @@ impl Delta {
             | Self::Usage { .. }
             | Self::Error { .. }
             | Self::Progress(_)
+            | Self::Pause { .. }
             | Self::Done => None,
         }
     }
@@ -175,6 +182,7 @@ impl Delta {
             Self::Logprobs { json, .. } | Self::Other { json, .. } => json.len(),
             Self::Finish { reason, .. } => reason.len(),
             Self::Error { code, message } => code.len() + message.len(),
+            Self::Pause { why } => why.len(),
             Self::Open { .. } | Self::Usage { .. } | Self::Progress(_) | Self::Done => 0,
         }
     }
@@ -249,6 +257,7 @@ impl Delta {
                 put_tag(out, kind::PROGRESS, 0);
                 progress.encode(out);
             }
+            Self::Pause { why } => put_rest(out, kind::PAUSE, 0, why),
             Self::Done => put_tag(out, kind::DONE, 0),
         }
     }
@@ -310,6 +319,7 @@ impl Delta {
             kind::DONE => Self::Done,
             kind::OTHER => Self::Other { choice, json: r.rest_text()? },
             kind::PROGRESS => Self::Progress(Progress::decode(&mut r)?),
+            kind::PAUSE => Self::Pause { why: r.rest_text()? },
             kind::LONG => return decode_long_kind(&mut r).map(|()| None),
             _ => return Ok(None),
         };

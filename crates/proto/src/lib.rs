@@ -33,6 +33,7 @@ pub mod playout;
 pub mod printable;
 pub mod progress;
 pub mod receiver;
+pub mod replay;
 pub mod sender;
 pub mod sse;
 pub mod time;
@@ -47,8 +48,9 @@ pub use error::Error;
 pub use fallback::{FallbackEvent, ReliableFallback};
 pub use log::Log;
 pub use playout::Playout;
-pub use progress::Progress;
+pub use progress::{Progress, put_pause};
 pub use receiver::{ACK_STEP_BYTES, Receiver, ReceiverConfig, ReceiverEvent};
+pub use replay::{Differs, Incomparable, Replay};
 pub use sender::{
     AnswerLog, Delivery, ReaderState, Sender, SenderConfig, SenderEvent, SenderState, SentSoFar,
     Transmit,

@@ -15,7 +15,7 @@ pub struct Progress {
     pub queued: u32,
     /// Predicted time from now to the first token, ms; `None` if nothing can be said.
     pub eta_ms: Option<u32>,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt; 0 while the model is loaded, before which they are unknown.
     pub total: u32,
     /// Tokens of it that came from a cache.
     pub cached: u32,
@@ -78,6 +78,9 @@ impl Progress {
         if self.queued > 0 {
             out.extend_from_slice(b": queued ");
             put_number(out, u64::from(self.queued));
+        } else if self.total == 0 {
+            // Every prompt has tokens: this one is not tokenized, as its model is not loaded.
+            out.extend_from_slice(b": loading the model");
         } else {
             out.extend_from_slice(b": prompt ");
             put_number(out, u64::from(self.processed));
@@ -94,6 +97,14 @@ impl Progress {
         }
         out.extend_from_slice(b"\n\n");
     }
+}
+
+/// Appends the comment that says in an event stream why nothing comes for now: `: paused, …`.
+pub fn put_pause(why: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b": paused, ");
+    // A line end would begin another line of the stream.
+    out.extend(why.bytes().filter(|byte| !byte.is_ascii_control()));
+    out.extend_from_slice(b"\n\n");
 }
 
 #[cfg(test)]
@@ -116,6 +127,13 @@ mod tests {
         assert_eq!(comment(reading), ": prompt 512 of 4096\n\n");
         let soon = Progress { total: 9, eta_ms: Some(0), ..Progress::default() };
         assert_eq!(comment(soon), ": prompt 0 of 9, about 0.0 s\n\n");
+    }
+
+    #[test]
+    fn a_pause_is_one_comment_whatever_it_says() {
+        let mut out = Vec::new();
+        put_pause("the engine\n\ndata: is\r gone", &mut out);
+        assert_eq!(out, b": paused, the enginedata: is gone\n\n");
     }
 
     #[test]

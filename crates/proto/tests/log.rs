@@ -29,6 +29,7 @@ fn any_delta() -> impl Strategy<Value = Delta> {
         (choice.clone(), text).prop_map(|(choice, json)| Delta::Logprobs { choice, json }),
         (choice.clone(), text).prop_map(|(choice, reason)| Delta::Finish { choice, reason }),
         (choice, text).prop_map(|(choice, json)| Delta::Other { choice, json }),
+        text.prop_map(|why| Delta::Pause { why }),
         (proptest::array::uniform5(any::<u32>()), proptest::option::of(0..u32::MAX)).prop_map(
             |([queued, total, cached, processed, elapsed_ms], eta_ms)| {
                 Delta::Progress(Progress { queued, eta_ms, total, cached, processed, elapsed_ms })

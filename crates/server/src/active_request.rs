@@ -4,17 +4,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use loquent_infer::reading::ReaderReport;
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
 use crate::api::head::AnswerHead;
 use crate::api::request::StreamParams;
+use crate::awaited::{AwaitedAnswer, EngineAnswer, WaitEvent};
 use crate::clock::Clock;
 use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
 use crate::flush_channel::FlushReceiver;
-use crate::metrics::{GaugeGuard, Metrics, Phases, StreamCarrier};
-use crate::otel::{Finished, Telemetry};
+use crate::identity::ApiKey;
+use crate::metrics::{Carriers, GaugeGuard, Metrics, Phases, StreamCarrier};
+use crate::otel::{OpenSpan, Telemetry};
 use crate::output::CompletionFlushes;
+use crate::request_log::{AnswerLine, RequestId, RequestLog};
+use crate::request_spans::Finished;
 use crate::trace_context::TraceParent;
 use crate::usage::Usage;
 
@@ -36,9 +41,15 @@ pub struct AdmittedRequest {
     pub tokenized: Duration,
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
+    /// Its span, if that had to begin with it.
+    pub span: Option<Arc<OpenSpan>>,
+    /// Its id in the log; `None` for a request of this process.
+    pub id: Option<RequestId>,
+    /// The API key that it came with.
+    pub key: Option<Arc<ApiKey>>,
 }
 
-/// Where requests are counted and traced.
+/// Where requests are counted, traced and logged.
 #[derive(Clone)]
 pub struct Observers {
     /// Counters and histograms.
@@ -47,6 +58,8 @@ pub struct Observers {
     pub clock: Clock,
     /// Where spans go, if anywhere.
     pub telemetry: Option<Arc<Telemetry>>,
+    /// Where its line goes when it ends.
+    pub request_log: RequestLog,
 }
 
 /// How long an answer took.
@@ -66,6 +79,10 @@ pub enum FlushSource {
     Engine(CompletionFlushes),
     /// An upstream server.
     Upstream(FlushReceiver),
+    /// An engine whose model is still to be loaded.
+    Awaited(Box<AwaitedAnswer>),
+    /// Nothing: it could not begin.
+    Nowhere,
 }
 
 /// The counts that an upstream server reports.
@@ -100,13 +117,38 @@ pub struct ActiveRequest {
     totals: Totals,
     /// Sees what is handed on, such as for the store; most requests have none.
     observer: Option<Box<dyn FlushObserver>>,
+    /// When the first flush with a token was handed on.
+    first_flush: Option<Duration>,
+    carriers: Carriers,
+    /// Keeps its model in memory, where that may go.
+    held: Option<Arc<dyn Send + Sync>>,
+    /// Whether it goes on with the answer of a replica that has ended.
+    is_takeover: bool,
 }
 
 impl ActiveRequest {
     /// A request whose flushes come from `source`.
     pub fn new(admitted: AdmittedRequest, source: FlushSource, observers: Observers) -> Self {
-        let (timings, totals) = (CompletionTimings::default(), Totals::default());
-        Self { admitted, source, observers, timings, totals, observer: None }
+        if let Some(id) = &admitted.id {
+            id.note_answer();
+        }
+        Self {
+            admitted,
+            source,
+            observers,
+            timings: CompletionTimings::default(),
+            totals: Totals::default(),
+            observer: None,
+            first_flush: None,
+            carriers: Carriers::default(),
+            held: None,
+            is_takeover: false,
+        }
+    }
+
+    /// Notes that it goes on with the answer of a replica that has ended.
+    pub fn note_takeover(&mut self) {
+        self.is_takeover = true;
     }
 
     /// Shows `observer` every flush from here on.
@@ -117,6 +159,21 @@ impl ActiveRequest {
     /// Counts its stream over HTTP until the guard is dropped.
     pub fn count_stream(&self) -> GaugeGuard {
         self.observers.metrics.open_stream(StreamCarrier::Http)
+    }
+
+    /// Notes what carries it to a reader.
+    pub fn note_carrier(&mut self, carrier: StreamCarrier) {
+        self.carriers.note(carrier);
+    }
+
+    /// Tells the scheduler what the reader of an answer with one completion has in hand; `None` if
+    /// that is not known any more. Of several completions a reader reads one at a time, and which
+    /// is not known.
+    pub fn note_reader(&mut self, report: Option<ReaderReport>) {
+        let is_one = self.completions() == 1;
+        if let (true, FlushSource::Engine(flushes)) = (is_one, &mut self.source) {
+            flushes.note_reader(report);
+        }
     }
 
     /// What all parts of the answer share.
@@ -141,13 +198,13 @@ impl ActiveRequest {
 
     /// The next flush; `None` after the last, or when the engine is gone.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
-        let mut flush = ready!(match &mut self.source {
-            FlushSource::Engine(flushes) => flushes.poll_recv(context),
-            FlushSource::Upstream(flushes) => flushes.poll_recv(context),
-        });
+        let mut flush = ready!(self.poll_source(context));
         if let Some(flush) = &mut flush {
             if let FlushSource::Upstream(_) = self.source {
                 self.take_reported_usage(flush);
+            }
+            if self.totals.completion_tokens == 0 && flush.tokens > 0 {
+                self.first_flush = Some(self.observers.clock.now());
             }
             self.totals.completion_tokens += u64::from(flush.tokens);
             if let Some(end) = &flush.end {
@@ -158,6 +215,43 @@ impl ActiveRequest {
             ready!(self.poll_observer(context, flush.as_ref()));
         }
         Poll::Ready(flush)
+    }
+
+    fn poll_source(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
+        loop {
+            let event = match &mut self.source {
+                FlushSource::Engine(flushes) => return flushes.poll_recv(context),
+                FlushSource::Upstream(flushes) => return flushes.poll_recv(context),
+                FlushSource::Nowhere => return Poll::Ready(None),
+                FlushSource::Awaited(awaited) => ready!(awaited.poll_event(context)),
+            };
+            match event {
+                WaitEvent::News(progress) => {
+                    let deltas = vec![Delta::Progress(progress)];
+                    return Poll::Ready(Some(Flush { deltas, ..Flush::default() }));
+                }
+                WaitEvent::Begun(begun) => match *begun {
+                    Ok(begun) => self.begin(begun),
+                    Err(error) => {
+                        self.source = FlushSource::Nowhere;
+                        return Poll::Ready(Some(Flush::refused(error)));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Its model is loaded, and its engine has it.
+    fn begin(&mut self, begun: EngineAnswer) {
+        self.admitted.prompt_tokens = begun.prompt_tokens;
+        self.admitted.tokenized = begun.tokenized;
+        self.held = begun.held;
+        self.source = FlushSource::Engine(begun.flushes);
+    }
+
+    /// Keeps `model` in memory until its end.
+    pub fn hold(&mut self, model: Option<Arc<dyn Send + Sync>>) {
+        self.held = model;
     }
 
     fn poll_observer(&mut self, context: &mut Context<'_>, flush: Option<&Flush>) -> Poll<()> {
@@ -255,6 +349,26 @@ impl ActiveRequest {
         self.totals.reported = Some(Box::new(UpstreamCounts { usage, members }));
     }
 
+    /// Its line in the log, now that it has ended.
+    fn take_line(&mut self) -> AnswerLine {
+        let (now, arrived) = (self.observers.clock.now(), self.admitted.arrived);
+        let first = self.timings.first_token.or(self.first_flush);
+        // An answer that was broken off has not told when its last token came.
+        let last = self.timings.last_token.unwrap_or(now);
+        AnswerLine {
+            request: self.admitted.id.take(),
+            answer: std::mem::take(&mut self.admitted.head.id),
+            model: std::mem::take(&mut self.admitted.head.model),
+            key: self.admitted.key.take(),
+            usage: self.usage(),
+            first_token: first.map(|at| at.saturating_sub(arrived)),
+            generation: first.map(|at| last.saturating_sub(at)),
+            took: now.saturating_sub(arrived),
+            carriers: self.carriers,
+            ends: std::mem::take(&mut self.totals.reasons),
+        }
+    }
+
     fn note_end(&mut self, choice: usize, end: &End) {
         let totals = &mut self.totals;
         totals.ended += 1;
@@ -279,8 +393,10 @@ impl Drop for ActiveRequest {
             self.totals.reasons.push("abort");
             self.observers.metrics.on_abort();
         }
+        let span = self.admitted.span.take();
         if let Some(telemetry) = &self.observers.telemetry {
-            telemetry.on_request(&Finished {
+            let finished = Finished {
+                span,
                 parent: self.admitted.trace_parent.as_ref(),
                 head: &self.admitted.head,
                 reasons: &self.totals.reasons,
@@ -288,8 +404,12 @@ impl Drop for ActiveRequest {
                 arrived: self.admitted.arrived,
                 tokenized: self.admitted.tokenized,
                 record: &self.timings,
-            });
+                is_takeover: self.is_takeover,
+            };
+            finished.trace(telemetry);
         }
+        let log = self.observers.request_log.clone();
+        log.note_answer(|| self.take_line());
     }
 }
 

@@ -34,6 +34,11 @@ impl AdmissionGate {
         Self { admission: Arc::new(Mutex::new(Admission::new(bounds))), clock, pending }
     }
 
+    /// The same gate for the requests of another engine, which waits for the prompts in `pending`.
+    pub fn counting_in(&self, pending: PendingPrompts) -> Self {
+        Self { pending, ..self.clone() }
+    }
+
     /// Permits for all `completions` of a request from `identity`, or for none of them. Its
     /// prompts have about `prompt_tokens`.
     ///

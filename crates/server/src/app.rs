@@ -2,7 +2,7 @@
 //! has ended.
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,16 +18,17 @@ use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
 use crate::metrics::{MetricNames, Metrics};
+use crate::models::{ModelEntry, ServedModels};
 use crate::obfuscation::ObfuscationDefault;
 use crate::origin::{is_page_of_app, is_page_of_this_machine};
+use crate::page_file::PageFile;
 use crate::peer::{PeerAddress, TrustedProxies};
+use crate::places::ProbePlaces;
 use crate::quic::links::QuicLinks;
+use crate::request_log::RequestLog;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
 use crate::store::{Store, StoreLimits};
-
-/// `Retry-After` while the model loads, in seconds.
-const LOADING_RETRY_S: u64 = 2;
 
 /// Path of a browser's WebTransport session on the QUIC port.
 pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
@@ -123,12 +124,19 @@ pub struct App {
     pub store: Store,
     /// Routes from outside this crate, behind the same keys as the API.
     pub extension: Router,
+    /// Pages from outside this crate, for everybody.
+    pub pages: Vec<PageFile>,
+    /// Where requests are logged when they end.
+    pub request_log: RequestLog,
     /// Shows what the server does.
     pub dashboard: Arc<Dashboard>,
     /// The open QUIC connections.
     pub links: Arc<QuicLinks>,
+    /// The places of streams that measure the way to a client.
+    pub probe_places: ProbePlaces,
+    /// The models that answer.
+    pub models: Arc<ServedModels>,
     quic_address: RwLock<Option<QuicAddress>>,
-    service: OnceLock<Arc<Service>>,
 }
 
 impl App {
@@ -158,15 +166,22 @@ impl App {
             responses: Arc::default(),
             store: Store::in_memory(StoreLimits::default()),
             extension: Router::new(),
+            pages: Vec::new(),
+            request_log: RequestLog::default(),
             dashboard: Arc::default(),
             links: Arc::default(),
+            probe_places: ProbePlaces::default(),
+            models: Arc::default(),
             quic_address: RwLock::default(),
-            service: OnceLock::new(),
         }
     }
 
-    /// The same with `store` in place of one in memory.
+    /// The same with `store` in place of one in memory. Resumable answers are shared with the
+    /// replicas that share it.
     pub fn with_store(self, store: Store) -> Self {
+        if let Some(connection) = store.shared() {
+            self.resumable.share(connection.clone());
+        }
         Self { store, ..self }
     }
 
@@ -174,6 +189,16 @@ impl App {
     /// are keys.
     pub fn with_extension(self, extension: Router) -> Self {
         Self { extension, ..self }
+    }
+
+    /// The same with `pages` beside its own.
+    pub fn with_pages(self, pages: Vec<PageFile>) -> Self {
+        Self { pages, ..self }
+    }
+
+    /// The same with lines of requests in `request_log`.
+    pub fn with_request_log(self, request_log: RequestLog) -> Self {
+        Self { request_log, ..self }
     }
 
     /// Bytes that are free for the bodies of further requests.
@@ -193,7 +218,7 @@ impl App {
 
     /// Opens the API: requests go to `service` from here on.
     pub fn open(&self, service: Arc<Service>) {
-        assert!(self.service.set(service).is_ok(), "a server loads one model");
+        self.models.open(vec![ModelEntry::new(service)]);
     }
 
     /// Who sends a request with `headers` over the connection from `peer`. Requests without a
@@ -224,13 +249,9 @@ impl App {
         if told_apart { Ok(()) } else { Err(ApiError::needs_keys(what)) }
     }
 
-    /// The service that answers requests.
-    ///
-    /// # Errors
-    /// 503 while the model loads.
-    pub fn service(&self) -> Result<&Arc<Service>, ApiError> {
-        let loading = || ApiError::unavailable("The model is loading.", LOADING_RETRY_S);
-        self.service.get().ok_or_else(loading)
+    /// The service that answers requests which name no model, where that is always there.
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        self.models.first().ok().and_then(ModelEntry::constant)
     }
 
     /// Whether the process is of use. A model that loads is no failure: only a restart helps here.
@@ -238,7 +259,7 @@ impl App {
     /// # Errors
     /// 503 after the engine has failed.
     pub fn alive(&self) -> Result<(), ApiError> {
-        self.service.get().map_or(Ok(()), |service| service.alive())
+        self.models.alive()
     }
 
     /// Whether new requests are accepted.
@@ -246,6 +267,6 @@ impl App {
     /// # Errors
     /// 503 while the model loads, the server drains, or its stages are not connected.
     pub fn ready(&self) -> Result<(), ApiError> {
-        self.service()?.ready()
+        self.models.ready()
     }
 }

@@ -24,7 +24,8 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
      x-vercel-ai-ui-message-stream, x-workflow-run-id, x-workflow-stream-tail-index, \
      x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
-     x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens",
+     x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, \
+     x-request-id",
 );
 /// How long browsers may remember a preflight's answer, in seconds: Chromium's maximum.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");

@@ -18,6 +18,7 @@ use loquent_proto::{Delta, Micros};
 use serde_json::json;
 
 use crate::api::request::Endpoint;
+use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::held::HeldDeltas;
 use logprobs::{HeldLogprobs, ScoredPrompt};
@@ -367,5 +368,6 @@ fn finish_reason(finish: Finish) -> FinishReason {
         Finish::Length => FinishReason::Length,
         Finish::Expired => FinishReason::Expired,
         Finish::Failed(message) => FinishReason::Error(message),
+        Finish::Abandoned(why) => FinishReason::Refused(Box::new(ApiError::engine_away(&why))),
     }
 }

@@ -29,12 +29,11 @@ async fn embeddings(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let model = app.service()?.model().name.clone();
     let read = |fields: Fields| {
         let request = EmbeddingRequest::read(fields)?;
         let encoding = request.encoding;
-        let write = move |embedded: &Embedded| {
-            response_json(&model, &embedded.vectors, encoding, embedded.tokens)
+        let write = move |model: &str, embedded: &Embedded| {
+            response_json(model, &embedded.vectors, encoding, embedded.tokens)
         };
         Ok((request, write))
     };
@@ -42,23 +41,24 @@ async fn embeddings(
 }
 
 /// Embeds what `read` finds in the fields of a request, and answers with what the closure that it
-/// gives makes of the vectors.
+/// gives makes of the model's name and the vectors.
 ///
 /// # Errors
 /// Those of the body, of `read`, and of [`Service::embed`](crate::service::Service::embed).
-pub async fn embed<W: FnOnce(&Embedded) -> String + Send + 'static>(
+pub async fn embed<W: FnOnce(&str, &Embedded) -> String + Send + 'static>(
     app: &App,
     request: HttpRequest<Body>,
     read: impl FnOnce(Fields) -> Result<(EmbeddingRequest, W), ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let service = app.service()?;
     let (mut head, body) = request.into_parts();
-    // Both before the body is taken.
-    let capacity = service.embedder()?;
-    service.check_room()?;
+    // Before the body is taken.
+    app.models.check_embeds()?;
+    app.models.check_room()?;
     let body = app.bodies.receive(&mut head, body).await?;
     let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
     let (request, write) = body.parse(read).await?;
+    let service = app.models.find(request.model.as_deref())?.use_when_loaded().await?;
+    let capacity = service.embedder()?;
     let (ignored, encoding) = (header_list(&request.unknown()), request.encoding);
     let width = request.dimensions.unwrap_or(capacity.width as usize).min(capacity.width as usize);
     let numbers = request.inputs.len() * width;
@@ -67,7 +67,7 @@ pub async fn embed<W: FnOnce(&Embedded) -> String + Send + 'static>(
     let mut charge = MemoryCharge::default();
     app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
     let embedded = service.embed(request, &identity).await?;
-    let render = move || Ok(write(&embedded));
+    let render = move || Ok(write(&service.model().name, &embedded));
     let json = app.bodies.workers().run_if(bytes > SMALL_BYTES, render).await?;
     Ok(with_ignored(json_text(json), &ignored))
 }

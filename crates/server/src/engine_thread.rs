@@ -17,12 +17,14 @@
 //! they and prompts take turns, so that a step carries either.
 
 mod embeddings;
+mod outage;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use loquent_infer::reading::ReaderReport;
 use loquent_infer::request::{Step, Tag, Work};
 use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Span};
 use loquent_infer::scheduler::{Limits, Scheduler};
@@ -35,7 +37,7 @@ use tokio::time::timeout;
 use crate::admission::PendingPrompts;
 use crate::clock::Clock;
 use crate::engine_watch::EngineWatch;
-use crate::metrics::Metrics;
+use crate::metrics::{EngineLoad, Metrics};
 pub use embeddings::EmbeddingOrder;
 use embeddings::{EmbeddingDesk, StepBefore};
 
@@ -62,6 +64,8 @@ pub enum EngineCommand {
     Pause(Tag),
     /// The reader has caught up: go on computing.
     Resume(Tag),
+    /// What the reader has in hand; `None` if that is not known any more.
+    Reader(Tag, Option<ReaderReport>),
     /// Turn inputs into vectors.
     Embed(EmbeddingOrder),
     /// From the runner's pipeline: a batch may be finished.
@@ -90,6 +94,8 @@ pub struct EngineContext {
     pub pending: PendingPrompts,
     /// Learns what the thread does, and how it ends.
     pub watch: EngineWatch,
+    /// How long answers wait for an engine that was lost.
+    pub outage_limit: Duration,
 }
 
 /// Starts the engine thread.
@@ -114,7 +120,7 @@ pub fn start(
             }
         }));
     }
-    let EngineContext { clock, metrics, pending, watch } = context;
+    let EngineContext { clock, metrics, pending, watch, outage_limit } = context;
     let timer = timer()?;
     let embeddings = embedding_desk(runner.as_mut(), &limits);
     let mut engine = EngineLoop {
@@ -123,12 +129,15 @@ pub fn start(
         inbox,
         outbox,
         clock,
+        load: metrics.engine_load(),
         metrics,
         pending,
         timer,
         gather_limit: GATHER_LIMIT,
         watch,
         embeddings,
+        outage: None,
+        outage_limit,
     };
     let thread = thread::Builder::new().name("engine".into()).spawn(move || {
         // The loop is dropped, and its queues close, only after its end has been noted: whoever
@@ -162,6 +171,14 @@ enum LoopOutcome {
     Step(Step),
 }
 
+/// An engine that was lost and is not back.
+#[derive(Debug)]
+struct Outage {
+    since: Duration,
+    /// Said once: every answer has failed.
+    is_given_up: bool,
+}
+
 struct EngineLoop {
     runner: Box<dyn Runner>,
     scheduler: Scheduler,
@@ -169,6 +186,7 @@ struct EngineLoop {
     outbox: mpsc::Sender<Step>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    load: EngineLoad,
     pending: PendingPrompts,
     /// Bounds waits for commands.
     timer: Runtime,
@@ -177,6 +195,9 @@ struct EngineLoop {
     watch: EngineWatch,
     /// Present where the runner computes embeddings.
     embeddings: Option<EmbeddingDesk>,
+    /// While the engine is gone.
+    outage: Option<Outage>,
+    outage_limit: Duration,
 }
 
 impl EngineLoop {
@@ -189,6 +210,12 @@ impl EngineLoop {
         loop {
             self.watch.begin(0);
             self.handle_queued();
+            if self.outage.is_some() {
+                if self.sit_out() {
+                    continue;
+                }
+                return;
+            }
             self.gather();
             let now = self.clock.now();
             let given_up = self.scheduler.give_up(now);
@@ -266,7 +293,14 @@ impl EngineLoop {
         }
         self.watch.begin(batch.tokens.len());
         let outcome = self.runner.run(batch, sampled);
-        self.watch.end(batch.tokens.len(), self.clock.now().saturating_sub(started));
+        match outcome {
+            // How long one that was lost took says nothing of the next.
+            Err(RunError::Lost(_)) => self.watch.begin(0),
+            _ => {
+                let took = self.clock.now().saturating_sub(started);
+                self.watch.end(batch.tokens.len(), took);
+            }
+        }
         self.complete(started, batch, sampled, outcome)
     }
 
@@ -283,7 +317,11 @@ impl EngineLoop {
             Ok(()) => self.scheduler.commit(started, now, runner, batch, sampled),
             Err(error) => {
                 tracing::warn!(%error, rows = batch.spans.len(), "a batch failed");
-                self.scheduler.recover(started, now, runner, batch, &error)
+                let step = self.scheduler.recover(started, now, runner, batch, &error);
+                if let RunError::Lost(why) = &error {
+                    self.begin_outage(why);
+                }
+                step
             }
         }
     }
@@ -293,13 +331,16 @@ impl EngineLoop {
         loop {
             self.watch.begin(0);
             self.handle_queued();
+            if self.outage.is_some() {
+                if self.sit_out() {
+                    continue;
+                }
+                return;
+            }
             let now = self.clock.now();
             let events = self.scheduler.give_up(now);
-            if !events.is_empty() {
-                let step = Step { started: now, finished: now, events, ..Step::default() };
-                if !self.hand_over(step) {
-                    return;
-                }
+            if !self.hand_over_events(now, events) {
+                return;
             }
             // Collect before submitting: the sequences of a finished batch can be in the next
             // one at once.
@@ -375,12 +416,17 @@ impl EngineLoop {
             thread::sleep(GATHER_PAUSE);
             return true;
         }
-        self.metrics.on_idle(&self.scheduler.load());
+        let expiry = self.scheduler.next_expiry();
+        self.wait_for_command(expiry.map(|expiry| expiry.saturating_sub(self.clock.now())))
+    }
+
+    /// Waits for a command, at most for `limit`; false when all senders are gone.
+    fn wait_for_command(&mut self, limit: Option<Duration>) -> bool {
+        self.load.note(&self.scheduler.load());
         self.watch.idle();
-        let command = match self.scheduler.next_expiry() {
+        let command = match limit {
             None => Ok(self.inbox.blocking_recv()),
-            Some(expiry) => {
-                let left = expiry.saturating_sub(self.clock.now());
+            Some(left) => {
                 // The timer is made inside, where the runtime is entered.
                 self.timer.block_on(async { timeout(left, self.inbox.recv()).await })
             }
@@ -395,7 +441,8 @@ impl EngineLoop {
     /// Sends a step to the delivery task; false when that has ended.
     fn hand_over(&mut self, mut step: Step) -> bool {
         self.scheduler.note_standing(&mut step);
-        self.metrics.on_step(&step, &self.scheduler.load());
+        self.metrics.on_step(&step);
+        self.load.note(&self.scheduler.load());
         // Almost always there is room. Otherwise the engine waits, since steps must not be lost.
         match self.outbox.try_send(step) {
             Err(TrySendError::Full(step)) => self.outbox.blocking_send(step).is_ok(),
@@ -411,6 +458,7 @@ impl EngineLoop {
             EngineCommand::Finish(tag) => self.scheduler.finish(runner, tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
+            EngineCommand::Reader(tag, report) => self.scheduler.note_reader(tag, report),
             // Without an embedder the order is dropped, which its sender notices.
             EngineCommand::Embed(order) => {
                 if let Some(desk) = &mut self.embeddings {

@@ -2,15 +2,18 @@
 //!
 //! The thread publishes a heartbeat: what it began, and with how many tokens. A watchdog beside it
 //! looks at that from time to time. A step counts as hanging when it takes longer than the
-//! timeout and a generous share for each of its tokens, so that a long prefill does not. A
-//! failed engine stays failed: the server has to be started again.
+//! timeout and a generous share for each of its tokens, so that a long prefill does not. An
+//! engine that can be interrupted, as one in a process of its own, is ended then: to the thread
+//! it is lost like one that crashed. Any other has failed, and so has one that hangs on. A failed
+//! engine stays failed: the server has to be started again.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use loquent_infer::runner::Interrupt;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -46,6 +49,17 @@ struct SharedWatch {
     /// The server stops, so the thread's end is no failure.
     is_stopping: AtomicBool,
     state: watch::Sender<EngineState>,
+    /// Why the engine cannot compute for now, though it may come back.
+    outage: Mutex<Option<EngineOutage>>,
+}
+
+/// The engine is gone, and may come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineOutage {
+    /// What is the matter with it.
+    pub why: Arc<str>,
+    /// Nobody waits for it any more: requests fail until it is back.
+    pub is_given_up: bool,
 }
 
 /// One heartbeat: a number that changes with each, and the tokens of the step that began with it.
@@ -72,6 +86,7 @@ impl Default for EngineWatch {
             per_token_ns: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
             state: watch::Sender::new(EngineState::Running),
+            outage: Mutex::default(),
         }))
     }
 }
@@ -124,8 +139,18 @@ impl EngineWatch {
         self.0.is_stopping.store(true, Ordering::Release);
     }
 
+    /// From the engine thread: what it computes with is gone for now, or back.
+    pub fn note_outage(&self, outage: Option<EngineOutage>) {
+        *self.0.outage.lock().unwrap_or_else(PoisonError::into_inner) = outage;
+    }
+
+    /// Why nothing can be computed for now; `None` while the engine is there.
+    pub fn outage(&self) -> Option<EngineOutage> {
+        self.0.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Notes that the engine failed. The first reason stays.
-    fn fail(&self, why: &str) {
+    pub fn fail(&self, why: &str) {
         self.0.state.send_if_modified(|state| {
             let runs = *state == EngineState::Running;
             if runs {
@@ -152,9 +177,9 @@ impl EngineWatch {
     }
 
     /// The watchdog: looks for steps that hang until the engine ends, and returns why it failed.
-    /// `timeout` is for a step without tokens.
-    pub async fn guard(&self, timeout: Duration) -> Option<Arc<str>> {
-        let mut hang = HangDetector { beat: self.now(), unchanged: Duration::ZERO };
+    /// `timeout` is for a step without tokens; `interrupt` ends one that hangs.
+    pub async fn guard(&self, timeout: Duration, interrupt: Option<Interrupt>) -> Option<Arc<str>> {
+        let mut hang = HangDetector::new(self.now());
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looked = Instant::now();
@@ -166,7 +191,11 @@ impl EngineWatch {
                     looked = now;
                     if let Some(unchanged) = hang.look(self.now(), passed, self.limit(timeout)) {
                         let s = unchanged.as_secs_f64();
-                        self.fail(&format!("a step has not ended for {s:.1} s"));
+                        let why = format!("a step has not ended for {s:.1} s");
+                        match interrupt.as_ref().filter(|_| hang.is_first_try()) {
+                            Some(interrupt) => interrupt(&why),
+                            None => self.fail(&why),
+                        }
                     }
                 }
             }
@@ -192,9 +221,21 @@ impl EngineWatch {
 struct HangDetector {
     beat: Beat,
     unchanged: Duration,
+    /// The beat of the last step that was interrupted.
+    interrupted: Option<Beat>,
 }
 
 impl HangDetector {
+    fn new(beat: Beat) -> Self {
+        Self { beat, unchanged: Duration::ZERO, interrupted: None }
+    }
+
+    /// Whether this step is interrupted for the first time. It then has as long again to end.
+    fn is_first_try(&mut self) -> bool {
+        self.unchanged = Duration::ZERO;
+        self.interrupted.replace(self.beat) != Some(self.beat)
+    }
+
     /// Looks at the beat after `passed`; gives the time without a change once it exceeds `limit`.
     fn look(&mut self, beat: Beat, passed: Duration, limit: Duration) -> Option<Duration> {
         if beat != self.beat || beat.tokens().is_none() {
@@ -226,7 +267,7 @@ mod tests {
 
     /// Looks until the step counts as hanging, at most for `most`.
     fn time_to_death(watch: &EngineWatch, passed: Duration, most: Duration) -> Option<Duration> {
-        let mut hang = HangDetector { beat: watch.now(), unchanged: Duration::ZERO };
+        let mut hang = HangDetector::new(watch.now());
         let looks = most.as_nanos() / passed.as_nanos();
         (0..looks).find_map(|_| hang.look(watch.now(), passed, watch.limit(TIMEOUT)))
     }
@@ -246,6 +287,23 @@ mod tests {
         let measured = time_to_death(&watch, LOOK_EVERY, hour).unwrap();
         let allowed = TIMEOUT + 512 * 8 * Duration::from_millis(10);
         assert!(measured > allowed && measured <= allowed + LOOK_EVERY, "{measured:?}");
+    }
+
+    #[tokio::test]
+    async fn a_step_that_hangs_is_interrupted_and_fails_only_if_it_hangs_on() {
+        let (watch, times) = (EngineWatch::default(), Arc::new(AtomicU64::new(0)));
+        let (ends, count) = (watch.clone(), times.clone());
+        let interrupt = move |why: &str| {
+            assert!(why.contains("has not ended"), "{why}");
+            // The first step ends by it, the second one does not.
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                ends.begin(0);
+            }
+        };
+        watch.begin(0);
+        let why = watch.guard(Duration::from_millis(20), Some(Arc::new(interrupt))).await;
+        assert!(why.unwrap().contains("has not ended"));
+        assert_eq!(times.load(Ordering::Relaxed), 2);
     }
 
     #[test]

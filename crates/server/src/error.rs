@@ -10,6 +10,10 @@ use serde_json::json;
 
 use crate::upstream::headers::confine;
 
+/// Models that an error names.
+const MOST_NAMED: usize = 8;
+/// `Retry-After` while the engine's process or stages of a split model are gone, in seconds.
+const OUTAGE_RETRY_S: u64 = 2;
 /// `Retry-After` while the upstream server cannot be reached, in seconds.
 const UPSTREAM_RETRY_S: u64 = 5;
 
@@ -33,6 +37,37 @@ struct Foreign {
     content_type: Option<HeaderValue>,
     retry_after: Option<HeaderValue>,
     body: Bytes,
+}
+
+/// What the status of a response says of the upstream server that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerSign {
+    /// It is there, whatever it says to the request. An internal error is no other sign: a request
+    /// that makes one server fail would make them all.
+    Answers,
+    /// It is there, and has no such path, or not for this method.
+    LacksPath,
+    /// The client has asked too often.
+    LimitsRate,
+    /// It has no room, or is not ready.
+    Busy,
+    /// There is nothing behind what was asked.
+    Absent,
+}
+
+impl ServerSign {
+    /// The sign that `status` is.
+    pub fn of(status: StatusCode) -> Self {
+        match status {
+            StatusCode::NOT_FOUND
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_IMPLEMENTED => Self::LacksPath,
+            StatusCode::TOO_MANY_REQUESTS => Self::LimitsRate,
+            StatusCode::SERVICE_UNAVAILABLE => Self::Busy,
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Self::Absent,
+            _ => Self::Answers,
+        }
+    }
 }
 
 /// The kinds of errors: whose fault it is, and what the client can do about it.
@@ -248,10 +283,19 @@ impl ApiError {
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// 404 under `--strict-model`: the request names another model.
-    pub fn model_not_found(asked: &str, served: &str) -> Self {
-        let message =
-            format!("This server does not serve the model '{}'. Use '{served}'.", quoted(asked));
+    /// 404 where there are several models, or under `--strict-model`: the request names none of
+    /// those that are `served`.
+    pub fn model_not_found<'a>(asked: &str, served: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut served = served.into_iter();
+        let named: Vec<_> =
+            served.by_ref().take(MOST_NAMED).map(|name| format!("'{}'", quoted(name))).collect();
+        let (named, more) = (named.join(" or "), served.count());
+        let more = match more {
+            0 => String::new(),
+            more => format!(" or one of {more} more that GET /v1/models lists"),
+        };
+        let asked = quoted(asked);
+        let message = format!("This server does not serve the model '{asked}'. Use {named}{more}.");
         Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
@@ -357,6 +401,11 @@ impl ApiError {
         Self::new(ErrorKind::RateLimited { rate, retry_after_s }, message)
     }
 
+    /// 503: the engine's process or stages of a split model are gone, because of `why`.
+    pub fn engine_away(why: &str) -> Self {
+        Self::unavailable(format!("The engine is not available: {why}."), OUTAGE_RETRY_S)
+    }
+
     /// 503: the model is loading, the engine is not available, or the server is shutting down.
     pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::Unavailable { retry_after_s }, message)
@@ -426,6 +475,12 @@ impl ApiError {
     /// OpenAI's machine-readable error code, if it defines one.
     pub fn code(&self) -> Option<&'static str> {
         self.kind.names().1
+    }
+
+    /// Its code, or without one its type: a word for logs.
+    pub fn label(&self) -> &'static str {
+        let (kind, code) = self.kind.names();
+        code.unwrap_or(kind)
     }
 
     /// When to retry, in seconds; `None` if a retry would fail in the same way.

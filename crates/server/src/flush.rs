@@ -75,6 +75,17 @@ pub trait FlushObserver: Send {
 }
 
 impl Flush {
+    /// The end of an answer that could not begin.
+    pub fn refused(error: ApiError) -> Self {
+        let end = End {
+            reason: FinishReason::Refused(Box::new(error)),
+            completion_tokens: 0,
+            reasoning_tokens: 0,
+            timings: CompletionTimings::default(),
+        };
+        Self { end: Some(Box::new(end)), ..Self::default() }
+    }
+
     /// The error that the completion ends with, if it does.
     pub fn error(&self) -> Option<ApiError> {
         self.end.as_ref().and_then(|end| end.reason.error())

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Uri, header};
+use loquent_infer::vocab::Vocab;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::REPEAT_HEADER;
 use serde_json::json;
@@ -35,15 +36,20 @@ use crate::identity::Identity;
 use crate::intake::{Intake, ParsedRequest};
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
+use crate::models::{self, ModelEntry};
 use crate::obfuscation::Encrypted;
+use crate::observed;
 use crate::page;
+use crate::probe;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
 use crate::resumable::routes;
-use crate::service::{Answer, Caller, Service, StartedAnswer};
+use crate::service::{Answer, Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::upstream::Upstream;
+use crate::upstream::models::model_of;
+use crate::upstream::spoken::Way;
 
 type Shared = State<Arc<App>>;
 
@@ -64,12 +70,9 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(responses::routes())
         .merge(embeddings::routes())
         .merge(messages::routes())
+        .merge(models::routes::routes())
         .merge(ollama::routes(app.config.offers_ollama()))
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
-        .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
-    // An upstream server is not asked: it is this one that they concern.
-    let own = dashboard::routes::routes()
-        .merge(token_route::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
     let routes = Router::new()
         .merge(api)
@@ -84,19 +87,27 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
-        .merge(own)
-        .merge(page::routes())
+        .merge(own(&app))
+        .merge(page::routes(&app.pages))
         .fallback(elsewhere)
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::method_not_allowed(&method, uri.path())
         })
         .layer(middleware::from_fn_with_state(app.clone(), browser::guard))
         .layer(middleware::from_fn(browser::harden))
-        .layer(middleware::from_fn_with_state(app.clone(), count_refusals))
+        .layer(middleware::from_fn_with_state(app.clone(), observed::observe))
         .layer(middleware::from_fn(errors::translate))
         .with_state(app.clone());
     // Before routing: axum's own layers come after it.
     Router::new().fallback_service(routes.map_request(move |request| with_version(&app, request)))
+}
+
+/// Routes for which an upstream server is not asked: it is this one that they concern.
+fn own(app: &Arc<App>) -> Router<Arc<App>> {
+    dashboard::routes::routes()
+        .merge(token_route::routes())
+        .merge(probe::routes())
+        .route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
 
 /// The routes of the program around this crate. They are never passed on to an upstream server:
@@ -114,7 +125,7 @@ fn extension(app: &Arc<App>) -> Router<Arc<App>> {
 /// that very path on to an upstream server.
 fn with_version(app: &App, mut request: HttpRequest<Body>) -> HttpRequest<Body> {
     let Some(uri) = paths::versioned(request.uri()) else { return request };
-    let upstream = app.service().ok().and_then(|service| service.upstream());
+    let upstream = sole_upstream(app);
     if !upstream.is_some_and(|it| it.is_chosen(request.method(), request.uri().path())) {
         *request.uri_mut() = uri;
     }
@@ -135,12 +146,11 @@ async fn answer(
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
     let arrived = app.clock.now();
-    let service = app.service()?;
     let (mut head, body) = request.into_parts();
     // A server at its limit refuses before it takes the body. A repeated request may join an
     // answer that has its place already.
     if !head.headers.contains_key(REPEAT_HEADER) {
-        service.check_room()?;
+        app.models.check_room()?;
     }
     let body = app.bodies.receive(&mut head, body).await?;
     let key = authorization(&head.headers);
@@ -165,17 +175,17 @@ async fn answer(
         let resumable = routes::ResumableRequest { request, arrived, idempotent };
         return routes::stream(&app, resumable, obfuscation).await;
     }
-    let started = match begin(&app, service, request, arrived, &head).await? {
+    let started = match begin(&app, request, arrived, &head).await? {
         Answer::PassedOn(response) => return Ok(response),
         Answer::Started(started) => *started,
     };
-    let StartedAnswer { active, echo, ignored } = started;
+    let StartedAnswer { active, echo, ignored, vocab } = started;
     let response = if streams {
-        let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
+        let context = RecordContext { vocab: &vocab, echo: &echo };
         let chunks = ChunkWriter::new().obfuscate(obfuscation);
         stream(&app, DirectAnswer::open(active, &context, chunks))
     } else {
-        full(&app, service, active, &echo).await?
+        full(&app, vocab, active, &echo).await?
     };
     Ok(with_ignored(response, &ignored))
 }
@@ -183,18 +193,20 @@ async fn answer(
 /// Begins an answer, and has it stored if its request asks for that.
 async fn begin(
     app: &App,
-    service: &Arc<Service>,
     mut request: Request,
     arrived: Duration,
     head: &Parts,
 ) -> Result<Answer, ApiError> {
     let (identity, store) = (request.identity.clone(), request.store.take());
     let mut answer = match store {
-        None => return service.answer(request, arrived, head, &app.bodies).await,
+        None => match app.models.find(request.model.as_deref())?.constant() {
+            Some(service) => return service.answer(request, arrived, head, &app.bodies).await,
+            None => app.models.start(request, arrived).await?,
+        },
         // What is stored must be read, even if an upstream server's response could pass unread.
-        Some(_) => service.start(request, arrived).await?,
+        Some(_) => app.models.start(request, arrived).await?,
     };
-    stored_chats::record(app, service, &identity, store, &mut answer.active);
+    stored_chats::record(app, &answer.vocab, &identity, store, &mut answer.active);
     Ok(Answer::Started(Box::new(answer)))
 }
 
@@ -206,14 +218,53 @@ async fn ask_upstream(
     request: HttpRequest<Body>,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if let Some(upstream) = app.service().ok().and_then(|service| service.upstream()) {
+    if let Some(upstream) = sole_upstream(&app) {
         let path = request.uri().path();
         let is_chosen = paths::is_lowered(path) && upstream.is_chosen(request.method(), path);
         if is_chosen || upstream.takes(path, request.headers()).await? {
             return pass_on(&app, upstream, request).await;
         }
+    } else if app.models.has_upstreams() && is_for_model(request.method(), request.uri().path()) {
+        return match by_model(&app, request).await? {
+            Ok(response) => Ok(response),
+            Err(request) => Ok(next.run(request).await),
+        };
     }
     Ok(next.run(request).await)
+}
+
+/// The upstream that answers whatever this server does not, whichever model is named: one without
+/// a name of its own, which is alone.
+fn sole_upstream(app: &App) -> Option<&Arc<Upstream>> {
+    let upstream = app.service().and_then(|service| service.upstream());
+    upstream.filter(|upstream| upstream.name().is_none())
+}
+
+/// Whether a request's body names the model whose servers get it as it is.
+fn is_for_model(method: &Method, path: &str) -> bool {
+    method == Method::POST && Way::of(path) == Way::PassedOn
+}
+
+/// Passes a request on to the servers of the model that its body names; gives it back if that
+/// model is in this process.
+async fn by_model(
+    app: &App,
+    request: HttpRequest<Body>,
+) -> Result<Result<Response, HttpRequest<Body>>, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let (body, charge) = app.bodies.receive(&mut parts, body).await?.into_parts();
+    let model = model_of(&body);
+    let service = app.models.find(model.as_deref())?.constant();
+    let remote = service.and_then(|service| Some((service, service.upstream()?)));
+    let Some((service, upstream)) = remote else {
+        // Whoever reads it is charged again.
+        drop(charge);
+        return Ok(Err(HttpRequest::from_parts(parts, body.into())));
+    };
+    let target = upstream.admit(&parts.method, &parts.uri)?;
+    let identity = parts.extensions.get().cloned().unwrap_or_default();
+    let (permits, tenant) = (service.admit(&identity, 1, 1)?, identity.scheduled());
+    upstream.pass_on(target, &parts.headers, body, tenant, permits).await.map(Ok)
 }
 
 /// Paths unknown here are passed on if they are among the upstream's routes.
@@ -221,17 +272,21 @@ async fn elsewhere(
     State(app): Shared,
     mut request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    match app.service().ok().and_then(|service| service.upstream()) {
-        Some(upstream) => {
-            let identity = identify(&app, &request)?;
-            request.extensions_mut().insert(identity);
-            pass_on(&app, upstream, request).await
-        }
-        None => {
-            let known = known(&app, &request);
-            Err(ApiError::not_found(request.method(), request.uri().path(), &known))
+    if let Some(upstream) = sole_upstream(&app) {
+        let identity = identify(&app, &request)?;
+        request.extensions_mut().insert(identity);
+        return pass_on(&app, upstream, request).await;
+    }
+    if app.models.has_upstreams() && request.method() == Method::POST {
+        let identity = identify(&app, &request)?;
+        request.extensions_mut().insert(identity);
+        match by_model(&app, request).await? {
+            Ok(response) => return Ok(response),
+            Err(given_back) => request = given_back,
         }
     }
+    let known = known(&app, &request);
+    Err(ApiError::not_found(request.method(), request.uri().path(), &known))
 }
 
 /// What there is, for somebody who has asked for what there is not.
@@ -255,9 +310,12 @@ async fn pass_on(
     // Embeddings and the like are the upstream's work as much as completions are.
     let works = !parts.method.is_safe();
     let identity = parts.extensions.get().cloned().unwrap_or_default();
-    let permits = if works { app.service()?.admit(&identity, 1, 1)? } else { Vec::new() };
+    let permits = match app.service().filter(|_| works) {
+        Some(service) => service.admit(&identity, 1, 1)?,
+        None => Vec::new(),
+    };
     let (body, _charge) = app.bodies.receive(&mut parts, body).await?.into_parts();
-    upstream.pass_on(target, &parts.headers, body, permits).await
+    upstream.pass_on(target, &parts.headers, body, identity.scheduled(), permits).await
 }
 
 fn stream(app: &App, (answer, preface): (DirectAnswer<ChunkWriter>, Vec<u8>)) -> Response {
@@ -266,24 +324,23 @@ fn stream(app: &App, (answer, preface): (DirectAnswer<ChunkWriter>, Vec<u8>)) ->
 
 async fn full(
     app: &App,
-    service: &Service,
+    vocab: Arc<dyn Vocab>,
     active: ActiveRequest,
     echo: &[String],
 ) -> Result<Response, ApiError> {
     let answer = FullAnswer::collect(active, echo).await?;
-    let vocab = service.model().vocab.clone();
     let is_large = answer.bytes() > SMALL_BYTES;
     let render = move || Ok(full_response(&answer, &*vocab).to_string());
     Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
 }
 
 async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
-    let model = app.service()?.model();
+    app.models.first()?;
     if headers.contains_key(messages::VERSION) {
-        return Ok(json_response(&messages::models(model)));
+        return Ok(json_response(&messages::models(&app.models)));
     }
-    let model = model.card();
-    Ok(json_response(&json!({"object": "list", "data": [model]})))
+    let cards: Vec<_> = app.models.entries().iter().map(ModelEntry::card).collect();
+    Ok(json_response(&json!({"object": "list", "data": cards})))
 }
 
 async fn model(
@@ -291,26 +348,33 @@ async fn model(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let model = app.service()?.model();
-    if id != model.name {
-        return Err(ApiError::model_not_found(&id, &model.name));
-    }
+    let entry = app.models.named(&id)?;
     if headers.contains_key(messages::VERSION) {
-        return Ok(json_response(&messages::model(model)));
+        return Ok(json_response(&messages::model(entry)));
     }
-    Ok(json_response(&model.card()))
+    Ok(json_response(&entry.card()))
 }
 
 async fn health(State(app): Shared) -> Result<Response, ApiError> {
     app.alive()?;
-    Ok(json_response(&json!({"status": "ok"})))
+    let mut health = json!({"status": "ok"});
+    if app.store.shared().is_some() {
+        // Not a failure: answers go on without it, and a restart would not bring it back.
+        health["store"] = json!(if app.store.outage().is_some() { "away" } else { "ok" });
+    }
+    if let Some(why) = app.service().and_then(|service| service.outage()) {
+        // The process is of use nevertheless: its answers go on when the engine is back.
+        health["engine"] = json!({"status": "lost", "reason": why});
+    }
+    Ok(json_response(&health))
 }
 
 async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     app.ready()?;
-    let mut model = app.service()?.model().name.clone();
+    app.models.check_servers()?;
+    let mut model = app.models.first()?.name().to_owned();
     let mut id = Some(model.clone());
-    if let Some(upstream) = app.service()?.upstream() {
+    if let Some(upstream) = sole_upstream(&app) {
         upstream.check_ready().await?;
         // Only a name that the upstream has told can be asked for.
         id = upstream.known_model().await;
@@ -321,7 +385,7 @@ async fn ready(State(app): Shared) -> Result<Response, ApiError> {
 
 async fn metrics(State(app): Shared) -> Response {
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
-    let model = app.service().map(|service| service.model().name.as_str()).unwrap_or_default();
+    let model = app.models.first().map(ModelEntry::name).unwrap_or_default();
     let text = app.metrics.render_as(app.config.metrics_names, model);
     ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
@@ -335,9 +399,9 @@ async fn authorize(
     let identity = identify(&app, &request)?;
     request.extensions_mut().insert(identity.clone());
     let mut response = next.run(request).await;
-    if let Ok(service) = app.service() {
-        add_rate_headers(service.budget_levels(&identity), response.headers_mut());
-    }
+    add_rate_headers(app.models.budget_levels(&identity), response.headers_mut());
+    // For the line in the log.
+    response.extensions_mut().insert(identity);
     Ok(response)
 }
 
@@ -349,12 +413,4 @@ fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError
     }?;
     identity.check_scope(request.method(), request.uri().path())?;
     Ok(identity)
-}
-
-async fn count_refusals(State(app): Shared, request: HttpRequest<Body>, next: Next) -> Response {
-    let response = next.run(request).await;
-    if response.status().as_u16() >= 400 {
-        app.metrics.on_refusal(response.status().as_u16());
-    }
-    response
 }

@@ -1,6 +1,7 @@
 //! From a body to a valid request: the same for HTTP and QUIC.
 
 use http::HeaderValue;
+use serde_json::Value;
 
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request};
@@ -9,6 +10,7 @@ use crate::body::ReceivedBody;
 use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
 use crate::resumable::idempotency::IdempotentRequest;
+use crate::resumable::shared::kept_request::AskedBody;
 use crate::service::Caller;
 
 /// What a request's head says of its body.
@@ -44,8 +46,8 @@ impl Intake {
         again: Option<&HeaderValue>,
     ) -> Result<ParsedRequest, ApiError> {
         let Self { endpoint, caller, key, is_ask } = self;
-        let (service, keys) = (app.service()?.clone(), app.resumable.idempotency.clone());
-        let again = again.cloned();
+        let (models, keys) = (app.models.clone(), app.resumable.idempotency.clone());
+        let (again, shares) = (again.cloned(), app.resumable.is_shared());
         let read = move |mut fields: Fields| {
             if is_ask {
                 fields.set_streaming();
@@ -58,7 +60,18 @@ impl Intake {
                 Endpoint::Chat => ChatToStore::take(&mut fields)?,
                 Endpoint::Text => None,
             };
-            let mut request = service.parse(endpoint, fields, caller)?;
+            let served = models.find_for(&mut fields)?;
+            let is_resumable = is_ask || fields.map().get("resumable") == Some(&Value::Bool(true));
+            // What is stored in the end is its owner's to write, and an upstream has no seed.
+            let is_ours = served.constant().is_none_or(|service| service.upstream().is_none());
+            let keeps = shares && is_resumable && store.is_none() && is_ours;
+            let asked = keeps.then(|| AskedBody::of(endpoint, fields.map())).flatten();
+            let mut request = served.parse(endpoint, fields, caller)?;
+            if let Some(asked) = asked {
+                let seed = *request.sampling.seed.get_or_insert_with(rand::random);
+                let trace = request.trace_parent.as_ref();
+                request.kept = Some(asked.encode(served.name(), seed, trace));
+            }
             request.store = store;
             Ok(ParsedRequest { request, idempotent })
         };

@@ -17,6 +17,7 @@ mod admission;
 mod api;
 mod app;
 mod auth;
+mod awaited;
 mod blocking_workers;
 mod body;
 mod browser;
@@ -48,18 +49,24 @@ mod json_response;
 mod memory;
 mod metrics;
 mod model;
+mod models;
 mod obfuscation;
+mod observed;
 mod origin;
 mod otel;
 mod output;
 mod page;
+mod page_file;
 mod peer;
 mod places;
+mod probe;
 mod prompt_threads;
 mod query;
 mod quic;
 mod rate_headers;
 mod records;
+mod request_log;
+mod request_spans;
 mod resumable;
 mod server;
 mod service;
@@ -68,6 +75,7 @@ mod start;
 mod store;
 mod tokenize;
 mod trace_context;
+mod turn;
 mod upstream;
 mod usage;
 
@@ -85,18 +93,26 @@ pub use http::router;
 pub use identity::{ApiKey, Identity, KeyUsage};
 pub use metrics::{MetricNames, Metrics};
 pub use model::{ChatFormat, GrammarSource, SamplingDefaults, ServedModel, end_tokens};
+pub use models::{KeeperConfig, KeptModel, ModelEntry, ServedModels, ShelfLimits};
 pub use obfuscation::ObfuscationDefault;
-pub use otel::Telemetry;
+pub use otel::{OpenSpan, Telemetry};
 pub use output::StreamBounds;
+pub use page_file::PageFile;
 pub use peer::{PeerAddress, TrustedProxies, TrustedProxy};
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
+pub use request_log::{RequestId, RequestLog};
 pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
 pub use service::{Caller, Service, ServingConfig, StartedAnswer};
-pub use start::{LoadedBackend, LoadedEngine, ServiceConfig, start_engine, start_upstream};
+pub use start::{
+    Announcement, Description, KeptModels, LoadedBackend, LoadedEngine, ModelLoader, ServiceConfig,
+    start_engine, start_upstream,
+};
 pub use store::{
-    Kind, ListPage, Owner, Progress, Store, StoreConfig, StoreError, StoreLimits, StoredObject,
+    Kind, ListPage, Owner, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
+    StoredObject, shared::address::SharedAddress,
 };
 pub use trace_context::TraceParent;
-pub use upstream::UpstreamConfig;
+pub use upstream::balancer::Routing;
 pub use upstream::routes::UpstreamRoute;
+pub use upstream::{PoolConfig, UpstreamConfig};

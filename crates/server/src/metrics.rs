@@ -2,36 +2,41 @@
 
 mod busy;
 mod carrier;
+mod engine_load;
 mod keys;
 mod latency;
 mod names;
 mod reading;
 pub mod sketch;
 mod stages;
+mod upstreams;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::Step;
-use loquent_infer::scheduler::Load;
 use prometheus::core::Collector;
 use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 
 use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::flush::End;
 use busy::{BusyGuard, BusyTime};
-pub use carrier::StreamCarrier;
+pub use carrier::{Carriers, StreamCarrier};
+pub use engine_load::EngineLoad;
+use engine_load::LoadFigures;
 use keys::KeyCollector;
 use latency::{Latency, LocalLatency};
 pub use names::MetricNames;
 pub use reading::{LatencyReadings, MetricsReading};
 use stages::StageCollector;
+pub use upstreams::UpstreamSeries;
+use upstreams::{RegisteredUpstreams, UpstreamCollector};
 
 /// Buckets for latencies in seconds, 100 µs to 60 s: fine where token gaps lie (5 to 300 ms).
 const LATENCY_S: &[f64] = &[
@@ -52,19 +57,16 @@ pub struct Metrics {
     requests: RequestMetrics,
     streams: StreamMetrics,
     delivery: DeliveryMetrics,
+    upstreams: UpstreamCollector,
 }
 
 /// What the engine thread computes.
 #[derive(Debug)]
 struct EngineMetrics {
-    running: IntGauge,
-    waiting: IntGauge,
-    kv_usage: Gauge,
-    prefix_queries: IntCounter,
-    prefix_hits: IntCounter,
-    preemptions: IntCounter,
-    draft_tokens: IntCounter,
-    accepted_tokens: IntCounter,
+    load: LoadFigures,
+    losses: IntCounter,
+    recoveries: IntCounter,
+    outage_time: Counter,
     generation_tokens: IntCounter,
     embedding_tokens: IntCounter,
     embedding_inputs: IntCounter,
@@ -241,20 +243,29 @@ impl EngineMetrics {
     fn new(to: &Registrar) -> Self {
         let kv_usage = Gauge::new("kv_cache_usage_perc", "Share of KV cells in use, 0 to 1.");
         let preempted = "Completions preempted because the KV cache was full.";
+        let resting = "Completions that rest because their readers have text in hand.";
         let step_time = "Duration of a native decode with its sampling.";
+        let shown = [
+            to.gauge("num_requests_running", "Completions in the batch."),
+            to.gauge("num_requests_resting", resting),
+            to.gauge("num_requests_waiting", "Completions queued for the batch."),
+        ];
+        let counters = [
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+            ("num_preemptions_total", preempted),
+            ("spec_decode_num_draft_tokens_total", "Draft tokens computed."),
+            ("spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),
+        ];
+        let counters = counters.map(|(name, help)| to.counter(name, help));
+        let lost = "Times that the engine, or a stage, was lost with all it held.";
+        let recovered = "Times that it came back, and answers went on.";
+        let outage_time = Counter::new("engine_outage_seconds_total", "Time without the engine.");
         Self {
-            running: to.gauge("num_requests_running", "Completions in the batch."),
-            waiting: to.gauge("num_requests_waiting", "Completions queued for the batch."),
-            kv_usage: to.register(kv_usage),
-            prefix_queries: to
-                .counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
-            prefix_hits: to
-                .counter("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
-            preemptions: to.counter("num_preemptions_total", preempted),
-            draft_tokens: to
-                .counter("spec_decode_num_draft_tokens_total", "Draft tokens computed."),
-            accepted_tokens: to
-                .counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),
+            load: LoadFigures::new(shown, to.register(kv_usage), counters),
+            losses: to.counter("engine_losses_total", lost),
+            recoveries: to.counter("engine_recoveries_total", recovered),
+            outage_time: to.register(outage_time),
             generation_tokens: to.counter("generation_tokens_total", "Tokens generated."),
             embedding_tokens: to.counter("embedding_tokens_total", "Tokens of embedded inputs."),
             embedding_inputs: to.counter("embedding_inputs_total", "Inputs embedded."),
@@ -341,6 +352,7 @@ impl Metrics {
             requests: RequestMetrics::new(&registrar),
             streams: StreamMetrics::new(&registrar),
             delivery: DeliveryMetrics::new(&registrar),
+            upstreams: UpstreamCollector::default(),
             registry: registrar.0,
         }
     }
@@ -351,10 +363,23 @@ impl Metrics {
         self.registry.register(Box::new(collector)).expect("a server has one engine");
     }
 
+    /// Adds the figures of an upstream's servers to what [`Self::render`] gives.
+    pub fn watch_upstream(&self, upstream: Arc<dyn UpstreamSeries>) {
+        if self.upstreams.add(upstream) {
+            let registered = RegisteredUpstreams::new(self.upstreams.clone());
+            self.registry.register(Box::new(registered)).expect("they are registered once");
+        }
+    }
+
     /// Adds what the owners of `keys` use, by name, to what [`Self::render`] gives.
     pub fn watch_keys(&self, keys: ApiKeys) {
         let collector = KeyCollector::new(keys);
         self.registry.register(Box::new(collector)).expect("a server has one set of keys");
+    }
+
+    /// Adds what `models` gathers of each model to what [`Self::render`] gives.
+    pub fn watch_models(&self, models: Box<dyn Collector>) {
+        self.registry.register(models).expect("a server has one list of models");
     }
 
     /// All metrics in Prometheus' text format.
@@ -368,8 +393,13 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
-    /// Notes one step of the engine and the load after it.
-    pub fn on_step(&self, step: &Step, load: &Load) {
+    /// The part of an engine that starts.
+    pub fn engine_load(&self) -> EngineLoad {
+        EngineLoad::new(self.engine.load.clone())
+    }
+
+    /// Notes one step of an engine.
+    pub fn on_step(&self, step: &Step) {
         let took = step.finished.saturating_sub(step.started);
         self.engine.steps.inc();
         self.engine.prefill_tokens.inc_by(step.prefill_tokens.into());
@@ -382,25 +412,23 @@ impl Metrics {
         let mut waits = self.engine.batch_wait.local();
         step.events.iter().for_each(|event| waits.observe(event.wait.as_secs_f64()));
         waits.publish();
-        self.on_idle(load);
+    }
+
+    /// Notes that the engine was lost with all it held.
+    pub fn on_engine_lost(&self) {
+        self.engine.losses.inc();
+    }
+
+    /// Notes that the engine is back after `gone`.
+    pub fn on_engine_back(&self, gone: Duration) {
+        self.engine.recoveries.inc();
+        self.engine.outage_time.inc_by(gone.as_secs_f64());
     }
 
     /// Notes a batch of embeddings: its tokens, and the inputs that it finished.
     pub fn on_embeddings(&self, tokens: usize, inputs: usize) {
         self.engine.embedding_tokens.inc_by(tokens as u64);
         self.engine.embedding_inputs.inc_by(inputs as u64);
-    }
-
-    /// Notes the load when the engine has nothing to compute.
-    pub fn on_idle(&self, load: &Load) {
-        self.engine.running.set(load.running as i64);
-        self.engine.waiting.set(load.waiting as i64);
-        self.engine.kv_usage.set(f64::from(load.kv_used_cells) / f64::from(load.kv_cells.max(1)));
-        raise(&self.engine.prefix_queries, load.prefix_queries);
-        raise(&self.engine.prefix_hits, load.prefix_hits);
-        raise(&self.engine.preemptions, load.preemptions);
-        raise(&self.engine.draft_tokens, load.draft_tokens);
-        raise(&self.engine.accepted_tokens, load.accepted_tokens);
     }
 
     /// Metrics for the task that delivers all streams.
@@ -438,7 +466,7 @@ impl Metrics {
 
     /// Counts a completion that an upstream server computes, until it is dropped.
     pub fn upstream_completion(&self, clock: Clock) -> UpstreamGuard {
-        let running = GaugeGuard::count(&self.engine.running);
+        let running = GaugeGuard::count(&self.engine.load.running);
         UpstreamGuard { _running: running, _busy: self.engine.upstream.begin(clock) }
     }
 
@@ -538,21 +566,21 @@ impl Metrics {
         let resumes = |result| delivery.resumes.with_label_values(&[result]).get();
         let (steps, step_seconds) = engine.step_time.count_and_sum();
         MetricsReading {
-            running: engine.running.get(),
-            waiting: engine.waiting.get(),
-            kv_usage: engine.kv_usage.get(),
+            running: engine.load.running.get(),
+            waiting: engine.load.waiting.get(),
+            kv_usage: engine.load.kv_usage.get(),
             streams: streams.open.each_ref().map(IntGauge::get),
             delivered_tokens: streams.flush_tokens.get_sample_sum(),
             prefill_tokens: engine.prefill_tokens.get(),
             steps,
             step_seconds,
             step_rows: engine.step_rows.get_sample_sum(),
-            prefix_queries: engine.prefix_queries.get(),
-            prefix_hits: engine.prefix_hits.get(),
+            prefix_queries: engine.load.prefix_queries.get(),
+            prefix_hits: engine.load.prefix_hits.get(),
             ended: sum(&requests.success),
             refused: sum(&requests.refused),
             pauses: streams.pauses.get(),
-            preemptions: engine.preemptions.get(),
+            preemptions: engine.load.preemptions.get(),
             resumes: [resumes("found"), resumes("gone")],
             fallbacks: delivery.fallbacks.get(),
             datagram_bytes: delivery.datagram_bytes.get(),
@@ -577,12 +605,6 @@ fn sum(counters: &IntCounterVec) -> u64 {
     let families = counters.collect();
     let series = families.iter().flat_map(|family| family.get_metric());
     series.map(|metric| metric.get_counter().get_value() as u64).sum()
-}
-
-/// Raises a counter to a total. Only the engine thread reports totals, so that no update is
-/// lost between the two calls.
-fn raise(counter: &IntCounter, total: u64) {
-    counter.inc_by(total - counter.get());
 }
 
 impl Default for Metrics {

@@ -62,6 +62,9 @@ pub struct ServedModel {
     pub end_tokens: Vec<TokenId>,
     /// Longest sequence in tokens, prompt and completion together.
     pub context_tokens: u32,
+    /// Tokens of context that the model was trained with, if its file says so. More than the server
+    /// takes, or less where the user asked for that.
+    pub trained_context: Option<u32>,
     /// Sampling parameters for requests that do not set them.
     pub defaults: SamplingDefaults,
     /// When the model was loaded, in Unix seconds.
@@ -106,6 +109,7 @@ impl ServedModel {
             chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
             end_tokens: Vec::new(),
             context_tokens: u32::MAX,
+            trained_context: None,
             defaults: SamplingDefaults::default(),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
@@ -231,13 +235,18 @@ impl ServedModel {
     /// The model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
         let SamplingDefaults { temperature, top_k, top_p, min_p } = self.defaults;
-        json!({
+        let mut card = json!({
             "id": self.name, "object": "model", "created": self.created_s, "owned_by": "loquent",
             "max_model_len": self.context_tokens, "vocab_size": self.vocab.size(),
             "sampling_defaults": {
                 "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
             },
-        })
+        });
+        if let Some(tokens) = self.trained_context {
+            // Where llama.cpp's server has it.
+            card["meta"] = json!({ "n_ctx_train": tokens });
+        }
+        card
     }
 }
 

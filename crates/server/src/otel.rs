@@ -1,11 +1,10 @@
-//! OpenTelemetry: a span for each request, with its queue, prefill and decode as children, and
-//! one for each stage of a split model below the decode.
+//! OpenTelemetry: spans that begin and end on the server's clock, and their way to a collector.
 //!
-//! Spans are made when a request has ended, from times that are recorded for the metrics
-//! anyway: they cost nothing per token, and nothing at all without a collector. A thread of the
-//! SDK sends them in batches from a bounded queue. If the collector cannot be reached, that is
-//! logged once and the spans are dropped.
+//! A thread of the SDK sends them in batches from a bounded queue. If the collector cannot be
+//! reached, that is logged once and the spans are dropped. Which spans a request has is said in
+//! [`crate::request_spans`] and, of requests to upstream servers, in `upstream/trace.rs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -15,24 +14,18 @@ use http_body_util::{BodyExt, Limited};
 use loquent_infer::remote::RemoteStages;
 use loquent_openai::BaseUrl;
 use loquent_openai::http::HttpClient;
-use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
+    SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
 };
-use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
+use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_http::HttpError as SendError;
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
-use crate::api::head::AnswerHead;
-use crate::api::request::Endpoint;
 use crate::clock::Clock;
-use crate::flush::CompletionTimings;
 use crate::trace_context::TraceParent;
-use crate::usage::Usage;
 
 /// Path of the collector's traces endpoint under its base URL.
 const TRACES_PATH: &str = "/v1/traces";
@@ -41,25 +34,7 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest response body that is read from a collector.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// A request that has ended, as its spans show it.
-pub struct Finished<'a> {
-    /// The caller's span, which becomes the parent.
-    pub parent: Option<&'a TraceParent>,
-    /// The answer's endpoint, id and model.
-    pub head: &'a AnswerHead,
-    /// Finish reasons of its completions; `abort` for those whose client disconnected.
-    pub reasons: &'a [&'static str],
-    /// Token counts of the answer.
-    pub usage: Usage,
-    /// When the request arrived, on the server's clock.
-    pub arrived: Duration,
-    /// When its prompts were tokenized.
-    pub tokenized: Duration,
-    /// The first completion's times.
-    pub record: &'a CompletionTimings,
-}
-
-/// Makes spans of ended requests and exports them.
+/// Makes spans and exports them.
 pub struct Telemetry {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
@@ -71,12 +46,13 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Exports spans to the collector at `endpoint`, a base URL. Must be called inside a
-    /// runtime, on which the connections to the collector run.
+    /// Exports spans to `endpoint`, a base URL; the collector shows them as those of `service`.
+    /// Must be called inside a runtime, on which the connections to the collector run.
     ///
     /// # Errors
     /// When the URL is invalid, or the operating system refuses the thread.
     pub fn start(
+        service: &'static str,
         endpoint: &str,
         clock: Clock,
         stages: Option<Arc<dyn RemoteStages>>,
@@ -94,13 +70,13 @@ impl Telemetry {
                 silent: AtomicBool::new(false),
             })
             .build()?;
-        let service = Resource::builder()
-            .with_service_name("loquent")
+        let resource = Resource::builder()
+            .with_service_name(service)
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .build();
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
-            .with_resource(service)
+            .with_resource(resource)
             .build();
         // Read once: spans then keep the exact durations of the monotonic clock, even if the system
         // time is set meanwhile.
@@ -115,73 +91,47 @@ impl Telemetry {
         let _ = self.provider.shutdown_with_timeout(EXPORT_TIMEOUT);
     }
 
-    /// Makes the spans of a request that has ended.
-    pub fn on_request(&self, request: &Finished<'_>) {
-        let caller = match request.parent {
-            Some(parent) => {
-                TraceContextPropagator::new().extract_with_context(&Context::new(), &parent.0)
-            }
-            None => Context::new(),
-        };
-        let AnswerHead { model, .. } = request.head;
-        let span = SpanBuilder::from_name(format!("{} {model}", operation(request.head)))
-            .with_kind(SpanKind::Server)
-            .with_start_time(self.wall(request.arrived))
-            .with_attributes(attributes(request));
-        let mut span = self.tracer.build_with_context(span, &caller);
-        // An abort is not an error: the client left.
-        if request.reasons.iter().any(|reason| ["error", "expired"].contains(reason)) {
-            span.set_status(Status::error("the answer is not complete"));
-        }
-        let context = caller.with_span(span);
-        let record = request.record;
-        let admitted = record.admitted.map(|admitted| admitted.at);
-        self.phase(&context, "tokenize", Some(request.arrived), Some(request.tokenized));
-        self.phase(&context, "queue", Some(request.tokenized), admitted);
-        self.phase(&context, "prefill", admitted, record.first_token);
-        self.phase(&context, "decode", record.first_token, record.last_token);
-        if let Some((from, to)) = record.first_token.zip(record.last_token) {
-            self.stages(&context, from, to);
-        }
-        context.span().end_with_timestamp(self.wall(self.clock.now()));
+    /// Begins the span of a request that arrived at `arrived`.
+    pub fn serve(
+        self: &Arc<Self>,
+        name: impl Into<Cow<'static, str>>,
+        arrived: Duration,
+        caller: Option<&TraceParent>,
+    ) -> OpenSpan {
+        let caller = caller.map_or_else(Context::new, TraceParent::context);
+        self.begin(name, SpanKind::Server, arrived, &caller)
     }
 
-    fn phase(
-        &self,
+    /// Begins the span of a request to another server, now.
+    pub fn ask(
+        self: &Arc<Self>,
+        name: impl Into<Cow<'static, str>>,
+        caller: Option<&TraceParent>,
+    ) -> OpenSpan {
+        let caller = caller.map_or_else(Context::new, TraceParent::context);
+        self.begin(name, SpanKind::Client, self.clock.now(), &caller)
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        name: impl Into<Cow<'static, str>>,
+        kind: SpanKind,
+        from: Duration,
         parent: &Context,
-        name: &'static str,
-        from: Option<Duration>,
-        to: Option<Duration>,
-    ) {
-        if let Some((from, to)) = from.zip(to) {
-            let span = SpanBuilder::from_name(name).with_start_time(self.wall(from));
-            self.tracer.build_with_context(span, parent).end_with_timestamp(self.wall(to));
-        }
+    ) -> OpenSpan {
+        let span = SpanBuilder::from_name(name).with_kind(kind).with_start_time(self.wall(from));
+        let context = parent.with_span(self.tracer.build_with_context(span, parent));
+        OpenSpan { telemetry: self.clone(), context }
     }
 
-    /// A span for each stage while the request was decoding. Its attributes cover all batches
-    /// of that time, those of other requests too, since batches are shared.
-    fn stages(&self, parent: &Context, from: Duration, to: Duration) {
-        let now = self.clock.now();
-        let ago = |time: Duration| now.saturating_sub(time);
-        let remote = self.stages.as_ref();
-        let Some(window) = remote.and_then(|remote| remote.batch_times(ago(from), ago(to))) else {
-            return;
-        };
-        for (index, stage) in window.stages.iter().enumerate() {
-            let mut all = vec![KeyValue::new("batches", window.batches as i64)];
-            let times =
-                [("wait", stage.wait), ("busy", stage.busy), ("link_delay", window.link_delay)];
-            for (name, time) in times {
-                let ms = |time: Duration| time.as_secs_f64() * 1e3;
-                all.push(KeyValue::new(format!("{name}_ms"), ms(time.mean)));
-                all.push(KeyValue::new(format!("{name}_ms_max"), ms(time.max)));
-            }
-            let span = SpanBuilder::from_name(format!("stage {}", index + 1))
-                .with_start_time(self.wall(from))
-                .with_attributes(all);
-            self.tracer.build_with_context(span, parent).end_with_timestamp(self.wall(to));
-        }
+    /// Stages on other machines, which know how long their batches took.
+    pub fn stages(&self) -> Option<&Arc<dyn RemoteStages>> {
+        self.stages.as_ref()
+    }
+
+    /// The clock on which spans begin and end.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     fn wall(&self, time: Duration) -> SystemTime {
@@ -189,33 +139,72 @@ impl Telemetry {
     }
 }
 
-fn operation(head: &AnswerHead) -> &'static str {
-    match head.endpoint {
-        Endpoint::Chat => "chat",
-        Endpoint::Text => "text_completion",
+/// A span that has begun. It ends when it is dropped.
+pub struct OpenSpan {
+    telemetry: Arc<Telemetry>,
+    context: Context,
+}
+
+impl OpenSpan {
+    /// Begins the span of a request to another server, which is made for this one.
+    pub fn ask(&self, name: impl Into<Cow<'static, str>>) -> Self {
+        let now = self.telemetry.clock.now();
+        self.telemetry.begin(name, SpanKind::Client, now, &self.context)
+    }
+
+    /// Adds a part of its time as a child.
+    pub fn add_phase(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        [from, to]: [Duration; 2],
+        attributes: Vec<KeyValue>,
+    ) {
+        let phase = self.telemetry.begin(name, SpanKind::Internal, from, &self.context);
+        attributes.into_iter().for_each(|attribute| phase.context.span().set_attribute(attribute));
+        phase.end(to);
+    }
+
+    /// Its place in the trace, for the server that it asks.
+    pub fn place(&self) -> Option<TraceParent> {
+        TraceParent::of(&self.context)
+    }
+
+    /// Names it anew.
+    pub fn rename(&self, name: String) {
+        self.context.span().update_name(name);
+    }
+
+    /// Sets an attribute.
+    pub fn set(&self, name: &'static str, value: impl Into<Value>) {
+        self.context.span().set_attribute(KeyValue::new(name, value));
+    }
+
+    /// Notes that something has happened now.
+    pub fn note(&self, event: &'static str) {
+        let now = self.telemetry.wall(self.telemetry.clock.now());
+        self.context.span().add_event_with_timestamp(event, now, Vec::new());
+    }
+
+    /// Marks it as failed.
+    pub fn fail(&self, why: impl Into<Cow<'static, str>>) {
+        self.context.span().set_status(Status::error(why));
+    }
+
+    /// Ends it now, whoever may still have it.
+    pub fn end_now(&self) {
+        self.end(self.telemetry.clock.now());
+    }
+
+    fn end(&self, at: Duration) {
+        self.context.span().end_with_timestamp(self.telemetry.wall(at));
     }
 }
 
-/// Attributes under the names of OpenTelemetry's conventions for generative AI, where those
-/// define one.
-fn attributes(request: &Finished<'_>) -> Vec<KeyValue> {
-    let Finished { head, record, usage, .. } = request;
-    let reasons = request.reasons.iter().map(|&reason| StringValue::from(reason)).collect();
-    let mut all = vec![
-        KeyValue::new("gen_ai.operation.name", operation(head)),
-        KeyValue::new("gen_ai.response.id", head.id.clone()),
-        KeyValue::new("gen_ai.response.model", head.model.clone()),
-        KeyValue::new("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons))),
-        KeyValue::new("gen_ai.usage.input_tokens", usage.prompt_tokens as i64),
-        KeyValue::new("gen_ai.usage.cached_input_tokens", usage.cached_tokens as i64),
-        KeyValue::new("gen_ai.usage.output_tokens", usage.completion_tokens as i64),
-    ];
-    if let Some(batch) = record.batch() {
-        all.push(KeyValue::new("decode_batch_size", batch.rows_mean));
-        all.push(KeyValue::new("decode_batch_wait_ms", batch.wait_mean.as_secs_f64() * 1e3));
-        all.push(KeyValue::new("decode_batch_wait_ms_max", batch.wait_max.as_secs_f64() * 1e3));
+impl Drop for OpenSpan {
+    fn drop(&mut self) {
+        // One that has ended stays as it is.
+        self.end_now();
     }
-    all
 }
 
 /// Sends the SDK's requests to the collector with this project's HTTP client, on the server's

@@ -10,6 +10,7 @@ mod progress;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loquent_infer::reading::ReaderReport;
 use loquent_infer::request::{Admitted, SequenceEvent, Standing, Step, Tag, Work};
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
 use loquent_proto::{Delta, Micros, Progress};
@@ -53,6 +54,9 @@ pub const BACKLOG_TICK: Duration = Duration::from_millis(10);
 pub const ENGINE_FAILED: &str = "the engine has failed and the server is ending; try again later";
 /// The error of streams that are open when the server stops.
 pub const SHUTDOWN: &str = "the server is shutting down";
+/// What readers are told when the engine is lost.
+pub const ENGINE_LOST: &str =
+    "the engine was lost and is starting again; the answer goes on where it stopped";
 /// The error of a stream whose reader was paused for too long.
 pub const READER_STALLED: &str = "the client stopped reading its stream";
 
@@ -80,6 +84,8 @@ struct NewRequest {
 enum OutputCommand {
     Start(NewRequest),
     Cancel(Vec<Tag>),
+    /// What a completion's reader has in hand, if that is known.
+    Reader(Tag, Option<ReaderReport>),
     Embed(EmbeddingOrder),
     /// End all completions with this error.
     Stop(&'static str),
@@ -91,6 +97,10 @@ enum OutputCommand {
 pub struct CompletionFlushes {
     flushes: FlushReceiver,
     tags: oneshot::Receiver<Vec<Tag>>,
+    /// What came out of `tags`.
+    known_tags: Vec<Tag>,
+    /// What is to be told of the reader once they are known.
+    untold: Option<Option<ReaderReport>>,
     processor: OutputHandle,
 }
 
@@ -100,7 +110,27 @@ impl CompletionFlushes {
         &mut self,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Flush>> {
+        if let Some(report) = self.untold.take() {
+            self.note_reader(report);
+        }
         self.flushes.poll_recv(context)
+    }
+
+    /// Tells the scheduler what the reader has in hand; `None` if that is not known any more.
+    pub fn note_reader(&mut self, report: Option<ReaderReport>) {
+        self.learn_tags();
+        if self.known_tags.is_empty() {
+            self.untold = Some(report);
+        }
+        for &tag in &self.known_tags {
+            let _ = self.processor.commands.send(OutputCommand::Reader(tag, report));
+        }
+    }
+
+    fn learn_tags(&mut self) {
+        if let Ok(tags) = self.tags.try_recv() {
+            self.known_tags = tags;
+        }
     }
 }
 
@@ -108,7 +138,9 @@ impl Drop for CompletionFlushes {
     fn drop(&mut self) {
         // Tags of completions that have ended are stale by generation and ignored.
         self.tags.close();
-        if let Ok(tags) = self.tags.try_recv() {
+        self.learn_tags();
+        let tags = std::mem::take(&mut self.known_tags);
+        if !tags.is_empty() {
             let _ = self.processor.commands.send(OutputCommand::Cancel(tags));
         }
     }
@@ -139,7 +171,13 @@ impl OutputHandle {
         // When the processor is gone the flushes end at once, without a finish: the caller
         // reports that.
         let _ = self.commands.send(OutputCommand::Start(request));
-        CompletionFlushes { flushes, tags, processor: self.clone() }
+        CompletionFlushes {
+            flushes,
+            tags,
+            known_tags: Vec::new(),
+            untold: None,
+            processor: self.clone(),
+        }
     }
 }
 
@@ -198,6 +236,9 @@ pub fn start(
                         processor.start_request(clock.now(), request);
                     }
                     Some(OutputCommand::Cancel(tags)) => processor.cancel(tags),
+                    Some(OutputCommand::Reader(tag, report)) => {
+                        processor.send(EngineCommand::Reader(tag, report));
+                    }
                     Some(OutputCommand::Embed(order)) => {
                         processor.send(EngineCommand::Embed(order));
                     }
@@ -338,6 +379,9 @@ impl OutputProcessor {
         }
         if let Some(standing) = step.standing {
             self.handle_standing(now, &standing);
+        }
+        if step.was_lost {
+            self.running.iter().for_each(|(_, running)| running.send_pause());
         }
         self.local.publish();
     }
@@ -499,6 +543,16 @@ impl RunningCompletion {
     /// The time since its last flush, now that another is passed on.
     fn gap(&mut self, now: Duration) -> Option<Duration> {
         self.flushed.replace(now).map(|last| now.saturating_sub(last))
+    }
+
+    /// Says why no token comes for now. Nobody is told who gets the answer in one piece, or whose
+    /// backlog is full: what a reader leaves unread stays bounded, however often this happens.
+    fn send_pause(&self) {
+        if self.progress.is_wanted() && !self.backlog.is_paused() {
+            let choice = self.completion.choice();
+            let deltas = vec![Delta::Pause { why: ENGINE_LOST.to_owned() }];
+            self.flushes.send(Flush { choice, deltas, ..Flush::default() });
+        }
     }
 
     /// Sends it past what is held: it is no part of the text, and comes before all of it.

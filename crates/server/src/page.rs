@@ -1,4 +1,5 @@
-//! The pages, embedded in the binary: chat, laboratory and dashboard, with all that they load.
+//! The pages, embedded in the binary: chat, laboratory and dashboard, with all that they load, and
+//! those of the program around this crate.
 
 use std::sync::Arc;
 
@@ -13,18 +14,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 use crate::app::{App, QuicAddress};
 use crate::error::NOT_MODIFIED;
 use crate::hosts::{is_loopback, requested_authority};
+use crate::page_file::PageFile;
 
-/// One file of `web/page`; build.rs makes the table. ARCHITECTURE.md says how the folder is built.
-struct PageFile {
-    path: &'static str,
-    content_type: &'static str,
-    /// Its name holds a hash of its contents.
-    is_immutable: bool,
-    etag: &'static str,
-    body: &'static [u8],
-    gzip: &'static [u8],
-}
-
+/// The files of `web/page`; build.rs makes the table. ARCHITECTURE.md says how the folder is built.
 static FILES: &[PageFile] = include!(concat!(env!("OUT_DIR"), "/page_files.rs"));
 
 /// For names that stand for other contents after an update: ask, which costs a 304 at most.
@@ -35,20 +27,20 @@ const FOREVER: &str = "public, max-age=31536000, immutable";
 const PERMISSIONS: &str = "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), \
                            serial=(), hid=(), payment=(), midi=()";
 
-/// Routes that serve the pages' files.
-pub fn routes() -> Router<Arc<App>> {
-    FILES.iter().fold(Router::new(), |router, file| {
+/// Routes that serve the pages' files, and `further` ones.
+pub fn routes(further: &[PageFile]) -> Router<Arc<App>> {
+    FILES.iter().chain(further).copied().fold(Router::new(), |router, file| {
         let serve = async move |State(app): State<Arc<App>>, request: Request<Body>| {
             let host = requested_authority(&request);
             let host = host.as_ref().map(Authority::host);
             let policy = policy(app.quic_address(), host, &app.config.page_sources);
-            respond(file, request.headers(), policy)
+            respond(&file, request.headers(), policy)
         };
         router.route(file.path, get(serve))
     })
 }
 
-fn respond(file: &'static PageFile, asked: &HeaderMap, policy: HeaderValue) -> Response {
+fn respond(file: &PageFile, asked: &HeaderMap, policy: HeaderValue) -> Response {
     let text = HeaderValue::from_static;
     let headers = [
         (header::CONTENT_TYPE, text(file.content_type)),

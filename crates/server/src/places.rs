@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::peer::network;
 
 /// Counts connections, in all and by network.
@@ -99,6 +101,27 @@ impl Drop for Place {
                 taken.by_network.remove(&network);
             }
         }
+    }
+}
+
+/// Most streams of probes at once (`probe.rs`).
+const MAX_PROBES: usize = 32;
+
+/// Places for streams of probes, apart from those of answers: whoever asks why answers do not come
+/// gets a reply while all of those are taken.
+#[derive(Debug, Clone)]
+pub struct ProbePlaces(Arc<Semaphore>);
+
+impl Default for ProbePlaces {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_PROBES)))
+    }
+}
+
+impl ProbePlaces {
+    /// A place, until it is dropped; `None` if all are taken.
+    pub fn take(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.clone().try_acquire_owned().ok()
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::ensure;
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -20,10 +21,17 @@ use crate::connections::{Connections, TcpLimits};
 use crate::dashboard::gather as dashboard;
 use crate::http::router;
 use crate::metrics::Metrics;
+use crate::models::{Keeper, ModelEntry};
+use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
 use crate::resumable::ResumableLimits;
-use crate::start::{LoadedBackend, ServiceConfig, start_engine, start_upstream};
+use crate::resumable::successor::AppSuccessor;
+use crate::start::{
+    Announcement, Description, EngineStarter, KeptModels, LoadedBackend, ServiceConfig, SharedDesk,
+    start_engine_at, start_upstreams_at,
+};
 use crate::store::{Store, StoreConfig};
+use crate::upstream::UpstreamConfig;
 
 /// How long streams that were ended at the drain limit may take to send their error event.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +51,8 @@ pub struct ServerConfig {
     pub http: HttpConfig,
     /// The service behind it.
     pub service: ServiceConfig,
+    /// Models that other servers answer for, behind those of this process.
+    pub upstreams: Vec<UpstreamConfig>,
     /// Bounds on resumable answers.
     pub kept: ResumableLimits,
     /// Where clients' stored answers are.
@@ -57,12 +67,14 @@ pub struct ServerConfig {
     pub drain_limit: Duration,
     /// Routes of the program around this crate, behind the same keys as the API.
     pub extension: Router,
+    /// Pages of the program around this crate, which need no key.
+    pub pages: Vec<PageFile>,
 }
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
 ///
-/// `load` runs on its own thread, while the server already answers; `announce` is called with
-/// the model's name and description once requests are accepted.
+/// `load` runs on its own thread, while the server already answers; `announce` is told of the
+/// model once requests are accepted.
 ///
 /// # Errors
 /// The error of `load`, of the operating system, or that the engine failed.
@@ -70,28 +82,25 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     listener: TcpListener,
     config: ServerConfig,
     load: impl FnOnce() -> anyhow::Result<B> + Send + 'static,
-    announce: impl FnOnce(&str, &str),
+    announce: impl FnOnce(&Announcement<'_>),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let metrics = Arc::new(Metrics::new());
-    let mut http = config.http.clone();
-    http.allowed_hosts = http.allowed_hosts.bound_to(listener.local_addr()?.ip());
-    let store_config = config.store.clone();
-    let store = tokio::task::spawn_blocking(move || Store::start(&store_config)).await??;
-    let app = App::new(http, config.kept, Clock::start(), metrics).with_store(store.clone());
-    let app = Arc::new(app.with_extension(config.extension.clone()));
+    let store = Store::start(&config.store).await?;
+    let request_log = config.service.request_log.clone();
+    let app = assemble(&listener, &config, &store)?;
     let mut ports = Ports::open(listener, &app, &config)?;
     let mut background = JoinSet::new();
     background.spawn(config.http.api_keys.clone().keep_current());
-    background.spawn(store.clone().keep_swept());
+    background.spawn(store.clone().keep_current());
     background.spawn(dashboard::keep_sampled(app.clone()));
+    app.models.watch(&app.metrics);
     let mut shutdown = pin!(shutdown);
     let engine = tokio::select! {
         error = ports.serve() => return Err(error),
         // Nothing runs yet that would have to drain.
         () = &mut shutdown => return Ok(()),
         loaded = tokio::task::spawn_blocking(load) => {
-            open(&app, &config, loaded??.into(), announce)?
+            open(&app, &config, loaded??.into(), announce, &mut background)?
         }
     };
     let limit = tokio::select! {
@@ -106,59 +115,141 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     };
     ports.drain(&app, limit).await;
     store.close().await;
-    let failure = app.service().ok().and_then(|service| service.failure());
-    if let (Some(engine), None) = (engine, &failure) {
-        join(engine).await;
+    let failure = app.models.failure();
+    if failure.is_none() {
+        join(engine.into_iter().chain(app.models.take_threads()).collect()).await;
     }
-    if let Some(telemetry) = app.service().ok().and_then(|service| service.telemetry()) {
+    if let Some(telemetry) = app.models.telemetry() {
         // The exporter sends the last spans before it returns.
         tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     }
+    request_log.flush().await;
     match failure {
         None => Ok(()),
         Some(why) => Err(anyhow::anyhow!("the engine has failed: {why}; start the server again")),
     }
 }
 
+/// What all routes share, before there is an engine.
+fn assemble(
+    listener: &TcpListener,
+    config: &ServerConfig,
+    store: &Store,
+) -> anyhow::Result<Arc<App>> {
+    let mut http = config.http.clone();
+    http.allowed_hosts = http.allowed_hosts.bound_to(listener.local_addr()?.ip());
+    let app = App::new(http, config.kept, Clock::start(), Arc::new(Metrics::new()));
+    let app = app.with_store(store.clone()).with_extension(config.extension.clone());
+    let app = app.with_pages(config.pages.clone());
+    let app = Arc::new(app.with_request_log(config.service.request_log.clone()));
+    app.resumable.succeed_by(Box::new(AppSuccessor::of(&app)));
+    Ok(app)
+}
+
 /// Waits until the engine fails.
 async fn engine_failure(app: &App) -> Arc<str> {
-    match app.service() {
-        Ok(service) => service.failed().await,
-        Err(_) => std::future::pending().await,
-    }
+    app.models.failed().await
 }
 
-/// Waits for the engine to end what it computes, so that its memory is freed in order.
-async fn join(engine: JoinHandle<()>) {
-    let joined = tokio::task::spawn_blocking(|| engine.join());
+/// Waits for engines to end what they compute, so that their memory is freed in order.
+async fn join(engines: Vec<JoinHandle<()>>) {
+    let join_all = || engines.into_iter().for_each(|engine| drop(engine.join()));
+    let joined = tokio::task::spawn_blocking(join_all);
     if tokio::time::timeout(ENGINE_END_LIMIT, joined).await.is_err() {
-        tracing::warn!("the engine still computes; the process ends without it");
+        tracing::warn!("an engine still computes; the process ends without it");
     }
 }
 
-/// Starts the backend and opens the API; returns the engine's thread if it runs here.
+/// The models of this process, and what they share with those that other servers answer for.
+struct LocalModels {
+    entries: Vec<ModelEntry>,
+    desk: SharedDesk,
+    description: Description,
+    context_tokens: Option<u32>,
+    /// The thread of an engine that is always there.
+    engine: Option<JoinHandle<()>>,
+}
+
+/// Starts the backend and opens the API; returns the engine's thread if one is always here. What
+/// loads models runs in the `background`.
 fn open(
     app: &App,
     config: &ServerConfig,
     backend: LoadedBackend,
-    announce: impl FnOnce(&str, &str),
+    announce: impl FnOnce(&Announcement<'_>),
+    background: &mut JoinSet<()>,
 ) -> anyhow::Result<Option<JoinHandle<()>>> {
-    let (service, description, engine) = match backend {
+    let local = open_local(app, config, backend, background)?;
+    let LocalModels { mut entries, desk, description, context_tokens, engine } = local;
+    let upstreams = &config.upstreams;
+    let services = start_upstreams_at(&desk, &config.service, upstreams, app)?;
+    entries.extend(services.into_iter().map(ModelEntry::new));
+    let names: Vec<_> = entries.iter().map(|entry| entry.name().to_owned()).collect();
+    for name in upstreams.iter().flat_map(|upstream| &upstream.fallbacks) {
+        ensure!(names.contains(name), "--upstream-fallback: there is no model '{name}'");
+    }
+    app.models.open(entries);
+    let name = names.join(", ");
+    announce(&Announcement { name: &name, description: &description, context_tokens });
+    Ok(engine)
+}
+
+/// Starts what computes in this process.
+fn open_local(
+    app: &App,
+    config: &ServerConfig,
+    backend: LoadedBackend,
+    background: &mut JoinSet<()>,
+) -> anyhow::Result<LocalModels> {
+    let (service, clock) = (&config.service, app.clock);
+    match backend {
         LoadedBackend::Engine(loaded) => {
             let description = loaded.description.clone();
+            let context_tokens = Some(loaded.model.context_tokens);
+            let workers = service.tokenize_workers;
+            let desk = SharedDesk::start(service, clock, workers, loaded.stages.clone())?;
             let metrics = app.metrics.clone();
-            let (service, engine) = start_engine(&config.service, loaded, app.clock, metrics)?;
-            (service, description, Some(engine))
+            let (service, engine) = start_engine_at(&desk, service, loaded, clock, metrics)?;
+            let (entries, engine) = (vec![ModelEntry::new(service)], Some(engine));
+            Ok(LocalModels { entries, desk, description, context_tokens, engine })
         }
-        LoadedBackend::Upstream(upstream) => {
-            let service = start_upstream(&config.service, &upstream, app)?;
-            (service, format!("upstream {}", upstream.url), None)
+        LoadedBackend::Kept(kept) => open_kept(app, service, kept, background),
+        LoadedBackend::Upstreams => {
+            let urls = config.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
+            let urls = urls.map(String::as_str).collect::<Vec<_>>().join(", ");
+            Ok(LocalModels {
+                entries: Vec::new(),
+                // Prompts are tokenized by the upstreams.
+                desk: SharedDesk::start(service, clock, 1, None)?,
+                description: format!("upstream {urls}").into(),
+                context_tokens: None,
+                engine: None,
+            })
         }
-    };
-    let name = service.model().name.clone();
-    app.open(service);
-    announce(&name, &description);
-    Ok(engine)
+    }
+}
+
+/// Starts what loads models when they are asked for.
+fn open_kept(
+    app: &App,
+    config: &ServiceConfig,
+    kept: KeptModels,
+    background: &mut JoinSet<()>,
+) -> anyhow::Result<LocalModels> {
+    let KeptModels { config: keeping, models, loader } = kept;
+    let (clock, metrics, count) = (app.clock, app.metrics.clone(), models.len());
+    let desk = SharedDesk::start(config, clock, config.tokenize_workers, None)?;
+    let keeper = Keeper::new(&keeping, models, desk.keeper_context(config, clock, metrics.clone()));
+    let (config, shared) = (config.clone(), desk.clone());
+    let starter = EngineStarter { loader, desk: shared, config, clock, metrics };
+    background.spawn(keeper.clone().run(Arc::new(starter)));
+    let entries: Vec<_> = (0..count).map(|at| ModelEntry::kept(&keeper, at)).collect();
+    if let [only] = &entries[..] {
+        // As without a keeper: the first request need not wait for it.
+        only.preload();
+    }
+    let description = "loaded when they are asked for".into();
+    Ok(LocalModels { entries, desk, description, context_tokens: None, engine: None })
 }
 
 /// The TCP port and, where there is one, the QUIC port.
@@ -199,20 +290,23 @@ impl Ports {
     async fn drain(self, app: &App, limit: Duration) {
         // New TCP connections are refused; QUIC stays open, because its answers end over it.
         drop(self.listener);
-        let Ok(service) = app.service() else { return };
-        service.drain();
+        if app.models.entries().is_empty() {
+            return;
+        }
+        app.models.drain();
         app.dashboard.close();
-        tracing::info!(in_flight = service.in_flight(), "draining");
+        tracing::info!(in_flight = app.models.in_flight(), "draining");
         let mut ended = pin!(async {
             tokio::join!(self.http.shutdown(), app.resumable.settled());
         });
         if tokio::time::timeout(limit, &mut ended).await.is_err() {
-            tracing::warn!(in_flight = service.in_flight(), "the drain limit is over");
-            service.stop();
+            tracing::warn!(in_flight = app.models.in_flight(), "the drain limit is over");
+            app.models.stop();
             let _ = tokio::time::timeout(ERROR_EVENT_TIMEOUT, ended).await;
         }
-        service.stop();
+        app.models.stop();
         app.resumable.shut_down().await;
+        app.resumable.flush_shared().await;
         if let Some(port) = &self.quic {
             port.close().await;
         }

@@ -1,7 +1,9 @@
 //! From a valid request to one under way: admit, tokenize, hand to the engine.
 
+mod begin;
 mod embedding;
 
+pub use begin::admitted_request;
 pub use embedding::Embedded;
 
 use std::sync::Arc;
@@ -13,15 +15,14 @@ use http::HeaderValue;
 use http::request::Parts;
 use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking, limit_thinking};
 use loquent_engine::template::{SpokenTags, TemplateError};
-use loquent_infer::admission::{BudgetLevel, Refusal};
+use loquent_infer::admission::Refusal;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::RunnerAbilities;
 use loquent_infer::sampling::{Sampling, SharedGrammar};
 use loquent_infer::token::TokenId;
-use loquent_infer::vocab::Encode;
+use loquent_infer::vocab::{Encode, Vocab};
 use loquent_proto::coalesce::StreamInterval;
-use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
@@ -45,13 +46,12 @@ use crate::model::ServedModel;
 use crate::otel::Telemetry;
 use crate::output::{NewCompletion, OutputHandle, ProgressWish, SHUTDOWN};
 use crate::prompt_threads::PromptThreads;
+use crate::request_log::{RequestId, RequestLog};
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
 
 /// `Retry-After` while the server shuts down, in seconds.
 const DRAIN_RETRY_S: u64 = 5;
-/// `Retry-After` while stages of a split model are not connected, in seconds.
-const OUTAGE_RETRY_S: u64 = 2;
 
 /// How requests are served.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ pub struct ServiceContext {
     /// Bounds the requests.
     pub gate: AdmissionGate,
     /// Tokenize prompts and compile grammars.
-    pub prompt_threads: PromptThreads,
+    pub prompt_threads: Arc<PromptThreads>,
     /// How requests are served.
     pub config: ServingConfig,
     /// Gives the time of every event in this server.
@@ -114,6 +114,8 @@ pub struct ServiceContext {
     pub metrics: Arc<Metrics>,
     /// Sends the spans of requests to a collector.
     pub telemetry: Option<Arc<Telemetry>>,
+    /// Where requests are logged when they end.
+    pub request_log: RequestLog,
 }
 
 /// A loaded model in service.
@@ -122,7 +124,7 @@ pub struct Service {
     backend: Backend,
     gate: AdmissionGate,
     /// So few that a burst of prompts leaves the engine its cores.
-    prompt_threads: PromptThreads,
+    prompt_threads: Arc<PromptThreads>,
     /// One place: the prompts of completions wait behind one of `/tokenize` at most.
     tokenize_place: Arc<Semaphore>,
     cache_domains: CacheDomains,
@@ -130,6 +132,7 @@ pub struct Service {
     clock: Clock,
     metrics: Arc<Metrics>,
     telemetry: Option<Arc<Telemetry>>,
+    request_log: RequestLog,
     /// Set once the server shuts down.
     draining: AtomicBool,
 }
@@ -142,6 +145,8 @@ pub struct StartedAnswer {
     pub echo: Vec<String>,
     /// Names of the request's parameters without effect, separated by commas.
     pub ignored: String,
+    /// The vocabulary of its tokens.
+    pub vocab: Arc<dyn Vocab>,
 }
 
 /// How a request is answered.
@@ -161,6 +166,8 @@ pub struct Caller {
     pub authorization: Option<HeaderValue>,
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
+    /// The request's id in the log.
+    pub request_id: Option<RequestId>,
 }
 
 impl Caller {
@@ -170,6 +177,7 @@ impl Caller {
             identity: head.extensions.get().cloned().unwrap_or_default(),
             authorization: authorization(&head.headers),
             trace_parent: TraceParent::from_headers(&head.headers),
+            request_id: head.extensions.get().cloned(),
         }
     }
 }
@@ -177,18 +185,18 @@ impl Caller {
 impl Service {
     /// A service that answers with `backend`.
     pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
-        let ServiceContext { gate, prompt_threads, config, clock, metrics, telemetry } = context;
         Self {
             model,
             backend,
-            gate,
-            prompt_threads,
+            gate: context.gate,
+            prompt_threads: context.prompt_threads,
             tokenize_place: Arc::new(Semaphore::new(1)),
-            cache_domains: CacheDomains::new(config.share_prefix_cache),
-            config,
-            clock,
-            metrics,
-            telemetry,
+            cache_domains: CacheDomains::new(context.config.share_prefix_cache),
+            config: context.config,
+            clock: context.clock,
+            metrics: context.metrics,
+            telemetry: context.telemetry,
+            request_log: context.request_log,
             draining: AtomicBool::new(false),
         }
     }
@@ -218,6 +226,19 @@ impl Service {
         self.gate.in_flight()
     }
 
+    /// Admits its requests.
+    pub fn gate(&self) -> &AdmissionGate {
+        &self.gate
+    }
+
+    /// Knows whether its engine is alive; `None` with an upstream server.
+    pub fn engine_watch(&self) -> Option<EngineWatch> {
+        match &self.backend {
+            Backend::Engine { watch, .. } => Some(watch.clone()),
+            Backend::Upstream(_) => None,
+        }
+    }
+
     /// Refuses new requests from here on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -226,20 +247,33 @@ impl Service {
     /// Whether new requests are accepted.
     ///
     /// # Errors
-    /// 503 while the server drains, after the engine has failed, or while the stages of a split
-    /// model are not connected.
+    /// 503 while the server drains, after the engine has failed, or while the engine's process or
+    /// the stages of a split model are gone.
     pub fn ready(&self) -> Result<(), ApiError> {
         self.alive()?;
         self.check_draining()?;
+        self.outage().map_or(Ok(()), |why| Err(ApiError::engine_away(&why)))
+    }
+
+    /// Why nothing can be computed for now; `None` while the engine is there, or has failed for
+    /// good.
+    pub fn outage(&self) -> Option<String> {
         match &self.backend {
-            Backend::Engine { stages: Some(stages), .. } => match stages.outage() {
-                None => Ok(()),
-                Some(why) => {
-                    let message = format!("The engine is not available: {why}.");
-                    Err(ApiError::unavailable(message, OUTAGE_RETRY_S))
-                }
-            },
-            Backend::Engine { .. } | Backend::Upstream(_) => Ok(()),
+            Backend::Engine { stages, watch, .. } => {
+                let stages = stages.as_ref().and_then(|stages| stages.outage());
+                stages.or_else(|| watch.outage().map(|outage| outage.why.to_string()))
+            }
+            Backend::Upstream(_) => None,
+        }
+    }
+
+    /// Whether requests may wait for an engine that is gone. They wait like the answers under way,
+    /// and as long: its process is back within seconds, and stages have somebody to start them.
+    fn check_outage(&self) -> Result<(), ApiError> {
+        let Backend::Engine { watch, .. } = &self.backend else { return Ok(()) };
+        match watch.outage() {
+            Some(outage) if outage.is_given_up => Err(ApiError::engine_away(&outage.why)),
+            _ => Ok(()),
         }
     }
 
@@ -280,8 +314,15 @@ impl Service {
     /// # Errors
     /// 429 over the bounds, 503 while no requests are accepted.
     pub fn check_room(&self) -> Result<(), ApiError> {
-        self.ready()?;
+        self.check_open()?;
         self.gate.check_room().map_err(refused)
+    }
+
+    /// Whether requests are accepted, though they may have to wait for the engine.
+    fn check_open(&self) -> Result<(), ApiError> {
+        self.alive()?;
+        self.check_draining()?;
+        self.check_outage()
     }
 
     fn check_draining(&self) -> Result<(), ApiError> {
@@ -301,30 +342,18 @@ impl Service {
         fields: Fields,
         caller: Caller,
     ) -> Result<Request, ApiError> {
-        let Caller { identity, authorization, trace_parent } = caller;
-        let mut request = match &self.backend {
-            Backend::Engine { .. } => self.read_request(endpoint, fields)?,
-            Backend::Upstream(_) => upstream::read_request(endpoint, fields, authorization)?,
-        };
-        if let Some(stream) = request.stream.as_mut().filter(|_| self.config.force_usage) {
-            stream.include_usage = true;
-        }
-        if !identity.may_set_priority() {
-            request.ignore_priority(identity.key.is_some());
-        }
-        Ok(Request { trace_parent, identity, ..request })
-    }
-
-    /// Reads a request for the engine, and names what has no effect on its model.
-    fn read_request(&self, endpoint: Endpoint, fields: Fields) -> Result<Request, ApiError> {
-        let mut request = Request::read(endpoint, fields)?;
-        for prompt in &mut request.prompts {
-            if let Prompt::Chat(chat) = prompt {
-                let ignored = self.model.give_reasoning(chat);
-                request.ignored.extend(ignored.into_iter().map(str::to_owned));
+        match &self.backend {
+            Backend::Engine { .. } => {
+                let mut request = read_for_engine(endpoint, fields, caller, &self.config)?;
+                self.adopt(&mut request);
+                Ok(request)
+            }
+            Backend::Upstream(_) => {
+                let key = caller.authorization.clone();
+                let request = upstream::read_request(endpoint, fields, key)?;
+                Ok(of_caller(request, caller, &self.config))
             }
         }
-        Ok(request)
     }
 
     /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`. What has to be
@@ -339,18 +368,13 @@ impl Service {
         head: &Parts,
         bodies: &RequestBodies,
     ) -> Result<Answer, ApiError> {
-        if let (Backend::Upstream(upstream), Some(forward), None) =
-            (&self.backend, &request.forward, request.stream)
-        {
+        if let (Backend::Upstream(upstream), None) = (&self.backend, request.stream) {
             // Without a stream there is nothing to deliver: the upstream's response passes
             // through byte by byte, and only admission counts it.
             let target = upstream.admit(&head.method, &head.uri)?;
             let permits = self.admit_request(&request)?;
-            let mut body = forward.body.clone();
-            upstream.fill_model(&mut body, forward.authorization.as_ref()).await;
-            let body = Value::from(body).to_string();
-            let passed = upstream.pass_on(target, &head.headers, body.into(), permits);
-            let response = passed.await?;
+            let answered = upstream.answer_whole(target, &head.headers, &request, permits);
+            let response = answered.await?;
             let splits = self.config.split_reasoning && request.endpoint == Endpoint::Chat;
             return Ok(Answer::PassedOn(match splits {
                 true => upstream::whole::split_reasoning(response, bodies).await?,
@@ -371,7 +395,7 @@ impl Service {
         request: Request,
         arrived: Duration,
     ) -> Result<StartedAnswer, ApiError> {
-        self.ready()?;
+        self.check_open()?;
         let ignored = request.ignored_names();
         let (active, echo) = match &self.backend {
             Backend::Engine { output, abilities, .. } => {
@@ -382,7 +406,7 @@ impl Service {
                 (self.relay(upstream, request, arrived).await?, Vec::new())
             }
         };
-        Ok(StartedAnswer { active, echo, ignored })
+        Ok(StartedAnswer { active, echo, ignored, vocab: self.model.vocab.clone() })
     }
 
     /// The stages of a split model; `None` if all layers are in this process or elsewhere.
@@ -437,46 +461,13 @@ impl Service {
         self.gate.enter(identity, completions, prompt_tokens).map_err(refused)
     }
 
-    /// What is left of the budgets of `identity`, for requests and for tokens.
-    pub fn budget_levels(&self, identity: &Identity) -> [Option<BudgetLevel>; 2] {
-        self.gate.levels(identity)
-    }
-
-    /// Has the engine answer.
-    async fn generate(
-        self: &Arc<Self>,
-        output: &OutputHandle,
-        request: Request,
-        arrived: Duration,
-    ) -> Result<(ActiveRequest, Vec<String>), ApiError> {
-        self.check_model(request.model.as_deref())?;
-        // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
-        let permits = self.admit_request(&request)?;
-        let accepted = self.clock.now();
-        let (mut prepared, permits) = self.prepare(request, permits).await?;
-        let echo = std::mem::take(&mut prepared.echo);
-        // Compiling a grammar counts as tokenizing: both delay the first token on the same workers.
-        let tokenized = self.clock.now();
-        let request = &prepared.request;
-        let lens = prepared.prompts.iter().map(Vec::len);
-        let lens = lens.flat_map(|len| std::iter::repeat_n(len, request.n as usize)).collect();
-        let admitted = AdmittedRequest {
-            head: self.head(request.endpoint),
-            stream: request.stream.unwrap_or_default(),
-            prompt_tokens: lens,
-            n: request.n as usize,
-            arrived,
-            accepted,
-            tokenized,
-            trace_parent: request.trace_parent.clone(),
-        };
-        let flushes = output.start(self.completions(&prepared, permits)?);
-        Ok((ActiveRequest::new(admitted, FlushSource::Engine(flushes), self.observers()), echo))
-    }
-
     fn observers(&self) -> Observers {
-        let (metrics, telemetry) = (self.metrics.clone(), self.telemetry.clone());
-        Observers { metrics, clock: self.clock, telemetry }
+        Observers {
+            metrics: self.metrics.clone(),
+            clock: self.clock,
+            telemetry: self.telemetry.clone(),
+            request_log: self.request_log.clone(),
+        }
     }
 
     /// Has an upstream server answer.
@@ -489,8 +480,8 @@ impl Service {
         let permits = self.admit_request(&request)?;
         let accepted = self.clock.now();
         let interval = request.interval.unwrap_or(self.config.interval);
-        let UpstreamAnswer { flushes, envelope } =
-            upstream.stream(&request, interval, permits).await?;
+        let UpstreamAnswer { flushes, envelope, span } =
+            upstream.stream(&request, interval, permits, arrived).await?;
         let own = self.head(request.endpoint);
         let admitted = AdmittedRequest {
             head: AnswerHead {
@@ -508,6 +499,9 @@ impl Service {
             accepted,
             tokenized: accepted,
             trace_parent: request.trace_parent,
+            span,
+            id: request.id,
+            key: request.identity.key,
         };
         Ok(ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers()))
     }
@@ -549,24 +543,10 @@ impl Service {
         }
     }
 
-    /// Whether the engine can answer `request`.
-    fn check_able(&self, abilities: RunnerAbilities, request: &Request) -> Result<(), ApiError> {
-        if abilities.generates {
-            if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
-                let why = "'logprobs' with 'echo': a split model gives none for prompts.";
-                return Err(ApiError::invalid_param("logprobs", why));
-            }
-            return Ok(());
-        }
-        let name = &self.model.name;
-        let why = format!("The model '{name}' makes embeddings only: ask /v1/embeddings.");
-        Err(ApiError::invalid_param("model", why))
-    }
-
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
             Some(asked) if self.config.strict_model && asked != self.model.name => {
-                Err(ApiError::model_not_found(asked, &self.model.name))
+                Err(ApiError::model_not_found(asked, [self.model.name.as_str()]))
             }
             _ => Ok(()),
         }
@@ -866,18 +846,48 @@ impl Service {
     }
 
     fn head(&self, endpoint: Endpoint) -> AnswerHead {
-        let prefix = match endpoint {
-            Endpoint::Chat => "chatcmpl",
-            Endpoint::Text => "cmpl",
-        };
-        AnswerHead {
-            endpoint,
-            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
-            model: self.model.name.clone(),
-            created_s: unix_time_s(),
-            fingerprint: None,
-        }
+        answer_head(endpoint, self.model.name.clone())
     }
+}
+
+/// The head of a new answer of `model`.
+pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
+    let prefix = match endpoint {
+        Endpoint::Chat => "chatcmpl",
+        Endpoint::Text => "cmpl",
+    };
+    AnswerHead {
+        endpoint,
+        id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+        model,
+        created_s: unix_time_s(),
+        fingerprint: None,
+    }
+}
+
+/// Parses a request's JSON for an engine, whose model may still have to be loaded.
+///
+/// # Errors
+/// 400 with the name of the first parameter that is wrong.
+pub fn read_for_engine(
+    endpoint: Endpoint,
+    fields: Fields,
+    caller: Caller,
+    config: &ServingConfig,
+) -> Result<Request, ApiError> {
+    Ok(of_caller(Request::read(endpoint, fields)?, caller, config))
+}
+
+/// `request` as `caller` may send it.
+fn of_caller(mut request: Request, caller: Caller, config: &ServingConfig) -> Request {
+    let Caller { identity, trace_parent, request_id: id, .. } = caller;
+    if let Some(stream) = request.stream.as_mut().filter(|_| config.force_usage) {
+        stream.include_usage = true;
+    }
+    if !identity.may_set_priority() {
+        request.ignore_priority(identity.key.is_some());
+    }
+    Request { trace_parent, id, identity, ..request }
 }
 
 /// What is told of completion `index` before its first token: the first one speaks for all.
@@ -889,7 +899,8 @@ fn progress_wish(request: &Request, index: usize) -> ProgressWish {
     }
 }
 
-fn refused(refusal: Refusal) -> ApiError {
+/// The error for a request that admission refuses.
+pub fn refused(refusal: Refusal) -> ApiError {
     let Some(retry_after_s) = refusal.retry_after_s() else {
         return ApiError::invalid_param("n", format!("Ask for fewer completions: {refusal}."));
     };

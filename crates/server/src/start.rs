@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::ensure;
 use loquent_infer::admission::Bounds;
 use loquent_infer::remote::RemoteStages;
-use loquent_infer::runner::Runner;
+use loquent_infer::runner::{Interrupt, Runner};
 use loquent_infer::scheduler::Limits;
 
+use crate::active_request::Observers;
 use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::app::App;
 use crate::clock::Clock;
@@ -16,9 +18,11 @@ use crate::engine_thread::{self, EngineContext};
 use crate::engine_watch::EngineWatch;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
+use crate::models::{EngineSource, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
 use crate::otel::Telemetry;
 use crate::output::{self, OutputHandle, StreamBounds};
 use crate::prompt_threads::PromptThreads;
+use crate::request_log::RequestLog;
 use crate::service::{Backend, Service, ServiceContext, ServingConfig};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
 
@@ -36,10 +40,14 @@ pub struct ServiceConfig {
     /// How long a step of the engine may take before the engine counts as hung. A prompt has
     /// more time, in proportion to its tokens.
     pub engine_timeout: Duration,
+    /// How long answers wait for an engine that was lost before they fail.
+    pub engine_outage: Duration,
     /// Prompts tokenized at once.
     pub tokenize_workers: usize,
     /// Base URL of the OpenTelemetry collector that gets a trace of each request.
     pub otlp_endpoint: Option<String>,
+    /// Where requests are logged when they end.
+    pub request_log: RequestLog,
 }
 
 /// A loaded model and the engine that runs it.
@@ -49,22 +57,170 @@ pub struct LoadedEngine {
     /// The model's name, vocabulary and limits.
     pub model: ServedModel,
     /// The model and its engine in words, for people.
-    pub description: String,
+    pub description: Description,
     /// The stages of a split model; `None` if all layers are in this process.
     pub stages: Option<Arc<dyn RemoteStages>>,
+}
+
+/// A model and its engine in words, for people.
+#[derive(Debug, Clone, Default)]
+pub struct Description {
+    /// Both in a few words.
+    pub summary: String,
+    /// What else is worth a line: its heading, and what it says.
+    pub details: Vec<(String, String)>,
+}
+
+impl<T: Into<String>> From<T> for Description {
+    fn from(summary: T) -> Self {
+        Self { summary: summary.into(), details: Vec::new() }
+    }
+}
+
+/// What has begun to be served.
+#[derive(Debug)]
+pub struct Announcement<'a> {
+    /// The model's name in the API.
+    pub name: &'a str,
+    /// The model and its engine.
+    pub description: &'a Description,
+    /// Maximum tokens of a prompt and its answer; `None` where an upstream server knows them.
+    pub context_tokens: Option<u32>,
 }
 
 /// What will compute the answers.
 pub enum LoadedBackend {
     /// An engine of this process.
     Engine(LoadedEngine),
-    /// Another server, to which nothing has been sent yet.
-    Upstream(UpstreamConfig),
+    /// Nothing in this process: the upstreams of the server's configuration answer.
+    Upstreams,
+    /// Models that are loaded when they are asked for.
+    Kept(KeptModels),
+}
+
+/// Models that are loaded when they are asked for.
+pub struct KeptModels {
+    /// How they are kept.
+    pub config: KeeperConfig,
+    /// The models; the first one answers requests that name none.
+    pub models: Vec<KeptModel>,
+    /// Loads them.
+    pub loader: Box<dyn ModelLoader>,
+}
+
+/// Loads models from wherever they are.
+pub trait ModelLoader: Send + Sync {
+    /// Loads the model in place `index` of those that were named; `progress` is told the share
+    /// that is loaded, 0 to 1.
+    ///
+    /// # Errors
+    /// If it is missing, broken or too large; the message says what to do.
+    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine>;
+
+    /// Memory that is left on the machine, if that is known.
+    fn free_bytes(&self) -> Option<u64>;
+}
+
+/// Loads models, and starts their engines.
+pub struct EngineStarter {
+    /// Loads the models.
+    pub loader: Box<dyn ModelLoader>,
+    /// What they share.
+    pub desk: SharedDesk,
+    /// How they are served.
+    pub config: ServiceConfig,
+    /// Gives the time of every event in this server.
+    pub clock: Clock,
+    /// Counts what `/metrics` shows.
+    pub metrics: Arc<Metrics>,
+}
+
+impl EngineSource for EngineStarter {
+    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine> {
+        let loaded = self.loader.load(index, progress)?;
+        let metrics = self.metrics.clone();
+        let (service, thread) =
+            start_engine_at(&self.desk, &self.config, loaded, self.clock, metrics)?;
+        Ok(KeptEngine { service, thread })
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.loader.free_bytes()
+    }
 }
 
 impl From<LoadedEngine> for LoadedBackend {
     fn from(loaded: LoadedEngine) -> Self {
         Self::Engine(loaded)
+    }
+}
+
+/// What all models of a server share.
+#[derive(Clone)]
+pub struct SharedDesk {
+    gate: AdmissionGate,
+    prompt_threads: Arc<PromptThreads>,
+    telemetry: Option<Arc<Telemetry>>,
+}
+
+impl SharedDesk {
+    /// What a keeper of models gets.
+    pub fn keeper_context(
+        &self,
+        config: &ServiceConfig,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> KeeperContext {
+        KeeperContext {
+            gate: self.gate.clone(),
+            observers: Observers {
+                metrics,
+                clock,
+                telemetry: self.telemetry.clone(),
+                request_log: config.request_log.clone(),
+            },
+            serving: config.serving.clone(),
+            max_waiting: config.bounds.max_inflight_requests,
+        }
+    }
+
+    /// Starts what models share, with `workers` threads for their prompts. Traces name `stages`.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread, or the collector's URL is invalid.
+    pub fn start(
+        config: &ServiceConfig,
+        clock: Clock,
+        workers: usize,
+        stages: Option<Arc<dyn RemoteStages>>,
+    ) -> anyhow::Result<Self> {
+        let endpoint = config.otlp_endpoint.as_deref();
+        Ok(Self {
+            gate: AdmissionGate::new(config.bounds, clock, PendingPrompts::default()),
+            prompt_threads: Arc::new(PromptThreads::start(workers)?),
+            telemetry: endpoint
+                .map(|url| Telemetry::start("loquent", url, clock, stages))
+                .transpose()?,
+        })
+    }
+
+    /// What a service gets whose engine waits for the prompts in `pending`.
+    fn context(
+        &self,
+        config: &ServiceConfig,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        pending: PendingPrompts,
+    ) -> ServiceContext {
+        ServiceContext {
+            gate: self.gate.counting_in(pending),
+            prompt_threads: self.prompt_threads.clone(),
+            telemetry: self.telemetry.clone(),
+            config: config.serving.clone(),
+            clock,
+            metrics,
+            request_log: config.request_log.clone(),
+        }
     }
 }
 
@@ -79,11 +235,27 @@ pub fn start_engine(
     clock: Clock,
     metrics: Arc<Metrics>,
 ) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
+    let desk = SharedDesk::start(config, clock, config.tokenize_workers, loaded.stages.clone())?;
+    start_engine_at(&desk, config, loaded, clock, metrics)
+}
+
+/// [`start_engine`] for one of several models, which share `desk`.
+///
+/// # Errors
+/// When the operating system refuses the thread.
+pub fn start_engine_at(
+    desk: &SharedDesk,
+    config: &ServiceConfig,
+    loaded: LoadedEngine,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+) -> anyhow::Result<(Arc<Service>, JoinHandle<()>)> {
     let LoadedEngine { mut runner, model, stages, .. } = loaded;
     let abilities = runner.abilities();
     if let Some(stages) = &stages {
         metrics.watch_stages(stages.clone());
     }
+    let interrupt = runner.interrupt();
     let (pending, watch) = (PendingPrompts::default(), EngineWatch::default());
     let engine = engine_thread::start(
         runner,
@@ -94,26 +266,26 @@ pub fn start_engine(
             metrics: metrics.clone(),
             pending: pending.clone(),
             watch: watch.clone(),
+            outage_limit: config.engine_outage,
         },
     )?;
     let output =
         output::start(engine.steps, engine.commands, config.streams, clock, metrics.clone());
-    tokio::spawn(guard(watch.clone(), config.engine_timeout, output.clone()));
-    let context = ServiceContext {
-        gate: AdmissionGate::new(config.bounds, clock, pending),
-        telemetry: telemetry(config, clock, stages.clone())?,
-        prompt_threads: PromptThreads::start(config.tokenize_workers)?,
-        config: config.serving.clone(),
-        clock,
-        metrics,
-    };
+    let guarded = guard(watch.clone(), config.engine_timeout, interrupt, output.clone());
+    tokio::spawn(guarded);
+    let context = desk.context(config, clock, metrics, pending);
     let backend = Backend::Engine { output, stages, watch, abilities };
     Ok((Arc::new(Service::new(model, backend, context)), engine.thread))
 }
 
 /// Ends all answers with an error if the engine fails.
-async fn guard(watch: EngineWatch, timeout: Duration, output: OutputHandle) {
-    if let Some(why) = watch.guard(timeout).await {
+async fn guard(
+    watch: EngineWatch,
+    timeout: Duration,
+    interrupt: Option<Interrupt>,
+    output: OutputHandle,
+) {
+    if let Some(why) = watch.guard(timeout, interrupt).await {
         tracing::error!("the engine has failed: {why}");
         output.stop(output::ENGINE_FAILED);
     }
@@ -128,6 +300,48 @@ pub fn start_upstream(
     upstream: &UpstreamConfig,
     app: &App,
 ) -> anyhow::Result<Arc<Service>> {
+    // Prompts are tokenized by the upstream.
+    let desk = SharedDesk::start(config, app.clock, 1, None)?;
+    let mut services = start_upstreams_at(&desk, config, std::slice::from_ref(upstream), app)?;
+    Ok(services.remove(0))
+}
+
+/// [`start_upstream`] for several, which share `desk` with the other models of `app` and fall back
+/// on each other as they are told.
+///
+/// # Errors
+/// When an upstream's URL or its key is invalid, or there is no model to fall back on.
+pub fn start_upstreams_at(
+    desk: &SharedDesk,
+    config: &ServiceConfig,
+    upstreams: &[UpstreamConfig],
+    app: &App,
+) -> anyhow::Result<Vec<Arc<Service>>> {
+    let start = |upstream| start_upstream_at(desk, config, upstream, app);
+    let services = upstreams.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    let all: Vec<_> = services.iter().filter_map(|service| service.upstream()).collect();
+    for (upstream, options) in all.iter().zip(upstreams) {
+        let named = |name: &String| all.iter().find(|one| one.name() == Some(name));
+        let remote = options.fallbacks.iter().map_while(named).map(|one| Arc::clone(one));
+        let remote: Vec<_> = remote.collect();
+        let local = &options.fallbacks[remote.len()..];
+        ensure!(
+            local.len() <= 1,
+            "--upstream-fallback: '{}' is no upstream, and only the last may be another model",
+            local[0]
+        );
+        upstream.fall_back_on(&remote, local.first().cloned());
+        upstream.watch();
+    }
+    Ok(services)
+}
+
+fn start_upstream_at(
+    desk: &SharedDesk,
+    config: &ServiceConfig,
+    upstream: &UpstreamConfig,
+    app: &App,
+) -> anyhow::Result<Arc<Service>> {
     let (clock, metrics) = (app.clock, app.metrics.clone());
     let upstream = Upstream::new(
         upstream,
@@ -138,26 +352,10 @@ pub fn start_upstream(
             first_byte_timeout: app.config.heartbeat,
             clock,
             metrics: metrics.clone(),
+            telemetry: desk.telemetry.clone(),
         },
     )?;
-    let model = ServedModel::of_upstream(upstream.authority().to_owned())?;
-    let context = ServiceContext {
-        gate: AdmissionGate::new(config.bounds, clock, PendingPrompts::default()),
-        telemetry: telemetry(config, clock, None)?,
-        // Prompts are tokenized by the upstream.
-        prompt_threads: PromptThreads::start(1)?,
-        config: config.serving.clone(),
-        clock,
-        metrics,
-    };
+    let model = ServedModel::of_upstream(upstream.label().to_owned())?;
+    let context = desk.context(config, clock, metrics, PendingPrompts::default());
     Ok(Arc::new(Service::new(model, Backend::Upstream(Arc::new(upstream)), context)))
-}
-
-fn telemetry(
-    config: &ServiceConfig,
-    clock: Clock,
-    stages: Option<Arc<dyn RemoteStages>>,
-) -> anyhow::Result<Option<Arc<Telemetry>>> {
-    let endpoint = config.otlp_endpoint.as_deref();
-    endpoint.map(|url| Telemetry::start(url, clock, stages)).transpose()
 }

@@ -41,10 +41,15 @@ pub async fn tokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let service = app.service()?;
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
-    let request = body.parse(|mut fields| TokenizeRequest::read(&mut fields)).await?;
+    let models = app.models.clone();
+    let read = move |mut fields: Fields| {
+        let entry = models.find_for(&mut fields)?.clone();
+        TokenizeRequest::read(&mut fields).map(|request| (entry, request))
+    };
+    let (entry, request) = body.parse(read).await?;
+    let service = entry.use_when_loaded().await?;
     let answer = service.for_tokenize(move |service| {
         let TokenizeRequest { prompt, special, charge: _charge } = request;
         Ok(tokens_json(&service.encode(prompt, special)?, service.model().context_tokens))
@@ -60,11 +65,15 @@ pub async fn detokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let service = app.service()?;
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
-    let size = service.model().vocab.size() as u64;
-    let tokens = body.parse(move |mut fields| read_tokens(&mut fields, size)).await?;
+    let models = app.models.clone();
+    let read = move |mut fields: Fields| {
+        let entry = models.find_for(&mut fields)?.clone();
+        read_tokens(&mut fields).map(|tokens| (entry, tokens))
+    };
+    let (entry, tokens) = body.parse(read).await?;
+    let service = entry.use_when_loaded().await?;
     let answer = service.for_tokenize(move |service| {
         let text = serde_json::to_string(&decode(service, &tokens)?);
         let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
@@ -79,7 +88,8 @@ pub async fn detokenize(
 /// # Errors
 /// 503 while the model loads.
 pub async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    let model = app.service()?.model();
+    let service = app.models.first()?.use_when_loaded().await?;
+    let model = service.model();
     let token = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     Ok(json_response(&json!({
         "bos_token": token(&model.chat.bos),
@@ -120,18 +130,23 @@ fn tokens_json(tokens: &[TokenId], context_tokens: u32) -> String {
     json
 }
 
-fn read_tokens(fields: &mut Fields, size: u64) -> Result<Vec<TokenId>, ApiError> {
+fn read_tokens(fields: &mut Fields) -> Result<Vec<TokenId>, ApiError> {
     let ids = fields.array("tokens")?.ok_or_else(|| fields.error("tokens", "is required."))?;
-    let id = |value: &Value| value.as_u64().filter(|&id| id < size).map(|id| id as TokenId);
-    let wrong = |value: &Value| {
-        let value = value.to_string();
-        let message = format!("holds {}, which is not a token id of this model.", quoted(&value));
-        fields.error("tokens", message)
-    };
+    let id = |value: &Value| value.as_u64().and_then(|id| TokenId::try_from(id).ok());
+    let wrong = |value: &Value| not_a_token(&value.to_string());
     ids.iter().map(|value| id(value).ok_or_else(|| wrong(value))).collect()
 }
 
+fn not_a_token(id: &str) -> ApiError {
+    let message = format!("'tokens' holds {}, which is not a token id of this model.", quoted(id));
+    ApiError::invalid_param("tokens", message)
+}
+
 fn decode(service: &Service, tokens: &[TokenId]) -> Result<String, ApiError> {
+    let size = service.model().vocab.size();
+    if let Some(unknown) = tokens.iter().find(|&&id| id as usize >= size) {
+        return Err(not_a_token(&unknown.to_string()));
+    }
     let (mut detok, mut text) = (Detokenizer::default(), String::new());
     for &token in tokens {
         detok.push(service.model().vocab.piece(token), &mut text);

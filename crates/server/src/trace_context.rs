@@ -1,18 +1,134 @@
-//! The caller's place in a distributed trace, as the W3C Trace Context headers give it.
+//! A place in a distributed trace, as the W3C Trace Context headers give it and pass it on.
 
-use std::collections::HashMap;
+use http::header::HeaderMap;
+use http::{HeaderName, HeaderValue};
+use opentelemetry::Context;
+use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
+use opentelemetry::trace::{SpanContext, TraceContextExt};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// The caller's place in a trace: W3C `traceparent` and `tracestate`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TraceParent(pub(crate) HashMap<String, String>);
+/// The header with the ids of the trace and of the caller's span.
+const PARENT_HEADER: &str = "traceparent";
+const PARENT_NAME: HeaderName = HeaderName::from_static(PARENT_HEADER);
+/// The header with what tracing systems on the way have noted for themselves.
+const STATE_HEADER: &str = "tracestate";
+/// Longest `tracestate` that is kept: what every system must pass on (Trace Context §3.3.1.5).
+const MAX_STATE_BYTES: usize = 512;
+
+/// A span that others, in this process or elsewhere, may be children of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceParent(SpanContext);
 
 impl TraceParent {
-    /// Reads the two headers; `None` without a `traceparent`.
-    pub fn from_headers(headers: &http::HeaderMap) -> Option<Self> {
-        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::to_owned);
-        let names = ["traceparent", "tracestate"];
-        let found = names.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?)));
-        let map: HashMap<_, _> = found.collect();
-        map.contains_key("traceparent").then_some(Self(map))
+    /// Reads the two headers; `None` without a valid `traceparent`.
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let found = TraceContextPropagator::new().extract(&FromHeaders(headers));
+        Self::of(&found)
+    }
+
+    /// Reads the value of a `traceparent`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let value = HeaderValue::from_str(text).ok()?;
+        Self::from_headers(&HeaderMap::from_iter([(PARENT_NAME, value)]))
+    }
+
+    /// As the value of a `traceparent`. What systems on the way have noted is left out.
+    pub fn to_text(&self) -> String {
+        let Self(span) = self;
+        let flags = u8::from(span.is_sampled());
+        format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id())
+    }
+
+    /// The span of `context`, if it has one.
+    pub(crate) fn of(context: &Context) -> Option<Self> {
+        let span = context.span().span_context().clone();
+        span.is_valid().then_some(Self(span))
+    }
+
+    /// A context whose spans become its children.
+    pub(crate) fn context(&self) -> Context {
+        Context::new().with_remote_span_context(self.0.clone())
+    }
+
+    /// Puts it into the headers of a request, in place of any other.
+    pub fn put(&self, headers: &mut HeaderMap) {
+        remove_trace(headers);
+        TraceContextPropagator::new().inject_context(&self.context(), &mut IntoHeaders(headers));
+    }
+}
+
+/// Takes any place in a trace out of a request's headers.
+pub fn remove_trace(headers: &mut HeaderMap) {
+    headers.remove(PARENT_HEADER);
+    headers.remove(STATE_HEADER);
+}
+
+struct FromHeaders<'a>(&'a HeaderMap);
+
+impl Extractor for FromHeaders<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(name)?.to_str().ok()?;
+        (name != STATE_HEADER || value.len() <= MAX_STATE_BYTES).then_some(value)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![PARENT_HEADER, STATE_HEADER]
+    }
+}
+
+struct IntoHeaders<'a>(&'a mut HeaderMap);
+
+impl Injector for IntoHeaders<'_> {
+    fn set(&mut self, name: &str, value: String) {
+        let name = match name {
+            PARENT_HEADER => PARENT_HEADER,
+            STATE_HEADER if !value.is_empty() => STATE_HEADER,
+            _ => return,
+        };
+        // Both are made of what headers may have; what is not is no loss.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            self.0.insert(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_place_is_passed_on_as_it_came() {
+        let came = headers(&[(PARENT_HEADER, PARENT), (STATE_HEADER, "a=b,c=d")]);
+        let mut sent = headers(&[(PARENT_HEADER, "stale"), (STATE_HEADER, "stale"), ("x", "y")]);
+        TraceParent::from_headers(&came).unwrap().put(&mut sent);
+        assert_eq!(sent.remove("x").unwrap(), "y");
+        assert_eq!(sent, came);
+        let place = TraceParent::parse(PARENT).unwrap();
+        assert_eq!(place.to_text(), PARENT);
+        assert_eq!(TraceParent::parse("\n"), None);
+    }
+
+    #[test]
+    fn what_is_no_place_is_none() {
+        let zeros = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
+        for wrong in ["", "nonsense", zeros, &PARENT[..52], &PARENT.to_uppercase()] {
+            let headers = headers(&[(PARENT_HEADER, wrong)]);
+            assert_eq!(TraceParent::from_headers(&headers), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_systems_noted_is_bounded() {
+        let long = format!("a={}", "b".repeat(MAX_STATE_BYTES));
+        let came = headers(&[(PARENT_HEADER, PARENT), (STATE_HEADER, &long)]);
+        let mut sent = HeaderMap::new();
+        TraceParent::from_headers(&came).unwrap().put(&mut sent);
+        assert_eq!(sent, headers(&[(PARENT_HEADER, PARENT)]));
     }
 }

@@ -1,41 +1,22 @@
 //! Traces of requests, read back by a stand-in for a collector.
 
+mod collector;
 mod simulated;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::routing::post;
-use bytes::Bytes;
+use collector::{attribute, collector, hex, spans};
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, StageTimes};
 use loquent_server::{
     Clock, Endpoint, LoadedEngine, Metrics, Request, Service, ServiceConfig, Telemetry,
     TraceParent, start_engine,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use prost::Message;
 use simulated::{model, service_config};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-
-/// A collector on a free port: its base URL and what it is sent.
-async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
-    let (sender, requests) = mpsc::unbounded_channel();
-    let take = move |body: Bytes| {
-        let request = ExportTraceServiceRequest::decode(body).expect("OTLP protobuf");
-        sender.send(request).unwrap();
-        async {}
-    };
-    let app = Router::new().route("/v1/traces", post(take));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    (url, requests)
-}
 
 /// Two stages that always tell the same.
 struct TwoStages;
@@ -99,22 +80,6 @@ async fn stop(service: Arc<Service>, engine: std::thread::JoinHandle<()>) {
     })
     .await
     .unwrap();
-}
-
-fn spans(requests: &mut mpsc::UnboundedReceiver<ExportTraceServiceRequest>) -> Vec<Span> {
-    let received = std::iter::from_fn(|| requests.try_recv().ok());
-    let resources = received.flat_map(|request| request.resource_spans);
-    resources.flat_map(|one| one.scope_spans).flat_map(|one| one.spans).collect()
-}
-
-fn attribute<'a>(span: &'a Span, name: &str) -> &'a Value {
-    let found = span.attributes.iter().find(|attribute| attribute.key == name);
-    let value = found.unwrap_or_else(|| panic!("{name} is missing in {span:?}")).value.as_ref();
-    value.unwrap().value.as_ref().unwrap()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +167,7 @@ async fn a_collector_that_is_not_there_changes_nothing() {
 #[tokio::test]
 async fn a_useless_url_is_refused_at_the_start() {
     for url in ["localhost:4318", "ftp://a", "http://", "http://user@host"] {
-        let started = Telemetry::start(url, Clock::start(), None);
+        let started = Telemetry::start("loquent", url, Clock::start(), None);
         assert!(started.is_err(), "{url}");
     }
 }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use loquent_proto::printable::printable;
 
+use crate::burst::{self, BurstPlan, BurstReport};
 use crate::link::Link;
 use crate::plan::{Case, Plan};
 use crate::report::{replay, run_plan};
@@ -64,6 +65,9 @@ impl SimArgs {
     /// If the plan cannot be read, a file cannot be written, one of the plan's claims does not
     /// hold, or a session broke a guarantee.
     pub fn run(self) -> anyhow::Result<()> {
+        if plan_name(&self.plan) == "burst" {
+            return self.bursts();
+        }
         let mut plan = read_plan(&self.plan)?;
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
         plan.seed = self.seed.unwrap_or(plan.seed);
@@ -74,6 +78,32 @@ impl SimArgs {
             (None, None) => self.report(&plan)?,
         }
         Ok(())
+    }
+
+    /// Runs a plan of bursts, in which nothing is random.
+    fn bursts(&self) -> anyhow::Result<()> {
+        let given = self.sessions.is_some() || self.seed.is_some() || self.seeds.is_some();
+        if given || self.replay.is_some() || self.csv.is_some() || self.html.is_some() {
+            bail!("in a plan of bursts nothing is random: only --json and --svg apply to it");
+        }
+        let text = match self.plan == "burst" {
+            true => burst::BUILT_IN.to_owned(),
+            false => std::fs::read_to_string(&self.plan)
+                .with_context(|| format!("cannot read {}", self.plan))?,
+        };
+        let plan = BurstPlan::parse(&self.plan, &text)?;
+        let meter = Meter::new((plan.machine.len() * plan.prompt_tokens.len() * 2) as u64);
+        let found = burst::run(&plan, &meter);
+        meter.bar.finish_and_clear();
+        let report = BurstReport::new(plan, found);
+        if let Some(folder) = &self.svg {
+            write(&folder.join("burst.svg"), &report.figure())?;
+        }
+        match self.json {
+            true => println!("{:#}", report.json()),
+            false => print!("{}", printable(&report.table())),
+        }
+        verdict(report.is_good())
     }
 
     /// Runs `plan` under its own seed.
@@ -137,7 +167,14 @@ fn plan_name(plan: &str) -> &str {
 }
 
 /// Read losses, arrivals and stalls from a packet capture of a token stream over TCP
+///
+/// Losses come from sequence numbers, so the capture may be encrypted, or cut to headers, which
+/// keeps everybody's text out of it; then packets are counted instead of tokens.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:
+  tcpdump -i any -s 96 -w stream.pcap tcp port 8080   capture headers, on either end
+  loquent trace stream.pcap                           losses, gaps and stalls
+  loquent trace stream.pcap --case train              as a channel for a simulation plan")]
 pub struct TraceArgs {
     /// Capture file, pcap or pcapng
     capture: PathBuf,

@@ -3,6 +3,7 @@
 //! Time is virtual: a session of 30 seconds takes about a millisecond. Every scheme meets the same
 //! losses, which the seed alone decides, so a difference between schemes is due to the schemes.
 
+pub mod burst;
 pub mod campaign;
 pub mod channel;
 pub mod chart;

@@ -2,15 +2,16 @@
 //!
 //! This is the paper's measurement study (section 2.2) and the source of its trace experiment
 //! (section 4.3). Losses are read from sequence numbers, so TLS is no obstacle. A capture taken at
-//! the server shows both a segment and its retransmission; one taken at the client shows a hole
-//! and what fills it later. Both are understood.
+//! the server shows both a segment and its retransmission; one taken at the client shows a hole and
+//! what fills it later. Both are understood, also when they are cut to headers (`tcpdump -s 96`)
+//! and so hold nobody's text: packets then stand for tokens.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::Path;
 
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError};
 use serde::Serialize;
 
@@ -275,13 +276,13 @@ fn data_segment(at_us: u64, link: Linktype, data: &[u8]) -> Option<(Flow, TcpSeg
     // From the headers, not from the captured bytes, which a snap length may have cut. The
     // trailing padding of short Ethernet frames must not count either.
     let (from, to, length) = match net {
-        NetSlice::Ipv4(ip) => {
+        LaxNetSlice::Ipv4(ip) => {
             let header = ip.header();
             let headers = usize::from(header.ihl()) * 4 + tcp.header_len();
             let (from, to) = (header.source_addr().into(), header.destination_addr().into());
             (from, to, usize::from(header.total_len()).saturating_sub(headers))
         }
-        NetSlice::Ipv6(ip) => {
+        LaxNetSlice::Ipv6(ip) => {
             let header = ip.header();
             let (from, to) = (header.source_addr().into(), header.destination_addr().into());
             (from, to, usize::from(header.payload_length()).saturating_sub(tcp.header_len()))
@@ -298,17 +299,19 @@ fn data_segment(at_us: u64, link: Linktype, data: &[u8]) -> Option<(Flow, TcpSeg
     (length > 0).then_some(((from, tcp.source_port(), to, tcp.destination_port()), segment))
 }
 
-fn slice(link: Linktype, data: &[u8]) -> Option<SlicedPacket<'_>> {
-    let sliced = match link {
-        Linktype::ETHERNET => SlicedPacket::from_ethernet(data),
-        Linktype::LINUX_SLL => SlicedPacket::from_linux_sll(data),
-        // `tcpdump -i any` of today: a header of 20 bytes before the network layer.
-        Linktype::LINUX_SLL2 => SlicedPacket::from_ip(data.get(20..).unwrap_or(&[])),
+/// Laxly: operators share captures that are cut after the headers (`tcpdump -s 96`).
+fn slice(link: Linktype, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
+    let after = |header: usize| data.get(header..).unwrap_or(&[]);
+    let network = match link {
+        Linktype::ETHERNET => return LaxSlicedPacket::from_ethernet(data).ok(),
+        // `tcpdump -i any`, of old and of today.
+        Linktype::LINUX_SLL => after(16),
+        Linktype::LINUX_SLL2 => after(20),
         // Loopback of the BSDs: the address family in 4 bytes.
-        Linktype::NULL | Linktype::LOOP => SlicedPacket::from_ip(data.get(4..).unwrap_or(&[])),
-        _ => SlicedPacket::from_ip(data),
+        Linktype::NULL | Linktype::LOOP => after(4),
+        _ => data,
     };
-    sliced.ok()
+    LaxSlicedPacket::from_ip(network).ok()
 }
 
 /// A segment with its place in the stream instead of a sequence number.
@@ -575,9 +578,10 @@ fn token_times(
     arrivals: &[(f64, u64)],
     packets: &[PacketRecord],
 ) -> (Vec<f64>, bool) {
-    let text = reassemble(placed);
-    let marks = event_ends(&text);
-    // TLS, or not an event stream: packets then stand for tokens.
+    // With holes in the text, events would be miscounted without a sign of it.
+    let is_cut = placed.iter().any(|one| (one.payload.len() as u64) < one.end - one.start);
+    let marks = if is_cut { Vec::new() } else { event_ends(&reassemble(placed)) };
+    // TLS, cut to headers, or not an event stream: packets then stand for tokens.
     if marks.len() < 2 {
         return (packets.iter().map(|p| p.in_order_ms).collect(), false);
     }
@@ -791,6 +795,33 @@ mod tests {
         let trace = analyse(flow(), usual.chain(holes).collect());
         assert_eq!(trace.side, Side::Receiver);
         assert!(trace.packets.len() <= MAX_PACKETS, "{} records", trace.packets.len());
+    }
+
+    /// A pcap file whose packets are cut to `most` bytes, as `tcpdump -s` does.
+    fn cut(capture: &[u8], most: usize) -> Vec<u8> {
+        let (head, mut rest) = capture.split_at(24);
+        let mut out = head.to_vec();
+        while let Some((record, after)) = rest.split_at_checked(16) {
+            let captured = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;
+            let kept = captured.min(most);
+            out.extend_from_slice(&record[..8]);
+            out.extend_from_slice(&(kept as u32).to_le_bytes());
+            out.extend_from_slice(&record[12..]);
+            out.extend_from_slice(&after[..kept]);
+            rest = &after[captured..];
+        }
+        out
+    }
+
+    #[test]
+    fn a_capture_cut_to_headers_shows_losses_and_stalls_by_packets() {
+        let capture: &[u8] = include_bytes!("../tests/fixtures/lossy-client.pcap");
+        let read = |bytes: Vec<u8>| read_from("a", std::io::Cursor::new(bytes), Some(8000));
+        let (whole, cut) = (read(capture.to_vec()).unwrap(), read(cut(capture, 96)).unwrap());
+        assert!(whole.events && !cut.events);
+        assert_eq!((cut.side, &cut.packets), (whole.side, &whole.packets));
+        assert_eq!((cut.loss, cut.retransmissions), (whole.loss, whole.retransmissions));
+        assert!(cut.loss > 0.0 && cut.gaps.stalls > 0);
     }
 
     #[test]

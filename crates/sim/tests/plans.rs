@@ -24,6 +24,8 @@ fn every_plan_of_the_folder_is_built_in_and_parses() {
         .map(|entry| entry.expect("readable").file_name().into_string())
         .map(|name| name.expect("plain names").replace(".toml", ""))
         .collect();
+    // Of another kind: see tests/burst.rs.
+    files.retain(|name| name != "burst");
     files.sort();
     let built_in: Vec<&str> = BUILT_IN_PLANS.iter().map(|(name, _)| *name).collect();
     assert_eq!(files, built_in);

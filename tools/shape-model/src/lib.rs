@@ -15,5 +15,5 @@ pub mod vocab;
 pub mod weights;
 
 pub use build::{BuildOrder, BuildProgress, build};
-pub use shape::{Architecture, ModelShape, SHAPES};
+pub use shape::{Architecture, Experts, ModelShape, SHAPES};
 pub use trial::{DecodeTrial, embedding_trial, trial};

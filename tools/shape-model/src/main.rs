@@ -26,6 +26,8 @@ const CHECKED_TOKENS: usize = 64;
   shape-model qwen3-0.6b --out model.gguf
   shape-model gpt2 --quant Q8_0 --vocab ggml-vocab-gpt-2.gguf --out gpt2.gguf
   shape-model tiny --layers 2 --vocab-size 2000 --quant F16 --out small.gguf
+  shape-model tiny-moe --quant MXFP4 --out experts.gguf
+  shape-model gemma3-1b --layers 6 --vocab-size 32000 --out window.gguf
   shape-model bge-small --layers 2 --vocab-size 2000 --quant F16 --out embedding.gguf
 
 Without --vocab the vocabulary is synthetic: 256 bytes, merges of frequent characters, three
@@ -38,7 +40,8 @@ struct Arguments {
     /// File to write; replaced if it exists
     #[arg(long, short, value_name = "FILE", required_unless_present = "list")]
     out: Option<PathBuf>,
-    /// How the weights are stored: F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M or Q2_K
+    /// Format of the weights: F32, F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, IQ4_NL, IQ4_XS,
+    /// MXFP4 (experts; all else Q8_0), Q3_K_M or Q2_K
     #[arg(long, short, value_name = "TYPE", default_value = "Q4_K_M")]
     quant: Quant,
     /// Copy the tokenizer of this GGUF; its size becomes the vocabulary's
@@ -111,9 +114,9 @@ fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
     let vocab_size = arguments.vocab_size.unwrap_or(shape.vocab);
     let mut vocabulary = match (&arguments.vocab, shape.architecture) {
         (Some(file), _) => vocab::copied(file)?,
-        (None, Architecture::Qwen3) => vocab::synthetic(vocab_size, "qwen2")?,
         (None, Architecture::Gpt2) => vocab::synthetic(vocab_size, "gpt-2")?,
         (None, Architecture::Bert) => vocab::word_pieces(vocab_size)?,
+        (None, _) => vocab::synthetic(vocab_size, "qwen2")?,
     };
     // As Qwen's embedding models do, whose vector is that of the last token.
     if shape.pooling.is_some() && shape.architecture == Architecture::Qwen3 {
@@ -133,12 +136,12 @@ fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
 
 fn list() {
     println!(
-        "{:12} {:>9} {:>6} {:>6} {:>6} {:>8} {:>8}  architecture",
+        "{:20} {:>9} {:>6} {:>6} {:>6} {:>8} {:>8}  architecture",
         "shape", "weights", "layers", "width", "ffn", "tokens", "context"
     );
     for shape in SHAPES {
         println!(
-            "{:12} {:>8.1}M {:>6} {:>6} {:>6} {:>8} {:>8}  {}",
+            "{:20} {:>8.1}M {:>6} {:>6} {:>6} {:>8} {:>8}  {}",
             shape.name,
             shape.parameters() as f64 / 1e6,
             shape.layers,

@@ -14,9 +14,17 @@ const TOKEN_TYPES: u32 = 2;
 /// Which family of tensors and metadata a shape has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
+    /// As Qwen3, without norms of the heads.
+    Llama,
     /// RMS norms, rotary positions, grouped queries with normed heads, gated feed-forward, no
     /// biases, the head tied to the embeddings.
     Qwen3,
+    /// As Qwen3, with a feed-forward of experts, of which a router chooses some for each token, and
+    /// a head of its own.
+    Qwen3Moe,
+    /// As Qwen3, with a norm behind attention and feed-forward too, and five layers of six that see
+    /// a window of the last tokens only.
+    Gemma3,
     /// Layer norms, learned positions, biases, the head tied to the embeddings.
     Gpt2,
     /// An encoder: every token attends to all others, norms come last, there is no head.
@@ -27,11 +35,23 @@ impl Architecture {
     /// The name of the architecture in GGUF files.
     pub fn name(self) -> &'static str {
         match self {
+            Architecture::Llama => "llama",
             Architecture::Qwen3 => "qwen3",
+            Architecture::Qwen3Moe => "qwen3moe",
+            Architecture::Gemma3 => "gemma3",
             Architecture::Gpt2 => "gpt2",
             Architecture::Bert => "bert",
         }
     }
+}
+
+/// The feed-forwards of a mixture of experts, each of the shape's `ffn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experts {
+    /// How many there are in each block.
+    pub count: u32,
+    /// How many of them compute a token.
+    pub used: u32,
 }
 
 /// The sizes of a model.
@@ -51,8 +71,12 @@ pub struct ModelShape {
     pub kv_heads: u32,
     /// Size of one head.
     pub head_dim: u32,
-    /// Size of the feed-forward's hidden layer.
+    /// Size of the feed-forward's hidden layer, or of an expert's.
     pub ffn: u32,
+    /// The experts; `None` where every token passes through the same feed-forward.
+    pub experts: Option<Experts>,
+    /// Tokens that most layers see; `None` where all see the whole context.
+    pub window: Option<u32>,
     /// Tokens of the vocabulary.
     pub vocab: u32,
     /// Longest context in tokens.
@@ -62,7 +86,7 @@ pub struct ModelShape {
 }
 
 /// All known shapes.
-pub const SHAPES: [ModelShape; 5] = [
+pub const SHAPES: [ModelShape; 11] = [
     ModelShape {
         name: "qwen3-0.6b",
         architecture: Architecture::Qwen3,
@@ -72,6 +96,23 @@ pub const SHAPES: [ModelShape; 5] = [
         kv_heads: 8,
         head_dim: 128,
         ffn: 3072,
+        experts: None,
+        window: None,
+        vocab: 151_936,
+        context: 40_960,
+        pooling: None,
+    },
+    ModelShape {
+        name: "qwen3-8b",
+        architecture: Architecture::Qwen3,
+        layers: 36,
+        width: 4096,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 12_288,
+        experts: None,
+        window: None,
         vocab: 151_936,
         context: 40_960,
         pooling: None,
@@ -85,6 +126,8 @@ pub const SHAPES: [ModelShape; 5] = [
         kv_heads: 12,
         head_dim: 64,
         ffn: 3072,
+        experts: None,
+        window: None,
         vocab: 50_257,
         context: 1024,
         pooling: None,
@@ -98,6 +141,8 @@ pub const SHAPES: [ModelShape; 5] = [
         kv_heads: 2,
         head_dim: 64,
         ffn: 768,
+        experts: None,
+        window: None,
         vocab: 151_936,
         context: 40_960,
         pooling: None,
@@ -111,6 +156,8 @@ pub const SHAPES: [ModelShape; 5] = [
         kv_heads: 8,
         head_dim: 128,
         ffn: 3072,
+        experts: None,
+        window: None,
         vocab: 151_669,
         context: 32_768,
         pooling: Some(Pooling::Last),
@@ -124,9 +171,86 @@ pub const SHAPES: [ModelShape; 5] = [
         kv_heads: 12,
         head_dim: 32,
         ffn: 1536,
+        experts: None,
+        window: None,
         vocab: 30_522,
         context: 512,
         pooling: Some(Pooling::Cls),
+    },
+    ModelShape {
+        name: "llama-3.2-1b",
+        architecture: Architecture::Llama,
+        layers: 16,
+        width: 2048,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        ffn: 8192,
+        experts: None,
+        window: None,
+        vocab: 128_256,
+        context: 131_072,
+        pooling: None,
+    },
+    ModelShape {
+        name: "qwen3-30b-a3b",
+        architecture: Architecture::Qwen3Moe,
+        layers: 48,
+        width: 2048,
+        heads: 32,
+        kv_heads: 4,
+        head_dim: 128,
+        ffn: 768,
+        experts: Some(Experts { count: 128, used: 8 }),
+        window: None,
+        vocab: 151_936,
+        context: 40_960,
+        pooling: None,
+    },
+    ModelShape {
+        name: "tiny-moe",
+        architecture: Architecture::Qwen3Moe,
+        layers: 4,
+        width: 512,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 256,
+        experts: Some(Experts { count: 32, used: 4 }),
+        window: None,
+        vocab: 32_000,
+        context: 40_960,
+        pooling: None,
+    },
+    ModelShape {
+        name: "gemma3-1b",
+        architecture: Architecture::Gemma3,
+        layers: 26,
+        width: 1152,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 256,
+        ffn: 6912,
+        experts: None,
+        window: Some(512),
+        vocab: 262_144,
+        context: 32_768,
+        pooling: None,
+    },
+    ModelShape {
+        name: "gemma3-4b",
+        architecture: Architecture::Gemma3,
+        layers: 34,
+        width: 2560,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 256,
+        ffn: 10_240,
+        experts: None,
+        window: Some(1024),
+        vocab: 262_144,
+        context: 131_072,
+        pooling: None,
     },
 ];
 
@@ -164,6 +288,20 @@ impl Tensor {
             spec: TensorSpec { name, dims, kind: TensorType::F16 },
             fill: Fill::Normal { std },
         }
+    }
+
+    /// Matrices of `experts` feed-forwards, one behind the other.
+    fn experts(name: String, inputs: u32, outputs: u32, experts: u32) -> Tensor {
+        let mut tensor = Tensor::matrix(name, inputs, outputs);
+        tensor.spec.dims.push(experts.into());
+        tensor
+    }
+
+    /// The router, which stays 32-bit floats: its choice decides which experts compute at all.
+    fn router(name: String, inputs: u32, experts: u32) -> Tensor {
+        let mut tensor = Tensor::matrix(name, inputs, experts);
+        tensor.spec.kind = TensorType::F32;
+        tensor
     }
 
     /// Weights of a norm, all 1, which stay 32-bit floats.
@@ -204,8 +342,19 @@ impl ModelShape {
         put("embedding_length", Value::u32(self.width));
         put("feed_forward_length", Value::u32(self.ffn));
         put("attention.head_count", Value::u32(self.heads));
+        if let Some(Experts { count, used }) = self.experts {
+            put("expert_count", Value::u32(count));
+            put("expert_used_count", Value::u32(used));
+            put("expert_feed_forward_length", Value::u32(self.ffn));
+        }
+        if let Some(tokens) = self.window {
+            put("attention.sliding_window", Value::u32(tokens));
+        }
         match self.architecture {
-            Architecture::Qwen3 => {
+            Architecture::Llama
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::Gemma3 => {
                 put("attention.head_count_kv", Value::u32(self.kv_heads));
                 put("attention.key_length", Value::u32(self.head_dim));
                 put("attention.value_length", Value::u32(self.head_dim));
@@ -227,7 +376,7 @@ impl ModelShape {
     /// All tensors, in file order.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = vec![Tensor::embeddings("token_embd.weight", self.width, self.vocab)];
-        if self.architecture != Architecture::Qwen3 {
+        if matches!(self.architecture, Architecture::Gpt2 | Architecture::Bert) {
             tensors.push(Tensor::embeddings("position_embd.weight", self.width, self.context));
         }
         if self.architecture == Architecture::Bert {
@@ -236,7 +385,12 @@ impl ModelShape {
         }
         for layer in 0..self.layers {
             match self.architecture {
-                Architecture::Qwen3 => self.push_qwen3_block(layer, &mut tensors),
+                Architecture::Llama
+                | Architecture::Qwen3
+                | Architecture::Qwen3Moe
+                | Architecture::Gemma3 => {
+                    self.push_gated_block(layer, &mut tensors);
+                }
                 Architecture::Gpt2 => self.push_gpt2_block(layer, &mut tensors),
                 Architecture::Bert => self.push_bert_block(layer, &mut tensors),
             }
@@ -245,13 +399,19 @@ impl ModelShape {
             return tensors;
         }
         tensors.push(Tensor::ones("output_norm.weight".to_owned(), self.width));
-        if self.architecture == Architecture::Gpt2 {
-            tensors.push(Tensor::bias("output_norm.bias".to_owned(), self.width));
+        match self.architecture {
+            Architecture::Gpt2 => {
+                tensors.push(Tensor::bias("output_norm.bias".to_owned(), self.width));
+            }
+            Architecture::Qwen3Moe => {
+                tensors.push(Tensor::matrix("output.weight".to_owned(), self.width, self.vocab));
+            }
+            _ => {} // the head is the embeddings
         }
         tensors
     }
 
-    fn push_qwen3_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
+    fn push_gated_block(&self, layer: u32, tensors: &mut Vec<Tensor>) {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         tensors.extend([
@@ -259,13 +419,30 @@ impl ModelShape {
             Tensor::matrix(name("attn_q"), self.width, queries),
             Tensor::matrix(name("attn_k"), self.width, keys),
             Tensor::matrix(name("attn_v"), self.width, keys),
-            Tensor::ones(name("attn_q_norm"), self.head_dim),
-            Tensor::ones(name("attn_k_norm"), self.head_dim),
             Tensor::matrix(name("attn_output"), queries, self.width),
             Tensor::ones(name("ffn_norm"), self.width),
-            Tensor::matrix(name("ffn_gate"), self.width, self.ffn),
-            Tensor::matrix(name("ffn_up"), self.width, self.ffn),
-            Tensor::matrix(name("ffn_down"), self.ffn, self.width),
+        ]);
+        if self.architecture != Architecture::Llama {
+            let norms = ["attn_q_norm", "attn_k_norm"];
+            tensors.extend(norms.map(|norm| Tensor::ones(name(norm), self.head_dim)));
+        }
+        if self.architecture == Architecture::Gemma3 {
+            let norms = ["post_attention_norm", "post_ffw_norm"];
+            tensors.extend(norms.map(|norm| Tensor::ones(name(norm), self.width)));
+        }
+        let Some(Experts { count, .. }) = self.experts else {
+            tensors.extend([
+                Tensor::matrix(name("ffn_gate"), self.width, self.ffn),
+                Tensor::matrix(name("ffn_up"), self.width, self.ffn),
+                Tensor::matrix(name("ffn_down"), self.ffn, self.width),
+            ]);
+            return;
+        };
+        tensors.extend([
+            Tensor::router(name("ffn_gate_inp"), self.width, count),
+            Tensor::experts(name("ffn_gate_exps"), self.width, self.ffn, count),
+            Tensor::experts(name("ffn_up_exps"), self.width, self.ffn, count),
+            Tensor::experts(name("ffn_down_exps"), self.ffn, self.width, count),
         ]);
     }
 
@@ -330,6 +507,11 @@ mod tests {
         let millions = |name| ModelShape::named(name).unwrap().parameters() / 1_000_000;
         // The published counts: Qwen3-0.6B 596 million with tied embeddings, GPT-2 124 million.
         assert_eq!((millions("qwen3-0.6b"), millions("gpt2")), (596, 124));
+        // Llama 3.2 1B 1.24 billion.
+        assert_eq!(millions("llama-3.2-1b"), 1235);
+        // Qwen3-30B-A3B 30.5 billion, Gemma 3 1.0 and (its text model) 3.9 billion.
+        assert_eq!(millions("qwen3-30b-a3b"), 30_532);
+        assert_eq!((millions("gemma3-1b"), millions("gemma3-4b")), (999, 3880));
         assert!(ModelShape::named("gpt-5").is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use loquent_engine::gguf::{Header, ReadLimits};
 use loquent_engine::llama::{LlamaModel, LoadOptions, Quant};
-use shape_model::{BuildOrder, ModelShape, build, embedding_trial, trial, vocab};
+use shape_model::{BuildOrder, Experts, ModelShape, build, embedding_trial, trial, vocab};
 
 /// A shape of few and small layers, so that a test takes a second.
 fn shrunken(name: &str) -> ModelShape {
@@ -15,6 +15,9 @@ fn shrunken(name: &str) -> ModelShape {
         width: 256,
         heads: 4,
         kv_heads: shape.kv_heads.min(4),
+        experts: shape.experts.map(|_| Experts { count: 8, used: 2 }),
+        // Less than what a test decodes, so that tokens leave it.
+        window: shape.window.map(|_| 16),
         ffn: 512,
         vocab: 3000,
         ..shape
@@ -35,6 +38,9 @@ fn every_shape_loads_and_decodes() {
         ("tiny", Quant::F16),
         ("qwen3-0.6b", Quant::Q8_0),
         ("gpt2", Quant::Q4KM),
+        ("llama-3.2-1b", Quant::Q4KM),
+        ("tiny-moe", Quant::Q4KM),
+        ("gemma3-1b", Quant::Q4KM),
     ];
     for (name, quant) in cases {
         let shape = shrunken(name);

@@ -67,16 +67,15 @@ def test_the_same_seed_gives_the_same_questions(entries):
 
 def test_held_out_files_are_large_enough_and_up_to_date(cases):
     kinds = [case["kind"] for case in cases]
-    assert kinds.count("paraphrase") >= 150
-    assert kinds.count("unknown") >= 60
-    assert kinds.count("third_turn") >= 50
+    assert (kinds.count("paraphrase"), kinds.count("unknown"), kinds.count("third_turn")) == (100, 50, 50)
     texts = heldout.answers_by_id()
     for case in cases:
         assert heldout.filled(case, texts) == case, case["messages"][-1]["content"]
 
 
-def test_held_out_paraphrases_cover_most_answers(entries, cases):
-    asked = {i for case in cases for i in case["answers"]}
+def test_held_out_and_development_cases_cover_most_answers(entries, cases):
+    dev = corpus.load_heldout(corpus.HERE / "dev")
+    asked = {i for case in cases + dev for i in case["answers"]}
     assert len(asked & {e["id"] for e in entries}) >= 0.7 * len(entries)
 
 
@@ -98,6 +97,53 @@ def test_no_held_out_question_is_drawn_in_training(entries, cases):
     sampler = dataset.Sampler(FakeTokenizer(), entries, corpus.load_unknown(), corpus.load_turns(), {}, banned, seed=1)
     drawn = [sampler.turn()[0] for _ in range(20000)]
     assert not banned & {phrasing.normalised(text) for text in drawn}
+
+
+def talks_sampler(entries, cases, seed=2):
+    pytest.importorskip("numpy")
+    import dataset
+
+    banned, unknown = corpus.held_out_questions(cases), corpus.load_unknown()
+    following = corpus.next_answers(entries, unknown["refusal"])
+    return dataset.Sampler(
+        FakeTokenizer(), entries, unknown, corpus.load_turns(), following, banned, seed, followups=corpus.load_followups()
+    )
+
+
+def test_follow_ups_name_known_answers_and_are_all_drawn(entries, cases):
+    sampler, texts = talks_sampler(entries, cases), heldout.answers_by_id()
+    for followup in sampler.talks.followups:
+        assert followup.answer in texts
+        for ids in followup.sources:
+            assert set(sampler.talks.members(ids)) <= set(texts), followup
+    scenes = [sampler.talks.scene() for _ in range(200)]
+    assert all(2 <= len(scene) <= 4 and scene[-1][1] in texts.values() for scene in scenes)
+
+
+def test_no_held_out_question_is_drawn_in_a_talk(entries, cases):
+    sampler = talks_sampler(entries, cases)
+    talks = [sampler.talks.conversation(3) for _ in range(3000)]
+    assert not sampler.banned & {phrasing.normalised(question) for talk in talks for question, _ in talk}
+
+
+def test_a_return_to_the_first_answer_brings_the_first_answer(entries, cases):
+    sampler = talks_sampler(entries, cases)
+    first, second, third = entries[0]["answer"], entries[1]["answer"], entries[2]["answer"]
+    returned = [sampler.talks.back([("a", first), ("b", second), ("c", third)])[1] for _ in range(200)]
+    assert {first, second} == set(returned)
+
+
+def test_an_abridged_talk_scores_the_first_tokens_of_its_answers_only(entries, cases):
+    import dataset
+
+    sampler = talks_sampler(entries, cases)
+    # The end of a message has two tokens in the real vocabulary.
+    sampler.end = [0, 0]
+    for _ in range(50):
+        seq = sampler.abridged(192)
+        assert len(seq.ids) == len(seq.weights) == len(seq.positions) <= 192
+        assert seq.positions == sorted(set(seq.positions)) and seq.positions[-1] <= dataset.MAX_POSITION
+        assert dataset.OPENING_WEIGHT in seq.weights
 
 
 class FakeTokenizer:

@@ -73,6 +73,33 @@ test("the oldest turns are left out, and never the last question", () => {
   assert.equal(tree.forgetOldest(shortest, 0.5), null);
 });
 
+test("two tabs on one conversation lose nothing of each other", () => {
+  const base = conversation("one", "first");
+  const ours = tree.addQuestion(base, "a1", "ours", [], 10);
+  const theirs = tree.addAnswer(tree.addQuestion(base, "a1", "theirs", [], 11), null, answered("x", "other"), 12);
+  const whole = tree.merged(ours, theirs);
+  assert.deepEqual(shown(whole), ["one", "first", "ours"], "what is shown here stays");
+  assert.equal(tree.versionsOf(whole, tree.turnOf(whole, whole.leaf)).length, 2);
+  assert.equal(whole.updatedAt, 12);
+});
+
+test("what another tab goes on with is shown, with the whole answer", () => {
+  const asked = conversation("one");
+  const open = (text) => ({ ...emptyMessage("a", "assistant"), text });
+  const ours = tree.addAnswer(asked, asked.leaf, open("fi"), 3);
+  const theirs = tree.addQuestion(tree.withMessage(ours, answered("a", "first"), null, 4), "a", "two", [], 5);
+  assert.deepEqual(shown(tree.merged(ours, theirs)), ["one", "first", "two"]);
+  assert.deepEqual(shown(tree.merged(theirs, ours)), ["one", "first", "two"], "never less than what is here");
+});
+
+test("what was taken out here does not bring back what hung on it", () => {
+  const base = conversation("one", null);
+  const theirs = tree.addQuestion(base, "r1", "two", [], 9);
+  const ours = tree.withoutTurn(base, base.turns[0].id);
+  const whole = tree.merged({ ...ours, turns: [] }, { ...theirs, turns: theirs.turns.slice(1) });
+  assert.deepEqual(whole.turns, []);
+});
+
 test("files are fenced so that they cannot end their fence", () => {
   const made = tree.addQuestion(tree.newConversation(1), null, "What is this?", [{ name: "a.md", text: "````\nx\n````\n" }], 2);
   assert.deepEqual(sent(made), ["user: a.md:\n`````\n````\nx\n````\n`````\n\nWhat is this?"]);

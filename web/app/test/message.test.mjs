@@ -87,6 +87,29 @@ test("a message goes from the queue to its end", () => {
   assert.ok(told.includes("text") && told.includes("reasoning") && told.at(-1) === "state");
 });
 
+test("what the server says of a pause is shown while it lasts", (context) => {
+  context.mock.timers.enable({ apis: ["setInterval"] });
+  let now = 0;
+  context.mock.method(performance, "now", () => now);
+  const live = new LiveMessage(emptyMessage("1", "assistant"));
+  const shown = (ms) => {
+    now += ms;
+    context.mock.timers.tick(1_000);
+    return standing(live.message.state)?.text ?? null;
+  };
+  live.onState("streaming");
+  live.handleDelta({ kind: "pause", why: "the engine was lost; wait" });
+  assert.equal(shown(1_000), "The engine was lost; wait…");
+  live.handleDelta(text("Hello"));
+  live.onPause({ cause: "engine", since_ms: 0 });
+  assert.match(shown(1_000), /^The model makes nothing just now/);
+  live.handleDelta({ kind: "pause", why: "x".repeat(1_000) });
+  assert.equal(shown(1_000), `X${"x".repeat(199)}… 2.0 s`);
+  live.handleDelta(text(" again"));
+  assert.equal(shown(100), null);
+  live.handleEnd(null);
+});
+
 test("calls of tools are put together, and bounded", () => {
   const live = new LiveMessage(emptyMessage("1", "assistant"));
   const call = { kind: "tool_call", choice: 0, tokens: 1, index: 0, id: "", name: "", arguments: "" };

@@ -50,6 +50,8 @@ export type Delta =
     }
   /** Where the answer stands before its first token; the last one counts. */
   | PromptProgress
+  /** Nothing comes for now, and `why` in the server's words; what comes next goes on where the answer stopped. */
+  | { readonly kind: "pause"; readonly why: string }
   /** Last: the answer is incomplete. */
   | { readonly kind: "error"; readonly code: string; readonly message: string }
   /** Last: the answer is complete. */
@@ -86,6 +88,7 @@ const enum Kind {
   Done,
   Other,
   Progress,
+  Pause = 14,
   /** The kind is an integer that follows, at least {@link LEAST_LONG_KIND} (D-3.1). */
   Long = 15,
 }
@@ -174,6 +177,8 @@ function decodeFields(kind: Kind, choice: number, reader: Reader): Delta | null 
       return { kind: "other", choice, json: reader.restText() };
     case Kind.Progress:
       return decodeProgress(reader);
+    case Kind.Pause:
+      return { kind: "pause", why: reader.restText() };
     case Kind.Long:
       // None of these is assigned yet; one that cannot be read makes the log unreadable.
       if (reader.int() < LEAST_LONG_KIND) throw new WireError("Malformed");
@@ -249,6 +254,8 @@ function encodeDelta(delta: Delta): Uint8Array {
     case "progress":
       putTag(out, Kind.Progress).int(delta.queued).int(delta.eta_ms === null ? 0 : delta.eta_ms + 1);
       return out.int(delta.total).int(delta.cached).int(delta.processed).int(delta.elapsed_ms).bytes;
+    case "pause":
+      return putTag(out, Kind.Pause).raw(encodeUtf8(delta.why)).bytes;
     case "done":
       return putTag(out, Kind.Done).bytes;
   }

@@ -11,6 +11,7 @@ import { Http } from "./http.js";
 import { type Pause, PauseWatch } from "./pause.js";
 import { type Kept, type Progress, ProgressStore, tabStorage } from "./progress_store.js";
 import { PathFinder, type Question, brokenBy } from "./path_finder.js";
+import { ReadingAgain } from "./reading_again.js";
 import { PathLost, type AnswerReference, type Source, type TransportName } from "./source.js";
 import { stopByHttp } from "./sse.js";
 
@@ -49,6 +50,7 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
   readonly #memory: ProgressStore | null;
   readonly #paths: PathFinder;
   readonly #pauses = new PauseWatch((pause) => this.#handlePause(pause));
+  readonly #again: ReadingAgain;
   readonly #whole: Deferred<string> = newDeferred();
   #source: Source | null = null;
   #isRead = false;
@@ -68,6 +70,7 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     const { signal } = this.#stopped;
     this.#paths = new PathFinder({ url, server: this.#server, options, http: this.#http, signal, pauses: this.#pauses });
     this.state = origin.is === "question" ? "connecting" : "resuming";
+    this.#again = new ReadingAgain(origin.is === "question" || (origin.is === "reference" && origin.offset === 0));
     if (origin.is === "reference") Object.assign(this, { reference: origin.reference, offset: origin.offset });
     if (origin.is === "progress") this.#restore(origin.progress);
   }
@@ -174,7 +177,12 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
   /** Yields what a path brings; returns how it was lost, or `null` at the answer's end. */
   async *#follow(path: Source): AsyncGenerator<Delta, PathLost | null> {
     try {
-      for await (const { offset, delta } of path) {
+      for await (const { offset, delta: whole } of path) {
+        const delta = this.#again.restOf(whole);
+        if (delta === null) {
+          this.offset = offset; // it was shown before
+          continue;
+        }
         this.#apply(offset, delta);
         yield delta;
         if (delta.kind === "error") throw new LoquentError("failed", delta.message, { code: delta.code });
@@ -233,12 +241,22 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     if (this.reference === null) throw brokenBy(lost);
     this.#source = null;
     if (lost !== null) this.#setState("resuming");
-    return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
+    try {
+      return await this.#paths.goOn(this.reference, this.offset ?? 0, lost, before);
+    } catch (error) {
+      // It may be there, with less of it than was read here.
+      if (!(error instanceof LoquentError && error.kind === "gone" && this.#again.begin())) throw error;
+      this.offset = 0;
+      return await this.#paths.goOn(this.reference, 0, lost, null);
+    }
   }
 
   #kept(): Kept | null {
-    const { reference, offset, text, reasoning, finish, usage } = this;
+    const { reference, usage } = this;
     const meta = this.#meta;
+    // Where it stands in a log that is read again says nothing of what was shown.
+    const from = this.#again.isUnderWay ? { offset: 0, text: "", reasoning: "", finish: null } : this;
+    const { offset, text, reasoning, finish } = from;
     if (reference !== null) {
       return { is: "begun", url: this.url.href, reference, offset: offset ?? 0, meta, text, reasoning, finish, usage };
     }

@@ -21,7 +21,8 @@ const SILENT_AFTER_MS = 2_000;
  * - `retrying`: the server refused for now, or was not reached; `at_ms` is when it is asked again.
  * - `queue`: the question waits for its turn; `position` counts from 1.
  * - `prompt`: the model reads the question.
- * - `engine`: the server is heard, and has generated nothing since.
+ * - `engine`: the server is heard, and has generated nothing since. `why`: what it says of that, or `null`; so it
+ *   says that the engine was lost and is being started again, and that the answer then goes on where it stopped.
  * - `network`: the connection is lost and another is being tried; `why` is for logs.
  * - `silence`: nothing is heard of the server at all: the network's fault or the server's.
  * - `hidden`: the page is hidden, and what comes comes late.
@@ -39,7 +40,7 @@ export type Pause =
       readonly cached: number;
       readonly eta_ms: number | null;
     }
-  | { readonly cause: "engine"; readonly since_ms: number }
+  | { readonly cause: "engine"; readonly since_ms: number; readonly why: string | null }
   | { readonly cause: "network"; readonly since_ms: number; readonly why: string; readonly attempts: number }
   | { readonly cause: "silence"; readonly since_ms: number; readonly heardAt_ms: number }
   | { readonly cause: "hidden"; readonly since_ms: number }
@@ -65,6 +66,8 @@ export class PauseWatch {
   /** When the answer last moved on, and where it stood before its first token. */
   #movedAt_ms = 0;
   #progress: PromptProgress | null = null;
+  /** What the server said of the pause that lasts. */
+  #why: string | null = null;
 
   constructor(
     /** Receives the reason, or `null` when the answer moves again. */
@@ -104,7 +107,12 @@ export class PauseWatch {
       this.#progress = delta;
       return this.#look();
     }
+    if (delta.kind === "pause") {
+      this.#why = delta.why;
+      return this.#look();
+    }
     if (delta.kind === "open") return;
+    this.#why = null;
     this.#progress = null;
     this.#movedAt_ms = this.clock();
     this.#set(null);
@@ -131,10 +139,12 @@ export class PauseWatch {
     const [now, since_ms] = [this.clock(), this.#movedAt_ms];
     const isSilent = path.transport === "webtransport" && now - path.heardAt_ms > SILENT_AFTER_MS;
     if (isSilent) return { cause: "silence", since_ms, heardAt_ms: path.heardAt_ms };
+    if (this.#why !== null) return { cause: "engine", since_ms, why: this.#why };
     if (this.#progress) return standing(this.#progress, since_ms);
     if (now - since_ms < PAUSE_AFTER_MS) return null;
     if (this.isHidden()) return { cause: "hidden", since_ms };
-    return { cause: path.heardAt_ms - since_ms > PAUSE_AFTER_MS ? "engine" : "unknown", since_ms };
+    if (path.heardAt_ms - since_ms > PAUSE_AFTER_MS) return { cause: "engine", since_ms, why: null };
+    return { cause: "unknown", since_ms };
   }
 
   #set(pause: Pause | null): void {

@@ -17,11 +17,16 @@ const RESUME_RESPONSE_MS = 10_000;
 /** A silence of a resumable answer that is longer than three heartbeats: the path is dead, ms. */
 const SILENCE_MS = 30_000;
 
-/** One server-sent event with data. */
+/** What begins the comment that says why nothing comes for now (S-6.8). */
+const PAUSED = "paused, ";
+
+/** One server-sent event with data, or a comment that says of a pause why. */
 export interface ServerEvent {
   /** Of this event itself, not the last one seen; `null` if it has none. */
   readonly id: string | null;
   readonly data: string;
+  /** Why nothing comes for now: the event is a comment, and has no data. */
+  readonly paused: string | null;
 }
 
 /** Cuts text, in whatever pieces it comes, into events (HTML Standard, 9.2.6). */
@@ -50,7 +55,7 @@ export class EventReader {
 
   #handleLine(line: string, events: ServerEvent[]): void {
     if (line === "") {
-      if (this.#data.length > 0) events.push({ id: this.#id, data: this.#data.join("\n") });
+      if (this.#data.length > 0) events.push({ id: this.#id, data: this.#data.join("\n"), paused: null });
       this.#id = null;
       this.#data = [];
       this.#chars = 0;
@@ -59,6 +64,7 @@ export class EventReader {
     this.#chars += line.length;
     const colon = line.indexOf(":");
     const [name, value] = colon < 0 ? [line, ""] : [line.slice(0, colon), line.slice(colon + 1).replace(/^ /, "")];
+    if (name === "" && value.startsWith(PAUSED)) events.push({ id: null, data: "", paused: value.slice(PAUSED.length) });
     if (name === "data") this.#data.push(value);
     if (name === "id") this.#id = value;
   }
@@ -197,6 +203,7 @@ class EventAnswer implements Source {
 
   /** An event's deltas; only after the last of them is the event's offset reached. */
   #items(event: ServerEvent): Item[] {
+    if (event.paused !== null) return [{ delta: { kind: "pause", why: event.paused }, offset: this.offset }];
     const deltas = event.data === "[DONE]" ? [{ kind: "done" } as const] : this.#chunks.deltas(chunkOf(event));
     const before = this.offset;
     if (this.reference && event.id !== null && /^\d{1,16}$/.test(event.id)) this.offset = Number(event.id);

@@ -351,6 +351,32 @@ test("over SSE a broken connection is resumed where it ended", async () => {
   assert.equal(JSON.parse(requests.find(({ method }) => method === "POST").body).resumable, true);
 });
 
+/** A server that has ended, and another one that has its answer from the beginning alone, as `pieces`. */
+function takenOver(pieces, asked) {
+  nextServer();
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13 });
+  routes[route("GET", `v1/streams/${ID}`)] = (response, { url: asks }) => {
+    asked.push(asks.searchParams.get("from"));
+    if (asked.at(-1) === "0") return sseAnswer(pieces)(response);
+    response.writeHead(404).end("{}");
+  };
+}
+
+test("a reader ahead of the next server reads again and shows nothing twice", async () => {
+  const asked = [];
+  takenOver([words.slice(0, 5).join(""), words.slice(5, 20).join(""), ...words.slice(20)], asked);
+  const answer = streamChat({ url: url(), body: question });
+  assert.equal(await answer.finalText(), words.join(""));
+  assert.deepEqual(asked, ["13", "0"]);
+});
+
+test("a reader of another answer than the next server's is told", async () => {
+  takenOver([words[0], "something else", ...words.slice(2)], []);
+  const answer = streamChat({ url: url(), body: question });
+  await assert.rejects(readAll(answer), { kind: "broken", message: /another answer/ });
+  assert.equal(answer.text, words.slice(0, 13).join(""));
+});
+
 test("without resume a broken connection is an error, never an end", async () => {
   nextServer();
   routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13, resumable: false });

@@ -67,3 +67,16 @@ for (const { name, log, from, records, events } of cases) {
     assert.deepEqual(deltas.find(({ kind }) => kind === "error")?.message, rest.find((delta) => delta?.kind === "error")?.message);
   });
 }
+
+test("a comment says why nothing comes for now, wherever it is cut", () => {
+  const text = "data: {}\n\n: paused, the engine was lost; wait\n\n: queued 1\n\ndata: [DONE]\n\n";
+  const expected = [
+    { id: null, data: "{}", paused: null },
+    { id: null, data: "", paused: "the engine was lost; wait" },
+    { id: null, data: "[DONE]", paused: null },
+  ];
+  for (let cut = 0; cut <= text.length; cut++) {
+    const reader = new EventReader();
+    assert.deepEqual([...reader.push(text.slice(0, cut)), ...reader.push(text.slice(cut))], expected);
+  }
+});

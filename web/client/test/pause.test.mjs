@@ -67,6 +67,22 @@ test("the queue and the prompt are told as they move on", (context) => {
   assert.deepEqual(after(300), []);
 });
 
+test("what the server says of a pause is told at once, and is over with the answer's next word", (context) => {
+  const { watch, told, after } = watched(context);
+  const path = { transport: "webtransport", heardAt_ms: 0 };
+  watch.handlePath(path);
+  watch.handleDelta(word);
+  watch.handleDelta({ kind: "pause", why: "the engine was lost" });
+  assert.deepEqual(told, [{ cause: "engine", since_ms: 0, why: "the engine was lost" }]);
+  path.heardAt_ms = 1_500;
+  assert.deepEqual(after(1_500), [], "the same reason is told once");
+  watch.handleDelta(word);
+  assert.equal(told.at(-1), null);
+  path.heardAt_ms = 4_000;
+  after(2_000);
+  assert.deepEqual(told.at(-1), { cause: "engine", since_ms: 1_500, why: null });
+});
+
 test("a lost path counts from its loss, a retry names its time, a hidden page says so", (context) => {
   const world = watched(context);
   const { watch, told, after } = world;

@@ -78,6 +78,13 @@ for (const { hex: text, delta, len, written, incomplete, error } of cases("recor
   });
 }
 
+test("a record that says why nothing comes for now", () => {
+  const delta = { kind: "pause", why: "wait" };
+  assert.equal(hex(encodeRecord(delta)), "050e77616974");
+  assert.deepEqual(decodeRecord(bytes("050e77616974")), { length: 6, delta });
+  assert.throws(() => decodeRecord(bytes("020eff")), WireError);
+});
+
 /** Does one step of a session and notes what the files note. */
 function play(receiver, { at_ms, do: what, hex: text, hidden }) {
   const now = at_ms * 1000;

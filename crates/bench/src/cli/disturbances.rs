@@ -13,16 +13,16 @@ pub(super) struct DisturbanceArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     slow_readers: usize,
     /// Chunks that a slow reader reads first
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     slow_reader_after: usize,
     /// Tokens of a slow reader's answer [default: --max-tokens]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     slow_reader_max_tokens: Option<u32>,
     /// Add N readers that disconnect early
     #[arg(long, value_name = "N", default_value_t = 0)]
     disconnects: usize,
     /// Chunks that such a reader reads first
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     disconnect_after: usize,
     /// Send prompts of N tokens during the run
     #[arg(long, value_name = "N")]
@@ -34,10 +34,10 @@ pub(super) struct DisturbanceArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     inject_count: usize,
     /// Time between injected prompts
-    #[arg(long, value_name = "MS", default_value_t = 1000.0)]
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, hide_short_help = true)]
     inject_every_ms: f64,
     /// Tokens of an injected prompt's answer
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, hide_short_help = true)]
     inject_max_tokens: u32,
     /// Also run each case undisturbed, in turn, and compare
     #[arg(long)]

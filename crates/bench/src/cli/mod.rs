@@ -22,8 +22,8 @@ use crate::plan::TargetPlan;
 
 /// What the exit status of a load test means, for the end of a help text.
 pub const EXIT_STATUS: &str = "\
-Exit status: 0 if every measured request succeeded, 1 if one failed (429 and 503 do not count), \
-3 if a token total is impossible.";
+Exit status: 0 if every measured request succeeded, 1 if one failed (429 and 503 do not count) \
+or a run had no answer, 3 if a token total is impossible.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,6 +79,12 @@ pub struct ServerArgs {
     /// Give it once per --url, in the same order.
     #[arg(long, value_name = "PID")]
     server_pid: Vec<u32>,
+    /// Server that gets all requests over one HTTP/2 connection; repeat to name several
+    ///
+    /// NAME is that of --url, or the URL if it has none. http:// is spoken by prior knowledge,
+    /// https:// by ALPN.
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    http2: Vec<String>,
     /// API key, sent as a bearer token
     #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
@@ -100,23 +106,40 @@ impl ServerArgs {
         let key = api_key(self.api_key.as_deref(), self.api_key_file.as_deref());
         let key = key.map_err(|error| BenchError::Options(error.to_string()))?;
         let pids = self.server_pid.iter().copied().map(Some).chain(std::iter::repeat(None));
-        urls.iter().zip(pids).map(|(url, pid)| target(url, key.as_deref(), pid)).collect()
+        let named: Vec<_> = urls.iter().map(|given| named(given)).collect();
+        for name in &self.http2 {
+            check(
+                named.iter().any(|(given, _)| given == name),
+                &format!("--http2 {name}: no --url has this name"),
+            )?;
+        }
+        let target = |((name, url), pid): (&(String, String), _)| {
+            let client = self.client(name, url, key.as_deref())?;
+            Ok(TargetPlan { target: Arc::new(HttpTarget::new(name.clone(), client)), pid })
+        };
+        named.iter().zip(pids).map(target).collect()
+    }
+
+    fn client(&self, name: &str, url: &str, key: Option<&str>) -> Result<HttpClient, BenchError> {
+        let base = BaseUrl::parse(url).map_err(|error| BenchError::Options(error.to_string()))?;
+        if let Some(warning) = warn_of_cleartext(&base, key.is_some()) {
+            eprintln!("{warning}");
+        }
+        let client = match self.http2.iter().any(|one| one == name) {
+            true => HttpClient::over_http2(base, key),
+            false => HttpClient::new(base, key),
+        };
+        client.map_err(|error| BenchError::Options(error.to_string()))
     }
 }
 
-fn target(given: &str, key: Option<&str>, pid: Option<u32>) -> Result<TargetPlan, BenchError> {
+/// The name and the URL of a server as given.
+fn named(given: &str) -> (String, String) {
     // A bare URL may hold a '=' of its own, in its query; a name is followed by "=http".
-    let (name, url) = match given.split_once("=http") {
+    match given.split_once("=http") {
         Some((name, rest)) => (name.to_owned(), format!("http{rest}")),
         None => (given.to_owned(), given.to_owned()),
-    };
-    let base = BaseUrl::parse(&url).map_err(|error| BenchError::Options(error.to_string()))?;
-    if let Some(warning) = warn_of_cleartext(&base, key.is_some()) {
-        eprintln!("{warning}");
     }
-    let client =
-        HttpClient::new(base, key).map_err(|error| BenchError::Options(error.to_string()))?;
-    Ok(TargetPlan { target: Arc::new(HttpTarget::new(name, client)), pid })
 }
 
 fn check(holds: bool, otherwise: &str) -> Result<(), BenchError> {
@@ -159,6 +182,7 @@ mod tests {
         for (args, word) in [
             (&["--url", "ftp://x"][..], "ftp"),
             (&["--url", "http://x", "--server-pid", "1", "--server-pid", "2"], "--server-pid"),
+            (&["--url", "a=http://x", "--http2", "b"], "--http2 b"),
         ] {
             let cli = Cli::parse_from(["bench"].iter().chain(args));
             let refused = cli.load.servers.targets(&cli.load.url).err();

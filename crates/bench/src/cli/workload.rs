@@ -1,7 +1,7 @@
 //! Options that describe a load: what is sent, when, and where the results go.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::prompts::PromptArgs;
 use super::{check, refuse};
 use crate::arrivals::{Pacing, Spacing};
 use crate::plan::{
-    EndpointKind, Extras, LoadCase, LoadPlan, LoadSettings, ReportPaths, TargetPlan,
+    EndpointKind, Extras, LoadCase, LoadPlan, LoadSettings, ReportPaths, Slo, TargetPlan,
 };
 use crate::preset::{Preset, PresetValues};
 use crate::process::raise_open_files_limit;
@@ -34,9 +34,9 @@ pub enum SubmitSchedule {
 pub enum ArrivalKind {
     /// Equal gaps
     Constant,
-    /// Exponential gaps
+    /// A Poisson process: exponential gaps
     Poisson,
-    /// Gamma gaps of shape --burstiness
+    /// Gamma gaps of shape --burstiness, scaled to the run's length
     Gamma,
 }
 
@@ -76,7 +76,13 @@ struct ArrivalArgs {
     #[arg(long, value_name = "MS")]
     submit_interval_ms: Option<f64>,
     /// What the interval starts from
-    #[arg(long, value_enum, default_value = "absolute", value_name = "HOW")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "absolute",
+        value_name = "HOW",
+        hide_short_help = true
+    )]
     submit_schedule: SubmitSchedule,
     /// Open loop: mean requests per second
     #[arg(long, value_name = "RATE", conflicts_with = "submit_interval_ms")]
@@ -90,6 +96,12 @@ struct ArrivalArgs {
     /// Time limit of one request in seconds
     #[arg(long, value_name = "S", default_value_t = 300.0)]
     timeout_s: f64,
+    /// Goodput: longest time to first token of a good answer
+    #[arg(long, value_name = "MS")]
+    slo_ttft_ms: Option<f64>,
+    /// Goodput: longest 99th percentile of a good answer's gaps between chunks
+    #[arg(long, value_name = "MS")]
+    slo_icl_ms: Option<f64>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -139,7 +151,7 @@ struct GenerationArgs {
 #[command(next_help_heading = "Reports")]
 struct ReportArgs {
     /// Title of the reports [default: the preset's name]
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     title: Option<String>,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE")]
@@ -154,11 +166,25 @@ struct ReportArgs {
     #[arg(long, short)]
     quiet: bool,
     /// Answers per run to recount by POST /tokenize
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, hide_short_help = true)]
     recount: usize,
 }
 
+/// Where reports go that have no load in them.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportTo<'a> {
+    /// File for everything as JSON.
+    pub json: Option<&'a Path>,
+    /// Whether to print neither progress nor the table.
+    pub quiet: bool,
+}
+
 impl WorkloadArgs {
+    /// Where a report goes.
+    pub fn report_to(&self) -> ReportTo<'_> {
+        ReportTo { json: self.reports.json.as_deref(), quiet: self.reports.quiet }
+    }
+
     /// Puts the load on `targets` and writes the reports. Requests name `model`, or each
     /// target's first.
     ///
@@ -247,6 +273,7 @@ impl WorkloadArgs {
             pretok,
             pacing: arrivals.pacing(preset)?,
             timeout: Duration::from_secs_f64(timeout_s),
+            slo: arrivals.slo()?,
             include_timings: !generation.no_server_timings,
             recount: self.reports.recount,
             extra,
@@ -315,13 +342,21 @@ impl GenerationArgs {
 }
 
 impl ArrivalArgs {
+    fn slo(&self) -> Result<Slo, BenchError> {
+        let slo = Slo { ttft_ms: self.slo_ttft_ms, icl_ms: self.slo_icl_ms };
+        for limit in [slo.ttft_ms, slo.icl_ms].into_iter().flatten() {
+            check(limit > 0.0 && limit < 1e9, "--slo-ttft-ms and --slo-icl-ms must be above 0")?;
+        }
+        Ok(slo)
+    }
+
     fn pacing(&self, preset: &PresetValues) -> Result<Pacing, BenchError> {
         if let Some(rate_per_s) = self.request_rate {
             check(rate_per_s > 0.0 && rate_per_s <= 1e6, "--request-rate must be above 0")?;
             check((0.01..=1e6).contains(&self.burstiness), "--burstiness must be 0.01 or more")?;
             let spacing = match self.arrival {
                 ArrivalKind::Constant => Spacing::Constant,
-                ArrivalKind::Poisson => Spacing::Gamma { shape: 1.0 },
+                ArrivalKind::Poisson => Spacing::Poisson,
                 ArrivalKind::Gamma => Spacing::Gamma { shape: self.burstiness },
             };
             return Ok(Pacing::Open { rate_per_s, spacing });

@@ -138,6 +138,7 @@ pub fn config(plan: &LoadPlan) -> Value {
         "repeat_runs": plan.repeat_runs,
         "pause_s": plan.pause.as_secs_f64(),
         "timeout_s": settings.timeout.as_secs_f64(),
+        "slo": settings.slo,
         "generator": concat!("loquent-bench ", env!("CARGO_PKG_VERSION")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "load_average_before": load_average(),

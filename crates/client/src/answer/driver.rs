@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::quic::QuicPath;
 use super::reader::{Answer, AnswerItem, AnswerStatus};
+use super::reading_again::ReadingAgain;
 use super::sse::SsePath;
 use super::state::{AnswerState, PathOutcome};
 use crate::ClientError;
@@ -68,6 +69,7 @@ pub(super) fn start(
         seen_until: cursor,
         receiver: None,
         server_error: None,
+        again: ReadingAgain::from_offset(cursor),
     };
     let mut driver = Driver { state, trouble: None };
     driver.note_transport(&path);
@@ -158,8 +160,8 @@ impl Driver {
 
     /// A new path after the loss of one; `None` if the reader has gone meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<AnswerPath>, ClientError> {
-        let state = &self.state;
-        let kept = state.receiver.as_ref().map(Receiver::cumulative);
+        let state = &mut self.state;
+        let mut kept = state.receiver.as_ref().map(Receiver::cumulative);
         let reached = kept.unwrap_or(0).max(state.cursor);
         // Only losses without progress count together; after progress the full time is available
         // again.
@@ -184,6 +186,8 @@ impl Driver {
                     self.note_transport(&path);
                     return Ok(Some(path));
                 }
+                // It may be there, with less of it than this reader has (D-6.7).
+                Err(ClientError::Gone) if state.read_again() => kept = None,
                 Err(error @ (ClientError::Gone | ClientError::Superseded)) => return Err(error),
                 Err(error) => last = error,
             }

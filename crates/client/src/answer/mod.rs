@@ -9,6 +9,7 @@ mod ask;
 mod driver;
 mod quic;
 mod reader;
+mod reading_again;
 mod sse;
 mod state;
 mod step;

@@ -321,7 +321,9 @@ impl QuicPath {
                     if let Delta::Error { message, .. } = &delta {
                         state.server_error = Some(message.clone());
                     }
-                    state.deliver_record(offset, delta);
+                    if let Some(end) = state.deliver_record(offset, delta) {
+                        return Some(end);
+                    }
                 }
                 ReceiverEvent::Complete => return Some(PathOutcome::Complete),
                 ReceiverEvent::Failed(Some(error)) => {

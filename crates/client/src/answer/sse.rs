@@ -10,9 +10,8 @@ use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use loquent_proto::sse::{Event, Parser};
 use tokio::time::Instant;
 
-use super::reader::AnswerItem;
 use super::state::{AnswerState, PathOutcome};
-use super::step::{Content, Step, chunk_error};
+use super::step::chunk_error;
 use crate::ClientError;
 use crate::connections::Connections;
 
@@ -68,7 +67,8 @@ impl SsePath {
 /// What has been read from one body.
 struct BodyReading {
     cursor: u64,
-    items: Vec<Step>,
+    /// Chunks, and the log offsets behind them.
+    items: Vec<(u64, Bytes)>,
     end: Option<PathOutcome>,
 }
 
@@ -89,7 +89,7 @@ impl BodyReading {
             None if *data == *b"[DONE]" => Some(PathOutcome::Complete),
             None => None,
         };
-        self.items.push(Step { offset, seen: false, content: Content::Chunk(data) });
+        self.items.push((offset, data));
     }
 }
 
@@ -143,8 +143,10 @@ impl SsePath {
         let mut reading = BodyReading { cursor: state.cursor, items: Vec::new(), end: None };
         let pushed = self.parser.push(piece, |event| reading.handle_event(event));
         state.cursor = reading.cursor;
-        for step in reading.items {
-            state.deliver(AnswerItem::Step(step));
+        for (offset, data) in reading.items {
+            if let Err(error) = state.deliver_chunk(offset, data) {
+                return Some(PathOutcome::Failed(error));
+            }
         }
         match (reading.end, pushed) {
             (None, Err(error)) => Some(PathOutcome::Failed(error.into())),

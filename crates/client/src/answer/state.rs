@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use loquent_proto::{AnswerHandle, Delta, Receiver};
 use tokio::sync::mpsc;
 
 use super::reader::{AnswerItem, AnswerStatus};
+use super::reading_again::ReadingAgain;
 use super::step::{Content, Step};
 use crate::ClientError;
 use crate::connections::Connections;
@@ -60,6 +62,8 @@ pub(super) struct AnswerState {
     pub(super) receiver: Option<Receiver>,
     /// The message of the log's last record, if that was an error.
     pub(super) server_error: Option<String>,
+    /// What was read, for a server that has less of it.
+    pub(super) again: ReadingAgain,
 }
 
 impl AnswerState {
@@ -75,8 +79,13 @@ impl AnswerState {
         }
     }
 
-    /// Hands a record over that ends at log `offset`.
-    pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) {
+    /// Hands a record over that ends at log `offset`; why the answer cannot go on, if it cannot.
+    pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) -> Option<PathOutcome> {
+        let delta = match self.again.rest_of(delta) {
+            Ok(Some(delta)) => delta,
+            Ok(None) => return None,
+            Err(error) => return Some(PathOutcome::Failed(error)),
+        };
         let seen = offset <= self.seen_until;
         // Log probabilities belong to the chunk of the text after them (S-6.2), so a chunk
         // writer cannot go on between the two.
@@ -85,5 +94,30 @@ impl AnswerState {
         }
         let content = Content::Record(delta);
         self.deliver(AnswerItem::Step(Step { offset, seen, content }));
+        None
+    }
+
+    /// Hands a chunk over that ends at log `offset`.
+    ///
+    /// # Errors
+    /// Those of [`ReadingAgain::rest_of_chunk`].
+    pub(super) fn deliver_chunk(&mut self, offset: u64, data: Bytes) -> Result<(), ClientError> {
+        if let Some(data) = self.again.rest_of_chunk(data)? {
+            let content = Content::Chunk(data);
+            self.deliver(AnswerItem::Step(Step { offset, seen: false, content }));
+        }
+        Ok(())
+    }
+
+    /// Prepares for reading the log from its beginning, since the server has less of it than this
+    /// reader; whether that can be done.
+    pub(super) fn read_again(&mut self) -> bool {
+        if !self.again.begin() {
+            return false;
+        }
+        self.receiver = None;
+        // Another server may have cut the text into other records: offsets are told anew.
+        (self.cursor, self.seen_until) = (0, 0);
+        true
     }
 }

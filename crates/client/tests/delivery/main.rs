@@ -4,19 +4,47 @@ mod relay;
 mod stand_in;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::Method;
 use loquent_client::{Answer, Asked, Client, ClientError, Config, Request, Transport};
 use loquent_proto::Delta;
 use relay::{Relay, Weather};
-use stand_in::{Fault, Seen, StandIn};
+use stand_in::{Fault, Says, Seen, StandIn};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 const GAP: Duration = Duration::from_millis(10);
 /// Far above what any of these takes: a test that hangs fails.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the machine kept this test from running while it looked: what a busy one adds to any
+/// time that is measured meanwhile.
+struct Lateness(Arc<AtomicU64>);
+
+impl Lateness {
+    /// Looks from here on, as long as the test's runtime lasts.
+    fn watch() -> Self {
+        let late = Arc::new(AtomicU64::new(0));
+        let sum = late.clone();
+        tokio::spawn(async move {
+            let tick = Duration::from_millis(5);
+            loop {
+                let before = Instant::now();
+                tokio::time::sleep(tick).await;
+                let more = before.elapsed().saturating_sub(2 * tick);
+                sum.fetch_add(more.as_micros() as u64, Ordering::Relaxed);
+            }
+        });
+        Self(late)
+    }
+
+    fn so_far(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
 
 /// Pieces as a model gives them, some of them in many bytes.
 fn pieces(count: usize) -> Vec<String> {
@@ -24,7 +52,7 @@ fn pieces(count: usize) -> Vec<String> {
 }
 
 fn config(server: &StandIn) -> Config {
-    Config { head_start: Duration::from_secs(5), ..Config::new(server.url()) }
+    Config { head_start: LIMIT, ..Config::new(server.url()) }
 }
 
 fn client(server: &StandIn) -> Client {
@@ -125,12 +153,10 @@ async fn a_third_of_all_packets_may_be_lost() {
     server.offer_port(relay.address.port());
     let client = client(&server);
     client.warm_up().await;
-    let began = Instant::now();
-    let (whole, answer) = whole(&client).await;
+    let (whole, answer) = timeout(LIMIT, whole(&client)).await.expect("it takes too long");
     assert_whole(&whole, &expected);
     assert_eq!(answer.transport(), Transport::Quic);
     assert!(relay.dropped() > 20, "the relay lost {} packets only", relay.dropped());
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -162,6 +188,7 @@ async fn a_new_address_in_mid_answer_shows_every_token_once() {
         server.offer_port(relay.address.port());
         let client = client(&server);
         let mut answer = begin(&client).await;
+        let lateness = Lateness::watch();
         let (half, mut moved) = (expected[..60].concat().len(), false);
         let whole = read(&mut answer, |text| {
             if text.len() >= half && !std::mem::replace(&mut moved, true) {
@@ -176,7 +203,8 @@ async fn a_new_address_in_mid_answer_shows_every_token_once() {
         assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0), "own: {own}");
         // 2 RTT + 300 ms, and room for a busy machine.
         println!("own: {own}, longest stall {:?}", whole.longest_stall);
-        assert!(whole.longest_stall < Duration::from_millis(1500), "{:?}", whole.longest_stall);
+        let most = Duration::from_millis(1500) + lateness.so_far();
+        assert!(whole.longest_stall < most, "{:?} of {most:?}", whole.longest_stall);
     }
 }
 
@@ -186,10 +214,12 @@ async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
     let server = StandIn::start(&expected, GAP, Fault::None).await;
     let relay = Relay::start(server.quic, Weather::FINE).await;
     server.offer_port(relay.address.port());
-    let client = Client::new(Config { head_start: Duration::from_millis(500), ..config(&server) });
+    // Long enough for a handshake on a busy machine; where QUIC is dead it is waited for in vain.
+    let client = Client::new(Config { head_start: Duration::from_secs(3), ..config(&server) });
     let client = client.unwrap();
-    client.warm_up().await;
+    assert_eq!(client.warm_up().await, Transport::Quic);
     let mut answer = begin(&client).await;
+    let lateness = Lateness::watch();
     let third = expected[..60].concat().len();
     let whole = read(&mut answer, |text| {
         if text.len() >= third {
@@ -199,7 +229,8 @@ async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
     .await;
     assert_whole(&whole, &expected);
     assert_eq!((answer.transport(), answer.resumes()), (Transport::Http, 1));
-    assert!(whole.longest_stall < Duration::from_secs(10), "{:?}", whole.longest_stall);
+    let most = Duration::from_secs(15) + lateness.so_far();
+    assert!(whole.longest_stall < most, "{:?} of {most:?}", whole.longest_stall);
     let resumed =
         |seen: &Seen| matches!(seen, Seen::Http(line, _) if line.starts_with("GET /v1/streams/"));
     assert!(server.seen().iter().any(resumed));
@@ -214,15 +245,16 @@ async fn an_outage_is_survived_over_quic() {
     let client = client(&server);
     let mut answer = begin(&client).await;
     let third = expected[..50].concat().len();
-    let mut outage = None;
+    let (outage, mut is_cut) = (Notify::new(), false);
     let reading = read(&mut answer, |text| {
-        if text.len() >= third && outage.is_none() {
+        if text.len() >= third && !std::mem::replace(&mut is_cut, true) {
             relay.cut();
-            outage = Some(());
+            outage.notify_one();
         }
     });
     let mending = async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        outage.notified().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         relay.mend();
     };
     let (whole, ()) = tokio::join!(reading, mending);
@@ -255,10 +287,12 @@ async fn acknowledgements_leave_on_the_quic_stream_where_their_datagrams_are_los
     // Longer than the stand-in waits for an acknowledgement before it stops for good.
     let expected = pieces(300);
     let server = StandIn::start(&expected, GAP, Fault::Deaf).await;
+    let lateness = Lateness::watch();
     let (whole, answer) = whole(&client(&server)).await;
     assert_whole(&whole, &expected);
     assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
-    assert!(whole.longest_stall < Duration::from_secs(1), "{:?}", whole.longest_stall);
+    let most = Duration::from_secs(1) + lateness.so_far();
+    assert!(whole.longest_stall < most, "{:?} of {most:?}", whole.longest_stall);
 }
 
 #[tokio::test]
@@ -379,6 +413,44 @@ async fn a_server_that_forgot_the_answer_ends_it_with_an_error() {
     assert!(expected.concat().starts_with(&whole.text));
 }
 
+/// A reader by QUIC whose server ends, and what it reads of the one that takes its answer over.
+async fn ahead_of_the_next_server(says: Says, next_is_by_quic: bool) -> (Whole, Answer, StandIn) {
+    let expected = pieces(60);
+    let server = StandIn::start(&expected, GAP, Fault::TakenOver(20, says)).await;
+    let relay = Relay::start(server.quic, Weather::FINE).await;
+    server.offer_port(relay.address.port());
+    let client = client(&server);
+    let mut answer = begin(&client).await;
+    // Before the server ends: its last datagrams may be lost with it.
+    let some = expected[..10].concat().len();
+    let whole = read(&mut answer, |text| {
+        if text.len() >= some && !next_is_by_quic {
+            relay.cut();
+        }
+    })
+    .await;
+    (whole, answer, server)
+}
+
+#[tokio::test]
+async fn a_reader_ahead_of_the_next_server_reads_again_and_shows_nothing_twice() {
+    for next_is_by_quic in [true, false] {
+        let (whole, answer, server) = ahead_of_the_next_server(Says::Same, next_is_by_quic).await;
+        assert_whole(&whole, &pieces(60));
+        assert_eq!(answer.resumes(), 1, "{:?}", server.seen());
+        assert_eq!(answer.transport() == Transport::Quic, next_is_by_quic);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_of_another_answer_than_the_next_servers_is_told() {
+    for next_is_by_quic in [true, false] {
+        let (whole, _, _) = ahead_of_the_next_server(Says::Other, next_is_by_quic).await;
+        assert_eq!((whole.end, whole.dones), (Some(ClientError::Differs), 0));
+        assert!(pieces(60).concat().starts_with(&whole.text));
+    }
+}
+
 #[tokio::test]
 async fn blocked_udp_costs_the_head_start_once() {
     let expected = pieces(5);
@@ -408,7 +480,7 @@ async fn blocked_udp_costs_the_head_start_once() {
     let (answer, stream) = whole(&second).await;
     assert_whole(&answer, &expected);
     assert_eq!(stream.transport(), Transport::Http);
-    assert!(began.elapsed() < Duration::from_secs(5), "waited for what lost the last time");
+    assert!(began.elapsed() < LIMIT / 2, "waited for what lost the last time");
 }
 
 #[tokio::test]
@@ -433,12 +505,13 @@ async fn event_streams_are_resumed_at_once_on_another_network() {
     let whole = read(&mut answer, |_| MOVED.store(true, Ordering::Relaxed)).await;
     assert_whole(&whole, &expected);
     assert_eq!(answer.resumes(), 1);
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
 async fn an_answer_that_began_by_http_moves_to_quic_when_that_comes_up() {
-    let expected = pieces(150);
+    // Under way for longer than a lost handshake takes to be tried again, on a busy machine too.
+    let expected = pieces(500);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
     let relay = Relay::start(server.quic, Weather::FINE).await;
     relay.cut();

@@ -65,8 +65,20 @@ pub enum Fault {
     ServerError,
     /// Resumes are told that the answer is gone.
     Forgets,
+    /// After so many pieces the first connection is closed, and another server takes the answer
+    /// over: it has nothing that was sent, and says the same in larger pieces, or something else.
+    TakenOver(usize, Says),
     /// The hash of another certificate is told.
     WrongHash,
+}
+
+/// What a server says that takes an answer over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Says {
+    /// The same text.
+    Same,
+    /// Another one.
+    Other,
 }
 
 /// What was asked of the stand-in.
@@ -87,6 +99,8 @@ pub enum Seen {
 struct Shared {
     fault: Fault,
     deltas: Vec<Delta>,
+    /// Those of the server that takes the answer over.
+    again: Vec<Delta>,
     gap: Duration,
     started: Instant,
     answers: Mutex<HashMap<String, Arc<Kept>>>,
@@ -137,6 +151,15 @@ fn log_of(pieces: &[String], fault: Fault) -> Vec<Delta> {
     deltas
 }
 
+/// What a server has that takes an answer over.
+fn pieces_again(pieces: &[String], fault: Fault) -> Vec<String> {
+    let mut again: Vec<String> = pieces.chunks(3).map(|three| three.concat()).collect();
+    if matches!(fault, Fault::TakenOver(_, Says::Other)) {
+        again[1] = "something else".to_owned();
+    }
+    again
+}
+
 impl StandIn {
     /// Answers every question with `pieces`, one each `gap`.
     pub async fn start(pieces: &[String], gap: Duration, fault: Fault) -> StandIn {
@@ -152,6 +175,7 @@ impl StandIn {
         let shared = Arc::new(Shared {
             fault,
             deltas: log_of(pieces, fault),
+            again: log_of(&pieces_again(pieces, fault), fault),
             gap,
             started: Instant::now(),
             answers: Mutex::default(),
@@ -221,10 +245,25 @@ impl Shared {
         Micros(self.started.elapsed().as_micros() as u64)
     }
 
+    /// Whether another server has taken the answer over.
+    fn is_taken_over(&self) -> bool {
+        matches!(self.fault, Fault::TakenOver(..)) && self.faults_left.load(Ordering::Relaxed) == 0
+    }
+
+    /// What the answer's log has in the end.
+    fn deltas(&self) -> &[Delta] {
+        if self.is_taken_over() { &self.again } else { &self.deltas }
+    }
+
+    /// Whether the answer can be resumed from `offset`.
+    fn resumes_at(&self, offset: u64) -> bool {
+        self.fault != Fault::Forgets && (offset == 0 || !self.is_taken_over())
+    }
+
     /// Deltas that exist by now.
     fn due(&self, kept: &Kept) -> usize {
         let gaps = kept.asked_at.elapsed().as_micros() / self.gap.as_micros().max(1);
-        (gaps as usize + 1).min(self.deltas.len())
+        (gaps as usize + 1).min(self.deltas().len())
     }
 
     fn keep(&self) -> (String, Arc<Kept>) {
@@ -429,8 +468,12 @@ impl Stream {
         let resumed = kept.filter(|kept| {
             let now = self.shared.now();
             let mut state = kept.state.lock().unwrap();
-            let known = self.shared.fault != Fault::Forgets;
-            known && state.sender.resume(now, resume.channel, resume.offset).is_ok()
+            if self.shared.is_taken_over() && resume.offset == 0 {
+                state.sender = Sender::new(now, resume.channel, SenderConfig::default());
+                state.pushed = 0;
+            }
+            self.shared.resumes_at(resume.offset)
+                && state.sender.resume(now, resume.channel, resume.offset).is_ok()
         });
         match resumed {
             Some(kept) => self.answer(hex(resume.id), kept, resume.channel, resume.offset).await,
@@ -505,7 +548,7 @@ impl Stream {
             {
                 return (Duration::from_millis(5), false);
             }
-            for delta in &self.shared.deltas[*pushed..self.shared.due(kept)] {
+            for delta in &self.shared.deltas()[*pushed..self.shared.due(kept)] {
                 sender.push(now, delta).unwrap();
                 *pushed += 1;
             }
@@ -583,7 +626,9 @@ impl Stream {
     async fn misbehave(&mut self, kept: &Kept) -> bool {
         let pushed = kept.state.lock().unwrap().pushed;
         match self.shared.fault {
-            Fault::CloseAfter(pieces) if pushed > pieces && self.shared.strikes() => {
+            Fault::CloseAfter(pieces) | Fault::TakenOver(pieces, _)
+                if pushed > pieces && self.shared.strikes() =>
+            {
                 self.connection.close(VarInt::from_u32(0), b"");
                 true
             }
@@ -649,9 +694,9 @@ async fn serve_http(mut stream: BufReader<TcpStream>, shared: Arc<Shared>) -> st
         }
         let id = line.split("/v1/streams/").nth(1).unwrap_or_default();
         let token = headers.get("x-loquent-stream-token").cloned().unwrap_or_default();
-        match shared.find(id, &token).filter(|_| shared.fault != Fault::Forgets) {
+        let from = headers.get("last-event-id").map_or(0, |id| id.parse().unwrap());
+        match shared.find(id, &token).filter(|_| shared.resumes_at(from)) {
             Some(kept) if line.starts_with("GET ") => {
-                let from = headers.get("last-event-id").map_or(0, |id| id.parse().unwrap());
                 return events(&mut stream, &shared, id, &kept, from).await;
             }
             Some(_) => {
@@ -688,7 +733,7 @@ async fn events(
     );
     stream.write_all(head.as_bytes()).await?;
     let (mut chunks, mut log, mut written) = (ChunkWriter::new(), Vec::new(), 0);
-    for (at, delta) in shared.deltas.iter().enumerate() {
+    for (at, delta) in shared.deltas().iter().enumerate() {
         while shared.due(kept) <= at {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -711,7 +756,7 @@ async fn events(
         }
         stream.write_all(format!("{:x}\r\n{out}\r\n", out.len()).as_bytes()).await?;
     }
-    if !matches!(shared.deltas.last(), Some(Delta::Error { .. })) {
+    if !matches!(shared.deltas().last(), Some(Delta::Error { .. })) {
         stream.write_all(b"0\r\n\r\n").await?;
     }
     Ok(())

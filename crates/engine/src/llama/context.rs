@@ -244,6 +244,13 @@ impl Context {
         }
     }
 
+    /// The oldest position from which on `slot` holds all, in all layers; `None` if it holds none.
+    pub(super) fn oldest(&self, slot: u16) -> Option<u32> {
+        // SAFETY: as in `copy`.
+        let oldest = unsafe { sys::llama_memory_seq_pos_min(self.memory(), slot.into()) };
+        u32::try_from(oldest).ok()
+    }
+
     /// Whether `slot` holds no position.
     pub(super) fn is_empty(&self, slot: u16) -> bool {
         // SAFETY: as in `copy`.

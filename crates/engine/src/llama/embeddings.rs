@@ -33,7 +33,7 @@ impl Embeddings {
     /// # Errors
     /// [`LoadError`] when the file cannot be read or has no usable `token_embd.weight`.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
-        start();
+        start()?;
         let malformed = |reason: String| LoadError::Malformed { path: path.to_owned(), reason };
         let header =
             Header::open(path, ReadLimits::default()).map_err(|e| malformed(e.to_string()))?;

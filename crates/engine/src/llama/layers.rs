@@ -18,7 +18,7 @@ use super::context::Context;
 use super::cpu_keepalive::CpuKeepalive;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
-use super::{LlamaModel, LoadError, RunnerOptions, sys};
+use super::{History, LlamaModel, LoadError, RunnerOptions, sys};
 use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
 
@@ -84,7 +84,7 @@ impl LlamaLayers {
             kv_cells: options.kv_cells,
             context_tokens: options.context_tokens,
             batch_tokens: options.batch_tokens,
-            shares_prefix: options.kv_unified && !info.partial_history,
+            shares_prefix: options.kv_unified && info.history == History::Whole,
         };
         let threads = threads(&model, options);
         let pool = ThreadPool::new(threads, options.poll);

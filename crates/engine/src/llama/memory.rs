@@ -22,7 +22,7 @@ pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
 }
 
 /// Memory that is available without swapping, in bytes; `None` on systems other than Linux.
-pub(super) fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let free = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     // A container's limit may be lower than the machine's memory. What the container uses already
     // is not subtracted, so that this is an upper bound.

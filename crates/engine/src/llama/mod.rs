@@ -11,18 +11,24 @@
 mod compute_lock;
 mod context;
 mod cpu_keepalive;
+mod devices;
 mod embedder;
 mod embeddings;
 mod guard;
+mod isa;
 #[cfg(own_kernels)]
 mod kernels;
 mod layers;
 #[cfg(target_os = "linux")]
 mod lazy_zero;
 mod log;
+mod machine_limits;
 mod memory;
 mod model;
+mod offload;
+mod operation_times;
 mod pieces;
+mod processor;
 mod quantize;
 pub mod rpc;
 mod runner;
@@ -30,10 +36,17 @@ mod threads;
 mod vocab;
 
 pub use compute_lock::ComputeLock;
+pub use devices::{Device, DeviceKind, GPU_BACK_ENDS, devices, has_gpu};
 pub use embedder::{EmbeddingTraits, LlamaEmbedder};
 pub use embeddings::Embeddings;
+pub use isa::{Isa, UnavailableIsa};
 pub use layers::{CpuSharing, LlamaLayers};
-pub use model::{LlamaModel, LoadError, LoadOptions, ModelInfo};
+pub use machine_limits::{MachineLimits, MultiplyPeak, machine_limits};
+pub use memory::available_bytes;
+pub use model::{History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect};
+pub use offload::Placement;
+pub use operation_times::{OperationTimes, with_operation_times};
+pub use processor::{InstructionSet, UnsupportedProcessor, check_processor, instruction_sets};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
 pub use threads::physical_cores;
@@ -48,8 +61,12 @@ use llama_cpp_sys_2 as sys;
 pub const MAX_SLOTS: u16 = 256;
 
 /// Starts llama.cpp once per process and routes its log.
-fn start() {
+///
+/// # Errors
+/// On a processor that cannot run this build: the library's start alone would kill the process.
+fn start() -> Result<(), UnsupportedProcessor> {
     static START: Once = Once::new();
+    check_processor()?;
     START.call_once(|| {
         log::install();
         guard::install();
@@ -62,11 +79,15 @@ fn start() {
             lazy_zero::install()
         }
     });
+    Ok(())
 }
 
-/// The instruction sets and back ends that the library was built with, on one line.
+/// The instruction sets and back ends that the library was built with, on one line; on a processor
+/// that cannot run them, what it lacks.
 pub fn system_info() -> String {
-    start();
+    if let Err(error) = start() {
+        return error.to_string();
+    }
     // SAFETY: returns a pointer to a static NUL-terminated string.
     let text = unsafe { CStr::from_ptr(sys::llama_print_system_info()) };
     text.to_string_lossy().trim_end_matches([' ', '|']).to_owned()

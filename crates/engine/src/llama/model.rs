@@ -7,17 +7,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::{fs, io};
 
+use super::devices::GPU_BACK_ENDS;
 use super::memory::{available_bytes, kv_bytes};
-use super::{guard, log, rpc, start, sys};
-use crate::KvType;
+use super::offload::Placement;
+use super::{UnsupportedProcessor, devices, guard, log, rpc, start, sys};
 use crate::gguf::{self, Header, ReadLimits};
+use crate::{GpuLayers, KvType};
 
 /// What to load of a model, and into which memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Layers on the GPU; `None` for all that fit. Builds without a GPU back end and machines
-    /// without a GPU compute everything on the CPU.
-    pub gpu_layers: Option<u32>,
+    /// Layers on the GPU, in builds and on machines that have one.
+    pub gpu_layers: GpuLayers,
     /// Map the file into memory instead of reading it: faster to start, shared between processes.
     pub mmap: bool,
     /// Compute products of quantised weights with Loquent's kernels if processor and model suit
@@ -26,9 +27,10 @@ pub struct LoadOptions {
     pub own_kernels: bool,
     /// Load only the vocabulary, for tokenizing: such a model has no weights.
     pub vocab_only: bool,
-    /// KV cells that the runner will have; only for the memory check.
+    /// KV cells that the runner will have: for the memory check, and for the layers that fit on a
+    /// GPU.
     pub kv_cells: u32,
-    /// Type of the KV cells; only for the memory check.
+    /// Type of the KV cells, for the same.
     pub kv_type: KvType,
     /// Memory the model may take in bytes; `None` for what the system reports as available.
     pub memory_bytes: Option<u64>,
@@ -40,7 +42,7 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            gpu_layers: None,
+            gpu_layers: GpuLayers::Auto,
             mmap: true,
             own_kernels: true,
             vocab_only: false,
@@ -107,6 +109,9 @@ pub enum LoadError {
         /// Memory that is available.
         available_bytes: u64,
     },
+    /// This build cannot run on this processor.
+    #[error(transparent)]
+    Processor(#[from] UnsupportedProcessor),
     /// Servers of the RPC back end cannot be used.
     #[error("{0}")]
     Rpc(String),
@@ -137,9 +142,20 @@ pub struct ModelInfo {
     pub vocab_size: u32,
     /// Jinja source of its chat template.
     pub chat_template: Option<String>,
-    /// Whether it keeps only part of a sequence's past (recurrent layers or sliding
-    /// windows): such a past can be neither shared nor cut.
-    pub partial_history: bool,
+    /// What it keeps of a sequence's past.
+    pub history: History,
+}
+
+/// What a model keeps of a sequence's past, and so where that can be shared or cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History {
+    /// Every position: anywhere.
+    Whole,
+    /// In some layers as many of the last positions as this, and older ones until their cells are
+    /// needed: where that many are left.
+    Window(u32),
+    /// One state into which recurrent layers fold all of it: nowhere.
+    State,
 }
 
 /// A loaded model: weights and vocabulary. Cheap to share, never changes.
@@ -149,6 +165,8 @@ pub struct LlamaModel {
     info: ModelInfo,
     header: Header,
     has_weights: bool,
+    own_kernels: bool,
+    placement: Placement,
 }
 
 // SAFETY: llama.cpp does not change a model after loading; contexts and the tokenizer
@@ -181,7 +199,7 @@ impl LlamaModel {
         // Everything that can be checked is checked before llama.cpp sees the file.
         let (header, weights_bytes) = check_files(path)?;
         check_memory(&header, weights_bytes, options)?;
-        start();
+        start()?;
         rpc::add_servers(&options.rpc).map_err(LoadError::Rpc)?;
         let mut cancelled = false;
         let mut report = |share: f32| {
@@ -192,11 +210,15 @@ impl LlamaModel {
         };
         let own_kernels =
             options.own_kernels && options.rpc.is_empty() && own_kernels_suit(&header);
-        let loaded = load_native(path, options, own_kernels, &mut report);
+        let kv = (options.kv_cells, options.kv_type);
+        // Servers of the RPC back end are devices like GPUs, and registered by now.
+        let placement = Placement::choose(options.gpu_layers, &header, kv, devices::gpus());
+        let params = params(options, own_kernels, &placement);
+        let loaded = load_native(path, params, &mut report);
         match loaded.map_err(LoadError::Backend)? {
             Some(handle) => {
                 let (info, has_weights) = (describe(handle), !options.vocab_only);
-                Ok(Arc::new(Self { handle, info, header, has_weights }))
+                Ok(Arc::new(Self { handle, info, header, has_weights, own_kernels, placement }))
             }
             None if cancelled => Err(LoadError::Cancelled),
             None => Err(refusal(&header)),
@@ -213,14 +235,48 @@ impl LlamaModel {
         self.has_weights
     }
 
+    /// Whether this project's kernels compute its matrix products; otherwise llama.cpp's do.
+    pub fn uses_own_kernels(&self) -> bool {
+        self.own_kernels
+    }
+
     /// Its GGUF header, without arrays.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
+    /// Where its layers are.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         self.handle.as_ptr()
     }
+}
+
+/// What a model's files say before they are loaded.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The header of the first file.
+    pub header: Header,
+    /// The size of all files.
+    pub size_bytes: u64,
+    /// Whether this build and this processor compute its products with Loquent's kernels.
+    pub own_kernels: bool,
+}
+
+/// Checks a model's files as [`LlamaModel::load`] does, and loads nothing.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn inspect(path: &Path) -> Result<Inspection, LoadError> {
+    let (header, size_bytes) = check_files(path)?;
+    #[cfg(own_kernels)]
+    let own_kernels = GPU_BACK_ENDS.is_empty() && super::kernels::covers(&header);
+    #[cfg(not(own_kernels))]
+    let own_kernels = false;
+    Ok(Inspection { header, size_bytes, own_kernels })
 }
 
 /// Checks the file and its siblings; returns the first header and the size of all.
@@ -269,7 +325,7 @@ fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
 }
 
 fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Result<(), LoadError> {
-    let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+    let on_gpu = !GPU_BACK_ENDS.is_empty();
     let Some(available_bytes) = how.memory_bytes.or_else(available_bytes) else {
         return Ok(());
     };
@@ -278,7 +334,7 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     // With a GPU the weights may go to its memory, whose size is not known here: llama.cpp
     // decides.
     let elsewhere = on_gpu || !how.rpc.is_empty();
-    if needed_bytes <= available_bytes || (elsewhere && how.gpu_layers != Some(0)) {
+    if needed_bytes <= available_bytes || (elsewhere && how.gpu_layers != GpuLayers::Count(0)) {
         return Ok(());
     }
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
@@ -288,8 +344,7 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
 fn own_kernels_suit(header: &Header) -> bool {
     #[cfg(own_kernels)]
     {
-        let on_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
-        if !on_gpu && super::kernels::covers(header) {
+        if GPU_BACK_ENDS.is_empty() && super::kernels::covers(header) {
             super::kernels::register();
             return true;
         }
@@ -298,30 +353,35 @@ fn own_kernels_suit(header: &Header) -> bool {
     false
 }
 
-fn load_native(
-    path: &Path,
+/// How llama.cpp is to load the model; without the progress call-back.
+fn params(
     options: &LoadOptions,
     own_kernels: bool,
+    placement: &Placement,
+) -> sys::llama_model_params {
+    // SAFETY: plain struct out.
+    let mut params = unsafe { sys::llama_model_default_params() };
+    params.n_gpu_layers = placement.parameter();
+    params.load_mode = match options.mmap {
+        true => sys::LLAMA_LOAD_MODE_MMAP,
+        false => sys::LLAMA_LOAD_MODE_NONE,
+    };
+    params.vocab_only = options.vocab_only;
+    // "Extra buffer types" hold llama.cpp's reordered copies of weights.
+    params.use_extra_bufts = !own_kernels;
+    params
+}
+
+fn load_native(
+    path: &Path,
+    mut params: sys::llama_model_params,
     report: &mut dyn FnMut(f32) -> bool,
 ) -> Result<Option<NonNull<sys::llama_model>>, String> {
     // A path with a NUL byte cannot exist, so it failed the checks before.
     let Ok(path) = CString::new(path.as_os_str().as_encoded_bytes()) else { return Ok(None) };
     let mut report = report;
-    // SAFETY: plain struct out.
-    let mut params = unsafe { sys::llama_model_default_params() };
-    params.n_gpu_layers = match options.gpu_layers {
-        Some(layers) => i32::try_from(layers).unwrap_or(i32::MAX),
-        None => -1,
-    };
-    params.load_mode = match options.mmap {
-        true => sys::LLAMA_LOAD_MODE_MMAP,
-        false => sys::LLAMA_LOAD_MODE_NONE,
-    };
     params.progress_callback = Some(handle_progress);
     params.progress_callback_user_data = (&raw mut report).cast::<c_void>();
-    params.vocab_only = options.vocab_only;
-    // "Extra buffer types" hold llama.cpp's reordered copies of weights.
-    params.use_extra_bufts = !own_kernels;
     log::clear_errors();
     // SAFETY: `path` is NUL-terminated; `params` and `report`, to which it points,
     // live through the call, and the callback is used during it only.
@@ -356,18 +416,20 @@ fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
         unsafe { CStr::from_ptr(template) }.to_string_lossy().into_owned()
     });
     // SAFETY: `ptr` is a live model in all of these; they read plain numbers.
-    let (context_train, parameters, size_bytes, partial_history, vocab_size) = unsafe {
+    let (context_train, parameters, size_bytes, recurrent, window, vocab_size) = unsafe {
         (
             sys::llama_model_n_ctx_train(ptr),
             sys::llama_model_n_params(ptr),
             sys::llama_model_size(ptr),
-            // Recurrent layers fold the past into one state, sliding windows drop old positions:
-            // neither can go back to an earlier one.
-            sys::llama_model_is_recurrent(ptr)
-                || sys::llama_model_is_hybrid(ptr)
-                || sys::llama_model_n_swa(ptr) > 0,
+            sys::llama_model_is_recurrent(ptr) || sys::llama_model_is_hybrid(ptr),
+            sys::llama_model_n_swa(ptr),
             sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(ptr)),
         )
+    };
+    let history = match u32::try_from(window) {
+        _ if recurrent => History::State,
+        Ok(window @ 1..) => History::Window(window),
+        _ => History::Whole,
     };
     let description = read_text(|buf, len| {
         // SAFETY: `buf` has `len` bytes.
@@ -382,7 +444,7 @@ fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
         size_bytes,
         vocab_size: u32::try_from(vocab_size).unwrap_or(0),
         chat_template,
-        partial_history,
+        history,
     }
 }
 

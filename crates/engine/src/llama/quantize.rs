@@ -5,12 +5,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{log, start, sys};
+use super::{UnsupportedProcessor, log, start, sys};
 
 /// The format of a quantised file's matrices (llama.cpp's "file type"). Only formats that need no
 /// importance matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quant {
+    /// 32-bit floats: also from a quantised file, whose weights stay what they are.
+    F32,
     /// 16-bit floats, not quantised.
     F16,
     /// 8.5 bits a weight.
@@ -25,6 +27,12 @@ pub enum Quant {
     Q4KS,
     /// 4.5 bits a weight; the simplest kernel.
     Q4_0,
+    /// 4.5 bits a weight: as Q4_0, with values closer together near zero.
+    Iq4Nl,
+    /// About 4.3 bits a weight, likewise.
+    Iq4Xs,
+    /// Experts in 4.25 bits a weight, as gpt-oss has them; all else as [`Quant::Q8_0`].
+    Mxfp4,
     /// About 3.9 bits a weight.
     Q3KM,
     /// About 3.0 bits a weight.
@@ -32,7 +40,8 @@ pub enum Quant {
 }
 
 /// Every format with its usual name and llama.cpp's number.
-const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
+const QUANTS: [(Quant, &str, sys::llama_ftype); 13] = [
+    (Quant::F32, "F32", sys::LLAMA_FTYPE_ALL_F32),
     (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
     (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
     (Quant::Q6K, "Q6_K", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
@@ -40,6 +49,9 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
     (Quant::Q4KM, "Q4_K_M", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M),
     (Quant::Q4KS, "Q4_K_S", sys::LLAMA_FTYPE_MOSTLY_Q4_K_S),
     (Quant::Q4_0, "Q4_0", sys::LLAMA_FTYPE_MOSTLY_Q4_0),
+    (Quant::Iq4Nl, "IQ4_NL", sys::LLAMA_FTYPE_MOSTLY_IQ4_NL),
+    (Quant::Iq4Xs, "IQ4_XS", sys::LLAMA_FTYPE_MOSTLY_IQ4_XS),
+    (Quant::Mxfp4, "MXFP4", sys::LLAMA_FTYPE_MOSTLY_MXFP4_MOE),
     (Quant::Q3KM, "Q3_K_M", sys::LLAMA_FTYPE_MOSTLY_Q3_K_M),
     (Quant::Q2K, "Q2_K", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
 ];
@@ -49,12 +61,16 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 9] = [
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
     #[error(
-        "unknown quantisation {0:?}; use F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, Q3_K_M or Q2_K"
+        "unknown quantisation {0:?}; use F32, F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, \
+         IQ4_NL, IQ4_XS, MXFP4, Q3_K_M or Q2_K"
     )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or holds a zero byte.
     #[error("llama.cpp cannot open the path {}; use one in UTF-8", .0.display())]
     Path(PathBuf),
+    /// This build cannot run on this processor.
+    #[error(transparent)]
+    Processor(#[from] UnsupportedProcessor),
     /// llama.cpp refused the file.
     #[error("llama.cpp cannot quantise the file: {0}")]
     Backend(String),
@@ -83,19 +99,22 @@ impl FromStr for Quant {
     }
 }
 
-/// Writes to `to` the model at `from`, whose matrices are floats, stored as `quant` with
-/// `threads` threads (0 for one per core). An existing file at `to` is replaced; after an error
-/// it is unusable. Matrices whose rows do not fit the format's blocks get a similar format.
+/// Writes to `to` the model at `from`, stored as `quant`, with `threads` threads (0 for one per
+/// core). Its matrices must be floats, unless `quant` is [`Quant::F32`]. An existing file at `to`
+/// is replaced; after an error it is unusable. Matrices whose rows do not fit the format's blocks
+/// get a similar format.
 ///
 /// # Errors
 /// See [`QuantizeError`].
 pub fn quantize(from: &Path, to: &Path, quant: Quant, threads: u32) -> Result<(), QuantizeError> {
-    start();
+    start()?;
     let (source, target) = (c_path(from)?, c_path(to)?);
     // SAFETY: takes nothing, gives a plain struct whose pointers are null.
     let mut params = unsafe { sys::llama_model_quantize_default_params() };
     params.nthread = i32::try_from(threads).unwrap_or(i32::MAX);
     params.ftype = quant.row().2;
+    // Rounding twice would lose more than the format says.
+    params.allow_requantize = quant == Quant::F32;
     // The status is only 0 or 1; the reason is in the log.
     log::clear_errors();
     // SAFETY: both strings end in NUL and they and `params` outlive the call, which keeps none of

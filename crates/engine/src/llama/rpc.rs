@@ -90,7 +90,7 @@ pub(super) fn add_servers(endpoints: &[String]) -> Result<(), String> {
 /// If this build has no RPC back end, or the endpoint cannot be listened on; llama.cpp writes the
 /// reason for the latter to stderr.
 pub fn serve(endpoint: &str, threads: NonZeroU16) -> Result<(), String> {
-    start();
+    start().map_err(|error| error.to_string())?;
     let serve = function(c"ggml_backend_rpc_start_server")?;
     // SAFETY: the function of that name has this type.
     let serve: StartServer = unsafe { std::mem::transmute(serve) };
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_there_is_an_error_and_no_abort() {
         assert_eq!(add_servers(&[]), Ok(()));
-        start();
+        start().unwrap();
         // Port 1 is privileged and unused; builds without the back end fail earlier.
         let error = add_servers(&["127.0.0.1:1".to_owned()]).unwrap_err();
         assert!(error.contains("127.0.0.1:1") || error.contains("GGML_RPC=ON"), "{error}");

@@ -11,7 +11,7 @@ use loquent_infer::token::{RowError, TokenId};
 use super::context::Context;
 use super::memory::{available_bytes, ggml_type, kv_bytes};
 use super::threads::{ThreadPool, physical_cores};
-use super::{LlamaModel, LoadError, MAX_SLOTS, sys};
+use super::{History, LlamaModel, LoadError, MAX_SLOTS, sys};
 use crate::{KvType, isolate};
 
 /// When to use the fused attention kernel.
@@ -96,8 +96,8 @@ pub struct LlamaRunner {
     output_rows: u32,
     /// Those of them that a batch with drafts may ask for.
     draft_rows: u32,
-    /// Whether positions can be cut off a sequence's end.
-    can_cut: bool,
+    /// What it holds of a sequence, and so where that can be cut.
+    history: History,
     /// Whether cells may hold NaN (see `isolate`); true until all slots have been freed.
     tainted: bool,
     /// Slots whose past was to be cut and could not be, so that it is gone: until they are freed.
@@ -120,7 +120,7 @@ impl LlamaRunner {
         let output_rows = params.n_outputs_max;
         let draft_rows = u32::from(options.slots.max(LEAST_OUTPUTS)).min(output_rows);
         let vocab_size = model.info().vocab_size;
-        let (context_train, partial) = (model.info().context_train, model.info().partial_history);
+        let (context_train, history) = (model.info().context_train, model.info().history);
         let context = Context::new(model, params, pool).map_err(LoadError::Backend)?;
         let (kv_cells, context_cells, batch_tokens) = context.sizes();
         // A longer context than the model was trained with is possible, but only if asked for.
@@ -133,7 +133,7 @@ impl LlamaRunner {
             kv_cells,
             context_tokens: longest.min(context_cells),
             batch_tokens: batch_tokens.min(options.batch_tokens),
-            shares_prefix: options.kv_unified && !partial,
+            shares_prefix: options.kv_unified && history != History::State,
         };
         let samplers = (0..options.slots).map(|_| None).collect();
         Ok(Self {
@@ -144,7 +144,7 @@ impl LlamaRunner {
             scratch: Scratch::default(),
             output_rows,
             draft_rows,
-            can_cut: !partial,
+            history,
             tainted: false,
             lost: vec![false; options.slots.into()],
             embedder: None,
@@ -297,7 +297,10 @@ impl LlamaRunner {
     /// Forgets the positions of `slot` from `len` on, or all of them where the model cannot forget
     /// a part: its sequence then fails at its next span, instead of going on from another past.
     fn cut(&mut self, slot: Slot, len: u32) {
-        let removed = self.context.remove(slot.0, len);
+        let window = matches!(self.history, History::Window(_));
+        // llama.cpp would cut there, too, and go on without the positions that are gone.
+        let gone = window && len > 0 && !self.holds(slot, len);
+        let removed = !gone && self.context.remove(slot.0, len);
         if !removed {
             tracing::warn!(slot = slot.0, "this model's past cannot be cut: a sequence is lost");
             self.context.remove(slot.0, 0);
@@ -355,8 +358,9 @@ impl Runner for LlamaRunner {
     }
 
     fn verify_rows(&self) -> Option<u32> {
-        // Where cells may hold NaN, batches are cut into parts, which leaves drafts out.
-        (self.can_cut && !self.tainted).then_some(self.draft_rows)
+        // Where cells may hold NaN, batches are cut into parts, which leaves drafts out. A window
+        // may lose, in the pass that computes a draft, what it needs if the draft is rejected.
+        (self.history == History::Whole && !self.tainted).then_some(self.draft_rows)
     }
 
     fn score_rows(&self) -> Option<u32> {
@@ -387,8 +391,26 @@ impl Runner for LlamaRunner {
         Ok(())
     }
 
+    fn holds(&self, slot: Slot, len: u32) -> bool {
+        match self.history {
+            History::Whole => true,
+            // llama.cpp overwrites cells of positions that the slot's next token does not see, and
+            // then forgets all older ones of the slot. So what is left has no gaps.
+            History::Window(window) => match self.context.oldest(slot.0) {
+                Some(oldest) => oldest == 0 || oldest + window <= len + 1,
+                None => len == 0,
+            },
+            History::State => false,
+        }
+    }
+
+    fn holds_all(&self) -> bool {
+        self.history == History::Whole
+    }
+
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         assert!(self.capacity.shares_prefix, "this model's past cannot be shared");
+        debug_assert!(self.holds(from, len), "a prefix of which a part is gone");
         assert!(from != to && from.0.max(to.0) < self.capacity.slots, "slots in range");
         self.context.copy(from.0, to.0, len);
     }

@@ -59,6 +59,8 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        #[cfg(own_kernels)]
+        super::kernels::forget(self.0.as_ptr());
         // SAFETY: created by `ggml_threadpool_new` and freed once; the context that used
         // it has been dropped before (field order of `Context`).
         unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) }

@@ -21,7 +21,7 @@ mod text;
 mod vocab;
 
 pub use embedder::{EMBEDDING_WIDTH, SimEmbedder, token_vector};
-pub use pace::StepPace;
+pub use pace::{StepPace, WorkTimes};
 pub use runner::{Fault, SimOptions, SimRunner};
 pub use vocab::SimVocab;
 

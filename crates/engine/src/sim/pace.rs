@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use loquent_infer::runner::Batch;
+
 /// The pace of a [`super::SimRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepPace {
@@ -15,11 +17,34 @@ pub enum StepPace {
     },
     /// Steps take these times, over and over; an empty list is [`StepPace::None`].
     Recorded(Vec<Duration>),
+    /// Steps take as long as what they compute.
+    ByWork(WorkTimes),
+}
+
+/// What the parts of a step take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkTimes {
+    /// Any step, whatever it computes.
+    pub step: Duration,
+    /// Each running answer that it advances.
+    pub row: Duration,
+    /// Each prompt token.
+    pub prompt_token: Duration,
+}
+
+impl WorkTimes {
+    /// How long a step with `batch` takes.
+    fn time(&self, batch: &Batch) -> Duration {
+        let rows = batch.spans.iter().filter(|span| span.tokens.len() - span.draft == 1).count();
+        let prompt_tokens = batch.tokens.len() - rows;
+        self.step + self.row * rows as u32 + self.prompt_token * prompt_tokens as u32
+    }
 }
 
 impl StepPace {
-    fn step(&self, index: u64) -> Option<Duration> {
+    fn step(&self, index: u64, batch: &Batch) -> Option<Duration> {
         match self {
+            StepPace::ByWork(work) => Some(work.time(batch)),
             StepPace::None => None,
             StepPace::Fixed { step } => Some(*step),
             StepPace::Recorded(steps) if steps.is_empty() => None,
@@ -41,9 +66,9 @@ impl StepPacer {
         Self { pace, deadline: None }
     }
 
-    /// Waits for the end of step `index`.
-    pub(super) fn wait(&mut self, index: u64) {
-        let Some(step) = self.pace.step(index) else {
+    /// Waits for the end of step `index`, which computes `batch`.
+    pub(super) fn wait(&mut self, index: u64, batch: &Batch) {
+        let Some(step) = self.pace.step(index, batch) else {
             return;
         };
         let now = Instant::now();
@@ -66,6 +91,8 @@ fn next_deadline(last: Option<Instant>, now: Instant, step: Duration) -> Instant
 #[cfg(test)]
 mod tests {
     //! Deadlines neither drift nor catch up after a pause.
+    use loquent_infer::runner::Slot;
+
     use super::*;
 
     #[test]
@@ -79,10 +106,21 @@ mod tests {
     }
 
     #[test]
+    fn steps_take_as_long_as_what_they_compute() {
+        let ms = Duration::from_millis;
+        let pace = StepPace::ByWork(WorkTimes { step: ms(10), row: ms(2), prompt_token: ms(1) });
+        let mut batch = Batch::default();
+        (0..3).for_each(|slot| batch.push(Slot(slot), 5, &[1], true));
+        batch.push(Slot(3), 0, &[1; 20], false);
+        assert_eq!(pace.step(0, &batch), Some(ms(10 + 3 * 2 + 20)));
+    }
+
+    #[test]
     fn recorded_steps_repeat() {
+        let empty = Batch::default();
         let pace = StepPace::Recorded(vec![Duration::from_millis(1), Duration::from_millis(2)]);
-        assert_eq!(pace.step(3), Some(Duration::from_millis(2)));
-        assert_eq!(StepPace::Recorded(Vec::new()).step(3), None);
-        assert_eq!(StepPace::None.step(0), None);
+        assert_eq!(pace.step(3, &empty), Some(Duration::from_millis(2)));
+        assert_eq!(StepPace::Recorded(Vec::new()).step(3, &empty), None);
+        assert_eq!(StepPace::None.step(0, &empty), None);
     }
 }

@@ -5,7 +5,7 @@
 //! emulated delay does not hold up the frames behind it.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::auth::challenge;
+use super::places;
 use super::tls::{self, StageStream};
 use super::wire::{DialerRole, Malformed, RowFormat, StageMessage};
 use super::{MAX_PIPELINE_DEPTH, StageError, StageTrust};
@@ -315,7 +316,7 @@ pub(super) fn dial(
     let deadline = Deadline::start(&socket, HANDSHAKE_LIMIT).map_err(failed)?;
     let stream = match &trust.tls {
         None => Ok(StageStream::plain(socket)),
-        Some(tls) => tls.connect(socket, address),
+        Some(tls) => tls.connect(socket, places::name(address)),
     };
     let dialled = stream.map_err(failed).and_then(|stream| {
         let connection = StageConnection::new(stream, address.to_owned());
@@ -335,9 +336,16 @@ fn check_plaintext(socket: &TcpStream, peer: &str, trust: &StageTrust) -> Result
     Err(StageError::Tls { peer: peer.to_owned(), what: what.to_owned() })
 }
 
+/// Connects to the first of the places that somebody listens at.
 fn connect(address: &str) -> std::io::Result<TcpStream> {
-    let found = address.to_socket_addrs()?.next().ok_or(ErrorKind::NotFound)?;
-    let socket = TcpStream::connect_timeout(&found, HANDSHAKE_LIMIT)?;
+    let mut outcome = Err(ErrorKind::NotFound.into());
+    for place in places::resolve(address)? {
+        outcome = TcpStream::connect_timeout(&place, HANDSHAKE_LIMIT);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let socket = outcome?;
     prepare(&socket)?;
     Ok(socket)
 }

@@ -20,7 +20,7 @@ use super::stage_stats::BatchHistory;
 use super::wire::{
     DialerRole, Done, Dtype, OpenSession, RowFormat, StageMessage, StageTiming, StageTotals,
 };
-use super::{Key, StageError, StageSizes, StageTrust};
+use super::{Key, StageError, StageSizes, StageTrust, places};
 use crate::KvType;
 
 /// Interval of pings. Chosen by hand, well below the silence that ends a session.
@@ -33,7 +33,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Addresses, trust and sizes of a split model's stages.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// Addresses of the stages, `host:port`, in the order of their layers.
+    /// Addresses of the stages, `host:port`, in the order of their layers; those of a stage's
+    /// replicas with `|` between them. A name may resolve to several replicas.
     pub addresses: Vec<String>,
     /// How many of them, from the first on, are in this process. Links to these are never
     /// emulated.
@@ -80,6 +81,8 @@ struct ClusterState {
     /// Sizes in the first session; later ones must have the same.
     sizes: Vec<StageSizes>,
     stages: Vec<StageStatus>,
+    /// Where each stage was found last: of several replicas the one in use.
+    places: Vec<String>,
     link_delay: Duration,
     depth: usize,
     history: BatchHistory,
@@ -93,6 +96,7 @@ impl ClusterState {
             outage: "the stages are not connected yet".into(),
             sizes: Vec::new(),
             stages: Vec::new(),
+            places: Vec::new(),
             link_delay: Duration::ZERO,
             depth: 1,
             history: BatchHistory::default(),
@@ -310,8 +314,11 @@ impl Cluster {
         let number = session.started.elapsed().as_micros() as u64;
         // Not `send`: a stage that has stopped reading must not block the watch over it.
         session.senders.iter().for_each(|sender| sender.offer(StageMessage::Ping(number)));
-        let stages = self.lock().stages.clone();
-        for (peer, stage) in options.addresses.iter().zip(&stages) {
+        let (stages, places) = {
+            let state = self.lock();
+            (state.stages.clone(), state.places.clone())
+        };
+        for (peer, stage) in places.iter().zip(&stages) {
             let silent = stage.answered.elapsed();
             // A ping and its answer cross an emulated link too.
             if silent > options.stall_limit + options.link.delay * 2 {
@@ -335,17 +342,12 @@ impl Cluster {
         let source = |source| StageError::Io { peer: "this process".into(), source };
         let random = challenge().map_err(source)?;
         let number = u64::from_le_bytes(*random.first_chunk().expect("a challenge is longer"));
-        let mut opened = Vec::new();
+        let (mut opened, mut next) = (Vec::new(), String::new());
         // The last first: to open a session, a stage dials the next one, which must expect it.
-        for (index, address) in options.addresses.iter().enumerate().rev() {
-            let own = StageTrust::of_key(options.own_key.clone());
-            let trust = if index < options.own_stages { &own } else { &options.trust };
-            let mut connection = dial(address, trust, DialerRole::Runner, number)?;
-            connection.send(&StageMessage::Open(Box::new(self.request(index))))?;
-            match connection.receive_within(LOAD_LIMIT)? {
-                StageMessage::Opened(sizes) => opened.push((connection, sizes)),
-                _ => return Err(connection.protocol_error("another answer than an opened session")),
-            }
+        for index in (0..options.addresses.len()).rev() {
+            let (connection, sizes, place) = self.open_stage(index, number, &next)?;
+            opened.push((connection, sizes));
+            next = place;
         }
         opened.reverse();
         let sizes: Vec<StageSizes> = opened.iter().map(|(_, sizes)| *sizes).collect();
@@ -355,19 +357,71 @@ impl Cluster {
         Ok(())
     }
 
+    /// Opens the session with the first replica of stage `index` that takes it, beginning with the
+    /// one that did last. `next` is where the stage behind it was found; with the connection comes
+    /// where this one was.
+    fn open_stage(
+        &self,
+        index: usize,
+        number: u64,
+        next: &str,
+    ) -> Result<(StageConnection, StageSizes, String), StageError> {
+        let options = &self.0.options;
+        let own = StageTrust::of_key(options.own_key.clone());
+        let trust = if index < options.own_stages { &own } else { &options.trust };
+        let last = self.lock().places.get(index).cloned().unwrap_or_default();
+        let mut failure = None;
+        for place in places::of_stage(&options.addresses[index], &last) {
+            match self.open_replica(&place, trust, index, number, next) {
+                Ok((connection, sizes)) => {
+                    self.note_place(index, &place);
+                    return Ok((connection, sizes, place));
+                }
+                // The first error counts, unless a later one cannot be waited out.
+                Err(error) => match &failure {
+                    Some(_) if error.may_pass() => {}
+                    _ => failure = Some(error),
+                },
+            }
+        }
+        Err(failure.expect("an address has at least one place"))
+    }
+
+    fn open_replica(
+        &self,
+        place: &str,
+        trust: &StageTrust,
+        index: usize,
+        number: u64,
+        next: &str,
+    ) -> Result<(StageConnection, StageSizes), StageError> {
+        let mut connection = dial(place, trust, DialerRole::Runner, number)?;
+        connection.send(&StageMessage::Open(Box::new(self.request(index, next))))?;
+        match connection.receive_within(LOAD_LIMIT)? {
+            StageMessage::Opened(sizes) => Ok((connection, sizes)),
+            _ => Err(connection.protocol_error("another answer than an opened session")),
+        }
+    }
+
+    fn note_place(&self, index: usize, place: &str) {
+        let places = &mut self.lock().places;
+        places.resize(self.0.options.addresses.len(), String::new());
+        place.clone_into(&mut places[index]);
+    }
+
     /// Emulation of the link to stage `index`; after the last stage comes the runner.
     fn link_to(&self, index: usize) -> LinkEmulation {
         let options = &self.0.options;
         if index < options.own_stages { LinkEmulation::default() } else { options.link }
     }
 
-    fn request(&self, index: usize) -> OpenSession {
+    fn request(&self, index: usize, next: &str) -> OpenSession {
         let options = &self.0.options;
         let link = self.link_to(index + 1);
         OpenSession {
             index: index as u16,
             count: options.addresses.len() as u16,
-            next: options.addresses.get(index + 1).cloned().unwrap_or_default(),
+            next: next.to_owned(),
             next_is_inside: index + 1 < options.own_stages,
             dtype: options.dtype,
             slots: options.slots,
@@ -407,6 +461,7 @@ impl Cluster {
             state.sizes = sizes;
             state.session = Some(session.clone());
         }
+        self.wake();
         for (index, reader) in readers.into_iter().enumerate() {
             let (cluster, session) = (self.clone(), session.clone());
             thread::spawn(move || cluster.read(&session, index, reader));

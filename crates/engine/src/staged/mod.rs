@@ -12,6 +12,7 @@ mod connection;
 mod coordinator;
 mod handshakes;
 pub mod pipeline_depth;
+mod places;
 mod runner;
 mod server;
 mod stage;

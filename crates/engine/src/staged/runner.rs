@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loquent_infer::remote::RemoteStages;
-use loquent_infer::runner::{Batch, Capacity, Pipeline, RunError, Runner, Sampled, Slot, Span};
+use loquent_infer::runner::{
+    Batch, Capacity, Pipeline, Recovery, RunError, Runner, Sampled, Slot, Span,
+};
 use loquent_infer::sampling::{Constraint, Sampler};
 use loquent_infer::token::{RowError, TokenId};
 
@@ -78,7 +80,7 @@ pub struct StagedRunner {
     embed: Box<dyn Embed>,
     capacity: Capacity,
     stages: usize,
-    /// `None` from the loss of a session until the next batch is submitted.
+    /// `None` from the loss of a session until there is another.
     session: Option<Arc<ClusterSession>>,
     /// Oldest batch first, as they are collected.
     in_flight: VecDeque<StagedBatch>,
@@ -136,18 +138,20 @@ impl StagedRunner {
         RunError::Lost(why)
     }
 
+    /// The session that knows the samplers and pasts of the sequences. A newer one that the cluster
+    /// may have is none: see [`Runner::poll_recovery`].
     fn live_session(&mut self) -> Result<Arc<ClusterSession>, RunError> {
-        if self.session.is_none() {
-            self.session = self.cluster.session();
-            self.next_id = 0;
-        }
         match &self.session {
             Some(session) => Ok(session.clone()),
             None => {
-                let why = self.cluster.outage().unwrap_or_else(|| "it was just lost".into());
+                let why = self.outage();
                 Err(self.lose(why))
             }
         }
+    }
+
+    fn outage(&self) -> String {
+        self.cluster.outage().unwrap_or_else(|| "it was just lost".into())
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
@@ -398,13 +402,18 @@ impl Runner for StagedRunner {
 
     fn assign(&mut self, slot: Slot, mut sampler: Sampler) {
         self.constraints[slot.index()] = sampler.constrain(None);
-        // The first message of a sequence may come before the first batch of a new session. A
-        // session that is lost is noticed when the batch is submitted.
+        self.send(StageMessage::Assign { slot, sampler: Box::new((&sampler).into()) });
+    }
+
+    fn poll_recovery(&mut self) -> Recovery {
         if self.session.is_none() {
             self.session = self.cluster.session();
             self.next_id = 0;
         }
-        self.send(StageMessage::Assign { slot, sampler: Box::new((&sampler).into()) });
+        match &self.session {
+            Some(_) => Recovery::Ready,
+            None => Recovery::Pending(self.outage()),
+        }
     }
 
     fn is_ready(&mut self, slot: Slot) -> bool {

@@ -1,4 +1,7 @@
-//! Our kernels (matrix products and attention) against llama.cpp's, through a whole model.
+//! Our kernels through a whole model: that they are used, and that a row does not depend on others.
+//!
+//! ggml keeps them for the whole process, so attention is ours on both sides here: how close they
+//! are to llama.cpp's is for `shape-model`'s tests (`kernels`), in processes of their own.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::num::NonZeroU16;

@@ -6,7 +6,9 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadError, LoadOptions, RunnerOptions};
+use loquent_engine::llama::{
+    History, LlamaModel, LlamaRunner, LoadError, LoadOptions, RunnerOptions,
+};
 use tempfile::TempDir;
 
 use crate::random_model::{self, Defect, Width};
@@ -35,7 +37,7 @@ fn describes_a_model() {
     assert_eq!((info.name.as_deref(), info.architecture.as_str()), (Some("random"), "llama"));
     assert_eq!((info.context_train, info.vocab_size), (1024, 260));
     assert_eq!(info.chat_template, None);
-    assert!(!info.partial_history);
+    assert_eq!(info.history, History::Whole);
     assert!(shares.is_sorted() && shares.last() == Some(&1.0), "{shares:?}");
 }
 

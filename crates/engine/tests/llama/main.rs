@@ -8,11 +8,13 @@ mod embedding;
 mod hostile_prompts;
 mod kernels;
 mod loading;
+mod prefixes;
 mod random_model;
 mod recurrent;
 mod speculation;
 mod staged;
 mod tokenizing;
+mod windows;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

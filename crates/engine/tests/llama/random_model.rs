@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
+use std::sync::Arc;
 
 use loquent_engine::gguf::{Array, GgufWriter, TensorSpec, Value};
+use loquent_engine::llama::{LlamaModel, LoadOptions};
 
 const LAYERS: u32 = 2;
 /// Query heads; there is a key head for every two.
@@ -68,6 +70,29 @@ pub fn write(path: &Path, width: Width, defect: Defect) {
         writer.data_f32(&values).expect("tensor data");
     }
     writer.finish().expect("a complete file");
+}
+
+/// A model of another architecture: `metadata` and the tokenizer's keys, and [`values`] for
+/// `tensors`, which `adjust` may change.
+pub fn load(
+    mut metadata: Vec<(String, Value)>,
+    tensors: &[TensorSpec],
+    adjust: impl Fn(&TensorSpec, &mut [f32]),
+) -> Arc<LlamaModel> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.gguf");
+    metadata.extend(tokenizer());
+    let file = BufWriter::new(File::create(&path).expect("a temporary file"));
+    let mut writer = GgufWriter::start(file, &metadata, tensors).expect("a header");
+    let mut random = Random(1);
+    for tensor in tensors {
+        let mut values = values(tensor, &mut random);
+        adjust(tensor, &mut values);
+        writer.data_f32(&values).expect("tensor data");
+    }
+    writer.finish().expect("a complete file");
+    let options = LoadOptions { mmap: false, ..LoadOptions::default() };
+    LlamaModel::load(&path, &options, |_| true).expect("a sound model")
 }
 
 /// Values for a tensor: ones for norms, random numbers for matrices.

@@ -1,18 +1,15 @@
 //! A recurrent model, whose past cannot be cut: what needs that fails one sequence, never the
 //! process.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::num::NonZeroU16;
-use std::path::Path;
 
-use loquent_engine::gguf::{GgufWriter, TensorSpec, Value};
-use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadOptions, RunnerOptions};
+use loquent_engine::gguf::{TensorSpec, Value};
+use loquent_engine::llama::{LlamaRunner, RunnerOptions};
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};
 
-use crate::random_model::{Random, tokenizer, values, vocabulary};
+use crate::random_model::{self, vocabulary};
 
 const WIDTH: u64 = 64;
 const INNER: u64 = 2 * WIDTH;
@@ -20,8 +17,8 @@ const STATE: u64 = 16;
 const RANK: u64 = 4;
 const CONVOLUTION: u64 = 4;
 
-/// Writes a random Mamba of two layers.
-fn write(path: &Path) {
+/// The keys of a random Mamba of two layers.
+fn metadata() -> Vec<(String, Value)> {
     let mut metadata = vec![("general.architecture".to_owned(), Value::string("mamba"))];
     for (key, value) in [
         ("context_length", 1024),
@@ -38,20 +35,7 @@ fn write(path: &Path) {
     }
     let epsilon = "mamba.attention.layer_norm_rms_epsilon".to_owned();
     metadata.push((epsilon, Value::F32(1e-5)));
-    metadata.extend(tokenizer());
-    let tensors = tensors();
-    let file = BufWriter::new(File::create(path).unwrap());
-    let mut writer = GgufWriter::start(file, &metadata, &tensors).unwrap();
-    let mut random = Random(1);
-    for tensor in &tensors {
-        let mut values = values(tensor, &mut random);
-        if tensor.name.ends_with("ssm_a") {
-            // The state fades: its factors are exponentials of these.
-            values.iter_mut().for_each(|value| *value = -1.0 - value.abs());
-        }
-        writer.data_f32(&values).unwrap();
-    }
-    writer.finish().unwrap();
+    metadata
 }
 
 fn tensors() -> Vec<TensorSpec> {
@@ -79,11 +63,12 @@ fn tensors() -> Vec<TensorSpec> {
 }
 
 fn runner() -> LlamaRunner {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mamba.gguf");
-    write(&path);
-    let options = LoadOptions { mmap: false, ..LoadOptions::default() };
-    let model = LlamaModel::load(&path, &options, |_| true).unwrap();
+    let model = random_model::load(metadata(), &tensors(), |tensor, values| {
+        if tensor.name.ends_with("ssm_a") {
+            // The state fades: its factors are exponentials of these.
+            values.iter_mut().for_each(|value| *value = -1.0 - value.abs());
+        }
+    });
     let options = RunnerOptions {
         slots: 2,
         kv_cells: 256,
@@ -94,7 +79,7 @@ fn runner() -> LlamaRunner {
 }
 
 /// Runs one batch; the outcomes of its slots in order.
-fn run(
+pub fn run(
     runner: &mut LlamaRunner,
     spans: &[(u16, u32, &[TokenId])],
 ) -> Vec<Result<TokenId, RowError>> {

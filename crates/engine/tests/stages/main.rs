@@ -16,7 +16,7 @@ use loquent_engine::staged::{
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::request::{Finish, Step, Tag, Work};
-use loquent_infer::runner::{Batch, RunError, Runner, Slot};
+use loquent_infer::runner::{Batch, Recovery, RunError, Runner, Slot};
 use loquent_infer::sampling::{Constraint, Grammar, Sampler, Sampling, SharedGrammar};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::speculation::Speculation;
@@ -261,8 +261,9 @@ fn a_stage_that_ends_is_noticed_and_used_again_when_it_returns() {
     assert!(matches!(lost, Err(RunError::Lost(_))), "{lost:?}");
     let still = runner.run(&batch(&[(0, 0, &[4])]), &mut Vec::new());
     assert!(matches!(still, Err(RunError::Lost(_))), "{still:?}");
+    assert!(matches!(runner.poll_recovery(), Recovery::Pending(_)), "it does not wait");
     site.restart(1);
-    wait_until("the return", || cluster.outage().is_none());
+    wait_until("the return", || runner.poll_recovery() == Recovery::Ready);
     assign(&mut runner, 0);
     assert_eq!(run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap(), before);
     cluster.stop();
@@ -385,5 +386,27 @@ fn figures_cover_every_stage() {
     let times = cluster.batch_times(PATIENCE, Duration::ZERO).expect("a batch came back");
     assert_eq!((times.batches, times.stages.len()), (1, 2));
     assert!(times.link_delay.max < PATIENCE);
+    cluster.stop();
+}
+
+#[test]
+fn a_replica_takes_the_place_of_a_stage_that_is_gone() {
+    let (mut site, standby) = (Site::start(3), Site::start(3));
+    let mut wanted = options();
+    wanted.addresses = site.addresses();
+    wanted.addresses[1] = format!("{}|{}", site.addresses()[1], standby.addresses()[1]);
+    // A name may have several addresses, at some of which nobody listens.
+    wanted.addresses[2] = site.addresses()[2].replace("127.0.0.1", "localhost");
+    let cluster = Cluster::connect(wanted, |why| eprintln!("waiting: {why}")).unwrap();
+    let mut runner = toy::runner(&cluster);
+    assign(&mut runner, 0);
+    let before = run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap();
+    site.stop(1);
+    wait_until("the outage", || cluster.outage().is_some());
+    let lost = run_one(&mut runner, 0, 3, &[4]);
+    assert!(matches!(lost, Err(RunError::Lost(_))), "{lost:?}");
+    wait_until("the replica", || runner.poll_recovery() == Recovery::Ready);
+    assign(&mut runner, 0);
+    assert_eq!(run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap(), before);
     cluster.stop();
 }

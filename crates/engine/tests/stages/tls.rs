@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use loquent_engine::staged::{Cluster, StageError, StageTrust, Tls};
 use loquent_infer::remote::RemoteStages;
-use loquent_infer::runner::{RunError, Runner, Slot};
+use loquent_infer::runner::{Recovery, RunError, Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::ServerName;
@@ -87,7 +87,7 @@ fn stages_with_certificates_answer_as_those_without() {
     let lost = run_one(&mut runner, 0, 3, &[4]);
     assert!(matches!(lost, Err(RunError::Lost(_))), "{lost:?}");
     site.restart(1);
-    wait_until("the return", || cluster.outage().is_none());
+    wait_until("the return", || runner.poll_recovery() == Recovery::Ready);
     assign(&mut runner, 0);
     assert_eq!(run_one(&mut runner, 0, 0, &[1, 2, 3]).unwrap(), Ok(expected));
     cluster.stop();

@@ -40,7 +40,7 @@ impl Scheduler {
     }
 
     fn is_full(&self) -> bool {
-        self.order.len() >= self.limits.max_batch_size
+        self.places_taken() >= self.limits.max_batch_size
     }
 
     /// The tenant that is served least among those that wait; among equals who came first.
@@ -99,8 +99,9 @@ impl Scheduler {
         let coming = self.order.iter().filter(own).filter(|&&slot| self.pending(slot) > 1);
         let best = coming.map(|&slot| (shared(&slot), Reverse(slot))).max();
         let (len, Reverse(slot)) = best.filter(|&(len, _)| len >= WORTH_WAITING_TOKENS)?;
-        let computed = self.kv.longest_prefix(&waiting.tokens, waiting.cache_domain);
-        let computed = computed.map_or(0, |prefix| prefix.len).min(useful);
+        let asked = &waiting.tokens[..useful as usize];
+        let computed = self.kv.longest_prefix(asked, waiting.cache_domain, |_| true);
+        let computed = computed.map_or(0, |prefix| prefix.len);
         let arrival = self.sequence(slot).arrival;
         let reason = WaitReason::Prefix { slot, arrival, len };
         (len >= computed + WORTH_WAITING_TOKENS).then_some(reason)
@@ -118,7 +119,7 @@ impl Scheduler {
     }
 
     /// Whether cells were sought in vain for `waiting`, and none have become free since.
-    fn is_blocked(&self, waiting: &Sequence) -> bool {
+    pub(super) fn is_blocked(&self, waiting: &Sequence) -> bool {
         waiting.waits_for == Some(WaitReason::Cells { releases: self.releases })
     }
 
@@ -135,7 +136,8 @@ impl Scheduler {
         if (self.is_blocked(sequence) || self.is_full()) && !self.displace(account, tokens) {
             return false;
         }
-        let mut place = self.find_place(runner, account, index);
+        let has_room = self.has_room_beyond_places(tokens);
+        let mut place = has_room.then(|| self.find_place(runner, account, index)).flatten();
         if place.is_none() && self.displace(account, tokens) {
             place = self.find_place(runner, account, index);
         }
@@ -157,7 +159,7 @@ impl Scheduler {
     fn displace(&mut self, account: AccountId, tokens: u32) -> bool {
         let mut victims: Vec<Slot> = Vec::new();
         let suffices = |scheduler: &Self, victims: &[Slot]| {
-            let room = scheduler.order.len() - victims.len() < scheduler.limits.max_batch_size;
+            let room = scheduler.places_taken() - victims.len() < scheduler.limits.max_batch_size;
             room && scheduler.could_hold(tokens + 1, victims)
         };
         while !suffices(self, &victims) {
@@ -194,6 +196,7 @@ impl Scheduler {
         let owes = |slot: &Slot| {
             let sequence = self.sequence(*slot);
             !sequence.keeps_place
+                && !sequence.rests
                 && !taken.contains(slot)
                 && self.shares.owes(sequence.account, account)
         };

@@ -164,7 +164,7 @@ impl Scheduler {
     ) -> Step {
         let mut step = self.open_step(started, now, batch);
         if let RunError::Lost(_) = error {
-            step.events = self.lose(started, runner, error);
+            (step.events, step.was_lost) = (self.lose(started, runner, error), true);
             return step;
         }
         batch.spans.iter().for_each(|span| self.complete(span.slot));
@@ -196,8 +196,9 @@ impl Scheduler {
         let slot = span.slot;
         let until = span.start + (span.tokens.len() - span.draft) as u32;
         self.suspects.push_back(Suspect { slot, until });
-        // A model without partial history cannot forget the span alone.
-        let kept = if self.capacity.shares_prefix { span.start } else { 0 };
+        // A model that holds no more than a part of the past cannot always forget the span alone.
+        let can_cut = self.capacity.shares_prefix && runner.holds(slot, span.start);
+        let kept = if can_cut { span.start } else { 0 };
         self.kv.truncate(slot, kept);
         runner.truncate(slot, kept);
         if kept == 0 {
@@ -206,28 +207,8 @@ impl Scheduler {
         }
     }
 
-    /// The engine lost everything: every running sequence fails, nothing is kept.
-    fn lose(
-        &mut self,
-        at: Duration,
-        runner: &mut dyn Runner,
-        error: &RunError,
-    ) -> Vec<SequenceEvent> {
-        let mut events = Vec::new();
-        for slot in self.order.clone() {
-            self.complete(slot);
-            match self.sequence(slot).ending {
-                None => events.push(self.fail(at, runner, slot, error.to_string())),
-                Some(_) => self.end(runner, slot, KvAfterEnd::Free),
-            }
-        }
-        while self.evict(runner, None) {}
-        debug_assert!(self.kv.is_empty() && self.suspects.is_empty());
-        events
-    }
-
     /// The sequence's batch is no longer in flight.
-    fn complete(&mut self, slot: Slot) {
+    pub(super) fn complete(&mut self, slot: Slot) {
         if let Some(sequence) = &mut self.active[slot.index()] {
             self.in_flight -= std::mem::take(&mut sequence.in_flight);
         }
@@ -251,6 +232,7 @@ impl Scheduler {
             prefill_tokens: prefill_spans(batch).map(|span| span.tokens.len() as u32).sum(),
             prefills: prefill_spans(batch).count() as u32,
             events: Vec::with_capacity(batch.spans.len()),
+            was_lost: false,
             standing: None,
         }
     }
@@ -275,7 +257,10 @@ impl Scheduler {
             self.speculator.observe_unverified(&mut sequence.acceptance, draft == choice.token);
         }
         sequence.tokens.push(choice.token);
-        sequence.keeps_place = false;
+        (sequence.keeps_place, sequence.losses) = (false, 0);
+        if let Some(reading) = &mut sequence.reading {
+            reading.note_token(now);
+        }
         let full = sequence.generated().len() as u32 >= sequence.max_tokens
             || sequence.tokens.len() >= context;
         let first = sequence.generated().len() == 1;
@@ -295,7 +280,7 @@ impl Scheduler {
     }
 
     /// Ends a sequence with an error. Its KV is freed: what it computed may be at fault.
-    fn fail(
+    pub(super) fn fail(
         &mut self,
         started: Duration,
         runner: &mut dyn Runner,

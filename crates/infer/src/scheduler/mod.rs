@@ -12,13 +12,18 @@
 //! starves behind a long one. When the KV cache runs out, kept prefixes go first, then
 //! the youngest sequence of the lowest priority is preempted and recomputed later.
 //!
+//! Where readers have text in hand, their sequences rest while others need the engine more (see
+//! `readers`).
+//!
 //! Tenants get their weighted shares of the batch's places and of the prefill budget. A sequence
 //! whose place is given to another tenant, or whose reader is behind while others wait, leaves the
 //! batch and keeps its KV until the cells are needed.
 
 mod admit;
 mod commit;
+mod outage;
 mod plan;
+mod readers;
 mod room;
 mod sequence;
 mod shares;
@@ -35,6 +40,7 @@ use crate::runner::{Capacity, Runner, Slot};
 use crate::speculation::{Speculation, Speculator};
 use crate::token::TokenId;
 
+pub use outage::MOST_LOSSES;
 pub use plan::share as share_prefill;
 use sequence::{KvAfterEnd, Sequence};
 use shares::Shares;
@@ -80,6 +86,8 @@ pub struct Load {
     pub preemptions: u64,
     /// Sequences put back for a tenant below its share so far.
     pub displacements: u64,
+    /// Sequences in the batch that rest, because their readers have text in hand.
+    pub resting: usize,
     /// Draft tokens computed so far.
     pub draft_tokens: u64,
     /// Those of them that were accepted.
@@ -123,6 +131,10 @@ pub struct Scheduler {
     awaits_runner: bool,
     /// Steps with decode rows carry no prompts for now.
     holds_prompts: bool,
+    /// Steps whose rows were chosen so far.
+    rounds: u64,
+    /// Rows that sequences with unknown readers are due, where there are too few for all.
+    row_credit: u64,
     load: Load,
     /// When the latest [`Standing`] was made.
     stood_at: Option<Duration>,
@@ -170,6 +182,8 @@ impl Scheduler {
             in_flight: 0,
             awaits_runner: false,
             holds_prompts: false,
+            rounds: 0,
+            row_credit: 0,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
             stood_at: None,
         }
@@ -306,6 +320,7 @@ impl Scheduler {
             draft_tokens,
             accepted_tokens,
             running: self.order.len(),
+            resting: self.order.len() - self.places_taken(),
             waiting: self.waiting.len(),
             waiting_tokens: self.waiting.tokens(),
             kv_used_cells: self.kv.used_cells(),
@@ -325,7 +340,7 @@ impl Scheduler {
     fn runnable(&self) -> impl Iterator<Item = Slot> {
         let may_run = |slot: &Slot| {
             let sequence = self.sequence(*slot);
-            !sequence.paused && sequence.in_flight == 0
+            !sequence.paused && !sequence.rests && sequence.in_flight == 0
         };
         self.order.iter().copied().filter(may_run)
     }
@@ -372,6 +387,7 @@ impl Scheduler {
     fn remove(&mut self, slot: Slot) -> Sequence {
         self.order.retain(|&other| other != slot);
         self.suspects.retain(|other| other.slot != slot);
+        self.set_resting(slot, false);
         let sequence = self.active[slot.index()].take().expect("only running sequences end");
         assert_eq!(sequence.in_flight, 0, "a sequence ends between batches");
         self.shares.give_place(sequence.account);

@@ -25,14 +25,7 @@ impl Scheduler {
         }
         match self.suspects.front().map(|suspect| suspect.slot) {
             Some(slot) if self.sequence(slot).in_flight > 0 => {}
-            Some(slot) => {
-                let most = self.limits.prefill_max_tokens.min(self.free_cells());
-                let most = match self.sequence(slot).is_to_be_scored() {
-                    true => most.min(runner.score_rows().unwrap_or(1)),
-                    false => most,
-                };
-                self.plan_chunk(batch, slot, most);
-            }
+            Some(slot) => self.plan_alone(runner, batch, slot),
             None => self.plan_step(now, runner, batch),
         }
         for span in &batch.spans {
@@ -42,14 +35,32 @@ impl Scheduler {
         self.in_flight += batch.tokens.len() as u32;
     }
 
+    /// Fills `batch` with the next tokens of `slot` and nothing else.
+    fn plan_alone(&self, runner: &dyn Runner, batch: &mut Batch, slot: Slot) {
+        let most = self.limits.prefill_max_tokens.min(self.free_cells());
+        let most = match self.sequence(slot).is_to_be_scored() {
+            true => most.min(runner.score_rows().unwrap_or(1)),
+            false => most,
+        };
+        self.plan_chunk(batch, slot, most);
+    }
+
     /// Fills `batch` with decode rows, which cannot wait, and with prompts for the rest. New
     /// sequences are admitted before, because a fully cached prompt decodes at once.
     fn plan_step(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
+        // Before cells are sought: who goes on needs one.
+        self.rest_readers(now);
         self.make_room_for_decode(runner);
         self.admit(now, runner);
-        let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1);
-        let decoding: Vec<Slot> = decoding.take(self.rows_per_batch()).collect();
-        let decoding = self.ready(runner, decoding);
+        if let Some(slot) = self.suspicious() {
+            // Alone in the engine too: not beside a batch in flight.
+            if self.in_flight == 0 {
+                self.set_resting(slot, false);
+                self.plan_alone(runner, batch, slot);
+            }
+            return;
+        }
+        let decoding = self.decode_rows(runner);
         let drafts = self.drafts(runner, &decoding);
         for (i, &slot) in decoding.iter().enumerate() {
             self.plan_chunk(batch, slot, 1);
@@ -61,9 +72,22 @@ impl Scheduler {
         if self.holds_prompts && !batch.is_empty() {
             return;
         }
-        // Spans are decode rows here: drafts are never in one step with prompts.
+        // Drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
-        self.plan_prefill(runner, batch, self.budget.tokens(batch.spans.len()).min(room));
+        self.plan_prefill(runner, batch, self.prefill_budget(now, &decoding).min(room));
+        // What rests only does so for others.
+        if batch.is_empty() && self.wake_all() {
+            self.make_room_for_decode(runner);
+            self.decode_rows(runner).iter().for_each(|&slot| self.plan_chunk(batch, slot, 1));
+        }
+    }
+
+    /// The sequences to be advanced by a token.
+    fn decode_rows(&mut self, runner: &mut dyn Runner) -> Vec<Slot> {
+        let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1).collect();
+        let most = self.rows_per_batch();
+        let decoding = self.share_rows(decoding, most);
+        self.ready(runner, decoding)
     }
 
     /// Those of `slots` that can be sampled now. The others are left out of this step, so that
@@ -124,8 +148,12 @@ impl Scheduler {
 
     /// Decode rows of one batch: an equal part of all decoding sequences.
     fn rows_per_batch(&self) -> usize {
-        let decoding = |&&slot: &&Slot| self.pending(slot) == 1 && !self.sequence(slot).paused;
-        self.order.iter().filter(decoding).count().div_ceil(self.pipeline_depth)
+        let decoding = |&&slot: &&Slot| {
+            let sequence = self.sequence(slot);
+            self.pending(slot) == 1 && !sequence.paused && !sequence.rests
+        };
+        let rows = self.order.iter().filter(decoding).count().min(self.limits.max_batch_size);
+        rows.div_ceil(self.pipeline_depth)
     }
 
     /// Adds the next `most` uncomputed tokens of `slot`; the span samples if it reaches the last

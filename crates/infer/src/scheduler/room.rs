@@ -20,16 +20,17 @@ impl Scheduler {
     ) -> Option<(Slot, Option<Prefix>)> {
         let sequence = &self.waiting.of(account)[index];
         let tokens = &sequence.tokens;
-        // The last token is computed in any case: its logits are needed.
-        let (len, useful) = (tokens.len() as u32, tokens.len() as u32 - 1);
+        let len = tokens.len() as u32;
         if let Some(slot) = self.kept_slot(sequence) {
             let cells = len - self.kv.len(slot) + 1;
             return self.make_room(runner, cells, Some(slot)).then_some((slot, None));
         }
         let search = self.limits.prefix_cache && !sequence.is_to_be_scored();
-        let prefix = search.then(|| self.kv.longest_prefix(tokens, sequence.cache_domain));
-        let prefix = prefix.flatten().map(|found| Prefix { len: found.len.min(useful), ..found });
-        let prefix = prefix.filter(|found| found.len > 0);
+        // The last token is computed in any case: its logits are needed.
+        let useful = &tokens[..tokens.len() - 1];
+        let holds = |found: Prefix| runner.holds(found.slot, found.len);
+        let prefix = search.then(|| self.kv.longest_prefix(useful, sequence.cache_domain, holds));
+        let prefix = prefix.flatten();
         let cached = prefix.map_or(0, |found| found.len);
         let donor = prefix.map(|found| found.slot);
         // The donor is spared at first, since evicting it would free cells that are then needed
@@ -211,6 +212,12 @@ impl Scheduler {
     /// Puts a running sequence back to be recomputed.
     fn preempt(&mut self, runner: &mut dyn Runner, slot: Slot) {
         self.load.preemptions += 1;
+        self.compute_again(runner, slot);
+    }
+
+    /// Takes a running sequence out of the batch and frees its KV. What it had is not charged to
+    /// its tenant again.
+    pub(super) fn compute_again(&mut self, runner: &mut dyn Runner, slot: Slot) {
         let mut sequence = self.remove(slot);
         sequence.charged_from = sequence.charged_from.max(self.kv.len(slot));
         self.free_slot(runner, slot);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::shares::AccountId;
+use crate::reading::Reading;
 use crate::request::{Admitted, Tag, Work};
 use crate::runner::Slot;
 use crate::sampling::{Sampler, Sampling};
@@ -35,6 +36,12 @@ pub(super) struct Sequence {
     pub admitted: Option<Admitted>,
     /// Its reader is behind: it computes nothing, and keeps its KV while there is room.
     pub paused: bool,
+    /// What its reader has in hand, if that is known.
+    pub reading: Option<Reading>,
+    /// Its reader has enough in hand: it computes nothing for now, and keeps its slot and its KV.
+    pub rests: bool,
+    /// The latest step that had a row of it, by their number.
+    pub last_row: u64,
     /// Its tokens in a batch that was planned and not yet committed; 0 if it is in none.
     pub in_flight: u32,
     /// How it ends when that batch is committed, if that was asked for.
@@ -44,6 +51,8 @@ pub(super) struct Sequence {
     /// Its KV was lost, so it keeps its place up to its next token: computing it again is never
     /// in vain.
     pub keeps_place: bool,
+    /// How often the engine was lost while it computed this sequence, since the last token.
+    pub losses: u8,
     /// Up to here its tokens are not charged (again): the scheduler had put it back.
     pub charged_from: u32,
     /// While it waits: what it waits for, so that this need not be found again in each step.
@@ -91,10 +100,14 @@ impl Sequence {
             ready_at: now,
             admitted: None,
             paused: false,
+            reading: None,
+            rests: false,
+            last_row: 0,
             in_flight: 0,
             ending: None,
             parked: None,
             keeps_place: false,
+            losses: 0,
             charged_from: 0,
             waits_for: None,
             acceptance: AcceptanceStats::default(),

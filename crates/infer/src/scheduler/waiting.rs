@@ -70,6 +70,10 @@ impl WaitingQueues {
         queue.insert(at, sequence);
     }
 
+    pub fn find_mut(&mut self, tag: Tag) -> Option<&mut Sequence> {
+        self.queues.iter_mut().flatten().find(|sequence| sequence.tag == tag)
+    }
+
     /// Takes the `index`th waiting sequence of a tenant out.
     pub fn take(&mut self, account: AccountId, index: usize) -> Sequence {
         let sequence = self.queues[account].remove(index).expect("the caller found it");

@@ -3,15 +3,17 @@
 
 mod domains;
 mod faults;
+mod outages;
 mod pauses;
 mod random;
+mod readers;
 mod shares;
 mod toy;
 
 use std::time::Duration;
 
 use loquent_infer::request::{Finish, Tag, Work};
-use loquent_infer::runner::{Batch, RunError};
+use loquent_infer::runner::Batch;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_infer::token::TokenId;
@@ -263,26 +265,4 @@ fn a_sequence_cancelled_in_flight_ends_with_its_batch() {
     let step = bench.step();
     assert!(step.events.is_empty(), "no event is reported");
     assert_eq!((bench.runner.used_cells(), bench.scheduler.has_work()), (0, false));
-}
-
-#[test]
-fn when_the_engine_is_lost_everything_running_fails_and_nothing_is_kept() {
-    let mut bench = Bench::new(ToyRunner::new(8, 1000, 500), limits(2)).with_depth(2);
-    bench.submit(&work(7, (3..20).collect(), 1));
-    bench.run();
-    for tag in 0..3 {
-        bench.submit(&work(tag, vec![10 + tag as TokenId, 50], 100));
-    }
-    bench.step();
-    bench.submit_batches();
-    let lost = RunError::Lost("a stage died".into());
-    let flight = bench.in_flight.pop_front().unwrap();
-    bench.in_flight.clear();
-    let (now, runner) = (bench.now, &mut bench.runner);
-    let step = bench.scheduler.recover(now, now, runner, &flight.batch, &lost);
-    let failed: Vec<_> = step.events.iter().map(|event| event.tag.0).collect();
-    assert_eq!(failed, [0, 1], "the third was not running");
-    assert_eq!(bench.scheduler.load().kv_used_cells, 0, "kept prefixes are gone too");
-    bench.run();
-    assert!(bench.generated.contains_key(&2), "the one that waited is served");
 }

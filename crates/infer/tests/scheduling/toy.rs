@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use loquent_infer::budget::ItlTarget;
+use loquent_infer::reading::ReaderReport;
 use loquent_infer::request::{Admitted, Finish, Step, Tag, Work};
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
@@ -34,11 +35,17 @@ pub struct ToyRunner {
     pub full_every: Option<u64>,
     /// Gives no token for this slot, as a last stage that leaves out a row.
     pub silent: Option<Slot>,
+    /// A sequence with [`POISON`] does not fail its batch but the whole engine.
+    pub is_mortal: bool,
     pub calls: u64,
     pub most_rows: usize,
     pub memory: usize,
     /// Rows of logits for verifying drafts.
     pub verify_rows: Option<u32>,
+    /// Every n-th call loses all that no slot's next token depends on, as a sliding window does.
+    pub forgets_every: Option<u64>,
+    /// Per slot, the oldest position that it still holds.
+    oldest: Vec<u32>,
 }
 
 impl ToyRunner {
@@ -52,10 +59,13 @@ impl ToyRunner {
             domains: Vec::new(),
             silent: None,
             full_every: None,
+            is_mortal: false,
             calls: 0,
             most_rows: 0,
             memory: usize::MAX,
             verify_rows: None,
+            forgets_every: None,
+            oldest: vec![0; usize::from(slots)],
         }
     }
 
@@ -73,6 +83,19 @@ impl ToyRunner {
         }
         let tokens: Vec<TokenId> = cells.iter().map(|&(token, _)| token).collect();
         Ok(SampledToken { token: next_token(&tokens, self.memory), logprobs: None })
+    }
+
+    /// Loses all that it holds.
+    pub fn die(&mut self) {
+        self.slots.iter_mut().for_each(Vec::clear);
+        self.oldest.fill(0);
+        self.assigned.clear();
+    }
+
+    fn forget(&mut self) {
+        for (oldest, held) in self.oldest.iter_mut().zip(&self.slots) {
+            *oldest = (*oldest).max((held.len() + 1).saturating_sub(self.memory) as u32);
+        }
     }
 
     pub fn used_cells(&self) -> usize {
@@ -118,7 +141,12 @@ impl Runner for ToyRunner {
         for span in &batch.spans {
             let held = self.slots[span.slot.index()].iter().map(|&(token, _)| token);
             let fresh = batch.tokens[span.tokens.clone()].iter().copied();
-            if held.chain(fresh).any(|token| token == POISON) {
+            let is_poisoned = held.chain(fresh).any(|token| token == POISON);
+            if is_poisoned && self.is_mortal {
+                self.die();
+                return Err(RunError::Lost("killed".into()));
+            }
+            if is_poisoned {
                 // What stands before it in the batch was computed, and has to be cut off.
                 for span in batch.spans.iter().take_while(|before| before.slot != span.slot) {
                     let tokens = &batch.tokens[span.tokens.clone()];
@@ -126,6 +154,9 @@ impl Runner for ToyRunner {
                 }
                 return Err(RunError::Backend("poisoned".into()));
             }
+        }
+        if self.forgets_every.is_some_and(|n| self.calls.is_multiple_of(n)) {
+            self.forget();
         }
         self.most_rows = self.most_rows.max(batch.spans.len());
         for span in &batch.spans {
@@ -151,16 +182,25 @@ impl Runner for ToyRunner {
         Ok(())
     }
 
+    fn holds(&self, slot: Slot, len: u32) -> bool {
+        let oldest = self.oldest[slot.index()] as usize;
+        oldest == 0 || oldest + self.memory <= len as usize + 1
+    }
+
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         assert!(self.capacity.shares_prefix && self.slots[to.index()].is_empty());
+        assert!(self.holds(from, len), "a part of the prefix is gone");
+        self.oldest[to.index()] = self.oldest[from.index()];
         self.slots[to.index()] = self.slots[from.index()][..len as usize].to_vec();
     }
 
     fn truncate(&mut self, slot: Slot, len: u32) {
         let partial = len > 0 && (len as usize) < self.slots[slot.index()].len();
         assert!(self.capacity.shares_prefix || !partial, "this model's past cannot be cut");
+        assert!(!partial || self.holds(slot, len), "a part of what is kept is gone");
         self.slots[slot.index()].truncate(len as usize);
         if len == 0 {
+            self.oldest[slot.index()] = 0;
             self.assigned.remove(&slot);
         }
     }
@@ -242,11 +282,15 @@ pub struct Bench {
     pub ended: BTreeMap<u64, Finish>,
     /// How each completion entered the batch.
     pub admitted: BTreeMap<u64, Admitted>,
+    /// Losses of the engine since each completion's last token, or since it was submitted.
+    pub losses: BTreeMap<u64, u8>,
     /// Completions that were submitted and neither ended nor dropped.
     pub live: BTreeSet<u64>,
     /// Of paused ones, how many batches had been planned by then.
     pub paused: BTreeMap<u64, u64>,
     pub planned: u64,
+    /// Makes all steps so many times as long.
+    pub slowness: u32,
 }
 
 impl Bench {
@@ -260,9 +304,11 @@ impl Bench {
             generated: BTreeMap::new(),
             ended: BTreeMap::new(),
             admitted: BTreeMap::new(),
+            losses: BTreeMap::new(),
             live: BTreeSet::new(),
             paused: BTreeMap::new(),
             planned: 0,
+            slowness: 1,
         }
     }
 
@@ -322,6 +368,17 @@ impl Bench {
         self.scheduler.pause(Tag(tag), false);
     }
 
+    /// The reader has so many ms of text in hand, and takes so many for a token.
+    pub fn note_reader(&mut self, tag: u64, reader: Option<(u64, u64)>) {
+        let tokens = self.generated.get(&tag).map_or(0, Vec::len) as u32;
+        let report = reader.map(|(hand, token)| ReaderReport {
+            tokens,
+            lasts_until: self.now + Duration::from_millis(hand),
+            token_time: Duration::from_millis(token),
+        });
+        self.scheduler.note_reader(Tag(tag), report);
+    }
+
     /// One turn of the engine loop.
     pub fn step(&mut self) -> Step {
         self.submit_batches();
@@ -329,7 +386,7 @@ impl Bench {
         let Some(BatchInFlight { batch, number, started, outcome }) = front else {
             return Step::default();
         };
-        self.now += Duration::from_millis(10 + batch.tokens.len() as u64);
+        self.now += Duration::from_millis(10 + batch.tokens.len() as u64) * self.slowness;
         let (now, runner) = (self.now, &mut self.runner);
         let step = match outcome {
             Ok(sampled) => self.scheduler.commit(started, now, runner, &batch, &sampled),
@@ -340,6 +397,20 @@ impl Bench {
             let used = self.scheduler.load().kv_used_cells;
             assert_eq!(used as usize, self.runner.used_cells(), "the account is wrong");
         }
+        step
+    }
+
+    /// The engine is lost with everything in flight, and back at once.
+    pub fn lose(&mut self) -> Step {
+        self.submit_batches();
+        let batch = self.in_flight.pop_front().map(|front| front.batch).unwrap_or_default();
+        self.in_flight.clear();
+        self.runner.die();
+        self.live.iter().for_each(|&tag| *self.losses.entry(tag).or_default() += 1);
+        let (now, lost) = (self.now, RunError::Lost("a stage died".into()));
+        let step = self.scheduler.recover(now, now, &mut self.runner, &batch, &lost);
+        self.record(&step, self.planned);
+        assert_eq!(self.scheduler.load().kv_used_cells, 0, "kept prefixes are gone too");
         step
     }
 
@@ -354,6 +425,7 @@ impl Bench {
                 let paused = self.paused.get(&tag);
                 assert!(paused.is_none_or(|&at| number < at), "a paused sequence is computed");
                 self.generated.entry(tag).or_default().push(choice.token);
+                self.losses.remove(&tag);
             }
             if let Some(finish) = &event.finish {
                 self.ended.insert(tag, finish.clone());

@@ -12,6 +12,9 @@ pub enum AskError {
     /// The server cannot be reached, or refuses the question.
     #[error(transparent)]
     Refused(ClientError),
+    /// The engine of this process does not take the question.
+    #[error("{0}")]
+    Declined(String),
     /// The answer ended without a finish reason, so that the text on the screen is not complete.
     #[error("the answer was cut off: {0}")]
     CutOff(ClientError),
@@ -32,12 +35,18 @@ pub enum AnswerEnd {
 /// An answer, with what was measured while it arrived.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedAnswer {
-    /// The text, reasoning and tool arguments included.
+    /// The text, tool calls included.
     pub text: String,
+    /// What the model reasoned before.
+    pub reasoning: String,
+    /// Whether the model called a tool.
+    pub has_calls: bool,
     /// Whether the server or the user ended it.
     pub ending: AnswerEnd,
     /// Time to first token: from sending the question to the first text.
     pub ttft: Option<Duration>,
+    /// How long the model reasoned, if it did.
+    pub thought: Option<Duration>,
     /// From the first text to the last.
     pub streamed: Duration,
     /// The server's token count, if it sent one.
@@ -94,6 +103,9 @@ mod tests {
     fn the_summary_has_only_what_was_counted() {
         let mut answer = TimedAnswer {
             text: "x".into(),
+            reasoning: String::new(),
+            has_calls: false,
+            thought: None,
             ending: AnswerEnd::Finished("stop".into()),
             ttft: Some(Duration::from_millis(85)),
             streamed: Duration::from_secs(2),

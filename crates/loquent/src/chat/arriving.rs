@@ -1,14 +1,22 @@
-//! An answer while it arrives, from a server with the delivery protocol or from any other.
+//! An answer while it arrives: from a server with the delivery protocol, from any other, or from
+//! the engine of this process.
 
+use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use loquent_client::openai::{AnswerStream, Usage, shown_call};
 use loquent_client::{Answer as Delivered, ClientError, Transport};
 use loquent_proto::Delta;
-use tokio::time::Instant;
+use loquent_proto::progress::Progress;
+use loquent_server::ActiveRequest;
+use tokio::time::{Instant, interval_at};
 
 use super::answer::{AnswerEnd, AskError, TimedAnswer};
+
+/// How often the screen may show that time passes.
+const TICK: Duration = Duration::from_millis(100);
 
 /// An answer while it arrives.
 pub(super) enum Arriving {
@@ -16,50 +24,69 @@ pub(super) enum Arriving {
     Delivered(Delivered),
     /// As plain server-sent events, which cannot be resumed.
     Plain(Box<AnswerStream>),
+    /// From the engine of this process.
+    InProcess(Box<ActiveRequest>),
 }
 
-/// What one step of the stream adds to the answer.
-#[derive(Default)]
-struct StepContent {
-    text: String,
-    finish_reason: Option<String>,
-    usage: Option<Usage>,
+/// What an answer brings, in the order in which it does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AnswerPart<'a> {
+    /// Nothing: time has passed.
+    Tick,
+    /// Where the question stands before the first token.
+    Progress(Progress),
+    /// Text of the model's reasoning.
+    Reasoning(&'a str),
+    /// Text of the answer itself.
+    Text(&'a str),
+    /// A piece of a tool call; its name comes with the first.
+    Call {
+        /// Which call of the answer.
+        index: u32,
+        /// The function's name, or nothing.
+        name: &'a str,
+        /// The next piece of the arguments, which are JSON.
+        arguments: &'a str,
+    },
 }
 
-impl StepContent {
-    fn add(&mut self, delta: Delta) {
-        match delta {
-            Delta::Text { text, .. } | Delta::Reasoning { text, .. } => self.text.push_str(&text),
-            Delta::ToolCall { name, arguments, .. } => {
-                self.text.push_str(&shown_call(&name, arguments));
-            }
-            Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
-            Delta::Usage { prompt, completion, .. } => {
-                self.usage = Some(Usage { prompt_tokens: prompt, completion_tokens: completion });
-            }
-            _ => {}
+/// Runs a step of an answer, and lets `show` know that time passes meanwhile.
+pub(super) async fn with_ticks<T>(
+    step: impl Future<Output = T>,
+    show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
+) -> io::Result<T> {
+    let mut step = pin!(step);
+    let mut ticks = interval_at(Instant::now() + TICK, TICK);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut step => return Ok(done),
+            _ = ticks.tick() => show(AnswerPart::Tick)?,
         }
     }
 }
 
 impl Arriving {
-    async fn next(&mut self) -> Result<Option<(Instant, StepContent)>, ClientError> {
-        let mut content = StepContent::default();
+    /// What arrives next, and when it can be shown; `None` after the end.
+    async fn next(&mut self) -> Result<Option<(Instant, Vec<Delta>)>, ClientError> {
         match self {
             Arriving::Delivered(answer) => {
                 let Some(step) = answer.next().await? else { return Ok(None) };
                 // The client has merged what arrived together, so this is when it can be shown.
-                let at = Instant::now();
-                step.into_deltas()?.into_iter().for_each(|delta| content.add(delta));
-                Ok(Some((at, content)))
+                Ok(Some((Instant::now(), step.into_deltas()?)))
             }
             Arriving::Plain(stream) => {
                 let Some(arrival) = stream.next().await? else { return Ok(None) };
-                let delta = arrival.delta;
-                (content.text, content.finish_reason) = (delta.text, delta.finish_reason);
-                content.usage = delta.usage;
-                Ok(Some((arrival.at, content)))
+                Ok(Some((arrival.at, arrival.delta.deltas)))
             }
+            Arriving::InProcess(active) => match active.next_flush().await {
+                Some(flush) => match flush.error() {
+                    Some(error) => Err(ClientError::Stream(error.to_string())),
+                    None => Ok(Some((Instant::now(), flush.deltas))),
+                },
+                None if active.is_complete() => Ok(None),
+                None => Err(ClientError::Broken("the engine has stopped".into())),
+            },
         }
     }
 
@@ -67,7 +94,7 @@ impl Arriving {
     pub(super) fn transport(&self) -> Option<Transport> {
         match self {
             Arriving::Delivered(answer) => Some(answer.transport()),
-            Arriving::Plain(_) => None,
+            Arriving::Plain(_) | Arriving::InProcess(_) => None,
         }
     }
 
@@ -75,8 +102,18 @@ impl Arriving {
     pub(super) fn resumes(&self) -> u32 {
         match self {
             Arriving::Delivered(answer) => answer.resumes(),
-            Arriving::Plain(_) => 0,
+            Arriving::Plain(_) | Arriving::InProcess(_) => 0,
         }
+    }
+
+    /// The engine's own count; servers report theirs in the answer.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        let Arriving::InProcess(active) = self else { return None };
+        let counted = active.usage();
+        Some(Usage {
+            prompt_tokens: counted.prompt_tokens,
+            completion_tokens: counted.completion_tokens,
+        })
     }
 
     /// Tells the server to stop generating the rest.
@@ -91,13 +128,18 @@ impl Arriving {
 #[derive(Default)]
 pub(super) struct PartialAnswer {
     text: String,
+    reasoning: String,
+    has_calls: bool,
     first_at: Option<Instant>,
     last_at: Option<Instant>,
+    /// When the text after the reasoning began.
+    said_at: Option<Instant>,
     usage: Option<Usage>,
+    finish_reason: Option<String>,
 }
 
 impl PartialAnswer {
-    /// Reads the answer to its end, passes its text to `show`, and returns the finish reason.
+    /// Reads the answer to its end, passes its parts to `show`, and returns the finish reason.
     ///
     /// # Errors
     /// [`AskError::CutOff`] if the stream breaks or ends without a finish reason,
@@ -105,28 +147,77 @@ impl PartialAnswer {
     pub(super) async fn read(
         &mut self,
         stream: &mut Arriving,
-        show: &mut impl FnMut(&str) -> io::Result<()>,
+        show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
     ) -> Result<String, AskError> {
-        let mut finish_reason = None;
-        while let Some((at, content)) = stream.next().await.map_err(AskError::CutOff)? {
-            self.usage = content.usage.or(self.usage);
-            finish_reason = content.finish_reason.or(finish_reason);
-            // An answer that begins with a tool call needs no line end before it.
-            let text = match self.text.is_empty() {
-                true => content.text.trim_start_matches('\n'),
-                false => content.text.as_str(),
-            };
-            if text.is_empty() {
-                continue;
+        while let Some((at, deltas)) =
+            with_ticks(stream.next(), show).await?.map_err(AskError::CutOff)?
+        {
+            for delta in deltas {
+                self.take(at, delta, show)?;
             }
-            // Only text counts: a first chunk often has nothing but the role.
-            self.first_at.get_or_insert(at);
-            self.last_at = Some(at);
-            self.text.push_str(text);
-            show(text)?;
         }
         // `[DONE]` alone is no finish: some servers send it after an abort.
-        finish_reason.ok_or(AskError::CutOff(ClientError::Truncated))
+        self.finish_reason.clone().ok_or(AskError::CutOff(ClientError::Truncated))
+    }
+
+    fn take(
+        &mut self,
+        at: Instant,
+        delta: Delta,
+        show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
+    ) -> Result<(), AskError> {
+        match delta {
+            Delta::Reasoning { text, .. } if !text.is_empty() => {
+                self.note_time(at, false);
+                self.reasoning += &text;
+                show(AnswerPart::Reasoning(&text))?;
+            }
+            Delta::Text { text, .. } => self.take_text(at, &text, show)?,
+            Delta::ToolCall { index, name, arguments, .. } => {
+                self.note_time(at, true);
+                self.has_calls = true;
+                show(AnswerPart::Call { index, name: &name, arguments: &arguments })?;
+                let shown = shown_call(&name, arguments);
+                // An answer that begins with a tool call needs no line end before it.
+                let is_first = self.text.is_empty();
+                self.text += if is_first { shown.trim_start_matches('\n') } else { &shown };
+            }
+            Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
+            Delta::Usage { prompt, completion, .. } => {
+                self.usage = Some(Usage { prompt_tokens: prompt, completion_tokens: completion });
+            }
+            Delta::Progress(progress) => show(AnswerPart::Progress(progress))?,
+            Delta::Error { message, .. } => {
+                return Err(AskError::CutOff(ClientError::Stream(message)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_text(
+        &mut self,
+        at: Instant,
+        text: &str,
+        show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
+    ) -> Result<(), AskError> {
+        // Behind their reasoning models leave blank lines.
+        let text = if self.text.is_empty() { text.trim_start_matches('\n') } else { text };
+        if !text.is_empty() {
+            self.note_time(at, true);
+            self.text += text;
+            show(AnswerPart::Text(text))?;
+        }
+        Ok(())
+    }
+
+    /// Only text counts: a first chunk often has nothing but the role.
+    fn note_time(&mut self, at: Instant, is_said: bool) {
+        self.first_at.get_or_insert(at);
+        self.last_at = Some(at);
+        if is_said {
+            self.said_at.get_or_insert(at);
+        }
     }
 
     /// The answer, complete or not, with its measurements.
@@ -135,8 +226,19 @@ impl PartialAnswer {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
         };
-        let ttft = self.first_at.map(|first| first - asked_at);
-        let (text, usage) = (self.text, self.usage);
-        TimedAnswer { text, ending, ttft, streamed, usage, transport: None, resumes: 0 }
+        let thought = (!self.reasoning.is_empty()).then_some(self.first_at).flatten();
+        let thought_until = self.said_at.or(self.last_at);
+        TimedAnswer {
+            text: self.text,
+            reasoning: self.reasoning,
+            has_calls: self.has_calls,
+            ending,
+            ttft: self.first_at.map(|first| first - asked_at),
+            thought: thought.zip(thought_until).map(|(from, until)| until - from),
+            streamed,
+            usage: self.usage,
+            transport: None,
+            resumes: 0,
+        }
     }
 }

@@ -1,19 +1,24 @@
 //! The commands of the chat: lines that begin with a slash.
 
-use std::io::{self, Write};
+/// Every command, as the Tab key completes it.
+pub(super) const NAMES: [&str; 10] =
+    ["copy", "file", "help", "model", "quit", "reset", "retry", "save", "system", "thoughts"];
 
-use super::dialogue::Dialogue;
-use super::screen::Screen;
-
-const HELP: &str = "\
-/help            show this list
-/reset           start a new conversation; the system message stays
+/// What `/help` says.
+pub(super) const HELP: &str = "\
+/file PATH       send a text file with the next message
+/copy [code]     copy the last answer, or its last block of code
+/save FILE       write the conversation to a file: Markdown, or JSON if it is called .json
+/model [NAME]    list the models, or ask another one from here on
 /system [TEXT]   show or set the system message
 /retry           ask the last question again
+/reset           start a new conversation; the system message stays
+/thoughts        show the reasoning of the last answer
+/help            show this list
 /quit            leave the chat, as does Ctrl-D
 //TEXT           send a message that begins with a slash
 A backslash at the end of a line continues the message on the next line.
-Ctrl-C stops an answer.";
+Ctrl-C stops an answer. Tab completes commands and paths.";
 
 /// A line that is meant for the chat and not for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +29,18 @@ pub enum SlashCommand {
     Reset,
     /// `/system`: show the system message, or set it to this text.
     System(Option<String>),
+    /// `/model`: list the models, or ask this one.
+    Model(Option<String>),
+    /// `/file`: send this file with the next message, or say which will be sent.
+    File(Option<String>),
+    /// `/save`: write the conversation to this file.
+    Save(String),
+    /// `/copy`: copy the last answer.
+    Copy,
+    /// `/copy code`: copy the last block of code of the last answer.
+    CopyCode,
+    /// `/thoughts`: show the reasoning of the last answer.
+    Thoughts,
     /// `/retry`: remove the last answer from the conversation and ask its question again.
     Retry,
     /// `/quit`: leave the chat.
@@ -43,46 +60,48 @@ impl SlashCommand {
         }
         let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
+        let owned = argument.map(str::to_owned);
         Some(match (name, argument) {
             ("help" | "?", None) => SlashCommand::Help,
-            ("reset", None) => SlashCommand::Reset,
-            ("system", argument) => SlashCommand::System(argument.map(str::to_owned)),
+            ("reset" | "clear", None) => SlashCommand::Reset,
+            ("system", _) => SlashCommand::System(owned),
+            ("model", _) => SlashCommand::Model(owned),
+            ("file", path) => SlashCommand::File(path.map(unescaped)),
+            ("save", Some(path)) => SlashCommand::Save(unescaped(path)),
+            ("copy", None) => SlashCommand::Copy,
+            ("copy", Some("code")) => SlashCommand::CopyCode,
+            ("thoughts", None) => SlashCommand::Thoughts,
             ("retry", None) => SlashCommand::Retry,
-            ("quit" | "exit", None) => SlashCommand::Quit,
+            ("quit" | "exit" | "bye", None) => SlashCommand::Quit,
             _ => SlashCommand::Unknown(format!("/{name}")),
         })
     }
 }
 
-/// Executes a command that needs no answer of the model.
-///
-/// # Errors
-/// Those of writing to the screen.
-pub(super) fn obey(
-    command: SlashCommand,
-    dialogue: &mut Dialogue,
-    screen: &mut Screen<impl Write>,
-) -> io::Result<()> {
-    match command {
-        SlashCommand::Help => screen.note(HELP),
-        SlashCommand::Reset => {
-            dialogue.reset();
-            screen.note("The conversation is empty.")
-        }
-        SlashCommand::System(Some(text)) => {
-            dialogue.system = Some(text);
-            screen.note("The system message is set.")
-        }
-        SlashCommand::System(None) => {
-            screen.note(dialogue.system.as_deref().unwrap_or("There is no system message."))
-        }
-        SlashCommand::Unknown(name) => {
-            screen.error(&format!("{name} is not a command; /help lists them"))
-        }
-        SlashCommand::Retry | SlashCommand::Quit | SlashCommand::Say(_) => {
-            unreachable!("`converse` handles these itself")
+/// A path without the quotes, or the backslashes before spaces, that shells and completion use.
+fn unescaped(path: &str) -> String {
+    for quote in ['"', '\''] {
+        let inner = path.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+        if let Some(inner) = inner {
+            return inner.to_owned();
         }
     }
+    path.replace("\\ ", " ")
+}
+
+/// The last block of code in a text that is Markdown.
+pub(super) fn last_code(text: &str) -> Option<String> {
+    use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+    let (mut last, mut open) = (None, None::<String>);
+    for event in Parser::new(text) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => open = Some(String::new()),
+            Event::Text(text) => open.iter_mut().for_each(|code| *code += &text),
+            Event::End(TagEnd::CodeBlock) => last = open.take(),
+            _ => {}
+        }
+    }
+    last
 }
 
 #[cfg(test)]
@@ -91,16 +110,41 @@ mod tests {
 
     #[test]
     fn lines_with_a_slash_are_commands() {
-        assert_eq!(SlashCommand::parse("hello"), None);
-        assert_eq!(SlashCommand::parse(" /quit"), None);
-        assert_eq!(SlashCommand::parse("/quit"), Some(SlashCommand::Quit));
+        let parse = SlashCommand::parse;
+        assert_eq!(parse("hello"), None);
+        assert_eq!(parse(" /quit"), None);
+        assert_eq!(parse("/quit"), Some(SlashCommand::Quit));
         assert_eq!(
-            SlashCommand::parse("/system  be brief "),
+            parse("/system  be brief "),
             Some(SlashCommand::System(Some("be brief".into())))
         );
-        assert_eq!(SlashCommand::parse("/system"), Some(SlashCommand::System(None)));
-        assert_eq!(SlashCommand::parse("//etc"), Some(SlashCommand::Say("/etc".into())));
-        assert_eq!(SlashCommand::parse("/quit now"), Some(SlashCommand::Unknown("/quit".into())));
-        assert_eq!(SlashCommand::parse("/"), Some(SlashCommand::Unknown("/".into())));
+        assert_eq!(parse("/system"), Some(SlashCommand::System(None)));
+        assert_eq!(parse("/copy code"), Some(SlashCommand::CopyCode));
+        assert_eq!(parse("/save a\\ b.md"), Some(SlashCommand::Save("a b.md".into())));
+        assert_eq!(parse("/file 'a b'"), Some(SlashCommand::File(Some("a b".into()))));
+        assert_eq!(parse("//etc"), Some(SlashCommand::Say("/etc".into())));
+        for unknown in ["/quit now", "/", "/save", "/copy all"] {
+            assert!(matches!(parse(unknown), Some(SlashCommand::Unknown(_))), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_known_and_explained() {
+        for name in NAMES {
+            let line = format!("/{name} x");
+            let bare = SlashCommand::parse(&format!("/{name}"));
+            let known = |command| !matches!(command, Some(SlashCommand::Unknown(_)));
+            assert!(known(bare) || known(SlashCommand::parse(&line)), "{name}");
+            assert!(
+                HELP.contains(&format!("\n/{name} ")) || HELP.starts_with(&format!("/{name} "))
+            );
+        }
+    }
+
+    #[test]
+    fn the_last_code_is_found() {
+        let text = "```sh\na\n```\n\n- x\n\n  ```\n  b\n  c\n  ```\nend";
+        assert_eq!(last_code(text).unwrap(), "b\nc\n");
+        assert_eq!(last_code("`a`"), None);
     }
 }

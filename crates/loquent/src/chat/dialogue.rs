@@ -3,18 +3,18 @@
 use std::future::Future;
 use std::io;
 
-use http::Method;
-use loquent_client::openai::{AnswerStream, Generate, Prompt};
-use loquent_client::{Asked, Client, ClientError, Request};
+use loquent_client::openai::{Generate, Prompt};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::answer::{AnswerEnd, AskError, TimedAnswer};
-use super::arriving::{Arriving, PartialAnswer};
+use super::arriving::{AnswerPart, PartialAnswer, with_ticks};
+use super::files::{self, AttachedFile};
+use super::partner::Partner;
 
 /// A conversation. The settings may be changed between questions.
 pub struct Dialogue {
-    client: Client,
+    partner: Partner,
     /// Name of the model, sent with each question.
     pub model: String,
     /// System message before all others.
@@ -25,13 +25,48 @@ pub struct Dialogue {
     pub max_tokens: Option<u32>,
     /// The questions so far, each with its answer.
     turns: Vec<(String, String)>,
+    /// What goes with the next question.
+    attached: Vec<AttachedFile>,
 }
 
 impl Dialogue {
     /// A conversation without messages.
-    pub fn new(client: Client, model: String) -> Dialogue {
-        let turns = Vec::new();
-        Dialogue { client, model, system: None, temperature: None, max_tokens: None, turns }
+    pub fn new(partner: impl Into<Partner>, model: String) -> Dialogue {
+        Dialogue {
+            partner: partner.into(),
+            model,
+            system: None,
+            temperature: None,
+            max_tokens: None,
+            turns: Vec::new(),
+            attached: Vec::new(),
+        }
+    }
+
+    /// Who answers.
+    pub fn partner(&self) -> &Partner {
+        &self.partner
+    }
+
+    /// The questions so far, each with its answer.
+    pub fn turns(&self) -> &[(String, String)] {
+        &self.turns
+    }
+
+    /// Has a file go with the next question.
+    pub(super) fn attach(&mut self, file: AttachedFile) {
+        self.attached.push(file);
+    }
+
+    /// The files that go with the next question, on one line; empty without any.
+    pub(super) fn attached_summary(&self) -> String {
+        let files: Vec<_> = self.attached.iter().map(AttachedFile::summary).collect();
+        files.join(", ")
+    }
+
+    /// The question with the files that go with it.
+    pub(super) fn with_attached(&mut self, question: &str) -> String {
+        files::with_files(&std::mem::take(&mut self.attached), question)
     }
 
     /// Removes all messages. The settings stay.
@@ -44,7 +79,7 @@ impl Dialogue {
         self.turns.pop_if(|(asked, _)| asked == prompt);
     }
 
-    /// Sends a question, passes the answer's text to `show` as it arrives, and ends early when
+    /// Sends a question, passes the answer's parts to `show` as they arrive, and ends early when
     /// `stop` is ready. The text of a stopped answer stays in the conversation; a failed question
     /// and its answer do not.
     ///
@@ -55,8 +90,9 @@ impl Dialogue {
         &mut self,
         prompt: &str,
         stop: impl Future<Output = ()>,
-        show: &mut impl FnMut(&str) -> io::Result<()>,
+        show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
     ) -> Result<TimedAnswer, AskError> {
+        let question = self.request(prompt);
         let asked_at = Instant::now();
         let mut stop = std::pin::pin!(stop);
         let mut arrived = PartialAnswer::default();
@@ -64,9 +100,10 @@ impl Dialogue {
             // Ctrl-C first: an answer that is always ready must not starve it.
             biased;
             () = &mut stop => None,
-            begun = self.begin(prompt) => Some(begun?),
+            begun = with_ticks(self.partner.ask(&question), show) => Some(begun??),
         };
-        let (mut ending, mut transport, mut resumes) = (AnswerEnd::Stopped, None, 0);
+        let mut ending = AnswerEnd::Stopped;
+        let (mut transport, mut resumes, mut counted) = (None, 0, None);
         if let Some(mut arriving) = begun {
             let finished = tokio::select! {
                 biased;
@@ -74,12 +111,15 @@ impl Dialogue {
                 finished = arrived.read(&mut arriving, show) => Some(finished?),
             };
             (transport, resumes) = (arriving.transport(), arriving.resumes());
+            counted = arriving.usage();
             match finished {
                 Some(reason) => ending = AnswerEnd::Finished(reason),
                 None => arriving.cancel().await,
             }
         }
-        let answer = TimedAnswer { transport, resumes, ..arrived.into_answer(ending, asked_at) };
+        let arrived = arrived.into_answer(ending, asked_at);
+        let usage = arrived.usage.or(counted);
+        let answer = TimedAnswer { transport, resumes, usage, ..arrived };
         // A turn without an answer would make two user messages in a row, which strict chat
         // templates refuse.
         if !answer.text.is_empty() {
@@ -88,31 +128,18 @@ impl Dialogue {
         Ok(answer)
     }
 
-    /// Sends the question and waits for the beginning of the answer.
-    async fn begin(&self, prompt: &str) -> Result<Arriving, AskError> {
-        let generate = self.request(prompt);
-        let body = generate.body().to_string();
-        let request = Request::new(Method::POST, generate.path(), body);
-        match self.client.ask(&request).await.map_err(AskError::Refused)? {
-            Asked::Answer(answer) => Ok(Arriving::Delivered(answer)),
-            Asked::Reply(reply) if reply.status != 200 => {
-                Err(AskError::Refused(reply.into_refusal().await))
-            }
-            Asked::Reply(reply) => {
-                let wrong = || ClientError::Malformed("no event stream".into());
-                let response = reply.into_http().ok_or_else(|| AskError::Refused(wrong()))?;
-                Ok(Arriving::Plain(Box::new(AnswerStream::new(response))))
-            }
-        }
-    }
-
-    fn request(&self, prompt: &str) -> Generate {
-        let message = |role: &str, text: &str| json!({ "role": role, "content": text });
+    /// The messages so far, as the API has them.
+    pub fn messages(&self) -> Vec<Value> {
         let mut messages: Vec<Value> = Vec::new();
         messages.extend(self.system.as_deref().map(|text| message("system", text)));
         for (asked, answered) in &self.turns {
             messages.extend([message("user", asked), message("assistant", answered)]);
         }
+        messages
+    }
+
+    fn request(&self, prompt: &str) -> Generate {
+        let mut messages = self.messages();
         messages.push(message("user", prompt));
         let mut extra = Map::new();
         extra.insert("messages".to_owned(), messages.into());
@@ -132,4 +159,8 @@ impl Dialogue {
             extra,
         }
     }
+}
+
+fn message(role: &str, text: &str) -> Value {
+    json!({ "role": role, "content": text })
 }

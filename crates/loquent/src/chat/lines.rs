@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
-use rustyline::{Config, Editor};
+use rustyline::{CompletionType, Config, Editor};
+
+use super::completion::CommandCompleter;
+use super::quiet_input::QuietInput;
 
 /// Maximum number of lines in the history file.
 const HISTORY_LINES: usize = 1000;
@@ -31,6 +34,11 @@ pub trait Lines {
 
     /// Adds a complete message to the history, which the arrow keys recall in later sessions.
     fn remember(&mut self, _message: &str) {}
+
+    /// Keeps what is typed from the screen until the guard is dropped.
+    fn while_answering(&self) -> Option<QuietInput> {
+        None
+    }
 }
 
 /// The next message that is not empty; `None` at the end of the input. A backslash at the end of a
@@ -63,15 +71,19 @@ pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> 
 
 /// The terminal, with line editing and a history that outlives the session.
 pub(super) struct Terminal {
-    editor: Editor<(), FileHistory>,
+    editor: Editor<CommandCompleter, FileHistory>,
     history: Option<PathBuf>,
 }
 
 impl Terminal {
     pub(super) fn new() -> anyhow::Result<Terminal> {
-        let config =
-            Config::builder().max_history_size(HISTORY_LINES)?.auto_add_history(false).build();
+        let config = Config::builder()
+            .max_history_size(HISTORY_LINES)?
+            .auto_add_history(false)
+            .completion_type(CompletionType::List)
+            .build();
         let mut editor = Editor::with_config(config).context("this terminal cannot be used")?;
+        editor.set_helper(Some(CommandCompleter::new()));
         let history = history_file();
         if let Some(file) = &history {
             // There is none before the first conversation.
@@ -99,6 +111,10 @@ impl Lines for Terminal {
             // The history is a comfort: a full disk is no reason to end a conversation.
             let _ = self.editor.append_history(file);
         }
+    }
+
+    fn while_answering(&self) -> Option<QuietInput> {
+        QuietInput::start()
     }
 }
 

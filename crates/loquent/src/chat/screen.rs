@@ -1,11 +1,24 @@
-//! Writes the conversation: the answer as it arrives, notes dimmed, errors in red.
+//! Writes the conversation: the answer as it arrives, notes dimmed, errors in red. Markdown is
+//! rendered by [`RichAnswer`], where the output is a terminal that can move its cursor.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use loquent_client::openai::shown_call;
 use loquent_proto::printable::printable;
+use tokio::time::Instant;
 
+use super::arriving::AnswerPart;
+use super::options::ReasoningDisplay;
+use super::rich::{Canvas, RichAnswer, duration_line};
 use super::wrap::WordWrap;
+
+/// Longest text that is sent to a clipboard, in bytes of Base64: what xterm and tmux take.
+const LONGEST_COPY_BYTES: usize = 100_000;
+/// Rows of a screen whose columns alone are known.
+const PAGE_ROWS: usize = 24;
 
 /// How to write to where the output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +44,18 @@ pub enum Columns {
 
 impl Columns {
     fn count(self) -> Option<usize> {
+        self.screen_size().map(|(columns, _)| columns)
+    }
+
+    /// Columns and rows.
+    fn screen_size(self) -> Option<(usize, usize)> {
         match self {
             Columns::Unlimited => None,
-            Columns::OfTerminal => terminal_size::terminal_size().map(|(width, _)| width.0.into()),
-            Columns::Fixed(columns) => Some(columns),
+            Columns::OfTerminal => {
+                let (columns, rows) = terminal_size::terminal_size()?;
+                Some((columns.0.into(), rows.0.into()))
+            }
+            Columns::Fixed(columns) => Some((columns, PAGE_ROWS)),
         }
     }
 }
@@ -54,15 +75,39 @@ impl Style {
 pub struct Screen<W> {
     out: W,
     style: Style,
+    reasoning: ReasoningDisplay,
+    /// The answer with its Markdown rendered, where the screen does that.
+    rich: Option<RichAnswer>,
+    /// Since when the model has been reasoning; without `rich`.
+    thinking: Option<Instant>,
     /// Whether the current line has text.
     line_open: bool,
     wrap: WordWrap,
 }
 
 impl<W: Write> Screen<W> {
-    /// A screen that writes to `out`.
+    /// A screen that writes answers to `out` as the model wrote them.
     pub fn new(out: W, style: Style) -> Screen<W> {
-        Screen { out, style, line_open: false, wrap: WordWrap::default() }
+        Screen {
+            out,
+            style,
+            reasoning: ReasoningDisplay::Fold,
+            rich: None,
+            thinking: None,
+            line_open: false,
+            wrap: WordWrap::default(),
+        }
+    }
+
+    /// The same, with another way to show the model's reasoning.
+    pub fn with_reasoning(self, reasoning: ReasoningDisplay) -> Screen<W> {
+        Screen { reasoning, ..self }
+    }
+
+    /// The same, and Markdown is rendered if the output is a terminal that can move its cursor.
+    pub fn with_markdown(self) -> Screen<W> {
+        let rich = self.canvas().map(|_| RichAnswer::new(self.reasoning));
+        Screen { rich, ..self }
     }
 
     /// The style that it was made with.
@@ -70,7 +115,69 @@ impl<W: Write> Screen<W> {
         self.style
     }
 
-    /// Shows a piece of the answer at once.
+    /// The size of the screen, if it has one.
+    fn canvas(&self) -> Option<Canvas> {
+        let (columns, rows) = self.style.columns.screen_size()?;
+        Some(Canvas { columns, rows, colour: self.style.colour })
+    }
+
+    /// Shows a part of the answer at once.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn show(&mut self, part: AnswerPart<'_>) -> io::Result<()> {
+        let canvas = self.canvas();
+        let (Some(rich), Some(canvas)) = (&mut self.rich, canvas) else {
+            return self.show_plainly(part);
+        };
+        let mut out = String::new();
+        rich.show(part, Instant::now(), canvas, &mut out);
+        self.write(&out)
+    }
+
+    fn write(&mut self, out: &str) -> io::Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.out.write_all(out.as_bytes())?;
+        self.out.flush()
+    }
+
+    fn show_plainly(&mut self, part: AnswerPart<'_>) -> io::Result<()> {
+        match part {
+            AnswerPart::Tick | AnswerPart::Progress(_) => Ok(()),
+            AnswerPart::Reasoning(text) => self.think_plainly(text),
+            AnswerPart::Text(text) => {
+                self.end_thinking()?;
+                self.answer(text)
+            }
+            AnswerPart::Call { name, arguments, .. } => {
+                self.end_thinking()?;
+                let call = shown_call(name, arguments.to_owned());
+                // A call begins on a line of its own, which this may be already.
+                self.answer(if self.line_open { &call } else { call.trim_start_matches('\n') })
+            }
+        }
+    }
+
+    fn think_plainly(&mut self, text: &str) -> io::Result<()> {
+        if self.thinking.is_none() {
+            self.thinking = Some(Instant::now());
+            if self.style.terminal {
+                self.note("Thinking…")?;
+            }
+        }
+        if self.reasoning == ReasoningDisplay::Full { self.answer(text) } else { Ok(()) }
+    }
+
+    /// Sets the answer apart from the reasoning before it, if there was any.
+    fn end_thinking(&mut self) -> io::Result<()> {
+        let Some(since) = self.thinking.take() else { return Ok(()) };
+        self.end_row()?;
+        if self.style.terminal { self.note(&duration_line(since.elapsed())) } else { Ok(()) }
+    }
+
+    /// Shows a piece of text as it is, at once.
     ///
     /// # Errors
     /// Those of writing.
@@ -90,11 +197,45 @@ impl<W: Write> Screen<W> {
     /// # Errors
     /// Those of writing.
     pub fn end_line(&mut self) -> io::Result<()> {
+        let canvas = self.canvas();
+        if let (Some(rich), Some(canvas)) = (&mut self.rich, canvas) {
+            let mut out = String::new();
+            rich.end(Instant::now(), canvas, &mut out);
+            *rich = RichAnswer::new(self.reasoning);
+            return self.write(&out);
+        }
+        self.end_thinking()?;
+        self.end_row()
+    }
+
+    fn end_row(&mut self) -> io::Result<()> {
         self.wrap = WordWrap::default();
         if std::mem::take(&mut self.line_open) {
             writeln!(self.out)?;
         }
         self.out.flush()
+    }
+
+    /// Leaves a blank line between what was said and the next question.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn space(&mut self) -> io::Result<()> {
+        if self.rich.is_some() { self.write("\n") } else { Ok(()) }
+    }
+
+    /// Puts `text` into the clipboard, if the terminal lets programs do that (OSC 52).
+    ///
+    /// # Errors
+    /// When the output is no terminal, the text is too long for most terminals, or it cannot be
+    /// written.
+    pub fn copy(&mut self, text: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(self.style.terminal, "the output is no terminal, so it has no clipboard");
+        let encoded = BASE64_STANDARD.encode(text);
+        let limit = LONGEST_COPY_BYTES;
+        anyhow::ensure!(encoded.len() <= limit, "this is too long for a clipboard; /save it");
+        self.write(&format!("\x1b]52;c;{encoded}\x07"))?;
+        Ok(())
     }
 
     /// Shows a message of the program, dimly.

@@ -5,9 +5,11 @@ mod access;
 mod limited_listener;
 mod local_server;
 mod proxy;
+mod reachability;
 mod refusal;
 mod relay;
 pub(crate) mod resume_store;
+mod trace;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,8 +19,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use axum::Router;
-use loquent_client::{Client, Config, Transport};
+use loquent_client::{Client, Config};
 use loquent_openai::api_key::{api_key, warn_of_cleartext};
+use loquent_server::{Clock, Telemetry};
 use tokio::net::TcpListener;
 
 use access::{Access, LocalKey};
@@ -95,6 +98,12 @@ pub struct ConnectArgs {
     /// Most local connections at once; further ones wait
     #[arg(long, value_name = "N", env = "LOQUENT_MAX_CONNECTIONS", default_value_t = 512)]
     max_connections: usize,
+    /// OpenTelemetry collector that receives a span for each question [default: none]
+    ///
+    /// The server's spans become its children. The protocol is OTLP over HTTP; an example is
+    /// http://127.0.0.1:4318.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// How long running answers may take to end after SIGTERM; the rest can be resumed later
     #[arg(long, value_name = "S", env = "LOQUENT_DRAIN_TIMEOUT_S", default_value_t = 10)]
     drain_timeout_s: u64,
@@ -131,9 +140,14 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
         format!("cannot listen on {}; choose another --listen address", args.listen)
     })?;
+    let telemetry = args.otlp_endpoint.as_deref().filter(|url| !url.is_empty());
+    let telemetry = telemetry
+        .map(|url| Telemetry::start("loquent-connect", url, Clock::start(), None))
+        .transpose()?;
     let proxy = Arc::new(Proxy {
         client,
         store,
+        telemetry: telemetry.clone(),
         own_key,
         max_request_bytes: args.max_request_bytes,
         access,
@@ -141,6 +155,10 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     announce(&proxy, listener.local_addr()?);
     let listener = LimitedListener::new(listener, args.max_connections, STALL_LIMIT);
     serve(listener, proxy, Duration::from_secs(args.drain_timeout_s)).await?;
+    if let Some(telemetry) = telemetry {
+        // The exporter sends the last spans before it returns.
+        tokio::task::spawn_blocking(move || telemetry.stop()).await?;
+    }
     Ok(())
 }
 
@@ -182,13 +200,7 @@ fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     for (id, offset) in proxy.store.answers() {
         eprintln!("Under way when it stopped: http://{bound}/v1/streams/{id} (up to {offset})");
     }
-    let client = proxy.client.clone();
-    tokio::spawn(async move {
-        match client.warm_up().await {
-            Transport::Quic => eprintln!("Answers come over QUIC."),
-            Transport::Http => eprintln!("Answers come over HTTP; QUIC has not got through (yet)."),
-        }
-    });
+    tokio::spawn(reachability::report(proxy.client.clone()));
 }
 
 async fn serve(listener: LimitedListener, proxy: Arc<Proxy>, drain: Duration) -> io::Result<()> {

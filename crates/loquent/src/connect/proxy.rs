@@ -14,12 +14,14 @@ use loquent_client::{
     TOKEN_HEADER,
 };
 use loquent_openai::headers::end_to_end;
+use loquent_server::Telemetry;
 use serde::Deserialize;
 
 use super::access::Access;
 use super::refusal::refuse;
 use super::relay::AnswerRelay;
 use super::resume_store::ResumeStore;
+use super::trace::ProxyTrace;
 
 /// How long a request's body may take to arrive.
 const BODY_LIMIT: Duration = Duration::from_secs(60);
@@ -30,6 +32,8 @@ pub struct Proxy {
     pub client: Client,
     /// The answers under way.
     pub store: Arc<ResumeStore>,
+    /// Where spans go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
     /// Whether the proxy's key replaces the keys of local clients.
     pub own_key: bool,
     /// Largest request body, in bytes.
@@ -43,22 +47,28 @@ pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> R
     if let Some(refusal) = proxy.access.refuse(request.headers()) {
         return refusal;
     }
-    let request = match proxy.read(request).await {
+    let mut request = match proxy.read(request).await {
         Ok(request) => request,
         Err(refusal) => return refusal,
     };
-    let outcome = match proxy.kind(&request) {
+    let kind = proxy.kind(&request);
+    let url = proxy.client.url();
+    let trace = ProxyTrace::begin(proxy.telemetry.as_ref(), url, &mut request);
+    let outcome = match kind {
         RequestKind::Resume(handle, from) => {
-            proxy.client.resume(handle, from).await.map(|answer| proxy.stream(answer, true))
+            proxy.client.resume(handle, from).await.map(Asked::Answer)
         }
-        RequestKind::Answer { resumable } => match proxy.client.ask(&request).await {
-            Ok(Asked::Answer(answer)) => Ok(proxy.stream(answer, resumable)),
-            Ok(Asked::Reply(reply)) => Ok(pass_on(reply)),
-            Err(error) => Err(error),
-        },
-        RequestKind::Other => proxy.client.request(&request).await.map(pass_on),
+        RequestKind::Answer { .. } => proxy.client.ask(&request).await,
+        RequestKind::Other => proxy.client.request(&request).await.map(Asked::Reply),
     };
-    outcome.unwrap_or_else(|error| proxy.refusal(&error))
+    match outcome {
+        Ok(Asked::Answer(answer)) => proxy.stream(answer, kind.is_resumable(), trace),
+        Ok(Asked::Reply(reply)) => pass_on(reply, trace),
+        Err(error) => {
+            trace.fail(&error);
+            proxy.refusal(&error)
+        }
+    }
 }
 
 /// How a local request is answered.
@@ -66,6 +76,13 @@ enum RequestKind {
     Answer { resumable: bool },
     Resume(AnswerHandle, u64),
     Other,
+}
+
+impl RequestKind {
+    /// Whether an answer outlives its reader.
+    fn is_resumable(&self) -> bool {
+        matches!(self, Self::Resume(..) | Self::Answer { resumable: true })
+    }
 }
 
 impl Proxy {
@@ -145,7 +162,7 @@ impl Proxy {
     }
 
     /// The head of an answer's event stream, and the answer as its body.
-    fn stream(&self, answer: Answer, resumable: bool) -> Response {
+    fn stream(&self, answer: Answer, resumable: bool, trace: ProxyTrace) -> Response {
         let handle = answer.handle();
         let entry = self.store.begin(handle, SystemTime::now());
         let is_for_client = |name: &HeaderName| {
@@ -155,7 +172,8 @@ impl Proxy {
             .filter(|(name, _)| is_for_client(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
-        let mut response = Response::new(AnswerRelay::new(answer, entry, resumable).into_body());
+        let relay = AnswerRelay::new(answer, entry, resumable, trace);
+        let mut response = Response::new(relay.into_body());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -191,16 +209,18 @@ impl Proxy {
 }
 
 /// The server's response unchanged. A body that breaks off breaks the local connection.
-fn pass_on(mut reply: Reply) -> Response {
+fn pass_on(mut reply: Reply, trace: ProxyTrace) -> Response {
+    trace.note_response(reply.status, reply.transport());
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut headers = std::mem::take(&mut reply.headers);
     headers.remove(header::SET_COOKIE);
-    let body = stream::unfold(Some(reply), |reply| async {
-        let mut reply = reply?;
+    let body = stream::unfold(Some((reply, trace)), |passing| async {
+        let (mut reply, trace) = passing?;
         match reply.piece().await {
-            Ok(Some(piece)) => Some((Ok(piece), Some(reply))),
+            Ok(Some(piece)) => Some((Ok(piece), Some((reply, trace)))),
             Ok(None) => None,
             Err(error) => {
+                trace.note_broken();
                 // hyper flushes what it has when the body is pending; without this, the last
                 // piece would be lost with the connection.
                 tokio::task::yield_now().await;

@@ -13,6 +13,7 @@ use loquent_proto::obfuscation::Obfuscation;
 
 use super::refusal::error_json;
 use super::resume_store::ResumeEntry;
+use super::trace::ProxyTrace;
 
 /// How long after the last event a comment is sent, so that SDKs and proxies with read timeouts
 /// keep waiting.
@@ -46,11 +47,19 @@ pub struct AnswerRelay {
     last_id: Option<u64>,
     state: RelayState,
     resumable: bool,
+    trace: ProxyTrace,
+    /// Whether anything of the answer has arrived.
+    is_begun: bool,
 }
 
 impl AnswerRelay {
-    /// Relays `answer`; `entry` is its entry in the store.
-    pub fn new(answer: Answer, entry: ResumeEntry, resumable: bool) -> AnswerRelay {
+    /// Relays `answer`; `entry` is its entry in the store, and `trace` ends with it.
+    pub fn new(
+        answer: Answer,
+        entry: ResumeEntry,
+        resumable: bool,
+        trace: ProxyTrace,
+    ) -> AnswerRelay {
         AnswerRelay {
             answer: Some(answer),
             entry: Some(entry),
@@ -58,6 +67,8 @@ impl AnswerRelay {
             last_id: None,
             state: RelayState::Opening,
             resumable,
+            trace,
+            is_begun: false,
         }
     }
 
@@ -113,6 +124,9 @@ impl AnswerRelay {
         if let Some(entry) = &self.entry {
             entry.set_offset(step.offset);
         }
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.trace.note_begun();
+        }
         let mut out = Vec::new();
         match &step.content {
             Content::Chunk(data) => {
@@ -139,6 +153,7 @@ impl AnswerRelay {
     /// The last event of an answer that is not whole. What the server said of that was
     /// passed on already.
     fn break_off(&mut self, error: ClientError) -> Bytes {
+        self.trace.note_broken();
         self.forget();
         let event = match &error {
             ClientError::Stream(_) => ": broken\n\n".to_owned(),
@@ -169,6 +184,8 @@ impl Drop for AnswerRelay {
         if unfinished && !self.resumable {
             self.forget();
         }
+        // Cancelled or left, the answer tells its numbers no more.
+        self.answer.iter().for_each(|answer| self.trace.note_answer(answer));
         if let Some(answer) = self.answer.take()
             && unfinished
             && self.resumable

@@ -56,6 +56,10 @@ impl Runner for PacedRunner {
         self.inner.is_ready(slot)
     }
 
+    fn holds(&self, slot: Slot, len: u32) -> bool {
+        self.inner.holds(slot, len)
+    }
+
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {
         self.inner.fork(from, to, len);
     }

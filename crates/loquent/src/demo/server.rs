@@ -8,7 +8,7 @@ use anyhow::Context;
 use axum::Router;
 use clap::builder::Resettable;
 use clap::{Args, Command, FromArgMatches};
-use loquent_server::{LoadedBackend, LoadedEngine};
+use loquent_server::{Announcement, LoadedBackend, LoadedEngine};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -52,9 +52,9 @@ impl DemoServer {
             let runner = Box::new(PacedRunner::new(loaded.runner, tokens_per_s));
             Ok(LoadedBackend::Engine(LoadedEngine { runner, ..loaded }))
         };
-        let announce = move |name: &str, _: &str| {
+        let announce = move |served: &Announcement<'_>| {
             // Nobody waits any more where the demonstration is over already.
-            let _ = ready.send(name.to_owned());
+            let _ = ready.send(served.name.to_owned());
         };
         loquent_server::run(listener, config, load, announce, shutdown).await
     }
@@ -105,6 +105,6 @@ mod tests {
         assert!(config.quic.is_some_and(|quic| quic.required && quic.port.is_none()));
         let model = Some(PathBuf::from("a model.gguf"));
         let args = DemoServer { model: model.clone(), ..server }.serve_args(1).unwrap();
-        assert_eq!(args.source.file.model, model);
+        assert_eq!(args.source.file.name(), model.as_deref());
     }
 }

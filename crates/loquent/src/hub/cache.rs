@@ -9,7 +9,7 @@ use super::listing::BlobInfo;
 use super::spec::HubSpec;
 
 /// How deep a snapshot is searched for files; a bound against loops of links.
-const MAX_DEPTH: usize = 8;
+pub(super) const MAX_DEPTH: usize = 8;
 
 /// Whether `path` is a file (or a link to one) of exactly `size_bytes`.
 pub(super) fn has_size(path: &Path, size_bytes: u64) -> bool {
@@ -110,7 +110,7 @@ impl RepoCache {
 }
 
 /// Adds the files below `dir` whose blobs exist, as paths with `prefix` before them.
-fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) {
+pub(super) fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;
     };

@@ -10,7 +10,7 @@ use super::spec::{HubSpec, Selector, is_gguf};
 const DEFAULT_QUANTS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
 /// One model of a repository: a single file, or all parts of a split one in order.
-type Model<'a> = Vec<&'a str>;
+pub(crate) type Model<'a> = Vec<&'a str>;
 
 /// The files to fetch for `spec` out of the repository's `files`: one, or every part of a split
 /// model in order.
@@ -34,7 +34,8 @@ pub(super) fn parts<'a>(spec: &HubSpec, files: &[&'a str]) -> Result<Model<'a>, 
         }
         Selector::Default => default_model(spec, models)?,
     };
-    complete(chosen).ok_or_else(|| missing("every part of the split model".to_owned()))
+    let whole = is_complete(&chosen).then_some(chosen);
+    whole.ok_or_else(|| missing("every part of the split model".to_owned()))
 }
 
 fn default_model<'a>(spec: &HubSpec, models: Vec<Model<'a>>) -> Result<Model<'a>, HubError> {
@@ -66,7 +67,7 @@ fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>
 }
 
 /// Groups the GGUF files into models, by the name that the parts of a split one share.
-fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
+pub(crate) fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     let mut groups: BTreeMap<(&str, usize), Model<'a>> = BTreeMap::new();
     for file in files.iter().copied().filter(|file| is_gguf(file)) {
         // The count is part of the key: a repository may hold the same model split into two and
@@ -80,18 +81,17 @@ fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     groups.into_values().collect()
 }
 
-/// The model, if all of its parts are present.
-fn complete(model: Model<'_>) -> Option<Model<'_>> {
-    let whole = model.iter().enumerate().all(|(index, file)| match split_of(file) {
+/// Whether all parts of the model are present.
+pub(crate) fn is_complete(model: &[&str]) -> bool {
+    model.iter().enumerate().all(|(index, file)| match split_of(file) {
         Some((_, number, count)) => number == index + 1 && count == model.len(),
         None => model.len() == 1,
-    });
-    whole.then_some(model)
+    })
 }
 
 /// Stem, number and count of `STEM-00001-of-00003.gguf`, llama.cpp's naming of split files.
-fn split_of(file: &str) -> Option<(&str, usize, usize)> {
-    let stem = &file[..file.len() - ".gguf".len()];
+pub(crate) fn split_of(file: &str) -> Option<(&str, usize, usize)> {
+    let stem = without_extension(file)?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
     let five_digits = |text: &str| {
@@ -99,6 +99,39 @@ fn split_of(file: &str) -> Option<(&str, usize, usize)> {
         digits.then(|| text.parse::<usize>().ok()).flatten()
     };
     Some((stem, five_digits(number)?, five_digits(count)?))
+}
+
+/// `file` without `.gguf`, if it ends so.
+pub(crate) fn without_extension(file: &str) -> Option<&str> {
+    is_gguf(file).then(|| &file[..file.len() - ".gguf".len()])
+}
+
+/// What selects one of several `models` after the repository's name: its quantisation where no
+/// other has the same, else the name of its (first) file.
+pub(crate) fn selector<'a>(models: &[Model<'a>], model: &[&'a str]) -> String {
+    let tag = quantisation(model[0]).filter(|tag| {
+        let found = with_quant(models, tag);
+        found.len() == 1 && found[0] == model
+    });
+    tag.map_or_else(|| model[0].to_owned(), str::to_ascii_uppercase)
+}
+
+/// The quantisation in a file's name, such as `Q4_K_M`.
+fn quantisation(file: &str) -> Option<&str> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let stem = split_of(name).map(|(stem, _, _)| stem).or_else(|| without_extension(name))?;
+    stem.rsplit(['-', '.']).find(|word| is_quantisation(&word.to_ascii_uppercase()))
+}
+
+fn is_quantisation(word: &str) -> bool {
+    if matches!(word, "F16" | "F32" | "BF16" | "FP16" | "MXFP4") {
+        return true;
+    }
+    let number = ["IQ", "TQ", "Q"].iter().find_map(|kind| word.strip_prefix(kind));
+    let mut rest = number.unwrap_or_default().chars();
+    rest.next().is_some_and(|first| first.is_ascii_digit())
+        && rest.next() == Some('_')
+        && rest.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// The models whose name (file or folder) contains the quantisation tag as a separate word:
@@ -121,7 +154,7 @@ fn is_word(name: &str, at: usize, tag: &str) -> bool {
 }
 
 /// GGUF files that accompany a model but are not models: image projectors, importance matrices.
-fn is_companion(file: &str) -> bool {
+pub(crate) fn is_companion(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
     name.contains("mmproj") || name.contains("imatrix")
 }
@@ -144,6 +177,28 @@ mod tests {
         assert_eq!(chosen("a/b", &["mmproj.gguf", "m-f16.gguf"]).unwrap(), ["m-f16.gguf"]);
         assert!(chosen("a/b", &["x-f16.gguf", "y-f16.gguf"]).unwrap_err().contains("x-f16.gguf"));
         assert!(chosen("a/b", &["model.safetensors"]).unwrap_err().contains("no GGUF"));
+    }
+
+    #[test]
+    fn a_models_own_selector_selects_it() {
+        let files = [
+            "m-Q4_K_M.gguf",
+            "m-q8_0.gguf",
+            "m-UD-Q4_K_XL.gguf",
+            "model_Q6_K.gguf",
+            "BF16/m-BF16-00001-of-00002.gguf",
+            "BF16/m-BF16-00002-of-00002.gguf",
+        ];
+        let models = models(&files);
+        let selectors: Vec<_> = models.iter().map(|model| selector(&models, model)).collect();
+        assert_eq!(selectors, ["BF16", "Q4_K_M", "Q4_K_XL", "Q8_0", "model_Q6_K.gguf"]);
+        for (model, selector) in models.iter().zip(&selectors) {
+            assert_eq!(&chosen(&format!("a/b:{selector}"), &files).unwrap(), model);
+        }
+        // Two files of one quantisation are told apart by their names.
+        let twice = ["a-Q8_0.gguf", "b-Q8_0.gguf"];
+        let models = super::models(&twice);
+        assert_eq!(selector(&models, &models[1]), "b-Q8_0.gguf");
     }
 
     #[test]

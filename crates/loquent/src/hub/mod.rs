@@ -11,13 +11,14 @@
 
 mod bar;
 mod cache;
-mod choose;
+pub(crate) mod choose;
 mod config;
 mod content_hash;
 mod download;
 mod error;
 mod event;
 mod http;
+mod inventory;
 pub(crate) mod listing;
 mod spec;
 
@@ -27,6 +28,7 @@ pub use bar::progress_bar;
 pub use config::{DEFAULT_ENDPOINT, Hub};
 pub use error::HubError;
 pub use event::{EventHandler, FetchEvent};
+pub(crate) use inventory::CachedModel;
 pub use spec::{HubSpec, Selector};
 
 use cache::RepoCache;
@@ -67,6 +69,13 @@ impl Hub {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Hub {
+    /// The path of the model of `spec` in the cache, if it is there; the hub is not asked.
+    pub fn cached(&self, spec: &HubSpec) -> Option<PathBuf> {
+        RepoCache::new(&self.cache_dir, &spec.repo).find(spec).ok()
     }
 }
 

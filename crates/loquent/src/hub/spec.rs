@@ -77,7 +77,7 @@ fn parse_selector(text: &str) -> Result<Selector, &'static str> {
     Ok(Selector::Quant(text.to_owned()))
 }
 
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=96).contains(&text.len())
         && text.chars().all(plain)

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use loquent_proto::printable::printable;
-use loquent_server::ServerConfig;
+use loquent_server::{Announcement, ServerConfig};
 
 /// What the banner says besides the model's name.
 pub(super) struct Banner {
@@ -36,32 +36,64 @@ impl Banner {
         !self.bound.ip().to_canonical().is_loopback() && !self.has_keys
     }
 
-    /// The lines for a model called `name`, which `description` describes.
-    pub(super) fn text(&self, name: &str, description: &str) -> String {
-        let (name, description) = (one_line(name), one_line(description));
+    /// One line of the log, where logs are for programs.
+    pub(super) fn log(&self, served: &Announcement<'_>) {
+        tracing::info!(
+            model = one_line(served.name),
+            engine = one_line(&served.description.summary),
+            url = format!("{}://{}", self.scheme, self.bound),
+            context_tokens = served.context_tokens,
+            quic_port = self.quic_port,
+            has_keys = self.has_keys,
+            "Loquent serves"
+        );
+    }
+
+    /// The lines for people.
+    pub(super) fn text(&self, served: &Announcement<'_>) -> String {
+        let (name, about) = (one_line(served.name), one_line(&served.description.summary));
         let (scheme, bound) = (self.scheme, self.bound);
-        let mut text = format!("Loquent serves {name} ({description}) on {scheme}://{bound}\n");
+        let mut text = format!("Loquent serves {name} ({about}) on {scheme}://{bound}\n");
+        let rows = self.rows(served);
+        let width = rows.iter().map(|(label, _)| label.len() + 1).max().unwrap_or(0);
+        for (label, what) in &rows {
+            let _ = writeln!(text, "  {:width$} {what}", format!("{label}:"));
+        }
+        if self.is_demonstration {
+            text += "  This is a demonstration model of 2.6 MB that only knows about streaming. \
+                     For a real one:\n    loquent serve --hf Qwen/Qwen3-0.6B-GGUF\n";
+        }
+        text
+    }
+
+    /// What is said of the server, each with its label.
+    fn rows<'a>(&self, served: &Announcement<'a>) -> Vec<(&'a str, String)> {
+        let (scheme, bound) = (self.scheme, self.bound);
         let here = SocketAddr::new(reachable(bound.ip()), bound.port());
-        let _ = writeln!(text, "  Chat:  {scheme}://{here}/");
-        let _ = writeln!(text, "  API:   {scheme}://{here}/v1 (the base URL for OpenAI's clients)");
+        let mut rows = vec![
+            ("Chat", format!("{scheme}://{here}/")),
+            ("API", format!("{scheme}://{here}/v1 (the base URL for OpenAI's clients)")),
+        ];
+        if let Some(tokens) = served.context_tokens {
+            rows.push(("Context", format!("{tokens} tokens, prompt and answer together")));
+        }
+        for (label, what) in &served.description.details {
+            rows.push((label, one_line(what)));
+        }
         if let Some(address) = bound.ip().is_unspecified().then(|| outward(bound.ip())).flatten() {
             let there = SocketAddr::new(address, bound.port());
-            let _ = writeln!(text, "  From other machines:  {scheme}://{there}/");
+            rows.push(("Network", format!("{scheme}://{there}/ (from other machines)")));
         }
         if let Some(port) = self.quic_port.filter(|_| !bound.ip().to_canonical().is_loopback()) {
-            let _ = writeln!(text, "  QUIC:  UDP port {port}; open it in the firewall too");
+            rows.push(("QUIC", format!("UDP port {port}; open it in the firewall too")));
         }
         let keys = match (self.has_keys, self.is_open()) {
             (true, _) => "required",
             (false, true) => "none: open to your network",
             (false, false) => "none needed on this machine",
         };
-        let _ = writeln!(text, "  Keys:  {keys}");
-        if self.is_demonstration {
-            text += "  This is a demonstration model of 2.6 MB that only knows about streaming. \
-                     For a real one:\n    loquent serve --hf Qwen/Qwen3-0.6B-GGUF\n";
-        }
-        text
+        rows.push(("Keys", keys.to_owned()));
+        rows
     }
 }
 
@@ -96,7 +128,17 @@ fn outward(unspecified: IpAddr) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use loquent_server::Description;
+
     use super::*;
+
+    fn text(banner: &Banner, name: &str, summary: &str) -> String {
+        let description = Description {
+            summary: summary.into(),
+            details: vec![("Kernels".into(), "llama.cpp's\n  Keys:  required".into())],
+        };
+        banner.text(&Announcement { name, description: &description, context_tokens: Some(2048) })
+    }
 
     fn banner(bound: &str) -> Banner {
         let bound = bound.parse().unwrap();
@@ -107,11 +149,11 @@ mod tests {
     #[test]
     fn it_names_addresses_that_can_be_opened() {
         for (bound, page) in [
-            ("127.0.0.1:8080", "  Chat:  http://127.0.0.1:8080/\n"),
-            ("0.0.0.0:8080", "  Chat:  http://127.0.0.1:8080/\n"),
-            ("[::]:8080", "  Chat:  http://[::1]:8080/\n"),
+            ("127.0.0.1:8080", "  Chat:    http://127.0.0.1:8080/\n"),
+            ("0.0.0.0:8080", "  Chat:    http://127.0.0.1:8080/\n"),
+            ("[::]:8080", "  Chat:    http://[::1]:8080/\n"),
         ] {
-            let text = banner(bound).text("m", "llama");
+            let text = text(&banner(bound), "m", "llama");
             let first = format!("Loquent serves m (llama) on http://{bound}\n");
             assert!(text.starts_with(&first), "{text}");
             assert!(text.contains(page), "{text}");
@@ -120,24 +162,31 @@ mod tests {
 
     #[test]
     fn it_says_who_may_use_the_server() {
-        let says = |banner: &Banner, words: &str| banner.text("m", "d").contains(words);
+        let says = |banner: &Banner, words: &str| text(banner, "m", "d").contains(words);
         assert!(says(&banner("127.0.0.1:1"), "none needed on this machine"));
         assert!(says(&banner("0.0.0.0:1"), "open to your network"));
         let closed = Banner { has_keys: true, ..banner("0.0.0.0:1") };
-        assert!(says(&closed, "Keys:  required") && !closed.is_open());
+        assert!(says(&closed, "Keys:    required") && !closed.is_open());
     }
 
     #[test]
     fn the_demonstration_model_is_called_so() {
         let demonstration = Banner { is_demonstration: true, ..banner("127.0.0.1:1") };
-        assert!(demonstration.text("m", "d").contains("--hf Qwen/Qwen3-0.6B-GGUF"));
-        assert!(!banner("127.0.0.1:1").text("m", "d").contains("demonstration"));
+        assert!(text(&demonstration, "m", "d").contains("--hf Qwen/Qwen3-0.6B-GGUF"));
+        assert!(!text(&banner("127.0.0.1:1"), "m", "d").contains("demonstration"));
+    }
+
+    #[test]
+    fn the_context_and_the_kernels_are_named() {
+        let text = text(&banner("127.0.0.1:1"), "m", "llama");
+        assert!(text.contains("  Context: 2048 tokens"), "{text}");
+        assert!(text.contains("  Kernels: llama.cpp's"), "{text}");
     }
 
     #[test]
     fn a_files_name_cannot_forge_lines() {
-        let text = banner("127.0.0.1:1").text("m\n  Keys:  required", "\u{1b}[2J");
-        assert_eq!(text.lines().count(), 4, "{text}");
+        let text = text(&banner("127.0.0.1:1"), "m\n  Keys:  required", "\u{1b}[2J");
+        assert_eq!(text.lines().count(), 6, "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }
 }

@@ -1,15 +1,111 @@
 //! How many tokens and sequences the KV cache holds: for `serve`, and for `tune`, which measures
 //! what `serve` will use.
 
+#[cfg(feature = "llama")]
+use loquent_engine::KvType;
+#[cfg(feature = "llama")]
+use loquent_engine::llama::{LlamaModel, available_bytes};
+
 /// The tokens of a KV cache for which no size was given.
 pub(crate) fn default_kv_cells(context_tokens: u32, max_batch_size: u16) -> u32 {
     context_tokens.saturating_mul(2).max(512 * u32::from(max_batch_size))
 }
 
-/// Upper bound of the default of `--context`, which is the model's context. Models trained for
-/// more would reserve memory that few chats use.
+/// Default of `--context` where the memory for it is not known: with stages on other machines, and
+/// on GPUs.
 #[cfg(feature = "llama")]
 pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
+
+/// Upper bound of the default of `--context`: what coding agents need. Few models answer well from
+/// the far end of a longer one, and its attention is slow on a processor.
+#[cfg(feature = "llama")]
+const MAX_DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
+/// The default is not made shorter than this for want of memory: loading then fails, and says so.
+#[cfg(feature = "llama")]
+const MIN_DEFAULT_CONTEXT_TOKENS: u32 = 1024;
+/// The share of the free memory that the KV cache may take by default. Chosen by hand: the rest is
+/// for the buffers of long prompts, and for other programs. Pages are taken as they are used.
+#[cfg(feature = "llama")]
+const KV_SHARE: u64 = 2;
+
+/// What decides about the default of `--context`.
+#[cfg(feature = "llama")]
+pub(crate) struct ContextNeeds {
+    /// Tokens of context that the model was trained with; 0 if its file does not say.
+    trained: u32,
+    /// Elements of the keys and values of one token.
+    kv_elements: u64,
+    kv_type: KvType,
+    /// Memory beside the model's weights, if it is known.
+    pub(crate) free_bytes: Option<u64>,
+    max_batch_size: u16,
+    /// The cache's size, if the user set one.
+    kv_cells: Option<u32>,
+}
+
+#[cfg(feature = "llama")]
+impl ContextNeeds {
+    /// What the context of `model` needs. `is_elsewhere` says that the cache is on other machines.
+    pub(crate) fn new(
+        model: &LlamaModel,
+        kv_type: KvType,
+        max_batch_size: u16,
+        is_elsewhere: bool,
+    ) -> Self {
+        // The cache of layers on a GPU lies there.
+        let has_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+        let available = available_bytes().filter(|_| !is_elsewhere && !has_gpu);
+        Self {
+            trained: model.info().context_train,
+            kv_elements: model.header().kv_elements(),
+            kv_type,
+            // Mapped weights count as available until they are used.
+            free_bytes: available.map(|it| it.saturating_sub(model.info().size_bytes)),
+            max_batch_size,
+            kv_cells: None,
+        }
+    }
+
+    /// With a cache of the size that the user chose, if any.
+    pub(crate) fn with_kv_cells(self, kv_cells: Option<u32>) -> Self {
+        Self { kv_cells, ..self }
+    }
+
+    /// The longest context that the default may be, were there memory enough.
+    fn wanted(&self) -> u32 {
+        let most = match self.free_bytes {
+            Some(_) => MAX_DEFAULT_CONTEXT_TOKENS,
+            None => DEFAULT_CONTEXT_TOKENS,
+        };
+        let trained = if self.trained == 0 { DEFAULT_CONTEXT_TOKENS } else { self.trained };
+        trained.min(most).min(self.kv_cells.unwrap_or(u32::MAX)).max(2)
+    }
+
+    /// The default of `--context`, in tokens: the model's, as far as its cache fits into memory.
+    pub(crate) fn default_context(&self) -> u32 {
+        let (mut context, Some(free)) = (self.wanted(), self.free_bytes) else {
+            return self.wanted();
+        };
+        // The size of a cache that the user chose does not depend on the context.
+        while self.kv_cells.is_none()
+            && context > MIN_DEFAULT_CONTEXT_TOKENS
+            && self.default_cache_bytes(context) > free / KV_SHARE
+        {
+            context = (context / 2).max(MIN_DEFAULT_CONTEXT_TOKENS);
+        }
+        context
+    }
+
+    fn default_cache_bytes(&self, context: u32) -> u64 {
+        let cells = default_kv_cells(context, self.max_batch_size);
+        self.kv_type.bytes(self.kv_elements.saturating_mul(cells.into()))
+    }
+
+    /// Whether a default context of `context` tokens is shorter for want of memory.
+    pub(crate) fn is_cut(&self, context: u32) -> bool {
+        context < self.wanted()
+    }
+}
 
 /// Sequences with KV at once in a cache of `kv_cells` tokens.
 #[cfg(feature = "llama")]
@@ -32,6 +128,44 @@ pub(crate) fn slots(
 #[cfg(all(test, feature = "llama"))]
 mod tests {
     use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn default_context(trained: u32, free_bytes: Option<u64>, kv_cells: Option<u32>) -> u32 {
+        // A model of 0.6 billion parameters: 112 KiB for each token.
+        let (kv_elements, kv_type, max_batch_size) = (56 << 10, KvType::F16, 16);
+        let needs =
+            ContextNeeds { trained, kv_elements, kv_type, free_bytes, max_batch_size, kv_cells };
+        needs.default_context()
+    }
+
+    #[test]
+    fn the_default_context_fits_the_memory() {
+        for (trained, free, expected) in [
+            (2048, 64 * GIB, 2048),
+            (131_072, 64 * GIB, 32_768),
+            (40_960, 8 * GIB, 16_384),
+            (40_960, 4 * GIB, 8192),
+            // 512 cells for each of 16 sequences, whatever the context.
+            (40_960, GIB, 1024),
+            (512, 1, 512),
+        ] {
+            assert_eq!(default_context(trained, Some(free), None), expected, "{trained} {free}");
+        }
+    }
+
+    #[test]
+    fn without_knowing_the_memory_it_is_modest() {
+        assert_eq!(default_context(131_072, None, None), DEFAULT_CONTEXT_TOKENS);
+        assert_eq!(default_context(0, None, None), DEFAULT_CONTEXT_TOKENS);
+        assert_eq!(default_context(1000, None, None), 1000);
+    }
+
+    #[test]
+    fn a_cache_of_a_given_size_bounds_it() {
+        assert_eq!(default_context(131_072, Some(GIB), Some(8192)), 8192);
+        assert_eq!(default_context(2048, Some(GIB), Some(8192)), 2048);
+    }
 
     #[test]
     fn every_sequence_of_a_split_cache_has_its_context() {

@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Descriptors for everything but connections with a place: standard streams, event loops, ports,
 /// certificates, stages, and the connections that are only told that there is no place.
-const OWN_DESCRIPTORS: u64 = 96;
+pub(crate) const OWN_DESCRIPTORS: u64 = 96;
 
 /// Raises the limit of open files to what the system allows; returns how many that are, if known.
 pub(super) fn raise_limit() -> Option<u64> {

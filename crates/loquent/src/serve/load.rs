@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace};
+use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace, WorkTimes};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
 use loquent_server::{
@@ -17,6 +17,16 @@ use super::cache_sizes;
 /// Default of `--context` with the simulated engine.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 
+/// What the context is where no flag says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "llama"), allow(dead_code, reason = "for models, which it cannot load"))]
+pub(crate) enum DefaultContext {
+    /// As long as the free memory allows.
+    OfMemory,
+    /// One of several models', which must not depend on what the others leave.
+    Modest,
+}
+
 /// Loads the model or the simulated engine. `name` replaces the model's own name in the API.
 ///
 /// # Errors
@@ -26,8 +36,11 @@ pub(crate) fn load(
     engine: &EngineArgs,
     name: Option<String>,
 ) -> anyhow::Result<LoadedEngine> {
-    match source.simulate {
-        Some(rate) => simulated(engine, name, rate),
+    match &source.simulate {
+        Some(_) if engine.engine_process => {
+            anyhow::bail!("--engine-process is for real models; leave it away with --simulate")
+        }
+        Some(pace) => simulated(engine, name, pace.clone()),
         None if engine.staged.is_wanted() => staged(source, engine, name),
         None => real(source, engine, name),
     }
@@ -36,7 +49,7 @@ pub(crate) fn load(
 fn simulated(
     engine: &EngineArgs,
     name: Option<String>,
-    tokens_per_s: f64,
+    pace: StepPace,
 ) -> anyhow::Result<LoadedEngine> {
     let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
     let batch = engine.max_batch_size;
@@ -48,8 +61,7 @@ fn simulated(
         batch_tokens: engine.batch_tokens(kv_cells),
         shares_prefix: true,
     };
-    let step = Duration::try_from_secs_f64(1.0 / tokens_per_s);
-    let pace = step.map_or(StepPace::None, |step| StepPace::Fixed { step });
+    let description = describe(&pace).into();
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let model = ServedModel {
         name: name.unwrap_or_else(|| "loquent-simulated".into()),
@@ -61,14 +73,32 @@ fn simulated(
             eos: String::new(),
         }),
         context_tokens,
+        trained_context: None,
         defaults: SamplingDefaults::default(),
         created_s: unix_time_s(),
         grammars: GrammarSource::default(),
     };
-    let description = format!("simulated, {tokens_per_s} tokens/s for each answer");
     Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
 }
 
+/// The simulated engine in a few words.
+fn describe(pace: &StepPace) -> String {
+    match pace {
+        StepPace::Fixed { step } => {
+            let rate = (1_000.0 / step.as_secs_f64()).round() / 1_000.0;
+            format!("simulated, {rate} tokens/s for each answer")
+        }
+        StepPace::ByWork(WorkTimes { step, row, prompt_token }) => {
+            format!("simulated, {step:?} a step, {row:?} a row, {prompt_token:?} a prompt token")
+        }
+        StepPace::None | StepPace::Recorded(_) => "simulated, as fast as possible".into(),
+    }
+}
+
+#[cfg(feature = "llama")]
+pub(crate) use llama::{Computing, computing};
+#[cfg(feature = "llama")]
+pub(super) use llama::{load_file, modest};
 #[cfg(feature = "llama")]
 use llama::{real, staged};
 
@@ -97,23 +127,29 @@ mod llama {
 
     use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
+    use loquent_engine::GpuLayers;
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
-        EmbeddingTraits, Embeddings, FlashAttention, LlamaEmbedder, LlamaModel, LlamaRunner,
-        LlamaVocab, LoadOptions, MAX_SLOTS, RunnerOptions, SMALL_MODEL_BYTES, physical_cores,
+        EmbeddingTraits, Embeddings, FlashAttention, Isa, LlamaEmbedder, LlamaModel, LlamaRunner,
+        LlamaVocab, LoadOptions, MAX_SLOTS, RunnerOptions, SMALL_MODEL_BYTES, has_gpu, inspect,
+        physical_cores,
     };
+    use loquent_engine::process::{EngineFacts, ProcessRunner};
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
     use loquent_infer::embedding::EmbeddingOnly;
     use loquent_infer::remote::RemoteStages;
     use loquent_infer::runner::Runner;
     use loquent_infer::token::TokenId;
     use loquent_infer::vocab::Vocab;
+    use loquent_server::Description;
 
-    use super::super::args::{Kernels, KvLayout, Switch};
-    use super::super::cache_sizes::{self, DEFAULT_CONTEXT_TOKENS};
+    use super::super::args::{KvLayout, Switch};
+    use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS};
+    use super::super::launcher::launcher;
     use super::super::sampling_defaults::sampling_defaults;
     use super::*;
     use crate::bundled;
+    use crate::doctor::gpu;
 
     /// Longest name of a model, in characters: it is a part of every chunk of an answer.
     const MAX_NAME_CHARS: usize = 256;
@@ -125,29 +161,97 @@ mod llama {
         name: Option<String>,
     ) -> anyhow::Result<LoadedEngine> {
         let path = source.file.fetch()?;
-        let kv_type = engine.kv_type;
+        warn_of_missing_gpu(engine.gpu_layers);
+        let bar = progress_bar();
+        let loaded = load_file(&path, engine, name, DefaultContext::OfMemory, &|share| {
+            bar.set_position((share * 100.0) as u64);
+        });
+        bar.finish_and_clear();
+        loaded
+    }
+
+    /// Loads the file at `path`, with the context that `default` says where no flag does.
+    pub(crate) fn load_file(
+        path: &Path,
+        engine: &EngineArgs,
+        name: Option<String>,
+        default: DefaultContext,
+        progress: &dyn Fn(f32),
+    ) -> anyhow::Result<LoadedEngine> {
+        if engine.engine_process {
+            return beside(path, engine, name, default, progress);
+        }
+        let Computing { weights, runner, description } =
+            computing(path, engine, default, progress)?;
+        let model = describe(name, &weights, path, runner.capacity().context_tokens)?;
+        Ok(LoadedEngine { runner, model, description, stages: None })
+    }
+
+    /// A model with its weights, and what computes with them.
+    pub(crate) struct Computing {
+        pub(crate) weights: Arc<LlamaModel>,
+        pub(crate) runner: Box<dyn Runner>,
+        pub(crate) description: Description,
+    }
+
+    /// Loads the weights at `path`, and reports the share that is loaded.
+    pub(crate) fn computing(
+        path: &Path,
+        engine: &EngineArgs,
+        default: DefaultContext,
+        progress: &dyn Fn(f32),
+    ) -> anyhow::Result<Computing> {
         let options = LoadOptions {
             gpu_layers: engine.gpu_layers,
-            kv_type,
-            own_kernels: engine.tuning.kernels != Some(Kernels::LlamaCpp),
+            kv_cells: gpu_kv_cells(engine, path)?,
+            kv_type: engine.kv_type,
+            own_kernels: engine.tuning.choose_kernels()?,
             rpc: engine.staged.rpc(),
             ..LoadOptions::default()
         };
-        let bar = progress_bar();
-        let weights = LlamaModel::load(&path, &options, |share| {
-            bar.set_position((share * 100.0) as u64);
+        let weights = LlamaModel::load(path, &options, |share| {
+            progress(share);
             true
         })?;
-        bar.finish_and_clear();
         let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
-        let sizes = engine.sizes(weights.info().context_train.min(DEFAULT_CONTEXT_TOKENS))?;
+        let sizes = engine.sizes(match default {
+            DefaultContext::OfMemory => default_context(engine, &weights),
+            DefaultContext::Modest => modest(weights.info().context_train),
+        })?;
+        warn_beyond_training(sizes.0, weights.info().context_train);
         let runner = runner(engine, &weights, threads, sizes)?;
-        let model = describe(name, &weights, &path, runner.capacity().context_tokens)?;
         let words = if threads.get() == 1 { "thread" } else { "threads" };
         // llama.cpp writes "?B" for a size class that it does not know.
         let about = weights.info().description.replace("?B ", "");
-        let description = format!("{about}, {threads} {words}");
-        Ok(LoadedEngine { runner, model, description, stages: None })
+        let mut details = vec![("Kernels".to_owned(), kernels(&weights))];
+        if has_gpu() {
+            details.push(("Device".to_owned(), weights.placement().to_string()));
+        }
+        let summary = format!("{about}, {threads} {words}");
+        let description = Description { summary, details };
+        Ok(Computing { weights, runner, description })
+    }
+
+    /// Has a process of its own compute; this one has the vocabulary alone.
+    fn beside(
+        path: &Path,
+        engine: &EngineArgs,
+        name: Option<String>,
+        default: DefaultContext,
+        progress: &dyn Fn(f32),
+    ) -> anyhow::Result<LoadedEngine> {
+        let launch = launcher(path, engine, default == DefaultContext::Modest);
+        let share = |percent| progress(f32::from(percent) / 100.0);
+        let runner = ProcessRunner::start(launch, engine.engine_timeout(), share)?;
+        // The other process has found the memory for the weights.
+        let memory_bytes = Some(u64::MAX);
+        let options = LoadOptions { vocab_only: true, memory_bytes, ..LoadOptions::default() };
+        let vocab = LlamaModel::load(path, &options, |_| true)?;
+        let EngineFacts { capacity, summary, details, .. } = runner.facts();
+        let model = describe(name, &vocab, path, capacity.context_tokens)?;
+        let summary = format!("{summary}, in a process of its own");
+        let description = Description { summary, details: details.clone() };
+        Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
     }
 
     /// Loads the entry file of a split model and connects to its stages.
@@ -156,7 +260,13 @@ mod llama {
         engine: &EngineArgs,
         name: Option<String>,
     ) -> anyhow::Result<LoadedEngine> {
-        source.file.model.as_ref().context("--stages needs --model NAME-entry.gguf")?;
+        source.file.name().context("--stages needs --model NAME-entry.gguf")?;
+        if engine.engine_process {
+            bail!(
+                "--engine-process is for whole models: stages survive a crash of another process \
+                 anyway; run those of this machine as `loquent stage`"
+            );
+        }
         let path = source.file.fetch()?;
         // llama.cpp only tokenizes here; the embeddings are read from the file row by row.
         let options = LoadOptions { vocab_only: true, ..LoadOptions::default() };
@@ -167,6 +277,7 @@ mod llama {
         let embeddings = Embeddings::open(&path)?;
         let context_train = entry.header().model_number("context_length").unwrap_or(0) as u32;
         let sizes = engine.sizes(context_train.min(DEFAULT_CONTEXT_TOKENS))?;
+        warn_beyond_training(sizes.0, context_train);
         let cluster = connect(engine, sizes)?;
         let stages = cluster.sizes();
         if stages[0].keys.fingerprint != keys.fingerprint || stages[0].width != embeddings.width() {
@@ -179,9 +290,44 @@ mod llama {
         let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), depth);
         let context_tokens = runner.capacity().context_tokens;
         let model = describe(name, &entry, &path, context_tokens)?;
-        let description = format!("{} stages, {} layers", stages.len(), keys.all_layers);
+        let description = format!("{} stages, {} layers", stages.len(), keys.all_layers).into();
         let stages: Arc<dyn RemoteStages> = Arc::new(cluster);
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: Some(stages) })
+    }
+
+    /// [`DefaultContext::Modest`] of a model that was trained with `trained` tokens; 0 if its file
+    /// does not say.
+    pub(crate) fn modest(trained: u32) -> u32 {
+        let trained = if trained == 0 { DEFAULT_CONTEXT_TOKENS } else { trained };
+        trained.clamp(2, DEFAULT_CONTEXT_TOKENS)
+    }
+
+    /// The context without --context. Says so if memory makes it short.
+    fn default_context(engine: &EngineArgs, weights: &Arc<LlamaModel>) -> u32 {
+        let is_elsewhere = !engine.staged.rpc().is_empty();
+        let batch = engine.max_batch_size;
+        let needs = ContextNeeds::new(weights, engine.kv_type, batch, is_elsewhere);
+        let needs = needs.with_kv_cells(engine.kv_cells);
+        let context = needs.default_context();
+        if engine.context.is_none() && needs.is_cut(context) {
+            tracing::warn!(
+                "the context is {context} tokens, as the cache of a longer one would take more \
+                 than half of the free memory ({} MiB); --context sets another, and --kv-type q8_0 \
+                 halves what it takes",
+                needs.free_bytes.unwrap_or(0) >> 20
+            );
+        }
+        context
+    }
+
+    /// Warns of a context that the model has not learnt to use.
+    fn warn_beyond_training(context: u32, trained: u32) {
+        if trained > 0 && context > trained {
+            tracing::warn!(
+                "--context {context} is more than the {trained} tokens that the model was trained \
+                 for: expect nonsense beyond them. Leave --context away, or set {trained} at most."
+            );
+        }
     }
 
     fn connect(engine: &EngineArgs, sizes: (u32, u32)) -> anyhow::Result<Cluster> {
@@ -210,6 +356,44 @@ mod llama {
         let connected =
             Cluster::connect(options, |why| tracing::warn!("waiting for the stages: {why}"));
         Ok(connected?)
+    }
+
+    /// What computes the matrix products, for people.
+    fn kernels(weights: &LlamaModel) -> String {
+        match Isa::used().filter(|_| weights.uses_own_kernels()) {
+            Some(isa) => format!("Loquent's, for {}", isa.name()),
+            None => "llama.cpp's".to_owned(),
+        }
+    }
+
+    /// The KV cells for which `--gpu-layers auto` leaves room on a GPU.
+    fn gpu_kv_cells(engine: &EngineArgs, path: &Path) -> anyhow::Result<u32> {
+        // Without a GPU the runner checks the cache's size, when the weights are in memory.
+        if !has_gpu() {
+            return Ok(0);
+        }
+        let trained = inspect(path)?.header.model_number("context_length").unwrap_or(0);
+        let trained = u32::try_from(trained).unwrap_or(u32::MAX);
+        Ok(engine.sizes(trained.clamp(2, DEFAULT_CONTEXT_TOKENS))?.1)
+    }
+
+    /// Says so if a GPU is asked for that is not there, or there and not used.
+    fn warn_of_missing_gpu(wanted: GpuLayers) {
+        if has_gpu() || wanted == GpuLayers::Count(0) {
+            return;
+        }
+        let why = gpu::why_unused();
+        match (wanted, why) {
+            (GpuLayers::Auto, None) => {}
+            (GpuLayers::Auto, Some(why)) => tracing::info!("{why}; see `loquent doctor`"),
+            (asked, why) => {
+                let why = why.unwrap_or_else(|| "no GPU was found".to_owned());
+                tracing::warn!(
+                    "--gpu-layers {asked}: {why}; everything is computed on the \
+                                processor. `loquent doctor` says what is missing."
+                );
+            }
+        }
     }
 
     fn threads_for(weights: &LlamaModel) -> NonZeroU16 {
@@ -317,10 +501,18 @@ mod llama {
             }),
             vocab: Arc::new(vocab),
             context_tokens,
+            trained_context: trained_context(weights),
             defaults: sampling_defaults(weights.header(), general_defaults(weights)),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
         })
+    }
+
+    /// The context that the model was trained with, by its file: a model without weights knows no
+    /// other figures of it.
+    fn trained_context(weights: &LlamaModel) -> Option<u32> {
+        let tokens = weights.header().model_number("context_length")?;
+        u32::try_from(tokens).ok().filter(|&tokens| tokens > 0)
     }
 
     /// OpenAI's sampling parameters, for what the model's file does not say.
@@ -344,7 +536,7 @@ mod llama {
 
 impl EngineArgs {
     /// Returns the longest sequence and the KV cells, in tokens.
-    fn sizes(&self, default_context: u32) -> anyhow::Result<(u32, u32)> {
+    pub(super) fn sizes(&self, default_context: u32) -> anyhow::Result<(u32, u32)> {
         let context = self.context.unwrap_or(default_context);
         anyhow::ensure!(context >= 2, "--context must be at least 2");
         let kv_cells = self

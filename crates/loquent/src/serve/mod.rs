@@ -3,24 +3,30 @@
 pub(crate) mod args;
 mod banner;
 pub(crate) mod cache_sizes;
-mod descriptors;
+pub(crate) mod descriptors;
+#[cfg(feature = "llama")]
+mod launcher;
 pub(crate) mod load;
 #[cfg(feature = "llama")]
 mod sampling_defaults;
+#[cfg(feature = "llama")]
+mod several;
 mod staged;
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
-use loquent_server::LoadedBackend;
+use loquent_server::{Announcement, LoadedBackend, RequestLog};
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
 use self::banner::Banner;
+use crate::logging::LogFormat;
 use crate::shutdown;
 
 /// Most threads for work that blocks, besides those that tokenize prompts.
@@ -30,19 +36,25 @@ const MAX_BLOCKING_THREADS: usize = 16;
 /// still do: a download goes on next time, and a model that is loading serves nobody.
 const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 
-/// Serves until SIGTERM or Ctrl-C. Threads that download or load a model may outlive this call.
+/// Serves until SIGTERM or Ctrl-C, with a `log` for people or programs. Threads that download or
+/// load a model may outlive this call.
 ///
 /// # Errors
 /// When an option is invalid, the model cannot be loaded, or the address cannot be used. The
 /// message says what to do.
-pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
+pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     args.engine.adopt_profile(&args.source)?;
     let mut options = args.resolve()?;
     options.extension = options.extension.merge(without_live_laboratory());
-    let upstream = args.upstream.resolve(!options.http.api_keys.is_empty())?;
+    if !args.no_request_log {
+        options.service.request_log = RequestLog::start().context("the log of requests")?;
+    }
+    options.upstreams = args.upstream.resolve(!options.http.api_keys.is_empty())?;
+    let has_upstreams = !options.upstreams.is_empty();
+    let is_local = args.serves_model()?;
     if let Some(descriptors) = descriptors::raise_limit() {
-        let per_connection = if upstream.is_some() { 2 } else { 1 };
+        let per_connection = if has_upstreams { 2 } else { 1 };
         descriptors::fit(&mut options.tcp, descriptors, per_connection);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -60,26 +72,44 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
-        let is_demonstration = upstream.is_none() && args.source.is_demonstration();
+        let is_demonstration = !has_upstreams && args.source.is_demonstration();
         let banner = Banner::new(bound, &options, is_demonstration);
         warn_if_open(bound, &banner);
-        let load = move || match upstream {
-            Some(upstream) => Ok(LoadedBackend::Upstream(upstream)),
-            None => load::load(&args.source, &args.engine, args.served_model_name)
-                .map(LoadedBackend::Engine),
+        let wait_limit = options.service.limits.queue_timeout;
+        let load = move || match is_local {
+            false => Ok(LoadedBackend::Upstreams),
+            true => load_models(args, wait_limit),
         };
-        let announce =
-            move |name: &str, description: &str| eprint!("{}", banner.text(name, description));
-        let asked = async {
-            if let Err(error) = shutdown::requested(&signalled).await {
-                tracing::warn!("signals cannot be handled: {error}");
-                std::future::pending::<()>().await;
-            }
+        let announce = move |served: &Announcement<'_>| match log {
+            LogFormat::Text => eprint!("{}", banner.text(served)),
+            LogFormat::Json => banner.log(served),
         };
-        loquent_server::run(listener, options, load, announce, asked).await
+        loquent_server::run(listener, options, load, announce, asked_to_stop(&signalled)).await
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Loads the model, or prepares those that are loaded when they are asked for. A request waits for
+/// one as long as `wait_limit` says.
+fn load_models(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<LoadedBackend> {
+    #[cfg(feature = "llama")]
+    if several::are_kept(&args) {
+        return several::prepare(args, wait_limit).map(LoadedBackend::Kept);
+    }
+    #[cfg(not(feature = "llama"))]
+    let _ = wait_limit;
+    let own_name = args.source.file.api_name().map(str::to_owned);
+    let name = args.served_model_name.or(own_name);
+    load::load(&args.source, &args.engine, name).map(LoadedBackend::Engine)
+}
+
+/// Ends once somebody asks the process to stop.
+async fn asked_to_stop(signalled: &AtomicBool) {
+    if let Err(error) = shutdown::requested(signalled).await {
+        tracing::warn!("signals cannot be handled: {error}");
+        std::future::pending::<()>().await;
+    }
 }
 
 /// `loquent demo` alone has a bad link to show. The page asks every server, and a 404 would be an

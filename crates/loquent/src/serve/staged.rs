@@ -21,6 +21,9 @@ pub(crate) struct StagedArgs {
     /// Stages of a split model in order, separated by commas, each as HOST:PORT of a `loquent
     /// stage`. The first ones may be stage files, which this process computes itself. --model is
     /// the entry file
+    ///
+    /// A stage may have replicas, which take over when it is gone: HOST:PORT|HOST:PORT, or a name
+    /// with several addresses.
     #[arg(long, env = "LOQUENT_STAGES", value_name = "LIST", value_delimiter = ',')]
     stages: Vec<String>,
     #[command(flatten)]
@@ -69,7 +72,7 @@ fn parse_delay(text: &str) -> Result<f64, String> {
 
 impl StagedArgs {
     /// Whether the model is split.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         !self.stages.is_empty()
     }
 
@@ -116,11 +119,13 @@ impl StagedArgs {
         for stage in &self.stages {
             let path = std::path::Path::new(stage);
             if !path.is_file() {
-                let known =
-                    stage.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                let has_port = |replica: &str| {
+                    replica.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+                };
                 anyhow::ensure!(
-                    known,
-                    "--stages: {stage:?} is neither HOST:PORT nor an existing file"
+                    stage.split('|').all(has_port),
+                    "--stages: {stage:?} is neither HOST:PORT, several of them with | between, nor \
+                     an existing file"
                 );
                 // Not resolved here: a stage may be up later, and under another address.
                 elsewhere = true;

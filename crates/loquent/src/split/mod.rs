@@ -1,5 +1,6 @@
 //! `loquent split`: cuts a model's file into one file for each stage.
 
+mod machine;
 mod verify;
 
 use std::ops::Range;
@@ -9,10 +10,15 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use loquent_engine::gguf::split::SplittableModel;
+use machine::{NamedMachine, parse_machine};
+
+/// KV cells of `loquent serve` with its defaults.
+const ASSUMED_KV_CELLS: u32 = 8192;
 
 const EXAMPLES: &str = "\
 Examples:
   loquent split qwen.gguf --stages 2 --verify
+  loquent split qwen.gguf --for 24GiB@95,16GiB@60,8GiB@40
   loquent stage --model qwen-stage-2-of-2.gguf --listen 127.0.0.1:7072
   loquent serve --model qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,127.0.0.1:7072";
 
@@ -23,8 +29,17 @@ pub struct SplitArgs {
     /// GGUF file of the whole model
     model: PathBuf,
     /// Number of stages. The cut balances the bytes that each stage reads for a token
-    #[arg(long, value_name = "N", required_unless_present = "layers")]
+    #[arg(long, value_name = "N", required_unless_present_any = ["layers", "machines"])]
     stages: Option<u32>,
+    /// One stage for each of these machines, in order: its memory, and behind @ how fast it reads
+    /// it, by `loquent bench engine --roofline` there (GB/s). The slowest stage takes as little
+    /// time as it can, and none more than its memory
+    #[arg(long = "for", value_name = "MEMORY[@SPEED],…", value_delimiter = ',',
+          value_parser = parse_machine, conflicts_with_all = ["stages", "layers"])]
+    machines: Vec<NamedMachine>,
+    /// KV cache in tokens that the machines of --for need memory for
+    #[arg(long, value_name = "N", default_value_t = ASSUMED_KV_CELLS, requires = "machines")]
+    kv_cells: u32,
     /// Layers of each stage, for example 0..18,18..28, instead of a balanced cut
     #[arg(long, value_name = "A..B,…", value_delimiter = ',', value_parser = parse_range,
           conflicts_with = "stages")]
@@ -52,7 +67,8 @@ impl SplitArgs {
         let source = SplittableModel::open(&self.model)?;
         let layers = match self.stages {
             Some(stages) => source.balance(stages)?,
-            None => self.layers,
+            None if self.machines.is_empty() => self.layers,
+            None => source.fit(&machine::resolve(&self.machines)?, self.kv_cells.into())?,
         };
         let prefix = self.out.unwrap_or_else(|| self.model.with_extension(""));
         let bar = progress_bar(source.total_bytes());

@@ -12,6 +12,11 @@ pub const PROMPT_TOKENS: u32 = 64;
 /// Steps that are not counted, because caches fill and threads wake up.
 const WARM_UP_STEPS: u32 = 2;
 
+/// Sampling as chats use it: where a choice of settings depends on it, its cost counts.
+pub fn chat_sampling() -> Sampling {
+    Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() }
+}
+
 /// How many steps and how much time one figure may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
@@ -50,17 +55,19 @@ fn run(
     Ok(runner.run(batch, sampled)?)
 }
 
-/// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens.
+/// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens, each
+/// sampled by `sampling`.
 ///
 /// # Errors
 /// When the runner fails, or the time is over before there are enough steps.
 pub fn decode_ms(
     runner: &mut dyn Runner,
     rows: u16,
+    sampling: &Sampling,
     effort: Effort,
     over: Over<'_>,
 ) -> Result<f64, Unmeasured> {
-    let outcome = decode(runner, rows, effort, over);
+    let outcome = decode(runner, rows, sampling, effort, over);
     // Also after a failure: the next figure starts with empty slots.
     (0..rows).for_each(|row| runner.truncate(Slot(row), 0));
     outcome
@@ -69,11 +76,12 @@ pub fn decode_ms(
 fn decode(
     runner: &mut dyn Runner,
     rows: u16,
+    sampling: &Sampling,
     effort: Effort,
     over: Over<'_>,
 ) -> Result<f64, Unmeasured> {
     for row in 0..rows {
-        begin(runner, Slot(row), over)?;
+        begin(runner, Slot(row), sampling.clone(), over)?;
     }
     let mut next: Vec<TokenId> = vec![1; rows.into()];
     let (mut batch, mut sampled, mut times) = (Batch::default(), Vec::new(), Vec::new());
@@ -111,12 +119,15 @@ fn decode(
 }
 
 /// Fills the empty `slot` with its own prompt and sampler.
-fn begin(runner: &mut dyn Runner, slot: Slot, over: Over<'_>) -> Result<(), Unmeasured> {
+fn begin(
+    runner: &mut dyn Runner,
+    slot: Slot,
+    sampling: Sampling,
+    over: Over<'_>,
+) -> Result<(), Unmeasured> {
     let prompt: Vec<TokenId> =
         // Different in each slot, so that no prefix is shared; any tokens will do for speed.
         (0..PROMPT_TOKENS).map(|i| 1 + (i + u32::from(slot.0)) % 97).collect();
-    // Sampled as chats are, because the cost of sampling is part of a step.
-    let sampling = Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() };
     runner.assign(slot, Sampler::new(sampling, &prompt, &[]));
     let longest = runner.capacity().batch_tokens as usize;
     let mut start = 0;
@@ -185,7 +196,7 @@ mod tests {
         // Twice: the first must have freed its slots. On a busy machine a late step may be followed
         // by an early one, which the bounds leave room for.
         for _ in 0..2 {
-            let ms = decode_ms(&mut runner, 4, effort, &|| false).unwrap();
+            let ms = decode_ms(&mut runner, 4, &Sampling::default(), effort, &|| false).unwrap();
             assert!(ms >= 2.5, "{ms} ms");
         }
         let rate = prefill_rate(&mut runner, 48, effort, &|| false).unwrap();
@@ -207,13 +218,13 @@ mod tests {
         for (calls, enough) in [(0, false), (4, false), (4 + WARM_UP_STEPS + 5, true)] {
             let asked = std::cell::Cell::new(0);
             let over = || asked.replace(asked.get() + 1) >= calls;
-            let outcome = decode_ms(&mut runner, 4, effort, &over);
+            let outcome = decode_ms(&mut runner, 4, &Sampling::default(), effort, &over);
             assert_eq!(asked.get(), calls + 1, "nothing is asked of the runner any more");
             assert_eq!(outcome.is_ok(), enough, "{outcome:?}");
             assert!(enough || outcome == Err(Unmeasured::OutOfTime));
         }
         assert_eq!(prefill_rate(&mut runner, 48, effort, &|| true), Err(Unmeasured::OutOfTime));
         // Its slots are free all the same.
-        assert!(decode_ms(&mut runner, 4, effort, &|| false).is_ok());
+        assert!(decode_ms(&mut runner, 4, &Sampling::default(), effort, &|| false).is_ok());
     }
 }

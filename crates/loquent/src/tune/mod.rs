@@ -4,6 +4,8 @@
 #[cfg(feature = "llama")]
 mod lab;
 pub mod measure;
+#[cfg(feature = "llama")]
+mod process_lab;
 pub mod profile;
 pub mod search;
 pub mod show;
@@ -44,6 +46,9 @@ pub struct TuneArgs {
     /// Print the figures without saving a profile
     #[arg(long)]
     no_save: bool,
+    /// Measure what standard input asks for, as `tune` starts itself for each choice of settings
+    #[arg(long, hide = true)]
+    measure: bool,
 }
 
 /// Fails: there is nothing to tune.
@@ -67,10 +72,11 @@ mod with_engine {
     use anyhow::Context;
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::KvType;
-    use loquent_engine::llama::physical_cores;
+    use loquent_engine::llama::{check_processor, physical_cores};
     use loquent_proto::printable::printable;
 
-    use super::lab::{LlamaLab, effort};
+    use super::lab::run_order;
+    use super::process_lab::ProcessLab;
     use super::profile::{Profile, TunedSettings, folder, machine};
     use super::search::{Choices, Found, search};
     use super::{TuneArgs, show};
@@ -91,30 +97,35 @@ mod with_engine {
     /// When the model cannot be loaded, nothing could be measured in time, or the profile cannot
     /// be written.
     pub fn run(args: TuneArgs) -> anyhow::Result<()> {
+        if args.measure {
+            return run_order();
+        }
+        // Before anything is measured in processes of their own.
+        check_processor()?;
         let path = args.source.fetch()?;
         let limit_s = args.max_time_s.unwrap_or(if args.quick { 30.0 } else { 180.0 });
         let limit = Duration::try_from_secs_f64(limit_s).context("--max-time-s")?;
         let began = Instant::now();
-        let mut lab = LlamaLab {
+        let mut lab = ProcessLab {
             path: path.clone(),
             batch: args.max_batch_size,
-            effort: effort(args.quick),
+            quick: args.quick,
             deadline: began + limit.mul_f64(SEARCH_SHARE),
             // The search sees it only between native calls, which may take long: a second signal
             // ends the process.
             stopped: shutdown::defer()?,
             bar: progress_bar(),
-            loaded: None,
         };
-        let model = lab.model(true)?.info().description.replace("?B ", "");
-        println!("{} on {}", printable(&model), machine());
         let choices = choices();
-        let found = search(&mut lab, start(&choices), &choices)
+        let start = start(&choices);
+        let model = lab.description(&start)?.replace("?B ", "");
+        println!("{} on {}", printable(&model), machine());
+        let found = search(&mut lab, start, &choices)
             .context("no setting could be measured in the time given; raise --max-time-s")?;
         lab.deadline = began + limit;
-        let profile = profile(&mut lab, &found, model)?;
+        let profile = profile(&lab, &found, model)?;
         lab.bar.finish_and_clear();
-        report(&mut lab, &found, &profile);
+        report(&lab, &found, &profile);
         if lab.stopped.load(Ordering::Relaxed) {
             println!("Stopped early; these are the best settings so far.");
         }
@@ -145,7 +156,7 @@ mod with_engine {
         }
     }
 
-    fn profile(lab: &mut LlamaLab, found: &Found, model: String) -> anyhow::Result<Profile> {
+    fn profile(lab: &ProcessLab, found: &Found, model: String) -> anyhow::Result<Profile> {
         let settings = found.best.settings;
         let mut profile = Profile::new(model, settings);
         if !lab.over() {
@@ -163,7 +174,7 @@ mod with_engine {
         Ok(profile)
     }
 
-    fn report(lab: &mut LlamaLab, found: &Found, profile: &Profile) {
+    fn report(lab: &ProcessLab, found: &Found, profile: &Profile) {
         print!("\n{}\n{}", show::trials(found), show::steps(&profile.steps));
         for kv_type in [KvType::Q8_0, KvType::F32] {
             if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {

@@ -11,7 +11,7 @@ use super::profile::TunedSettings;
 const WORTHWHILE: f64 = 1.03;
 
 /// What one choice of settings achieves, in tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Speed {
     /// One sequence decoding alone.
     pub alone: f64,

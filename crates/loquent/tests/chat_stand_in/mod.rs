@@ -1,4 +1,5 @@
 //! A stand-in of an OpenAI-compatible server that gives prepared replies in turn.
+#![allow(dead_code)] // each test file needs another part of it
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,6 +15,10 @@ use serde_json::{Value, json};
 pub enum Reply {
     /// The pieces, a finish reason, usage (a token per piece and one that shows no text), `[DONE]`.
     Full { pieces: Vec<String> },
+    /// These deltas of chunks, a finish reason, `[DONE]`.
+    Deltas { deltas: Vec<Value>, finish_reason: &'static str },
+    /// These deltas and then nothing, until the client goes away.
+    HangAfter { deltas: Vec<Value> },
     /// The pieces and then the end of the body, as HTTP wants it or by a closed connection.
     Cut { pieces: Vec<String>, clean: bool },
     /// The pieces and `[DONE]`.
@@ -123,7 +128,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         shared.questions.lock().unwrap().push(question);
         let reply = shared.replies.lock().unwrap().pop_front().expect("a reply for the question");
         if !answer(&mut stream, &reply)? {
-            if matches!(reply, Reply::Hang { .. }) {
+            if matches!(reply, Reply::Hang { .. } | Reply::HangAfter { .. }) {
                 let gone = reader.read(&mut [0])?;
                 assert_eq!(gone, 0, "the client sent more on a connection in use");
                 let _ = shared.hung_up.lock().unwrap().send(());
@@ -135,7 +140,8 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
 
 /// Whether the connection may be used again.
 fn answer(stream: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
-    let (pieces, end, complete) = match reply {
+    let content = |pieces: &[String]| pieces.iter().map(|it| json!({ "content": it })).collect();
+    let (deltas, end, complete): (Vec<Value>, _, _) = match reply {
         Reply::Refuse { status, message } => {
             let error = json!({ "error": { "message": message, "type": "t", "code": null } });
             plain(stream, *status, &error)?;
@@ -146,23 +152,29 @@ fn answer(stream: &mut TcpStream, reply: &Reply) -> std::io::Result<bool> {
             let tokens = pieces.len() + 1;
             let usage = json!({ "prompt_tokens": 3, "completion_tokens": tokens });
             let usage = json!({ "choices": [], "usage": usage });
-            (pieces, format!("data: {finish}\n\ndata: {usage}\n\ndata: [DONE]\n\n"), true)
+            (content(pieces), format!("data: {finish}\n\ndata: {usage}\n\ndata: [DONE]\n\n"), true)
         }
-        Reply::Cut { pieces, clean } => (pieces, String::new(), *clean),
-        Reply::DoneWithoutFinish { pieces } => (pieces, "data: [DONE]\n\n".to_owned(), true),
+        Reply::Deltas { deltas, finish_reason } => {
+            let finish = json!({ "choices": [{ "delta": {}, "finish_reason": finish_reason }] });
+            (deltas.clone(), format!("data: {finish}\n\ndata: [DONE]\n\n"), true)
+        }
+        Reply::HangAfter { deltas } => (deltas.clone(), String::new(), false),
+        Reply::Cut { pieces, clean } => (content(pieces), String::new(), *clean),
+        Reply::DoneWithoutFinish { pieces } => {
+            (content(pieces), "data: [DONE]\n\n".to_owned(), true)
+        }
         Reply::ErrorInStream { pieces, message } => {
             let error = json!({ "error": { "message": message } });
-            (pieces, format!("data: {error}\n\n"), false)
+            (content(pieces), format!("data: {error}\n\n"), false)
         }
-        Reply::Hang { pieces } => (pieces, String::new(), false),
+        Reply::Hang { pieces } => (content(pieces), String::new(), false),
     };
     stream.write_all(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
     chunk(stream, ": heartbeat\n\n")?;
-    for piece in pieces {
-        let event =
-            json!({ "choices": [{ "delta": { "content": piece }, "finish_reason": null }] });
+    for delta in deltas {
+        let event = json!({ "choices": [{ "delta": delta, "finish_reason": null }] });
         chunk(stream, &format!("data: {event}\n\n"))?;
     }
     if !end.is_empty() {

@@ -1,21 +1,21 @@
-//! Real processes on loopback: a split model answers as the whole one does, and a stage that is
-//! killed or stopped during an answer ends it with an error until the stage is back.
+//! Real processes on loopback: a split model answers as the whole one does, and a stage or an
+//! engine's process that is killed takes no answer with it.
 #![cfg(feature = "llama")]
 
 mod certificates;
+#[cfg(target_os = "linux")]
+mod losses;
 #[cfg(target_os = "linux")]
 mod namespaces;
 mod process;
 #[cfg(feature = "rpc")]
 mod rpc;
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
 
-use process::{PATIENCE, Process, answer, ask, bundled, get, request, split, wait_for_ready};
+use process::{Process, answer, ask, bundled, get, split};
 use serde_json::json;
 
 #[test]
@@ -83,79 +83,6 @@ fn answer_in_schema(address: &str) -> serde_json::Value {
     let colours = value["colours"].as_array().expect("the schema asks for it");
     assert!((2..=3).contains(&colours.len()), "{content}");
     value
-}
-
-/// Two stage processes and a server that uses them.
-fn cluster(folder: &Path) -> Option<(Vec<PathBuf>, Process, Process, Process)> {
-    let files = split(&bundled()?, 2, folder);
-    let first = Process::stage(&files[1], "127.0.0.1:0");
-    let second = Process::stage(&files[2], "127.0.0.1:0");
-    let list = format!("{},{}", first.address, second.address);
-    let entry = files[0].to_str().unwrap();
-    // The delay makes an answer last some seconds, so that stages can fail during it.
-    let arguments = ["--model", entry, "--stages", &list, "--stage-timeout-s", "1.5"];
-    let server = Process::serve(&[&arguments[..], &["--link-delay-ms", "10"]].concat());
-    Some((files, first, second, server))
-}
-
-/// Streams a long answer and calls `act` after the first tokens; returns the stream's text.
-fn stream_while(address: &str, act: impl FnOnce()) -> String {
-    let body = json!({"prompt": "Tell me a story.", "max_tokens": 200, "stream": true,
-                      "temperature": 0, "ignore_eos": true});
-    let (status, reader) = request(address, "POST", "/v1/completions", &body.to_string());
-    assert_eq!(status, 200);
-    let (mut text, mut act) = (String::new(), Some(act));
-    for line in BufReader::new(reader).lines() {
-        // An error here is the abort of the connection, which ends the text.
-        let Ok(line) = line else { break };
-        text.push_str(&line);
-        text.push('\n');
-        if text.matches("\"text\"").count() >= 5
-            && let Some(act) = act.take()
-        {
-            act();
-        }
-    }
-    assert!(act.is_none(), "the answer ended too early: {text}");
-    text
-}
-
-fn check_broken(text: &str) {
-    assert!(text.contains("\"error\""), "the stream ends with an error: {text}");
-    assert!(!text.contains("[DONE]"), "a broken stream never ends cleanly: {text}");
-}
-
-#[test]
-fn a_stage_killed_during_an_answer_ends_it_with_an_error_and_service_returns() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some((files, _first, second, server)) = cluster(folder.path()) else { return };
-    let before = answer(&server.address);
-    let address = second.address.clone();
-    let text = stream_while(&server.address, || second.signal("-KILL"));
-    check_broken(&text);
-    drop(second);
-    wait_for_ready(&server.address, 503);
-    let (status, _) = request(&server.address, "POST", "/v1/completions", "{\"prompt\": \"x\"}");
-    assert_eq!(status, 503, "new requests are refused meanwhile");
-    let _again = Process::stage(&files[2], &address);
-    wait_for_ready(&server.address, 200);
-    assert_eq!(answer(&server.address), before);
-}
-
-#[test]
-fn a_stage_that_hangs_is_noticed_by_its_deadline() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some((_, first, _second, server)) = cluster(folder.path()) else { return };
-    let before = answer(&server.address);
-    let begun = Instant::now();
-    let text = stream_while(&server.address, || first.signal("-STOP"));
-    check_broken(&text);
-    // Its limit is 1.5 s; without it the answer would never end.
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    wait_for_ready(&server.address, 503);
-    first.signal("-CONT");
-    wait_for_ready(&server.address, 200);
-    assert_eq!(answer(&server.address), before);
 }
 
 #[test]

@@ -82,3 +82,10 @@ fn the_product_has_no_fuzz_targets() {
         assert!(!compiled || guarded, "{place} compiles its fuzz targets into the product");
     }
 }
+
+#[test]
+fn what_is_released_together_has_one_version() {
+    let client = fs::read_to_string(root().join("web/client/package.json")).unwrap();
+    let client: Value = serde_json::from_str(&client).unwrap();
+    assert_eq!(client["version"], env!("CARGO_PKG_VERSION"), "web/client/package.json");
+}

@@ -24,6 +24,11 @@ pub struct SentSoFar {
 }
 
 impl SentSoFar {
+    /// Packets with numbers below `next_packet`, and no part of the log.
+    pub const fn below(next_packet: u64) -> Self {
+        Self { next_packet, log_end: 0 }
+    }
+
     /// What either has sent.
     #[must_use]
     pub fn or(self, other: Self) -> Self {

@@ -125,6 +125,7 @@ pub const fn record_name(delta: &Delta) -> &'static str {
         Delta::Error { .. } => "error",
         Delta::Other { .. } => "other",
         Delta::Progress(_) => "progress",
+        Delta::Pause { .. } => "pause",
         Delta::Done => "done",
     }
 }

@@ -68,6 +68,7 @@ pub fn delta_json(delta: &Delta) -> Value {
                 "cached": cached, "processed": processed, "elapsed_ms": elapsed_ms,
             })
         }
+        Delta::Pause { why } => json!({ "kind": "pause", "why": why }),
         Delta::Done => json!({ "kind": "done" }),
     }
 }

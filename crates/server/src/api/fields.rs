@@ -75,6 +75,11 @@ impl Fields {
         self.map.remove("resumable");
     }
 
+    /// Replaces what the client sent as `model`: another one answers.
+    pub fn set_model(&mut self, name: &str) {
+        self.map.insert("model".to_owned(), name.into());
+    }
+
     /// Other fields in place of these, under the same charge: what a dialect's request is lowered
     /// to.
     pub fn replaced(self, map: Map<String, Value>) -> Self {

@@ -18,6 +18,7 @@ use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::{ApiError, quoted};
 use crate::identity::Identity;
 use crate::memory::MemoryCharge;
+use crate::request_log::RequestId;
 use crate::trace_context::TraceParent;
 
 /// Most completions of one request, all its prompts together.
@@ -227,6 +228,8 @@ pub struct Request {
     pub suffix: Option<String>,
     /// What is stored of it beside its answer, if it asks for that.
     pub store: Option<Box<ChatToStore>>,
+    /// The request for another replica, which goes on with its answer when this one ends.
+    pub kept: Option<Arc<[u8]>>,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
     /// The request as an upstream server gets it. With one, it also interprets most of the
@@ -234,6 +237,8 @@ pub struct Request {
     pub forward: Option<Forward>,
     /// The caller's place in a trace, from the request's headers.
     pub trace_parent: Option<TraceParent>,
+    /// Its id in the log; `None` for a request of this process.
+    pub id: Option<RequestId>,
     /// What it is charged to the memory of requests, held as long as its prompts are.
     pub charge: Option<Arc<MemoryCharge>>,
     /// Who is answered.
@@ -288,8 +293,10 @@ impl Request {
             suffix: parse_suffix(&mut fields, endpoint)?,
             charge: fields.charge(),
             store: None,
+            kept: None,
             forward: None,
             trace_parent: None,
+            id: None,
             identity: Identity::default(),
             // Last: whatever nothing above has taken has no effect.
             ignored: fields.rest(),
@@ -322,9 +329,11 @@ impl Request {
             echo: false,
             suffix: None,
             store: None,
+            kept: None,
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,
+            id: None,
             charge: None,
             identity: Identity::default(),
         }
@@ -731,8 +740,16 @@ mod tests {
         }
         let tokens = text(json!({"prompt": [1, {"a": long}]})).unwrap_err();
         assert!(tokens.json().to_string().len() < 500);
-        let unknown = ApiError::model_not_found(&long, "model").json().to_string();
-        assert!(unknown.len() < 500 && unknown.contains("Use 'model'"));
+        let unknown = ApiError::model_not_found(&long, ["model"]).json().to_string();
+        assert!(unknown.len() < 500 && unknown.contains("Use 'model'."));
+        let names = std::iter::repeat_n(long.as_str(), 100);
+        let unknown = ApiError::model_not_found(&long, names).json().to_string();
+        assert!(unknown.len() < 1200, "{} bytes", unknown.len());
+        let names = (0..10).map(|n| n.to_string()).collect::<Vec<_>>();
+        let unknown = ApiError::model_not_found("x", names.iter().map(String::as_str)).json();
+        let unknown = unknown["error"]["message"].as_str().unwrap();
+        assert!(unknown.contains("Use '0' or '1' or "), "{unknown}");
+        assert!(unknown.ends_with("'7' or one of 2 more that GET /v1/models lists."), "{unknown}");
         let any = ApiError::invalid(long).json().to_string();
         assert!(any.len() < 1200);
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use loquent_openai::HttpVersion;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -30,12 +31,13 @@ use crate::obfuscation::Encrypted;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::places::{NoPlace, Place, Places};
 use crate::quic::{CHECK_EVERY, CertificateSource};
+use crate::turn::OncePerTurn;
 use activity::{Activity, NextStep};
 pub use limits::TcpLimits;
 use limits::is_this_machine;
 use reserve::Reserve;
 use service::ConnectionService;
-use socket::{ClientSocket, HttpVersion};
+use socket::ClientSocket;
 
 /// Pause after an error of `accept`. Chosen by hand: long enough not to spin while the process
 /// has no free file descriptor, short enough that no client notices.
@@ -211,7 +213,13 @@ impl ConnectionTask {
         };
         let builder = builder(version, &self.limits);
         let connection = builder.serve_connection(TokioIo::new(socket), self.service.clone());
-        self.watch(pin!(connection)).await;
+        let connection = pin!(connection);
+        let watched = pin!(self.watch(connection));
+        match version {
+            HttpVersion::One => watched.await,
+            // What the step of an engine gives all streams of it leaves in one write.
+            HttpVersion::Two => OncePerTurn::new(watched).await,
+        }
     }
 
     /// Runs the connection until it ends, or has held its place for too long.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use loquent_openai::HttpVersion;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -19,15 +20,6 @@ const PREFACE: &[u8] = b"PRI ";
 /// Bytes taken by a reader that give it a second more. A reader of fewer loses its connection
 /// when [`Patience`] is over, however it spreads them.
 const LEAST_BYTES_PER_S: u64 = 128;
-
-/// The version of HTTP that a client speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HttpVersion {
-    /// HTTP/1.0 or HTTP/1.1.
-    One,
-    /// HTTP/2, chosen by ALPN or by prior knowledge.
-    Two,
-}
 
 /// A connection's socket, plain or with TLS.
 pub struct ClientSocket<S> {

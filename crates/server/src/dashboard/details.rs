@@ -11,10 +11,26 @@ use super::columns::busy_share;
 use super::moment::Stretch;
 use crate::identity::{ApiKey, KeyUsage};
 use crate::metrics::StreamCarrier;
+use crate::models::{ModelEntry, ServedModels};
 use crate::quic::links::LinkFigures;
 
 /// Most owners of keys that are listed by name; the others are summed up.
 const MAX_KEYS: usize = 50;
+
+/// Most models that are listed.
+const MAX_MODELS: usize = 50;
+
+/// Where each of several models is; null for one that is always there.
+pub(super) fn models(all: &ServedModels) -> Value {
+    if !all.entries().iter().any(ModelEntry::is_kept) {
+        return Value::Null;
+    }
+    let row = |model: &ModelEntry| {
+        let it = model.figures();
+        json!({"name": it.name, "state": it.state, "answers": it.uses, "share": it.share})
+    };
+    all.entries().iter().take(MAX_MODELS).map(row).collect()
+}
 
 /// What the owners of one or several keys use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use super::sampler::INTERVAL;
 use crate::app::App;
 use crate::clock::unix_time_s;
 use crate::metrics::StreamCarrier;
+use crate::models::ModelEntry;
 use crate::service::Service;
 use crate::upstream::Upstream;
 
@@ -26,7 +27,7 @@ pub async fn keep_sampled(app: Arc<App>) {
 
 /// Takes the figures of this moment.
 pub(super) fn sample(app: &App) {
-    let service = app.service().ok();
+    let service = app.service();
     let at = app.clock.now();
     let moment = Moment {
         at,
@@ -42,13 +43,14 @@ pub(super) fn sample(app: &App) {
 }
 
 fn describe(app: &App, stretch: &Stretch<'_>) -> Value {
-    let service = app.service().ok().map(AsRef::as_ref);
-    let upstream = service.and_then(Service::upstream).map(|it| Upstream::authority(it));
+    let service = app.service().map(AsRef::as_ref);
+    let upstream = service.and_then(Service::upstream).map(|it| Upstream::label(it));
     let owners = app.config.api_keys.owners();
     json!({
         "unix_s": unix_time_s(),
         "uptime_s": stretch.now.at.as_secs(),
-        "model": service.map(|service| service.model().name.as_str()),
+        "model": app.models.first().ok().map(ModelEntry::name),
+        "models": details::models(&app.models),
         "trouble": app.ready().err().map(|error| error.to_string()),
         "transports": details::transports(stretch),
         "keys": (!owners.is_empty()).then(|| details::keys(&owners)),

@@ -66,15 +66,15 @@ const UI_CHAT: &[Parameter] = &[
 ];
 
 /// An API's table, and how a request of it is read.
-struct Api {
-    endpoint: &'static str,
-    parameters: Vec<&'static Parameter>,
+pub(super) struct Api {
+    pub(super) endpoint: &'static str,
+    pub(super) parameters: Vec<&'static Parameter>,
     /// A valid request.
-    base: Value,
+    pub(super) base: Value,
     /// What becomes of names that the table does not have.
     unknown: Support,
     /// Reads a request; gives the names that it ignores.
-    read: fn(Value) -> Result<Vec<String>, ApiError>,
+    pub(super) read: fn(Value) -> Result<Vec<String>, ApiError>,
 }
 
 impl Api {
@@ -90,7 +90,8 @@ impl Api {
     }
 }
 
-fn apis() -> Vec<Api> {
+/// All tables.
+pub(super) fn apis() -> Vec<Api> {
     [openai(), others(), ollamas()].into_iter().flatten().collect()
 }
 

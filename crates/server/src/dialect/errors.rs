@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{messages, ollama};
 use crate::error::ApiError;
+use crate::request_log::REQUEST_ID_HEADER;
 
 /// The APIs that have errors of their own; all others have OpenAI's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +43,13 @@ pub async fn translate(request: Request<Body>, next: Next) -> Response {
 }
 
 fn for_messages(response: Response) -> Response {
-    let id = format!("req_{:032x}", rand::random::<u128>());
+    let Some(id) = response.headers().get(REQUEST_ID_HEADER).cloned() else { return response };
     let mut response = with_error(response, |error| {
         let mut json = messages::error_json(error);
-        json["request_id"] = id.as_str().into();
+        json["request_id"] = String::from_utf8_lossy(id.as_bytes()).into();
         json
     });
-    if let Ok(id) = HeaderValue::try_from(id) {
-        response.headers_mut().insert(messages::REQUEST_ID, id);
-    }
+    response.headers_mut().insert(messages::REQUEST_ID, id);
     response
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http::Request as HttpRequest;
+use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
 use super::EventWriter;
@@ -19,7 +20,7 @@ use crate::full_answer::FullAnswer;
 use crate::json_response::json_text;
 use crate::memory::SMALL_BYTES;
 use crate::records::RecordContext;
-use crate::service::{Caller, Service, StartedAnswer};
+use crate::service::{Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody};
 
 /// Names of what bounds a completion.
@@ -49,7 +50,7 @@ pub struct Parsed<T> {
 
 /// An answer under way.
 pub struct LoweredAnswer<T> {
-    service: Arc<Service>,
+    vocab: Arc<dyn Vocab>,
     active: ActiveRequest,
     /// When the request arrived, on the server's clock.
     pub arrived: Duration,
@@ -70,7 +71,7 @@ pub async fn generate<T: Send + 'static>(
     request: HttpRequest<Body>,
     lower: impl FnOnce(Fields) -> Result<Lowered<T>, ApiError> + Send + 'static,
 ) -> Result<LoweredAnswer<T>, ApiError> {
-    app.service()?.check_room()?;
+    app.models.check_room()?;
     parse(app, request, lower).await?.start(app).await
 }
 
@@ -84,14 +85,15 @@ pub async fn parse<T: Send + 'static>(
     lower: impl FnOnce(Fields) -> Result<Lowered<T>, ApiError> + Send + 'static,
 ) -> Result<Parsed<T>, ApiError> {
     let arrived = app.clock.now();
-    let service = app.service()?.clone();
+    let models = app.models.clone();
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
     let caller = Caller::of(&head);
     let read = move |fields: Fields| {
-        let Lowered { endpoint, fields, ignored, kept } = lower(fields)?;
+        let Lowered { endpoint, mut fields, ignored, kept } = lower(fields)?;
         let is_bounded = BOUNDS.iter().any(|name| fields.map().contains_key(*name));
-        let mut request = service.parse(endpoint, fields, caller)?;
+        let served = models.find_for(&mut fields)?;
+        let mut request = served.parse(endpoint, fields, caller)?;
         if !is_bounded {
             // OpenAI's default for plain completions is no other API's.
             request.max_tokens = None;
@@ -109,12 +111,12 @@ impl<T> Parsed<T> {
     /// Those of [`Service::start`].
     pub async fn start(self, app: &App) -> Result<LoweredAnswer<T>, ApiError> {
         let Self { mut request, kept, arrived } = self;
-        let service = app.service()?.clone();
         let streams = request.stream.is_some();
         // The counts are part of every dialect's answer.
         request.stream.get_or_insert_default().include_usage = true;
-        let StartedAnswer { active, ignored, .. } = service.start(request, arrived).await?;
-        Ok(LoweredAnswer { service, active, arrived, ignored, streams, kept })
+        let StartedAnswer { active, ignored, vocab, .. } =
+            app.models.start(request, arrived).await?;
+        Ok(LoweredAnswer { vocab, active, arrived, ignored, streams, kept })
     }
 }
 
@@ -126,7 +128,7 @@ impl<T> LoweredAnswer<T> {
 
     /// The answer as a stream of what `events` writes.
     pub fn stream(self, app: &App, events: impl EventWriter + 'static) -> Body {
-        let context = RecordContext { vocab: &self.service.model().vocab, echo: &[] };
+        let context = RecordContext { vocab: &self.vocab, echo: &[] };
         let (answer, preface) = DirectAnswer::open(self.active, &context, events);
         Body::new(SseBody::new(answer, preface, app.config.heartbeat))
     }

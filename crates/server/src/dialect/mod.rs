@@ -12,6 +12,8 @@ pub mod generation;
 pub mod infill;
 pub mod messages;
 pub mod ollama;
+#[cfg(test)]
+mod openapi;
 pub mod parameters;
 pub mod paths;
 pub mod responses;
@@ -20,7 +22,7 @@ pub mod ui_stream;
 
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error, Progress};
+use loquent_proto::{Delta, Error, Progress, put_pause};
 
 use crate::error::ApiError;
 
@@ -65,6 +67,13 @@ pub trait EventWriter: Send + Unpin {
         Ok(())
     }
 
+    /// Appends what says why nothing comes for now: a comment, in an API that has them.
+    fn write_pause(&mut self, why: &str, out: &mut Vec<u8>) {
+        if !self.heartbeat().is_empty() {
+            put_pause(why, out);
+        }
+    }
+
     /// What leaves at once, before the first token is there.
     fn preface(&self) -> &'static [u8] {
         COMMENT
@@ -88,6 +97,10 @@ pub fn write_record<W: EventWriter>(
 ) -> Result<(), Error> {
     match delta {
         Delta::Progress(progress) => events.write_progress(id, progress, out),
+        Delta::Pause { why } => {
+            events.write_pause(why, out);
+            Ok(())
+        }
         delta => events.write(id, delta, out),
     }
 }

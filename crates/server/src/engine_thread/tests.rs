@@ -58,12 +58,15 @@ impl Burst {
             inbox,
             outbox,
             clock,
+            load: metrics.engine_load(),
             metrics,
             pending,
             timer,
             gather_limit,
             watch: EngineWatch::default(),
             embeddings,
+            outage: None,
+            outage_limit: FOREVER,
         };
         Self {
             engine,
@@ -198,6 +201,7 @@ fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Opt
         metrics: Arc::new(Metrics::new()),
         pending: PendingPrompts::default(),
         watch: EngineWatch::default(),
+        outage_limit: FOREVER,
     };
     let limits = limits(Some(Duration::from_millis(20)));
     let mut engine = start(runner, limits, Vec::new(), context).unwrap();

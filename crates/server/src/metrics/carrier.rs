@@ -1,5 +1,7 @@
 //! How streamed answers reach their readers.
 
+use std::fmt;
+
 /// What carries a stream from the server to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamCarrier {
@@ -22,5 +24,45 @@ impl StreamCarrier {
             Self::Quic => "quic",
             Self::WebTransport => "webtransport",
         }
+    }
+}
+
+/// What carried one answer to its readers: several where one resumed it another way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Carriers(u8);
+
+impl Carriers {
+    /// Adds one.
+    pub fn note(&mut self, carrier: StreamCarrier) {
+        self.0 |= 1 << carrier as u8;
+    }
+}
+
+impl fmt::Display for Carriers {
+    /// Their names with a plus sign between them. An answer that no stream carries is a body of
+    /// HTTP.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = StreamCarrier::ALL.into_iter().filter(|one| self.0 & (1 << *one as u8) != 0);
+        for (at, carrier) in used.enumerate() {
+            let between = if at > 0 { "+" } else { "" };
+            write!(formatter, "{between}{}", carrier.label())?;
+        }
+        if self.0 == 0 { formatter.write_str(StreamCarrier::Http.label()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answers_carriers_are_named_once() {
+        let mut carriers = Carriers::default();
+        assert_eq!(carriers.to_string(), "http");
+        carriers.note(StreamCarrier::Quic);
+        assert_eq!(carriers.to_string(), "quic");
+        carriers.note(StreamCarrier::Http);
+        carriers.note(StreamCarrier::Quic);
+        assert_eq!(carriers.to_string(), "http+quic");
     }
 }

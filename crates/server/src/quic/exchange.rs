@@ -28,6 +28,7 @@ use crate::identity::Identity;
 use crate::intake::Intake;
 use crate::obfuscation::encrypted;
 use crate::rate_headers::add_rate_headers;
+use crate::request_log::{OtherLine, REQUEST_ID_HEADER};
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
 use crate::service::Caller;
@@ -49,7 +50,7 @@ enum Opening {
     /// A request for an answer on this channel.
     Ask(u64, RequestHead, Identity, ReceivedBody),
     /// A request whose body is not taken; who sent it, if that is known.
-    Refused(ApiError, Option<Identity>),
+    Refused(RequestHead, ApiError, Option<Identity>),
     Resume(Resume),
 }
 
@@ -104,7 +105,9 @@ impl Exchange {
             Opening::Ask(channel, head, identity, body) => {
                 self.ask(channel, head, identity, body).await
             }
-            Opening::Refused(error, identity) => self.refuse(error, identity.as_ref()).await,
+            Opening::Refused(head, error, identity) => {
+                self.refuse(&head, error, identity.as_ref()).await
+            }
             Opening::Resume(resume) => self.resume(resume).await,
         }
     }
@@ -129,7 +132,7 @@ impl Exchange {
             (None, Err(error)) => {
                 Ok(Opening::Tunnel(head, EarlyIdentity(Err(error)), app.bodies.begin()))
             }
-            (Some(_), Err(error)) => Ok(Opening::Refused(error, None)),
+            (Some(_), Err(error)) => Ok(Opening::Refused(head, error, None)),
             (_, Ok(identity)) => self.take_body(head, identity).await,
         }
     }
@@ -145,16 +148,16 @@ impl Exchange {
         // As over HTTP: a server at its limit refuses before it takes the body.
         if head.channel.is_some()
             && !head.headers.contains_key(REPEAT_HEADER)
-            && let Err(error) = app.service().and_then(|service| service.check_room())
+            && let Err(error) = app.models.check_room()
         {
-            return Ok(Opening::Refused(error, Some(identity)));
+            return Ok(Opening::Refused(head, error, Some(identity)));
         }
         let mut body = app.bodies.begin();
         loop {
             match (self.messages.next_body().await?, head.channel) {
                 (BodyPiece::Bytes(piece), _) => {
                     if let Err(error) = body.push(&piece).await {
-                        return Ok(Opening::Refused(error, Some(identity)));
+                        return Ok(Opening::Refused(head, error, Some(identity)));
                     }
                 }
                 (BodyPiece::Empty, None) => {}
@@ -200,9 +203,27 @@ impl Exchange {
     }
 
     /// Refuses a request for an answer, as over HTTP (S-4.2).
-    async fn refuse(&mut self, error: ApiError, to: Option<&Identity>) -> Result<(), Broken> {
-        self.session.app().metrics.on_refusal(error.status());
+    async fn refuse(
+        &mut self,
+        head: &RequestHead,
+        error: ApiError,
+        to: Option<&Identity>,
+    ) -> Result<(), Broken> {
+        let app = self.session.app();
+        app.metrics.on_refusal(error.status());
+        if !head.id.has_answer() {
+            app.request_log.note_other(|| OtherLine {
+                request: head.id.clone(),
+                key: to.and_then(|identity| identity.key.clone()),
+                method: head.method.clone(),
+                path: head.path.path().to_owned(),
+                status: error.status(),
+                error: Some(error.label()),
+                took: None,
+            });
+        }
         let mut response = error.into_response();
+        response.headers_mut().insert(REQUEST_ID_HEADER, head.id.header());
         if let Some(identity) = to {
             response.headers_mut().extend(self.rate_headers(identity));
         }
@@ -253,6 +274,7 @@ impl Exchange {
                 identity: identity.clone(),
                 authorization: key.clone(),
                 trace_parent: TraceParent::from_headers(&head.headers),
+                request_id: Some(head.id.clone()),
             };
             let intake = Intake { endpoint, caller, key, is_ask: true };
             let again = head.headers.get(REPEAT_HEADER);
@@ -271,7 +293,7 @@ impl Exchange {
                 let answer = AnswerHead { handle, channel, offset: 0, headers };
                 self.carry(answer, routed, commands, id, frames).await
             }
-            Err(error) => self.refuse(error, Some(&identity)).await,
+            Err(error) => self.refuse(&head, error, Some(&identity)).await,
         }
     }
 
@@ -284,7 +306,11 @@ impl Exchange {
         let (path, frames) = self.path(channel);
         let attached = self.session.app().resumable.attach(&handle, offset, path_id, path).await;
         let Some((_, commands)) = attached else {
-            return self.say_gone(channel).await;
+            // While the store that replicas share is away, it may yet be found.
+            return match self.session.app().store.outage() {
+                None => self.say_gone(channel).await,
+                Some(_) => Err(Broken::Server(Code::BrokenOff)),
+            };
         };
         self.session.trust();
         let answer = AnswerHead { handle, channel, offset, headers: HeaderMap::new() };
@@ -301,9 +327,7 @@ impl Exchange {
     /// What is left of the budgets of `identity`.
     fn rate_headers(&self, identity: &Identity) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Ok(service) = self.session.app().service() {
-            add_rate_headers(service.budget_levels(identity), &mut headers);
-        }
+        add_rate_headers(self.session.app().models.budget_levels(identity), &mut headers);
         headers
     }
 

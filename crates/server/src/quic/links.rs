@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::arrivals::Arrivals;
 use crate::metrics::StreamCarrier;
 
 /// Loss and round trips of the connections of one kind.
@@ -23,9 +24,13 @@ pub struct LinkFigures {
     pub rtt_p95: Option<Duration>,
 }
 
-/// The open connections of a server.
+/// The open connections of a server, and the latest beginnings of such.
 #[derive(Debug, Default)]
-pub struct QuicLinks(Mutex<Links>);
+pub struct QuicLinks {
+    /// Where handshakes began.
+    pub arrivals: Arrivals,
+    links: Mutex<Links>,
+}
 
 #[derive(Debug, Default)]
 struct Links {
@@ -80,7 +85,7 @@ impl QuicLinks {
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
-        self.0.lock().expect("nothing panics under this lock")
+        self.links.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -1,12 +1,16 @@
 //! The QUIC port (`spec/session.md`, section 1): native clients and browsers on one UDP socket,
 //! distinguished by ALPN.
 
+mod arrivals;
 mod certificate;
 mod congestion;
 mod exchange;
+mod gathering_socket;
 pub mod links;
 mod message;
+mod outbox;
 mod request_head;
+mod runtime;
 mod session;
 mod used_channels;
 
@@ -35,6 +39,7 @@ use message::Code;
 pub use message::StreamMessage;
 #[cfg(any(test, fuzzing))]
 pub(crate) use request_head::RequestHead;
+use runtime::TurnRuntime;
 use session::QuicSession;
 
 /// ALPN of native clients; browsers use WebTransport's.
@@ -114,7 +119,7 @@ impl QuicPort {
         let hint = || format!("cannot use UDP {address} for QUIC; see --quic-port and --no-quic");
         let socket = UdpSocket::bind(address).with_context(hint)?;
         let port = socket.local_addr()?.port();
-        let runtime = Arc::new(quinn::TokioRuntime);
+        let runtime = Arc::new(TurnRuntime);
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(quic), socket, runtime)
             .with_context(hint)?;
         let address = QuicAddress { port, certificate_sha256: sha256 };
@@ -202,6 +207,7 @@ impl Acceptor {
     fn admit(self: &Arc<Self>, incoming: Incoming) {
         let handshakes = self.handshakes.load(Ordering::Relaxed);
         let address = incoming.remote_address().ip();
+        self.app.links.arrivals.note(address, self.app.clock.now());
         if handshakes >= MAX_HANDSHAKES {
             // Without a response: even a refusal would cost more than the flood's packet.
             incoming.ignore();

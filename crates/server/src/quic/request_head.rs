@@ -10,6 +10,7 @@ use crate::api::json;
 use crate::api::request::Endpoint;
 use crate::body::{ReceivedBody, TunnelledBody};
 use crate::error::ApiError;
+use crate::request_log::RequestId;
 
 /// Most values in a request's head, with as many headers as HTTP/1.1 requests may have here.
 const MAX_HEAD_VALUES: usize = 512;
@@ -25,6 +26,8 @@ pub(crate) struct RequestHead {
     pub headers: HeaderMap,
     /// Where the answer's log is to be sent; `None` for an HTTP request.
     pub channel: Option<u64>,
+    /// The request's id in the log.
+    pub id: RequestId,
 }
 
 impl RequestHead {
@@ -56,7 +59,8 @@ impl RequestHead {
             headers.insert(header::AUTHORIZATION, bearer);
         }
         let path = path.starts_with('/').then(|| path.parse().ok())??;
-        Some(Self { method: method.parse().ok()?, path, headers, channel })
+        let id = RequestId::of(&headers);
+        Some(Self { method: method.parse().ok()?, path, headers, channel, id })
     }
 
     /// The credential that counts: `key`, or without it the header.
@@ -84,6 +88,7 @@ impl RequestHead {
     pub(crate) fn http(self, body: ReceivedBody) -> HttpRequest<Body> {
         let mut request = HttpRequest::new(Body::empty());
         request.extensions_mut().insert(TunnelledBody::new(body));
+        request.extensions_mut().insert(self.id);
         *request.method_mut() = self.method;
         *request.uri_mut() = Uri::from(self.path);
         *request.headers_mut() = self.headers;

@@ -14,19 +14,24 @@ use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::message::Code;
-use loquent_proto::{AnswerHandle, AnswerLog, Delivery, Micros, SenderConfig};
+use loquent_proto::{AnswerHandle, AnswerLog, Delivery, Log, Micros, SenderConfig, SentSoFar};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 
 use super::datagram_reader::DatagramReader;
 use super::event_reader::{EventReader, PieceCutter};
 use super::events_slot::ReadyBodies;
-use super::log_pump::LogPump;
+use super::log_pump::{LogPump, PumpEnd, PumpInput};
 use super::looks::WaitingLooks;
 use super::reader_status::ReaderEnd;
 use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
+use super::reading::ReadingClock;
+use super::shared::followed::whole_records;
+use super::shared::slot::LogSlot;
+use super::shared::state::{LogState, StoreNews};
+use super::shared::takeover::Succession;
 use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
-use crate::flush::Flush;
+use crate::clock::unix_time_ms;
 use crate::metrics::StreamCarrier;
 
 /// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
@@ -43,9 +48,41 @@ const EARLY: Micros = Micros::from_ms(1);
 /// What woke the task.
 enum TaskEvent {
     Command(Option<AnswerCommand>),
-    Flush(Option<Flush>),
+    Input(PumpInput),
     Bodies,
     Time,
+}
+
+/// The way of an answer's log to the store that replicas share.
+struct LogSharing {
+    slot: Arc<LogSlot>,
+    /// Everything below was handed on.
+    handed: u64,
+}
+
+impl LogSharing {
+    /// Hands on what `log` has got; false if a part of that is gone already.
+    fn hand_on(&mut self, log: &Log, is_awaited: bool) -> bool {
+        let state = if log.is_ended() { LogState::Ended } else { LogState::Running };
+        if self.handed == log.head() {
+            return true;
+        }
+        if self.handed < log.base() {
+            return false;
+        }
+        let from = self.handed;
+        self.handed += self.slot.put(state, is_awaited, |room, bytes| {
+            let (before, to) = (bytes.len(), log.head().min(from + room as u64));
+            log.read(from..to, bytes).expect("kept, as was checked");
+            if to < log.head() {
+                // Whoever goes on from there begins with a whole record.
+                let (whole, _) = whole_records(&bytes[before..]);
+                bytes.truncate(before + whole);
+            }
+            to == log.head()
+        }) as u64;
+        true
+    }
 }
 
 /// See the module's documentation.
@@ -57,11 +94,17 @@ pub struct AnswerTask {
     config: SenderConfig,
     answer: AnswerLog,
     readers: Readers,
+    /// What the only reader has in hand.
+    reading: ReadingClock,
     cutter: PieceCutter,
     /// Where event streams' bodies report.
     ready: Arc<ReadyBodies>,
     /// Readers without a path that wait for more.
     looks: WaitingLooks,
+    /// Takes the log to the store that replicas share.
+    sharing: Option<LogSharing>,
+    /// A client has stopped the answer, for all readers of all replicas.
+    is_stopped: bool,
     /// Nobody has read since then.
     unread_since: Option<Micros>,
     /// No reader is in a hurry: flushes wait until then.
@@ -73,36 +116,60 @@ pub struct AnswerTask {
 }
 
 impl AnswerTask {
-    /// A task that fills a log from `pump` and delivers it, first over `path`, as `config` says.
+    /// A task that fills a log from `pump` and delivers it as `config` says.
     pub fn new(
         answers: Arc<ResumableAnswers>,
         reservation: Reservation,
         handle: AnswerHandle,
         pump: LogPump,
         config: SenderConfig,
-        path: (PathId, ReaderPath),
     ) -> Self {
         let now = Micros::from(answers.clock.now());
         let mut task = Self {
-            answers,
             reservation,
             handle,
             pump,
             answer: AnswerLog::new(now, config.max_log_bytes),
             config,
             readers: Readers::default(),
+            reading: ReadingClock::new(answers.limits.token_time),
             cutter: PieceCutter::default(),
             ready: Arc::default(),
             looks: WaitingLooks::default(),
+            sharing: None,
+            is_stopped: false,
             unread_since: None,
             gather_until: Micros::ZERO,
             armed: None,
             time: now,
+            answers,
         };
         task.append(now);
-        let attached = task.attach(now, path.0, path.1, 0);
-        debug_assert!(attached.is_some(), "a fresh log begins at 0");
         task
+    }
+
+    /// The same with a first reader.
+    pub fn with_reader(mut self, id: PathId, path: ReaderPath) -> Self {
+        let attached = self.attach(self.time, id, path, 0, SentSoFar::default());
+        debug_assert!(attached.is_some(), "a fresh log begins at 0");
+        self
+    }
+
+    /// The same, and what the log gets goes to `slot`.
+    pub fn shared_by(mut self, slot: Arc<LogSlot>) -> Self {
+        self.sharing = Some(LogSharing { slot, handed: 0 });
+        self
+    }
+
+    /// Takes records of another replica's log before anybody reads them here. What lies below
+    /// `offset` may go when the log is full. Whether they could be taken.
+    pub fn preload(&mut self, bytes: &[u8], offset: u64) -> bool {
+        let taken = self.pump.take_records(self.time, bytes, &mut self.answer);
+        let head = self.answer.log().head();
+        self.answer.acknowledge(offset.min(head)).expect("not beyond the log");
+        // What had to wait for that has room now.
+        self.append(self.time);
+        taken
     }
 
     /// Runs until the answer is forgotten.
@@ -131,6 +198,7 @@ impl AnswerTask {
         };
         self.readers.end_all(code);
         self.answers.forget(&self.handle);
+        self.end_sharing(code);
         tracing::debug!(bytes = self.answer.log().head(), "an answer is forgotten");
     }
 
@@ -150,9 +218,9 @@ impl AnswerTask {
             }
         };
         let pump = &mut self.pump;
-        let flush = async {
+        let input = async {
             match takes_flushes {
-                true => pump.next_flush().await,
+                true => pump.next().await,
                 false => std::future::pending().await,
             }
         };
@@ -164,7 +232,7 @@ impl AnswerTask {
         };
         tokio::select! {
             command = inbox.recv() => TaskEvent::Command(command),
-            flush = flush => TaskEvent::Flush(flush),
+            input = input => TaskEvent::Input(input),
             () = bodies => TaskEvent::Bodies,
             () = time => TaskEvent::Time,
         }
@@ -187,7 +255,7 @@ impl AnswerTask {
                     self.handle_command(now, next)?;
                 }
             }
-            TaskEvent::Flush(flush) => self.handle_flushes(now, flush),
+            TaskEvent::Input(first) => self.handle_inputs(now, first)?,
             TaskEvent::Bodies => self.readers.touch_all(&self.ready),
             TaskEvent::Time => {}
         }
@@ -197,7 +265,8 @@ impl AnswerTask {
     fn handle_command(&mut self, now: Micros, command: AnswerCommand) -> ControlFlow<Code> {
         match command {
             AnswerCommand::Attach { id, path, offset, reply } => {
-                let chunks = self.attach(now, id, path, offset);
+                let sent = self.sent_elsewhere();
+                let chunks = self.attach(now, id, path, offset, sent);
                 self.answers.metrics.on_resume(chunks.is_some());
                 let _ = reply.send(chunks);
             }
@@ -214,21 +283,123 @@ impl AnswerTask {
             AnswerCommand::Leave(id) => drop(self.readers.remove(id, ReaderEnd::Left)),
             // One reader's wish is enough, as DELETE is (S-4.5).
             AnswerCommand::Cancel(id) if self.readers.remove(id, ReaderEnd::Left) => {
+                self.is_stopped = true;
                 return ControlFlow::Break(Code::Stopped);
             }
             AnswerCommand::Cancel(_) => {}
-            AnswerCommand::End(code) => return ControlFlow::Break(code),
+            AnswerCommand::Succeed(succession) => return self.handle_succession(now, succession),
+            AnswerCommand::Store(news) => return self.handle_news(news),
+            AnswerCommand::End(code) => {
+                self.is_stopped = code == Code::Stopped;
+                return ControlFlow::Break(code);
+            }
         }
         ControlFlow::Continue(())
     }
 
-    /// Delivers the answer over `path` too, from `offset` on.
+    fn handle_succession(&mut self, now: Micros, succession: Succession) -> ControlFlow<Code> {
+        match succession {
+            Succession::Owned(owned) => {
+                tracing::info!("an answer of another replica is generated here from now on");
+                let handed = self.answer.log().head();
+                self.sharing = Some(LogSharing { slot: owned.slot, handed });
+                self.pump.adopt(owned.answer, owned.replay);
+                self.append(now);
+            }
+            Succession::Follow(follower) => self.pump.follow(follower),
+            Succession::Lost(why) => {
+                tracing::warn!("the answer of a replica that has ended does not go on: {why}");
+                return ControlFlow::Break(Code::BrokenOff);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn handle_news(&mut self, news: StoreNews) -> ControlFlow<Code> {
+        let Some(sharing) = &mut self.sharing else { return ControlFlow::Continue(()) };
+        match news {
+            StoreNews::Progress => self.readers.touch_everyone(),
+            // From its beginning again, as far as that is kept here.
+            StoreNews::Lost => {
+                sharing.slot.restart();
+                sharing.handed = 0;
+            }
+            // Its readers come back, and read what the other one writes.
+            StoreNews::Taken => {
+                tracing::warn!("another replica has taken over an answer of this one");
+                self.sharing = None;
+                return ControlFlow::Break(Code::BrokenOff);
+            }
+            StoreNews::Stopped => {
+                self.sharing = None;
+                return ControlFlow::Break(Code::Stopped);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// What event streams may have of the log. Their readers come back with an offset alone, so
+    /// that one who had more than the store would be lost with this replica: what the store does
+    /// not have waits for it, as long as it works.
+    fn visible(&self) -> u64 {
+        let head = self.answer.log().head();
+        match &self.sharing {
+            Some(sharing) if self.readers.has_events() => sharing.slot.visible(head),
+            _ => head,
+        }
+    }
+
+    /// Hands on what the log has got since the last time.
+    fn share(&mut self) {
+        let is_awaited = self.readers.has_events();
+        let Some(sharing) = &mut self.sharing else { return };
+        if !sharing.hand_on(self.answer.log(), is_awaited) {
+            tracing::warn!(
+                "an answer is not shared any more: the store was away for longer than its log lasts"
+            );
+            sharing.slot.stop();
+            self.sharing = None;
+        }
+    }
+
+    /// Tells other replicas what becomes of the answer, which is forgotten here for this reason.
+    fn end_sharing(&mut self, code: Code) {
+        let is_ended = self.answer.log().is_ended();
+        if self.pump.is_mirror() || is_ended && self.sharing.is_none() {
+            // Its owner goes on, unless a client wants nobody to.
+            if self.is_stopped {
+                self.answers.stop_elsewhere(self.handle);
+            }
+            return;
+        }
+        let Some(sharing) = self.sharing.take() else { return };
+        if self.is_stopped || !is_ended && code != Code::ShuttingDown {
+            sharing.slot.stop();
+        }
+    }
+
+    /// What other replicas may have sent of the answer: numbers of packets continue (D-6.3), and
+    /// nobody sends a thousand in a second.
+    fn sent_elsewhere(&self) -> SentSoFar {
+        if !self.answers.is_shared() {
+            return SentSoFar::default();
+        }
+        let since_ms = self
+            .pump
+            .created_s()
+            .map(|created_s| unix_time_ms().saturating_sub(created_s.saturating_mul(1000)));
+        SentSoFar::below(since_ms.unwrap_or_default())
+    }
+
+    /// Delivers the answer over `path` too, from `offset` on; `sent` was sent to readers that this
+    /// task does not know.
     fn attach(
         &mut self,
         now: Micros,
         id: PathId,
         path: ReaderPath,
         offset: u64,
+        sent: SentSoFar,
     ) -> Option<ChunkWriter> {
         // Everything that can refuse comes first: a refused reader must not disturb the others.
         self.answer.log().check(offset).ok()?;
@@ -243,7 +414,7 @@ impl AnswerTask {
             ReaderPath::Datagrams { channel, link, frames } => {
                 let mut delivery = Delivery::new(now, channel, self.config.clone());
                 delivery.set_initial_rtt(link.rtt().into());
-                delivery.continue_after(self.readers.sent_so_far());
+                delivery.continue_after(self.readers.sent_so_far().or(sent));
                 delivery.resume(now, &self.answer, channel, offset).ok()?;
                 let reader = DatagramReader::new(link, frames, delivery);
                 (ReaderKind::Datagrams(Box::new(reader)), ChunkWriter::new())
@@ -271,25 +442,35 @@ impl AnswerTask {
             ReaderKind::Datagrams(reader) => reader.transport(),
             ReaderKind::Events(_) => StreamCarrier::Http,
         };
+        self.pump.note_carrier(transport);
         let counted = self.answers.metrics.active_path(transport);
         self.readers.insert(id, Reader::new(kind, place, counted));
         self.cutter.is_shared = self.readers.len() > 1;
         self.keep_for_furthest();
     }
 
-    /// Takes a flush and those that wait behind it.
-    fn handle_flushes(&mut self, now: Micros, first: Option<Flush>) {
+    /// Takes a flush, or a piece of another replica's log, and those that wait behind it.
+    fn handle_inputs(&mut self, now: Micros, first: PumpInput) -> ControlFlow<Code> {
         let (mut next, mut taken) = (Some(first), 0);
-        while let Some(flush) = next {
-            self.pump.handle_flush(now, flush, &mut self.answer);
+        while let Some(input) = next {
+            match self.pump.handle(now, input, &mut self.answer) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(PumpEnd::Stopped) => return ControlFlow::Break(Code::Stopped),
+                ControlFlow::Break(PumpEnd::Lost) => return ControlFlow::Break(Code::BrokenOff),
+                ControlFlow::Break(PumpEnd::Orphaned) => {
+                    tracing::warn!("the replica that generates an answer has ended");
+                    self.answers.take_over(self.handle, self.answer.log().head());
+                }
+            }
             self.readers.note_append(now, self.answer.log().head());
             taken += 1;
             // Not beyond the bound: what is taken from the channel is in no other place.
-            next = if taken < MAX_AT_ONCE { self.pump.ready_flush() } else { None };
+            next = if taken < MAX_AT_ONCE { self.pump.ready() } else { None };
         }
         if self.readers.are_background(&self.answer) {
             self.gather_until = now + BACKGROUND_GATHER;
         }
+        ControlFlow::Continue(())
     }
 
     fn append(&mut self, now: Micros) {
@@ -310,16 +491,34 @@ impl AnswerTask {
             self.append(now);
             self.drive_readers(now)?;
         }
+        self.share();
         self.looks.check(&self.pump, &self.answer);
+        self.note_reading(now);
         self.note_readers(now);
         ControlFlow::Continue(())
+    }
+
+    /// Tells the scheduler what the reader has in hand, if that is not what it expects.
+    fn note_reading(&mut self, now: Micros) {
+        self.reading.note_append(self.answer.log().head(), self.pump.tokens());
+        let news = match self.readers.only_by_datagrams().map(DatagramReader::delivery) {
+            Some(delivery) => {
+                let (acked, rtt) = (delivery.cumulative(), delivery.rtt().smoothed());
+                self.reading.note_reader(now, acked, delivery.reader(), rtt)
+            }
+            None => self.reading.lose_sight(),
+        };
+        if let Some(report) = news {
+            self.pump.note_reader(report);
+        }
     }
 
     fn drive_readers(&mut self, now: Micros) -> ControlFlow<Code> {
         loop {
             let has_failed = self.pump.has_failed();
-            let mut source =
-                LogSource { answer: &self.answer, has_failed, cutter: &mut self.cutter };
+            let visible = self.visible();
+            let cutter = &mut self.cutter;
+            let mut source = LogSource { answer: &self.answer, visible, has_failed, cutter };
             let over = self.readers.drive(now, &mut source, &self.answers.metrics);
             self.keep_for_furthest();
             let Some((id, end)) = over else { return ControlFlow::Continue(()) };
@@ -329,6 +528,7 @@ impl AnswerTask {
             self.keep_for_furthest();
             self.cutter.is_shared = self.readers.len() > 1;
             if end == ReaderEnd::Stopped {
+                self.is_stopped = true;
                 return ControlFlow::Break(Code::Stopped);
             }
         }
@@ -340,12 +540,21 @@ impl AnswerTask {
         if let Some(furthest) = self.readers.furthest() {
             let kept = furthest.max(self.answer.log().base());
             self.answer.rewind(kept).expect("acknowledged, and so a part of the log");
+        } else if let Some(sharing) = self.sharing.as_ref().filter(|it| it.slot.is_read()) {
+            // Who reads elsewhere has it from the store, and nobody here needs it.
+            let stored = sharing.slot.stored().min(self.answer.log().head());
+            self.answer.acknowledge(stored).expect("not beyond the log");
         }
+    }
+
+    /// Whether anybody reads, here or at another replica.
+    fn is_read(&self) -> bool {
+        self.readers.is_reading() || self.sharing.as_ref().is_some_and(|it| it.slot.is_read())
     }
 
     /// Notes since when nobody reads; an ended answer without a reader frees what it can.
     fn note_readers(&mut self, now: Micros) {
-        let is_read = self.readers.is_reading();
+        let is_read = self.is_read();
         self.unread_since = if is_read { None } else { self.unread_since.or(Some(now)) };
         if !is_read && self.answer.log().is_ended() {
             let log = self.answer.log();

@@ -27,31 +27,30 @@ pub struct PieceCutter {
 
 struct LatestPiece {
     offset: u64,
-    /// The log's head when it was cut.
-    head: u64,
+    /// Where the log ended for its readers when it was cut.
+    end: u64,
     bytes: Bytes,
 }
 
 impl PieceCutter {
-    /// Whole records from `offset` on, about [`PIECE_BYTES`] at most.
-    fn cut(&mut self, log: &Log, offset: u64) -> Bytes {
-        let head = log.head();
-        let latest = self.latest.as_ref().filter(|it| (it.offset, it.head) == (offset, head));
+    /// Whole records from `offset` to `end`, about [`PIECE_BYTES`] at most.
+    fn cut(&mut self, log: &Log, offset: u64, end: u64) -> Bytes {
+        let latest = self.latest.as_ref().filter(|it| (it.offset, it.end) == (offset, end));
         if let Some(latest) = latest {
             return latest.bytes.clone();
         }
-        let bytes = Bytes::from(records_from(log, offset));
+        let bytes = Bytes::from(records_from(log, offset, end));
         // A lone reader's piece has one owner, and costs no count of owners.
-        self.latest = self.is_shared.then(|| LatestPiece { offset, head, bytes: bytes.clone() });
+        self.latest = self.is_shared.then(|| LatestPiece { offset, end, bytes: bytes.clone() });
         bytes
     }
 }
 
-fn records_from(log: &Log, offset: u64) -> Vec<u8> {
+fn records_from(log: &Log, offset: u64, end: u64) -> Vec<u8> {
     // Up to a record more than a piece, so that one that begins in it is whole.
     let most = PIECE_BYTES + MAX_RECORD_BYTES as u64 + 2;
     let mut bytes = Vec::new();
-    log.read(offset..log.head().min(offset + most), &mut bytes).expect("kept until handed on");
+    log.read(offset..end.min(offset + most), &mut bytes).expect("kept until handed on");
     if bytes.len() as u64 > PIECE_BYTES {
         bytes.truncate(whole_records(&bytes, PIECE_BYTES as usize));
     }
@@ -118,11 +117,12 @@ impl EventReader {
         self.path.stop();
     }
 
-    /// Gives the body what it has room for. `failed`: the answer ended with an error.
+    /// Gives the body what it has room for, of what lies below `visible`. `failed`: the answer
+    /// ended with an error.
     pub fn drive(
         &mut self,
         now: Micros,
-        log: &Log,
+        (log, visible): (&Log, u64),
         failed: bool,
         cutter: &mut PieceCutter,
     ) -> ReaderStatus {
@@ -137,15 +137,16 @@ impl EventReader {
             }
             // A body with room may wait without news, and news for a body without room; only then
             // does its word wake the task.
-            let has_news = self.next < log.head() || log.is_ended();
+            let is_all = log.is_ended() && visible == log.head();
+            let has_news = self.next < visible || is_all;
             if !has_news || !(body.has_room || self.path.ask_for_word().has_room) {
                 break;
             }
-            if let Some(end) = self.hand_on(now, log, failed, cutter) {
+            if let Some(end) = self.hand_on(now, (log, visible), failed, cutter) {
                 return ReaderStatus::Over(end);
             }
         }
-        let unread = (log.head() - self.next) as usize;
+        let unread = visible.saturating_sub(self.next) as usize;
         match self.backlog.handle(now, unread, 0) {
             BacklogAction::End => ReaderStatus::Over(ReaderEnd::Broken(Code::BrokenOff)),
             _ => ReaderStatus::Reading,
@@ -169,12 +170,12 @@ impl EventReader {
     fn hand_on(
         &mut self,
         now: Micros,
-        log: &Log,
+        (log, visible): (&Log, u64),
         failed: bool,
         cutter: &mut PieceCutter,
     ) -> Option<ReaderEnd> {
         let offset = self.next;
-        let bytes = cutter.cut(log, offset);
+        let bytes = cutter.cut(log, offset, visible.max(offset));
         if bytes.is_empty() && failed {
             // It had all of a failed answer, and must not get a clean end now.
             return Some(ReaderEnd::Broken(Code::BrokenOff));
@@ -216,7 +217,8 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         let mut out = Vec::new();
         let mut drive = || {
-            let status = reader.drive(NOW, &log, false, &mut PieceCutter::default());
+            let source = (&log, log.head());
+            let status = reader.drive(NOW, source, false, &mut PieceCutter::default());
             assert_eq!(status, ReaderStatus::Reading);
             reader.taken()
         };
@@ -232,8 +234,33 @@ mod tests {
     fn readers_at_the_same_place_share_a_piece() {
         let log = log();
         let mut cutter = PieceCutter { is_shared: true, ..PieceCutter::default() };
-        let (first, second) = (cutter.cut(&log, 0), cutter.cut(&log, 0));
+        let head = log.head();
+        let (first, second) = (cutter.cut(&log, 0, head), cutter.cut(&log, 0, head));
         assert_eq!(first.as_ptr(), second.as_ptr());
-        assert_eq!(cutter.cut(&log, log.head()).len(), 0);
+        assert_eq!(cutter.cut(&log, head, head).len(), 0);
+    }
+
+    #[test]
+    fn what_is_not_visible_yet_waits() {
+        let mut log = log();
+        let visible = log.head();
+        log.push(&Delta::text("more")).unwrap();
+        let (path, inbox) = events_path(0);
+        let mut reader = EventReader::new(NOW, path, 0, Duration::from_secs(1));
+        let mut body = LogReader::new(inbox, ChunkWriter::new());
+        let mut context = Context::from_waker(Waker::noop());
+        let mut read = |visible| {
+            let (mut cutter, mut out) = (PieceCutter::default(), Vec::new());
+            assert_eq!(
+                reader.drive(NOW, (&log, visible), false, &mut cutter),
+                ReaderStatus::Reading
+            );
+            body.poll_events(&mut context, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let first = read(visible);
+        assert!(first.contains("token") && !first.contains("more"), "{first}");
+        assert_eq!(read(visible), "");
+        assert!(read(log.head()).contains("more"));
     }
 }

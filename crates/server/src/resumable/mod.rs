@@ -16,12 +16,16 @@ mod looks;
 mod path_id;
 mod reader_status;
 mod readers;
+mod reading;
 mod resume_points;
 pub mod routes;
+pub mod shared;
 pub mod sse_reader;
+pub mod successor;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,6 +43,7 @@ use crate::error::ApiError;
 use crate::metrics::{Metrics, StreamCarrier};
 use crate::obfuscation::ObfuscationDefault;
 use crate::records::RecordContext;
+use crate::store::shared::connection::SharedConnection;
 
 pub use events_slot::EventsPath;
 pub use path_id::PathId;
@@ -47,6 +52,11 @@ use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
 use log_pump::LogPump;
 pub use looks::{LogLook, LookRequest};
+use shared::followed::FollowedLog;
+use shared::logs::SharedLogs;
+use shared::slot::SLOT_BYTES;
+use shared::state::{NewsSink, StoreNews};
+use shared::takeover::{Succession, Successor};
 use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
@@ -83,6 +93,9 @@ pub struct ResumableLimits {
     /// How long a reader by datagram may acknowledge nothing before nothing is sent to it any more
     /// (D-7.2): [`MUTE_LIMIT`], except in tests.
     pub mute_limit: Duration,
+    /// How long a reader by datagram takes for a token, where its client does not say. `None`:
+    /// nothing is known of such a reader.
+    pub token_time: Option<Duration>,
 }
 
 /// The protocol's own limit on how long a reader may acknowledge nothing (D-7.2).
@@ -154,8 +167,30 @@ pub enum AnswerCommand {
     Leave(PathId),
     /// The path's reader wants no more, and that nobody does.
     Cancel(PathId),
+    /// Who goes on with the answer of a replica that has ended.
+    Succeed(Succession),
+    /// What the store that replicas share says.
+    Store(StoreNews),
     /// Forget the answer, whoever reads it, for this reason.
     End(Code),
+}
+
+/// The way to an answer's task for what the store says.
+struct TaskLink(CommandSender);
+
+impl NewsSink for TaskLink {
+    fn tell(&self, news: StoreNews) {
+        let commands = self.0.clone();
+        // The writer of all logs must not wait for one answer's task.
+        tokio::spawn(async move {
+            // A task that has ended needs no news.
+            drop(commands.send(AnswerCommand::Store(news)).await);
+        });
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
 /// Sends commands to an answer's task.
@@ -187,13 +222,27 @@ pub struct ResumableAnswers {
     /// Requests that may be sent again.
     pub idempotency: Arc<IdempotencyKeys>,
     idle: Notify,
+    /// The logs that replicas share, where they do.
+    shared: OnceLock<Arc<SharedLogs>>,
+    /// Begins other replicas' requests once more, where this one has a model.
+    successor: OnceLock<Box<dyn Successor>>,
 }
 
 /// An answer's part of the limits, given back when it is dropped.
 pub struct Reservation {
     answers: Arc<ResumableAnswers>,
-    tenant: Option<TenantId>,
+    counted: CountedAs,
     bytes: usize,
+}
+
+/// What an answer counts as until it has ended.
+enum CountedAs {
+    /// As one of this tenant's.
+    Generated(TenantId),
+    /// As one that another replica generates.
+    Mirrored,
+    /// It has ended.
+    Ended,
 }
 
 /// A further reader's part of the limits, given back when it is dropped.
@@ -225,15 +274,55 @@ impl ResumableAnswers {
             table: Mutex::default(),
             idempotency: Arc::default(),
             idle: Notify::new(),
+            shared: OnceLock::new(),
+            successor: OnceLock::new(),
         })
     }
 
-    /// Room for one more answer of `tenant`, and its first reader.
+    /// Shares all answers from now on with the replicas that use the store behind `connection`.
+    pub fn share(&self, connection: SharedConnection) {
+        let kept = self.limits.grace;
+        self.shared.get_or_init(|| shared::start(connection, kept));
+    }
+
+    /// Goes on with the answers of replicas that have ended, by `successor`.
+    pub fn succeed_by(&self, successor: Box<dyn Successor>) {
+        // The first one stays: a server is opened once.
+        drop(self.successor.set(successor));
+    }
+
+    /// Takes over the answer with `handle`, whose log ends at `head`, for its task here.
+    fn take_over(self: &Arc<Self>, handle: AnswerHandle, head: u64) {
+        // One that was forgotten meanwhile needs no owner.
+        let Some(commands) = self.find(&handle) else { return };
+        let answers = self.clone();
+        tokio::spawn(async move {
+            let succession = match (answers.shared.get(), answers.successor.get()) {
+                (Some(shared), Some(successor)) => {
+                    let task = Arc::new(TaskLink(commands.clone()));
+                    shared.succeed(&handle, head, task, &**successor).await
+                }
+                _ => Succession::Lost("this replica has no model yet".into()),
+            };
+            drop(commands.send(AnswerCommand::Succeed(succession)).await);
+        });
+    }
+
+    /// Whether other replicas may serve this one's answers.
+    pub fn is_shared(&self) -> bool {
+        self.shared.get().is_some()
+    }
+
+    /// Room for one more answer of `tenant`, its first reader, and what is kept of its request.
     ///
     /// # Errors
     /// 429 when the tenant or the server is at its limit.
-    pub fn reserve(self: &Arc<Self>, tenant: TenantId) -> Result<Reservation, ApiError> {
-        let bytes = self.limits.log_bytes + TASK_BYTES;
+    pub fn reserve(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        request_bytes: usize,
+    ) -> Result<Reservation, ApiError> {
+        let bytes = self.answer_bytes() + request_bytes;
         let mut table = self.table();
         if table.reserved_bytes + bytes > self.limits.kept_bytes {
             let message = "The server holds as many resumable answers as its limit allows. \
@@ -250,7 +339,27 @@ impl ResumableAnswers {
         table.reserved_bytes += bytes;
         table.busy += 1;
         self.metrics.on_kept_bytes(bytes as i64);
-        Ok(Reservation { answers: self.clone(), tenant: Some(tenant), bytes })
+        Ok(Reservation { answers: self.clone(), counted: CountedAs::Generated(tenant), bytes })
+    }
+
+    /// Room for the log of another replica's answer; `None` if there is none.
+    fn reserve_mirror(self: &Arc<Self>) -> Option<Reservation> {
+        let bytes = self.answer_bytes();
+        let mut table = self.table();
+        if table.reserved_bytes + bytes > self.limits.kept_bytes {
+            return None;
+        }
+        table.reserved_bytes += bytes;
+        table.busy += 1;
+        drop(table);
+        self.metrics.on_kept_bytes(bytes as i64);
+        Some(Reservation { answers: self.clone(), counted: CountedAs::Mirrored, bytes })
+    }
+
+    /// What an answer may take until it has ended.
+    fn answer_bytes(&self) -> usize {
+        let slot = if self.is_shared() { SLOT_BYTES } else { 0 };
+        self.limits.log_bytes + TASK_BYTES + slot
     }
 
     /// Room for one more reader of an answer that has one; `None` if there is none.
@@ -266,20 +375,25 @@ impl ResumableAnswers {
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
-    /// is the request's idempotency key.
+    /// is the request's idempotency key, `kept` the request for another replica.
     pub fn start(
         self: &Arc<Self>,
         reservation: Reservation,
         request: ActiveRequest,
         context: &RecordContext<'_>,
         path: (PathId, ReaderPath),
-        first: Option<FirstRequest>,
+        (first, kept): (Option<FirstRequest>, Option<Arc<[u8]>>),
     ) -> BegunAnswer {
         let handle = random_handle();
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
-        let config = self.sender_config(&request);
+        let config = self.sender_config(request.stream().include_obfuscation);
         let pump = LogPump::new(request, context);
-        let task = AnswerTask::new(self.clone(), reservation, handle, pump, config, path);
+        let mut task = AnswerTask::new(self.clone(), reservation, handle, pump, config)
+            .with_reader(path.0, path.1);
+        if let Some(shared) = self.shared.get() {
+            task =
+                task.shared_by(shared.share(&handle, kept, Arc::new(TaskLink(commands.clone()))));
+        }
         let (started, _key) = first.map(FirstRequest::split).unzip();
         let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key };
         self.table().answers.insert(handle.id, entry);
@@ -291,14 +405,14 @@ impl ResumableAnswers {
         BegunAnswer { handle, commands }
     }
 
-    /// How the answer to `request` is sent: padded unless it, or the operator, declined (D-2.7).
-    fn sender_config(&self, request: &ActiveRequest) -> SenderConfig {
+    /// How an answer is sent: padded unless its request, or the operator, declined (D-2.7).
+    fn sender_config(&self, asked: Option<bool>) -> SenderConfig {
         let mut config = SenderConfig {
             max_log_bytes: self.limits.log_bytes,
             suspend_after: self.limits.mute_limit.into(),
             ..SenderConfig::default()
         };
-        if !self.obfuscation.pads_datagrams(request.stream().include_obfuscation) {
+        if !self.obfuscation.pads_datagrams(asked) {
             config.padding_step_bytes = 0;
         }
         config
@@ -317,13 +431,13 @@ impl ResumableAnswers {
     /// state of its chunks there. `None` if the handle is unknown, or the log cannot be read from
     /// there.
     pub async fn attach(
-        &self,
+        self: &Arc<Self>,
         handle: &AnswerHandle,
         offset: u64,
         id: PathId,
         path: ReaderPath,
     ) -> Option<(ChunkWriter, CommandSender)> {
-        let commands = self.find(handle)?;
+        let commands = self.reach(handle, offset).await?;
         let (reply, replied) = oneshot::channel();
         commands.send(AnswerCommand::Attach { id, path, offset, reply }).await.ok()?;
         let chunks = replied.await.ok()??;
@@ -332,7 +446,7 @@ impl ResumableAnswers {
 
     /// [`Self::attach`] for a reader of server-sent events.
     pub async fn attach_events(
-        &self,
+        self: &Arc<Self>,
         handle: &AnswerHandle,
         offset: u64,
     ) -> Option<(ChunkWriter, EventsInbox)> {
@@ -344,21 +458,95 @@ impl ResumableAnswers {
 
     /// Stops an answer: its generation ends, and nobody finds it any more. Whether there was one.
     pub async fn stop(&self, handle: &AnswerHandle) -> bool {
-        let Some(commands) = self.find(handle) else { return false };
+        let Some(commands) = self.find(handle) else {
+            return match self.find_elsewhere(handle).await {
+                Some(shared) => shared.stop(handle).await,
+                None => false,
+            };
+        };
         self.forget(handle); // not found from here on, even if its task is busy
         let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
+        if let Some(shared) = self.shared.get() {
+            // Nor at any other replica, before this returns.
+            shared.stop(handle).await;
+        }
         true
+    }
+
+    /// Stops the answer with `handle` wherever it is generated.
+    fn stop_elsewhere(&self, handle: AnswerHandle) {
+        let Some(shared) = self.shared.get().cloned() else { return };
+        tokio::spawn(async move { shared.stop(&handle).await });
+    }
+
+    /// An answer that another replica has stored.
+    async fn find_elsewhere(&self, handle: &AnswerHandle) -> Option<&Arc<SharedLogs>> {
+        let shared = self.shared.get()?;
+        match shared.has(handle).await {
+            Ok(is_there) => is_there.then_some(shared),
+            Err(error) => {
+                tracing::debug!(%error, "an answer is looked for in vain");
+                None
+            }
+        }
+    }
+
+    /// The task of the answer with `handle`; for another replica's answer, a mirror of it that has
+    /// what there is from `offset` on.
+    async fn reach(self: &Arc<Self>, handle: &AnswerHandle, offset: u64) -> Option<CommandSender> {
+        match self.find(handle) {
+            Some(commands) => Some(commands),
+            None => self.mirror(handle, offset).await,
+        }
+    }
+
+    async fn mirror(self: &Arc<Self>, handle: &AnswerHandle, offset: u64) -> Option<CommandSender> {
+        let shared = self.find_elsewhere(handle).await?;
+        let reservation = self.reserve_mirror()?;
+        let (log, follower) = FollowedLog::new(handle);
+        let pump = LogPump::mirror(follower);
+        let config = self.sender_config(None);
+        let mut task = AnswerTask::new(self.clone(), reservation, *handle, pump, config);
+        let loaded = shared.load(handle, offset, &mut |bytes| task.preload(bytes, offset)).await;
+        let reached = loaded.ok().flatten()?;
+        shared.follow(log.beginning_at(reached));
+        Some(self.insert_mirror(handle, task))
+    }
+
+    /// Starts `task`, unless somebody else was faster.
+    fn insert_mirror(&self, handle: &AnswerHandle, task: AnswerTask) -> CommandSender {
+        let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
+        let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key: None };
+        match self.table().answers.entry(handle.id) {
+            // Its token was that of the store, as this one is.
+            Entry::Occupied(known) => return known.get().commands.clone(),
+            Entry::Vacant(place) => drop(place.insert(entry)),
+        }
+        tokio::spawn(task.run(inbox));
+        commands
+    }
+
+    /// Waits, within a bound, until the store that replicas share has what there is.
+    pub async fn flush_shared(&self) {
+        if let Some(shared) = self.shared.get() {
+            shared.flush().await;
+        }
     }
 
     /// Reads at most `most` bytes of an answer's log from `offset` on; `None` if the handle is
     /// unknown.
-    pub async fn look(&self, handle: &AnswerHandle, offset: u64, most: usize) -> Option<LogLook> {
+    pub async fn look(
+        self: &Arc<Self>,
+        handle: &AnswerHandle,
+        offset: u64,
+        most: usize,
+    ) -> Option<LogLook> {
         self.ask_look(handle, offset, most, false).await
     }
 
     /// [`Self::look`] once there is anything from `offset` on, or the log has ended.
     pub async fn look_ahead(
-        &self,
+        self: &Arc<Self>,
         handle: &AnswerHandle,
         offset: u64,
         most: usize,
@@ -367,13 +555,15 @@ impl ResumableAnswers {
     }
 
     async fn ask_look(
-        &self,
+        self: &Arc<Self>,
         handle: &AnswerHandle,
         from: u64,
         most: usize,
         waits: bool,
     ) -> Option<LogLook> {
-        let commands = self.find(handle)?;
+        // The largest offset asks for the log's end, wherever that is.
+        let needed = if from == u64::MAX { 0 } else { from };
+        let commands = self.reach(handle, needed).await?;
         let (reply, replied) = oneshot::channel();
         let look = LookRequest { from, most, waits, reply };
         commands.send(AnswerCommand::Look(look)).await.ok()?;
@@ -426,12 +616,17 @@ impl Reservation {
     }
 
     fn give_back_all_but(&mut self, bytes: usize) {
-        let Some(tenant) = self.tenant.take() else { return };
+        let counted = std::mem::replace(&mut self.counted, CountedAs::Ended);
+        if matches!(counted, CountedAs::Ended) {
+            return;
+        }
         let mut table = self.answers.table();
         let freed = self.bytes.saturating_sub(bytes);
         table.reserved_bytes -= freed;
         table.busy -= 1;
-        if let Some(of_tenant) = table.per_tenant.get_mut(&tenant) {
+        if let CountedAs::Generated(tenant) = counted
+            && let Some(of_tenant) = table.per_tenant.get_mut(&tenant)
+        {
             *of_tenant -= 1;
             if *of_tenant == 0 {
                 table.per_tenant.remove(&tenant);
@@ -478,6 +673,7 @@ mod tests {
             grace: Duration::ZERO,
             stall_limit: Duration::ZERO,
             mute_limit: MUTE_LIMIT,
+            token_time: None,
         };
         let answers = ResumableAnswers::new(
             limits,
@@ -487,7 +683,7 @@ mod tests {
         );
         let mut kept = Vec::new();
         // Short answers at a high rate: each log has next to nothing.
-        while let Ok(mut reservation) = answers.reserve(TenantId::default()) {
+        while let Ok(mut reservation) = answers.reserve(TenantId::default(), 0) {
             reservation.settle(1);
             kept.push(reservation);
             assert!(kept.len() < 1000, "as many as there are requests");

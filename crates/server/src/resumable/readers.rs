@@ -87,7 +87,8 @@ impl Reader {
         self.status = match &mut self.kind {
             ReaderKind::Datagrams(reader) => reader.drive(now, source.answer, metrics),
             ReaderKind::Events(reader) => {
-                reader.drive(now, source.answer.log(), source.has_failed, source.cutter)
+                let log = (source.answer.log(), source.visible);
+                reader.drive(now, log, source.has_failed, source.cutter)
             }
         };
         self.status
@@ -124,6 +125,8 @@ impl Reader {
 pub struct LogSource<'a> {
     /// The log.
     pub answer: &'a AnswerLog,
+    /// What event streams may have of it: everything below.
+    pub visible: u64,
     /// The answer ended with an error.
     pub has_failed: bool,
     /// Pieces of the log.
@@ -266,6 +269,18 @@ impl Readers {
         self.due.iter().copied().min().filter(|at| *at < NEVER)
     }
 
+    /// The only reader, if it reads and acknowledges datagrams.
+    pub fn only_by_datagrams(&self) -> Option<&DatagramReader> {
+        match self.readers.as_slice() {
+            [
+                Reader {
+                    kind: ReaderKind::Datagrams(reader), status: ReaderStatus::Reading, ..
+                },
+            ] => Some(reader),
+            _ => None,
+        }
+    }
+
     /// Whether anybody reads.
     pub const fn is_reading(&self) -> bool {
         self.reached.is_some()
@@ -294,6 +309,11 @@ impl Readers {
     /// Whether there are event streams to wait for.
     pub const fn has_events(&self) -> bool {
         self.events > 0
+    }
+
+    /// All are to be driven.
+    pub fn touch_everyone(&mut self) {
+        self.due.fill(Micros::ZERO);
     }
 
     /// Those in `ready` are to be driven.

@@ -46,6 +46,12 @@ impl ResumePoints {
         }
     }
 
+    /// When the answer began, Unix time in seconds; `None` if its log does not say.
+    pub fn created_s(&self) -> Option<u64> {
+        let meta: serde_json::Value = serde_json::from_str(&self.meta).ok()?;
+        meta["created"].as_u64()
+    }
+
     /// The state of the chunks at `offset` of `log`; `None` if no record ends there, or the
     /// log does not reach back far enough to know.
     pub fn chunks_at(&self, log: &Log, offset: u64) -> Option<ChunkWriter> {

@@ -26,6 +26,9 @@ use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 
+/// `Retry-After` while the store that replicas share is away, in seconds.
+const STORE_RETRY_S: u64 = 2;
+
 /// A request for a resumable answer.
 pub struct ResumableRequest {
     /// The request itself.
@@ -73,13 +76,14 @@ pub async fn start(
     let ResumableRequest { mut request, arrived, .. } = resumable;
     request.resumable = true;
     request.stream.get_or_insert_default();
-    let service = app.service()?;
-    let reservation = app.resumable.reserve(request.identity.tenant)?;
+    let kept = request.kept.take();
+    let kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
+    let reservation = app.resumable.reserve(request.identity.tenant, kept_bytes)?;
     let (identity, store) = (request.identity.clone(), request.store.take());
-    let StartedAnswer { mut active, echo, .. } = service.start(request, arrived).await?;
-    stored_chats::record(app, service, &identity, store, &mut active);
-    let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
-    let started = app.resumable.start(reservation, active, &context, (id, path), first);
+    let StartedAnswer { mut active, echo, vocab, .. } = app.models.start(request, arrived).await?;
+    stored_chats::record(app, &vocab, &identity, store, &mut active);
+    let context = RecordContext { vocab: &vocab, echo: &echo };
+    let started = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
     let BegunAnswer { handle, commands } = started;
     Ok(JoinedAnswer { handle, commands, ignored })
 }
@@ -159,7 +163,7 @@ pub async fn resume(
     let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
     let offset = offset.ok_or_else(ApiError::no_stream)?;
     let attached = app.resumable.attach_events(&handle, offset).await;
-    let (chunks, inbox) = attached.ok_or_else(ApiError::no_stream)?;
+    let (chunks, inbox) = attached.ok_or_else(|| not_found(&app))?;
     let chunks = chunks.obfuscate(app.config.obfuscation.of_request(&extensions));
     Ok(events(&app, LogReader::new(inbox, chunks)))
 }
@@ -177,7 +181,19 @@ pub async fn forget(
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
     match app.resumable.stop(&handle).await {
         true => Ok(no_content()),
-        false => Err(ApiError::no_stream()),
+        false => Err(not_found(&app)),
+    }
+}
+
+/// The error for an answer that is not here. While the store that replicas share is away, it may
+/// yet be found.
+fn not_found(app: &App) -> ApiError {
+    match app.store.outage() {
+        None => ApiError::no_stream(),
+        Some(_) => {
+            let message = "The store that has other replicas' answers is temporarily unavailable.";
+            ApiError::unavailable(message, STORE_RETRY_S)
+        }
     }
 }
 

@@ -38,20 +38,22 @@ impl Service {
     }
 
     fn embedding_engine(&self) -> Result<(&OutputHandle, EmbedderCapacity), ApiError> {
-        match &self.backend {
-            Backend::Engine { output, abilities, .. } => {
-                abilities.embeds.map(|capacity| (output, capacity))
-            }
-            Backend::Upstream(_) => None,
-        }
-        .ok_or_else(|| {
-            let name = &self.model.name;
-            let why = format!(
-                "The model '{name}' does not support embeddings. Serve an embedding model, or start \
-                 the server with --embeddings mean."
-            );
-            ApiError::invalid_param("model", why)
-        })
+        // Either way it is said what would do instead.
+        let name = &self.model.name;
+        let why = match &self.backend {
+            Backend::Engine { output, abilities, .. } => match abilities.embeds {
+                Some(capacity) => return Ok((output, capacity)),
+                None => format!(
+                    "The model '{name}' does not support embeddings. Serve an embedding model, or \
+                     start the server with --embeddings mean."
+                ),
+            },
+            // Those of OpenAI's API pass through and never come here.
+            Backend::Upstream(_) => "An upstream server's embeddings are not available in this \
+                                     API. Use POST /v1/embeddings."
+                .to_owned(),
+        };
+        Err(ApiError::invalid_param("model", why))
     }
 
     /// Embeds the inputs of `request`, which came from `identity`.
@@ -64,7 +66,7 @@ impl Service {
         request: EmbeddingRequest,
         identity: &Identity,
     ) -> Result<Embedded, ApiError> {
-        self.ready()?;
+        self.check_open()?;
         let (output, capacity) = self.embedding_engine()?;
         self.check_model(request.model.as_deref())?;
         let dimensions = check_dimensions(request.dimensions, capacity)?;

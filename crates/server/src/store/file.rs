@@ -162,7 +162,7 @@ fn key_of(bytes: &[u8]) -> Option<ObjectKey> {
 /// An entry as the table has it.
 pub fn row_of(entry: Entry, json: &[u8]) -> Row {
     let Entry { position, progress, .. } = entry;
-    let runs = progress == Progress::Running;
+    let runs = progress != Progress::Ended;
     (position.created_s, position.number, runs, json.len() as u64, check_of(json))
 }
 

@@ -17,6 +17,16 @@ pub fn most_json_bytes(limits: &StoreLimits) -> usize {
     limits.bytes_per_owner.min(limits.bytes).saturating_sub(OBJECT_BYTES)
 }
 
+/// Whether an object with `json_bytes` can be stored within `limits` at all.
+///
+/// # Errors
+/// [`StoreError::TooLarge`].
+pub fn check_size(limits: &StoreLimits, json_bytes: usize) -> Result<(), StoreError> {
+    let limit = limits.bytes_per_owner.min(limits.bytes);
+    let bytes = json_bytes.saturating_add(OBJECT_BYTES);
+    if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
+}
+
 /// What an object is found by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey {
@@ -126,9 +136,7 @@ impl Index {
     /// # Errors
     /// [`StoreError::TooLarge`].
     pub fn check(&self, json_bytes: usize) -> Result<(), StoreError> {
-        let limit = self.limits.bytes_per_owner.min(self.limits.bytes);
-        let bytes = json_bytes.saturating_add(OBJECT_BYTES);
-        if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
+        check_size(&self.limits, json_bytes)
     }
 
     /// Notes an object that was made at `created_s`. One that was there already keeps its place,

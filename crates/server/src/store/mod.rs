@@ -2,10 +2,11 @@
 //!
 //! It is bounded by bytes, in all and for each owner, and by age; the oldest objects go first.
 //! Without a file it lives in memory. A file survives restarts: what was acknowledged is there
-//! after a crash.
+//! after a crash. A store at a server of its own is shared by replicas, and survives each of them.
 //!
 //! [`index`] knows what is there and decides what goes, [`memory`] and [`disk`] hold the objects'
-//! bytes. Objects belong to the API key that made them, and are found under no other.
+//! bytes; [`shared`] leaves both to the server that it reaches. Objects belong to the API key that
+//! made them, and are found under no other.
 
 mod disk;
 mod file;
@@ -13,8 +14,10 @@ mod index;
 mod memory;
 pub mod object;
 pub mod recorder;
+pub mod shared;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::blocking_workers::BlockingWorkers;
@@ -23,16 +26,22 @@ use crate::error::ApiError;
 use disk::DiskShelf;
 use index::{List, ObjectKey};
 use memory::MemoryShelf;
+use shared::address::SharedAddress;
+use shared::connection::{SharedConnection, StoreHealth};
+use shared::objects::SharedShelf;
 
 use object::WriteMode;
 pub use object::{
-    Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits, StoredObject,
+    Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits,
+    StoreLocation, StoredObject,
 };
 
 /// Objects and lists that are read at once.
 const READERS: usize = 4;
 /// Most bytes of a list's objects, unless one alone has more.
 const MAX_LIST_BYTES: usize = 8 << 20;
+/// How long a list of a shared store may take, which has many parts where its filter takes few.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
 /// `Retry-After` while the store does not work, in seconds.
 const RETRY_S: u64 = 10;
 /// How often the store forgets what is too old. It is not found from the second on in which it is.
@@ -66,17 +75,56 @@ pub struct Store {
 enum Shelf {
     Memory(MemoryShelf),
     Disk(DiskShelf),
+    Shared(SharedShelf),
+}
+
+/// A page as it is filled.
+struct FilledPage {
+    limit: usize,
+    objects: Vec<StoredObject>,
+    bytes: usize,
 }
 
 impl Store {
     /// The store that `config` asks for.
     ///
     /// # Errors
-    /// When its file cannot be used; the message says what to do.
-    pub fn start(config: &StoreConfig) -> Result<Self, StoreError> {
-        match &config.file {
-            None => Ok(Self::in_memory(config.limits)),
-            Some(file) => Self::open(file, config.limits),
+    /// When its file or its server cannot be used; the message says what to do.
+    pub async fn start(config: &StoreConfig) -> Result<Self, StoreError> {
+        let limits = config.limits;
+        match config.location.clone() {
+            StoreLocation::Memory => Ok(Self::in_memory(limits)),
+            StoreLocation::Shared(address) => Self::connect(&address, limits).await,
+            StoreLocation::File(file) => {
+                let opened = tokio::task::spawn_blocking(move || Self::open(&file, limits)).await;
+                opened.unwrap_or(Err(StoreError::Unreadable))
+            }
+        }
+    }
+
+    /// A store at `address`, which other replicas may use too.
+    ///
+    /// # Errors
+    /// When it cannot be used; the message says what to do.
+    pub async fn connect(address: &SharedAddress, limits: StoreLimits) -> Result<Self, StoreError> {
+        let connection = SharedConnection::open(address).await?;
+        tracing::info!(replica = connection.replica(), "connected to the store {address}");
+        Ok(Self::of(Shelf::Shared(SharedShelf::new(connection, limits)), limits))
+    }
+
+    /// The connection to a store that replicas share; `None` for one of this process alone.
+    pub const fn shared(&self) -> Option<&SharedConnection> {
+        match &self.shelf {
+            Shelf::Shared(shared) => Some(&shared.connection),
+            Shelf::Memory(_) | Shelf::Disk(_) => None,
+        }
+    }
+
+    /// Why a shared store cannot be used, if it cannot.
+    pub fn outage(&self) -> Option<Arc<str>> {
+        match self.shared()?.health() {
+            StoreHealth::Well => None,
+            StoreHealth::Away(why) => Some(why),
         }
     }
 
@@ -145,6 +193,7 @@ impl Store {
         match &self.shelf {
             Shelf::Memory(memory) => memory.write(key, object, mode, unix_time_s()),
             Shelf::Disk(disk) => disk.write(key, object, mode).await,
+            Shelf::Shared(shared) => shared.write(key, object, mode, unix_time_s()).await,
         }
     }
 
@@ -165,6 +214,7 @@ impl Store {
                 let disk = disk.clone();
                 self.read(move || disk.get(&key, unix_time_s())).await
             }
+            Shelf::Shared(shared) => shared.get(&key, unix_time_s()).await,
         }
     }
 
@@ -178,6 +228,7 @@ impl Store {
         match &self.shelf {
             Shelf::Memory(memory) => Ok(memory.delete(&key, unix_time_s())),
             Shelf::Disk(disk) => disk.delete(key).await,
+            Shelf::Shared(shared) => shared.delete(&key, unix_time_s()).await,
         }
     }
 
@@ -190,15 +241,29 @@ impl Store {
         kind: Kind,
         owner: Owner,
         page: ListPage,
-        wanted: impl Fn(&StoredObject) -> bool + Send + 'static,
+        wanted: impl Fn(&StoredObject) -> bool + Send + Sync + 'static,
     ) -> Result<ObjectList, StoreError> {
         let list = List { kind, owner, newest_first: page.newest_first, now_s: unix_time_s() };
         let shelf = self.shelf.clone();
-        self.read(move || shelf.list(list, &page, &wanted)).await
+        match shelf {
+            Shelf::Shared(shared) => {
+                tokio::time::timeout(LIST_LIMIT, list_shared(&shared, list, &page, &wanted))
+                    .await
+                    .unwrap_or_else(|_| Err(StoreError::Failed("the list takes too long".into())))
+            }
+            local => self.read(move || local.list(list, &page, &wanted)).await,
+        }
     }
 
-    /// Forgets what is too old, for ever.
-    pub async fn keep_swept(self) {
+    /// Forgets what is too old, and tells a shared store that this replica lives, for ever.
+    pub async fn keep_current(self) {
+        match self.shared() {
+            Some(shared) => tokio::join!(self.keep_swept(), shared.keep_announced()).0,
+            None => self.keep_swept().await,
+        }
+    }
+
+    async fn keep_swept(&self) {
         // The first tick is at once: what grew too old while no server ran goes then.
         let mut tick = tokio::time::interval(SWEEP_EVERY);
         loop {
@@ -212,14 +277,17 @@ impl Store {
             Shelf::Memory(memory) => memory.sweep(unix_time_s()),
             // A failure was logged, and the next sweep tries again.
             Shelf::Disk(disk) => drop(disk.sweep().await),
+            Shelf::Shared(shared) => drop(shared.sweep(unix_time_s()).await),
         }
     }
 
-    /// Writes what waits and closes the file; the store refuses everything from then on.
+    /// Writes what waits and closes the file; the store refuses everything from then on. A shared
+    /// store learns that this replica ends.
     pub async fn close(&self) {
         match &self.shelf {
             Shelf::Memory(_) => {}
             Shelf::Disk(disk) => disk.close().await,
+            Shelf::Shared(shared) => shared.connection.retire().await,
         }
     }
 
@@ -241,30 +309,70 @@ impl Shelf {
         page: &ListPage,
         wanted: &dyn Fn(&StoredObject) -> bool,
     ) -> Result<ObjectList, StoreError> {
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut filled = FilledPage::new(page);
         let mut from = match self {
             Self::Memory(memory) => memory.start(list, page)?,
             Self::Disk(disk) => disk.start(list, page)?,
+            Self::Shared(_) => unreachable!("its lists are read without a thread"),
         };
         loop {
             // A part at a time: the lock is free between them, however long the list is.
             let part = match self {
                 Self::Memory(memory) => memory.part(list, from),
                 Self::Disk(disk) => disk.part(list, from)?,
+                Self::Shared(_) => unreachable!("its lists are read without a thread"),
             };
-            let Some((end, objects)) = part else {
-                return Ok(ObjectList { objects: found, has_more: false });
-            };
+            let Some((end, objects)) = part else { return Ok(filled.end(false)) };
             from = Some(end);
-            for object in objects.into_iter().filter(|object| wanted(object)) {
-                bytes += object.json.len();
-                // One object further than the page, to know whether there is more.
-                if found.len() == page.limit || bytes > MAX_LIST_BYTES && !found.is_empty() {
-                    return Ok(ObjectList { objects: found, has_more: true });
-                }
-                found.push(object);
+            if filled.is_full_with(objects, wanted) {
+                return Ok(filled.end(true));
             }
         }
+    }
+}
+
+async fn list_shared(
+    shared: &SharedShelf,
+    list: List,
+    page: &ListPage,
+    wanted: &(dyn Fn(&StoredObject) -> bool + Send + Sync),
+) -> Result<ObjectList, StoreError> {
+    let mut filled = FilledPage::new(page);
+    let mut from = shared.start(list, page).await?;
+    while let Some((end, objects)) = shared.part(list, from).await? {
+        from = Some(end);
+        if filled.is_full_with(objects, wanted) {
+            return Ok(filled.end(true));
+        }
+    }
+    Ok(filled.end(false))
+}
+
+impl FilledPage {
+    fn new(page: &ListPage) -> Self {
+        Self { limit: page.limit, objects: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds those of `objects` that are wanted, until there is no room for the next one.
+    fn is_full_with(
+        &mut self,
+        objects: Vec<StoredObject>,
+        wanted: &dyn Fn(&StoredObject) -> bool,
+    ) -> bool {
+        for object in objects.into_iter().filter(|object| wanted(object)) {
+            self.bytes += object.json.len();
+            // One object further than the page, to know whether there is more.
+            let is_too_much = self.bytes > MAX_LIST_BYTES && !self.objects.is_empty();
+            if self.objects.len() == self.limit || is_too_much {
+                return true;
+            }
+            self.objects.push(object);
+        }
+        false
+    }
+
+    fn end(self, has_more: bool) -> ObjectList {
+        ObjectList { objects: self.objects, has_more }
     }
 }
 

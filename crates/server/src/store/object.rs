@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::shared::address::SharedAddress;
+
 /// Most bytes of an object's id.
 pub const MAX_ID_BYTES: usize = 256;
 
@@ -41,6 +43,8 @@ impl Owner {
 pub enum Progress {
     /// It will be stored again. After a restart, nobody does that any more.
     Running,
+    /// It was read from a shared store, and the replica that stores it again lives.
+    RunningElsewhere,
     /// It stays as it is, until a client changes it.
     Ended,
 }
@@ -69,11 +73,23 @@ pub struct StoreLimits {
     pub age: Duration,
 }
 
+/// Where a store is.
+#[derive(Debug, Clone, Default)]
+pub enum StoreLocation {
+    /// In this process's memory.
+    #[default]
+    Memory,
+    /// In a file.
+    File(PathBuf),
+    /// At a server that replicas share.
+    Shared(SharedAddress),
+}
+
 /// Where a store is, and how much it holds.
 #[derive(Debug, Clone, Default)]
 pub struct StoreConfig {
-    /// Its file; `None` keeps it in memory.
-    pub file: Option<PathBuf>,
+    /// Where it is.
+    pub location: StoreLocation,
     /// Its bounds.
     pub limits: StoreLimits,
 }

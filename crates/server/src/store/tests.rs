@@ -1,10 +1,11 @@
 //! The store keeps what it is given within its bounds, in order, and each owner's objects apart: in
-//! memory and on disk alike. A file survives what happens to it.
+//! memory, on disk and at a server alike. A file survives what happens to it.
 
 use bytes::Bytes;
 
 use super::index::OBJECT_BYTES;
 use super::object::MAX_ID_BYTES;
+use super::shared::test_server::RedisServer;
 use super::*;
 
 const ANN: Owner = Owner([1; 16]);
@@ -34,21 +35,27 @@ fn page(after: Option<&str>, limit: usize, newest_first: bool) -> ListPage {
     ListPage { after: after.map(str::to_owned), limit, newest_first }
 }
 
-/// A store of each kind that has objects with `ids`, and the folder of its file.
-async fn filled(
-    limits: StoreLimits,
-    owner: Owner,
-    ids: &[&str],
-) -> (tempfile::TempDir, [Store; 2]) {
+/// What the stores of a test live in.
+struct Places {
+    _folder: tempfile::TempDir,
+    _server: Option<RedisServer>,
+}
+
+/// A store of each kind that has objects with `ids`, and what they live in.
+async fn filled(limits: StoreLimits, owner: Owner, ids: &[&str]) -> (Places, Vec<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let on_disk = Store::open(&folder.path().join("store"), limits).unwrap();
-    let stores = [Store::in_memory(limits), on_disk];
+    let mut stores = vec![Store::in_memory(limits), on_disk];
+    let server = RedisServer::start().await;
+    if let Some(server) = &server {
+        stores.push(Store::connect(&server.address, limits).await.unwrap());
+    }
     for store in &stores {
         for id in ids {
             store.put(CHAT, owner, object(id)).await.unwrap();
         }
     }
-    (folder, stores)
+    (Places { _folder: folder, _server: server }, stores)
 }
 
 #[tokio::test]
@@ -349,4 +356,62 @@ fn what_is_too_old_is_not_there_to_be_put_again_or_deleted() {
     shelf.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
     assert!(shelf.delete(&key, late));
     assert_eq!(shelf.get(&key, late), None);
+}
+
+mod shared {
+    //! Replicas share a store at a server, and it may go away.
+
+    use redis::Value;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn replicas_see_each_others_objects_and_which_of_them_live() {
+        let Some(server) = RedisServer::start().await else { return };
+        let first = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        let second = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        let running = StoredObject { progress: Progress::Running, ..object("a") };
+        first.put(CHAT, ANN, running).await.unwrap();
+        second.put(CHAT, ANN, object("b")).await.unwrap();
+        let progress =
+            async |store: &Store| store.get(CHAT, ANN, "a").await.unwrap().unwrap().progress;
+        assert_eq!(progress(&second).await, Progress::RunningElsewhere);
+        assert_eq!(ids(&first, ANN, page(None, 9, false)).await, ["a", "b"]);
+        first.close().await;
+        assert_eq!(progress(&second).await, Progress::Running, "nobody stores it again");
+        assert_eq!(second.delete(CHAT, ANN, "a").await, Ok(true));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_away_is_an_error_and_no_wait() {
+        let Some(server) = RedisServer::start().await else { return };
+        let address = server.address.clone();
+        let store = Store::connect(&address, limits(9, 9)).await.unwrap();
+        assert_eq!(store.outage(), None);
+        drop(server);
+        let refused = store.put(CHAT, ANN, object("a")).await;
+        assert!(matches!(refused, Err(StoreError::Failed(_))), "{refused:?}");
+        assert!(store.outage().is_some());
+        let said = Store::connect(&address, limits(9, 9)).await.unwrap_err().to_string();
+        assert!(said.contains("cannot use the store redis://127.0.0.1:"), "{said}");
+        assert!(said.contains("correct --store"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_wrote_is_an_error() {
+        let Some(server) = RedisServer::start().await else { return };
+        let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        store.put(CHAT, ANN, object("a")).await.unwrap();
+        let mut raw = server.address.client.get_multiplexed_async_connection().await.unwrap();
+        let owner = "01".repeat(16);
+        let key = format!("loquent:1:o:{owner}:1a");
+        let long = vec![b'x'; 10 * (OBJECT_BYTES + 100)];
+        for (field, value) in [("p", b"walking".to_vec()), ("j", long), ("m", b"\xff".to_vec())] {
+            let mut change = redis::cmd("HSET");
+            change.arg(&key).arg(field).arg(value);
+            change.query_async::<Value>(&mut raw).await.unwrap();
+            let read = store.get(CHAT, ANN, "a").await;
+            assert!(matches!(read, Err(StoreError::Failed(_))), "{field}: {read:?}");
+        }
+    }
 }

@@ -1,90 +1,97 @@
-//! Another OpenAI-compatible server in place of the built-in engine. Its answers are admitted,
-//! merged, delivered, resumed and counted like the engine's.
+//! Another OpenAI-compatible server in place of the built-in engine, or several with the same
+//! model. Their answers are admitted, merged, delivered, resumed and counted like the engine's.
 //!
 //! Streamed completions are parsed and rendered again ([`relay`]); members unknown here are
 //! kept. Other requests on a list of routes ([`routes`]), and errors, are passed on unread, and
 //! with them the headers that concern both ends ([`headers`]).
+//!
+//! Which of several servers gets a request is decided by a [`balancer`], from health checks
+//! ([`checks`]) and from what became of the requests before. A [`dispatch`] takes a request from
+//! one to the next until one answers.
 
+mod affinity;
+pub mod balancer;
+mod breaker;
+mod checks;
+mod dispatch;
+pub mod figures;
 pub mod headers;
-mod models;
+mod health;
+pub mod models;
+mod pace;
 pub mod passage;
+mod pool;
 mod probe;
 pub mod relay;
+mod request;
 pub mod routes;
-mod spoken;
+mod server;
+pub mod spoken;
+mod trace;
+mod unknown_vocab;
+mod waiting;
 pub mod whole;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use http::{HeaderValue, Method, Request as HttpRequest, Uri};
-use http_body_util::{BodyExt, Limited};
-use loquent_infer::token::TokenId;
-use loquent_infer::vocab::{Encode, EncodeError, Vocab};
+use http::{HeaderValue, Method, Uri};
+use loquent_infer::tenant::Tenant;
 use loquent_openai::chunk::ChunkEnvelope;
-use loquent_openai::http::{HttpClient, HttpResponse, ResponseBody, bearer};
-use loquent_openai::{BaseUrl, HttpError};
 use loquent_proto::Micros;
 use loquent_proto::coalesce::{Coalescer, StreamInterval};
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::Permit;
-use crate::api::fields::Fields;
-use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
+use crate::api::request::{Endpoint, Request};
 use crate::auth::authorization;
 use crate::clock::Clock;
 use crate::error::ApiError;
 use crate::flush_channel::{FlushReceiver, flush_channel};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, UpstreamSeries};
+use crate::otel::{OpenSpan, Telemetry};
 use crate::output::StreamBounds;
+use crate::request_spans::span_name;
+use crate::trace_context::TraceParent;
 
-use models::{FirstModels, lacks_model, with_model};
+use affinity::PromptKey;
+use breaker::RequestVerdict;
+use dispatch::{Dispatch, OutgoingBody, OutgoingRequest};
+use figures::ServerFigures;
 use passage::PassingBody;
+pub use pool::PoolConfig;
+use pool::{Pool, WantedPlace};
 use probe::ReadinessProbe;
 use relay::{Relay, RelayConfig};
+pub use request::read_request;
 use routes::{UpstreamRoute, UpstreamRoutes, UpstreamTarget};
 use spoken::{SpokenApi, SpokenApis, Way};
+use trace::RequestTrace;
+pub use unknown_vocab::UnknownVocab;
 
-/// Most completions of one request; the upstream may have a lower limit.
-const MAX_CHOICES: u64 = 128;
-/// Largest error body that is passed on.
-const MAX_ERROR_BYTES: usize = 1 << 20;
-/// Largest list of models that is read.
-const MAX_LIST_BYTES: usize = 1 << 20;
-/// How long connecting to the upstream may take: its clients wait meanwhile.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the upstream may take to respond to the probe of `/ready`.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The upstream server's address, and how requests to it are authorized.
-#[derive(Debug, Clone)]
+/// Servers with one model, and what clients may ask of them.
+#[derive(Debug, Clone, Default)]
 pub struct UpstreamConfig {
-    /// Its base URL, with or without a final `/v1`.
-    pub url: String,
-    /// API key for the upstream; without one, the client's own is passed on.
-    pub api_key: Option<String>,
-    /// Whether clients' keys are for this server and must not reach the upstream.
-    pub keeps_keys: bool,
+    /// The servers.
+    pub pool: PoolConfig,
+    /// Names of the models that answer while none of the servers can.
+    pub fallbacks: Vec<String>,
     /// Routes that clients may use beside the usual ones.
     pub routes: Vec<UpstreamRoute>,
-    /// How long the upstream may be silent before and within a response.
-    pub silence_limit: Duration,
 }
 
-/// The upstream server.
+/// Servers with one model, in place of the built-in engine.
 pub struct Upstream {
-    client: HttpClient,
-    api_key: Option<HeaderValue>,
-    keeps_keys: bool,
+    pool: Arc<Pool>,
+    /// The model of this process that answers while no server can.
+    local_fallback: OnceLock<Option<String>>,
     routes: UpstreamRoutes,
-    silence_limit: Duration,
     probe: ReadinessProbe,
-    models: FirstModels,
     spoken: SpokenApis,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
@@ -93,6 +100,7 @@ pub struct Upstream {
     first_byte_timeout: Duration,
     clock: Clock,
     metrics: Arc<Metrics>,
+    telemetry: Option<Arc<Telemetry>>,
     shutdown: watch::Sender<bool>,
 }
 
@@ -110,6 +118,8 @@ pub struct UpstreamContext {
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
+    /// Where spans go, if anywhere.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 /// An answer that the upstream has begun, or is still awaited.
@@ -118,16 +128,16 @@ pub struct UpstreamAnswer {
     pub flushes: FlushReceiver,
     /// The members that all chunks share, as far as they are known yet.
     pub envelope: ChunkEnvelope,
+    /// The request's span, if there is a collector for it.
+    pub span: Option<Arc<OpenSpan>>,
 }
 
 impl Upstream {
-    /// A client of the server of `options`; nothing is sent yet.
+    /// A client of the servers of `options`; nothing is sent before [`Self::watch`] or a request.
     ///
     /// # Errors
-    /// When the URL or the key is invalid.
+    /// When a URL or the key is invalid, or a server is named twice.
     pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
-        let base = BaseUrl::parse(&options.url)?;
-        let api_key = options.api_key.as_deref().map(bearer).transpose()?;
         let UpstreamContext {
             bounds,
             max_delay,
@@ -135,15 +145,13 @@ impl Upstream {
             first_byte_timeout,
             clock,
             metrics,
+            telemetry,
         } = surroundings;
         Ok(Self {
-            client: HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT),
-            api_key,
-            keeps_keys: options.keeps_keys,
-            routes: UpstreamRoutes::with(&options.routes, options.keeps_keys),
-            silence_limit: options.silence_limit,
+            pool: Arc::new(Pool::new(&options.pool, clock)?),
+            local_fallback: OnceLock::new(),
+            routes: UpstreamRoutes::with(&options.routes, options.pool.keeps_keys),
             probe: ReadinessProbe::default(),
-            models: FirstModels::default(),
             spoken: SpokenApis::default(),
             bounds,
             max_delay,
@@ -151,13 +159,42 @@ impl Upstream {
             first_byte_timeout,
             clock,
             metrics,
+            telemetry,
             shutdown: watch::Sender::new(false),
         })
     }
 
-    /// The upstream's host and port.
-    pub fn authority(&self) -> &str {
-        self.client.base().authority()
+    /// Has `fallbacks` take the requests that no server of this upstream can take, and at last
+    /// another model of this process, `local`.
+    pub fn fall_back_on(&self, fallbacks: &[Arc<Self>], local: Option<String>) {
+        let pools: Vec<_> = fallbacks.iter().map(|fallback| fallback.pool.clone()).collect();
+        self.pool.fall_back_on(&pools, local.is_some());
+        assert!(self.local_fallback.set(local).is_ok(), "it is set once");
+    }
+
+    /// The model of this process that answers now, because no server can.
+    pub fn stand_in(&self) -> Option<&str> {
+        let local = self.local_fallback.get()?.as_deref()?;
+        self.check_room().is_err().then_some(local)
+    }
+
+    /// Begins to check the health of its servers, where there is a choice of them, and to count
+    /// what they do.
+    pub fn watch(&self) {
+        self.metrics.watch_upstream(self.pool.clone());
+        if self.pool.is_spared() {
+            checks::start(&self.pool);
+        }
+    }
+
+    /// The model's name in the API, if the operator has given it one.
+    pub fn name(&self) -> Option<&str> {
+        self.pool.name.as_deref()
+    }
+
+    /// What people are told of it: its name, or the hosts and ports of its servers.
+    pub fn label(&self) -> &str {
+        &self.pool.label
     }
 
     /// Ends all streams with an error.
@@ -165,75 +202,64 @@ impl Upstream {
         self.shutdown.send_replace(true);
     }
 
-    /// Checks that the upstream responds, or responded within the last second.
+    /// Whether any of its servers, or of those that it falls back on, takes requests.
     ///
     /// # Errors
-    /// 503 when it does not.
-    pub async fn check_ready(self: &Arc<Self>) -> Result<(), ApiError> {
-        let upstream = self.clone();
-        self.probe.check(self.clock, || async move { upstream.ask_for_models().await }).await
+    /// 503 when none does.
+    pub fn check_room(&self) -> Result<(), ApiError> {
+        self.pool.check_room()
     }
 
-    async fn ask_for_models(&self) -> Result<(), ApiError> {
-        let request = self.request(Method::GET, "/v1/models", Bytes::new(), None);
-        let answered = tokio::time::timeout(PROBE_TIMEOUT, self.client.send(request)).await;
-        match answered {
-            Ok(Ok(response)) if !response.status().is_server_error() => {
-                // It is asked anyway, so the page can name the model in its questions.
-                let list = read_list(response.into_body());
-                let list = tokio::time::timeout(PROBE_TIMEOUT, list).await.ok().flatten();
-                self.models.note(self.clock, self.key(None), list.as_ref()).await;
-                Ok(())
-            }
-            Ok(Ok(response)) => Err(ApiError::upstream_down(format!(
-                "{} answers {}",
-                self.authority(),
-                response.status()
-            ))),
-            Ok(Err(error)) => Err(ApiError::upstream_down(error.to_string())),
-            Err(_) => Err(ApiError::upstream_down(format!("{} is silent", self.authority()))),
-        }
+    /// Checks that a server responds, or responded within the last second.
+    ///
+    /// # Errors
+    /// 503 when none does.
+    pub async fn check_ready(&self) -> Result<(), ApiError> {
+        let pool = self.pool.clone();
+        let ask =
+            || async move { pool.any_server()?.check_responds(pool.clock, pool.key(None)).await };
+        self.probe.check(self.clock, ask).await
     }
 
-    /// Requests a streamed answer with one completion for each of `permits`.
+    /// Requests a streamed answer with one completion for each of `permits`, for a request that
+    /// arrived at `arrived`.
     ///
     /// Returns when the answer has begun, so that an early error becomes the response's status,
     /// but waits no longer than a heartbeat: a client that is queued must get the head.
     ///
     /// # Errors
-    /// 502 when the upstream cannot be reached, and the upstream's own errors.
+    /// 502 when no server can be reached, 503 when all are known to be down, and the servers' own
+    /// errors.
     pub async fn stream(
-        self: &Arc<Self>,
+        &self,
         request: &Request,
         interval: StreamInterval,
         permits: Vec<Permit>,
+        arrived: Duration,
     ) -> Result<UpstreamAnswer, ApiError> {
-        let path = match request.endpoint {
-            Endpoint::Chat => "/v1/chat/completions",
-            Endpoint::Text => "/v1/completions",
-        };
-        let forward = request.forward.as_ref();
-        let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
-        let mut body = forward.body.clone();
-        self.fill_model(&mut body, forward.authorization.as_ref()).await;
-        // A resumable answer is always streamed from the upstream, even if its request did not
-        // set `stream`. The counts are requested too, because the metrics need them.
-        body.insert("stream".into(), true.into());
-        let options = body.entry("stream_options").or_insert_with(|| json!({}));
-        if !options.is_object() {
-            *options = json!({});
-        }
-        options["include_usage"] = true.into();
-        let body = Value::from(body).to_string();
-        let mut http =
-            self.request(Method::POST, path, body.into(), forward.authorization.as_ref());
-        http.headers_mut()
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let name = || span_name(request.endpoint, self.label());
+        let caller = request.trace_parent.clone();
+        let trace = RequestTrace::begin(self.telemetry.as_ref(), name, arrived, caller);
+        let outgoing = streamed(request, permits.len(), trace.clone())?;
+        let begun = self.relay(request, interval, permits, outgoing).await;
+        let (flushes, envelope) = begun.inspect_err(|error| trace.fail(error))?;
+        Ok(UpstreamAnswer { flushes, envelope, span: trace.span() })
+    }
+
+    /// Relays the answer to `outgoing` in a task of its own. Waits until it begins, but no longer
+    /// than a heartbeat.
+    async fn relay(
+        &self,
+        request: &Request,
+        interval: StreamInterval,
+        permits: Vec<Permit>,
+        outgoing: OutgoingRequest,
+    ) -> Result<(FlushReceiver, ChunkEnvelope), ApiError> {
         let config = RelayConfig {
             coalescer: Coalescer::new(interval, self.max_delay.map(Micros::from)),
             bounds: self.bounds,
             exempt_from_stall_limit: request.resumable,
-            silence_limit: self.silence_limit,
+            silence_limit: self.pool.silence_limit,
             splits_reasoning: self.splits_reasoning && request.endpoint == Endpoint::Chat,
             clock: self.clock,
             metrics: self.metrics.clone(),
@@ -241,75 +267,27 @@ impl Upstream {
         let (sender, flushes) = flush_channel();
         let (begun, beginning) = oneshot::channel();
         let relay = Relay::new(config, sender, begun, permits);
-        let (upstream, shutdown) = (self.clone(), self.shutdown.subscribe());
-        tokio::spawn(relay.run(async move { upstream.ask(http).await }, shutdown));
+        let dispatch = Dispatch::new(&self.pool, outgoing);
+        tokio::spawn(relay.run(dispatch, self.shutdown.subscribe()));
         let envelope = match tokio::time::timeout(self.first_byte_timeout, beginning).await {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),
             Err(_) => ChunkEnvelope::default(),
         };
-        Ok(UpstreamAnswer { flushes, envelope })
-    }
-
-    /// Sends `request`; a response that is not a success becomes an error.
-    async fn ask(&self, request: HttpRequest<Bytes>) -> Result<ResponseBody, ApiError> {
-        let response = self.send(request).await?;
-        let (head, body) = response.into_parts();
-        if head.status.is_success() {
-            return Ok(body);
-        }
-        let lost = |why: &str| {
-            ApiError::bad_gateway(format!("The upstream server's error is lost: {why}."))
-        };
-        let body = Limited::new(body, MAX_ERROR_BYTES).collect();
-        let body = tokio::time::timeout(self.silence_limit, body).await;
-        let body = body.map_err(|_| lost("it takes too long"))?;
-        let body = body.map_err(|error| lost(&error.to_string()))?;
-        Err(ApiError::passed_on(&head, body.to_bytes()))
-    }
-
-    /// Sends `request` and waits for the response's head. A redirect is an error: whoever
-    /// followed it would take the key, or the answers, to a server that nobody has named.
-    async fn send(&self, request: HttpRequest<Bytes>) -> Result<HttpResponse, ApiError> {
-        let sent = tokio::time::timeout(self.silence_limit, self.client.send(request)).await;
-        let late = |_| {
-            let silence_s = self.silence_limit.as_secs();
-            ApiError::bad_gateway(format!("The upstream server was silent for {silence_s} s."))
-        };
-        let response = sent.map_err(late)?.map_err(unreachable)?;
-        if response.headers().contains_key(header::LOCATION) && response.status().is_redirection() {
-            return Err(ApiError::bad_gateway(
-                "The upstream server redirects, which is not followed. Start this server with \
-                 the --upstream URL that it redirects to.",
-            ));
-        }
-        Ok(response)
-    }
-
-    /// Names the upstream's first model in a request that names none: many servers refuse those.
-    pub async fn fill_model(&self, body: &mut Map<String, Value>, own: Option<&HeaderValue>) {
-        if body.get("model").is_none_or(Value::is_null)
-            && let Some(model) = self.first_model(own).await
-        {
-            body.insert("model".into(), model.into());
-        }
+        Ok((flushes, envelope))
     }
 
     /// The first model that the upstream listed to this server, when it was last asked.
     pub async fn known_model(&self) -> Option<String> {
-        self.models.known(self.key(None)).await
-    }
-
-    /// The first model that the upstream lists, if it lists any.
-    async fn first_model(&self, own: Option<&HeaderValue>) -> Option<String> {
-        let key = self.key(own);
-        self.models.of(self.clock, key, || self.list_models(own)).await
-    }
-
-    async fn list_models(&self, own: Option<&HeaderValue>) -> Option<Value> {
-        let request = self.request(Method::GET, "/v1/models", Bytes::new(), own);
-        let listed = async { read_list(self.ask(request).await.ok()?).await };
-        tokio::time::timeout(PROBE_TIMEOUT, listed).await.ok().flatten()
+        if self.pool.name.is_some() {
+            return self.pool.name.clone();
+        }
+        for server in &self.pool.servers {
+            if let Some(model) = server.known_model(self.pool.key(None)).await {
+                return Some(model);
+            }
+        }
+        None
     }
 
     /// Whether the upstream gets a request for `path`, which there is a route for here too;
@@ -322,21 +300,35 @@ impl Upstream {
             Way::Here => Ok(false),
             Way::PassedOn => Ok(true),
             // With keys of this server, stored responses belong to the key that made them, of which
-            // the upstream knows nothing: it would give them to any client that has the id.
-            Way::IfSpoken(SpokenApi::Responses) if self.keeps_keys => Ok(false),
+            // the upstream knows nothing: it would give them to any client that has the id. And of
+            // several servers, one has them.
+            Way::IfSpoken(SpokenApi::Responses)
+                if self.pool.keeps_keys || self.pool.servers.len() > 1 =>
+            {
+                Ok(false)
+            }
             Way::IfSpoken(api) => {
                 let own = authorization(headers);
-                self.spoken.speaks(api, self.clock, || self.try_out(api, own.as_ref())).await
+                self.spoken.speaks(api, self.clock, || self.try_out(api, own)).await
             }
         }
     }
 
     /// The status of an empty request, which no server that knows the path can take for a question.
-    async fn try_out(&self, api: SpokenApi, own: Option<&HeaderValue>) -> Result<u16, ApiError> {
-        let mut request = self.request(Method::POST, api.path(), Bytes::from_static(b"{}"), own);
-        let headers = request.headers_mut();
+    async fn try_out(&self, api: SpokenApi, own_key: Option<HeaderValue>) -> Result<u16, ApiError> {
+        let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(self.send(request).await?.status().as_u16())
+        let request = OutgoingRequest {
+            method: Method::POST,
+            path: api.path().to_owned(),
+            headers,
+            body: OutgoingBody::Other(Bytes::from_static(b"{}")),
+            own_key,
+            wanted: WantedPlace { prompt: None, completions: 0, tenant: Tenant::default() },
+            trace: RequestTrace::default(),
+        };
+        let (response, _place) = Dispatch::new(&self.pool, request).send().await?;
+        Ok(response.status().as_u16())
     }
 
     /// Checks that clients may send this request to the upstream.
@@ -352,182 +344,149 @@ impl Upstream {
         self.routes.is_chosen(method, path)
     }
 
+    /// Has a whole answer to `request` passed on, unread.
+    ///
+    /// # Errors
+    /// Those of [`Self::pass_on`].
+    pub async fn answer_whole(
+        &self,
+        target: UpstreamTarget,
+        headers: &HeaderMap,
+        request: &Request,
+        permits: Vec<Permit>,
+    ) -> Result<Response, ApiError> {
+        let forward = request.forward.as_ref();
+        let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
+        let body = OutgoingBody::Question(forward.body.clone());
+        let wanted = wanted_by(request, &forward.body, permits.len());
+        self.send_through(target, headers, body, wanted, permits).await
+    }
+
     /// Passes a request on, and its response back as it arrives. `permits` are held until the
     /// response has ended.
     ///
     /// # Errors
-    /// 502 when the upstream cannot be reached.
+    /// 502 when no server can be reached, 503 when all are known to be down.
     pub async fn pass_on(
         &self,
         target: UpstreamTarget,
         headers: &HeaderMap,
         body: Bytes,
+        tenant: Tenant,
         permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
-        let own = authorization(headers);
-        let own = own.as_ref();
-        let body = self.with_model(&target, body, own).await;
-        let mut request = self.request(target.method, target.path.as_str(), body, own);
-        let with_credentials = self.api_key.is_none() && !self.keeps_keys;
-        request.headers_mut().extend(headers::for_upstream(headers, with_credentials));
-        let (mut head, body) = self.send(request).await?.into_parts();
-        head.headers = headers::for_client(&head.headers);
+        let body = match target.asks_model() {
+            true => OutgoingBody::QuestionText(body),
+            false => OutgoingBody::Other(body),
+        };
+        let completions = permits.len() as u64;
+        let wanted = WantedPlace { prompt: None, completions, tenant };
+        self.send_through(target, headers, body, wanted, permits).await
+    }
+
+    async fn send_through(
+        &self,
+        target: UpstreamTarget,
+        headers: &HeaderMap,
+        body: OutgoingBody,
+        wanted: WantedPlace,
+        permits: Vec<Permit>,
+    ) -> Result<Response, ApiError> {
+        let trace = self.trace_of(&target, headers, &body);
+        let request = OutgoingRequest {
+            method: target.method,
+            path: target.path.to_string(),
+            headers: headers.clone(),
+            body,
+            own_key: authorization(headers),
+            wanted,
+            trace: trace.clone(),
+        };
+        let sent = Dispatch::new(&self.pool, request).send().await;
+        let (response, place) = sent.inspect_err(|error| trace.fail(error))?;
+        let (head, body) = response.into_parts();
+        trace.note_status(head.status.as_u16());
+        // A whole answer's head comes when it is complete.
+        if !head.status.is_server_error() {
+            place.judge(RequestVerdict::Works);
+        }
         // The upstream's protocol version and extensions concern its own connection.
-        let mut response =
-            Response::new(Body::new(PassingBody::new(body, self.silence_limit, permits)));
+        let body = PassingBody::new(body, self.pool.silence_limit, permits, place);
+        let mut response = Response::new(Body::new(body));
         *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
+        *response.headers_mut() = headers::for_client(&head.headers);
         Ok(response)
     }
 
-    /// `body`, in which the upstream's first model is named if it is a question that names none.
-    async fn with_model(
+    /// The place in a trace of a request that passes unread. Only what asks a model has a span.
+    fn trace_of(
         &self,
         target: &UpstreamTarget,
-        body: Bytes,
-        own: Option<&HeaderValue>,
-    ) -> Bytes {
-        if !target.asks_model() || !lacks_model(&body) {
-            return body;
+        headers: &HeaderMap,
+        body: &OutgoingBody,
+    ) -> RequestTrace {
+        let caller = TraceParent::from_headers(headers);
+        if let OutgoingBody::Other(_) = body {
+            return RequestTrace::of_caller(caller);
         }
-        match self.first_model(own).await {
-            Some(model) => with_model(&body, &model).into(),
-            None => body,
-        }
-    }
-
-    /// The key that a request of a client with the key `own` carries.
-    fn key<'a>(&'a self, own: Option<&'a HeaderValue>) -> Option<&'a HeaderValue> {
-        // A key of this server is a secret between it and the client.
-        self.api_key.as_ref().or(own.filter(|_| !self.keeps_keys))
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        own: Option<&HeaderValue>,
-    ) -> HttpRequest<Bytes> {
-        let mut request = HttpRequest::new(body);
-        *request.method_mut() = method;
-        // The path comes from a parsed URI or a constant; the client adds the upstream's host.
-        *request.uri_mut() = path.parse().unwrap_or_default();
-        if let Some(key) = self.key(own) {
-            request.headers_mut().insert(header::AUTHORIZATION, key.clone());
-        }
-        request
+        let name = || format!("{} {}", target.method, target.path.path());
+        RequestTrace::begin(self.telemetry.as_ref(), name, self.clock.now(), caller)
     }
 }
 
-async fn read_list(body: ResponseBody) -> Option<Value> {
-    let list = Limited::new(body, MAX_LIST_BYTES).collect().await.ok()?;
-    serde_json::from_slice(&list.to_bytes()).ok()
-}
-
-fn unreachable(error: HttpError) -> ApiError {
-    ApiError::bad_gateway(format!(
-        "The upstream server could not be reached: {error}. Try again later."
-    ))
-}
-
-/// Takes this server's own parameters from a request and prepares the rest for the upstream.
-///
-/// # Errors
-/// 400 when one of the server's own parameters is wrong.
-pub fn read_request(
-    endpoint: Endpoint,
-    mut fields: Fields,
-    authorization: Option<HeaderValue>,
-) -> Result<Request, ApiError> {
-    let interval = parse_interval(&mut fields)?;
-    let resumable = fields.boolean("resumable")?.unwrap_or(false);
-    // An upstream that can, such as vLLM, says it in any case; others might refuse the name.
-    let include_stop_reason = fields.boolean("include_stop_reason")?.unwrap_or(false);
-    let charge = fields.charge();
-    let mut body = fields.into_map();
-    check_stream_options(&body)?;
-    let streams = body.get("stream") == Some(&Value::Bool(true));
-    let stream = streams.then(|| take_stream_options(&mut body));
-    let choices = count_choices(endpoint, &body);
-    if choices == 0 || choices > MAX_CHOICES {
-        let message = format!("'n' times the prompts must be between 1 and {MAX_CHOICES}.");
-        return Err(ApiError::invalid_param("n", message));
+impl UpstreamSeries for Pool {
+    fn label(&self) -> &str {
+        &self.label
     }
-    Ok(Request {
-        model: body.get("model").and_then(Value::as_str).map(str::to_owned),
-        n: choices as u32,
-        stream,
-        resumable,
-        interval,
-        include_stop_reason,
-        forward: Some(Forward { body, authorization }),
-        charge,
-        ..Request::empty(endpoint)
+
+    fn servers(&self) -> Vec<(String, ServerFigures)> {
+        let names = self.servers.iter().map(|server| server.authority().to_owned());
+        names.zip(self.figures()).collect()
+    }
+
+    fn waiting(&self) -> usize {
+        Self::waiting(self)
+    }
+}
+
+/// The request for a streamed answer.
+fn streamed(
+    request: &Request,
+    completions: usize,
+    trace: RequestTrace,
+) -> Result<OutgoingRequest, ApiError> {
+    let path = match request.endpoint {
+        Endpoint::Chat => "/v1/chat/completions",
+        Endpoint::Text => "/v1/completions",
+    };
+    let forward = request.forward.as_ref();
+    let forward = forward.ok_or_else(|| ApiError::internal("A request was not prepared."))?;
+    let wanted = wanted_by(request, &forward.body, completions);
+    let mut body = forward.body.clone();
+    // A resumable answer is always streamed from the upstream, even if its request did not
+    // set `stream`. The counts are requested too, because the metrics need them.
+    body.insert("stream".into(), true.into());
+    let options = body.entry("stream_options").or_insert_with(|| json!({}));
+    if !options.is_object() {
+        *options = json!({});
+    }
+    options["include_usage"] = true.into();
+    Ok(OutgoingRequest {
+        method: Method::POST,
+        path: path.to_owned(),
+        headers: HeaderMap::new(),
+        body: OutgoingBody::Question(body),
+        own_key: forward.authorization.clone(),
+        wanted,
+        trace,
     })
 }
 
-fn check_stream_options(body: &Map<String, Value>) -> Result<(), ApiError> {
-    match body.get("stream_options") {
-        None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(_) => {
-            let message = "'stream_options' must be an object.";
-            Err(ApiError::invalid_param("stream_options", message))
-        }
-    }
-}
-
-/// The options of the stream; those that only this server knows are removed from `body`.
-fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
-    // It stays in the body: an upstream that knows it is asked too.
-    let return_progress = body.get("return_progress") == Some(&Value::Bool(true));
-    let Some(options) = body.get_mut("stream_options").filter(|options| options.is_object()) else {
-        body.remove("stream_options");
-        return StreamParams { return_progress, ..StreamParams::default() };
-    };
-    let asked = |name: &str| options.get(name) == Some(&Value::Bool(true));
-    let params = StreamParams {
-        include_usage: asked("include_usage"),
-        continuous_usage: asked("continuous_usage_stats"),
-        include_timings: asked("include_timings"),
-        include_obfuscation: options.get("include_obfuscation").and_then(Value::as_bool),
-        return_progress,
-    };
-    options.as_object_mut().and_then(|options| options.remove("include_timings"));
-    params
-}
-
-fn count_choices(endpoint: Endpoint, body: &Map<String, Value>) -> u64 {
-    let n = body.get("n").and_then(Value::as_u64).unwrap_or(1);
-    let prompts = match (endpoint, body.get("prompt")) {
-        (Endpoint::Text, Some(Value::Array(all))) if !all.iter().all(Value::is_number) => all.len(),
-        _ => 1,
-    };
-    n.saturating_mul(prompts as u64)
-}
-
-/// The vocabulary of an upstream server's model, of which nothing is known.
-#[derive(Debug, Clone, Copy)]
-pub struct UnknownVocab;
-
-impl Vocab for UnknownVocab {
-    fn size(&self) -> usize {
-        0
-    }
-
-    fn encode(&self, _text: &str, _how: Encode) -> Result<Vec<TokenId>, EncodeError> {
-        Err(EncodeError("the upstream server knows the vocabulary".into()))
-    }
-
-    fn piece(&self, _token: TokenId) -> &[u8] {
-        &[]
-    }
-
-    fn name(&self, _token: TokenId) -> &[u8] {
-        &[]
-    }
-
-    fn is_end(&self, _token: TokenId) -> bool {
-        false
+/// What a request with this body needs of a server.
+fn wanted_by(request: &Request, body: &Map<String, Value>, completions: usize) -> WantedPlace {
+    WantedPlace {
+        prompt: PromptKey::of(request.endpoint, body),
+        completions: completions as u64,
+        tenant: request.identity.scheduled(),
     }
 }

@@ -1,5 +1,6 @@
-//! The model of requests that name none: the first one that the upstream lists. It is asked once in
-//! a while, and by each key that clients bring, since what a key may use is its owner's business.
+//! The models that a server lists; the first one is that of requests which name none. It is asked
+//! once in a while, and by each key that clients bring, since what a key may use is its owner's
+//! business.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -7,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderValue;
 use loquent_proto::json::{members, put_string};
 use serde_json::Value;
@@ -23,17 +25,24 @@ const MAX_KEYS: usize = 256;
 /// Largest body that is read for its model on its way through: what is larger names one, or is
 /// refused by the upstream. The list of members takes less than 2 MiB.
 const MAX_READ_BYTES: usize = 256 * 1024;
+/// Largest body in which a model's name is replaced on its way through.
+const MAX_NAMED_BYTES: usize = 8 << 20;
 
-/// What the upstream listed, and when.
+/// Most models of a list that are remembered.
+const MAX_MODELS: usize = 64;
+/// Longest name of a model that is remembered, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
+/// The names that a server listed, and when.
 #[derive(Debug, Clone)]
 struct Listed {
     at: Duration,
-    model: Option<String>,
+    models: Arc<[String]>,
 }
 
 impl Listed {
     fn is_fresh(&self, now: Duration) -> bool {
-        let limit = if self.model.is_some() { FRESH } else { FAILURE_FRESH };
+        let limit = if self.models.is_empty() { FAILURE_FRESH } else { FRESH };
         now.saturating_sub(self.at) < limit
     }
 }
@@ -42,43 +51,43 @@ impl Listed {
 /// answer instead of asking too.
 type ListedSlot = Arc<AsyncMutex<Option<Listed>>>;
 
-/// The upstream's first model, by the key that asks.
+/// A server's models, by the key that asks.
 #[derive(Debug, Default)]
-pub struct FirstModels {
+pub struct ListedModels {
     hasher: RandomState,
     listed: Mutex<HashMap<u64, ListedSlot>>,
 }
 
-impl FirstModels {
-    /// The first model for those who come with `key`; `ask` fetches the list, as JSON.
+impl ListedModels {
+    /// The models for those who come with `key`; `ask` fetches the list, as JSON.
     pub async fn of<F>(
         &self,
         clock: Clock,
         key: Option<&HeaderValue>,
         ask: impl FnOnce() -> F,
-    ) -> Option<String>
+    ) -> Arc<[String]>
     where
         F: Future<Output = Option<Value>>,
     {
         let slot = self.slot(key);
         let mut listed = slot.lock().await;
         if let Some(known) = listed.as_ref().filter(|known| known.is_fresh(clock.now())) {
-            return known.model.clone();
+            return known.models.clone();
         }
-        let model = first_model(ask().await.as_ref());
-        *listed = Some(Listed { at: clock.now(), model: model.clone() });
-        model
+        let models = listed_models(ask().await.as_ref());
+        *listed = Some(Listed { at: clock.now(), models: models.clone() });
+        models
     }
 
     /// Takes in a list that was fetched with `key` for another reason.
     pub async fn note(&self, clock: Clock, key: Option<&HeaderValue>, list: Option<&Value>) {
-        let listed = Listed { at: clock.now(), model: first_model(list) };
+        let listed = Listed { at: clock.now(), models: listed_models(list) };
         *self.slot(key).lock().await = Some(listed);
     }
 
-    /// [`Self::of`], without asking.
+    /// The first of [`Self::of`], without asking.
     pub async fn known(&self, key: Option<&HeaderValue>) -> Option<String> {
-        self.slot(key).lock().await.as_ref()?.model.clone()
+        self.slot(key).lock().await.as_ref()?.models.first().cloned()
     }
 
     fn slot(&self, key: Option<&HeaderValue>) -> ListedSlot {
@@ -92,9 +101,12 @@ impl FirstModels {
     }
 }
 
-fn first_model(list: Option<&Value>) -> Option<String> {
-    // An index that is absent gives null: a list of another form has no first model.
-    list.and_then(|list| list["data"][0]["id"].as_str().map(str::to_owned))
+/// The names in a list; none in one of another form.
+fn listed_models(list: Option<&Value>) -> Arc<[String]> {
+    let all = list.and_then(|list| list.get("data")?.as_array());
+    let names = all.into_iter().flatten().filter_map(|model| model.get("id")?.as_str());
+    let names = names.filter(|name| name.len() <= MAX_NAME_BYTES).take(MAX_MODELS);
+    names.map(str::to_owned).collect()
 }
 
 /// Whether the JSON object `body` names no model.
@@ -109,19 +121,34 @@ pub fn lacks_model(body: &[u8]) -> bool {
     })
 }
 
-/// `body`, a JSON object that names no model, with `model` in front of its members. An empty one
-/// that it may have comes later, and would count.
-pub fn with_model(body: &[u8], model: &str) -> Vec<u8> {
-    let text = std::str::from_utf8(body).unwrap_or_default();
+/// The model that the JSON object `body` names; the last one, as most servers read it.
+pub fn model_of(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_NAMED_BYTES)?;
+    let all = members(text)?;
+    let (_, value) = all.iter().rev().find(|(name, _)| is_model(name))?;
+    serde_json::from_str(value).ok()
+}
+
+/// `body` with `model` in front of its members, in place of any that it names; `None` if it is no
+/// JSON object, or a very long one.
+pub fn with_model(body: &[u8], model: &str) -> Option<Bytes> {
+    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_NAMED_BYTES)?;
     let mut filled = b"{\"model\":".to_vec();
     put_string(&mut filled, model);
-    for (name, value) in members(text).unwrap_or_default() {
-        if name != "model" {
+    for (name, value) in members(text)? {
+        if !is_model(name) {
             filled.extend_from_slice(format!(",\"{name}\":{value}").as_bytes());
         }
     }
     filled.push(b'}');
-    filled
+    Some(filled.into())
+}
+
+/// Whether a member's name, as it is written, is that of the model: a server that reads escapes
+/// would take the last one.
+fn is_model(name: &str) -> bool {
+    let unescaped = || serde_json::from_str::<String>(&format!("\"{name}\"")).ok();
+    name == "model" || name.contains('\\') && unescaped().is_some_and(|name| name == "model")
 }
 
 #[cfg(test)]
@@ -147,21 +174,28 @@ mod tests {
         }
         assert!(!lacks_model(format!(r#"{{"a":"{}"}}"#, "a".repeat(MAX_READ_BYTES)).as_bytes()));
         let filled = with_model(br#" {"model":null, "input": ["a,b"] } "#, "q\"x");
-        let filled: Value = serde_json::from_slice(&filled).unwrap();
+        let filled: Value = serde_json::from_slice(&filled.unwrap()).unwrap();
         assert_eq!(filled, json!({"model": "q\"x", "input": ["a,b"]}));
+        assert_eq!(with_model(br#"{"model":"ours"}"#, "m").unwrap(), r#"{"model":"m"}"#);
+        assert_eq!(with_model(br#"{"m\u006fdel":"x"}"#, "m").unwrap(), r#"{"model":"m"}"#);
+        assert_eq!(with_model(b"[1]", "m"), None);
+        assert_eq!(model_of(br#"{"model":"x","input":"a"}"#).as_deref(), Some("x"));
+        assert!([&b"{}"[..], br#"{"model":1}"#, b""].iter().all(|body| model_of(body).is_none()));
     }
 
     #[tokio::test]
     async fn the_list_is_asked_once_for_each_key() {
-        let (models, clock) = (FirstModels::default(), Clock::start());
+        let (models, clock) = (ListedModels::default(), Clock::start());
         let list =
             |id: &'static str| async move { Some(json!({"data": [{"id": id}, {"id": "z"}]})) };
         let key = HeaderValue::from_static("Bearer a");
-        assert_eq!(models.of(clock, Some(&key), || list("x")).await.as_deref(), Some("x"));
-        assert_eq!(models.of(clock, Some(&key), || list("y")).await.as_deref(), Some("x"));
-        assert_eq!(models.of(clock, None, || list("y")).await.as_deref(), Some("y"));
+        assert_eq!(*models.of(clock, Some(&key), || list("x")).await, ["x", "z"]);
+        assert_eq!(*models.of(clock, Some(&key), || list("y")).await, ["x", "z"]);
+        assert_eq!(*models.of(clock, None, || list("y")).await, ["y", "z"]);
+        assert_eq!(models.known(None).await.as_deref(), Some("y"));
         let other = HeaderValue::from_static("Bearer b");
-        assert_eq!(models.of(clock, Some(&other), || async { None }).await, None);
-        assert_eq!(models.of(clock, Some(&other), || list("z")).await, None, "not at once again");
+        assert!(models.of(clock, Some(&other), || async { None }).await.is_empty());
+        let again = models.of(clock, Some(&other), || list("z")).await;
+        assert!(again.is_empty(), "not at once again");
     }
 }

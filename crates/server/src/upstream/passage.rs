@@ -10,6 +10,8 @@ use http_body::{Body, Frame, SizeHint};
 use loquent_openai::http::ResponseBody;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::breaker::RequestVerdict;
+use super::pool::HeldPlace;
 use crate::admission::Permit;
 use crate::api::request::BYTES_PER_TOKEN;
 
@@ -42,11 +44,17 @@ pub struct PassingBody {
     end: Pin<Box<Sleep>>,
     /// The upstream works until the body has ended.
     permits: Vec<Permit>,
+    place: HeldPlace,
 }
 
 impl PassingBody {
     /// Passes `body` on while the upstream is never silent for `silence_limit`.
-    pub fn new(body: ResponseBody, silence_limit: Duration, mut permits: Vec<Permit>) -> Self {
+    pub fn new(
+        body: ResponseBody,
+        silence_limit: Duration,
+        mut permits: Vec<Permit>,
+        place: HeldPlace,
+    ) -> Self {
         permits.iter_mut().for_each(Permit::begin);
         Self {
             body,
@@ -55,6 +63,7 @@ impl PassingBody {
             silence: None,
             end: Box::pin(sleep_until(Instant::now() + MAX_RESPONSE_TIME)),
             permits,
+            place,
         }
     }
 
@@ -81,6 +90,7 @@ impl Drop for PassingBody {
     /// Nobody reads what passed: its tokens are charged by estimate.
     fn drop(&mut self) {
         let received_bytes = MAX_RESPONSE_BYTES - self.left_bytes;
+        self.place.note_tokens(received_bytes / BYTES_PER_TOKEN as u64);
         if let Some(permit) = self.permits.first_mut() {
             permit.charge_estimated_prompt();
             permit.count_generated(received_bytes / BYTES_PER_TOKEN as u64);
@@ -98,11 +108,17 @@ impl Body for PassingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, PassageError>>> {
         loop {
             let taken = match Pin::new(&mut self.body).poll_frame(context) {
-                Poll::Pending if self.is_late(context) => Err(PassageError::TooSlow),
+                Poll::Pending if self.is_late(context) => {
+                    self.place.judge(RequestVerdict::Fails);
+                    Err(PassageError::TooSlow)
+                }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(Ok(frame))) => self.take(frame),
-                Poll::Ready(Some(Err(error))) => Err(error.into()),
+                Poll::Ready(Some(Err(error))) => {
+                    self.place.judge(RequestVerdict::Fails);
+                    Err(error.into())
+                }
             };
             if let Some(outcome) = taken.transpose() {
                 return Poll::Ready(Some(outcome));

@@ -4,13 +4,12 @@
 //! The task stops reading while the client is too far behind, so that the upstream feels it.
 //! It ends, and with it the upstream's connection, as soon as the client is gone. An answer is
 //! complete only when the finish of each completion was received: every other end, a clean one
-//! included, is an error.
+//! included, is an error. Before its first token, the request goes to another server instead.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use loquent_openai::causes;
 use loquent_openai::chunk::{Chunk, ChunkEnvelope, ChunkError, ChunkEvent, ReportedUsage};
 use loquent_openai::http::ResponseBody;
@@ -30,10 +29,17 @@ use crate::flush_channel::FlushSender;
 use crate::held::HeldDeltas;
 use crate::metrics::{Metrics, UpstreamGuard};
 use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
+use crate::upstream::breaker::RequestVerdict;
+use crate::upstream::dispatch::Dispatch;
 use crate::upstream::passage::MAX_RESPONSE_BYTES;
+use crate::upstream::pool::HeldPlace;
 
 /// Longest event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
+/// Fewest tokens of a completion that say how fast its server is.
+const PACED_TOKENS: u64 = 8;
+/// Largest body of an error that is passed on.
+const MAX_ERROR_BYTES: usize = 1 << 20;
 /// How long the body of a complete answer may take to end for its connection to be kept.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -84,6 +90,10 @@ pub struct Relay {
     begun: Option<AnswerBegun>,
     reported: Option<ReportedUsage>,
     tokens: u64,
+    /// When the first and the latest token came.
+    token_times: Option<(Duration, Duration)>,
+    /// Whether the client has, or may get, something of the answer.
+    is_answered: bool,
     /// Bytes of the answer so far.
     received_bytes: u64,
     /// Of the client, for all completions together: they share one connection.
@@ -97,7 +107,11 @@ pub struct Relay {
 enum RelayEnd {
     /// All completions have ended.
     Complete,
-    /// An error was passed on.
+    /// The server broke off, and the error was passed on.
+    Broken,
+    /// The server broke off before the first token: another one may be asked.
+    Unanswered(ApiError),
+    /// An error that is not the server's fault was passed on.
     Failed,
     /// The client is gone.
     Left,
@@ -142,15 +156,16 @@ impl Relay {
         let permits = permits.into_iter().map(running).collect();
         let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
         let begun = Some(begun);
-        let (reported, tokens, received_bytes) = (None, 0, 0);
         Self {
             config,
             completions,
             flushes,
             begun,
-            reported,
-            tokens,
-            received_bytes,
+            reported: None,
+            tokens: 0,
+            token_times: None,
+            is_answered: false,
+            received_bytes: 0,
             backlog,
             account,
             permits,
@@ -159,26 +174,48 @@ impl Relay {
 
     /// Waits for the answer and passes it on until it ends, the client leaves, or
     /// `shutdown` is set.
-    pub async fn run(
-        mut self,
-        asking: impl Future<Output = Result<ResponseBody, ApiError>>,
-        mut shutdown: watch::Receiver<bool>,
-    ) {
-        let asked = tokio::select! {
-            biased;
-            () = self.flushes.closed() => return,
-            _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
-            asked = asking => asked,
-        };
-        match asked {
-            Ok(answer) => self.relay(answer, shutdown).await,
-            Err(error) => drop(self.fail(error)),
+    pub async fn run(mut self, mut dispatch: Dispatch, mut shutdown: watch::Receiver<bool>) {
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = self.flushes.closed() => return,
+                _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
+                asked = ask(&mut dispatch, self.config.silence_limit) => asked,
+            };
+            let (mut body, place) = match asked {
+                Ok(answer) => answer,
+                Err(error) => return drop(self.fail(error)),
+            };
+            let end = self.relay(&mut body, &place, &mut shutdown).await;
+            place.note_tokens(self.all_tokens());
+            match end {
+                RelayEnd::Unanswered(error) => {
+                    place.note_failure(&error.to_string());
+                    place.judge(RequestVerdict::Fails);
+                    dispatch.note_unheard(error);
+                    continue;
+                }
+                RelayEnd::Broken => place.judge(RequestVerdict::Fails),
+                RelayEnd::Complete => {
+                    place.judge(RequestVerdict::Works);
+                    self.note_tokens();
+                    self.pace().into_iter().for_each(|pace| place.note_pace(pace));
+                    drop((self, place));
+                    return drain(body).await;
+                }
+                RelayEnd::Failed | RelayEnd::Left => {}
+            }
+            return self.note_tokens();
         }
     }
 
-    async fn relay(mut self, answer: ResponseBody, mut shutdown: watch::Receiver<bool>) {
+    async fn relay(
+        &mut self,
+        body: &mut ResponseBody,
+        place: &HeldPlace,
+        shutdown: &mut watch::Receiver<bool>,
+    ) -> RelayEnd {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
-        let mut body = answer;
         let mut tick = tokio::time::interval(BACKLOG_TICK);
         let mut heard = self.config.clock.now();
         loop {
@@ -201,15 +238,20 @@ impl Relay {
             if matches!(event, RelayEvent::Body(_)) || self.backlog.is_paused() {
                 heard = now;
             }
-            match self.handle(now, event, &mut parser) {
-                Ok(()) => {}
-                Err(RelayEnd::Complete) => break,
-                Err(RelayEnd::Failed | RelayEnd::Left) => return self.note_tokens(),
+            let was_answered = self.is_answered;
+            let handled = self.handle(now, event, &mut parser);
+            let begins = self.is_answered && !was_answered;
+            // A short answer comes as a whole, and has ended by now.
+            if begins {
+                place.note_first_token();
+            }
+            if let Err(end) = handled {
+                return end;
+            }
+            if begins {
+                place.note_begun();
             }
         }
-        self.note_tokens();
-        drop(self);
-        drain(body).await;
     }
 
     fn handle(
@@ -282,6 +324,7 @@ impl Relay {
             let deltas = vec![deltas.remove(0)];
             self.pass_on(Flush { deltas, ..Flush::default() })?;
         }
+        self.is_answered |= !deltas.is_empty() && !deltas.iter().all(is_empty_text);
         let alone = matches!(&*deltas, [Delta::Other { json, .. }] if !has_choices(json));
         let members = if alone { deltas.pop() } else { None };
         match (usage, members) {
@@ -337,6 +380,7 @@ impl Relay {
                 let tokens = tokens.max(1);
                 completion.held_tokens += tokens;
                 self.tokens += u64::from(tokens);
+                self.token_times = Some((self.token_times.map_or(now, |(first, _)| first), now));
                 if let Some(last) = completion.timings.last_token {
                     self.config.metrics.on_token_gap(now.saturating_sub(last));
                 }
@@ -364,7 +408,14 @@ impl Relay {
 
     fn break_off(&mut self, message: &str) -> Result<(), RelayEnd> {
         tracing::warn!("{message}");
-        self.fail(ApiError::bad_gateway(message))
+        let error = ApiError::bad_gateway(message);
+        if !self.is_answered {
+            return Err(RelayEnd::Unanswered(error));
+        }
+        match self.fail(error) {
+            Err(RelayEnd::Failed) => Err(RelayEnd::Broken),
+            other => other,
+        }
     }
 
     /// Ends what has not ended with `error`; complete completions stay complete.
@@ -434,6 +485,21 @@ impl Relay {
             completion.due |= deadline.is_some_and(|at| Micros::from(now) >= at);
         }
         self.flush_due(now)
+    }
+
+    /// How long the server took from one token of a completion to the next.
+    fn pace(&self) -> Option<Duration> {
+        let (first, last) = self.token_times?;
+        let tokens = self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens);
+        let completions = self.completions.len() as u64;
+        let gaps = (tokens / completions).checked_sub(1).filter(|gaps| *gaps >= PACED_TOKENS)?;
+        Some((last - first) / u32::try_from(gaps).ok()?)
+    }
+
+    /// Tokens of the prompt, as far as they are known, and of the answer.
+    fn all_tokens(&self) -> u64 {
+        let counts = self.reported.as_ref();
+        counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
     }
 
     fn note_tokens(&self) {
@@ -514,6 +580,33 @@ fn usage_flush(usage: &ReportedUsage, others: Option<Delta>) -> Flush {
 /// Whether an Other belongs to a choice, and not to its chunk alone.
 fn has_choices(json: &str) -> bool {
     json::members(json).is_some_and(|members| members.iter().any(|(name, _)| *name == "choices"))
+}
+
+/// Whether a delta is the empty text that a server announces its answer with.
+fn is_empty_text(delta: &Delta) -> bool {
+    matches!(delta, Delta::Text { text, .. } if text.is_empty())
+}
+
+/// Sends a request until a server responds. A response that is not a success becomes an error.
+async fn ask(
+    dispatch: &mut Dispatch,
+    silence_limit: Duration,
+) -> Result<(ResponseBody, HeldPlace), ApiError> {
+    let (response, place) = dispatch.send().await?;
+    let (head, body) = response.into_parts();
+    if head.status.is_success() {
+        return Ok((body, place));
+    }
+    let lost =
+        |why: &str| ApiError::bad_gateway(format!("The upstream server's error is lost: {why}."));
+    let body = Limited::new(body, MAX_ERROR_BYTES).collect();
+    let body = tokio::time::timeout(silence_limit, body).await;
+    let body = body.map_err(|_| lost("it takes too long"))?;
+    let body = body.map_err(|error| lost(&error.to_string()))?;
+    if head.status.is_client_error() {
+        place.judge(RequestVerdict::Works);
+    }
+    Err(ApiError::passed_on(&head, body.to_bytes()))
 }
 
 /// Reads what follows a complete answer, at best the end of the body: its connection can then

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_server::{
-    AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
+    AllowedHosts, Announcement, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
     ObfuscationDefault, ResumableLimits, ServerConfig, StoreConfig, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::pem::PemObject;
@@ -38,7 +38,7 @@ pub fn limits() -> TcpLimits {
         idle_timeout: FOREVER,
         write_timeout: FOREVER,
         close_timeout: SOON,
-        reserve_timeout: Duration::from_secs(5),
+        reserve_timeout: PATIENCE,
         ..TcpLimits::default()
     }
 }
@@ -68,10 +68,10 @@ impl Server {
         let pace = StepPace::Fixed { step: Duration::from_micros(100) };
         let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
         let load = move || {
-            let description = "simulated".to_owned();
+            let description = "simulated".into();
             Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
         };
-        let announce = move |_: &str, _: &str| announce.send(()).unwrap();
+        let announce = move |_: &Announcement<'_>| announce.send(()).unwrap();
         let asked = async { drop(asked.await) };
         let run = tokio::spawn(loquent_server::run(listener, config, load, announce, asked));
         announced.await.unwrap();
@@ -103,12 +103,22 @@ impl Server {
 
     /// Waits until a new connection has a place again.
     pub async fn until_free(&self) {
-        let free = async {
-            while self.get("/v1/models", &[]).await.0 != 200 {
+        assert_eq!(self.get_when_free("/v1/models", &[]).await.0, 200);
+    }
+
+    /// The answer to the first request that finds a place. A connection gives its place back
+    /// a moment after its client has seen its end: one that found a place says nothing of the next.
+    pub async fn get_when_free(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let answered = async {
+            loop {
+                let (status, text) = self.get(path, headers).await;
+                if status != 503 {
+                    return (status, text);
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, free).await.expect("the place is free again");
+        tokio::time::timeout(PATIENCE, answered).await.expect("the place is free again")
     }
 }
 
@@ -137,13 +147,16 @@ fn config() -> ServerConfig {
             grace: FOREVER,
             stall_limit: FOREVER,
             mute_limit: MUTE_LIMIT,
+            token_time: None,
         },
         store: StoreConfig::default(),
         quic: None,
         https: None,
         tcp: limits(),
         drain_limit: FOREVER,
+        upstreams: Vec::new(),
         extension: Default::default(),
+        pages: Vec::new(),
     }
 }
 

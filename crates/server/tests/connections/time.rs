@@ -197,9 +197,9 @@ async fn a_resumable_answer_outlives_its_connection() {
         rest.split("\r\n").next().unwrap().to_owned()
     };
     let (id, token) = (header("x-loquent-stream-id"), header("x-loquent-stream-token"));
-    server.until_free().await;
     let path = format!("/v1/streams/{id}");
-    let (status, text) = server.get(&path, &[("x-loquent-stream-token", &token)]).await;
+    let headers = [("x-loquent-stream-token", token.as_str())];
+    let (status, text) = server.get_when_free(&path, &headers).await;
     assert_eq!(status, 200, "{text}");
     assert!(text.contains("data: [DONE]"), "the whole answer");
 }

@@ -83,11 +83,12 @@ impl Server {
             grace: forever,
             stall_limit: forever,
             mute_limit: MUTE_LIMIT,
+            token_time: None,
         };
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
         let app = Arc::new(App::new(http, limits, clock, metrics.clone()).with_store(store));
         let runner = Box::new(SimRunner::new(SimOptions::default()));
-        let (model, description) = (simulated::model(), "simulated".to_owned());
+        let (model, description) = (simulated::model(), "simulated".into());
         let loaded = LoadedEngine { runner, model, description, stages: None };
         let config = simulated::service_config(16);
         let (service, _engine) = start_engine(&config, loaded, clock, metrics).unwrap();
@@ -149,7 +150,7 @@ impl Peak {
 
 /// Lets threads that have just ended their work give back what they hold.
 async fn until_held(bytes: usize) -> bool {
-    for _ in 0..2000 {
+    for _ in 0..30_000 {
         if held() <= bytes {
             return true;
         }

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use loquent_server::{ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, http_config};
+use crate::harness::{Server, http_config, paced};
 use crate::reading::{ask, call, delete, get, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +128,7 @@ async fn metadata_is_measured_in_characters() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_kept_of_a_request_stays_charged_as_long() {
-    let server = Server::start(|_| {});
+    let server = Server::over(paced(), |_| {});
     let stored = ask(&server, json!({"input": "tokens=5"})).await;
     let free = server.request_memory_free_bytes();
     for kind in ["background", "stream"] {

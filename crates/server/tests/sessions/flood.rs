@@ -1,8 +1,6 @@
 //! Handshakes that never end: who floods the port proves an address first, and keeps nobody
 //! else out (S-7.1, RFC 9000 §8.1).
 
-use std::time::Duration;
-
 use tokio::net::UdpSocket;
 
 use crate::harness::*;
@@ -46,7 +44,7 @@ async fn a_flood_of_handshakes_is_told_to_retry_and_keeps_nobody_out() {
     assert_eq!(retried, expected, "Retry from the bound on, and not before");
     // An honest client among them is served, by way of Retry.
     let (_endpoint, connection) =
-        tokio::time::timeout(Duration::from_secs(5), connect(&server)).await.expect("a place");
+        tokio::time::timeout(PATIENCE, connect(&server)).await.expect("a place");
     let mut reader = Reader::ask(&connection, 0, &chat(20, serde_json::json!({}))).await;
     reader.run(usize::MAX).await;
     assert!(reader.complete);

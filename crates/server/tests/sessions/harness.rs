@@ -16,9 +16,9 @@ use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, AllowedHosts, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
-    ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StoreConfig, StreamMessage,
-    TcpLimits, TrustedProxies,
+    ALPN, AllowedHosts, Announcement, ApiKeys, CertificateSource, HttpConfig, LoadedEngine,
+    MUTE_LIMIT, ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StoreConfig,
+    StreamMessage, TcpLimits, TrustedProxies,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ use web_transport_quinn::Session;
 use crate::simulated::{model, service_config};
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server; dropping it lets it go down with the runtime.
 pub struct Server {
@@ -98,11 +98,11 @@ pub async fn start(setup: Setup) -> Server {
     let pace = StepPace::Fixed { step: setup.token_every };
     let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
     let load = move || {
-        let description = "simulated".to_owned();
+        let description = "simulated".into();
         Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
     };
     tokio::spawn(async move {
-        let announce = move |_: &str, _: &str| {
+        let announce = move |_: &Announcement<'_>| {
             let _ = ready.send(());
         };
         let shutdown = async { drop(stopped.await) };
@@ -127,6 +127,7 @@ fn options(setup: &Setup) -> ServerConfig {
         grace: setup.grace,
         stall_limit: Duration::from_secs(30),
         mute_limit: MUTE_LIMIT,
+        token_time: None,
     };
     (setup.kept)(&mut kept);
     let mut quic = QuicConfig {
@@ -160,7 +161,9 @@ fn options(setup: &Setup) -> ServerConfig {
         https: None,
         tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
         drain_limit: setup.drain_limit,
+        upstreams: Vec::new(),
         extension: Default::default(),
+        pages: Vec::new(),
     }
 }
 
@@ -705,9 +708,18 @@ pub async fn metric(server: &Server, name: &str) -> f64 {
 
 /// Waits until a metric is `value`.
 pub async fn settle(server: &Server, name: &str, value: f64) {
+    until(server, name, |now| now == value).await;
+}
+
+/// Waits until a metric is as `wanted`.
+pub async fn until(server: &Server, name: &str, wanted: impl Fn(f64) -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while metric(server, name).await != value {
-        assert!(Instant::now() < deadline, "{name} never became {value}");
+    loop {
+        let now = metric(server, name).await;
+        if wanted(now) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} stays at {now}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -24,7 +24,7 @@ async fn a_question_whose_connection_died_is_answered_once() {
     let body = chat(100, json!({}));
     // It is asked, and its connection is gone before anything was heard.
     let asked = Reader::ask_with(&connection, 0, &body, with_key("k-1")).await;
-    settle(&server, "num_requests_running", 1.0).await;
+    until(&server, "generation_tokens_total", |tokens| tokens > before).await;
     connection.close(0, b"gone");
     endpoint.wait_idle().await;
     drop(asked);

@@ -11,8 +11,8 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    ChatFormat, SamplingDefaults, ServedModel, ServiceConfig, ServingConfig, StreamBounds,
-    end_tokens,
+    ChatFormat, RequestLog, SamplingDefaults, ServedModel, ServiceConfig, ServingConfig,
+    StreamBounds, end_tokens,
 };
 
 /// The simulated engine's model.
@@ -24,6 +24,7 @@ pub fn model() -> ServedModel {
         vocab: Arc::new(SimVocab),
         chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
         context_tokens: 16_384,
+        trained_context: None,
         defaults: SamplingDefaults::default(),
         created_s: 1,
         grammars: Default::default(),
@@ -56,7 +57,9 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
             force_usage: false,
         },
         engine_timeout: Duration::from_secs(60),
+        engine_outage: Duration::from_secs(60),
         tokenize_workers: 2,
         otlp_endpoint: None,
+        request_log: RequestLog::default(),
     }
 }

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Runner;
-use loquent_server::{LoadedEngine, ServerConfig, StoreConfig, TcpLimits};
+use loquent_server::{Announcement, LoadedEngine, ServerConfig, StoreConfig, TcpLimits};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -68,10 +68,12 @@ impl Listening {
             https: None,
             tcp: TcpLimits { max_connections: 8, ..TcpLimits::default() },
             drain_limit,
+            upstreams: Vec::new(),
             extension: Default::default(),
+            pages: Vec::new(),
         };
         let load = move || Ok(LoadedEngine { runner, ..harness::loaded() });
-        let announce = move |_: &str, _: &str| announce.send(()).unwrap();
+        let announce = move |_: &Announcement<'_>| announce.send(()).unwrap();
         let shutdown_asked = async { drop(asked.await) };
         let run = loquent_server::run(listener, config, load, announce, shutdown_asked);
         let run = tokio::spawn(run);

@@ -96,8 +96,13 @@ async fn unknown_parameters_are_named_in_a_header() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_more() {
-    let server = Server::start(|config| config.bounds.max_inflight_requests = 1);
+    let server = Server::start(|config| {
+        config.bounds.max_inflight_requests = 1;
+        config.streams.buffer_bytes = 8 * 1024;
+    });
     let stream = server.stream(4000, json!({})).await;
+    // Paused for its reader, it cannot end meanwhile.
+    server.until("stream_pauses_total", |pauses| pauses == 1.0).await;
     refused(&server, &json!({"input": "a"}), StatusCode::TOO_MANY_REQUESTS).await;
     drop(stream);
     server.until("num_requests_running", |running| running == 0.0).await;

@@ -143,8 +143,9 @@ async fn a_step_that_hangs_is_told_to_clients_and_probes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_prompt_is_no_hang() {
-    let slow = Fault::SlowPrompt(Duration::from_secs(1));
-    let server = server(FaultyRunner::new(slow), Duration::from_millis(50));
+    // The timeout is longer than a busy machine keeps the other steps from running.
+    let slow = Fault::SlowPrompt(Duration::from_secs(4));
+    let server = server(FaultyRunner::new(slow), Duration::from_secs(2));
     let mut running = server.stream(100, json!({})).await;
     assert_eq!(running.finish().await, Ending::Done);
     assert_eq!(server.get("/health").await, StatusCode::OK);

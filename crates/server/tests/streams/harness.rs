@@ -191,6 +191,7 @@ pub fn limits() -> ResumableLimits {
         grace: FOREVER,
         stall_limit: FOREVER,
         mute_limit: MUTE_LIMIT,
+        token_time: None,
     }
 }
 

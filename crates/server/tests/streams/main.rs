@@ -1,5 +1,5 @@
 //! Plain streams on the simulated engine: slow readers, stop strings, several completions,
-//! stream intervals, the drain and an engine that fails.
+//! stream intervals, the drain, and an engine that fails or is lost.
 
 mod app_streams;
 mod drain;
@@ -9,6 +9,7 @@ mod extension;
 mod formats;
 mod harness;
 mod keys;
+mod lost_engine;
 mod messages;
 mod ollama;
 mod progress;
@@ -222,6 +223,6 @@ async fn auto_merges_what_a_reader_has_not_taken() {
     assert_eq!(stream.finish().await, Ending::Done);
     assert_eq!(stream.text(0), text);
     let flushes = server.metric("stream_flushes_total") - before.0;
-    // The first token, and the rest: in one, or in a few where the machine is busy.
-    assert!(flushes <= 40.0, "{flushes} flushes of {LONG} tokens");
+    // The first token, and the rest: in one, or in some dozens where the machine is busy.
+    assert!(flushes <= LONG as f64 / 10.0, "{flushes} flushes of {LONG} tokens");
 }

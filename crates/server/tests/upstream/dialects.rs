@@ -64,8 +64,7 @@ async fn editors_get_the_text_between_two_others_streamed_or_whole() {
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(text.contains(r#""content":"x = 1""#), "{streams}: {text}");
-        // A stream ends with the text, before the upstream tells what it used.
-        assert!(streams || text.contains(r#""tokens_predicted":2"#), "{text}");
+        assert!(text.contains(r#""tokens_predicted":2"#), "{streams}: {text}");
         assert_eq!(up.body(COMPLETIONS)["suffix"], ";");
     }
 }
@@ -91,6 +90,15 @@ async fn an_upstream_that_speaks_chat_alone_counts_no_tokens() {
     let response = front.post("/v1/messages/count_tokens", message(false)).await;
     assert_eq!(response.status().as_u16(), 404);
     assert_eq!(json_of(response).await["error"]["type"], "not_found_error");
+}
+
+/// Its error says which API has them.
+#[tokio::test]
+async fn ollamas_embeddings_are_not_an_upstreams() {
+    let front = Front::with(&upstream().await.url, offering);
+    let response = front.post("/api/embed", json!({"model": "m", "input": "a"})).await;
+    assert_eq!(response.status().as_u16(), 400);
+    assert!(json_of(response).await["error"].to_string().contains("Use POST /v1/embeddings"));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What strangers reach of an upstream through this server, and what an upstream reaches of
 //! this server's clients.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{Request as HttpRequest, Response};
@@ -26,7 +26,7 @@ fn error_text(body: &Value) -> &str {
 async fn only_listed_routes_reach_the_upstream() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
     let front = Front::with(&format!("{}/team-a", up.url), |settings| {
-        settings.upstream.api_key = Some("theirs".into());
+        settings.upstream.pool.api_key = Some("theirs".into());
         settings.upstream.routes = vec!["POST /v1/audio/speech".parse().unwrap()];
     });
     for (method, path, status) in [
@@ -60,7 +60,7 @@ async fn headers_of_a_client_stay_with_its_own_connection() {
     let front = Front::with(&up.url, |settings| {
         settings.http.api_keys = ApiKeys::new(["own".into()]);
         settings.http.cors_origins = vec!["*".into()];
-        settings.upstream.keeps_keys = true;
+        settings.upstream.pool.keeps_keys = true;
     });
     for (method, path) in [("POST", "/v1/embeddings"), ("POST", "/v1/chat/completions")] {
         let secrets = [
@@ -177,7 +177,7 @@ async fn stream_options_that_are_no_object_are_refused() {
 async fn many_calls_of_ready_ask_the_upstream_once() {
     let up = StandIn::start(Act::Slowly(vec![whole("200 OK", "{}")], Duration::from_millis(20)));
     let mut up = up.await;
-    let front = Front::new(&up.url);
+    let (front, began) = (Front::new(&up.url), Instant::now());
     // Callers that hang up before the answer begin nothing of their own.
     for _ in 0..20 {
         let calling = front.send(request("GET", "/ready"));
@@ -187,19 +187,20 @@ async fn many_calls_of_ready_ask_the_upstream_once() {
         let ready = front.send(request("GET", "/ready")).await;
         assert_eq!(ready.status().as_u16(), 200);
     }
-    let mut asked = 0;
+    let mut asked: u64 = 0;
     while up.requests.try_recv().is_ok() {
         asked += 1;
     }
     // One more for each second that a slow machine takes.
-    assert!((1..=5).contains(&asked), "{asked} requests");
+    let most = 2 + began.elapsed().as_secs();
+    assert!((1..=most).contains(&asked), "{asked} requests");
 }
 
 #[tokio::test]
 async fn a_silent_upstream_is_given_up() {
     let silent = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
     let short = |front: &mut crate::Settings| {
-        front.upstream.silence_limit = Duration::from_millis(200);
+        front.upstream.pool.silence_limit = Duration::from_secs(1);
     };
     let front = Front::with(&silent.url, short);
     for stream in [true, false] {

@@ -1,10 +1,14 @@
 //! Another server in the engine's place: everything it says passes, and however it breaks,
 //! no answer looks whole that is not.
 
+#[path = "../collector/mod.rs"]
+mod collector;
 mod dialects;
 mod doors;
+mod several;
 mod speaking;
 mod stand_in;
+mod traces;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +24,8 @@ use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
     AllowedHosts, ApiKeys, App, Clock, HttpConfig, MUTE_LIMIT, Metrics, ObfuscationDefault,
-    ResumableLimits, ServiceConfig, ServingConfig, StreamBounds, TrustedProxies, UpstreamConfig,
-    router, start_upstream,
+    PoolConfig, RequestLog, ResumableLimits, ServiceConfig, ServingConfig, StreamBounds,
+    TrustedProxies, UpstreamConfig, router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -33,6 +37,9 @@ const SECOND: &str = r#"{"id":"up-1","object":"chat.completion.chunk","created":
 const FINISH: &str =
     r#"{"id":"up-1","choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":9}]}"#;
 const USAGE: &str = r#"{"id":"up-1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"cost":1},"timings":{"ms":4}}"#;
+
+/// No test waits longer for anything, and none that passes waits nearly as long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Our server in front of `url`.
 struct Front {
@@ -47,11 +54,12 @@ impl Front {
     fn with(url: &str, adjust: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings {
             upstream: UpstreamConfig {
-                url: url.into(),
-                api_key: None,
-                keeps_keys: false,
-                routes: Vec::new(),
-                silence_limit: Duration::from_secs(60),
+                pool: PoolConfig {
+                    urls: url.split(',').map(str::to_owned).collect(),
+                    silence_limit: Duration::from_secs(60),
+                    ..PoolConfig::default()
+                },
+                ..UpstreamConfig::default()
             },
             http: HttpConfig {
                 api_keys: ApiKeys::default(),
@@ -72,18 +80,20 @@ impl Front {
                 max_inflight_per_tenant: Some(4),
                 max_queued_tokens: 1000,
             },
-            streams: StreamBounds { buffer_bytes: 1 << 20, stall_limit: Duration::from_secs(5) },
+            streams: StreamBounds { buffer_bytes: 1 << 20, stall_limit: PATIENCE },
+            otlp_endpoint: None,
         };
         adjust(&mut settings);
-        let Settings { upstream, http, bounds, streams } = settings;
+        let Settings { upstream, http, bounds, streams, otlp_endpoint } = settings;
         let limits = ResumableLimits {
             log_bytes: 1 << 20,
             unacked_bytes: 1 << 16,
             kept_bytes: 8 << 20,
             answers_per_key: 8,
-            grace: Duration::from_secs(5),
-            stall_limit: Duration::from_secs(5),
+            grace: PATIENCE,
+            stall_limit: PATIENCE,
             mute_limit: MUTE_LIMIT,
+            token_time: None,
         };
         let app = Arc::new(App::new(http, limits, Clock::start(), Arc::new(Metrics::new())));
         let config = ServiceConfig {
@@ -106,8 +116,10 @@ impl Front {
                 force_usage: false,
             },
             engine_timeout: Duration::from_secs(60),
+            engine_outage: Duration::from_secs(60),
             tokenize_workers: 1,
-            otlp_endpoint: None,
+            otlp_endpoint,
+            request_log: RequestLog::default(),
         };
         app.open(start_upstream(&config, &upstream, &app).unwrap());
         Self { app }
@@ -142,6 +154,7 @@ struct Settings {
     http: HttpConfig,
     bounds: Bounds,
     streams: StreamBounds,
+    otlp_endpoint: Option<String>,
 }
 
 /// How a stream came out.
@@ -391,7 +404,7 @@ async fn a_client_that_leaves_stops_the_upstream() {
     let mut body = front.ask(json!({})).await.into_body();
     body.frame().await.unwrap().unwrap();
     drop(body);
-    tokio::time::timeout(Duration::from_secs(5), up.left.recv()).await.expect("cancelled").unwrap();
+    tokio::time::timeout(PATIENCE, up.left.recv()).await.expect("cancelled").unwrap();
 }
 
 #[tokio::test]
@@ -405,7 +418,7 @@ async fn a_client_that_leaves_while_it_waits_stops_the_upstream() {
             request = up.requests.recv() => assert!(request.is_some()),
         }
     }
-    tokio::time::timeout(Duration::from_secs(5), up.left.recv()).await.expect("cancelled").unwrap();
+    tokio::time::timeout(PATIENCE, up.left.recv()).await.expect("cancelled").unwrap();
 }
 
 #[tokio::test]
@@ -414,7 +427,7 @@ async fn a_queued_client_hears_of_us() {
         [head(), piece(&format!("data: {FIRST}\n\n")), piece(&format!("data: {FINISH}\n\n"))]
             .concat(),
     ];
-    let up = StandIn::start(Act::Slowly(pieces, Duration::from_millis(300))).await;
+    let up = StandIn::start(Act::Slowly(pieces, PATIENCE)).await;
     let front =
         Front::with(&up.url, |settings| settings.http.heartbeat = Duration::from_millis(50));
     let response = front.ask(json!({})).await;
@@ -444,7 +457,7 @@ async fn places_are_bounded_and_given_back() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), again).await.expect("the place is free again");
+    tokio::time::timeout(PATIENCE, again).await.expect("the place is free again");
 }
 
 #[tokio::test]
@@ -459,7 +472,7 @@ async fn a_reader_that_stops_reading_is_ended_and_holds_little() {
             StreamBounds { buffer_bytes: 20_000, stall_limit: Duration::from_millis(200) };
     });
     let response = front.ask(json!({})).await;
-    tokio::time::timeout(Duration::from_secs(5), up.left.recv()).await.expect("given up").unwrap();
+    tokio::time::timeout(PATIENCE, up.left.recv()).await.expect("given up").unwrap();
     let read = read(response).await;
     assert!(read.broken && !read.done && read.text().len() < 400_000, "{}", read.text().len());
 }
@@ -467,7 +480,8 @@ async fn a_reader_that_stops_reading_is_ended_and_holds_little() {
 #[tokio::test]
 async fn other_routes_pass_as_they_are() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", r#"{"data": ["b"], "x": 1}"#))).await;
-    let front = Front::with(&up.url, |settings| settings.upstream.api_key = Some("theirs".into()));
+    let front =
+        Front::with(&up.url, |settings| settings.upstream.pool.api_key = Some("theirs".into()));
     for (method, path) in [
         ("GET", "/v1/models"),
         ("GET", "/v1/models/a/b"),
@@ -495,7 +509,7 @@ async fn our_keys_stay_ours() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
     let front = Front::with(&up.url, |settings| {
         settings.http.api_keys = ApiKeys::load(&["own".into()], None).unwrap();
-        settings.upstream.keeps_keys = true;
+        settings.upstream.pool.keeps_keys = true;
     });
     front.post("/v1/embeddings", json!({})).await;
     assert!(!up.requests.recv().await.unwrap().contains("Bearer"), "our key is none of theirs");

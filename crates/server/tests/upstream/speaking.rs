@@ -38,7 +38,7 @@ impl Upstream {
     }
 
     /// How often a route was asked.
-    fn asked(&self, route: &str) -> usize {
+    pub fn asked(&self, route: &str) -> usize {
         self.seen.lock().unwrap().iter().filter(|(asked, _)| asked == route).count()
     }
 

@@ -15,6 +15,7 @@ import {
   addAnswer,
   addQuestion,
   forgetOldest,
+  merged,
   newConversation,
   requestMessages,
   showVersion,
@@ -52,9 +53,30 @@ const savedAt = new Map<string, number>();
 /** Takes up `opened`, and the conversation that this tab had open before a reload. */
 export async function startChats(opened: Library): Promise<void> {
   library = opened;
+  opened.listen((changed) => void hearOtherTab(changed));
   heads.value = await opened.heads();
   const id = readStored("tab", OPEN_KEY);
   if (typeof id === "string" && shownPath(current.peek()).length === 0) await openConversation(id);
+}
+
+/** Another tab has kept or deleted the conversation `id`. */
+async function hearOtherTab(id: string): Promise<void> {
+  heads.value = (await library?.heads()) ?? [];
+  if (id !== current.peek().id || isRunning()) return;
+  const theirs = await library?.load(id);
+  if (theirs && theirs.updatedAt > current.peek().updatedAt) takeIn(theirs);
+}
+
+/** Shows what `theirs`, which is another tab's, adds to what is open. */
+function takeIn(theirs: Conversation): void {
+  const ours = current.peek();
+  if (ours.id !== theirs.id) return;
+  const runs = running.peek().get(ours.id)?.id;
+  const whole = merged(ours, theirs);
+  for (const { id, message } of whole.turns) {
+    if (id !== runs && turnOf(ours, id)?.message !== message) lives.delete(id);
+  }
+  current.value = whole;
 }
 
 /** The view's side of a turn's message. */
@@ -209,7 +231,8 @@ export async function save(conversation: Conversation): Promise<void> {
   const others = heads.peek().filter((head) => head.id !== id);
   heads.value = [{ id, title, updatedAt }, ...others].sort((one, other) => other.updatedAt - one.updatedAt);
   try {
-    await library?.save(conversation);
+    const kept = await library?.save(conversation);
+    if (kept && kept !== conversation) takeIn(kept);
   } catch {
     say("There is no room to keep this conversation. Export and delete old ones.");
   }

@@ -124,6 +124,23 @@ export function withMessage(
   return { ...conversation, turns, updatedAt: now };
 }
 
+/**
+ * `ours` with what another tab has added to it. An answer that was on its way is taken as they have
+ * it, and where they have gone on from what is shown here, that is shown.
+ */
+export function merged(ours: Conversation, theirs: Conversation): Conversation {
+  const turns = ours.turns.map((turn) => (isOpen(turn.message.state) ? (turnOf(theirs, turn.id) ?? turn) : turn));
+  const known = new Set(turns.map(({ id }) => id));
+  for (const turn of theirs.turns) {
+    // Without its parent it belongs to what was taken out here.
+    if (known.has(turn.id) || (turn.parent !== null && !known.has(turn.parent))) continue;
+    known.add(turn.id);
+    turns.push(turn);
+  }
+  const wentOn = ours.leaf !== null && shownPath({ ...theirs, turns }).some(({ id }) => id === ours.leaf);
+  return { ...ours, turns, leaf: wentOn ? theirs.leaf : ours.leaf, updatedAt: Math.max(ours.updatedAt, theirs.updatedAt) };
+}
+
 /** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */
 export function withoutTurn(conversation: Conversation, id: string): Conversation {
   const gone = new Set([id]);

@@ -2,7 +2,7 @@
 // (some private windows). Titles are apart from texts, so that the list is quick to load.
 
 import { type DBSchema, type IDBPDatabase, openDB } from "idb";
-import type { Conversation } from "./conversation.js";
+import { type Conversation, merged } from "./conversation.js";
 import { readConversation } from "./import_export.js";
 
 /** What the list of conversations shows. */
@@ -18,10 +18,13 @@ export interface Library {
   heads(): Promise<Head[]>;
   load(id: string): Promise<Conversation | null>;
   all(): Promise<Conversation[]>;
-  save(conversation: Conversation): Promise<void>;
+  /** Keeps `conversation`, together with what another tab has added since; returns both as one. */
+  save(conversation: Conversation): Promise<Conversation>;
   remove(id: string): Promise<void>;
   /** Ids of the conversations in which `words` occur. */
   search(words: string): Promise<Set<string>>;
+  /** Has `hear` know of each conversation that another tab keeps or deletes. */
+  listen(hear: (id: string) => void): void;
 }
 
 /** Longest list that is shown: the newest ones. */
@@ -64,6 +67,9 @@ function wordsOf(search: string): string[] {
 
 class DeviceLibrary implements Library {
   readonly isLasting = true;
+  /** When each conversation was changed last, as far as this tab knows. */
+  readonly #known = new Map<string, number>();
+  readonly #tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("loquent:library");
 
   constructor(readonly database: IDBPDatabase<Schema>) {}
 
@@ -78,7 +84,9 @@ class DeviceLibrary implements Library {
   }
 
   async load(id: string): Promise<Conversation | null> {
-    return readConversation(await this.database.get("bodies", id));
+    const conversation = readConversation(await this.database.get("bodies", id));
+    if (conversation) this.#known.set(id, conversation.updatedAt);
+    return conversation;
   }
 
   async all(): Promise<Conversation[]> {
@@ -86,15 +94,29 @@ class DeviceLibrary implements Library {
     return all.flatMap((one) => readConversation(one) ?? []);
   }
 
-  async save(conversation: Conversation): Promise<void> {
+  async save(conversation: Conversation): Promise<Conversation> {
     const writing = this.database.transaction(["heads", "bodies"], "readwrite");
-    const heads = writing.objectStore("heads").put(headOf(conversation));
-    await Promise.all([heads, writing.objectStore("bodies").put(conversation), writing.done]);
+    const bodies = writing.objectStore("bodies");
+    const kept = readConversation(await bodies.get(conversation.id));
+    const isForeign = kept !== null && kept.updatedAt !== this.#known.get(kept.id);
+    const whole = isForeign ? merged(conversation, kept) : conversation;
+    const heads = writing.objectStore("heads").put(headOf(whole));
+    await Promise.all([heads, bodies.put(whole), writing.done]);
+    this.#known.set(whole.id, whole.updatedAt);
+    this.#tabs?.postMessage(whole.id);
+    return whole;
   }
 
   async remove(id: string): Promise<void> {
     const writing = this.database.transaction(["heads", "bodies"], "readwrite");
     await Promise.all([writing.objectStore("heads").delete(id), writing.objectStore("bodies").delete(id), writing.done]);
+    this.#tabs?.postMessage(id);
+  }
+
+  listen(hear: (id: string) => void): void {
+    this.#tabs?.addEventListener("message", ({ data }) => {
+      if (typeof data === "string") hear(data);
+    });
   }
 
   async search(search: string): Promise<Set<string>> {
@@ -125,8 +147,9 @@ class MemoryLibrary implements Library {
     return [...this.#kept.values()];
   }
 
-  async save(conversation: Conversation): Promise<void> {
+  async save(conversation: Conversation): Promise<Conversation> {
     this.#kept.set(conversation.id, conversation);
+    return conversation;
   }
 
   async remove(id: string): Promise<void> {
@@ -138,4 +161,7 @@ class MemoryLibrary implements Library {
     const found = [...this.#kept.values()].filter((one) => mentions(one, words));
     return new Set(found.map(({ id }) => id));
   }
+
+  /** No other tab sees this one's memory. */
+  listen(): void {}
 }

@@ -12,7 +12,9 @@ import { takeHandedOver } from "./handover.js";
 import { type Library, openLibrary } from "./library.js";
 import { ENDPOINT } from "./running.js";
 import { server, watchServer } from "./server.js";
+import { isPartMissing } from "../shell/lazy.js";
 import { keepSettings } from "./settings.js";
+import { say } from "./toast.js";
 
 const app = document.getElementById("app");
 if (app === null) throw new Error("the page has no #app");
@@ -33,4 +35,9 @@ async function begin(library: Library): Promise<void> {
 effect(() => {
   // Connected before the first question, so that it need not wait.
   if (server.value.is === "ready") void prepare(ENDPOINT).then((way) => (transport.value = way));
+});
+
+effect(() => {
+  if (!isPartMissing.value) return;
+  say("A part of this page could not be loaded.", { label: "Reload", act: () => location.reload() });
 });

@@ -24,6 +24,8 @@ export interface Settings {
   readonly apiKey: string;
   readonly delivery: "auto" | "webtransport" | "sse";
   readonly pace: "smooth" | "off";
+  /** Shows answers formatted; otherwise as the model wrote them. */
+  readonly markdown: boolean;
   /** Shows the demonstration model's answers no faster than one reads. */
   readonly readingPace: boolean;
   /** How long an answer may bring nothing before it is given up, s; 0: for ever. */
@@ -51,6 +53,7 @@ const DEFAULTS: Settings = {
   apiKey: "",
   delivery: "auto",
   pace: "smooth",
+  markdown: true,
   readingPace: true,
   patience_s: 120,
   isKept: false,
@@ -100,6 +103,7 @@ function readSettings(value: unknown): Settings {
     apiKey: textOf(kept.apiKey),
     delivery: kept.delivery === "webtransport" || kept.delivery === "sse" ? kept.delivery : "auto",
     pace: kept.pace === "off" ? "off" : "smooth",
+    markdown: kept.markdown !== false,
     readingPace: kept.readingPace !== false,
     patience_s: numberOf(kept.patience_s) ?? DEFAULTS.patience_s,
     isKept: kept.isKept === true,

@@ -151,16 +151,19 @@ function Connection(): VNode {
   );
 }
 
-function Display(): VNode | null {
-  if (!isDemonstration()) return null;
+function Display(): VNode {
+  const { markdown, readingPace } = settings.value;
   return (
-    <Section title="Demonstration">
-      <Check
-        id="reading-pace"
-        checked={settings.value.readingPace}
-        onChange={(readingPace) => changeSettings({ readingPace })}
-        label={`Show the answers of ${DEMONSTRATION_MODEL} at reading speed`}
-      />
+    <Section title="Display">
+      <Check id="markdown" checked={markdown} onChange={(markdown) => changeSettings({ markdown })} label="Show Markdown formatted" />
+      {isDemonstration() && (
+        <Check
+          id="reading-pace"
+          checked={readingPace}
+          onChange={(readingPace) => changeSettings({ readingPace })}
+          label={`Show the answers of ${DEMONSTRATION_MODEL} at reading speed`}
+        />
+      )}
     </Section>
   );
 }

@@ -11,6 +11,7 @@ import { answerAgain, chooseVersion, current, editQuestion, failures, goOnInNewC
 import { type TextFile, type Turn, forgetOldest, versionsOf } from "./conversation.js";
 import { editedTurn, settingsOpen } from "./layout.js";
 import { chosenModel } from "./server.js";
+import { settings } from "./settings.js";
 
 /** How messages are shown; needed with the first one. */
 export const MessageView = lazy(async () => (await import("../message/view.js")).MessageView, PlainMessage);
@@ -39,7 +40,7 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
   return (
     <div class={`turn ${turn.message.role}`}>
       {turn.files.length > 0 && <Files files={turn.files} />}
-      <MessageView live={live} onRetry={() => answerAgain(turn)}>
+      <MessageView live={live} markdown={settings.value.markdown} onRetry={() => answerAgain(turn)}>
         {!isOnItsWay && (
           <span class="actions">
             <Versions turn={turn} />

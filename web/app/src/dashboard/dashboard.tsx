@@ -11,7 +11,7 @@ import { Chart } from "./chart.js";
 import { Feed, type FeedState } from "./feed.js";
 import { type Unit, shown } from "./figures.js";
 import { details, feedState, history, second, span_s } from "./state.js";
-import { Keys, Stages, Transports, Upstream } from "./tables.js";
+import { Keys, Models, Stages, Transports, Upstream } from "./tables.js";
 
 /** Shows the dashboard in `root`. */
 export function mountDashboard(root: HTMLElement): void {
@@ -178,6 +178,7 @@ function Figures(): VNode {
       {present !== null && (
         <section class="tables" aria-label="In detail">
           <Transports list={present.transports} />
+          {present.models !== null && <Models models={present.models} />}
           {present.stages !== null && <Stages stages={present.stages} />}
           {present.upstream !== null && <Upstream upstream={present.upstream} />}
           {present.keys !== null && <Keys keys={present.keys} />}

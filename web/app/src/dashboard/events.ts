@@ -27,6 +27,8 @@ export interface Details {
   /** Why requests are refused; `null` while they are not. */
   readonly trouble: string | null;
   readonly transports: readonly TransportFigures[];
+  /** `null` where the only model is always loaded. */
+  readonly models: readonly ModelFigures[] | null;
   /** `null` on a server without keys. */
   readonly keys: KeyList | null;
   readonly stages: StageList | null;
@@ -40,6 +42,15 @@ export interface TransportFigures {
   readonly lossShare: Figure;
   readonly rttP50Ms: Figure;
   readonly rttP95Ms: Figure;
+}
+
+/** Where one of several models is. */
+export interface ModelFigures {
+  readonly name: string;
+  readonly state: string;
+  readonly answers: Figure;
+  /** How much of it is loaded. */
+  readonly share: Figure;
 }
 
 export interface KeyFigures {
@@ -115,6 +126,7 @@ function readDetails(fields: Fields): Details {
     model: text(fields["model"]),
     trouble: text(fields["trouble"]),
     transports: list(fields["transports"]).map(readTransport),
+    models: fields["models"] ? list(fields["models"]).map(readModel) : null,
     keys: fields["keys"] ? readKeys(fieldsOf(fields["keys"])) : null,
     stages: fields["stages"] ? readStages(fieldsOf(fields["stages"])) : null,
     upstream: fields["upstream"] ? readUpstream(fieldsOf(fields["upstream"])) : null,
@@ -129,6 +141,15 @@ function readTransport(fields: Fields): TransportFigures {
     lossShare: figure(fields["loss_share"]),
     rttP50Ms: figure(fields["rtt_p50_ms"]),
     rttP95Ms: figure(fields["rtt_p95_ms"]),
+  };
+}
+
+function readModel(fields: Fields): ModelFigures {
+  return {
+    name: text(fields["name"]) ?? "unnamed",
+    state: text(fields["state"]) ?? "unknown",
+    answers: figure(fields["answers"]),
+    share: figure(fields["share"]),
   };
 }
 

@@ -1,7 +1,7 @@
-// What has no history: streams by transport, keys, stages, the upstream server.
+// What has no history: streams by transport, models, keys, stages, the upstream server.
 
 import type { ComponentChildren, VNode } from "preact";
-import type { Figure, KeyFigures, KeyList, StageList, TransportFigures, UpstreamFigures } from "./events.js";
+import type { Figure, KeyFigures, KeyList, ModelFigures, StageList, TransportFigures, UpstreamFigures } from "./events.js";
 import { shown } from "./figures.js";
 
 const TRANSPORT_NAMES: Readonly<Record<string, string>> = { http: "HTTP (event streams)", quic: "QUIC", webtransport: "WebTransport" };
@@ -40,6 +40,21 @@ export function Transports({ list }: { readonly list: readonly TransportFigures[
           <td>{shown(one.lossShare, "share")}</td>
           <td>{shown(one.rttP50Ms, "ms")}</td>
           <td>{shown(one.rttP95Ms, "ms")}</td>
+        </tr>
+      ))}
+    </Table>
+  );
+}
+
+export function Models({ models }: { readonly models: readonly ModelFigures[] }): VNode {
+  return (
+    <Table title="Models" columns={["Model", "State", "Loaded", "Answers"]}>
+      {models.map((one) => (
+        <tr key={one.name}>
+          <th scope="row">{one.name}</th>
+          <td>{one.state}</td>
+          <td><Share of={one.share} /></td>
+          <td>{shown(one.answers, "count")}</td>
         </tr>
       ))}
     </Table>

@@ -28,6 +28,9 @@ const MOST_TIMES = 8_192;
 const MOST_CALLS = 64;
 const LONGEST_ARGUMENTS = 200_000;
 
+/** Longest words of the server about a pause that are shown. */
+const LONGEST_WHY = 200;
+
 /** What the client library says about an answer that stands still; see its `onPause`. */
 export interface ToldPause {
   readonly cause: string;
@@ -59,6 +62,8 @@ export class LiveMessage {
   #thoughtFrom: number | null = null;
   #queuedAt: number | null = null;
   #finish: string | null = null;
+  /** What the server said of the pause that lasts. */
+  #why: string | null = null;
   #timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(message: Message) {
@@ -117,6 +122,8 @@ export class LiveMessage {
       case "tool_call":
         this.#endThought();
         return this.#addToCall(delta);
+      case "pause":
+        return this.#notePause(delta.why);
       case "progress":
         return this.#showProgress(delta);
       case "usage":
@@ -175,7 +182,7 @@ export class LiveMessage {
     if (globalThis.navigator?.onLine === false) this.#watch.handleSigns({ isLost: true });
     if (this.#watch.decide(now)) this.#tellCauses();
     const pause = this.#watch.current(now);
-    if (pause) this.#setState({ is: "paused", ...pause });
+    if (pause) this.#setState({ is: "paused", ...pause, why: this.#why });
     else if (state.is === "paused") this.#setState({ is: "streaming" });
     this.#setFacts({ tokensPerSecond: this.#recentRate(now) });
   }
@@ -184,6 +191,7 @@ export class LiveMessage {
     const now = performance.now();
     const facts = this.#message.facts;
     const ended = this.#watch.handleTokens(now, tokens);
+    this.#why = null;
     this.#firstAt ??= now;
     this.#lastAt = now;
     if (ended) this.#addPause(ended.from, ended.to, ended);
@@ -222,6 +230,12 @@ export class LiveMessage {
       const pauses = facts.pauses.map((one) => (one === pause ? clear : one));
       this.#set({ facts: { ...facts, pauses } }, { is: "cause", pause: clear });
     }
+  }
+
+  /** After the first token it is shown as soon as the pause is long enough to be one. */
+  #notePause(why: string): void {
+    this.#why = why.slice(0, LONGEST_WHY);
+    if (this.#lastAt === null) this.#setState({ is: "waiting", queue: null, etaMs: null, why: this.#why });
   }
 
   #showProgress({ queued, eta_ms, processed, total }: Extract<Delta, { kind: "progress" }>): void {

@@ -33,13 +33,13 @@ export type PauseCause = "engine" | "queue" | "network" | "hidden" | "unknown";
 
 /** Where a message stands. */
 export type MessageState =
-  /** Nothing has come. `queue`: its place, from 1; `null` if the server does not tell. */
-  | { readonly is: "waiting"; readonly queue: number | null; readonly etaMs: number | null }
+  /** Nothing has come. `queue`: its place, from 1; `null` if the server does not tell. `why`: what it says instead. */
+  | { readonly is: "waiting"; readonly queue: number | null; readonly etaMs: number | null; readonly why?: string }
   /** The model reads the prompt: `done` of `total` tokens. */
   | { readonly is: "prompt"; readonly done: number; readonly total: number; readonly etaMs: number | null }
   | { readonly is: "streaming" }
-  /** It streams, but nothing has come for long enough to be noticed. */
-  | { readonly is: "paused"; readonly cause: PauseCause; readonly ms: number }
+  /** It streams, but nothing has come for long enough to be noticed. `why`: what the server says of that. */
+  | { readonly is: "paused"; readonly cause: PauseCause; readonly ms: number; readonly why: string | null }
   /** Complete, or stopped by the reader (`reason` is `stopped`, else the server's word). */
   | { readonly is: "finished"; readonly reason: string }
   /** Incomplete. `retry`: asking the same again may help. */

@@ -92,12 +92,15 @@ function count(number: number, noun: string): string {
 /** What is going on with a message that is not there yet, and how far it is; `null`: nothing to say. */
 export function standing(state: MessageState): { readonly text: string; readonly share: number | null } | null {
   if (state.is === "waiting" && state.queue !== null) return { text: `Number ${state.queue} in the queue${forecast(state.etaMs)}`, share: null };
+  if (state.is === "waiting" && state.why) return { text: `${sentence(state.why)}…`, share: null };
   if (state.is === "waiting") return { text: "Waiting for the first token", share: null };
+  // Every prompt has tokens; those of one whose model is not loaded yet are unknown.
+  if (state.is === "prompt" && state.total === 0) return { text: `Loading the model${forecast(state.etaMs)}`, share: null };
   if (state.is === "prompt") {
     const text = `Reading the prompt: ${state.done.toLocaleString("en")} of ${count(state.total, "token")}${forecast(state.etaMs)}`;
     return { text, share: state.total > 0 ? Math.min(1, state.done / state.total) : null };
   }
-  if (state.is === "paused") return { text: pausedNow(state.cause, state.ms), share: null };
+  if (state.is === "paused") return { text: pausedNow(state), share: null };
   return null;
 }
 
@@ -105,8 +108,14 @@ function forecast(etaMs: number | null): string {
   return etaMs === null ? "" : `, about ${duration(etaMs)} to go`;
 }
 
-function pausedNow(cause: PauseCause, ms: number): string {
+/** What a server says, as the beginning of a line. */
+function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function pausedNow({ cause, ms, why }: Extract<MessageState, { is: "paused" }>): string {
   const seconds = `${(ms / 1_000).toFixed(1)} s`;
+  if (cause === "engine" && why !== null) return `${sentence(why)}… ${seconds}`;
   if (cause === "network") return `Connection lost, resuming… ${seconds}`;
   if (cause === "engine") return `The model makes nothing just now… ${seconds}`;
   if (cause === "queue") return `Waiting for its turn… ${seconds}`;

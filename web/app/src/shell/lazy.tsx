@@ -10,6 +10,9 @@ export interface Lazy<Props> {
   readonly preload: () => void;
 }
 
+/** A part of the page could not be loaded: the connection is gone, or the server was replaced. */
+export const isPartMissing = signal(false);
+
 /**
  * The component that `load` brings; `Meanwhile` until it is there, and for good if it cannot be
  * loaded: a server that was replaced has no more the files of this page.
@@ -20,7 +23,10 @@ export function lazy<Props extends object>(load: () => Promise<ComponentType<Pro
   const preload = (): void => {
     loading ??= load().then(
       (component) => void (loaded.value = component),
-      () => void (loading = null),
+      () => {
+        loading = null;
+        isPartMissing.value = true;
+      },
     );
   };
   const Shown = (props: Props): VNode | null => {

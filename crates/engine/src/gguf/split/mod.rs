@@ -27,12 +27,14 @@ use super::{
     Array, GgufError, GgufWriter, Header, ReadLimits, TensorInfo, TensorSpec, TensorType, Value,
 };
 use owner::{Owner, owner};
-use partition::partition;
+use partition::{PartLoad, PipelinePart, partition, partition_for};
 
 /// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which requires one.
 const DUMMY_VOCAB: u64 = 32;
 /// Assumed length of a text: how many keys and values, in 16 bits, a layer reads in a step.
 const TYPICAL_TOKENS: u64 = 1024;
+/// The part of a machine's memory that is left for buffers, other programs and the system.
+const MEMORY_LEFT_PART: u64 = 8;
 /// Bytes of each tensor that enter the fingerprint: enough to distinguish two fine-tunes without
 /// reading gigabytes.
 const SAMPLE_BYTES: u64 = 4096;
@@ -67,6 +69,15 @@ pub enum SplitError {
         /// Why it cannot be written.
         source: GgufError,
     },
+}
+
+/// A machine that is to compute a stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StageMachine {
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// How fast it reads memory, in a unit that is the same for all machines.
+    pub speed: f64,
 }
 
 /// A model that has been checked and can be split.
@@ -128,14 +139,53 @@ impl SplittableModel {
             let reason = format!("{stages} stages of {} layers", self.layers);
             return Err(SplitError::Layers(reason));
         }
-        // A decode step is bound by memory, so bytes read are a good measure of its time.
-        let kv_bytes = self.header.kv_elements().saturating_mul(2 * TYPICAL_TOKENS);
+        let costs: Vec<u64> = self.layer_costs(TYPICAL_TOKENS).collect();
+        Ok(partition(&costs, stages as usize))
+    }
+
+    /// The layers of a stage for each of `machines`, such that each has the memory for its weights
+    /// and for the keys and values of `kv_cells` tokens, and the slowest takes least time.
+    ///
+    /// # Errors
+    /// [`SplitError::Layers`] when the model does not fit into them, or has too few layers.
+    pub fn fit(
+        &self,
+        machines: &[StageMachine],
+        kv_cells: u64,
+    ) -> Result<Vec<Range<u32>>, SplitError> {
+        let holds = self.layer_costs(kv_cells);
+        let loads = self.layer_costs(TYPICAL_TOKENS).zip(holds);
+        let loads: Vec<PartLoad> = loads.map(|(cost, bytes)| PartLoad { cost, bytes }).collect();
+        let part = |machine: &StageMachine| PipelinePart {
+            room: machine.memory_bytes - machine.memory_bytes / MEMORY_LEFT_PART,
+            speed: machine.speed,
+        };
+        let parts: Vec<PipelinePart> = machines.iter().map(part).collect();
+        partition_for(&loads, &parts).ok_or_else(|| {
+            let needed: u64 = loads.iter().map(|load| load.bytes).sum();
+            let room: u64 = parts.iter().map(|part| part.room).sum();
+            SplitError::Layers(format!(
+                "{} layers take {} MiB with a cache of {kv_cells} tokens, and these {} machines \
+                 hold {} MiB, an eighth of their memory left for everything else",
+                self.layers,
+                needed >> 20,
+                machines.len(),
+                room >> 20
+            ))
+        })
+    }
+
+    /// For each layer its weights, and keys and values of `tokens` tokens in 16 bits; the last has
+    /// the head too. A decode step is bound by memory, so bytes read are a good measure of its
+    /// time.
+    fn layer_costs(&self, tokens: u64) -> impl Iterator<Item = u64> {
+        let kv_bytes = self.header.kv_elements().saturating_mul(tokens.saturating_mul(2));
         // A header with absurd sizes must not outweigh the weights.
         let kv_bytes = (kv_bytes / u64::from(self.layers)).min(self.total_bytes());
-        let cost = |layer| self.layer_bytes(layer) + kv_bytes;
-        let mut costs: Vec<u64> = (0..self.layers).map(cost).collect();
-        *costs.last_mut().expect("a model has layers") += self.head_bytes();
-        Ok(partition(&costs, stages as usize))
+        (0..self.layers).map(move |layer| {
+            let head = if layer + 1 == self.layers { self.head_bytes() } else { 0 };
+            self.layer_bytes(layer) + kv_bytes + head
+        })
     }
 
     fn bytes_of(&self, wanted: impl Fn(Owner<'_>) -> bool) -> u64 {

@@ -5,21 +5,11 @@ use std::sync::Once;
 
 use super::attention::Attention;
 use super::matmul::MatMul;
-use super::unpack::WeightFormat;
+use super::weight_format::WeightFormat;
 use super::work_queue::WorkQueue;
-use super::{supported, sys};
+use super::{Isa, avx2, avx512, sys, write_order};
 use crate::gguf::Header;
-
-/// `ggml_compute_params` of ggml-cpu-impl.h.
-#[repr(C)]
-struct ComputeParams {
-    thread: i32,
-    threads: i32,
-    memory_bytes: usize,
-    memory: *mut u8,
-    pool: *mut sys::ggml_threadpool,
-    reference: bool,
-}
+use crate::llama::operation_times::{self, OperationKind};
 
 unsafe extern "C" {
     fn loquent_kernels_register();
@@ -29,7 +19,7 @@ unsafe extern "C" {
 pub(in crate::llama) fn register() {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
-        if !supported() {
+        if Isa::used().is_none() {
             return;
         }
         // ggml copies the list when it is first asked where weights may be kept. It must do so
@@ -54,31 +44,68 @@ pub(in crate::llama) fn register() {
 /// Whether most weights of a model are in formats that the kernels read, so that it should be
 /// loaded as the file is.
 pub(in crate::llama) fn covers(header: &Header) -> bool {
-    let matrices = || header.tensors.iter().filter(|tensor| tensor.dims.len() == 2);
+    // Of experts there are several in one tensor, each a matrix.
+    let matrices = || header.tensors.iter().filter(|tensor| matches!(tensor.dims.len(), 2 | 3));
     // By weights, not by tensors: a large head in another format counts for what it costs.
+    let is_own = |kind| WeightFormat::of(kind).is_some();
     let elements = |own: bool| -> u64 {
-        let counted = matrices().filter(|t| !own || WeightFormat::of(t.kind.0).is_some());
+        let counted = matrices().filter(|t| !own || is_own(t.kind.0));
         counted.map(|tensor| tensor.elements().unwrap_or(0)).sum()
     };
-    supported() && 2 * elements(true) > elements(false)
+    Isa::used().is_some() && 2 * elements(true) > elements(false)
 }
 
 /// An operation of the graph that the kernels compute.
-enum Operation<'a> {
+pub(super) enum Operation<'a> {
     MatMul(MatMul<'a>),
     Attention(Attention<'a>),
 }
 
 impl<'a> Operation<'a> {
-    fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
+    pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
         let matmul = || MatMul::of(op).map(Operation::MatMul);
         matmul().or_else(|| Attention::of(op).map(Operation::Attention))
     }
 
-    fn memory_bytes(&self, threads: usize) -> usize {
+    fn kind(&self) -> OperationKind {
         match self {
-            Operation::MatMul(matmul) => matmul.memory_bytes(),
-            Operation::Attention(attention) => attention.memory_bytes(threads),
+            Self::MatMul(_) => OperationKind::Products,
+            Self::Attention(_) => OperationKind::Attention,
+        }
+    }
+
+    /// Work memory in bytes.
+    pub(super) fn memory_bytes(&self, isa: Isa, threads: usize) -> usize {
+        match (self, isa) {
+            (Self::MatMul(op), Isa::Avx512Vnni) => avx512::matmul::memory_bytes(op, threads),
+            (Self::Attention(op), Isa::Avx512Vnni) => avx512::attention::memory_bytes(op, threads),
+            (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => avx2::matmul::memory_bytes(op),
+            (Self::Attention(op), Isa::AvxVnni | Isa::Avx2) => {
+                avx2::attention::memory_bytes(op, threads)
+            }
+        }
+    }
+
+    /// Computes one thread's share.
+    ///
+    /// # Safety
+    /// The processor has `isa`; all threads of `queue` call this with the same `memory` of
+    /// [`Operation::memory_bytes`]; the tensors have their data.
+    pub(super) unsafe fn compute(&self, isa: Isa, queue: &WorkQueue, memory: *mut u8) {
+        // SAFETY: passed on.
+        unsafe {
+            match (self, isa) {
+                (Self::MatMul(op), Isa::Avx512Vnni) => avx512::matmul::compute(op, queue, memory),
+                (Self::Attention(op), Isa::Avx512Vnni) => {
+                    avx512::attention::compute(op, queue, memory);
+                }
+                (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => {
+                    avx2::matmul::compute(op, queue, memory, isa == Isa::AvxVnni);
+                }
+                (Self::Attention(op), Isa::AvxVnni | Isa::Avx2) => {
+                    avx2::attention::compute(op, queue, memory);
+                }
+            }
         }
     }
 }
@@ -90,32 +117,52 @@ unsafe extern "C" fn loquent_kernel_wanted(op: *const sys::ggml_tensor) -> bool 
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn loquent_rows_watched(op: *const sys::ggml_tensor) -> bool {
+    // SAFETY: ggml passes a tensor of the graph.
+    unsafe { op.as_ref() }.is_some_and(write_order::is_write)
+}
+
+/// Called by one thread, before the rows are written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn loquent_rows_written(op: *const sys::ggml_tensor) {
+    // SAFETY: a tensor of the graph with its data, for which `loquent_rows_watched` held.
+    unsafe {
+        if let Some(op) = op.as_ref() {
+            write_order::note(op);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn loquent_kernel_memory(threads: i32, op: *const sys::ggml_tensor) -> usize {
     // SAFETY: as above.
     let operation = unsafe { op.as_ref() }.and_then(Operation::of);
-    operation.map_or(0, |operation| operation.memory_bytes(usize::try_from(threads).unwrap_or(1)))
+    let threads = usize::try_from(threads).unwrap_or(1);
+    let bytes = |(operation, isa): (Operation<'_>, Isa)| operation.memory_bytes(isa, threads);
+    operation.zip(Isa::used()).map_or(0, bytes)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn loquent_kernel_compute(
-    params: *const ComputeParams,
+    thread: i32,
+    threads: i32,
+    memory_bytes: usize,
+    memory: *mut u8,
+    pool: *mut sys::ggml_threadpool,
     op: *mut sys::ggml_tensor,
 ) -> bool {
-    // SAFETY: ggml passes its parameters and a tensor of the graph.
-    let (params, operation) = unsafe { (&*params, Operation::of(&*op)) };
-    let Some(operation) = operation else {
+    // SAFETY: ggml passes a tensor of the graph.
+    let operation = unsafe { op.as_ref() }.and_then(Operation::of);
+    let Some((operation, isa)) = operation.zip(Isa::used()) else {
         return false;
     };
-    let (thread, threads) = (params.thread as usize, params.threads as usize);
-    assert!(params.memory_bytes >= operation.memory_bytes(threads), "room that was asked for");
-    let queue = WorkQueue::new(thread, threads, params.pool);
-    // SAFETY: the processor was checked by `register`; tensors have data when a graph is
-    // computed; every thread of the pool comes here, with the same memory.
-    unsafe {
-        match operation {
-            Operation::MatMul(matmul) => matmul.compute(&queue, params.memory),
-            Operation::Attention(attention) => attention.compute(&queue, params.memory),
-        }
-    }
+    let (thread, threads) = (thread as usize, threads as usize);
+    assert!(memory_bytes >= operation.memory_bytes(isa, threads), "room that was asked for");
+    let queue = WorkQueue::new(thread, threads, pool);
+    let began = operation_times::begin(thread);
+    // SAFETY: the processor has what is used; tensors have data when a graph is computed; every
+    // thread of the pool comes here, with the same memory.
+    unsafe { operation.compute(isa, &queue, memory) };
+    operation_times::end(operation.kind(), began);
     true
 }

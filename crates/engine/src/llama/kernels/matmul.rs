@@ -1,204 +1,245 @@
-//! A matrix product of the graph, computed by all threads together.
+//! Matrix products of the graph, as every instruction set's kernels compute them: with one matrix
+//! of weights, or with those of the experts that a router chose for each row.
 
-use super::micro_kernel::{FEW_LANES, dot_products, padded, write_columns};
-use super::pack::pack;
-use super::unpack::WeightFormat;
-use super::work_queue::WorkQueue;
-use super::{ActivationBlock, BLOCK, LANES, sys};
+use std::ops::Range;
 
-/// Weight rows multiplied with one part of the activations before the next part. With sixteen, a
-/// column of results is one whole cache line: written one by one, values of different rows hit
-/// lines that displace each other.
-const ROWS_AT_ONCE: usize = 16;
-/// Most blocks of a part: with all lanes 36 KiB, which stay in a first-level cache of 48 KiB while
-/// sixteen weight rows pass. Rows of 3,072 (12 blocks) did not fit; in parts, steps of 16 rows of
-/// the 0.6B shape take 38.4 ms instead of 44.8 and of 32 rows 74.4 instead of 88.9
-/// (`bench/RESULTS.md`, "What the profile asked for"). The sum over a row is the sum of its parts'
-/// sums for any number of activation rows, so that results do not depend on the batch.
-const BLOCKS_AT_ONCE: usize = 6;
-/// Fewest and most weight rows that a thread takes at a time: few enough that a thread displaced
-/// by other work leaves the rest to the others, and enough that taking them costs nothing next to
-/// computing them. Chosen by hand.
-const ROWS_PER_CHUNK: (usize, usize) = (16, 256);
+use super::weight_format::WeightFormat;
+use super::{BLOCK, sys};
+
+/// Fewest weight rows of an expert: a tile's. Smaller experts are left to ggml.
+const LEAST_EXPERT_ROWS: usize = 16;
 
 /// A matrix product of the graph whose operands the kernels can read.
 pub(super) struct MatMul<'a> {
-    format: WeightFormat,
-    weights: &'a sys::ggml_tensor,
+    pub(super) format: WeightFormat,
+    pub(super) weights: &'a sys::ggml_tensor,
     activations: &'a sys::ggml_tensor,
     output: &'a sys::ggml_tensor,
-    /// Blocks in a row of weights or of activations.
-    blocks: usize,
-    /// Rows of weights: values per row of output.
-    weight_rows: usize,
-    /// Rows of activations and of output.
-    rows: usize,
+    /// Which of several matrices of weights each row of activations is multiplied with.
+    choices: Option<&'a sys::ggml_tensor>,
+    /// Elements of a row of weights or of activations.
+    elements: usize,
+    /// Blocks of a row, of which the last may be a part.
+    pub(super) blocks: usize,
+    /// Bytes of a row of weights.
+    pub(super) row_bytes: usize,
+    /// Rows of a matrix of weights: values per row of output.
+    pub(super) weight_rows: usize,
+    /// Rows of output, each the product with one row of activations.
+    pub(super) rows: usize,
 }
 
 impl<'a> MatMul<'a> {
     /// `op` as a product, if it is one that the kernels can compute.
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
-        if op.op != sys::GGML_OP_MUL_MAT {
-            return None;
-        }
-        // SAFETY: a matrix product has two operands that live as long as it does.
+        let has_choices = match op.op {
+            sys::GGML_OP_MUL_MAT => false,
+            sys::GGML_OP_MUL_MAT_ID => true,
+            _ => return None,
+        };
+        // SAFETY: a matrix product has two operands that live as long as it does, and a third if
+        // there are choices.
         let (weights, activations) = unsafe { (op.src[0].as_ref()?, op.src[1].as_ref()?) };
+        // SAFETY: as above.
+        let choices = unsafe { op.src[2].as_ref() }.filter(|_| has_choices);
         let format = WeightFormat::of(weights.type_)?;
-        let is_matrix = |t: &sys::ggml_tensor| t.ne[2] == 1 && t.ne[3] == 1;
-        let blocks = usize::try_from(weights.ne[0]).ok()? / BLOCK;
+        let elements = usize::try_from(weights.ne[0]).ok()?;
+        let row_bytes = elements / format.unit() * format.unit_bytes();
         // Anything else (batched products, views with gaps, other types) is left to ggml.
         let fits = weights.extra.is_null() // otherwise in another back end's own layout
-            && weights.ne[0] % BLOCK as i64 == 0
+            && elements.is_multiple_of(format.unit())
             && weights.nb[0] == format.unit_bytes()
-            && weights.nb[1] == blocks * format.block_bytes()
+            && weights.nb[1] == row_bytes
             && activations.type_ == sys::GGML_TYPE_F32
             && op.type_ == sys::GGML_TYPE_F32
             && activations.nb[0] == size_of::<f32>()
-            && op.nb[0] == size_of::<f32>()
-            && [weights, activations, op].into_iter().all(is_matrix);
-        fits.then_some(Self {
+            && op.nb[0] == size_of::<f32>();
+        let product = Self {
             format,
             weights,
             activations,
             output: op,
-            blocks,
+            choices,
+            elements,
+            blocks: elements.div_ceil(BLOCK),
+            row_bytes,
             weight_rows: usize::try_from(weights.ne[1]).ok()?,
-            rows: usize::try_from(activations.ne[1]).ok()?,
-        })
-    }
-
-    /// Blocks of packed activations: groups of [`LANES`] rows.
-    fn packed_blocks(&self) -> usize {
-        self.rows.div_ceil(LANES) * LANES * self.blocks
-    }
-
-    /// Work memory in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.packed_blocks() * size_of::<ActivationBlock>() + align_of::<ActivationBlock>()
-    }
-
-    /// Computes one thread's share: packs activations, waits for the others, multiplies.
-    ///
-    /// # Safety
-    /// The processor is [`super::supported`]; all threads of `queue` call this with the same
-    /// `memory` of [`MatMul::memory_bytes`]; the tensors have their data.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-    pub(super) unsafe fn compute(&self, queue: &WorkQueue, memory: *mut u8) {
-        // SAFETY: within the memory, and aligned; threads write different blocks.
-        let packed = unsafe {
-            let packed = memory.add(memory.align_offset(align_of::<ActivationBlock>()));
-            self.pack(packed.cast(), queue.thread, queue.threads);
-            packed
+            rows: usize::try_from(op.ne[1] * op.ne[2]).ok()?,
         };
-        queue.begin();
-        // SAFETY: all threads are past packing, and all lanes that are read were written; so
-        // were the others, as memory of C's allocator that any bytes are valid in.
-        let packed = unsafe {
-            let groups = packed.cast::<[ActivationBlock; LANES]>();
-            std::slice::from_raw_parts(groups, self.packed_blocks() / LANES)
+        let has_fitting_rows = match choices {
+            _ if has_choices != choices.is_some() => false,
+            None => [weights, activations, op].into_iter().all(|t| t.ne[2] == 1 && t.ne[3] == 1),
+            Some(choices) => product.has_fitting_choices(choices),
         };
-        let (least, most) = ROWS_PER_CHUNK;
-        // Sixteen chunks per thread: at the end at most a sixteenth of its work is waited for.
-        let per_chunk = (self.weight_rows / (16 * queue.threads)).clamp(least, most);
-        while let Some(chunk) = queue.next(self.weight_rows.div_ceil(per_chunk)) {
-            let end = ((chunk + 1) * per_chunk).min(self.weight_rows);
-            for first in (chunk * per_chunk..end).step_by(ROWS_AT_ONCE) {
-                // SAFETY: the rows exist, and are in this thread's chunk.
-                unsafe { self.multiply(packed, first..end.min(first + ROWS_AT_ONCE)) }
-            }
-        }
+        (fits && has_fitting_rows).then_some(product)
     }
 
-    /// Packs this thread's share of the activations, and zeros for lanes of the last group that
-    /// are computed but not used.
+    /// Whether rows and choices belong together: `choices` has, for each token, the numbers of its
+    /// experts; the token's activations are one row for all of them, or a row for each.
+    fn has_fitting_choices(&self, choices: &sys::ggml_tensor) -> bool {
+        let Self { weights, activations, output, .. } = self;
+        choices.type_ == sys::GGML_TYPE_I32
+            && choices.nb[0] == size_of::<i32>()
+            && [choices.ne[0], choices.ne[1]] == [output.ne[1], output.ne[2]]
+            && choices.ne[2] == 1
+            && [weights, activations, output].iter().all(|t| t.ne[3] == 1)
+            && activations.ne[2] == output.ne[2]
+            && (activations.ne[1] == 1 || activations.ne[1] == output.ne[1])
+            && self.weight_rows >= LEAST_EXPERT_ROWS
+    }
+
+    /// Which rows of output are computed with which matrix of weights.
     ///
     /// # Safety
-    /// `packed` has room for all; no other thread writes this thread's share.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn pack(&self, packed: *mut ActivationBlock, thread: usize, threads: usize) {
-        let full = self.rows / LANES * LANES;
-        let rows = full + padded(self.rows - full);
-        for index in (thread..rows * self.blocks).step_by(threads) {
-            let (row, block) = (index / self.blocks, index % self.blocks);
-            // The same block of sixteen rows side by side: the order in which it is read.
-            let place = (row / LANES * self.blocks + block) * LANES + row % LANES;
-            // SAFETY: the row and block are within the tensor, the place within `packed`.
-            unsafe {
-                if row >= self.rows {
-                    packed.add(place).write(ActivationBlock::ZERO);
-                    continue;
-                }
-                let row = self.activations.data.byte_add(row * self.activations.nb[1]);
-                let values = row.cast::<f32>().add(block * BLOCK).cast::<[f32; BLOCK]>();
-                pack(&*values, &mut *packed.add(place));
-            }
-        }
+    /// The choices have been computed.
+    pub(super) unsafe fn routes(&self) -> ExpertRoutes {
+        let Some(choices) = self.choices else {
+            let all = MatrixRows { matrix: 0, first: 0, rows: self.rows };
+            return ExpertRoutes { order: Vec::new(), parts: vec![all] };
+        };
+        let used = self.output.ne[1] as usize;
+        // SAFETY: rows and choices fit each other; by the caller, they are there.
+        let matrix = |row: usize| unsafe {
+            let token = choices.data.byte_add(row / used * choices.nb[1]);
+            *token.cast::<i32>().add(row % used) as usize
+        };
+        ExpertRoutes::new(self.weights.ne[2] as usize, (0..self.rows).map(matrix))
     }
 
-    /// The weight rows `rows`, times all activations.
+    /// Where row `row` begins in `tensor`, the activations or the output.
+    #[inline]
+    fn row(&self, tensor: &sys::ggml_tensor, row: usize) -> *mut u8 {
+        let start = tensor.data.cast::<u8>();
+        if self.choices.is_none() {
+            return start.wrapping_add(row * tensor.nb[1]);
+        }
+        let used = self.output.ne[1] as usize;
+        let (token, choice) = (row / used, row % used);
+        // All experts of a token may read the same row.
+        let choice = if tensor.ne[1] == 1 { 0 } else { choice };
+        start.wrapping_add(token * tensor.nb[2] + choice * tensor.nb[1])
+    }
+
+    /// The activations of block `block` that row `row` of the output is computed with, and zeros
+    /// behind the row's end, for which there is `room`.
     ///
     /// # Safety
-    /// The rows exist, and no other thread writes their part of the output.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-    unsafe fn multiply(&self, packed: &[[ActivationBlock; LANES]], rows: std::ops::Range<usize>) {
-        let parts = self.blocks.div_ceil(BLOCKS_AT_ONCE);
-        let part_blocks = self.blocks.div_ceil(parts);
-        for (group, lanes) in packed.chunks_exact(self.blocks).enumerate() {
-            let count = LANES.min(self.rows - group * LANES);
-            let mut values = [[0.0; LANES]; ROWS_AT_ONCE];
-            // If all activations fit the cache, a weight row is read from begin to end, as the
-            // processor's prefetch likes it; else each part of them serves all rows in turn.
-            let row_by_row = self.blocks * count <= BLOCKS_AT_ONCE * LANES;
-            for i in 0..rows.len() * parts {
-                // Either order adds a row's parts in the same sequence, so the sums are equal.
-                let (row, part) = match row_by_row {
-                    true => (i / parts, i % parts),
-                    false => (i % rows.len(), i / rows.len()),
-                };
-                let first = part * part_blocks;
-                let lanes = &lanes[first..self.blocks.min(first + part_blocks)];
-                // SAFETY: the row exists.
-                let bytes = unsafe { self.weights(rows.start + row, first, lanes.len()) };
-                dot_products(self.format, bytes, lanes, count, &mut values[row]);
+    /// Row and block exist, and have been computed.
+    pub(super) unsafe fn activations<'r>(
+        &'r self,
+        row: usize,
+        block: usize,
+        room: &'r mut [f32; BLOCK],
+    ) -> &'r [f32; BLOCK] {
+        let start = self.row(self.activations, row).cast::<f32>().wrapping_add(block * BLOCK);
+        let left = self.elements - block * BLOCK;
+        // SAFETY: by the caller; no more than what is left is read.
+        unsafe {
+            if left >= BLOCK {
+                return &*start.cast::<[f32; BLOCK]>();
             }
-            if count <= FEW_LANES {
-                for (row, values) in rows.clone().zip(&values) {
-                    for (lane, value) in values[..count].iter().enumerate() {
-                        // SAFETY: the row and the column are within the output.
-                        unsafe { *self.output(row, group * LANES + lane) = *value }
-                    }
-                }
-                continue;
-            }
-            // SAFETY: the rows and the columns are within the output.
-            unsafe {
-                let column = |lane| self.output(rows.start, group * LANES + lane);
-                write_columns(&values, (rows.len(), count), column);
-            }
+            room[left..].fill(0.0);
+            room[..left].copy_from_slice(std::slice::from_raw_parts(start, left));
         }
+        room
     }
 
-    /// The place in the output of a row of weights times a row of activations.
+    /// The place in the output of row `weights` of a matrix times the activations of row `row`.
     ///
     /// # Safety
     /// Both rows exist.
-    unsafe fn output(&self, weights: usize, activations: usize) -> *mut f32 {
+    pub(super) unsafe fn output(&self, weights: usize, row: usize) -> *mut f32 {
         // SAFETY: by the caller.
-        unsafe {
-            self.output.data.byte_add(activations * self.output.nb[1]).cast::<f32>().add(weights)
-        }
+        unsafe { self.row(self.output, row).cast::<f32>().add(weights) }
     }
 
-    /// Blocks of a row of weights.
+    /// Where row `row` of matrix `matrix` begins; perhaps just beyond the last.
+    pub(super) fn weight_row(&self, matrix: usize, row: usize) -> *const u8 {
+        let matrix = matrix * self.weights.nb[2];
+        self.weights.data.cast::<u8>().wrapping_add(matrix + row * self.row_bytes)
+    }
+
+    /// Blocks of a row of weights: the bytes of those that there are.
     ///
     /// # Safety
-    /// The row exists, and has these blocks.
-    unsafe fn weights(&self, row: usize, first: usize, blocks: usize) -> &[u8] {
+    /// The row exists, and has the first of these blocks.
+    pub(super) unsafe fn weight_blocks(
+        &self,
+        (matrix, row): (usize, usize),
+        blocks: Range<usize>,
+    ) -> &[u8] {
         let block = self.format.block_bytes();
+        let (start, end) = (blocks.start * block, self.row_bytes.min(blocks.end * block));
         // SAFETY: by the caller; rows are whole blocks, one after the other.
-        unsafe {
-            let start = self.weights.data.byte_add(row * self.weights.nb[1] + first * block);
-            std::slice::from_raw_parts(start.cast::<u8>(), blocks * block)
+        unsafe { std::slice::from_raw_parts(self.weight_row(matrix, row).add(start), end - start) }
+    }
+
+    /// Bytes of a row's last block: a whole one's, or of as much of it as there is.
+    pub(super) fn last_block_bytes(&self) -> usize {
+        self.row_bytes - (self.blocks - 1) * self.format.block_bytes()
+    }
+}
+
+/// Rows of activations that are multiplied with the same matrix of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MatrixRows {
+    pub(super) matrix: usize,
+    /// How many rows the parts before it have.
+    pub(super) first: usize,
+    pub(super) rows: usize,
+}
+
+/// The rows of a product, ordered by the matrices of weights that they are multiplied with. Each
+/// thread makes its own, which takes less time than waiting for another's.
+pub(super) struct ExpertRoutes {
+    /// The rows of the output, part after part; empty if they are in their own order.
+    order: Vec<u32>,
+    pub(super) parts: Vec<MatrixRows>,
+}
+
+impl ExpertRoutes {
+    /// The routes of rows to matrices below `count`.
+    fn new(count: usize, matrices: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
+        let mut ends = vec![0u32; count];
+        for matrix in matrices.clone() {
+            assert!(matrix < count, "a router chooses among the experts that there are");
+            ends[matrix] += 1;
         }
+        let mut parts = Vec::new();
+        let mut first = 0;
+        for (matrix, end) in ends.iter_mut().enumerate() {
+            let rows = *end as usize;
+            if rows > 0 {
+                parts.push(MatrixRows { matrix, first, rows });
+            }
+            // From here on where the matrix's next row goes.
+            *end = first as u32;
+            first += rows;
+        }
+        let mut order = vec![0; matrices.len()];
+        for (row, matrix) in matrices.enumerate() {
+            order[ends[matrix] as usize] = row as u32;
+            ends[matrix] += 1;
+        }
+        Self { order, parts }
+    }
+
+    /// The row of the output that comes at `index` in the parts' order.
+    pub(super) fn row(&self, index: usize) -> usize {
+        self.order.get(index).map_or(index, |row| *row as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_grouped_by_their_matrix_in_their_order() {
+        let routes = ExpertRoutes::new(5, [3, 1, 3, 0, 1, 3].into_iter());
+        let part = |matrix, first, rows| MatrixRows { matrix, first, rows };
+        assert_eq!(routes.parts, [part(0, 0, 1), part(1, 1, 2), part(3, 3, 3)]);
+        let order: Vec<usize> = (0..6).map(|index| routes.row(index)).collect();
+        assert_eq!(order, [3, 1, 4, 0, 2, 5]);
     }
 }

@@ -16,7 +16,7 @@ unsafe extern "C" {
 pub(super) struct WorkQueue {
     pub(super) thread: usize,
     pub(super) threads: usize,
-    pool: *mut sys::ggml_threadpool,
+    pub(super) pool: *mut sys::ggml_threadpool,
 }
 
 impl WorkQueue {

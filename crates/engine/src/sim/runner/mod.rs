@@ -227,7 +227,7 @@ impl Runner for SimRunner {
                 sampled.push(row);
             }
         }
-        self.pacer.wait(step);
+        self.pacer.wait(step, batch);
         Ok(())
     }
 

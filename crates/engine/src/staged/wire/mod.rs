@@ -18,3 +18,5 @@ pub use message::{
     DialerRole, Done, MAGIC, OpenSession, Rows, SamplerParts, StageMessage, StageTiming,
     StageTotals, VERSION,
 };
+pub(crate) use reader::BodyReader;
+pub(crate) use writer::BodyWriter;

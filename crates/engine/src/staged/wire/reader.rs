@@ -56,7 +56,7 @@ impl StageMessage {
 }
 
 /// Takes the fields of a body from a frame.
-struct BodyReader<'a>(&'a [u8]);
+pub(crate) struct BodyReader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> BodyReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
@@ -70,11 +70,11 @@ impl<'a> BodyReader<'a> {
         Ok(self.take(N)?.try_into().expect("as many as were taken"))
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn bool(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -82,11 +82,11 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
@@ -98,13 +98,13 @@ impl<'a> BodyReader<'a> {
         Ok(f32::from_le_bytes(self.array()?))
     }
 
-    fn slot(&mut self) -> Result<Slot, Malformed> {
+    pub(crate) fn slot(&mut self) -> Result<Slot, Malformed> {
         Ok(Slot(self.u16()?))
     }
 
     /// Reads a list of items that take at least `item_bytes` each. A count that the rest of the
     /// message could not hold is an error, so that no count makes the reader reserve memory.
-    fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         item_bytes: usize,
         mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
@@ -116,7 +116,7 @@ impl<'a> BodyReader<'a> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    fn text(&mut self) -> Result<String, Malformed> {
+    pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let len = self.u32()? as usize;
         // Texts end up in logs and errors, where long ones do harm.
         if len > MAX_TEXT_BYTES {
@@ -229,7 +229,7 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    fn run_error(&mut self) -> Result<RunError, Malformed> {
+    pub(crate) fn run_error(&mut self) -> Result<RunError, Malformed> {
         let (number, text) = (self.u8()?, self.text()?);
         match number {
             0 => Ok(RunError::CacheFull),
@@ -239,7 +239,7 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    fn sampler(&mut self) -> Result<SamplerParts, Malformed> {
+    pub(crate) fn sampler(&mut self) -> Result<SamplerParts, Malformed> {
         // Fields are read in the order in which they are written here.
         let sampling = Sampling {
             temperature: self.f32()?,
@@ -272,7 +272,7 @@ impl<'a> BodyReader<'a> {
         Ok(Done { id, timings, outcome })
     }
 
-    fn sampled(&mut self) -> Result<Sampled, Malformed> {
+    pub(crate) fn sampled(&mut self) -> Result<Sampled, Malformed> {
         let slot = self.slot()?;
         let outcome = match self.u8()? {
             0 => Err(self.row_error()?),

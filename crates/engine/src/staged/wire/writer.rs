@@ -50,22 +50,22 @@ impl StageMessage {
 }
 
 /// Appends the fields of a body to a frame.
-struct BodyWriter<'a>(&'a mut Vec<u8>);
+pub(crate) struct BodyWriter<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl BodyWriter<'_> {
     fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    fn u8(&mut self, n: u8) {
+    pub(crate) fn u8(&mut self, n: u8) {
         self.0.push(n);
     }
 
-    fn u16(&mut self, n: u16) {
+    pub(crate) fn u16(&mut self, n: u16) {
         self.bytes(&n.to_le_bytes());
     }
 
-    fn u32(&mut self, n: u32) {
+    pub(crate) fn u32(&mut self, n: u32) {
         self.bytes(&n.to_le_bytes());
     }
 
@@ -77,12 +77,12 @@ impl BodyWriter<'_> {
         self.bytes(&x.to_le_bytes());
     }
 
-    fn count(&mut self, n: usize) {
+    pub(crate) fn count(&mut self, n: usize) {
         self.u32(u32::try_from(n).expect("lists in messages are short"));
     }
 
     /// Writes at most [`MAX_TEXT_BYTES`] of `text`, cut between two characters.
-    fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         let longest = text.len().min(MAX_TEXT_BYTES);
         let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         self.count(end);
@@ -196,7 +196,7 @@ impl BodyWriter<'_> {
         }
     }
 
-    fn run_error(&mut self, error: &RunError) {
+    pub(crate) fn run_error(&mut self, error: &RunError) {
         let (number, text) = match error {
             RunError::CacheFull => (0, ""),
             RunError::Backend(text) => (1, text.as_str()),
@@ -206,7 +206,7 @@ impl BodyWriter<'_> {
         self.text(text);
     }
 
-    fn sampler(&mut self, parts: &SamplerParts) {
+    pub(crate) fn sampler(&mut self, parts: &SamplerParts) {
         // Names every field, so that the compiler reports a new one that is missing here.
         let SamplerParts { sampling, generated, seen } = parts;
         let Sampling {
@@ -263,7 +263,7 @@ impl BodyWriter<'_> {
         }
     }
 
-    fn sampled(&mut self, row: &Sampled) {
+    pub(crate) fn sampled(&mut self, row: &Sampled) {
         self.u16(row.slot.0);
         match &row.outcome {
             Err(error) => {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use loquent_engine::{KvType, Pooling};
+#[cfg(feature = "llama")]
+use loquent_engine::llama::{Isa, UnavailableIsa};
+use loquent_engine::{GpuLayers, KvType, Pooling};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
@@ -16,7 +18,7 @@ use crate::tune::profile::{self, Profile};
 use crate::tune::show;
 
 /// Default of `--prefill-max-tokens`: one full pass through the layers (`--micro-batch`).
-const PREFILL_MAX_TOKENS: u32 = 512;
+pub(crate) const PREFILL_MAX_TOKENS: u32 = 512;
 
 /// How the engine computes.
 #[derive(Debug, Args)]
@@ -27,7 +29,7 @@ pub(crate) struct EngineArgs {
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_batch_size: u16,
     /// Maximum context length in tokens, prompt and answer together [default: the model's, up to
-    /// 4096]
+    /// 32768 and as far as half of the free memory holds its KV cache]
     #[arg(long, env = "LOQUENT_CONTEXT", value_name = "N")]
     pub(crate) context: Option<u32>,
     /// Size of the KV cache in tokens, shared by all sequences and cached prefixes [default: twice
@@ -73,14 +75,27 @@ pub(crate) struct EngineArgs {
     /// Takes memory for the KV cache of one input beside that of the answers.
     #[arg(long, env = "LOQUENT_EMBEDDINGS", value_name = "POOLING", value_parser = poolings())]
     pub(crate) embeddings: Option<Pooling>,
-    /// Number of layers computed on the GPU, in builds with GPU support [default: all that fit]
-    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N")]
-    pub(crate) gpu_layers: Option<u32>,
+    /// Layers computed on the GPU, in builds with GPU support: "auto" (as many as fit into its free
+    /// memory), "all" or a number
+    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N", default_value_t = GpuLayers::Auto)]
+    pub(crate) gpu_layers: GpuLayers,
     /// How long a step of the engine may take, in seconds, before the engine counts as hung and
-    /// the server ends with an error; steps with prompts have more time for each token
+    /// the server ends with an error, or with --engine-process the engine is killed and started
+    /// again; steps with prompts have more time for each token
     #[arg(long, env = "LOQUENT_ENGINE_TIMEOUT_S", default_value_t = 60.0, value_name = "S",
-          value_parser = parse_engine_timeout)]
+          hide_short_help = true, value_parser = parse_engine_timeout)]
     engine_timeout_s: f64,
+    /// How long answers and new requests wait, in seconds, for stages or an engine process that
+    /// were lost. When they are back, answers go on where they stopped; later they end with an
+    /// error
+    #[arg(long, env = "LOQUENT_ENGINE_OUTAGE_S", default_value_t = 60.0, value_name = "S",
+          hide_short_help = true,
+          value_parser = parse_engine_outage)]
+    engine_outage_s: f64,
+    /// Run the engine in a process of its own. When it crashes or hangs, no connection is lost:
+    /// answers pause while it starts again, and go on where they stopped
+    #[arg(long, env = "LOQUENT_ENGINE_PROCESS", hide_short_help = true)]
+    pub(crate) engine_process: bool,
     // Last, because their headings would cover the flags below them.
     #[command(flatten)]
     pub(crate) tuning: TuningArgs,
@@ -133,31 +148,60 @@ pub(crate) enum Switch {
 /// Which implementation of the CPU kernels is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernels {
-    /// Loquent's: they read the weights as the file stores them
+    /// Loquent's where they are faster for any number of streams, which is with AVX-512 VNNI: they
+    /// read the weights as the file stores them
     Loquent,
+    /// Loquent's for AVX-512 VNNI
+    #[value(name = "loquent-avx512")]
+    LoquentAvx512,
+    /// Loquent's for AVX2 with AVX-VNNI: faster than llama.cpp's for 16 streams, slower for one
+    #[value(name = "loquent-avx-vnni")]
+    LoquentAvxVnni,
+    /// Loquent's for AVX2: likewise
+    #[value(name = "loquent-avx2")]
+    LoquentAvx2,
     /// llama.cpp's: they keep a second, reordered copy of some weights
     #[value(name = "llama.cpp")]
     LlamaCpp,
 }
 
+impl TuningArgs {
+    /// Whether Loquent's kernels may be used. If an instruction set was asked for, they use it from
+    /// now on.
+    ///
+    /// # Errors
+    /// When this processor or this build lacks it.
+    #[cfg(feature = "llama")]
+    pub(crate) fn choose_kernels(&self) -> Result<bool, UnavailableIsa> {
+        let isa = match self.kernels {
+            Some(Kernels::LlamaCpp) => return Ok(false),
+            None | Some(Kernels::Loquent) => return Ok(true),
+            Some(Kernels::LoquentAvx512) => Isa::Avx512Vnni,
+            Some(Kernels::LoquentAvxVnni) => Isa::AvxVnni,
+            Some(Kernels::LoquentAvx2) => Isa::Avx2,
+        };
+        isa.choose().map(|()| true)
+    }
+}
+
 impl EngineArgs {
     /// Takes values for flags that are not set from the profile of the model, if there is one,
-    /// and prints them. A model from the hub has no file yet, and so no profile; `--model` with
-    /// the downloaded file uses one.
+    /// and prints them. A model that is still to be downloaded has no profile.
     ///
     /// # Errors
     /// When the profile cannot be read.
     pub(crate) fn adopt_profile(&mut self, source: &SourceArgs) -> anyhow::Result<()> {
-        let folder = profile::folder(|name| std::env::var(name).ok());
-        let (Some(model), Some(folder), false) = (&source.file.model, folder, self.no_profile)
-        else {
-            return Ok(());
-        };
-        // A missing model is reported where it is loaded.
-        if !model.is_file() {
+        // A profile is one model's.
+        let are_several = !source.file.several().is_empty();
+        if self.no_profile || source.simulate.is_some() || are_several {
             return Ok(());
         }
-        if let Some((profile, path)) = Profile::find(model, &folder)? {
+        let folder = profile::folder(|name| std::env::var(name).ok());
+        // A missing model is reported where it is loaded.
+        let (Some(folder), Some(model)) = (folder, source.file.file_here()) else {
+            return Ok(());
+        };
+        if let Some((profile, path)) = Profile::find(&model, &folder)? {
             self.adopt(&profile);
             let settings = show::settings(&profile.settings);
             eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
@@ -189,8 +233,13 @@ impl EngineArgs {
     }
 
     /// How long a step may take before the engine counts as hung.
-    pub(super) fn engine_timeout(&self) -> Duration {
+    pub(crate) fn engine_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.engine_timeout_s)
+    }
+
+    /// How long answers wait for an engine that was lost.
+    pub(super) fn engine_outage(&self) -> Duration {
+        Duration::from_secs_f64(self.engine_outage_s)
     }
 
     /// The scheduler's limits.
@@ -205,6 +254,31 @@ impl EngineArgs {
         }
     }
 
+    /// The flags from which a process of its own gets the same engine, profile included.
+    #[cfg(feature = "llama")]
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let TuningArgs { poll, micro_batch, kv_layout, flash_attention, kernels } = &self.tuning;
+        let given = [
+            ("max-batch-size", Some(self.max_batch_size.to_string())),
+            ("context", self.context.map(|tokens| tokens.to_string())),
+            ("kv-cells", self.kv_cells.map(|cells| cells.to_string())),
+            ("kv-type", Some(self.kv_type.to_string())),
+            ("prefill-max-tokens", Some(self.prefill_max_tokens().to_string())),
+            ("threads", self.threads.map(|threads| threads.to_string())),
+            ("gpu-layers", Some(self.gpu_layers.to_string())),
+            ("poll", poll.map(|level| level.to_string())),
+            ("micro-batch", micro_batch.map(|tokens| tokens.to_string())),
+            ("kv-layout", kv_layout.and_then(value_name)),
+            ("flash-attention", flash_attention.and_then(value_name)),
+            ("kernels", kernels.and_then(value_name)),
+        ];
+        let flag =
+            |(name, value): (&str, Option<String>)| value.map(|value| format!("--{name}={value}"));
+        // The profile's values are among them.
+        let profile = ["--no-profile".to_owned()];
+        profile.into_iter().chain(given.into_iter().filter_map(flag)).collect()
+    }
+
     /// What a stage in this process computes with.
     #[cfg(feature = "llama")]
     pub(crate) fn own_stage(&self) -> crate::stage_args::StageCompute {
@@ -214,6 +288,12 @@ impl EngineArgs {
             processors: self.staged.processors.clone(),
         }
     }
+}
+
+/// What a flag's value is called.
+#[cfg(feature = "llama")]
+fn value_name(value: impl clap::ValueEnum) -> Option<String> {
+    value.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
 /// A parser that lists the types in the help.
@@ -230,6 +310,11 @@ fn poolings() -> impl TypedValueParser<Value = Pooling> {
 fn parse_engine_timeout(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (1.0..=86_400.0).contains(s));
     seconds.ok_or_else(|| "use seconds from 1 to 86400".to_owned())
+}
+
+fn parse_engine_outage(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
+    seconds.ok_or_else(|| "use seconds from 0 to 86400".to_owned())
 }
 
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
@@ -285,6 +370,24 @@ mod tests {
             pass_tokens: 128,
         };
         Profile { prefill_max_tokens: Some(256), ..Profile::new("m".into(), settings) }
+    }
+
+    #[cfg(feature = "llama")]
+    #[test]
+    fn a_process_of_its_own_gets_the_same_engine() {
+        for flags in [
+            &["--kv-type", "f32", "--context", "900", "--kernels", "llama.cpp"][..],
+            &["--threads", "2", "--kv-cells", "4096", "--max-batch-size", "7", "--poll", "9"],
+            &["--gpu-layers", "3", "--micro-batch", "64", "--kv-layout", "split"],
+        ] {
+            let mut original = engine(flags);
+            original.adopt(&profile());
+            let passed = original.flags();
+            let copy = engine(&passed.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(copy.flags(), passed);
+            assert_eq!(copy.tuning, original.tuning);
+            assert_eq!((copy.context, copy.threads), (original.context, original.threads));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod admission;
 mod engine;
 mod http;
 mod keys;
+mod models;
 mod quic;
 mod source;
 mod store;
@@ -11,12 +12,15 @@ mod streams;
 mod upstream;
 
 use clap::Args;
-use loquent_server::{ServerConfig, ServiceConfig, ServingConfig, StreamBounds};
+use loquent_server::{RequestLog, ServerConfig, ServiceConfig, ServingConfig, StreamBounds};
 
 pub(crate) use self::admission::AdmissionArgs;
-pub(crate) use self::engine::{EngineArgs, Kernels, KvLayout, Switch};
+#[cfg(feature = "llama")]
+pub(crate) use self::engine::PREFILL_MAX_TOKENS;
+pub(crate) use self::engine::{EngineArgs, KvLayout, Switch};
 use self::http::HttpArgs;
 use self::keys::KeyArgs;
+pub(crate) use self::models::KeepArgs;
 use self::quic::QuicArgs;
 pub(crate) use self::source::SourceArgs;
 use self::store::StoreArgs;
@@ -27,9 +31,13 @@ use self::upstream::UpstreamArgs;
 const EXAMPLES: &str = "\
 Examples:
   loquent serve                                   the bundled model on http://127.0.0.1:8080
-  loquent serve -m qwen.gguf -c 8192              a GGUF file, with a longer context
+  loquent serve qwen.gguf -c 8192                 a GGUF file, with a context of 8,192 tokens
+  loquent serve qwen3:0.6b                        a model by its name: `loquent list` shows yours
   loquent serve --hf Qwen/Qwen3-0.6B-GGUF:Q8_0    a model from the Hugging Face hub
+  loquent serve -m small=a.gguf -m large=b.gguf   two models, loaded when requests name them
   loquent serve --host 0.0.0.0 --api-key secret   for other machines, protected by a key
+  loquent serve --upstream big=http://a:8000,http://b:8000 --upstream small=http://c:8080
+                                                  two models on servers that run elsewhere
   loquent serve -m qwen-entry.gguf --stages qwen-stage-1-of-2.gguf,second-machine:7070
                                                   a model cut by `loquent split`
 
@@ -42,7 +50,8 @@ Exit status:
   130  at once at a second Ctrl-C, 143 at a second SIGTERM";
 
 /// The flags that `serve -h` lists, with their short forms; `--help` lists all.
-const ESSENTIAL: [(&str, Option<char>); 16] = [
+const ESSENTIAL: [(&str, Option<char>); 17] = [
+    ("wanted", None),
     ("model", None),
     ("hf", None),
     ("host", None),
@@ -100,6 +109,15 @@ pub struct ServeArgs {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
 
+    /// Do not log a line for each request
+    ///
+    /// A line has the key's name, the model, counts, times, the transport and the end, and never
+    /// what was asked or answered.
+    #[arg(long, env = "LOQUENT_NO_REQUEST_LOG")]
+    pub(crate) no_request_log: bool,
+
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
     #[command(flatten)]
     pub(crate) upstream: UpstreamArgs,
     #[command(flatten)]
@@ -119,6 +137,21 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
+    /// Whether a model of this process is served: one that is named, or the bundled one where no
+    /// upstream is.
+    ///
+    /// # Errors
+    /// When an upstream without a name stands beside a model.
+    pub(crate) fn serves_model(&self) -> anyhow::Result<bool> {
+        let is_named = !self.source.is_demonstration() || self.source.file.folder().is_some();
+        anyhow::ensure!(
+            !(is_named && self.upstream.replaces_model()),
+            "an --upstream without a name cannot be used with a model of this process, because \
+             requests could not say which they mean: name it, as in --upstream big=http://HOST:8000"
+        );
+        Ok(is_named || self.upstream.is_empty())
+    }
+
     /// The server's options.
     ///
     /// # Errors
@@ -140,10 +173,12 @@ impl ServeArgs {
             kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
             store: self.store.resolve(!http.api_keys.is_empty()),
             quic: self.quic.resolve(&self.host, &self.http),
+            upstreams: Vec::new(),
             https: self.quic.certificate(),
             tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
             extension: crate::lab::routes(),
+            pages: crate::book::pages(),
             http,
         })
     }
@@ -166,7 +201,9 @@ pub(crate) fn service_options(
         streams,
         serving,
         engine_timeout: engine.engine_timeout(),
+        engine_outage: engine.engine_outage(),
         tokenize_workers: admission.tokenize_workers,
         otlp_endpoint,
+        request_log: RequestLog::default(),
     })
 }

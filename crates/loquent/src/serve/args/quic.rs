@@ -56,6 +56,14 @@ pub(super) struct QuicArgs {
     /// it, requests get 429 [default: that of --max-inflight-requests]
     #[arg(long, env = "LOQUENT_MAX_ANSWERS_PER_KEY", value_name = "N")]
     max_answers_per_key: Option<usize>,
+    /// Speed at which people read answers over QUIC, in tokens per second, for clients that do not
+    /// hold text back at a speed of their own [default: none; all answers are computed alike]
+    ///
+    /// While requests wait, answers whose readers have seconds of text in hand make room for them
+    /// (docs/scheduling.md). Not for programs that read as fast as they can.
+    #[arg(long, env = "LOQUENT_READING_SPEED", value_name = "TOKENS_PER_S",
+          value_parser = parse_reading_speed)]
+    reading_speed: Option<f64>,
 }
 
 impl QuicArgs {
@@ -72,6 +80,7 @@ impl QuicArgs {
             grace: Duration::from_secs_f64(self.resume_grace_s),
             stall_limit: streams.stall_limit,
             mute_limit: MUTE_LIMIT,
+            token_time: self.reading_speed.map(|speed| Duration::from_secs_f64(1.0 / speed)),
         }
     }
 
@@ -95,6 +104,11 @@ impl QuicArgs {
             max_streams: self.quic_max_streams,
         })
     }
+}
+
+fn parse_reading_speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse::<f64>().ok().filter(|it| (0.5..=50.0).contains(it));
+    speed.ok_or_else(|| "give tokens per second, from 0.5 to 50".to_owned())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

@@ -1,10 +1,12 @@
 //! The flags for stored answers.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use loquent_server::{StoreConfig, StoreLimits};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use loquent_server::{SharedAddress, StoreConfig, StoreLimits, StoreLocation};
 
 /// The part of the store that one key may fill: one in so many.
 const KEY_SHARE: usize = 4;
@@ -15,12 +17,16 @@ const MB: usize = 1024 * 1024;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stored answers")]
 pub(super) struct StoreArgs {
-    /// File for stored answers, which then survive a restart [default: in memory]
+    /// File for stored answers, which then survive a restart, or the address of a Redis or Valkey
+    /// server that several replicas share [default: in memory]
     ///
-    /// It is created if it does not exist. Only this user can read it, and only one server can use
-    /// it at a time.
-    #[arg(long, env = "LOQUENT_STORE", value_name = "FILE")]
-    store: Option<PathBuf>,
+    /// A file is created if it does not exist. Only this user can read it, and only one server can
+    /// use it at a time. An address is redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or rediss://
+    /// for TLS: any replica then serves what another one has stored. Put one with a password into
+    /// LOQUENT_STORE, which other users of the machine cannot read.
+    #[arg(long, env = "LOQUENT_STORE", value_name = "FILE|URL", hide_env_values = true,
+          value_parser = OsStringValueParser::new().try_map(location))]
+    store: Option<StoreLocation>,
     /// Maximum size of all stored answers in MiB; beyond it, the oldest ones of the key with the
     /// most are deleted
     #[arg(long, env = "LOQUENT_STORE_MB", default_value_t = 256, value_name = "N",
@@ -42,9 +48,20 @@ impl StoreArgs {
         let bytes = (self.store_mb as usize).saturating_mul(MB);
         let per_owner = self.store_mb_per_key.map(|mb| (mb as usize).saturating_mul(MB));
         let bytes_per_owner = per_owner.unwrap_or(if has_keys { bytes / KEY_SHARE } else { bytes });
-        // Compose files set a variable to nothing where it has no value.
-        let file = self.store.clone().filter(|file| !file.as_os_str().is_empty());
+        let location = self.store.clone().unwrap_or_default();
         let age = Duration::from_secs(self.store_ttl_s);
-        StoreConfig { file, limits: StoreLimits { bytes, bytes_per_owner, age } }
+        StoreConfig { location, limits: StoreLimits { bytes, bytes_per_owner, age } }
+    }
+}
+
+/// Where `--store` says that answers are.
+fn location(typed: OsString) -> Result<StoreLocation, String> {
+    // Compose files set a variable to nothing where it has no value.
+    if typed.is_empty() {
+        return Ok(StoreLocation::Memory);
+    }
+    match typed.to_str().filter(|text| text.contains("://")) {
+        Some(url) => SharedAddress::parse(url).map(StoreLocation::Shared),
+        None => Ok(StoreLocation::File(PathBuf::from(typed))),
     }
 }

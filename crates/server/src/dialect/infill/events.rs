@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
+use crate::usage::Usage;
 
 /// Writes one answer.
 #[derive(Debug, Default)]
 pub struct InfillEvents {
     model: String,
     reason: String,
-    tokens: [u64; 2],
+    usage: Usage,
 }
 
 impl EventWriter for InfillEvents {
@@ -28,8 +29,12 @@ impl EventWriter for InfillEvents {
                 put(out, &json!({"index": choice, "content": text, "stop": false}));
             }
             Delta::Finish { reason, .. } => self.reason = reason.clone(),
-            Delta::Usage { prompt, completion, .. } => self.tokens = [*prompt, *completion],
-            Delta::Done => put(out, &object("", &self.model, &self.reason, self.tokens)),
+            Delta::Usage { .. } => self.usage = Usage::of_delta(delta).unwrap_or(self.usage),
+            // An upstream server's counts.
+            Delta::Other { json, .. } => {
+                self.usage = Usage::of_members(json).unwrap_or(self.usage);
+            }
+            Delta::Done => put(out, &object("", &self.model, &self.reason, &self.usage)),
             _ => {}
         }
         Ok(())
@@ -45,19 +50,18 @@ pub fn whole(answer: &FullAnswer) -> Value {
     let (text, reason) = answer.completions.first().map_or(("", ""), |completion| {
         (completion.text.as_str(), completion.finish_reason.as_deref().unwrap_or_default())
     });
-    let tokens = [answer.usage.prompt_tokens, answer.usage.completion_tokens];
-    object(text, &answer.head.model, reason, tokens)
+    object(text, &answer.head.model, reason, &answer.usage)
 }
 
-fn object(text: &str, model: &str, reason: &str, [prompt, completion]: [u64; 2]) -> Value {
+fn object(text: &str, model: &str, reason: &str, usage: &Usage) -> Value {
     json!({
         "index": 0,
         "content": text,
         "stop": true,
         "model": model,
         "stop_type": if reason == "length" { "limit" } else { "eos" },
-        "tokens_evaluated": prompt,
-        "tokens_predicted": completion,
+        "tokens_evaluated": usage.prompt_tokens,
+        "tokens_predicted": usage.completion_tokens,
     })
 }
 

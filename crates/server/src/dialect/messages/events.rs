@@ -144,7 +144,7 @@ impl EventWriter for MessageEvents {
                 self.write_error(&ApiError::internal(message.as_str()), out);
             }
             Delta::Done => self.stop(out),
-            Delta::Logprobs { .. } | Delta::Progress(_) => {}
+            Delta::Logprobs { .. } | Delta::Progress(_) | Delta::Pause { .. } => {}
         }
         Ok(())
     }

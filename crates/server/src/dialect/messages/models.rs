@@ -3,19 +3,25 @@
 use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
-use crate::model::ServedModel;
+use crate::models::{ModelEntry, ServedModels};
 
 /// The answer to `GET /v1/models`.
-pub fn models(served: &ServedModel) -> Value {
-    let name = &served.name;
-    json!({"data": [model(served)], "has_more": false, "first_id": name, "last_id": name})
+pub fn models(served: &ServedModels) -> Value {
+    let all: Vec<_> = served.entries().iter().map(model).collect();
+    let id = |one: Option<&Value>| one.map(|one| one["id"].clone());
+    let (first, last) = (id(all.first()), id(all.last()));
+    json!({"data": all, "has_more": false, "first_id": first, "last_id": last})
 }
 
 /// The answer to `GET /v1/models/{id}`.
-pub fn model(served: &ServedModel) -> Value {
-    json!({
-        "id": served.name, "type": "model", "display_name": served.name,
-        "created_at": rfc3339(served.created_s), "max_input_tokens": served.context_tokens,
-        "max_tokens": served.context_tokens,
-    })
+pub fn model(entry: &ModelEntry) -> Value {
+    let mut model = json!({
+        "id": entry.name(), "type": "model", "display_name": entry.name(),
+        "created_at": rfc3339(entry.created_s()),
+    });
+    if let Some(service) = entry.service() {
+        model["max_input_tokens"] = service.model().context_tokens.into();
+        model["max_tokens"] = service.model().context_tokens.into();
+    }
+    model
 }

@@ -47,13 +47,15 @@ async fn count_tokens(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    if app.service()?.upstream().is_some() {
+    let mut request = parse(&app, request, lower).await?.request;
+    let entry = app.models.find(request.model.as_deref())?;
+    let service = entry.use_when_loaded().await?;
+    if service.upstream().is_some() {
         let message = "The upstream server does not count tokens in this API. Ask it at /tokenize.";
         return Err(ApiError::not_offered(message));
     }
-    let mut request = parse(&app, request, lower).await?.request;
     let prompt = request.prompts.pop();
-    let counted = app.service()?.for_tokenize(move |service| {
+    let counted = service.for_tokenize(move |service| {
         // Held as long as the prompt.
         let _charge = request.charge;
         let prompt = prompt.unwrap_or(Prompt::Tokens(Vec::new()));

@@ -19,7 +19,7 @@ pub const EMBED_PARAMETERS: &[Parameter] = &[
     supported("truncate", "on unless it is false: of a text that is too long, the beginning"),
     supported("dimensions", "the vector's first numbers, normalised again"),
     ignored("options", "the operator chooses the context: --context"),
-    ignored("keep_alive", "the model stays loaded"),
+    ignored("keep_alive", "the operator says how long the model stays"),
 ];
 
 /// What becomes of each parameter of `/api/embeddings`.
@@ -27,7 +27,7 @@ pub const EMBEDDINGS_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("prompt", "one text, of which the beginning counts if it is too long"),
     ignored("options", "the operator chooses the context: --context"),
-    ignored("keep_alive", "the model stays loaded"),
+    ignored("keep_alive", "the operator says how long the model stays"),
 ];
 
 /// A request to `/api/embed`, and the model's name as the client has it.

@@ -114,7 +114,8 @@ impl EventWriter for OllamaLines {
             | Delta::Text { .. }
             | Delta::Reasoning { .. }
             | Delta::Logprobs { .. }
-            | Delta::Progress(_) => {}
+            | Delta::Progress(_)
+            | Delta::Pause { .. } => {}
         }
         Ok(())
     }
@@ -131,6 +132,10 @@ impl EventWriter for OllamaLines {
     ) -> Result<(), Error> {
         // Lines have no comments, and its clients take every line for a piece of the answer.
         Ok(())
+    }
+
+    fn write_pause(&mut self, _: &str, _: &mut Vec<u8>) {
+        // Likewise.
     }
 
     fn preface(&self) -> &'static [u8] {

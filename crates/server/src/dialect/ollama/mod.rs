@@ -3,6 +3,7 @@
 
 pub mod embed;
 mod events;
+mod keep_alive;
 mod models;
 mod object;
 pub mod request;

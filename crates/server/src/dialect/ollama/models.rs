@@ -1,11 +1,11 @@
-//! What Ollama's API says of models: there is one, which is always loaded.
+//! What Ollama's API says of models.
 
 use loquent_proto::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::clock::{rfc3339, unix_time_s};
-use crate::model::ServedModel;
+use crate::models::{ModelEntry, ModelFigures, ServedModels};
 use crate::service::Service;
 
 /// The version of Ollama's API that this one follows. Clients compare it with what they need.
@@ -19,38 +19,51 @@ pub fn version() -> Value {
 }
 
 /// The answer to `GET /api/tags`.
-pub fn tags(model: &ServedModel) -> Value {
-    let mut entry = entry(model);
-    entry["modified_at"] = rfc3339(model.created_s).into();
-    json!({"models": [entry]})
+pub fn tags(models: &ServedModels) -> Value {
+    let tag = |model: &ModelEntry| {
+        let mut tag = entry(&model.figures());
+        tag["modified_at"] = rfc3339(model.created_s()).into();
+        tag
+    };
+    json!({"models": models.entries().iter().map(tag).collect::<Vec<_>>()})
 }
 
 /// The answer to `GET /api/ps`.
-pub fn running(model: &ServedModel) -> Value {
-    let mut entry = entry(model);
-    entry["expires_at"] = rfc3339(unix_time_s() + LOADED_FOR_S).into();
-    entry["size_vram"] = 0.into();
-    entry["context_length"] = model.context_tokens.into();
-    json!({"models": [entry]})
+pub fn running(models: &ServedModels) -> Value {
+    let process = |model: &ModelEntry| {
+        let (figures, service) = (model.figures(), model.service()?);
+        let stays_s = figures.expires_in.map_or(LOADED_FOR_S, |left| left.as_secs());
+        let mut process = entry(&figures);
+        process["expires_at"] = rfc3339(unix_time_s() + stays_s).into();
+        process["size"] = figures.bytes.into();
+        process["size_vram"] = 0.into();
+        process["context_length"] = service.model().context_tokens.into();
+        Some(process)
+    };
+    json!({"models": models.entries().iter().filter_map(process).collect::<Vec<_>>()})
 }
 
 /// The answer to `POST /api/show`.
-pub fn show(service: &Service) -> Value {
-    let model = service.model();
-    json!({
-        "modelfile": format!("FROM {}\n", model.name),
-        "parameters": format!("num_ctx {}", model.context_tokens),
+pub fn show(entry: &ModelEntry) -> Value {
+    let mut shown = json!({
+        "modelfile": format!("FROM {}\n", entry.name()),
+        "parameters": "",
         "template": "",
         "details": details(),
-        "model_info": {
-            "general.architecture": FAMILY,
-            "general.basename": model.name,
-            format!("{FAMILY}.context_length"): model.context_tokens,
-            format!("{FAMILY}.vocab_size"): model.vocab.size(),
-        },
-        "capabilities": capabilities(service),
-        "modified_at": rfc3339(model.created_s),
-    })
+        "model_info": {"general.architecture": FAMILY, "general.basename": entry.name()},
+        // What clients look for; more is known once it is loaded, which a question is not worth.
+        "capabilities": ["completion", "tools"],
+        "modified_at": rfc3339(entry.created_s()),
+    });
+    if let Some(service) = entry.service() {
+        let model = service.model();
+        shown["parameters"] = format!("num_ctx {}", model.context_tokens).into();
+        let info = &mut shown["model_info"];
+        info[format!("{FAMILY}.context_length")] = model.context_tokens.into();
+        info[format!("{FAMILY}.vocab_size")] = model.vocab.size().into();
+        shown["capabilities"] = capabilities(&service).into();
+    }
+    shown
 }
 
 fn capabilities(service: &Service) -> Vec<&'static str> {
@@ -71,11 +84,11 @@ fn capabilities(service: &Service) -> Vec<&'static str> {
 /// Stands where the model's architecture is expected, which this part of the server does not know.
 const FAMILY: &str = "loquent";
 
-fn entry(model: &ServedModel) -> Value {
+fn entry(model: &ModelFigures) -> Value {
     // Clients take the digest for the model's identity.
     let digest = hex::encode(&Sha256::digest(model.name.as_bytes()));
     json!({
-        "name": model.name, "model": model.name, "size": 0, "digest": digest,
+        "name": model.name, "model": model.name, "size": model.file_bytes, "digest": digest,
         "details": details(),
     })
 }

@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
+use super::keep_alive::take_keep_alive;
 use super::object::Shape;
 use crate::api::fields::{Fields, kind_of};
 use crate::api::request::Endpoint;
 use crate::dialect::generation::Lowered;
 use crate::dialect::parameters::{Parameter, ignored, refused, sift, supported};
 use crate::error::ApiError;
+use crate::models::KeepAlive;
 
 /// What becomes of each parameter of `/api/chat`.
 pub const CHAT_PARAMETERS: &[Parameter] = &[
@@ -18,7 +20,7 @@ pub const CHAT_PARAMETERS: &[Parameter] = &[
     supported("format", "`json` or a JSON schema"),
     supported("options", "see below"),
     supported("think", "on, off, or an effort"),
-    ignored("keep_alive", "the model stays loaded"),
+    supported("keep_alive", "where the server has several models or `--model-idle-s`"),
     ignored("logprobs", ""),
     ignored("top_logprobs", ""),
     ignored("truncate", "a conversation that is too long is refused"),
@@ -39,7 +41,7 @@ pub const GENERATE_PARAMETERS: &[Parameter] = &[
     refused("images", "this server accepts text only"),
     refused("template", "prompts are written by the model's own template"),
     refused("context", "send the conversation to /api/chat instead"),
-    ignored("keep_alive", "the model stays loaded"),
+    supported("keep_alive", "where the server has several models or `--model-idle-s`"),
     ignored("logprobs", ""),
     ignored("top_logprobs", ""),
     ignored("truncate", "a prompt that is too long is refused"),
@@ -78,6 +80,8 @@ pub struct OllamaRequest {
     pub model: String,
     /// The request has no prompt: it only wants the model loaded.
     pub only_loads: bool,
+    /// How long the model is to stay after it.
+    pub keep: Option<KeepAlive>,
 }
 
 /// The chat completion that a request to `/api/chat` asks for.
@@ -87,6 +91,7 @@ pub struct OllamaRequest {
 pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, CHAT_PARAMETERS)?;
     let mut lowered = Map::new();
+    let keep = take_keep_alive(&mut fields)?;
     let model = lower_common(&mut fields, &mut lowered, &mut ignored)?;
     let turns = fields.array("messages")?.unwrap_or_default();
     let only_loads = turns.is_empty();
@@ -101,7 +106,7 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError
     if let Some(tools) = fields.take("tools") {
         lowered.insert("tools".into(), tools);
     }
-    let kept = OllamaRequest { shape: Shape::Chat, model, only_loads };
+    let kept = OllamaRequest { shape: Shape::Chat, model, only_loads, keep };
     Ok(Lowered { endpoint: Endpoint::Chat, fields: fields.replaced(lowered), ignored, kept })
 }
 
@@ -113,6 +118,7 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError
 pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, GENERATE_PARAMETERS)?;
     let mut lowered = Map::new();
+    let keep = take_keep_alive(&mut fields)?;
     let model = lower_common(&mut fields, &mut lowered, &mut ignored)?;
     let prompt = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|system| !system.is_empty());
@@ -133,7 +139,7 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
             Endpoint::Chat
         }
     };
-    let kept = OllamaRequest { shape: Shape::Generate, model, only_loads };
+    let kept = OllamaRequest { shape: Shape::Generate, model, only_loads, keep };
     Ok(Lowered { endpoint, fields: fields.replaced(lowered), ignored, kept })
 }
 

@@ -1,6 +1,7 @@
 //! The routes of Ollama's API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -20,6 +21,7 @@ use crate::dialect::generation::{Lowered, parse};
 use crate::embeddings::embed;
 use crate::error::{ApiError, quoted};
 use crate::json_response::json_response;
+use crate::models::KeepAlive;
 use crate::service::Embedded;
 use crate::sse::{event_stream, with_ignored};
 
@@ -73,10 +75,16 @@ async fn answer(
     request: HttpRequest<Body>,
     lower: fn(Fields) -> Result<Lowered<OllamaRequest>, ApiError>,
 ) -> Result<Response, ApiError> {
-    app.service()?.check_room()?;
+    app.models.check_room()?;
     let parsed = parse(&app, request, lower).await?;
-    let OllamaRequest { shape, ref model, only_loads } = parsed.kept;
+    let OllamaRequest { shape, ref model, only_loads, keep } = parsed.kept;
+    let entry = app.models.find(parsed.request.model.as_deref())?;
+    keep.into_iter().for_each(|keep| entry.keep(keep));
     if only_loads {
+        // Ollama's way to unload a model is to ask for nothing and to keep it for no time.
+        if keep != Some(KeepAlive::For(Duration::ZERO)) {
+            entry.use_when_loaded().await?;
+        }
         return Ok(json_response(&loaded(shape, model)));
     }
     let model = model.clone();
@@ -98,7 +106,7 @@ async fn embed_texts(State(app): Shared, request: HttpRequest<Body>) -> Result<R
     let (clock, arrived) = (app.clock, app.clock.now());
     let read = move |fields: Fields| {
         let (request, model) = read_embed(fields)?;
-        let write = move |embedded: &Embedded| {
+        let write = move |_: &str, embedded: &Embedded| {
             let took = clock.now().saturating_sub(arrived);
             embed_json(&model, embedded, took.as_nanos() as u64)
         };
@@ -111,7 +119,10 @@ async fn embed_prompt(
     State(app): Shared,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let read = |fields: Fields| Ok((read_embeddings(fields)?.0, embeddings_json));
+    let read = |fields: Fields| {
+        let write = |_: &str, embedded: &Embedded| embeddings_json(embedded);
+        Ok((read_embeddings(fields)?.0, write))
+    };
     embed(&app, request, read).await
 }
 
@@ -124,11 +135,11 @@ fn lines_stream(body: Body) -> Response {
 }
 
 async fn list(State(app): Shared) -> Result<Response, ApiError> {
-    Ok(json_response(&tags(app.service()?.model())))
+    Ok(json_response(&tags(&app.models)))
 }
 
 async fn list_running(State(app): Shared) -> Result<Response, ApiError> {
-    Ok(json_response(&running(app.service()?.model())))
+    Ok(json_response(&running(&app.models)))
 }
 
 async fn describe(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
@@ -136,8 +147,8 @@ async fn describe(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
     let body = app.bodies.receive(&mut head, body).await?;
     // Older clients send the name as `name`.
     let named = body.parse(|mut fields| Ok(fields.string("model")?.or(fields.string("name")?)));
-    if named.await?.is_none() {
+    let Some(name) = named.await? else {
         return Err(ApiError::invalid_param("model", "'model' is required."));
-    }
-    Ok(json_response(&show(app.service()?)))
+    };
+    Ok(json_response(&show(app.models.find(Some(&name))?)))
 }

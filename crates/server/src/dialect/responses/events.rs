@@ -125,6 +125,7 @@ impl ResponseEvents {
             }
             // Of further completions, of which a response has none; texts without bytes.
             Delta::Progress(_)
+            | Delta::Pause { .. }
             | Delta::Text { .. }
             | Delta::Reasoning { .. }
             | Delta::ToolCall { .. }

@@ -153,6 +153,11 @@ pub struct ResponseRequest {
 }
 
 impl ResponseRequest {
+    /// The requested model.
+    pub fn model(&self) -> Option<&str> {
+        self.chat.get("model").and_then(Value::as_str)
+    }
+
     /// Reads a request from the fields of its body.
     ///
     /// # Errors

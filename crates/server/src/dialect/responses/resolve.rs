@@ -11,7 +11,7 @@ use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use crate::app::App;
 use crate::error::{ApiError, quoted};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::store::{Kind, Owner};
+use crate::store::{Kind, Owner, Progress};
 
 /// Most responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;
@@ -34,7 +34,10 @@ pub async fn load(
     let unreadable = || ApiError::internal("The stored response cannot be read.");
     let decode = move || StoredResponse::decode(&bytes).ok_or_else(unreadable);
     let response = app.bodies.workers().run_if(parsed_bytes > SMALL_BYTES, decode).await?;
-    Ok(Some(response.end_if_lost()))
+    Ok(Some(match object.progress {
+        Progress::RunningElsewhere => response,
+        Progress::Running | Progress::Ended => response.end_if_lost(),
+    }))
 }
 
 /// The items of the whole conversation: those before `request`, and its own, which get ids.
@@ -67,6 +70,11 @@ pub async fn conversation(
     check_count(resolver.items.len())?;
     request.fields.put_charge(resolver.charge);
     Ok(resolver.items)
+}
+
+fn still_generated(param: &str) -> ApiError {
+    let message = format!("'{param}': that response is still being generated.");
+    ApiError::invalid_param(param, message)
 }
 
 /// Puts a conversation together.
@@ -103,13 +111,15 @@ impl<'a> Resolver<'a> {
         param: &str,
     ) -> Result<Option<StoredResponse>, ApiError> {
         let Some(live) = self.app.responses.find(self.owner, id) else {
-            return load(self.app, self.owner, id, &mut self.charge).await;
+            let loaded = load(self.app, self.owner, id, &mut self.charge).await?;
+            return match loaded {
+                // Another replica's.
+                Some(response) if !response.log.is_ended() => Err(still_generated(param)),
+                loaded => Ok(loaded),
+            };
         };
         // The store may have a checkpoint of it yet, which is not the whole answer.
-        let Some(ended) = live.ended() else {
-            let message = format!("'{param}': that response is still being generated.");
-            return Err(ApiError::invalid_param(param, message));
-        };
+        let Some(ended) = live.ended() else { return Err(still_generated(param)) };
         self.app.bodies.memory().take(&mut self.charge, ended.charged_bytes()).await?;
         Ok(Some(ended.copy()))
     }

@@ -34,6 +34,7 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::models::ModelEntry;
 use crate::query::Query;
 use crate::records::RecordContext;
 use crate::service::{Caller, Service, StartedAnswer};
@@ -42,6 +43,9 @@ use crate::store::{Kind, Owner};
 
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
+
+/// `Retry-After` for what only another replica can do, in seconds.
+const ELSEWHERE_RETRY_S: u64 = 2;
 
 /// The routes, for clients whose key was checked.
 pub fn routes() -> Router<Arc<App>> {
@@ -78,7 +82,7 @@ struct StartedResponse {
 
 async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let arrived = app.clock.now();
-    app.service()?.check_room()?;
+    app.models.check_room()?;
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
     let caller = Caller::of(&head);
@@ -88,7 +92,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let padding = padding(&app, &head.extensions, lowered.obfuscation);
     // Before the engine begins: an answer that cannot be kept costs no generation.
     let reservation = match lowered.template.background {
-        true => Some(app.resumable.reserve(identity.tenant)?),
+        true => Some(app.resumable.reserve(identity.tenant, 0)?),
         false => None,
     };
     let started = start(&app, lowered, &identity, arrived).await?;
@@ -116,31 +120,37 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
 
 /// Reads a request and what it refers to, and turns it into one for a chat completion.
 async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
-    let service = app.service()?.clone();
     let mut asked = body.parse(ResponseRequest::read).await?;
+    let entry = app.models.find(asked.model())?.clone();
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
     let is_large = input.iter().map(text_bytes).sum::<usize>() > SMALL_BYTES;
     let lowered = match asked.truncation {
         // Counts tokens, which only some threads may.
-        Truncation::Auto => service.for_tokenize(move |it| to_chat(it, caller, asked, input)).await,
+        Truncation::Auto => {
+            let service = entry.use_when_loaded().await?;
+            service.for_tokenize(move |it| to_chat(&entry, Some(it), caller, asked, input)).await
+        }
         Truncation::Disabled => {
-            let work = move || to_chat(&service, caller, asked, input);
+            let work = move || to_chat(&entry, None, caller, asked, input);
             app.bodies.workers().run_if(is_large, work).await
         }
     };
     lowered.map_err(|error| error.renamed(NAMES))
 }
 
+/// The request for a chat completion. `counter` counts tokens where a conversation that is too long
+/// is to be cut.
 fn to_chat(
-    service: &Service,
+    entry: &ModelEntry,
+    counter: Option<&Service>,
     caller: Caller,
     asked: ResponseRequest,
     input: Vec<Value>,
 ) -> Result<LoweredRequest, ApiError> {
     let ResponseRequest { mut chat, template, streams, stores, obfuscation, .. } = asked;
     let mut messages = messages_of(asked.instructions.as_deref(), &input)?;
-    if asked.truncation == Truncation::Auto && service.upstream().is_none() {
+    if let Some(service) = counter.filter(|service| service.upstream().is_none()) {
         messages = truncate(service, &chat, messages)?;
     }
     chat.insert("messages".into(), messages.into());
@@ -154,7 +164,7 @@ fn to_chat(
     if template.background {
         kept.items = input;
     }
-    let mut request = service.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
+    let mut request = entry.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
     // The object always has the usage, whether or not it is streamed.
     request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
     request.ignored.splice(0..0, asked.ignored);
@@ -176,13 +186,12 @@ async fn start(
     arrived: std::time::Duration,
 ) -> Result<StartedResponse, ApiError> {
     let LoweredRequest { request, template, input, .. } = lowered;
-    let service = app.service()?;
-    let started = service.start(request, arrived).await;
+    let started = app.models.start(request, arrived).await;
     let started = started.map_err(|error| error.renamed(NAMES))?;
-    let StartedAnswer { active, echo, ignored } = started;
+    let StartedAnswer { active, echo, ignored, vocab } = started;
     let created_s = active.head().created_s;
     let mut log = RecordLog::new(usize::MAX / 2);
-    let context = RecordContext { vocab: &service.model().vocab, echo: &echo };
+    let context = RecordContext { vocab: &vocab, echo: &echo };
     let generation = Generation::open(active, &context, &mut |delta| {
         log.push(&delta).expect("the first record fits");
     });
@@ -310,9 +319,17 @@ async fn retrieve(
     let mut charge = MemoryCharge::default();
     let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
     match streams {
+        true if !log.is_ended() => Err(elsewhere()),
         true => Ok(read(&app, Records::Ended(log, charge), template, first, padding)),
         false => whole_stored(&app, StoredResponse { template, log, input }, charge).await,
     }
+}
+
+/// The error for what only the replica that generates a response can do.
+fn elsewhere() -> ApiError {
+    let message = "Another replica is generating this response: read it without 'stream', or try again when it has \
+                   ended.";
+    ApiError::unavailable(message, ELSEWHERE_RETRY_S)
 }
 
 async fn stored(
@@ -339,6 +356,9 @@ async fn cancel(
     if !response.template.background {
         let message = "Only responses with 'background' can be cancelled.";
         return Err(ApiError::invalid_param("id", message));
+    }
+    if !response.log.is_ended() {
+        return Err(elsewhere());
     }
     // It has ended already: cancelling twice is no error.
     whole_stored(&app, response, charge).await
@@ -381,14 +401,14 @@ async fn input_items(
 
 /// `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.
 async fn input_tokens(State(app): Shared, request: HttpRequest<Body>) -> Caught {
-    let service = app.service()?.clone();
-    if service.upstream().is_some() {
-        return Err(ApiError::invalid("Only the upstream server can count its tokens."));
-    }
     let (mut head, body) = request.into_parts();
     let owner = Caller::of(&head).identity.owner();
     let body = app.bodies.receive(&mut head, body).await?;
     let mut asked = body.parse(ResponseRequest::read).await?;
+    let service = app.models.find(asked.model())?.use_when_loaded().await?;
+    if service.upstream().is_some() {
+        return Err(ApiError::invalid("Only the upstream server can count its tokens."));
+    }
     let input = conversation(&app, owner, &mut asked).await?;
     let ResponseRequest { chat, fields, instructions, .. } = asked;
     let counted = service.for_tokenize(move |service| {

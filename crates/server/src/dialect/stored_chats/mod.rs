@@ -5,6 +5,9 @@ mod object;
 pub mod request;
 mod routes;
 
+use std::sync::Arc;
+
+use loquent_infer::vocab::Vocab;
 pub use routes::routes;
 
 use self::object::StoredChat;
@@ -12,20 +15,19 @@ use self::request::ChatToStore;
 use crate::active_request::ActiveRequest;
 use crate::app::App;
 use crate::identity::Identity;
-use crate::service::Service;
 use crate::store::object::Kind;
 use crate::store::recorder::{AnswerRecorder, StorePlace};
 
 /// Has the answer to `active` stored when it is complete, if its request asks for that.
 pub fn record(
     app: &App,
-    service: &Service,
+    vocab: &Arc<dyn Vocab>,
     owner: &Identity,
     chat: Option<Box<ChatToStore>>,
     active: &mut ActiveRequest,
 ) {
     let Some(chat) = chat else { return };
-    let object = StoredChat { chat: *chat, vocab: service.model().vocab.clone() };
+    let object = StoredChat { chat: *chat, vocab: vocab.clone() };
     let place =
         StorePlace { store: app.store.clone(), kind: Kind::ChatCompletion, owner: owner.owner() };
     let recorder = AnswerRecorder::new(active, object, place);

@@ -50,7 +50,7 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// `POST /v1/ui/chat`: the answer to a chat's messages. It replaces the chat's latest answer.
 async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
-    app.service()?.check_room()?;
+    app.models.check_room()?;
     let Parsed { request, kept: ui, arrived } = parse(&app, request, lower).await?;
     let identity = request.identity.clone();
     let resumable = ResumableRequest { request, arrived, idempotent: None };

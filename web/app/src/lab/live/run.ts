@@ -15,6 +15,8 @@ const CHECK_MS = 50;
 const REPLY_MS = 10_000;
 /** Packets that are told after an answer's end still belong to it, in ms. */
 const AFTERMATH_MS = 400;
+/** A connection of an earlier run may have died of its weather: the question is asked again, and is the same one. */
+const RETRIES = 3;
 /** What a storm loses, as far as the picture is concerned. */
 const STORM_LOSS = 0.9;
 const MAX_STORMS = 10_000;
@@ -115,7 +117,7 @@ export class LiveRun {
     const messages = [{ role: "user" as const, content: this.#offer.question }];
     const body = { model: MODEL, messages, max_tokens: maxTokens, temperature: 0, seed: 0 };
     const transport = lane === "tcp" ? "sse" : "webtransport";
-    return streamChat({ url: this.#url(lane), body, transport, signal: this.#stopped.signal });
+    return streamChat({ url: this.#url(lane), body, transport, retries: RETRIES, signal: this.#stopped.signal });
   }
 
   /** Reads an answer into its lane. */

@@ -1,0 +1,134 @@
+//! What became of bursts, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use loquent_proto::printable::printable;
+use loquent_sim::burst::{ContentRule, ReaderOutcome};
+use loquent_sim::stats::percentile;
+use serde_json::json;
+
+use super::run::PlayedBurst;
+use crate::BenchError;
+
+/// Bursts that were played.
+#[derive(Debug)]
+pub struct BurstTable {
+    content: ContentRule,
+    bursts: Vec<PlayedBurst>,
+}
+
+impl BurstTable {
+    /// A table without bursts; `content` says what makes readers content.
+    pub fn new(content: ContentRule) -> Self {
+        Self { content, bursts: Vec::new() }
+    }
+
+    /// Adds a burst.
+    pub fn add(&mut self, burst: PlayedBurst) {
+        self.bursts.push(burst);
+    }
+
+    /// The largest number of readers of which, in each of its bursts, enough were content.
+    pub fn largest(&self) -> Option<usize> {
+        let held = |readers: usize| {
+            let mut same = self.bursts.iter().filter(|burst| burst.asked == readers);
+            same.all(|burst| self.share(burst) >= self.content.readers_share)
+        };
+        self.bursts.iter().map(|burst| burst.asked).filter(|&readers| held(readers)).max()
+    }
+
+    /// Share of a burst's readers that are content. Whose answer failed is not.
+    fn share(&self, burst: &PlayedBurst) -> f64 {
+        // Outcomes are of those who were served, the share is of those who asked.
+        let served = burst.readers.len() as f64;
+        self.content.share(&burst.readers) * served / burst.asked as f64
+    }
+
+    /// Why answers failed, and how often.
+    fn causes(&self) -> BTreeMap<String, usize> {
+        let mut causes = BTreeMap::new();
+        for cause in self.bursts.iter().flat_map(|burst| &burst.failures) {
+            *causes.entry(cause.clone()).or_default() += 1;
+        }
+        causes
+    }
+
+    /// The table for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "{:>8} {:>8} {:>10} {:>10} {:>11} {:>11} {:>7}\n",
+            "readers", "content", "TTFT p50", "TTFT p99", "stall mean", "stall p99", "failed"
+        );
+        for burst in &self.bursts {
+            let of = |value: fn(&ReaderOutcome) -> f64| {
+                let mut all: Vec<f64> = burst.readers.iter().map(value).collect();
+                all.sort_by(f64::total_cmp);
+                all
+            };
+            let at = |sorted: &[f64], p| percentile(sorted, p).unwrap_or_default();
+            let (ttft, stalls) = (of(|one| one.ttft_s), of(|one| one.stall_share * 100.0));
+            let mean = stalls.iter().sum::<f64>() / stalls.len().max(1) as f64;
+            let _ = writeln!(
+                out,
+                "{:>8} {:>6.1} % {:>8.2} s {:>8.2} s {:>9.2} % {:>9.2} % {:>7}",
+                burst.asked,
+                self.share(burst) * 100.0,
+                at(&ttft, 0.5),
+                at(&ttft, 0.99),
+                mean,
+                at(&stalls, 0.99),
+                burst.failures.len(),
+            );
+        }
+        for (cause, count) in self.causes() {
+            let _ = writeln!(out, "failed {count} times: {}", printable(&cause));
+        }
+        let _ = match self.largest() {
+            Some(readers) => writeln!(out, "the largest burst with enough content: {readers}"),
+            None => writeln!(out, "no burst with enough content"),
+        };
+        out
+    }
+
+    /// Writes everything as JSON to `path`.
+    ///
+    /// # Errors
+    /// [`BenchError::Output`].
+    pub fn write(&self, path: &Path) -> Result<(), BenchError> {
+        let all =
+            json!({ "content": self.content, "bursts": self.bursts, "largest": self.largest() });
+        std::fs::write(path, format!("{all:#}\n")).map_err(|error| BenchError::Output {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn burst(asked: usize, served: usize, content: usize) -> PlayedBurst {
+        let ttft_s = |at: usize| if at < content { 1.0 } else { 3.0 };
+        let reader = |at: usize| ReaderOutcome { ttft_s: ttft_s(at), stall_share: 0.0 };
+        let failures = vec!["it broke".to_owned(); asked - served];
+        PlayedBurst { asked, readers: (0..served).map(reader).collect(), failures }
+    }
+
+    #[test]
+    fn the_worst_of_equal_bursts_counts_and_failures_are_not_content() {
+        let content = ContentRule { ttft_s: 2.0, stall_share: 0.01, readers_share: 0.9 };
+        let mut table = BurstTable::new(content);
+        assert_eq!(table.largest(), None);
+        for (asked, served, good) in [(10, 10, 9), (20, 20, 20), (20, 20, 17), (30, 25, 25)] {
+            table.add(burst(asked, served, good));
+        }
+        assert_eq!(table.largest(), Some(10));
+        let text = table.text();
+        assert!(text.contains("      30   83.3 %"), "{text}");
+        assert!(text.contains("failed 5 times: it broke\n"), "{text}");
+        assert!(text.ends_with("content: 10\n"), "{text}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Plays bursts at a server: connections first, then all requests at once, then their answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use futures_util::future::join_all;
+use http::Method;
+use loquent_client::{Asked, Client, Config, Request, Transport};
+use loquent_openai::BaseUrl;
+use loquent_openai::http::HttpClient;
+use loquent_proto::Delta;
+use loquent_sim::burst::{BurstReader, ReaderOutcome};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::Barrier;
+
+use crate::http_target::HttpTarget;
+use crate::target::Target;
+
+/// Text whose tokens the prompts are made of.
+const TEXT: &str = "A crowd of readers came at once, each with a question of their own: ";
+/// How long a burst may take beyond what its readers need.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bursts to play.
+#[derive(Debug, Clone)]
+pub struct BurstRun {
+    /// The server.
+    pub url: String,
+    /// The key of all requests.
+    pub api_key: Option<String>,
+    /// Model name; the server's first if absent.
+    pub model: Option<String>,
+    /// Tokens of a prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of an answer.
+    pub answer_tokens: u32,
+    /// How long a reader takes for a token.
+    pub token_time: Duration,
+    /// The longest time to the first token of a reader that is content.
+    pub ttft_limit: Duration,
+}
+
+/// What became of a burst.
+#[derive(Debug, Serialize)]
+pub struct PlayedBurst {
+    /// Its size.
+    pub asked: usize,
+    /// The readers who got their whole answers.
+    pub readers: Vec<ReaderOutcome>,
+    /// Why the others did not.
+    pub failures: Vec<String>,
+}
+
+/// Bursts whose server is known.
+pub struct PreparedRun {
+    run: BurstRun,
+    model: String,
+    /// What prompts are made of.
+    tokens: Vec<u32>,
+}
+
+/// Asks the server for what the requests need.
+///
+/// # Errors
+/// If it cannot be reached, has no model, or does not tokenize.
+pub async fn prepare(run: BurstRun) -> anyhow::Result<PreparedRun> {
+    let base = BaseUrl::parse(&run.url)?;
+    let client = HttpClient::new(base, run.api_key.as_deref())?;
+    let target = HttpTarget::new(run.url.clone(), client);
+    let model = match &run.model {
+        Some(model) => model.clone(),
+        None => {
+            let models = target.models().await.map_err(|failure| anyhow::anyhow!(failure.message));
+            models?.into_iter().next().context("the server has no model")?
+        }
+    };
+    let tokens = target.tokenize(&model, TEXT, false).await;
+    let tokens = tokens.map_err(|failure| anyhow::anyhow!("tokenizing: {}", failure.message))?;
+    if tokens.is_empty() {
+        bail!("the server tokenizes a sentence to nothing");
+    }
+    Ok(PreparedRun { run, model, tokens })
+}
+
+impl PreparedRun {
+    /// Plays a burst of `readers`.
+    ///
+    /// # Errors
+    /// If QUIC does not get through: over TCP the server knows nothing of readers.
+    pub async fn play(&self, readers: usize) -> anyhow::Result<PlayedBurst> {
+        let clients = join_all((0..readers).map(|_| self.connect())).await;
+        let clients: Vec<Client> = clients.into_iter().collect::<anyhow::Result<_>>()?;
+        // All set out together, once each is on its way.
+        let start = Arc::new(Barrier::new(readers));
+        let read = clients.iter().enumerate().map(|(number, client)| {
+            let (client, request) = (client.clone(), self.request(number));
+            let (start, run) = (start.clone(), self.run.clone());
+            let answer = async move {
+                start.wait().await;
+                read_answer(&client, &request, &run).await
+            };
+            tokio::spawn(tokio::time::timeout(self.limit(), answer))
+        });
+        let mut played = PlayedBurst { asked: readers, readers: Vec::new(), failures: Vec::new() };
+        for outcome in join_all(read).await {
+            match outcome? {
+                Ok(Ok(outcome)) => played.readers.push(outcome),
+                Ok(Err(error)) => played.failures.push(format!("{error:#}")),
+                Err(_) => played.failures.push("not over in time".into()),
+            }
+        }
+        join_all(clients.iter().map(|client| client.close(Duration::from_secs(1)))).await;
+        Ok(played)
+    }
+
+    async fn connect(&self) -> anyhow::Result<Client> {
+        let mut config = Config::new(&self.run.url);
+        config.api_key = self.run.api_key.clone();
+        // Many connect at once.
+        config.head_start = Duration::from_secs(20);
+        let client = Client::new(config)?;
+        match client.warm_up().await {
+            Transport::Quic => Ok(client),
+            Transport::Http => {
+                bail!(
+                    "{}: QUIC does not get through, and over TCP readers are not known to the \
+                       server; see loquent doctor",
+                    self.run.url
+                )
+            }
+        }
+    }
+
+    /// A prompt unlike any other's from its first token on, so that no prefix is shared.
+    fn request(&self, number: usize) -> Request {
+        let of = |at: usize| self.tokens[at % self.tokens.len()];
+        // The number in digits of the base of as many tokens as there are.
+        let base = self.tokens.len();
+        let own = [number % base, number / base % base, number / base / base % base].map(of);
+        let prompt: Vec<u32> =
+            own.into_iter().chain((0..).map(of)).take(self.run.prompt_tokens).collect();
+        let body = json!({
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": self.run.answer_tokens,
+            "ignore_eos": true,
+            "temperature": 0.0,
+            "stream": true,
+        });
+        Request::new(Method::POST, "/v1/completions", body.to_string())
+    }
+
+    fn limit(&self) -> Duration {
+        self.run.ttft_limit + self.run.token_time * self.run.answer_tokens + PATIENCE
+    }
+}
+
+/// Asks, and reads to the end: what became of the reader.
+async fn read_answer(
+    client: &Client,
+    request: &Request,
+    run: &BurstRun,
+) -> anyhow::Result<ReaderOutcome> {
+    let asked = Instant::now();
+    let mut answer = match client.ask(request).await? {
+        Asked::Answer(answer) => answer,
+        Asked::Reply(reply) => bail!("the server answered with status {}", reply.status),
+    };
+    let mut reader = BurstReader::new(run.token_time);
+    // Nothing is held back here: a token counts from when it could be read.
+    while let Some(step) = answer.next().await? {
+        for delta in step.into_deltas()? {
+            if delta.tokens() > 0 {
+                reader.take(asked.elapsed(), delta.tokens());
+            }
+            if let Delta::Error { message, .. } = delta {
+                bail!(message);
+            }
+        }
+    }
+    let (came, transport) = (reader.tokens(), answer.transport());
+    // A chunk that came over HTTP counts as one token, whatever it holds.
+    ensure!(
+        came >= run.answer_tokens,
+        "only {came} of {} tokens, over {transport:?} at the end, after {} resumes",
+        run.answer_tokens,
+        answer.resumes()
+    );
+    Ok(reader.outcome(Duration::ZERO))
+}

@@ -1,0 +1,115 @@
+//! The instruction sets that there are kernels of Loquent's own for, and which of them is used.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// An instruction set that there are kernels for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Isa {
+    /// AVX-512 with byte products (VNNI): Intel since 2019 (servers), AMD since Zen 4.
+    Avx512Vnni,
+    /// AVX2 with byte products (AVX-VNNI): Intel since 2021, AMD since Zen 5.
+    AvxVnni,
+    /// AVX2, FMA and F16C: Intel since 2013, AMD since 2015.
+    Avx2,
+}
+
+/// The processor or the build lacks an instruction set that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this processor, or this build, has no kernels for {}", .0.name())]
+pub struct UnavailableIsa(pub Isa);
+
+/// The number of the chosen one among [`Isa::ALL`], or [`NOT_CHOSEN`].
+static CHOSEN: AtomicU8 = AtomicU8::new(NOT_CHOSEN);
+const NOT_CHOSEN: u8 = u8::MAX;
+
+impl Isa {
+    /// All, the fastest first.
+    pub const ALL: [Self; 3] = [Self::Avx512Vnni, Self::AvxVnni, Self::Avx2];
+
+    /// Those that this processor has, the fastest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// Whether this processor has it, and this build the kernels.
+    #[cfg(own_kernels)]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Avx512Vnni => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+                    && is_x86_feature_detected!("f16c")
+            }
+            Self::AvxVnni => Self::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+        }
+    }
+
+    /// Whether this processor has it, and this build the kernels: it has none.
+    #[cfg(not(own_kernels))]
+    pub fn is_available(self) -> bool {
+        false
+    }
+
+    /// Its usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx512Vnni => "AVX-512 VNNI",
+            Self::AvxVnni => "AVX2 with VNNI",
+            Self::Avx2 => "AVX2",
+        }
+    }
+
+    /// The one that the kernels use: the chosen one, else AVX-512 with VNNI. None if this
+    /// processor lacks that: the kernels for AVX2 are faster than llama.cpp's for 16 streams, and
+    /// slower for one (bench/RESULTS.md), so they compute only where they are asked for.
+    pub fn used() -> Option<Self> {
+        let chosen = Self::ALL.get(usize::from(CHOSEN.load(Ordering::Relaxed))).copied();
+        let usual = || Some(Self::Avx512Vnni).filter(|isa| isa.is_available());
+        // The first operation decides, so that later ones need not ask the processor.
+        chosen.or_else(|| usual().inspect(|isa| isa.store()))
+    }
+
+    /// Makes the kernels of this process use it: once, before a model is loaded. While a model
+    /// computes, only tests may call it.
+    ///
+    /// # Errors
+    /// When the processor lacks it.
+    pub fn choose(self) -> Result<(), UnavailableIsa> {
+        if !self.is_available() {
+            return Err(UnavailableIsa(self));
+        }
+        self.store();
+        Ok(())
+    }
+
+    fn store(self) {
+        CHOSEN.store(self as u8, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_pays_is_used_unasked_and_what_is_lacking_is_refused() {
+        assert!(Isa::ALL.iter().enumerate().all(|(i, isa)| *isa as usize == i));
+        let usual = Some(Isa::Avx512Vnni).filter(|isa| isa.is_available());
+        assert_eq!(Isa::used(), usual);
+        for isa in Isa::ALL {
+            if !isa.is_available() {
+                assert_eq!(isa.choose(), Err(UnavailableIsa(isa)));
+            }
+        }
+        assert_eq!(Isa::used(), usual);
+    }
+}

@@ -1,0 +1,255 @@
+//! Attention of the graph, as every instruction set's kernels compute it.
+
+use super::query_runs::{MASK_LANES, MOST_RUN, QueryRun, VisibleCells};
+use super::sys;
+use super::work_queue::WorkQueue;
+use super::write_order::WriteOrder;
+
+/// The head sizes that the kernels take: those of the models that people run, and of the bundled one.
+pub(super) const HEAD_SIZES: [i64; 5] = [32, 64, 96, 128, 256];
+
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KvFormat {
+    /// 16-bit floats.
+    Half,
+    /// Bytes with a scale for every 32.
+    Q8_0,
+}
+
+/// [`KvFormat::Half`] and [`KvFormat::Q8_0`] as numbers, for what is compiled for each.
+pub(super) const HALF: u8 = KvFormat::Half as u8;
+pub(super) const Q8_0: u8 = KvFormat::Q8_0 as u8;
+
+/// The sink of a model that has none.
+pub(super) const NO_SINK: f32 = f32::NEG_INFINITY;
+
+/// Numbers of a block of [`KvFormat::Q8_0`], and its bytes: a scale of 16 bits, then they.
+const Q8_0_BLOCK: (usize, usize) = (32, 34);
+
+impl KvFormat {
+    fn of(tensor: &sys::ggml_tensor) -> Option<Self> {
+        match (tensor.type_, tensor.nb[0]) {
+            (sys::GGML_TYPE_F16, 2) => Some(Self::Half),
+            (sys::GGML_TYPE_Q8_0, bytes) if bytes == Q8_0_BLOCK.1 => Some(Self::Q8_0),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of `numbers` numbers, whole blocks, in the format `KV`.
+#[inline]
+pub(super) const fn kv_bytes<const KV: u8>(numbers: usize) -> usize {
+    if KV == HALF { 2 * numbers } else { numbers / Q8_0_BLOCK.0 * Q8_0_BLOCK.1 }
+}
+
+/// Where the scale and the byte of number `number` are, in a row of [`KvFormat::Q8_0`].
+#[inline]
+pub(super) const fn q8_0_places(number: usize) -> (usize, usize) {
+    let scale = kv_bytes::<Q8_0>(number);
+    (scale, scale + size_of::<u16>() + number % Q8_0_BLOCK.0)
+}
+
+/// A fused attention of the graph that the kernel can compute: f32 queries, keys and values in a
+/// [`KvFormat`].
+pub(super) struct Attention<'a> {
+    pub(super) queries: &'a sys::ggml_tensor,
+    pub(super) keys: &'a sys::ggml_tensor,
+    pub(super) values: &'a sys::ggml_tensor,
+    pub(super) mask: &'a sys::ggml_tensor,
+    /// A score for each head that counts as if there were a cell more, without a value.
+    sinks: Option<&'a sys::ggml_tensor>,
+    pub(super) output: &'a sys::ggml_tensor,
+    pub(super) kv: KvFormat,
+    pub(super) scale: f32,
+    pub(super) cells: usize,
+}
+
+impl<'a> Attention<'a> {
+    /// `op` as attention, if it is one that the kernel can compute.
+    pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
+        if op.op != sys::GGML_OP_FLASH_ATTN_EXT {
+            return None;
+        }
+        // SAFETY: null, or operands that live as long as the operation.
+        let [queries, keys, values, mask] = unsafe {
+            [op.src[0].as_ref()?, op.src[1].as_ref()?, op.src[2].as_ref()?, op.src[3].as_ref()?]
+        };
+        // SAFETY: as above.
+        let sinks = unsafe { op.src[4].as_ref() };
+        let kv = KvFormat::of(keys)?;
+        let parameter = |i: usize| f32::from_bits(op.op_params[i] as u32);
+        let (scale, max_bias, softcap) = (parameter(0), parameter(1), parameter(2));
+        let head_size = queries.ne[0];
+        // ALiBi, soft caps and other head sizes are left to ggml.
+        let fits = queries.type_ == sys::GGML_TYPE_F32
+            && KvFormat::of(values) == Some(kv)
+            && KvFormat::of(mask) == Some(KvFormat::Half)
+            && sinks.is_none_or(|s| s.type_ == sys::GGML_TYPE_F32 && s.ne[0] == queries.ne[2])
+            && queries.nb[0] == 4
+            && op.nb[0] == 4
+            && HEAD_SIZES.contains(&head_size)
+            && keys.ne[0] == head_size
+            && values.ne[0] == head_size
+            && keys.ne[1] == values.ne[1]
+            && keys.ne[1] % MASK_LANES as i64 == 0
+            && mask.ne[0] >= keys.ne[1]
+            && mask.ne[1] >= queries.ne[1]
+            && mask.ne[2] == 1
+            && queries.ne[3] % mask.ne[3] == 0
+            && keys.ne[2] == values.ne[2]
+            && queries.ne[2] % keys.ne[2] == 0
+            && queries.ne[3] == keys.ne[3]
+            && queries.ne[3] == values.ne[3]
+            && max_bias == 0.0
+            && softcap == 0.0;
+        let cells = usize::try_from(keys.ne[1]).ok()?;
+        fits.then_some(Self { queries, keys, values, mask, sinks, output: op, kv, scale, cells })
+    }
+
+    /// Bytes of one thread's lists: cells with their biases, and scores of the rows of a pass.
+    fn thread_bytes(&self, most_rows: usize) -> usize {
+        self.cells * (size_of::<u32>() + (1 + most_rows) * size_of::<f32>())
+    }
+
+    /// Work memory in bytes for passes of up to `most_rows` rows.
+    pub(super) fn memory_bytes(&self, most_rows: usize, threads: usize) -> usize {
+        threads * self.thread_bytes(most_rows) + 64
+    }
+
+    /// A thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
+    ///
+    /// # Safety
+    /// The memory is that of [`Attention::memory_bytes`], and no other call has `thread`.
+    unsafe fn lists<'m>(
+        &self,
+        most_rows: usize,
+        thread: usize,
+        memory: *mut u8,
+    ) -> (VisibleCells<'m>, &'m mut [f32]) {
+        // SAFETY: a part of the memory for each thread, aligned; plain numbers, which any bytes
+        // are.
+        unsafe {
+            // Floats first, then indices, each thread its own: nothing is shared but the queue.
+            let own = memory.add(memory.align_offset(64) + thread * self.thread_bytes(most_rows));
+            let floats = own.cast::<f32>();
+            let part = |i: usize, parts| {
+                std::slice::from_raw_parts_mut(floats.add(i * self.cells), parts * self.cells)
+            };
+            let indices = own.add((1 + most_rows) * self.cells * size_of::<f32>());
+            let indices = std::slice::from_raw_parts_mut(indices.cast::<u32>(), self.cells);
+            (VisibleCells { indices, biases: part(0, 1) }, part(1, most_rows))
+        }
+    }
+
+    /// Computes one thread's share: runs of queries, as `run_of` finds them in their masks, one
+    /// group of heads at a time, by `attend`.
+    ///
+    /// # Safety
+    /// All threads of `queue` call this with the same `memory` of [`Attention::memory_bytes`]; the
+    /// tensors have their data.
+    pub(super) unsafe fn compute_runs(
+        &self,
+        most_rows: usize,
+        queue: &WorkQueue,
+        memory: *mut u8,
+        run_of: impl Fn(&[&[u16]], &mut VisibleCells<'_>) -> QueryRun,
+        attend: impl Fn(&Heads, &QueryRun, &VisibleCells<'_>, &mut [f32]),
+    ) {
+        // SAFETY: passed on.
+        let (mut cells, scores) = unsafe { self.lists(most_rows, queue.thread, memory) };
+        let order = WriteOrder::of(self.keys, queue.pool);
+        queue.begin();
+        let [_, queries, heads, streams] = self.queries.ne.map(|n| n as usize);
+        let groups = self.keys.ne[2] as usize;
+        let together = heads / groups;
+        // Queries per chunk: as many as fill a pass with the heads that share keys and values
+        // (grouped-query attention), so that each cell is read once for all of them.
+        let tile = (most_rows / together).clamp(1, MOST_RUN);
+        let tiles = queries.div_ceil(tile);
+        while let Some(chunk) = queue.next(streams * groups * tiles) {
+            let (stream, rest) = (chunk / (groups * tiles), chunk % (groups * tiles));
+            let (group, first) = (rest / tiles, rest % tiles * tile);
+            let end = queries.min(first + tile);
+            let mut at = first;
+            // Queries of different sequences see different cells, so a tile may be several runs.
+            while at < end {
+                // SAFETY: the queries and the stream exist.
+                let masks: [&[u16]; MOST_RUN] = std::array::from_fn(|i| unsafe {
+                    self.mask_row((at + i).min(end - 1), stream)
+                });
+                let mut run = run_of(&masks[..end - at], &mut cells);
+                if let Some(order) = &order {
+                    let last = masks[run.queries - 1];
+                    run.put_in_order(last, &mut cells, order.of_cells(self.keys, stream));
+                }
+                let heads = Heads { query: at, head: group * together, together, group, stream };
+                attend(&heads, &run, &cells, scores);
+                at += run.queries;
+            }
+        }
+    }
+
+    /// The mask of `query` in `stream`.
+    ///
+    /// # Safety
+    /// They exist.
+    pub(super) unsafe fn mask_row(&self, query: usize, stream: usize) -> &[u16] {
+        let stream = stream % self.mask.ne[3] as usize;
+        // SAFETY: the mask has this row, of at least `cells` numbers.
+        unsafe {
+            let start = self.mask.data.byte_add(query * self.mask.nb[1] + stream * self.mask.nb[3]);
+            std::slice::from_raw_parts(start.cast::<u16>(), self.cells)
+        }
+    }
+}
+
+/// The rows of a run: the heads of one group, of the queries from `query` on.
+pub(super) struct Heads {
+    pub(super) query: usize,
+    pub(super) head: usize,
+    /// Heads of the group: rows of a query.
+    pub(super) together: usize,
+    pub(super) group: usize,
+    pub(super) stream: usize,
+}
+
+impl Heads {
+    /// The beginning of row `row` in `tensor`: the queries, or the output, in which heads and
+    /// queries have changed places.
+    pub(super) fn row(&self, tensor: &sys::ggml_tensor, row: usize, output: bool) -> *mut u8 {
+        let (query, head) = (self.query + row / self.together, self.head + row % self.together);
+        let (b, c) = if output { (head, query) } else { (query, head) };
+        let start = tensor.data.cast::<u8>();
+        start.wrapping_add(b * tensor.nb[1] + c * tensor.nb[2] + self.stream * tensor.nb[3])
+    }
+
+    /// The sink of row `row`'s head.
+    pub(super) fn sink(&self, op: &Attention<'_>, row: usize) -> f32 {
+        let head = self.head + row % self.together;
+        // SAFETY: a number for each head, without gaps; it has its data when it is asked for.
+        op.sinks.map_or(NO_SINK, |sinks| unsafe { *sinks.data.cast::<f32>().add(head) })
+    }
+
+    /// The group's keys or values.
+    pub(super) fn matrix(&self, tensor: &sys::ggml_tensor) -> Matrix {
+        let start = tensor.data.cast::<u8>();
+        let start = start.wrapping_add(self.group * tensor.nb[2] + self.stream * tensor.nb[3]);
+        Matrix { start, stride: tensor.nb[1] }
+    }
+}
+
+/// The keys or the values of one group of heads.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    pub(super) start: *const u8,
+    /// Bytes from a cell's numbers to the next's.
+    pub(super) stride: usize,
+}
+
+impl Matrix {
+    #[inline]
+    pub(super) fn at(self, cell: u32) -> *const u8 {
+        self.start.wrapping_add(cell as usize * self.stride)
+    }
+}

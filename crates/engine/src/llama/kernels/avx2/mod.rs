@@ -1,0 +1,39 @@
+//! The kernels for processors with AVX2, FMA and F16C, with and without AVX-VNNI.
+//!
+//! Eight 32-bit lanes are eight groups of 32 numbers: quants are stored so that lane `g` of each of
+//! a block's eight registers has bytes of group `g` ([`registers::turned`]). So the products of a
+//! block are sums of whole registers, and scales of groups are whole registers too. Activations
+//! are rounded to 8 bits with a scale for every 32, finer than llama.cpp's Q8_K.
+//!
+//! Sixteen registers do not hold sums for many rows beside a block of weights. The weights stay in
+//! registers, and a row's sum is loaded and stored once per block. With one activation row nothing
+//! is stored in between: each block is unpacked into registers and multiplied at once.
+
+pub(super) mod attention;
+pub(super) mod matmul;
+mod pack;
+mod products;
+mod registers;
+mod unpack;
+
+use super::BLOCK;
+
+/// Groups of 32 in a block: lanes of a register.
+const GROUPS: usize = 8;
+/// Weight rows that are taken together.
+const ROWS_AT_ONCE: usize = 8;
+/// Activation rows that are multiplied with a weight row before the next one, and stored side by
+/// side.
+const LANES: usize = 16;
+
+/// One block of an activation row, rounded: element = `scale of its group * quant`.
+#[derive(Debug, Clone, PartialEq)]
+#[repr(C, align(32))]
+struct GroupedActivations {
+    /// In the order of [`registers::turned`].
+    quants: [i8; BLOCK],
+    scales: [f32; GROUPS],
+    /// The sum of each group's elements, for a format's minima: `[whole groups, unused]`, or
+    /// `[first halves, second halves]` for formats with a scale for every sixteen.
+    sums: [[f32; GROUPS]; 2],
+}

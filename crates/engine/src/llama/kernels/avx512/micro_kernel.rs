@@ -1,0 +1,245 @@
+//! Sixteen or 32 weight rows times some activation rows.
+
+use std::arch::x86_64::*;
+
+use super::ActivationBlock;
+use super::unpack::{
+    Prefetch, RowBlocks, Tile, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0, q5_k, q6_k, q8_0,
+};
+use crate::llama::kernels::BLOCK;
+use crate::llama::kernels::weight_format::WeightFormat;
+
+/// Activation rows that are multiplied at once: with two tiles eight sums of integers and eight of
+/// floats, which leaves registers for the weights. More rows at once were not faster.
+const ROWS_AT_ONCE: usize = 8;
+
+/// Up to so many rows memory is called while a block is unpacked, too: it takes half of the time.
+const FEW_ROWS: usize = 4;
+
+/// How weights of a format become numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zero {
+    /// They have minima: `scale * quant - min`.
+    Minima,
+    /// They lie around a constant, which the sums begin with.
+    Offset,
+    /// The same, and activations have a scale for each group.
+    FineOffset,
+}
+
+const MINIMA: u8 = Zero::Minima as u8;
+const FINE_OFFSET: u8 = Zero::FineOffset as u8;
+
+/// Rows of weights whose product is computed together: `W` times sixteen.
+#[derive(Clone, Copy)]
+pub(super) struct WeightRows {
+    /// The first row.
+    pub(super) start: *const u8,
+    pub(super) row_bytes: usize,
+    pub(super) blocks: usize,
+    /// Bytes of the last block, of which there may be a part only.
+    pub(super) last_bytes: usize,
+    /// What is read after these rows, to be called into the cache meanwhile.
+    pub(super) next: *const u8,
+}
+
+/// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
+/// blocks lie side by side: all first blocks, all second ones. A total has sixteen results of one
+/// activation row. Every activation row is computed alike, whatever others there are.
+///
+/// # Safety
+/// The weights are there.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn multiply<const W: usize>(
+    format: WeightFormat,
+    weights: WeightRows,
+    activations: &[ActivationBlock],
+    tiles: &mut [Tile; W],
+    totals: &mut [[__m512; W]],
+) {
+    assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
+    // SAFETY: passed on.
+    unsafe {
+        match format {
+            WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Iq4Xs => iq4_xs_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q8_0 => q8_0_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q5_0 => q5_0_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q4_0 => q4_0_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Iq4Nl => iq4_nl_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Mxfp4 => mxfp4_rows::multiply(weights, activations, tiles, totals),
+        }
+    }
+}
+
+/// One block of weights times one block of `R` activation rows. `G` groups have a scale each; `Z`
+/// is the number of a [`Zero`]. For every group `lines` are called `ahead`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
+    tiles: &[Tile; W],
+    activations: &[ActivationBlock; R],
+    totals: &mut [[__m512; W]; R],
+    (ahead, lines): (&mut Prefetch, usize),
+) {
+    let words = const { BLOCK / 4 / G };
+    let mut sums = [[_mm512_setzero_ps(); W]; R];
+    for group in 0..G {
+        ahead.lines(lines);
+        let mut products = [[_mm512_setzero_si512(); W]; R];
+        if Z != MINIMA {
+            for (products, activations) in products.iter_mut().zip(activations) {
+                *products = [_mm512_set1_epi32(activations.sums[group]); W];
+            }
+        }
+        // Products of bytes are summed as integers, hence exact, so one multiplication with the
+        // scale serves all of a group.
+        for word in words * group..words * (group + 1) {
+            for (products, activations) in products.iter_mut().zip(activations) {
+                let four = _mm512_set1_epi32(activations.words()[word]);
+                for (products, tile) in products.iter_mut().zip(tiles) {
+                    *products = _mm512_dpbusd_epi32(*products, tile.quants[word], four);
+                }
+            }
+        }
+        for r in 0..R {
+            for w in 0..W {
+                let mut scale = tiles[w].scales[group];
+                if Z == FINE_OFFSET {
+                    scale = _mm512_mul_ps(scale, _mm512_set1_ps(activations[r].scales[group]));
+                }
+                let products = _mm512_cvtepi32_ps(products[r][w]);
+                sums[r][w] = _mm512_fmadd_ps(products, scale, sums[r][w]);
+            }
+        }
+    }
+    for r in 0..R {
+        for w in 0..W {
+            let total = &mut totals[r][w];
+            if Z == FINE_OFFSET {
+                *total = _mm512_add_ps(*total, sums[r][w]);
+                continue;
+            }
+            let sum = if Z == MINIMA {
+                less_minima(sums[r][w], &tiles[w], &activations[r])
+            } else {
+                sums[r][w]
+            };
+            *total = _mm512_fmadd_ps(sum, _mm512_set1_ps(activations[r].scales[0]), *total);
+        }
+    }
+}
+
+/// Subtracts the minima, each as often as its group's activations say.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn less_minima(sum: __m512, tile: &Tile, activations: &ActivationBlock) -> __m512 {
+    let mut minima = _mm512_setzero_si512();
+    for (mins, sums) in tile.mins.iter().zip(activations.sums) {
+        minima = _mm512_dpwssd_epi32(minima, *mins, _mm512_set1_epi32(sums));
+    }
+    _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), tile.min_unit, sum)
+}
+
+/// The products of a format: how a block is unpacked, in how many steps that call memory ahead, its
+/// bytes, its groups.
+macro_rules! format_rows {
+    ($module:ident, $unpack:ident, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+            pub(super) unsafe fn multiply<const W: usize>(
+                weights: WeightRows,
+                activations: &[ActivationBlock],
+                tiles: &mut [Tile; W],
+                totals: &mut [[__m512; W]],
+            ) {
+                let WeightRows { start, row_bytes, blocks, last_bytes, next } = weights;
+                let bytes = const { 16 * W * $bytes };
+                for (i, activations) in activations.chunks_exact(totals.len()).enumerate() {
+                    let mut ahead = Prefetch::new(next.wrapping_add(i * bytes), bytes);
+                    // Unpacking waits for memory itself; calls are in its way if there is enough to
+                    // compute between them.
+                    let lines =
+                        if totals.len() <= FEW_ROWS { ahead.share(2 * W * $steps) } else { 0 };
+                    for (w, tile) in tiles.iter_mut().enumerate() {
+                        let start = start.wrapping_add(16 * w * row_bytes + i * $bytes);
+                        let rows = RowBlocks { start, row_bytes };
+                        // SAFETY: by the caller: these are the rows' blocks.
+                        unsafe {
+                            if i + 1 < blocks || last_bytes == $bytes {
+                                $unpack(rows, tile, &mut ahead, lines);
+                            } else {
+                                let (whole, row_bytes) = rows.filled::<$bytes>(last_bytes);
+                                let start = whole.as_flattened().as_ptr();
+                                let rows = RowBlocks { start, row_bytes };
+                                $unpack(rows, tile, &mut ahead, lines);
+                            }
+                        }
+                    }
+                    rows(tiles, activations, totals, ahead);
+                }
+            }
+
+            /// A block of weights times all activation rows.
+            #[inline]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+            fn rows<const W: usize>(
+                tiles: &[Tile; W],
+                activations: &[ActivationBlock],
+                totals: &mut [[__m512; W]],
+                mut ahead: Prefetch,
+            ) {
+                let times = activations.len().div_ceil(ROWS_AT_ONCE) * $groups;
+                let lines = ahead.share(times);
+                let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
+                let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
+                for (activations, totals) in eights.iter().zip(totals) {
+                    let ahead = (&mut ahead, lines);
+                    block::<W, ROWS_AT_ONCE, $groups, { $zero as u8 }>(
+                        tiles,
+                        activations,
+                        totals,
+                        ahead,
+                    );
+                }
+                macro_rules! last {
+                    ($rest:expr, $totals:expr, $count:literal) => {
+                        if let (Ok(activations), Ok(totals)) = (
+                            <&[_; $count]>::try_from($rest),
+                            <&mut [_; $count]>::try_from(&mut *$totals),
+                        ) {
+                            let ahead = (&mut ahead, lines);
+                            block::<W, $count, $groups, { $zero as u8 }>(
+                                tiles,
+                                activations,
+                                totals,
+                                ahead,
+                            );
+                        }
+                    };
+                }
+                let four = rest.len() & 4;
+                let ((four, few), (four_totals, few_totals)) =
+                    (rest.split_at(four), rest_totals.split_at_mut(four));
+                last!(four, four_totals, 4);
+                last!(few, few_totals, 1);
+                last!(few, few_totals, 2);
+                last!(few, few_totals, 3);
+            }
+        }
+    };
+}
+
+format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
+format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
+format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);
+format_rows!(iq4_xs_rows, iq4_xs, 2, 136, 8, Zero::Offset);
+format_rows!(q8_0_rows, q8_0, 4, 272, 8, Zero::FineOffset);
+format_rows!(q5_0_rows, q5_0, 8, 176, 8, Zero::FineOffset);
+format_rows!(q4_0_rows, q4_0, 8, 144, 8, Zero::FineOffset);
+format_rows!(iq4_nl_rows, iq4_nl, 8, 144, 8, Zero::FineOffset);
+format_rows!(mxfp4_rows, mxfp4, 8, 136, 8, Zero::FineOffset);

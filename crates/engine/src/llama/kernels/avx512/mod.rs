@@ -1,0 +1,47 @@
+//! The kernels for processors with AVX-512 VNNI.
+//!
+//! Products unpack a block of 32 weight rows and multiply it with all rows of activations, four at
+//! a time. Activations are rounded to 8 bits per 256 with one scale, as llama.cpp's Q8_K, and for
+//! weights with a scale for every 32 also per 32, as its Q8_0; products and sums within a group of
+//! weights are exact integers; scales and the sum over a row are f32.
+
+pub(super) mod attention;
+pub(super) mod matmul;
+mod micro_kernel;
+mod pack;
+mod unpack;
+
+use super::BLOCK;
+
+/// Groups of a block whose sums are kept separately: ggml's formats scale 16 or 32 weights.
+const GROUPS: usize = 16;
+/// Weight rows of a tile, one for each lane of a register.
+const LANES: usize = 16;
+
+/// One block of an activation row, rounded: element = `scale * quant`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C, align(32))]
+struct ActivationBlock {
+    quants: [i8; BLOCK],
+    /// What products of the quants are corrected with, by the weights' format. With minima, four
+    /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on.
+    /// Otherwise the number that a group's products begin with: minus its sum, times the
+    /// constant that is added to its weights.
+    sums: [i32; GROUPS],
+    /// A scale for every 32; they differ if those of the weights do.
+    scales: [f32; 8],
+}
+
+impl ActivationBlock {
+    const ZERO: Self = Self { quants: [0; BLOCK], sums: [0; GROUPS], scales: [0.0; 8] };
+
+    /// The quants, four to a word.
+    #[inline]
+    fn words(&self) -> &[i32; BLOCK / 4] {
+        // SAFETY: as many bytes, any of which are integers, and aligned as the block is.
+        unsafe { &*self.quants.as_ptr().cast() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

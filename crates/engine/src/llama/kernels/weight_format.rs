@@ -1,0 +1,91 @@
+//! The block formats of weights that the kernels read.
+//!
+//! They are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales and
+//! minima, Q6_K sixteen groups of 16 with 8-bit scales around 32, and IQ4_XS eight groups of 32
+//! with 6-bit scales, whose nibbles are looked up in a table. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4
+//! have blocks of 32 with a scale each, of which eight are taken together; a row may end within
+//! eight.
+
+use super::{BLOCK, sys};
+
+/// A block format of weights that these kernels read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WeightFormat {
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Xs,
+    Q8_0,
+    Q5_0,
+    Q4_0,
+    Iq4Nl,
+    Mxfp4,
+}
+
+impl WeightFormat {
+    /// The format of ggml's type `kind`, if the kernels read it.
+    pub(super) fn of(kind: sys::ggml_type) -> Option<Self> {
+        match kind {
+            sys::GGML_TYPE_Q4_K => Some(WeightFormat::Q4K),
+            sys::GGML_TYPE_Q5_K => Some(WeightFormat::Q5K),
+            sys::GGML_TYPE_Q6_K => Some(WeightFormat::Q6K),
+            sys::GGML_TYPE_IQ4_XS => Some(WeightFormat::Iq4Xs),
+            sys::GGML_TYPE_Q8_0 => Some(WeightFormat::Q8_0),
+            sys::GGML_TYPE_Q5_0 => Some(WeightFormat::Q5_0),
+            sys::GGML_TYPE_Q4_0 => Some(WeightFormat::Q4_0),
+            sys::GGML_TYPE_IQ4_NL => Some(WeightFormat::Iq4Nl),
+            sys::GGML_TYPE_MXFP4 => Some(WeightFormat::Mxfp4),
+            _ => None,
+        }
+    }
+
+    /// Bytes of [`BLOCK`] weights.
+    pub(super) fn block_bytes(self) -> usize {
+        BLOCK / self.unit() * self.unit_bytes()
+    }
+
+    /// Weights of one block as ggml counts them.
+    pub(super) fn unit(self) -> usize {
+        match self {
+            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q6K | WeightFormat::Iq4Xs => {
+                BLOCK
+            }
+            WeightFormat::Q8_0
+            | WeightFormat::Q5_0
+            | WeightFormat::Q4_0
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Mxfp4 => FINE_UNIT,
+        }
+    }
+
+    /// Bytes of one block as ggml counts them.
+    pub(super) fn unit_bytes(self) -> usize {
+        match self {
+            WeightFormat::Q4K => 144,
+            WeightFormat::Q5K => 176,
+            WeightFormat::Q6K => 210,
+            WeightFormat::Iq4Xs => 136,
+            WeightFormat::Q8_0 => 34,
+            WeightFormat::Q5_0 => 22,
+            WeightFormat::Q4_0 | WeightFormat::Iq4Nl => 18,
+            WeightFormat::Mxfp4 => 17,
+        }
+    }
+
+    /// Whether every 32 weights have a scale of their own. llama.cpp rounds activations for these
+    /// with a scale for every 32 too.
+    pub(super) fn is_fine(self) -> bool {
+        self.unit() == FINE_UNIT
+    }
+}
+
+/// Weights of a block of the formats that have a scale for each block.
+const FINE_UNIT: usize = 32;
+
+/// What the nibbles of IQ4_NL and IQ4_XS mean.
+pub(super) const IQ4_VALUES: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// What the nibbles of MXFP4 mean, doubled: floats of two bits of exponent and one of mantissa.
+/// Scales are halved for it.
+pub(super) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

@@ -1,0 +1,81 @@
+//! Where stages are: replicas of a list, and those that a name resolves to.
+//!
+//! An address is `host:port`. Where its name has several addresses, a *place* says which of them is
+//! meant: `host:port@ip:port`. The name stays with it, since certificates are for names.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// Between the addresses of a stage's replicas.
+const REPLICA_MARK: char = '|';
+/// Between an address and which of its name's addresses is meant.
+const PLACE_MARK: char = '@';
+/// Most addresses of a name that are tried: each may take as long as a handshake may.
+const MOST_PLACES: usize = 16;
+
+/// The places to try for a stage with the `addresses`, `last` and what comes after it first.
+pub(super) fn of_stage(addresses: &str, last: &str) -> Vec<String> {
+    let mut places: Vec<String> =
+        addresses.split(REPLICA_MARK).flat_map(|address| of_name(address.trim())).collect();
+    if let Some(at) = places.iter().position(|place| place == last) {
+        places.rotate_left(at);
+    }
+    places
+}
+
+/// The places that `address` stands for. A name that cannot be resolved is one of them, so that
+/// whoever dials it says why.
+fn of_name(address: &str) -> Vec<String> {
+    match resolve(address) {
+        Ok(found) if found.len() > 1 => {
+            found.iter().map(|place| format!("{address}{PLACE_MARK}{place}")).collect()
+        }
+        _ => vec![address.to_owned()],
+    }
+}
+
+/// The name and port of a place, for certificates and for people.
+pub(super) fn name(place: &str) -> &str {
+    place.split_once(PLACE_MARK).map_or(place, |(name, _)| name)
+}
+
+/// The socket addresses of a place or an address, each once.
+///
+/// # Errors
+/// Those of the system's resolver.
+pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
+    let found = match place.split_once(PLACE_MARK) {
+        Some((_, place)) => place.to_socket_addrs()?,
+        None => place.to_socket_addrs()?,
+    };
+    let mut places: Vec<SocketAddr> = Vec::new();
+    for place in found.take(MOST_PLACES) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_tried_from_the_last_one_on() {
+        let listed = "127.0.0.1:1| 127.0.0.1:2|127.0.0.1:3";
+        let one = |n| format!("127.0.0.1:{n}");
+        assert_eq!(of_stage(listed, ""), [one(1), one(2), one(3)]);
+        assert_eq!(of_stage(listed, "127.0.0.1:2"), [one(2), one(3), one(1)]);
+        assert_eq!(of_stage(listed, "127.0.0.1:9"), [one(1), one(2), one(3)]);
+        assert_eq!(of_stage("no such name:1", ""), ["no such name:1"]);
+    }
+
+    #[test]
+    fn a_place_keeps_the_name_for_the_certificate() {
+        let place = "stages.example:7070@127.0.0.1:7070";
+        assert_eq!(name(place), "stages.example:7070");
+        assert_eq!(resolve(place).unwrap(), ["127.0.0.1:7070".parse::<SocketAddr>().unwrap()]);
+        assert_eq!(name("127.0.0.1:7"), "127.0.0.1:7");
+    }
+}

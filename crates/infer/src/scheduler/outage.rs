@@ -1,0 +1,92 @@
+//! The engine lost all that it held, or is gone for good.
+//!
+//! Nothing of an answer is lost with the engine: its prompt, its tokens so far, its seed and its
+//! grammar are known here. So all sequences are put back, as if preempted, and computed again when
+//! the engine is back.
+//!
+//! A sequence may be the cause. One that was in the lost batches twice without a new token is
+//! computed alone from then on, so that it takes no other with it, and one in
+//! [`MOST_LOSSES`] of them fails.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use super::sequence::{KvAfterEnd, Sequence};
+use super::unserved;
+use crate::request::{Finish, SequenceEvent};
+use crate::runner::{RunError, Runner, Slot};
+
+/// Losses of the engine since its last token after which a sequence is computed alone. One is no
+/// reason: everything that runs is in it.
+const SUSPICIOUS_LOSSES: u8 = 2;
+/// Losses of the engine since its last token after which a sequence fails. At least two of them
+/// hit it alone, so that one loss from outside at the wrong moment does not.
+pub const MOST_LOSSES: u8 = 4;
+
+impl Sequence {
+    /// Whether the engine was lost over it so often that it may be the cause.
+    pub(super) fn is_suspicious(&self) -> bool {
+        self.losses >= SUSPICIOUS_LOSSES
+    }
+}
+
+impl Scheduler {
+    /// Puts all running sequences back, since the engine lost everything. Those that have ended
+    /// meanwhile end, and one that was lost with the engine too often fails.
+    pub(super) fn lose(
+        &mut self,
+        at: Duration,
+        runner: &mut dyn Runner,
+        error: &RunError,
+    ) -> Vec<SequenceEvent> {
+        let mut events = Vec::new();
+        for slot in self.order.clone() {
+            let sequence = self.active[slot.index()].as_mut().expect("order lists them");
+            sequence.losses += u8::from(sequence.in_flight > 0);
+            let (losses, ending) = (sequence.losses, sequence.ending);
+            self.complete(slot);
+            match ending {
+                Some(_) => self.end(runner, slot, KvAfterEnd::Free),
+                None if losses >= MOST_LOSSES => {
+                    events.push(self.fail(at, runner, slot, error.to_string()));
+                }
+                None => self.compute_again(runner, slot),
+            }
+        }
+        while self.evict(runner, None) {}
+        debug_assert!(self.kv.is_empty() && self.suspects.is_empty());
+        events
+    }
+
+    /// Ends every sequence because of `why`: the engine does not come back in time.
+    pub fn abandon(
+        &mut self,
+        now: Duration,
+        runner: &mut dyn Runner,
+        why: &str,
+    ) -> Vec<SequenceEvent> {
+        let abandoned = || Finish::Abandoned(why.to_owned());
+        let mut events = self.give_up(now);
+        for slot in self.order.clone() {
+            self.complete(slot);
+            let failed = self.fail(now, runner, slot, why.to_owned());
+            events.push(SequenceEvent { finish: Some(abandoned()), ..failed });
+        }
+        while let Some(sequence) = self.waiting.take_where(|_| true) {
+            self.shares.leave(sequence.account, sequence.paused);
+            let waited = now.saturating_sub(sequence.ready_at);
+            events.push(unserved(sequence.tag, abandoned(), waited));
+        }
+        while self.evict(runner, None) {}
+        events
+    }
+
+    /// The running sequence that has to be computed alone, if there is one.
+    pub(super) fn suspicious(&self) -> Option<Slot> {
+        let suspicious = |&slot: &Slot| {
+            let sequence = self.sequence(slot);
+            sequence.is_suspicious() && !sequence.paused
+        };
+        self.order.iter().copied().find(suspicious)
+    }
+}

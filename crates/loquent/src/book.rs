@@ -1,0 +1,16 @@
+//! The book at `/docs`: hands its files to the server, which sends them as it sends its own pages.
+
+use loquent_server::PageFile;
+
+/// The book's files.
+pub(crate) fn pages() -> Vec<PageFile> {
+    let page = |file: &loquent_book::BookFile| PageFile {
+        path: file.path,
+        content_type: file.content_type,
+        is_immutable: file.is_immutable,
+        etag: file.etag,
+        body: file.body,
+        gzip: file.gzip,
+    };
+    loquent_book::FILES.iter().map(page).collect()
+}

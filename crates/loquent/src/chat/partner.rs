@@ -1,0 +1,73 @@
+//! Who answers in a conversation: a server, or the engine of this process.
+
+use std::sync::Arc;
+
+use http::Method;
+use loquent_client::openai::{self, AnswerStream, Generate};
+use loquent_client::{Asked, Client, ClientError, Request};
+use loquent_server::{Endpoint, Service};
+
+use super::answer::AskError;
+use super::arriving::Arriving;
+
+/// Who answers in a conversation.
+#[derive(Clone)]
+pub enum Partner {
+    /// A server of the OpenAI API.
+    Server(Client),
+    /// The engine of this process, without a network between.
+    Engine(Arc<Service>),
+}
+
+impl From<Client> for Partner {
+    fn from(client: Client) -> Self {
+        Partner::Server(client)
+    }
+}
+
+impl Partner {
+    /// Sends a question and waits for the beginning of its answer.
+    pub(super) async fn ask(&self, question: &Generate) -> Result<Arriving, AskError> {
+        match self {
+            Partner::Server(client) => ask_server(client, question).await,
+            Partner::Engine(service) => ask_engine(service, question).await,
+        }
+    }
+
+    /// The names of the models that can be asked.
+    ///
+    /// # Errors
+    /// Those of asking a server for its list.
+    pub async fn models(&self) -> Result<Vec<String>, ClientError> {
+        match self {
+            Partner::Server(client) => openai::models(client.http()).await,
+            Partner::Engine(service) => Ok(vec![service.model().name.clone()]),
+        }
+    }
+}
+
+async fn ask_server(client: &Client, question: &Generate) -> Result<Arriving, AskError> {
+    let body = question.body().to_string();
+    let request = Request::new(Method::POST, question.path(), body);
+    match client.ask(&request).await.map_err(AskError::Refused)? {
+        Asked::Answer(answer) => Ok(Arriving::Delivered(answer)),
+        Asked::Reply(reply) if reply.status != 200 => {
+            Err(AskError::Refused(reply.into_refusal().await))
+        }
+        Asked::Reply(reply) => {
+            let wrong = || ClientError::Malformed("no event stream".into());
+            let response = reply.into_http().ok_or_else(|| AskError::Refused(wrong()))?;
+            Ok(Arriving::Plain(Box::new(AnswerStream::with_deltas(response))))
+        }
+    }
+}
+
+/// The same JSON as a server would get, so that the defaults and the checks are the same.
+async fn ask_engine(service: &Arc<Service>, question: &Generate) -> Result<Arriving, AskError> {
+    let refused = |error: loquent_server::ApiError| AskError::Declined(error.to_string());
+    let arrived = service.clock().now();
+    let body = question.body().to_string();
+    let request = loquent_server::Request::parse(Endpoint::Chat, body.as_bytes());
+    let started = service.start(request.map_err(refused)?, arrived).await.map_err(refused)?;
+    Ok(Arriving::InProcess(Box::new(started.active)))
+}

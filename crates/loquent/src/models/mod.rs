@@ -1,0 +1,169 @@
+//! Models by name: a file, a model that this or another tool has downloaded, one on the Hugging
+//! Face hub, or the bundled one.
+//!
+//! `serve`, `tune`, `run`, `bench engine` and `pull` all take such names, and [`resolve`] turns
+//! one into a file.
+
+mod catalogue;
+mod folder;
+pub mod list;
+mod local;
+mod ollama;
+mod one_line;
+mod places;
+pub mod pull;
+pub mod rm;
+mod split_files;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use crate::bundled;
+use crate::hub::{self, HubSpec};
+use local::{FoundIn, LocalModel};
+
+use one_line::on_one_line;
+
+pub use places::ModelPlaces;
+
+/// The short name of the bundled model.
+pub const BUNDLED: &str = "tiny";
+
+/// How many similar names an error lists.
+const MAX_SUGGESTIONS: usize = 5;
+
+/// The GGUF file of the model that a user calls `name`; of a model in several files, the first.
+///
+/// A name is, in this order: the path of a file; `tiny`, the bundled model; a model on this
+/// machine as `loquent list` calls it; `OWNER/REPO[@REVISION][:QUANT or FILE]` on the Hugging Face
+/// hub; or a short name such as `qwen3:0.6b`. What is not on this machine is downloaded, with a
+/// progress bar on stderr. What is, is used as it is: only `loquent pull` looks for newer versions.
+///
+/// # Errors
+/// When no model has that name, when parts of it are missing, or when it cannot be downloaded or
+/// unpacked. The message says what to do.
+pub fn resolve(name: &Path, places: &ModelPlaces) -> anyhow::Result<PathBuf> {
+    if let Some(path) = resolve_here(name, places)? {
+        return Ok(path);
+    }
+    let text = name.to_str().filter(|text| !looks_like_a_path(text));
+    let Some(spec) = text.and_then(hub_spec) else {
+        bail!(unknown(&name.to_string_lossy(), &places.here().models()));
+    };
+    Ok(places.hub()?.fetch(&spec, &mut hub::progress_bar())?)
+}
+
+/// As [`resolve`], but without the network: `None` for what is not on this machine.
+///
+/// # Errors
+/// When parts of the model are missing, or the bundled model cannot be unpacked.
+pub fn resolve_here(name: &Path, places: &ModelPlaces) -> anyhow::Result<Option<PathBuf>> {
+    // First, so that no name of a place can hide a file that the user points at.
+    if name.is_file() {
+        return split_files::first(name).map(Some);
+    }
+    if is_bundled(name) {
+        return bundled::materialize().map(Some);
+    }
+    // A name that is not UTF-8 can only be a path, and there is no such file.
+    let Some(name) = name.to_str() else {
+        return Ok(None);
+    };
+    let models = places.here().models();
+    match find(&models, name) {
+        Some(model) if model.is_complete => split_files::first(model.path()).map(Some),
+        Some(model) if model.found_in() == FoundIn::Ollama => {
+            let name = on_one_line(&model.name);
+            bail!(
+                "the file of {name} is missing from Ollama's store; get it by: ollama pull {name}"
+            )
+        }
+        // The hub has the rest of what it began to send; of others, the missing parts are named.
+        Some(model) if model.found_in() != FoundIn::HuggingFace => {
+            split_files::first(model.path()).map(Some)
+        }
+        _ => Ok(hub_spec(name).and_then(|spec| places.hub().ok()?.cached(&spec))),
+    }
+}
+
+/// Whether `name` means the model inside the binary. A file of that name has precedence.
+pub fn is_bundled(name: &Path) -> bool {
+    !name.is_file() && (name == Path::new(BUNDLED) || name == Path::new(bundled::NAME))
+}
+
+/// What the hub calls a model, by its name there or by its short name here.
+fn hub_spec(name: &str) -> Option<HubSpec> {
+    catalogue::find(name).unwrap_or(name).parse().ok()
+}
+
+/// The model called `name`; of several, a complete one, in the order of the places.
+fn find<'a>(models: &'a [LocalModel], name: &str) -> Option<&'a LocalModel> {
+    let mut called: Vec<_> = models.iter().filter(|model| model.is_called(name)).collect();
+    // Stable: among complete ones the first place wins.
+    called.sort_by_key(|model| !model.is_complete);
+    called.first().copied()
+}
+
+/// Whether `name` can only be meant as a file, though there is none.
+fn looks_like_a_path(name: &str) -> bool {
+    // `OWNER/REPO:FILE.gguf` names a file of the hub.
+    let is_gguf = name.to_ascii_lowercase().ends_with(".gguf") && !name.contains(':');
+    is_gguf || name.starts_with(['.', '/', '~', '\\'])
+}
+
+/// That there is no such model, with names that are similar.
+fn unknown(name: &str, models: &[LocalModel]) -> String {
+    if looks_like_a_path(name) {
+        return format!("model file not found: {}", on_one_line(name));
+    }
+    let word = name.split([':', '/']).next_back().unwrap_or(name);
+    let words = [word, name.split([':', '/']).next().unwrap_or(name)];
+    // A typing error is mostly in the size or in the family, seldom in both.
+    let words: Vec<_> = words.iter().map(|word| word.to_lowercase()).collect();
+    let is_similar = |other: &str| {
+        let other = other.to_lowercase();
+        // One letter is in nearly every name.
+        words.iter().any(|word| word.len() > 1 && other.contains(word.as_str()))
+    };
+    let here = models.iter().map(|model| model.name.clone());
+    let known = here.chain(catalogue::all().map(|(name, _)| name.to_owned()));
+    let mut similar: Vec<_> = known.filter(|other| is_similar(other)).collect();
+    // A model that is here may have a well-known name.
+    let mut seen = BTreeSet::new();
+    similar.retain(|name| seen.insert(name.clone()));
+    similar.truncate(MAX_SUGGESTIONS);
+    let similar: Vec<_> = similar.iter().map(|name| format!("\n  {}", on_one_line(name))).collect();
+    let hint = if similar.is_empty() { "" } else { "\nDid you mean one of these?" };
+    format!(
+        "there is no model {:?} here; name a GGUF file, OWNER/REPO[:QUANT] on the Hugging Face hub, \
+         or a model that loquent list shows{hint}{}",
+        on_one_line(name),
+        similar.concat(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_meant_as_a_file_is_not_looked_for_on_the_hub() {
+        for path in ["models/a.gguf", "./owner/repo", "/a/b", "~/a", "A.GGUF"] {
+            assert!(looks_like_a_path(path), "{path}");
+        }
+        for name in ["owner/repo", "owner/repo:file.gguf", "qwen3:0.6b", "tiny"] {
+            assert!(!looks_like_a_path(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_gets_suggestions() {
+        let text = unknown("qwen3:99b", &[]);
+        assert!(text.contains("Did you mean") && text.contains("qwen3:0.6b"), "{text}");
+        let text = unknown("zzz", &[]);
+        assert!(!text.contains("Did you mean") && text.contains("loquent list"), "{text}");
+        assert_eq!(unknown("no/such.gguf", &[]), "model file not found: no/such.gguf");
+    }
+}

@@ -1,0 +1,59 @@
+//! Models in several files, `NAME-00001-of-00003.gguf` and so on: any part stands for the whole.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::one_line::on_one_line;
+use crate::hub::choose;
+
+/// Maximum number of missing parts that an error names.
+const MAX_NAMED: usize = 5;
+
+/// The file to load for `path`: the first part of a model in several files, else `path` itself.
+///
+/// # Errors
+/// When parts are missing; the message names them.
+pub(super) fn first(path: &Path) -> anyhow::Result<PathBuf> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    // A count of 0 is not llama.cpp's naming: the file is then what it is called.
+    let Some((stem, _, count)) = name.and_then(choose::split_of).filter(|it| it.2 > 0) else {
+        return Ok(path.to_owned());
+    };
+    let part = |number| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
+    let missing: Vec<_> = (1..=count).map(part).filter(|part| !part.is_file()).collect();
+    if missing.is_empty() {
+        return Ok(part(1));
+    }
+    let names = missing.iter().take(MAX_NAMED).filter_map(|part| part.file_name());
+    let names: Vec<_> = names.map(|name| on_one_line(name.display())).collect();
+    let more = if missing.len() > MAX_NAMED { ", …" } else { "" };
+    bail!(
+        "{} is one of {count} files of a model, and these are not beside it: {}{more}; put all of \
+         them into one folder",
+        on_one_line(path.display()),
+        names.join(", "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn any_part_stands_for_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = |number| folder.path().join(format!("big-{number:05}-of-00003.gguf"));
+        for number in [1, 3] {
+            fs::write(part(number), b"GGUF").unwrap();
+        }
+        let error = first(&part(3)).unwrap_err().to_string();
+        assert!(error.contains("big-00002-of-00003.gguf"), "{error}");
+        fs::write(part(2), b"GGUF").unwrap();
+        assert_eq!(first(&part(3)).unwrap(), part(1));
+        let whole = folder.path().join("whole.gguf");
+        assert_eq!(first(&whole).unwrap(), whole);
+    }
+}

@@ -1,0 +1,94 @@
+//! `loquent run`: a chat with a model that this process loads. Nothing listens on a network: the
+//! chat talks to the engine as the server does, without HTTP between.
+
+use std::io::IsTerminal;
+
+use clap::Args;
+
+use crate::chat::{self, Dialogue, Partner, TalkArgs};
+use crate::in_process::{InProcess, InProcessArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  loquent run                                      the bundled model, for a first look
+  loquent run qwen.gguf -c 8192                    a GGUF file, with a longer context
+  loquent run Qwen/Qwen3-0.6B-GGUF                 a model from the Hugging Face hub
+  loquent run 'What is streaming?'                 ask the bundled model
+  loquent run qwen.gguf 'Why is the sky blue?'     print one answer
+  loquent run qwen.gguf -f main.rs 'Explain this'  send a file with the question
+  git log -5 | loquent run qwen.gguf 'Summarize:' -
+
+Within the chat, /help lists its commands.";
+
+/// The flags that `run -h` lists besides those of the chat; `--help` lists all.
+const ESSENTIAL: [&str; 14] = [
+    "wanted",
+    "prompt",
+    "hf",
+    "context",
+    "threads",
+    "gpu_layers",
+    "system",
+    "temperature",
+    "max_tokens",
+    "file",
+    "plain",
+    "reasoning",
+    "models_dir",
+    "simulate",
+];
+
+/// One user needs no batch, and the memory for one is better spent on the context.
+fn for_one_user(flag: clap::Arg) -> clap::Arg {
+    let id = flag.get_id().as_str().to_owned();
+    let flag = match id.as_str() {
+        "max_batch_size" => flag.default_value("1"),
+        // As in `serve`; declared here because `bench` has a `-c` of its own.
+        "context" => flag.short('c'),
+        _ => flag,
+    };
+    flag.hide_short_help(!ESSENTIAL.contains(&id.as_str()))
+}
+
+/// Options of `loquent run`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, mut_args(for_one_user))]
+pub struct RunModelArgs {
+    #[command(flatten)]
+    talk: TalkArgs,
+    #[command(flatten)]
+    in_process: InProcessArgs,
+    /// Question to ask once, instead of starting a conversation; '-' inserts standard input
+    #[arg(value_name = "PROMPT", help_heading = None::<&str>)]
+    prompt: Vec<String>,
+}
+
+/// Loads the model, and talks with it.
+///
+/// # Errors
+/// When the model cannot be loaded, the terminal cannot be used, or the single question has no
+/// complete answer.
+pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
+    // `loquent run "Why is the sky blue?"`: no model has such a name.
+    if args.prompt.is_empty() {
+        args.prompt.extend(args.in_process.take_sentence());
+    }
+    let question = chat::question(&args.prompt)?;
+    let is_demonstration = args.in_process.is_demonstration();
+    let engine = InProcess::open(args.in_process).await?;
+    let service = engine.service();
+    let (model, context) = (service.model().name.clone(), service.model().context_tokens);
+    let mut greeting = format!(
+        "{model} ({}), {context} tokens of context, in this process alone. /help lists the \
+         commands.",
+        engine.description()
+    );
+    if is_demonstration && std::io::stdout().is_terminal() {
+        greeting += "\nThis is a demonstration model that only knows about streaming. A real one: \
+                     loquent run Qwen/Qwen3-0.6B-GGUF";
+    }
+    let dialogue = Dialogue::new(Partner::Engine(service), model);
+    let outcome = chat::talk(dialogue, &args.talk, question, &greeting).await;
+    engine.close().await;
+    outcome
+}

@@ -1,0 +1,238 @@
+//! Several models in one server: which there are, what each takes, and how one is loaded.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use loquent_engine::llama::{available_bytes, has_gpu, inspect};
+use loquent_server::{KeeperConfig, KeptModel, KeptModels, LoadedEngine, ModelLoader, ShelfLimits};
+
+use super::args::{EngineArgs, ServeArgs};
+use super::load::{DefaultContext, load_file, modest};
+use crate::models;
+
+/// Most models of a folder that are served.
+const MAX_MODELS: usize = 256;
+/// Longest name of a model, in characters: it is a part of every chunk of an answer.
+const MAX_NAME_CHARS: usize = 256;
+/// Most files of a folder that are looked at.
+const MAX_FILES: usize = 16_384;
+/// How long a request waits for its model without --queue-timeout-s.
+const WAIT_LIMIT: Duration = Duration::from_secs(600);
+
+/// A model of this server.
+struct ModelFile {
+    name: String,
+    path: PathBuf,
+}
+
+/// Loads the models of this server.
+struct FileLoader {
+    files: Vec<ModelFile>,
+    engine: EngineArgs,
+}
+
+/// Whether models are loaded when they are asked for, and not all the time.
+pub(super) fn are_kept(args: &ServeArgs) -> bool {
+    let file = &args.source.file;
+    let is_several = !file.several().is_empty() || file.folder().is_some();
+    // One that has stages is not all in this process.
+    let may_go = args.keep.idle().is_some() && !args.engine.staged.is_wanted();
+    args.source.simulate.is_none() && (is_several || may_go)
+}
+
+/// Finds the models and what each of them takes. Loads none.
+///
+/// # Errors
+/// When a model is missing or broken, or a flag is only for one model.
+pub(super) fn prepare(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<KeptModels> {
+    let files = files(&args)?;
+    let (several, engine) = (files.len() > 1, args.engine);
+    if several {
+        ensure!(
+            args.served_model_name.is_none(),
+            "--served-model-name is for one model; name each of several by --model NAME=FILE"
+        );
+        ensure!(!engine.staged.is_wanted(), "--stages serves one model");
+        ensure!(!args.source.file.is_pinned(), "--model-sha256 is for one model");
+    }
+    let models =
+        files.iter().map(|file| kept_model(file, &engine)).collect::<Result<Vec<_>, _>>()?;
+    let shelf = ShelfLimits {
+        max_loaded: args.keep.max_loaded(),
+        memory_bytes: args.keep.memory_bytes().unwrap_or_else(free_share),
+        idle: args.keep.idle(),
+    };
+    warn_of_large(&models, shelf.memory_bytes);
+    let config = KeeperConfig { shelf, wait_limit: wait_limit.unwrap_or(WAIT_LIMIT) };
+    Ok(KeptModels { config, models, loader: Box::new(FileLoader { files, engine }) })
+}
+
+impl ModelLoader for FileLoader {
+    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine> {
+        let file = &self.files[index];
+        let name = Some(file.name.clone());
+        load_file(&file.path, &self.engine, name, DefaultContext::Modest, progress)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        // What lies on a GPU takes nothing here.
+        available_bytes().filter(|_| !has_gpu())
+    }
+}
+
+/// What models may take if nothing else is said.
+fn free_share() -> u64 {
+    available_bytes().filter(|_| !has_gpu()).map_or(u64::MAX, |free| free / 10 * 9)
+}
+
+/// All models, with names that are distinct.
+fn files(args: &ServeArgs) -> anyhow::Result<Vec<ModelFile>> {
+    let source = &args.source.file;
+    let files = match source.folder() {
+        Some(folder) => files_in(folder)?,
+        None if source.several().is_empty() => vec![only_file(args)?],
+        None => {
+            let named = source.several().iter().map(|model| {
+                let path = models::resolve(&model.file, source.places())?;
+                let name = model.name.clone().unwrap_or_else(|| stem(&path));
+                Ok(ModelFile { name: one_line(&name), path })
+            });
+            named.collect::<anyhow::Result<_>>()?
+        }
+    };
+    let mut names = BTreeSet::new();
+    for file in &files {
+        ensure!(
+            names.insert(&file.name),
+            "two models are called {:?}; give one another name by --model NAME=FILE",
+            file.name
+        );
+    }
+    Ok(files)
+}
+
+/// The only model, which may be unloaded.
+fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
+    let path = args.source.file.fetch()?;
+    let said = args.served_model_name.clone();
+    let said = said.or_else(|| args.source.file.api_name().map(str::to_owned));
+    let own = || {
+        inspect(&path).ok().and_then(|it| {
+            let name = it.header.get("general.name")?.as_str()?;
+            Some(name.to_owned())
+        })
+    };
+    let name = said.or_else(own).filter(|name| !name.is_empty()).unwrap_or_else(|| stem(&path));
+    Ok(ModelFile { name: one_line(&name), path })
+}
+
+/// The GGUF files of a folder, in the order of their names; of a model in several files, the first.
+fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("cannot read the folder {}; --models-dir", folder.display()))?;
+    let paths = entries.take(MAX_FILES).filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let mut paths: Vec<_> = paths.filter(|path| is_model(path)).collect();
+    paths.sort();
+    if paths.len() > MAX_MODELS {
+        tracing::warn!("{} has {} models; {MAX_MODELS} are served", folder.display(), paths.len());
+        paths.truncate(MAX_MODELS);
+    }
+    let mut files = Vec::new();
+    for path in paths {
+        match inspect(&path) {
+            Ok(_) => files.push(ModelFile { name: stem(&path), path }),
+            Err(error) => tracing::warn!("{} is not served: {error}", path.display()),
+        }
+    }
+    if files.is_empty() {
+        bail!("there is no model in {}; put GGUF files there, or name a model", folder.display());
+    }
+    Ok(files)
+}
+
+/// Whether a file is the first of a model, by its name.
+fn is_model(path: &Path) -> bool {
+    let is_gguf = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("gguf"));
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    // What goes with a model, or is a part of one.
+    let is_part = stem.starts_with("mmproj")
+        || stem.contains("-stage-")
+        || stem.ends_with("-entry")
+        || part_of(&stem).is_some_and(|(_, part)| part != "00001");
+    is_gguf && path.is_file() && !is_part
+}
+
+/// The name and the number of a file of a model in several files, `NAME-00001-of-00003`.
+fn part_of(stem: &str) -> Option<(&str, &str)> {
+    let (before, count) = stem.rsplit_once("-of-")?;
+    let (name, part) = before.rsplit_once('-')?;
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(count) && is_number(part)).then_some((name, part))
+}
+
+/// The name of a model by that of its file.
+fn stem(path: &Path) -> String {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    let name = part_of(&stem).map_or(&*stem, |(name, _)| name);
+    one_line(name)
+}
+
+/// A name as it goes into every answer and onto terminals, whatever the file says.
+fn one_line(name: &str) -> String {
+    name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
+}
+
+/// What the model in `file` takes in memory: its file, and the keys and values of its cache.
+fn kept_model(file: &ModelFile, engine: &EngineArgs) -> anyhow::Result<KeptModel> {
+    let inspected = inspect(&file.path)?;
+    let trained = inspected.header.model_number("context_length").unwrap_or(0);
+    let (_, cells) = engine.sizes(modest(u32::try_from(trained).unwrap_or(u32::MAX)))?;
+    let cache = engine.kv_type.bytes(inspected.header.kv_elements().saturating_mul(cells.into()));
+    let file_bytes = inspected.size_bytes;
+    Ok(KeptModel { name: file.name.clone(), bytes: file_bytes.saturating_add(cache), file_bytes })
+}
+
+fn warn_of_large(models: &[KeptModel], most: u64) {
+    for model in models.iter().filter(|model| model.bytes > most) {
+        tracing::warn!(
+            "{} takes {} MiB with its cache, and all models together may take {} MiB: it will not \
+             be loaded. A shorter --context makes it smaller; --models-memory-mib allows more.",
+            model.name,
+            model.bytes >> 20,
+            most >> 20
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_in_several_files_is_one_and_parts_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        for (name, expected) in [
+            ("a.gguf", Some("a")),
+            ("B.Q4_K_M.GGUF", Some("B.Q4_K_M")),
+            ("big-00001-of-00003.gguf", Some("big")),
+            ("big-00002-of-00003.gguf", None),
+            ("mmproj-a.gguf", None),
+            ("a-stage-1-of-2.gguf", None),
+            ("a-entry.gguf", None),
+            ("notes.txt", None),
+        ] {
+            let path = make(name);
+            let named = is_model(&path).then(|| stem(&path));
+            assert_eq!(named.as_deref(), expected, "{name}");
+        }
+        let none = folder.path().join("none");
+        assert!(files_in(&none).is_err());
+    }
+}

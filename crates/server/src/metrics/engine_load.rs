@@ -1,0 +1,110 @@
+//! What one engine has to do, as its part of figures that all engines of a server share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use loquent_infer::scheduler::Load;
+use prometheus::{Gauge, IntCounter, IntGauge};
+
+/// KV cells of all engines together.
+#[derive(Debug, Default)]
+struct KvCells {
+    used: AtomicU64,
+    all: AtomicU64,
+}
+
+impl KvCells {
+    /// One engine has other numbers than before. Differences wrap around, and so may be negative.
+    fn change(&self, before: &Load, after: &Load) {
+        let changes = [
+            (&self.used, before.kv_used_cells, after.kv_used_cells),
+            (&self.all, before.kv_cells, after.kv_cells),
+        ];
+        for (sum, before, after) in changes {
+            sum.fetch_add(u64::from(after).wrapping_sub(before.into()), Ordering::Relaxed);
+        }
+    }
+
+    /// The share that is in use, 0 to 1.
+    fn share(&self) -> f64 {
+        let used = self.used.load(Ordering::Relaxed);
+        used as f64 / self.all.load(Ordering::Relaxed).max(1) as f64
+    }
+}
+
+/// What the engines of a server have to do together. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct LoadFigures {
+    pub running: IntGauge,
+    pub resting: IntGauge,
+    pub waiting: IntGauge,
+    pub kv_usage: Gauge,
+    pub prefix_queries: IntCounter,
+    pub prefix_hits: IntCounter,
+    pub preemptions: IntCounter,
+    pub draft_tokens: IntCounter,
+    pub accepted_tokens: IntCounter,
+    kv_cells: Arc<KvCells>,
+}
+
+impl LoadFigures {
+    /// Figures that are shown in these.
+    pub fn new(shown: [IntGauge; 3], kv_usage: Gauge, counters: [IntCounter; 5]) -> Self {
+        let ([running, resting, waiting], kv_cells) = (shown, Arc::default());
+        let [prefix_queries, prefix_hits, preemptions, draft_tokens, accepted_tokens] = counters;
+        Self {
+            running,
+            resting,
+            waiting,
+            kv_usage,
+            prefix_queries,
+            prefix_hits,
+            preemptions,
+            draft_tokens,
+            accepted_tokens,
+            kv_cells,
+        }
+    }
+}
+
+/// One engine's part of the figures. Its end takes back what it added to those of the present.
+#[derive(Debug)]
+pub struct EngineLoad {
+    figures: LoadFigures,
+    noted: Load,
+}
+
+impl EngineLoad {
+    /// The part of an engine that has nothing to do yet.
+    pub(super) fn new(figures: LoadFigures) -> Self {
+        Self { figures, noted: Load::default() }
+    }
+
+    /// Notes what the engine has to do from here on.
+    pub fn note(&mut self, load: &Load) {
+        let before = std::mem::replace(&mut self.noted, *load);
+        let figures = &self.figures;
+        let raise = |counter: &IntCounter, before: u64, after: u64| counter.inc_by(after - before);
+        raise(&figures.prefix_queries, before.prefix_queries, load.prefix_queries);
+        raise(&figures.prefix_hits, before.prefix_hits, load.prefix_hits);
+        raise(&figures.preemptions, before.preemptions, load.preemptions);
+        raise(&figures.draft_tokens, before.draft_tokens, load.draft_tokens);
+        raise(&figures.accepted_tokens, before.accepted_tokens, load.accepted_tokens);
+        self.change(&before, load);
+    }
+
+    fn change(&self, before: &Load, after: &Load) {
+        let figures = &self.figures;
+        figures.running.add(after.running as i64 - before.running as i64);
+        figures.resting.add(after.resting as i64 - before.resting as i64);
+        figures.waiting.add(after.waiting as i64 - before.waiting as i64);
+        figures.kv_cells.change(before, after);
+        figures.kv_usage.set(figures.kv_cells.share());
+    }
+}
+
+impl Drop for EngineLoad {
+    fn drop(&mut self) {
+        self.change(&self.noted, &Load::default());
+    }
+}

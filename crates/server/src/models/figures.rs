@@ -1,0 +1,160 @@
+//! What is counted of each model, and its series in the metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, Opts};
+
+/// What is known of one model.
+#[derive(Debug, Clone)]
+pub struct ModelFigures {
+    /// Its name in the API.
+    pub name: String,
+    /// The word for where it is.
+    pub state: &'static str,
+    /// Whether it is in memory.
+    pub is_loaded: bool,
+    /// Requests that use it.
+    pub uses: usize,
+    /// What it takes in memory; 0 if that is not known.
+    pub bytes: u64,
+    /// Bytes of its file; 0 if it has none.
+    pub file_bytes: u64,
+    /// How much of it is loaded, 0 to 1.
+    pub share: f64,
+    /// When it goes if nobody uses it, from now.
+    pub expires_in: Option<Duration>,
+    /// Its counts in the order of [`COUNTERS`].
+    pub(super) counts: [f64; 5],
+}
+
+impl ModelFigures {
+    /// Those of a model that is always there.
+    pub(super) fn of_constant(name: String) -> Self {
+        Self {
+            name,
+            state: "loaded",
+            is_loaded: true,
+            uses: 0,
+            bytes: 0,
+            file_bytes: 0,
+            share: 1.0,
+            expires_in: None,
+            counts: [0.0; 5],
+        }
+    }
+}
+
+/// Gives the figures of all models.
+type FiguresSource = Box<dyn Fn() -> Vec<ModelFigures> + Send + Sync>;
+
+/// Counts of one model.
+#[derive(Debug, Default)]
+pub(super) struct ModelCounts {
+    uses: AtomicU64,
+    loads: AtomicU64,
+    load_us: AtomicU64,
+    failures: AtomicU64,
+    unloads: AtomicU64,
+}
+
+impl ModelCounts {
+    pub(super) fn on_use(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn on_load(&self, took: Duration) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        self.load_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn on_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Release);
+    }
+
+    pub(super) fn on_unload(&self) {
+        self.unloads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it could not be loaded.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    /// Its counts in the order of [`COUNTERS`].
+    pub(super) fn read(&self) -> [f64; 5] {
+        let all = [&self.uses, &self.loads, &self.load_us, &self.failures, &self.unloads];
+        let [uses, loads, load_us, failures, unloads] =
+            all.map(|count| count.load(Ordering::Relaxed) as f64);
+        [uses, loads, load_us / 1e6, failures, unloads]
+    }
+}
+
+const COUNTERS: [(&str, &str); 5] = [
+    ("model_requests_total", "Requests that used the model."),
+    ("model_loads_total", "Times that the model was loaded."),
+    ("model_load_seconds_total", "Time that loading it took."),
+    ("model_load_failures_total", "Times that the model could not be loaded."),
+    ("model_unloads_total", "Times that the model was taken out of memory."),
+];
+
+/// A gauge, and what it shows of a model.
+type ModelGauge = (&'static str, &'static str, fn(&ModelFigures) -> f64);
+
+const GAUGES: [ModelGauge; 3] = [
+    ("model_loaded", "Whether the model is in memory.", |it| f64::from(u8::from(it.is_loaded))),
+    ("model_answers", "Requests that use the model.", |it| it.uses as f64),
+    (
+        "model_memory_bytes",
+        "What its file and its cache take in memory, while it is there.",
+        |it| {
+            if it.is_loaded { it.bytes as f64 } else { 0.0 }
+        },
+    ),
+];
+
+/// Reads the models' figures whenever metrics are gathered.
+pub(super) struct ModelCollector {
+    source: FiguresSource,
+    descriptions: Vec<Desc>,
+}
+
+impl ModelCollector {
+    pub(super) fn new(source: FiguresSource) -> Self {
+        let descriptions = series(&[]).iter().flat_map(|one| one.desc()).cloned().collect();
+        Self { source, descriptions }
+    }
+}
+
+impl Collector for ModelCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        series(&(self.source)()).iter().flat_map(|one| one.collect()).collect()
+    }
+}
+
+/// All series with the values of `models`.
+fn series(models: &[ModelFigures]) -> Vec<Box<dyn Collector>> {
+    let made = "metric options are constants";
+    let mut all: Vec<Box<dyn Collector>> = Vec::new();
+    for (at, (name, help)) in COUNTERS.into_iter().enumerate() {
+        let counters = CounterVec::new(Opts::new(name, help), &["model"]).expect(made);
+        for model in models {
+            counters.with_label_values(&[&model.name]).inc_by(model.counts[at]);
+        }
+        all.push(Box::new(counters));
+    }
+    for (name, help, value) in GAUGES {
+        let gauges = GaugeVec::new(Opts::new(name, help), &["model"]).expect(made);
+        for model in models {
+            gauges.with_label_values(&[&model.name]).set(value(model));
+        }
+        all.push(Box::new(gauges));
+    }
+    all
+}

@@ -1,0 +1,504 @@
+//! Loads models when they are asked for, and takes them out of memory again: does what the
+//! [`ModelShelf`] decides.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use loquent_proto::Progress;
+use tokio::sync::{Notify, watch};
+
+use super::figures::{ModelCounts, ModelFigures};
+use super::model_use::ModelUse;
+use super::shelf::{KeepAlive, ModelId, ModelShelf, Move, NotLoaded, Presence, ShelfLimits};
+use crate::active_request::Observers;
+use crate::admission::AdmissionGate;
+use crate::engine_watch::EngineWatch;
+use crate::error::ApiError;
+use crate::service::{Service, ServingConfig};
+
+/// `Retry-After` for a request that has waited for its model as long as it may, in seconds.
+const WAITED_RETRY_S: u64 = 10;
+/// `Retry-After` where too many requests wait for models, in seconds.
+const CROWDED_RETRY_S: u64 = 5;
+/// `Retry-After` while the server shuts down, in seconds.
+const DRAIN_RETRY_S: u64 = 5;
+/// How long the memory of a model may take to be free once nobody uses it. Chosen by hand: only
+/// what still reads an answer's last words holds a part of it.
+const FREE_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether it is.
+const FREE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Where engines come from.
+pub trait EngineSource: Send + Sync {
+    /// Loads the model in place `index` of those that were named, and starts its engine;
+    /// `progress` is told the share that is loaded, 0 to 1. It is called on a thread that may
+    /// block, inside the runtime.
+    ///
+    /// # Errors
+    /// If it is missing, broken or too large; the message says what to do.
+    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine>;
+
+    /// Memory that is left on the machine, if that is known.
+    fn free_bytes(&self) -> Option<u64>;
+}
+
+/// A model that is loaded when it is asked for.
+#[derive(Debug, Clone)]
+pub struct KeptModel {
+    /// Its name in the API.
+    pub name: String,
+    /// What its file and its cache take in memory.
+    pub bytes: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
+}
+
+/// How models are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct KeeperConfig {
+    /// Bounds on the models in memory.
+    pub shelf: ShelfLimits,
+    /// How long a request waits for its model.
+    pub wait_limit: Duration,
+}
+
+/// What the keeper shares with the server around it.
+pub struct KeeperContext {
+    /// Admits the requests for all models.
+    pub gate: AdmissionGate,
+    /// Where requests are counted, traced and logged.
+    pub observers: Observers,
+    /// How requests are served.
+    pub serving: ServingConfig,
+    /// Most requests that wait for models.
+    pub max_waiting: usize,
+}
+
+/// An engine in memory.
+pub struct KeptEngine {
+    /// The service before it.
+    pub service: Arc<Service>,
+    /// Its thread, which ends after [`Service::stop`].
+    pub thread: JoinHandle<()>,
+}
+
+/// What is known of one model beside its presence.
+struct ModelPlace {
+    model: KeptModel,
+    counts: ModelCounts,
+    /// Thousandths that are loaded.
+    loaded_permille: AtomicU32,
+}
+
+struct Stock {
+    shelf: ModelShelf,
+    engines: Vec<Option<KeptEngine>>,
+    /// How long each model took to load the last time.
+    took: Vec<Option<Duration>>,
+    /// No new requests are accepted.
+    is_draining: bool,
+    /// All answers have been ended.
+    is_stopping: bool,
+}
+
+/// See the module's documentation.
+pub struct Keeper {
+    stock: Mutex<Stock>,
+    places: Vec<ModelPlace>,
+    /// Changes whenever a request that waits should look again.
+    changed: watch::Sender<u64>,
+    /// Wakes the task that loads and unloads.
+    work: Notify,
+    /// Why an engine failed.
+    failure: watch::Sender<Option<Arc<str>>>,
+    pub(super) context: KeeperContext,
+    wait_limit: Duration,
+}
+
+/// A request's use of a model in memory.
+struct UseToken {
+    keeper: Arc<Keeper>,
+    id: ModelId,
+}
+
+/// A request's wait for a model.
+struct WaitToken<'a> {
+    keeper: &'a Keeper,
+    id: ModelId,
+    failures: u64,
+}
+
+impl Keeper {
+    /// Keeps `models`, none of which is in memory yet.
+    pub fn new(config: &KeeperConfig, models: Vec<KeptModel>, context: KeeperContext) -> Arc<Self> {
+        let count = models.len();
+        let shelf = ModelShelf::new(config.shelf, models.iter().map(|model| model.bytes));
+        let place = |model| ModelPlace {
+            model,
+            counts: ModelCounts::default(),
+            loaded_permille: AtomicU32::new(0),
+        };
+        Arc::new(Self {
+            stock: Mutex::new(Stock {
+                shelf,
+                engines: (0..count).map(|_| None).collect(),
+                took: vec![None; count],
+                is_draining: false,
+                is_stopping: false,
+            }),
+            places: models.into_iter().map(place).collect(),
+            changed: watch::Sender::new(0),
+            work: Notify::new(),
+            failure: watch::Sender::new(None),
+            context,
+            wait_limit: config.wait_limit,
+        })
+    }
+
+    /// Loads and unloads, for ever.
+    pub async fn run(self: Arc<Self>, source: Arc<dyn EngineSource>) {
+        loop {
+            let (next, wake_at) = {
+                let (now, free_bytes) = (self.now(), source.free_bytes());
+                let mut stock = self.stock();
+                (stock.shelf.next_move(now, free_bytes), stock.shelf.next_time(now))
+            };
+            self.changed.send_modify(|count| *count += 1);
+            match next {
+                Some(Move::Load(id)) => self.load(id, source.clone()).await,
+                Some(Move::Unload(id)) => self.unload(id).await,
+                None => {
+                    let rest = wake_at.map(|at| at.saturating_sub(self.now()));
+                    let rest = tokio::time::sleep(rest.unwrap_or(Duration::MAX));
+                    tokio::select! {
+                        () = self.work.notified() => {}
+                        () = rest => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn load(self: &Arc<Self>, id: ModelId, source: Arc<dyn EngineSource>) {
+        let place = &self.places[id.0];
+        let (name, began) = (&place.model.name, self.now());
+        tracing::info!(model = name, mib = place.model.bytes >> 20, "loading a model");
+        place.loaded_permille.store(0, Ordering::Relaxed);
+        let keeper = self.clone();
+        let work = move || {
+            let permille = &keeper.places[id.0].loaded_permille;
+            let progress = |share: f32| permille.store((share * 1000.0) as u32, Ordering::Relaxed);
+            source.load(id.0, &progress)
+        };
+        let loaded = tokio::task::spawn_blocking(work).await;
+        let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("{panic}")));
+        let (now, took) = (self.now(), self.now().saturating_sub(began));
+        let mut stock = self.stock();
+        match loaded {
+            Ok(engine) => {
+                tracing::info!(model = name, seconds = took.as_secs_f64(), "loaded a model");
+                if let Some(watch) = engine.service.engine_watch() {
+                    tokio::spawn(report_failure(watch, self.failure.clone()));
+                }
+                if stock.is_stopping {
+                    engine.service.stop();
+                }
+                stock.engines[id.0] = Some(engine);
+                stock.took[id.0] = Some(took);
+                stock.shelf.loaded(id, now);
+                place.counts.on_load(took);
+            }
+            Err(error) => {
+                tracing::error!(model = name, "a model could not be loaded: {error:#}");
+                stock.shelf.failed(id, now);
+                place.counts.on_failure();
+            }
+        }
+    }
+
+    async fn unload(&self, id: ModelId) {
+        let place = &self.places[id.0];
+        let engine = self.stock().engines[id.0].take();
+        if let Some(KeptEngine { service, thread }) = engine {
+            let vocab = Arc::downgrade(&service.model().vocab);
+            service.stop();
+            drop(service);
+            let joined = tokio::task::spawn_blocking(|| thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::warn!(model = place.model.name, "a model's engine ended badly");
+            }
+            // The vocabulary holds the weights.
+            let is_free = || vocab.strong_count() == 0;
+            if !until(FREE_LIMIT, is_free).await {
+                tracing::warn!(model = place.model.name, "a model's memory is still in use");
+            }
+        }
+        tracing::info!(model = place.model.name, "unloaded a model");
+        place.counts.on_unload();
+        self.stock().shelf.unloaded(id);
+    }
+
+    /// Uses a model, if it is in memory and takes requests.
+    pub(super) fn try_use(self: &Arc<Self>, id: ModelId) -> Option<ModelUse> {
+        let now = self.now();
+        let mut stock = self.stock();
+        let service = stock.engines[id.0].as_ref()?.service.clone();
+        stock.shelf.try_use(id, now).then(|| {
+            self.places[id.0].counts.on_use();
+            ModelUse::holding(service, Arc::new(UseToken { keeper: self.clone(), id }))
+        })
+    }
+
+    /// Uses a model, which is loaded first where necessary.
+    ///
+    /// # Errors
+    /// 503 if it cannot be loaded or does not get its turn in time; 429 where too many wait.
+    pub(super) async fn use_when_loaded(
+        self: &Arc<Self>,
+        id: ModelId,
+    ) -> Result<ModelUse, ApiError> {
+        let mut changed = self.changed.subscribe();
+        if let Some(used) = self.try_use(id) {
+            return Ok(used);
+        }
+        let waiting = self.wait(id)?;
+        let mut limit = std::pin::pin!(tokio::time::sleep(self.wait_limit));
+        loop {
+            changed.borrow_and_update();
+            if let Some(used) = self.try_use(id) {
+                return Ok(used);
+            }
+            if self.places[id.0].counts.failures() > waiting.failures {
+                return Err(self.not_loaded(id, NotLoaded::Failed(Duration::from_secs(10))));
+            }
+            tokio::select! {
+                // The sender lives in `self`.
+                _ = changed.changed() => {}
+                () = &mut limit => {
+                    let name = &self.places[id.0].model.name;
+                    let message = format!(
+                        "The model '{name}' did not get its turn to be loaded in time, because \
+                         others are in use. Try again later."
+                    );
+                    return Err(ApiError::unavailable(message, WAITED_RETRY_S));
+                }
+            }
+        }
+    }
+
+    /// Whether a model can be loaded, or is there: known before its request waits.
+    ///
+    /// # Errors
+    /// 503 if it cannot be, at least not now, or no requests are accepted.
+    pub(super) fn check_loadable(&self, id: ModelId) -> Result<(), ApiError> {
+        self.check_open()?;
+        let possible = self.stock().shelf.check(id, self.now());
+        possible.map_err(|why| self.not_loaded(id, why))
+    }
+
+    fn wait(&self, id: ModelId) -> Result<WaitToken<'_>, ApiError> {
+        let now = self.now();
+        let failures = self.places[id.0].counts.failures();
+        let mut stock = self.stock();
+        if stock.is_stopping {
+            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
+        }
+        if stock.shelf.waiting() >= self.context.max_waiting {
+            let message = "Too many requests wait for models to be loaded. Try again later.";
+            return Err(ApiError::overloaded(message, CROWDED_RETRY_S));
+        }
+        stock.shelf.wait(id, now).map_err(|why| self.not_loaded(id, why))?;
+        drop(stock);
+        self.work.notify_one();
+        Ok(WaitToken { keeper: self, id, failures })
+    }
+
+    fn not_loaded(&self, id: ModelId, why: NotLoaded) -> ApiError {
+        let message =
+            format!("The model '{}' is not available: {why}.", self.places[id.0].model.name);
+        let retry_s = match why {
+            NotLoaded::Failed(rest) => rest.as_secs() + 1,
+            NotLoaded::TooLarge { .. } => 3600,
+        };
+        ApiError::unavailable(message, retry_s)
+    }
+
+    /// What a request that waits for a model, and has done so for `waited`, is told.
+    pub(super) fn news(&self, id: ModelId, waited: Duration) -> Progress {
+        let stock = self.stock();
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let (queued, eta) = match stock.shelf.presence(id) {
+            Presence::Loading { since } => {
+                let passed = self.now().saturating_sub(since);
+                (0, stock.took[id.0].map(|took| took.saturating_sub(passed)))
+            }
+            _ => (stock.shelf.ahead_of(id) + 1, None),
+        };
+        Progress {
+            queued: u32::try_from(queued).unwrap_or(u32::MAX),
+            eta_ms: eta.map(millis),
+            elapsed_ms: millis(waited),
+            ..Progress::default()
+        }
+    }
+
+    /// Has a model loaded, though no request waits for it.
+    pub(super) fn preload(self: &Arc<Self>, id: ModelId) {
+        let keeper = self.clone();
+        tokio::spawn(async move {
+            // What is wrong is in the log.
+            let _ = keeper.use_when_loaded(id).await;
+        });
+    }
+
+    /// Lets a model go as soon as nobody uses it; false if it is not there.
+    pub(super) fn ask_to_leave(&self, id: ModelId) -> bool {
+        let is_there = self.stock().shelf.ask_to_leave(id);
+        self.work.notify_one();
+        is_there
+    }
+
+    /// How long a model stays after its last use, from here on.
+    pub(super) fn keep(&self, id: ModelId, keep: KeepAlive) {
+        self.stock().shelf.keep(id, keep);
+        self.work.notify_one();
+    }
+
+    /// A model's name.
+    pub(super) fn name(&self, id: ModelId) -> &str {
+        &self.places[id.0].model.name
+    }
+
+    /// Whether requests are accepted.
+    ///
+    /// # Errors
+    /// 503 while the server shuts down, or after an engine has failed.
+    pub(super) fn check_open(&self) -> Result<(), ApiError> {
+        self.check_alive()?;
+        match self.stock().is_draining {
+            true => Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether no engine has failed.
+    ///
+    /// # Errors
+    /// 503 after one has.
+    pub(super) fn check_alive(&self) -> Result<(), ApiError> {
+        if self.failure.borrow().is_some() {
+            let message = "An engine has failed. The server ends, and must be started again.";
+            return Err(ApiError::unavailable(message, DRAIN_RETRY_S));
+        }
+        Ok(())
+    }
+
+    /// Refuses new requests.
+    pub(super) fn drain(&self) {
+        self.stock().is_draining = true;
+    }
+
+    /// Ends all answers with an error, and lets the engines stop.
+    pub(super) fn stop(&self) {
+        let mut stock = self.stock();
+        stock.is_stopping = true;
+        stock.engines.iter().flatten().for_each(|engine| engine.service.stop());
+    }
+
+    /// Waits for the engines to end, so that their memory is freed in order. Call [`Self::stop`]
+    /// first.
+    pub fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        let mut stock = self.stock();
+        stock.engines.iter_mut().filter_map(Option::take).map(|engine| engine.thread).collect()
+    }
+
+    /// The service of a model in memory, for looking at it only.
+    pub(super) fn present(&self, id: ModelId) -> Option<Arc<Service>> {
+        self.stock().engines[id.0].as_ref().map(|engine| engine.service.clone())
+    }
+
+    fn now(&self) -> Duration {
+        self.context.observers.clock.now()
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().expect("nothing panics under this lock")
+    }
+
+    /// What is known of a model.
+    pub(super) fn figures(&self, id: ModelId) -> ModelFigures {
+        let (now, place) = (self.now(), &self.places[id.0]);
+        let stock = self.stock();
+        let presence = stock.shelf.presence(id);
+        let share = match presence {
+            Presence::Loading { .. } => place.loaded_permille.load(Ordering::Relaxed),
+            Presence::Ready { .. } | Presence::Unloading => 1000,
+            Presence::Unloaded | Presence::Failed { .. } => 0,
+        };
+        ModelFigures {
+            name: place.model.name.clone(),
+            state: presence.word(),
+            is_loaded: matches!(presence, Presence::Ready { .. }),
+            uses: stock.shelf.uses(id),
+            bytes: place.model.bytes,
+            file_bytes: place.model.file_bytes,
+            share: f64::from(share) / 1000.0,
+            expires_in: stock.shelf.expires_at(id).map(|at| at.saturating_sub(now)),
+            counts: place.counts.read(),
+        }
+    }
+
+    /// Why an engine failed; `None` while none has.
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
+        self.failure.borrow().clone()
+    }
+
+    /// Waits until an engine fails.
+    pub(super) async fn failed(&self) -> Arc<str> {
+        let mut failure = self.failure.subscribe();
+        match failure.wait_for(Option::is_some).await.map(|why| why.clone()) {
+            Ok(Some(why)) => why,
+            // The sender lives in `self`.
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for UseToken {
+    fn drop(&mut self) {
+        let now = self.keeper.now();
+        let uses = {
+            let mut stock = self.keeper.stock();
+            stock.shelf.end_use(self.id, now);
+            stock.shelf.uses(self.id)
+        };
+        if uses == 0 {
+            self.keeper.work.notify_one();
+        }
+    }
+}
+
+impl Drop for WaitToken<'_> {
+    fn drop(&mut self) {
+        self.keeper.stock().shelf.end_wait(self.id);
+    }
+}
+
+/// Tells `failure` if the engine of `service` fails.
+async fn report_failure(watch: EngineWatch, failure: watch::Sender<Option<Arc<str>>>) {
+    if let Some(why) = watch.failed().await {
+        failure.send_replace(Some(why));
+    }
+}
+
+/// Whether `is_so` within `limit`.
+async fn until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let wait = async {
+        while !is_so() {
+            tokio::time::sleep(FREE_PAUSE).await;
+        }
+    };
+    tokio::time::timeout(limit, wait).await.is_ok()
+}

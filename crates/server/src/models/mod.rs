@@ -1,0 +1,21 @@
+//! The models that a server answers with, by name.
+//!
+//! A request's `model` picks the entry that answers it. A server with one model answers with that
+//! one whatever the request calls it, unless its operator wants names to be exact. An entry is
+//! either always there (an upstream server, or the only model), or a [`Keeper`] loads it when it is
+//! asked for, and lets it go when its memory is needed.
+//!
+//! A request holds a [`model_use::ModelUse`] for as long as it needs the model: no model goes
+//! before its last answer has ended.
+
+mod catalog;
+mod figures;
+mod keeper;
+mod model_use;
+pub mod routes;
+mod shelf;
+
+pub use catalog::{ModelEntry, ServedModels};
+pub use figures::ModelFigures;
+pub use keeper::{EngineSource, Keeper, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
+pub use shelf::{KeepAlive, ShelfLimits};

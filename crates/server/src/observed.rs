@@ -1,0 +1,60 @@
+//! What every request over HTTP passes: it gets its id, and a line in the log if it is refused or
+//! has no answer of its own.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::Response;
+use http::{Method, Request};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::identity::Identity;
+use crate::request_log::{OtherLine, REQUEST_ID_HEADER, RequestId};
+
+/// Gives each request its id, and counts and logs those that are refused or have no answer of
+/// their own, such as embeddings. Answers are logged when they end.
+pub async fn observe(
+    State(app): State<Arc<App>>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response {
+    let known = request.extensions().get::<RequestId>().cloned();
+    let id = known.unwrap_or_else(|| RequestId::of(request.headers()));
+    request.extensions_mut().insert(id.clone());
+    let seen = app
+        .request_log
+        .is_on()
+        .then(|| (request.method().clone(), request.uri().path().to_owned(), app.clock.now()));
+    let mut response = next.run(request).await;
+    let status = response.status().as_u16();
+    if status >= 400 {
+        app.metrics.on_refusal(status);
+    }
+    if let Some((method, path, arrived)) = seen
+        && !id.has_answer()
+        && is_worth_a_line(&method, &path, status)
+    {
+        app.request_log.note_other(|| OtherLine {
+            request: id.clone(),
+            key: response.extensions().get::<Identity>().and_then(|who| who.key.clone()),
+            method,
+            path,
+            status,
+            error: response.extensions().get::<ApiError>().map(ApiError::label),
+            took: Some(app.clock.now().saturating_sub(arrived)),
+        });
+    }
+    // An upstream server's own id stays, because that server's log has it.
+    response.headers_mut().entry(REQUEST_ID_HEADER).or_insert_with(|| id.header());
+    response
+}
+
+/// Whether a request without an answer of its own is logged: one that does something, or is
+/// refused. Probes ask every second, and say nothing new.
+fn is_worth_a_line(method: &Method, path: &str, status: u16) -> bool {
+    let is_probe = matches!(path, "/health" | "/ready" | "/metrics");
+    !is_probe && (status >= 400 || !method.is_safe())
+}

@@ -1,0 +1,37 @@
+//! What quinn runs on: tokio, with drivers that run once for all that wakes them in a turn, and a
+//! socket whose datagrams leave together.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
+
+use super::gathering_socket::GatheringSocket;
+use crate::turn::OncePerTurn;
+
+/// tokio, for connections that the steps of an engine write to.
+#[derive(Debug, Clone, Copy)]
+pub struct TurnRuntime;
+
+impl Runtime for TurnRuntime {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        TokioRuntime.new_timer(at)
+    }
+
+    /// A connection's driver is woken by each of its answers, and by the endpoint's driver for each
+    /// packet: one packet then carries what all of them have.
+    fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tokio::spawn(OncePerTurn::new(driver));
+    }
+
+    fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        Ok(GatheringSocket::start(socket)?)
+    }
+
+    fn now(&self) -> Instant {
+        TokioRuntime.now()
+    }
+}

@@ -1,0 +1,125 @@
+//! The logs that this replica shares: its own answers', and those of other replicas that it
+//! follows.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use loquent_proto::AnswerHandle;
+use tokio::sync::Notify;
+
+use super::followed::FollowedLog;
+use super::slot::LogSlot;
+use super::state::NewsSink;
+use crate::store::shared::connection::{SharedConnection, StoreHealth};
+
+/// How often what is due is looked for. What somebody at another replica reads is delayed by half
+/// of it here, and by as much again there.
+pub const TICK: Duration = Duration::from_millis(20);
+/// How long the log of an answer is kept that goes on. It is as long again from each write on.
+const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
+/// How long the end of this process waits for what is not stored yet.
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+/// The fence of an answer's first owner.
+const FIRST_FENCE: u64 = 1;
+
+/// The logs of all answers that this replica shares.
+pub struct SharedLogs {
+    /// The way to the store.
+    pub(super) connection: SharedConnection,
+    /// How long logs are kept.
+    pub(super) times: LogTimes,
+    slots: Mutex<Vec<Arc<LogSlot>>>,
+    followed: Mutex<Vec<Arc<FollowedLog>>>,
+    /// There is a first slot.
+    first_slot: Notify,
+    /// There is a first log to follow.
+    first_followed: Notify,
+}
+
+/// How long the store keeps a log, after each write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogTimes {
+    /// Of an answer that goes on.
+    pub running: Duration,
+    /// Of one that has ended.
+    pub ended: Duration,
+}
+
+impl SharedLogs {
+    /// Shares logs by `connection`; those of answers that have ended are kept for `ended`.
+    pub(super) fn new(connection: SharedConnection, ended: Duration) -> Self {
+        Self {
+            connection,
+            times: LogTimes { running: KEEP_RUNNING, ended },
+            slots: Mutex::default(),
+            followed: Mutex::default(),
+            first_slot: Notify::new(),
+            first_followed: Notify::new(),
+        }
+    }
+
+    /// Shares the answer with `handle`, whose task is `task`.
+    pub fn share(
+        &self,
+        handle: &AnswerHandle,
+        request: Option<Arc<[u8]>>,
+        task: Arc<dyn NewsSink>,
+    ) -> Arc<LogSlot> {
+        let slot = LogSlot::new(handle, FIRST_FENCE, task);
+        self.add(slot.with_request(request.unwrap_or_default()))
+    }
+
+    /// Writes what `slot` gets.
+    pub(super) fn add(&self, slot: LogSlot) -> Arc<LogSlot> {
+        let slot = Arc::new(slot);
+        if self.connection.health() != StoreHealth::Well {
+            slot.release();
+        }
+        self.slots().push(slot.clone());
+        self.first_slot.notify_one();
+        slot
+    }
+
+    /// Follows `log`.
+    pub fn follow(&self, log: FollowedLog) {
+        self.followed().push(Arc::new(log));
+        self.first_followed.notify_one();
+    }
+
+    /// Waits, within a bound, until all that this replica's answers have is stored.
+    pub async fn flush(&self) {
+        let flushed = async {
+            while self.slots().iter().any(|slot| slot.is_waiting()) {
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
+            tracing::warn!("not all answers could be stored before the end");
+        }
+    }
+
+    /// Resolves when there is something to write, or may be.
+    pub(super) async fn wait_for_slots(&self) {
+        while self.slots().is_empty() {
+            // Remembered while nobody waits, so that none falls in between.
+            self.first_slot.notified().await;
+        }
+    }
+
+    /// Resolves when there is a log to follow.
+    pub(super) async fn wait_for_followed(&self) {
+        while self.followed().is_empty() {
+            self.first_followed.notified().await;
+        }
+    }
+
+    /// What waits to be written of each log.
+    pub(super) fn slots(&self) -> MutexGuard<'_, Vec<Arc<LogSlot>>> {
+        self.slots.lock().expect("nothing panics under this lock")
+    }
+
+    /// Other replicas' logs.
+    pub(super) fn followed(&self) -> MutexGuard<'_, Vec<Arc<FollowedLog>>> {
+        self.followed.lock().expect("nothing panics under this lock")
+    }
+}

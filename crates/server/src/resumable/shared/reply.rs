@@ -1,0 +1,236 @@
+//! What the store says about answers, decoded within bounds.
+
+use redis::Value;
+
+use super::state::LogState;
+use crate::store::shared::reply::{StoreReply, Unexpected};
+
+/// Longest name in a reply.
+const NAME_BYTES: usize = 16;
+/// Hex digits of a token's hash.
+const HASH_DIGITS: usize = 64;
+
+/// What became of what was appended to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendOutcome {
+    /// It is there.
+    Stored,
+    /// The store does not have what comes before it.
+    Lost,
+    /// Another replica owns the answer now.
+    Taken,
+    /// A client has stopped the answer at another replica.
+    Stopped,
+}
+
+/// The reply for one log that was appended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// What became of it.
+    pub outcome: AppendOutcome,
+    /// The log's length.
+    pub head: u64,
+    /// Another replica reads it.
+    pub is_read: bool,
+}
+
+/// The reply for one log that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadLog {
+    /// The answer's state; `None` if the store does not know the answer.
+    pub state: Option<LogState>,
+    /// Its owner lives.
+    pub owner_lives: bool,
+    /// The log's length.
+    pub head: u64,
+    /// The log from where it was asked for.
+    pub bytes: Vec<u8>,
+}
+
+/// An answer that the store knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundAnswer {
+    /// The hash of its token, in hex digits.
+    pub token_hash: String,
+    /// Its state.
+    pub state: LogState,
+}
+
+/// Whose an answer is that was to be taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taken {
+    /// This replica's.
+    Ours {
+        /// What it writes with.
+        fence: u64,
+        /// The log's length.
+        head: u64,
+        /// The request, as the store has it.
+        request: Vec<u8>,
+    },
+    /// Another replica's, or it has ended.
+    Others,
+    /// Nobody's: the store does not have its request.
+    Never,
+}
+
+/// Whose an answer is; its request has at most `most_bytes`.
+///
+/// # Errors
+/// When the store has returned something else.
+pub fn taken(reply: StoreReply, most_bytes: usize) -> Result<Taken, Unexpected> {
+    let values = exactly(reply, 4)?;
+    let [whose, fence, head, request] = in_groups(values).next().ok_or(Unexpected)?.map(StoreReply);
+    match whose.text(NAME_BYTES)?.as_str() {
+        "others" => Ok(Taken::Others),
+        "never" => Ok(Taken::Never),
+        "ours" => {
+            let request = request.bytes()?;
+            let fits = request.len() <= most_bytes;
+            let taken = Taken::Ours { fence: fence.number()?, head: head.number()?, request };
+            if fits { Ok(taken) } else { Err(Unexpected) }
+        }
+        _ => Err(Unexpected),
+    }
+}
+
+/// The replies for `count` logs that were appended to.
+///
+/// # Errors
+/// When the store has returned something else.
+pub fn appended(reply: StoreReply, count: usize) -> Result<Vec<Appended>, Unexpected> {
+    let values = exactly(reply, 3 * count)?;
+    let one = |values: [Value; 3]| {
+        let [outcome, head, is_read] = values.map(StoreReply);
+        let outcome = match outcome.text(NAME_BYTES)?.as_str() {
+            "stored" => AppendOutcome::Stored,
+            "lost" => AppendOutcome::Lost,
+            "taken" => AppendOutcome::Taken,
+            "stopped" => AppendOutcome::Stopped,
+            _ => return Err(Unexpected),
+        };
+        Ok(Appended { outcome, head: head.number()?, is_read: is_read.flag()? })
+    };
+    in_groups(values).map(one).collect()
+}
+
+/// The replies for `count` logs that were read, with at most `most_bytes` in all.
+///
+/// # Errors
+/// When the store has returned something else.
+pub fn read(
+    reply: StoreReply,
+    count: usize,
+    most_bytes: usize,
+) -> Result<Vec<ReadLog>, Unexpected> {
+    let values = exactly(reply, 4 * count)?;
+    let mut room = most_bytes;
+    let one = |values: [Value; 4]| {
+        let [state, lives, head, bytes] = values.map(StoreReply);
+        let state = match state.text(NAME_BYTES)?.as_str() {
+            "unknown" => None,
+            name => Some(state_of(name)?),
+        };
+        let bytes = bytes.bytes()?;
+        room = room.checked_sub(bytes.len()).ok_or(Unexpected)?;
+        Ok(ReadLog { state, owner_lives: lives.flag()?, head: head.number()?, bytes })
+    };
+    in_groups(values).map(one).collect()
+}
+
+/// The answer that was looked for, if there is one.
+///
+/// # Errors
+/// When the store has returned something else.
+pub fn found(reply: StoreReply) -> Result<Option<FoundAnswer>, Unexpected> {
+    reply.optional(|reply| {
+        let values = exactly(reply, 2)?;
+        let [hash, state] = in_groups(values).next().ok_or(Unexpected)?.map(StoreReply);
+        let token_hash = hash.text(HASH_DIGITS)?;
+        Ok(FoundAnswer { token_hash, state: state_of(&state.text(NAME_BYTES)?)? })
+    })
+}
+
+fn state_of(name: &str) -> Result<LogState, Unexpected> {
+    let all = [LogState::Running, LogState::Ended, LogState::Stopped];
+    all.into_iter().find(|state| state.name() == name).ok_or(Unexpected)
+}
+
+fn exactly(reply: StoreReply, count: usize) -> Result<Vec<Value>, Unexpected> {
+    let values = reply.list(count)?;
+    if values.len() == count { Ok(values) } else { Err(Unexpected) }
+}
+
+fn in_groups<const N: usize>(values: Vec<Value>) -> impl Iterator<Item = [Value; N]> {
+    let mut values = values.into_iter();
+    std::iter::from_fn(move || {
+        let group: Vec<Value> = values.by_ref().take(N).collect();
+        group.try_into().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let words = prop_oneof![
+            Just("stored"),
+            Just("taken"),
+            Just("running"),
+            Just("ended"),
+            Just("unknown"),
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            (-2_i64..3).prop_map(Value::Int),
+            any::<i64>().prop_map(Value::Int),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
+            words.prop_map(|word| Value::BulkString(word.into())),
+        ];
+        leaf.prop_recursive(2, 40, 8, |inner| {
+            prop::collection::vec(inner, 0..9).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_hostile_reply_is_an_error_or_a_value_within_bounds(value in any_value()) {
+            if let Ok(all) = appended(StoreReply(value.clone()), 2) {
+                prop_assert_eq!(all.len(), 2);
+            }
+            if let Ok(all) = read(StoreReply(value.clone()), 2, 60) {
+                prop_assert_eq!(all.len(), 2);
+                prop_assert!(all.iter().map(|one| one.bytes.len()).sum::<usize>() <= 60);
+            }
+            let _ = taken(StoreReply(value.clone()), 30);
+            if let Ok(Some(one)) = found(StoreReply(value)) {
+                prop_assert!(one.token_hash.len() <= HASH_DIGITS);
+            }
+        }
+    }
+
+    #[test]
+    fn replies_are_read_one_for_each_log() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let one = vec![text("taken"), Value::Int(7), Value::Int(1)];
+        let taken = Appended { outcome: AppendOutcome::Taken, head: 7, is_read: true };
+        assert_eq!(appended(StoreReply(Value::Array(one.clone())), 1), Ok(vec![taken]));
+        assert_eq!(appended(StoreReply(Value::Array(one)), 2), Err(Unexpected));
+        let one = vec![text("running"), Value::Int(1), Value::Int(9), text("abc")];
+        let log = ReadLog {
+            state: Some(LogState::Running),
+            owner_lives: true,
+            head: 9,
+            bytes: b"abc".to_vec(),
+        };
+        assert_eq!(read(StoreReply(Value::Array(one.clone())), 1, 3), Ok(vec![log]));
+        assert_eq!(
+            read(StoreReply(Value::Array(one)), 1, 2),
+            Err(Unexpected),
+            "more than was asked for"
+        );
+    }
+}

@@ -1,0 +1,47 @@
+-- Appends to the logs of answers: append.lua PREFIX REPLICA RUNNING_MS ENDED_MS, and for each answer
+-- ID FENCE OFFSET STATE TOKEN BYTES REQUEST. Returns for each: what became of it, the log's length, whether another
+-- replica reads it.
+-- An answer is its owner's alone, as long as nobody has taken it over with a higher fence: what an owner sends
+-- that slept meanwhile is refused. Bytes that are there already are not appended again.
+local prefix, replica, running_ms, ended_ms = unpack(ARGV, 1, 4)
+local out = {}
+for i = 5, #ARGV, 7 do
+    local id, fence, offset, state, token, bytes, request = unpack(ARGV, i, i + 6)
+    local answer, log = prefix .. 'a:' .. id, prefix .. 'g:' .. id
+    local known = redis.call('HMGET', answer, 'f', 'o', 's')
+    local outcome, head = 'stored', 0
+    offset = tonumber(offset)
+    if not known[1] then
+        if offset == 0 and state ~= 'stopped' then
+            redis.call('DEL', log)
+            redis.call('HSET', answer, 'f', fence, 'o', replica, 's', 'running', 't', token, 'q', request)
+        else
+            outcome = 'lost'
+        end
+    elseif known[1] ~= fence or known[2] ~= replica then
+        outcome = 'taken'
+    elseif known[3] == 'stopped' then
+        outcome = 'stopped'
+    end
+    if outcome == 'stored' then
+        head = redis.call('STRLEN', log)
+        if state == 'stopped' then
+            redis.call('HSET', answer, 's', state)
+            redis.call('DEL', log)
+            redis.call('PEXPIRE', answer, ended_ms)
+        elseif head < offset then
+            outcome = 'lost'
+        else
+            local new = string.sub(bytes, head - offset + 1)
+            if #new > 0 then head = redis.call('APPEND', log, new) end
+            redis.call('HSET', answer, 's', state)
+            local keep_ms = state == 'ended' and ended_ms or running_ms
+            redis.call('PEXPIRE', answer, keep_ms)
+            redis.call('PEXPIRE', log, keep_ms)
+        end
+    end
+    out[#out + 1] = outcome
+    out[#out + 1] = head
+    out[#out + 1] = redis.call('EXISTS', prefix .. 'r:' .. id)
+end
+return out

@@ -1,0 +1,261 @@
+//! What waits to be written of one answer's log.
+//!
+//! The answer's task puts bytes in as its log grows; the writer of all logs takes them when they
+//! are due. Nothing waits for the store: while it is away the bytes stay here, within a bound, and
+//! what does not fit stays in the log until there is room.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use loquent_proto::AnswerHandle;
+
+use super::reply::{AppendOutcome, Appended};
+use super::state::{LogState, NewsSink, StoreNews, hash_of};
+
+/// Most bytes of one log that wait here.
+pub const SLOT_BYTES: usize = 64 * 1024;
+/// How long bytes are gathered that nobody at another replica waits for.
+const GATHER: Duration = Duration::from_millis(80);
+
+/// See the module's documentation.
+pub struct LogSlot {
+    /// The answer's id, in hex digits.
+    pub id: String,
+    /// The hash of its token, in hex digits.
+    pub token_hash: String,
+    /// What its owner writes with.
+    pub fence: u64,
+    /// The request, for who takes the answer over; empty if nobody can.
+    pub request: Arc<[u8]>,
+    task: Arc<dyn NewsSink>,
+    waiting: Mutex<WaitingBytes>,
+    stored: AtomicU64,
+    is_read: AtomicBool,
+    /// The store takes what it is given.
+    is_prompt: AtomicBool,
+    /// The task waits for the next that is stored.
+    wants_word: AtomicBool,
+    /// When it was first seen that the answer's task is gone.
+    orphaned: OnceLock<Instant>,
+}
+
+struct WaitingBytes {
+    /// Log offset of the first of them.
+    from: u64,
+    bytes: Vec<u8>,
+    state: LogState,
+    /// When they are to be written; `None` if nothing waits.
+    due: Option<Instant>,
+    /// The task has more than there is room for.
+    wants_room: bool,
+    /// Somebody waits for what comes next.
+    is_awaited: bool,
+}
+
+/// A piece of a log on its way to the store.
+pub struct WaitingPiece {
+    /// Log offset of its first byte.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The answer's state once they are there.
+    pub state: LogState,
+}
+
+impl LogSlot {
+    /// A slot for the answer with `handle`, whose task is `task`.
+    pub fn new(handle: &AnswerHandle, fence: u64, task: Arc<dyn NewsSink>) -> Self {
+        let waiting = WaitingBytes {
+            from: 0,
+            bytes: Vec::new(),
+            state: LogState::Running,
+            due: None,
+            wants_room: false,
+            is_awaited: false,
+        };
+        Self {
+            id: handle.id_hex(),
+            token_hash: hash_of(&handle.token),
+            fence,
+            request: Arc::default(),
+            task,
+            waiting: Mutex::new(waiting),
+            stored: AtomicU64::new(0),
+            is_read: AtomicBool::new(false),
+            is_prompt: AtomicBool::new(true),
+            wants_word: AtomicBool::new(false),
+            orphaned: OnceLock::new(),
+        }
+    }
+
+    /// The same with the answer's request.
+    pub fn with_request(self, request: Arc<[u8]>) -> Self {
+        Self { request, ..self }
+    }
+
+    /// The same for a log of which the store has everything below `offset`.
+    pub fn beginning_at(mut self, offset: u64) -> Self {
+        self.waiting.get_mut().expect("nobody else has it").from = offset;
+        self.stored = AtomicU64::new(offset);
+        self
+    }
+
+    /// Adds what `read` appends, at most as much as it is told that there is room for. `state` is
+    /// the answer's when all of it is stored. What is `awaited` is not gathered. Returns how many
+    /// bytes it was.
+    pub fn put(
+        &self,
+        state: LogState,
+        awaited: bool,
+        read: impl FnOnce(usize, &mut Vec<u8>) -> bool,
+    ) -> usize {
+        let mut waiting = self.waiting();
+        let before = waiting.bytes.len();
+        let is_all = read(SLOT_BYTES.saturating_sub(before), &mut waiting.bytes);
+        waiting.wants_room = !is_all;
+        if is_all {
+            waiting.state = state;
+        }
+        waiting.is_awaited = awaited;
+        let due = Instant::now() + self.gather(&waiting);
+        waiting.due = Some(waiting.due.map_or(due, |earlier| earlier.min(due)));
+        waiting.bytes.len() - before
+    }
+
+    /// Begins anew: the store has lost the log.
+    pub fn restart(&self) {
+        let mut waiting = self.waiting();
+        (waiting.from, waiting.due) = (0, None);
+        waiting.bytes.clear();
+        self.stored.store(0, Ordering::Relaxed);
+    }
+
+    /// The answer is over, and the store is to forget it.
+    pub fn stop(&self) {
+        let mut waiting = self.waiting();
+        waiting.bytes.clear();
+        waiting.state = LogState::Stopped;
+        waiting.due = Some(Instant::now());
+    }
+
+    /// Asks the store about the answer soon, though nothing is to be written.
+    pub fn touch(&self) {
+        self.waiting().due.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether the answer goes on, as far as the store is to know.
+    pub fn is_running(&self) -> bool {
+        self.waiting().state == LogState::Running
+    }
+
+    /// Whether anything is to be written, or may be later.
+    pub fn is_of_use(&self) -> bool {
+        self.is_waiting() || self.is_running() && !self.task.is_gone()
+    }
+
+    /// Whether anything waits.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting().due.is_some()
+    }
+
+    /// Whether the answer's task is gone for that long.
+    pub fn is_abandoned(&self, after: Duration) -> bool {
+        self.task.is_gone() && self.orphaned.get_or_init(Instant::now).elapsed() >= after
+    }
+
+    /// What is to be written at `now`, if anything is. It stays here until [`Self::note`].
+    pub fn due(&self, now: Instant) -> Option<WaitingPiece> {
+        let waiting = self.waiting();
+        waiting.due.filter(|due| *due <= now)?;
+        let (offset, bytes) = (waiting.from, waiting.bytes.clone());
+        Some(WaitingPiece { offset, bytes, state: waiting.state })
+    }
+
+    /// What of the request goes to the store with `piece`: it does not change, so that it goes with
+    /// the first bytes alone.
+    pub fn request_with(&self, piece: &WaitingPiece) -> &[u8] {
+        if piece.offset == 0 { &self.request } else { &[] }
+    }
+
+    /// Notes what became of `piece`, and tells the answer's task what it has to know.
+    pub fn note(&self, piece: &WaitingPiece, appended: Appended) {
+        let news = match appended.outcome {
+            AppendOutcome::Stored => self.note_stored(piece),
+            AppendOutcome::Lost => Some(StoreNews::Lost),
+            AppendOutcome::Taken => Some(StoreNews::Taken),
+            AppendOutcome::Stopped => Some(StoreNews::Stopped),
+        };
+        let was_read = self.is_read.swap(appended.is_read, Ordering::Relaxed);
+        let is_new = was_read != appended.is_read;
+        if let Some(news) = news.or(is_new.then_some(StoreNews::Progress)) {
+            match appended.outcome {
+                AppendOutcome::Stored => {}
+                AppendOutcome::Lost => self.waiting().due = None,
+                // Nothing of it is written any more.
+                AppendOutcome::Taken | AppendOutcome::Stopped => {
+                    let mut waiting = self.waiting();
+                    (waiting.due, waiting.state) = (None, LogState::Stopped);
+                }
+            }
+            self.task.tell(news);
+        }
+    }
+
+    fn note_stored(&self, piece: &WaitingPiece) -> Option<StoreNews> {
+        let mut waiting = self.waiting();
+        let end = piece.offset + piece.bytes.len() as u64;
+        self.stored.store(end, Ordering::SeqCst);
+        self.is_prompt.store(true, Ordering::Relaxed);
+        let is_awaited = self.wants_word.swap(false, Ordering::SeqCst);
+        let word = is_awaited.then_some(StoreNews::Progress);
+        if waiting.from != piece.offset || waiting.bytes.len() < piece.bytes.len() {
+            // Restarted or stopped meanwhile.
+            return word;
+        }
+        waiting.bytes.drain(..piece.bytes.len());
+        waiting.from = end;
+        let is_done = waiting.bytes.is_empty() && waiting.state == piece.state;
+        // What came meanwhile is gathered anew.
+        waiting.due = (!is_done).then(|| Instant::now() + self.gather(&waiting));
+        std::mem::take(&mut waiting.wants_room).then_some(StoreNews::Progress).or(word)
+    }
+
+    /// How long what waits is gathered.
+    fn gather(&self, waiting: &WaitingBytes) -> Duration {
+        let is_urgent = waiting.is_awaited || waiting.state != LogState::Running || self.is_read();
+        if is_urgent { Duration::ZERO } else { GATHER }
+    }
+
+    /// Log offset below which the store has everything.
+    pub fn stored(&self) -> u64 {
+        self.stored.load(Ordering::SeqCst)
+    }
+
+    /// What readers may have of a log that ends at `head`: what is stored, or while the store does
+    /// not work, all of it. If that is not all, the task is told of the next that is stored.
+    pub fn visible(&self, head: u64) -> u64 {
+        if !self.is_prompt.load(Ordering::Relaxed) || self.stored() >= head {
+            return head;
+        }
+        // Asked for first: what is stored from here on is told.
+        self.wants_word.store(true, Ordering::SeqCst);
+        self.stored().min(head)
+    }
+
+    /// The store does not work: nobody is to wait for it.
+    pub fn release(&self) {
+        if self.is_prompt.swap(false, Ordering::Relaxed) {
+            self.task.tell(StoreNews::Progress);
+        }
+    }
+
+    /// Whether another replica reads the log.
+    pub fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, WaitingBytes> {
+        self.waiting.lock().expect("nothing panics under this lock")
+    }
+}

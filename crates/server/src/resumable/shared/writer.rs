@@ -1,0 +1,110 @@
+//! Writes the logs of this replica's answers to the store: all that is due with one command, so
+//! that many answers cost hardly more commands than one.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use redis::Script;
+
+use super::logs::{LogTimes, SharedLogs, TICK};
+use super::reply::{self, Appended};
+use super::slot::{LogSlot, WaitingPiece};
+use crate::store::StoreError;
+use crate::store::shared::connection::SharedConnection;
+use crate::store::shared::reply::StoreReply;
+
+/// How often each answer that goes on is looked after, though nothing is written: whether it was
+/// stopped or taken over, and whether somebody reads it.
+const TOUCH_EVERY: Duration = Duration::from_secs(1);
+/// How long the store is left alone after a failure.
+const RETRY_AFTER: Duration = Duration::from_millis(250);
+/// How long a log waits for a store that is away after its answer is forgotten here.
+const ABANDON_AFTER: Duration = Duration::from_secs(60);
+/// Most logs in one command.
+const MAX_LOGS: usize = 256;
+/// Bytes in one command, unless one log has more.
+const MAX_BYTES: usize = 1 << 20;
+
+static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/append.lua")));
+
+/// Whether more is due than one command takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DueLogs {
+    More,
+    None,
+}
+
+impl SharedLogs {
+    /// Writes what is due, for ever.
+    pub(super) async fn keep_written(self: Arc<Self>) {
+        let mut touched = Instant::now();
+        loop {
+            // An idle replica waits for its next answer.
+            self.wait_for_slots().await;
+            tokio::time::sleep(TICK).await;
+            if touched.elapsed() >= TOUCH_EVERY {
+                touched = Instant::now();
+                self.slots().iter().filter(|slot| slot.is_running()).for_each(|slot| slot.touch());
+            }
+            // What comes meanwhile is the next tick's: a quick store would get a command a token.
+            while self.write_due().await == Ok(DueLogs::More) {}
+            self.slots().retain(|slot| slot.is_of_use());
+        }
+    }
+
+    /// Writes what is due with one command, and says whether there is more.
+    ///
+    /// # Errors
+    /// When the store cannot be used; a while after that it may be tried again.
+    async fn write_due(&self) -> Result<DueLogs, StoreError> {
+        let (now, mut bytes) = (Instant::now(), 0);
+        let mut due: Vec<(Arc<LogSlot>, WaitingPiece)> = Vec::new();
+        for slot in self.slots().iter() {
+            let Some(piece) = slot.due(now) else { continue };
+            bytes += piece.bytes.len() + slot.request_with(&piece).len();
+            due.push((slot.clone(), piece));
+            if due.len() >= MAX_LOGS || bytes >= MAX_BYTES {
+                break;
+            }
+        }
+        if due.is_empty() {
+            return Ok(DueLogs::None);
+        }
+        let appended = match self.append(&due).await {
+            Ok(appended) => appended,
+            Err(error) => return Err(self.rest_after(error).await),
+        };
+        for ((slot, piece), appended) in due.iter().zip(appended) {
+            slot.note(piece, appended);
+        }
+        let is_full = due.len() >= MAX_LOGS || bytes >= MAX_BYTES;
+        Ok(if is_full { DueLogs::More } else { DueLogs::None })
+    }
+
+    /// Lets readers go on without the store, and leaves it alone for a while. What waits stays
+    /// where it is.
+    async fn rest_after(&self, error: StoreError) -> StoreError {
+        // The connection has logged why.
+        tracing::debug!(%error, "logs were not stored");
+        self.slots().retain(|slot| !slot.is_abandoned(ABANDON_AFTER));
+        self.slots().iter().for_each(|slot| slot.release());
+        tokio::time::sleep(RETRY_AFTER).await;
+        error
+    }
+
+    async fn append(
+        &self,
+        due: &[(Arc<LogSlot>, WaitingPiece)],
+    ) -> Result<Vec<Appended>, StoreError> {
+        let LogTimes { running, ended } = self.times;
+        let mut call = SharedConnection::invocation(&APPEND);
+        call.arg(self.connection.replica());
+        call.arg(running.as_millis() as u64).arg(ended.as_millis() as u64);
+        for (slot, piece) in due {
+            call.arg(&slot.id).arg(slot.fence).arg(piece.offset).arg(piece.state.name());
+            call.arg(&slot.token_hash).arg(&piece.bytes[..]).arg(slot.request_with(piece));
+        }
+        let value = self.connection.run(&call).await?;
+        Ok(reply::appended(StoreReply(value), due.len())?)
+    }
+}

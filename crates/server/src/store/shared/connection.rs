@@ -1,0 +1,195 @@
+//! The connection to a shared store: every call has a bound on its time, and there are few at once.
+//!
+//! The client reconnects by itself. What the store returns is judged by whoever asked: the scripts
+//! bound its size, and the decoders check the rest.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use loquent_proto::{hex, printable::printable};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, RedisError, Script, ScriptInvocation, Value};
+use tokio::sync::Semaphore;
+
+use super::address::SharedAddress;
+use crate::store::object::StoreError;
+
+/// Most calls at once; whoever has a further one waits for its turn, within its time.
+const MAX_CALLS: usize = 64;
+/// How long a call may take, waiting for its turn and a new connection included.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// How long an attempt to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// How long the store may take at the start.
+const START_LIMIT: Duration = Duration::from_secs(5);
+/// What all keys begin with; the number is that of their format.
+const KEY_PREFIX: &str = "loquent:1:";
+/// How often a replica says that it lives.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+/// After how long without a word a replica counts as dead.
+pub const REPLICA_LEASE: Duration = Duration::from_secs(3);
+
+/// Whether the store can be used, as of the last call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreHealth {
+    /// It answers.
+    Well,
+    /// It does not, for this reason.
+    Away(Arc<str>),
+}
+
+/// A connection to a shared store. Clones share it.
+#[derive(Clone)]
+pub struct SharedConnection(Arc<StoreLink>);
+
+struct StoreLink {
+    address: SharedAddress,
+    manager: ConnectionManager,
+    places: Semaphore,
+    health: Mutex<StoreHealth>,
+    replica: String,
+}
+
+impl std::fmt::Debug for SharedConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedConnection({})", self.0.address)
+    }
+}
+
+impl SharedConnection {
+    /// Connects to the store at `address`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`], when it cannot be reached or refuses the login.
+    pub async fn open(address: &SharedAddress) -> Result<Self, StoreError> {
+        let config = ConnectionManagerConfig::new()
+            // One attempt for each call: the next call, or the next announcement, tries again.
+            .set_number_of_retries(0)
+            .set_connection_timeout(Some(CONNECT_LIMIT))
+            .set_response_timeout(Some(CALL_LIMIT))
+            .set_concurrency_limit(MAX_CALLS);
+        let unusable = |why: String| {
+            let what = format!("cannot use the store {address}: {why}");
+            StoreError::Unusable(what.into())
+        };
+        let manager =
+            ConnectionManager::new_lazy_with_config(Client::clone(&address.client), config)
+                .map_err(|error| unusable(said(&error)))?;
+        let connection = Self(Arc::new(StoreLink {
+            address: address.clone(),
+            manager,
+            places: Semaphore::new(MAX_CALLS),
+            health: Mutex::new(StoreHealth::Well),
+            replica: hex::encode(&rand::random::<[u8; 16]>()),
+        }));
+        let announced = tokio::time::timeout(START_LIMIT, connection.announce()).await;
+        match announced.unwrap_or_else(|_| Err(StoreError::Failed("it does not answer".into()))) {
+            Ok(()) => Ok(connection),
+            Err(StoreError::Failed(why) | StoreError::Unusable(why)) => Err(unusable(format!(
+                "{why}; start it (redis-server, valkey-server), or correct --store"
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// This replica's name in the store.
+    pub fn replica(&self) -> &str {
+        &self.0.replica
+    }
+
+    /// The address, without its password.
+    pub fn address(&self) -> &SharedAddress {
+        &self.0.address
+    }
+
+    /// Whether the store can be used, as of the last call.
+    pub fn health(&self) -> StoreHealth {
+        self.state().clone()
+    }
+
+    /// An invocation of `script` with the prefix of all keys as its first argument.
+    pub fn invocation(script: &Script) -> ScriptInvocation<'_> {
+        let mut invocation = script.prepare_invoke();
+        invocation.arg(KEY_PREFIX);
+        invocation
+    }
+
+    /// Runs a script within [`CALL_LIMIT`]. Cancelled, it may or may not have run.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    pub async fn run(&self, invocation: &ScriptInvocation<'_>) -> Result<Value, StoreError> {
+        let call = async {
+            let _place = self.0.places.acquire().await.expect("the semaphore is never closed");
+            invocation.invoke_async::<Value>(&mut self.0.manager.clone()).await
+        };
+        let returned = match tokio::time::timeout(CALL_LIMIT, call).await {
+            Ok(returned) => returned.map_err(|error| said(&error)),
+            Err(_) => Err("it takes too long".to_owned()),
+        };
+        self.note(returned.as_ref().err());
+        returned.map_err(|why| StoreError::Failed(why.into()))
+    }
+
+    /// Says that this replica lives, for ever.
+    pub async fn keep_announced(&self) {
+        let mut tick = tokio::time::interval(ANNOUNCE_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            // A failure was logged, and the next time is soon.
+            drop(self.announce().await);
+        }
+    }
+
+    async fn announce(&self) -> Result<(), StoreError> {
+        let script = announcement();
+        let mut invocation = Self::invocation(&script);
+        invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64);
+        self.run(&invocation).await.map(drop)
+    }
+
+    /// Says that this replica ends.
+    pub async fn retire(&self) {
+        let script = announcement();
+        let mut invocation = Self::invocation(&script);
+        invocation.arg(self.replica()).arg(0);
+        // Without it, the others wait until the lease is over.
+        drop(self.run(&invocation).await);
+    }
+
+    /// Notes why the store does not work, or that it does; what is new is logged.
+    fn note(&self, failure: Option<&String>) {
+        let mut state = self.state();
+        match (failure, &*state) {
+            (None, StoreHealth::Away(_)) => {
+                tracing::info!("the store {} works again", self.0.address);
+                *state = StoreHealth::Well;
+            }
+            (Some(why), StoreHealth::Well) => {
+                tracing::error!("the store {} cannot be used: {why}", self.0.address);
+                *state = StoreHealth::Away(why.as_str().into());
+            }
+            _ => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, StoreHealth> {
+        self.0.health.lock().expect("nothing panics under this lock")
+    }
+}
+
+fn announcement() -> Script {
+    Script::new(
+        "-- announce PREFIX REPLICA LEASE_MS: this replica lives; a lease of 0 ends it.\n\
+         if ARGV[3] == '0' then return redis.call('DEL', ARGV[1] .. 'p:' .. ARGV[2]) end\n\
+         return redis.call('SET', ARGV[1] .. 'p:' .. ARGV[2], 1, 'PX', ARGV[3])",
+    )
+}
+
+/// What the store says, on one line.
+fn said(error: &RedisError) -> String {
+    const MOST_CHARS: usize = 300;
+    let short: String = error.to_string().chars().take(MOST_CHARS).collect();
+    printable(&short).into_owned()
+}

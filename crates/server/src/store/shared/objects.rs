@@ -1,0 +1,280 @@
+//! Stored objects in a shared store. Each change is one script, so that replicas that store at once
+//! keep the bounds together.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use redis::{Script, ScriptInvocation, Value};
+
+use super::connection::SharedConnection;
+use super::reply::{StoreReply, Unexpected};
+use crate::store::index::{self, List, OBJECT_BYTES, ObjectKey};
+use crate::store::object::{
+    ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits, StoredObject, WriteMode,
+};
+
+/// Bytes of a list that are read at once, unless one object has more.
+const PART_BYTES: usize = 1 << 20;
+/// Hex digits of an object's place before its kind and id: its time and its number.
+const PLACE_DIGITS: usize = 32;
+/// Hex digits of a time.
+const TIME_DIGITS: usize = 16;
+
+static PUT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
+static GET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/get.lua")));
+static LIST: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/list.lua")));
+static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/remove.lua")));
+
+/// The objects of a shared store; clones share its connection.
+#[derive(Debug, Clone)]
+pub struct SharedShelf {
+    /// The connection.
+    pub connection: SharedConnection,
+    limits: StoreLimits,
+}
+
+/// An object's place among its owner's, as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedPlace(String);
+
+impl SharedShelf {
+    /// The objects behind `connection`, within `limits`.
+    pub const fn new(connection: SharedConnection, limits: StoreLimits) -> Self {
+        Self { connection, limits }
+    }
+
+    /// Stores an object, and forgets what must go for it; whether it was stored.
+    ///
+    /// # Errors
+    /// When it is too large, or the store cannot be used.
+    pub async fn write(
+        &self,
+        key: ObjectKey,
+        object: StoredObject,
+        mode: WriteMode,
+        now_s: u64,
+    ) -> Result<bool, StoreError> {
+        index::check_size(&self.limits, object.json.len())?;
+        let mut call = keyed(&PUT, &key);
+        call.arg(time_digits(object.created_s)).arg(self.cutoff(now_s));
+        call.arg(if mode == WriteMode::Replace { "replace" } else { "put" });
+        call.arg(if object.progress == Progress::Ended { "ended" } else { "running" });
+        call.arg(self.connection.replica()).arg(&object.json[..]);
+        call.arg(object.json.len() + OBJECT_BYTES);
+        call.arg(self.limits.bytes_per_owner).arg(self.limits.bytes);
+        self.ask(&call, |reply| reply.flag()).await
+    }
+
+    /// The object with `key`.
+    ///
+    /// # Errors
+    /// When the store cannot be used, or has something else there.
+    pub async fn get(
+        &self,
+        key: &ObjectKey,
+        now_s: u64,
+    ) -> Result<Option<StoredObject>, StoreError> {
+        let mut call = keyed(&GET, key);
+        call.arg(self.cutoff(now_s)).arg(self.most_json_bytes());
+        let found = self
+            .ask(&call, |reply| reply.optional(|reply| object_of(&mut reply.list(4)?.into_iter())));
+        Ok(found.await?.map(|(_, object)| object))
+    }
+
+    /// Forgets an object; whether there was one that is not too old.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn delete(&self, key: &ObjectKey, now_s: u64) -> Result<bool, StoreError> {
+        let mut call = keyed(&REMOVE, key);
+        call.arg(self.cutoff(now_s));
+        self.ask(&call, |reply| reply.flag()).await
+    }
+
+    /// Forgets what is too old.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn sweep(&self, now_s: u64) -> Result<(), StoreError> {
+        let mut call = SharedConnection::invocation(&REMOVE);
+        call.arg(self.cutoff(now_s));
+        self.ask(&call, |reply| reply.flag()).await.map(drop)
+    }
+
+    /// Where a page begins.
+    ///
+    /// # Errors
+    /// When it should come after an object that is not there.
+    pub async fn start(
+        &self,
+        list: List,
+        page: &ListPage,
+    ) -> Result<Option<SharedPlace>, StoreError> {
+        let Some(after) = &page.after else { return Ok(None) };
+        let key =
+            ObjectKey::new(list.kind, list.owner, after).map_err(|_| StoreError::UnknownAfter)?;
+        let mut call = keyed(&GET, &key);
+        // The place alone is wanted, and comes without the JSON.
+        call.arg(self.cutoff(list.now_s)).arg(0);
+        let found = self.ask(&call, |reply| {
+            reply.optional(|reply| {
+                reply.list(4)?.into_iter().next().map_or(Err(Unexpected), place_of)
+            })
+        });
+        found.await?.map(Some).ok_or(StoreError::UnknownAfter)
+    }
+
+    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
+    ///
+    /// # Errors
+    /// When the store cannot be used, or has something else there.
+    pub async fn part(
+        &self,
+        list: List,
+        from: Option<SharedPlace>,
+    ) -> Result<Option<(SharedPlace, Vec<StoredObject>)>, StoreError> {
+        let oldest = format!("[{}", self.cutoff(list.now_s));
+        let behind = from.map(|place| format!("({}", place.0));
+        let (first, last) = match list.newest_first {
+            false => (behind.unwrap_or(oldest), "+".to_owned()),
+            true => (behind.unwrap_or_else(|| "+".to_owned()), oldest),
+        };
+        let mut call = SharedConnection::invocation(&LIST);
+        call.arg(owner_digits(list.owner.0)).arg(list.kind as u8);
+        call.arg(first).arg(last).arg(u8::from(list.newest_first));
+        call.arg(self.most_json_bytes()).arg(PART_BYTES);
+        self.ask(&call, part_of).await
+    }
+
+    fn most_json_bytes(&self) -> usize {
+        index::most_json_bytes(&self.limits)
+    }
+
+    /// What is older than this is too old.
+    fn cutoff(&self, now_s: u64) -> String {
+        time_digits(now_s.saturating_sub(self.limits.age.as_secs()))
+    }
+
+    async fn ask<T>(
+        &self,
+        call: &ScriptInvocation<'_>,
+        read: impl FnOnce(StoreReply) -> Result<T, Unexpected>,
+    ) -> Result<T, StoreError> {
+        let value = self.connection.run(call).await?;
+        read(StoreReply(value)).map_err(StoreError::from)
+    }
+}
+
+/// An invocation of `script` for the object with `key`.
+fn keyed<'a>(script: &'a Script, key: &ObjectKey) -> ScriptInvocation<'a> {
+    let mut call = SharedConnection::invocation(script);
+    call.arg(owner_digits(key.owner.0)).arg(key.kind as u8).arg(&*key.id);
+    call
+}
+
+fn owner_digits(owner: [u8; 16]) -> String {
+    loquent_proto::hex::encode(&owner)
+}
+
+fn time_digits(time_s: u64) -> String {
+    format!("{time_s:016x}")
+}
+
+/// The object of the next four values, and its place.
+fn object_of(
+    values: &mut impl Iterator<Item = Value>,
+) -> Result<(SharedPlace, StoredObject), Unexpected> {
+    let mut next = || values.next().map(StoreReply).ok_or(Unexpected);
+    let place = place_of(next()?.0)?;
+    let is_ended = match next()?.text(16)?.as_str() {
+        "ended" => true,
+        "running" => false,
+        _ => return Err(Unexpected),
+    };
+    let lives = next()?.flag()?;
+    let json = Bytes::from(next()?.bytes()?);
+    let digits = place.0.get(..TIME_DIGITS).ok_or(Unexpected)?;
+    let created_s = u64::from_str_radix(digits, 16).map_err(|_| Unexpected)?;
+    let id = place.0.get(PLACE_DIGITS + 1..).ok_or(Unexpected)?.to_owned();
+    let progress = match (is_ended, lives) {
+        (true, _) => Progress::Ended,
+        (false, true) => Progress::RunningElsewhere,
+        (false, false) => Progress::Running,
+    };
+    Ok((place, StoredObject { id, created_s, progress, json }))
+}
+
+fn place_of(value: Value) -> Result<SharedPlace, Unexpected> {
+    let text = StoreReply(value).text(PLACE_DIGITS + 1 + MAX_ID_BYTES)?;
+    let is_place = text.len() > PLACE_DIGITS
+        && text.bytes().take(PLACE_DIGITS).all(|byte| byte.is_ascii_hexdigit())
+        && text.is_char_boundary(PLACE_DIGITS + 1);
+    if is_place { Ok(SharedPlace(text)) } else { Err(Unexpected) }
+}
+
+fn part_of(reply: StoreReply) -> Result<Option<(SharedPlace, Vec<StoredObject>)>, Unexpected> {
+    // At most 64 objects of four values each, behind the place where the part ends.
+    let mut values = reply.list(1 + 4 * 64)?.into_iter().peekable();
+    let end = values.next().ok_or(Unexpected)?;
+    if matches!(&end, Value::BulkString(bytes) if bytes.is_empty()) {
+        return Ok(None);
+    }
+    let end = place_of(end)?;
+    let mut objects = Vec::new();
+    while values.peek().is_some() {
+        objects.push(object_of(&mut values)?.1);
+    }
+    Ok(Some((end, objects)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values as a foreign or hostile store could return them.
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<i64>().prop_map(Value::Int),
+            prop::collection::vec(any::<u8>(), 0..80).prop_map(Value::BulkString),
+            "[0-9a-f]{32}[12][a-zä]{0,9}".prop_map(|text| Value::BulkString(text.into_bytes())),
+            prop_oneof![Just("ended"), Just("running")]
+                .prop_map(|text| Value::BulkString(text.into())),
+            Just(Value::Okay),
+        ];
+        leaf.prop_recursive(3, 64, 10, |inner| {
+            prop::collection::vec(inner, 0..10).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_hostile_reply_is_an_error_or_a_value_within_bounds(value in any_value()) {
+            if let Ok(Some((end, objects))) = part_of(StoreReply(value.clone())) {
+                prop_assert!(end.0.len() > PLACE_DIGITS);
+                prop_assert!(objects.iter().all(|object| object.id.len() <= MAX_ID_BYTES));
+            }
+            let _ = StoreReply(value.clone()).optional(|reply| {
+                object_of(&mut reply.list(4)?.into_iter())
+            });
+            let _ = place_of(value);
+        }
+    }
+
+    #[test]
+    fn an_object_is_read_with_its_place() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let member = format!("{:016x}{:016x}1name", 7, 3);
+        let mut values =
+            vec![text(&member), text("running"), Value::Int(1), text("{}")].into_iter();
+        let (place, object) = object_of(&mut values).unwrap();
+        assert_eq!((place.0, object.id.as_str(), object.created_s), (member, "name", 7));
+        assert_eq!(object.progress, Progress::RunningElsewhere);
+        // A number where hex digits belong, and an id that begins within a character.
+        for wrong in ["zz", &format!("{}ä", "0".repeat(31)), &"0".repeat(32)] {
+            assert!(place_of(text(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

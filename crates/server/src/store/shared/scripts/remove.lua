@@ -1,0 +1,34 @@
+-- Deletes an object: remove.lua PREFIX OWNER KIND ID CUTOFF. Returns whether there was one that is not too old.
+-- Deletes what is too old: remove.lua PREFIX CUTOFF.
+local prefix = ARGV[1]
+local weights, total = prefix .. 'w', prefix .. 'b'
+
+local function drop(of, member)
+    local object = prefix .. 'o:' .. of .. ':' .. string.sub(member, 33)
+    local bytes = tonumber(redis.call('HGET', object, 'b') or '0')
+    redis.call('INCRBY', total, -bytes)
+    if tonumber(redis.call('ZINCRBY', weights, -bytes, of)) <= 0 then
+        redis.call('ZREM', weights, of)
+    end
+    redis.call('DEL', object)
+    redis.call('ZREM', prefix .. 'l:' .. of, member)
+end
+
+if #ARGV == 2 then
+    -- Bounded, since nothing else runs meanwhile; the next sweep goes on.
+    local left = 1000
+    for _, owner in ipairs(redis.call('ZRANGE', weights, 0, 9999)) do
+        local list = prefix .. 'l:' .. owner
+        for _, member in ipairs(redis.call('ZRANGEBYLEX', list, '-', '(' .. ARGV[2], 'LIMIT', 0, left)) do
+            drop(owner, member)
+            left = left - 1
+        end
+    end
+    return 1
+end
+
+local owner, kind, id, cutoff = unpack(ARGV, 2, 5)
+local member = redis.call('HGET', prefix .. 'o:' .. owner .. ':' .. kind .. id, 'm')
+if not member then return 0 end
+drop(owner, member)
+return string.sub(member, 1, 16) >= cutoff and 1 or 0

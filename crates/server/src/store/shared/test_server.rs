@@ -1,0 +1,62 @@
+//! A Redis server of a test's own, which ends with it.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::address::SharedAddress;
+
+/// A running server without a file.
+pub struct RedisServer {
+    process: Child,
+    _folder: tempfile::TempDir,
+    /// Where it is.
+    pub address: SharedAddress,
+}
+
+impl RedisServer {
+    /// Starts one on a free port; `None`, with a word of it, where none is installed.
+    pub async fn start() -> Option<Self> {
+        // Somebody else may take the port before the server does; then the next one is tried.
+        for _ in 0..20 {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let folder = tempfile::tempdir().unwrap();
+            let started = Command::new("redis-server")
+                .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"])
+                .arg(folder.path())
+                .stdout(Stdio::null())
+                .spawn();
+            let Ok(process) = started else {
+                eprintln!("skipped: redis-server is not installed (tools/setup e2e)");
+                return None;
+            };
+            let address = SharedAddress::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
+            let mut server = Self { process, _folder: folder, address };
+            if server.is_up().await {
+                return Some(server);
+            }
+        }
+        panic!("no free port");
+    }
+
+    /// Waits until it answers; whether it does.
+    async fn is_up(&mut self) -> bool {
+        let begun = Instant::now();
+        while self.process.try_wait().unwrap().is_none() {
+            if self.address.client.get_multiplexed_async_connection().await.is_ok() {
+                return true;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "redis-server does not answer");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        false
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}

@@ -1,0 +1,39 @@
+//! Health checks of an upstream's servers: each is asked every other second, all at their own
+//! moments, as long as the upstream is in use.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::pool::Pool;
+
+/// How long after one check the next one begins.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Checks each server of `pool` from here on. The tasks end with it.
+pub fn start(pool: &Arc<Pool>) {
+    for server in 0..pool.servers.len() {
+        // Spread over the interval, so that servers behind one address are not asked at once.
+        let delay = INTERVAL * server as u32 / pool.servers.len() as u32;
+        tokio::spawn(keep_checking(Arc::downgrade(pool), server, delay));
+    }
+}
+
+async fn keep_checking(pool: Weak<Pool>, server: usize, delay: Duration) {
+    tokio::time::sleep(delay).await;
+    while let Some(pool) = pool.upgrade() {
+        check(&pool, server).await;
+        drop(pool);
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn check(pool: &Arc<Pool>, server: usize) {
+    let asked = &pool.servers[server];
+    let changed = pool.note_check(server, asked.is_well(pool.key(None)).await);
+    let (server, upstream) = (asked.authority(), pool.label.as_str());
+    match changed {
+        Some(true) => tracing::info!(server, upstream, "an upstream server is up again"),
+        Some(false) => tracing::warn!(server, upstream, "an upstream server is down"),
+        None => {}
+    }
+}

@@ -1,0 +1,435 @@
+//! The servers of one upstream with what is known of each, and the places that requests have there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
+
+use http::HeaderValue;
+use http::header::{self, HeaderMap};
+use loquent_infer::tenant::Tenant;
+use loquent_openai::http::{HttpResponse, bearer};
+use loquent_openai::{BaseUrl, HttpError};
+use tokio::sync::oneshot;
+
+use super::affinity::PromptKey;
+use super::balancer::{Balancer, MAX_SERVERS, NoServer, Routing, ServerPlace, ServerSet, Unplaced};
+use super::breaker::RequestVerdict;
+use super::figures::ServerFigures;
+use super::server::UpstreamServer;
+use super::trace::AskTrace;
+use super::waiting::{Ticket, WaitingRoom};
+use crate::clock::Clock;
+use crate::error::{ApiError, ServerSign};
+
+/// How long a server is left alone that is busy and does not say for how long.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where an upstream's servers are, and how requests to them are authorized.
+#[derive(Debug, Clone, Default)]
+pub struct PoolConfig {
+    /// The model's name in the API. Without one, it is what clients and servers call it.
+    pub name: Option<String>,
+    /// The base URLs of servers with the same model, with or without a final `/v1`.
+    pub urls: Vec<String>,
+    /// How a server is chosen.
+    pub routing: Routing,
+    /// API key for the servers; without one, the client's own is passed on.
+    pub api_key: Option<String>,
+    /// Whether clients' keys are for this server and must not reach the upstream.
+    pub keeps_keys: bool,
+    /// How long a server may be silent before and within a response.
+    pub silence_limit: Duration,
+    /// Completions that one server gets at a time; further ones wait here.
+    pub max_running: Option<u64>,
+}
+
+/// What a request needs of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct WantedPlace {
+    /// What the beginning of its prompt is known by, if it has one.
+    pub prompt: Option<PromptKey>,
+    /// Completions that it asks for; none for a mere look-up, which needs no turn.
+    pub completions: u64,
+    /// Who asks.
+    pub tenant: Tenant,
+}
+
+/// A request that waits for a place.
+#[derive(Debug)]
+struct Waiter {
+    wanted: WantedPlace,
+    tried: ServerSet,
+    served: oneshot::Sender<Result<HeldPlace, NoServer>>,
+}
+
+/// What is known of the servers, and who waits for them.
+#[derive(Debug)]
+struct PoolState {
+    balancer: Balancer,
+    room: WaitingRoom<Waiter>,
+}
+
+/// The servers of one upstream.
+pub struct Pool {
+    /// The model's name in the API, if the operator has given it one.
+    pub name: Option<String>,
+    /// What people are told of it: its name, or where it is.
+    pub label: String,
+    /// Its servers.
+    pub servers: Vec<UpstreamServer>,
+    /// How long a server may be silent before and within a response.
+    pub silence_limit: Duration,
+    /// Whether clients' keys are for this server and must not reach the upstream.
+    pub keeps_keys: bool,
+    /// The server's clock.
+    pub clock: Clock,
+    api_key: Option<HeaderValue>,
+    state: Mutex<PoolState>,
+    /// Upstreams that get the requests that no server of this one can take.
+    fallbacks: OnceLock<Vec<Weak<Self>>>,
+}
+
+impl Pool {
+    /// The servers of `config`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// When a URL or the key is invalid, or a server is named twice.
+    pub fn new(config: &PoolConfig, clock: Clock) -> anyhow::Result<Self> {
+        let bases = read_urls(&config.urls)?;
+        let urls: Vec<String> = bases.iter().map(BaseUrl::to_string).collect();
+        let authorities: Vec<&str> = bases.iter().map(BaseUrl::authority).collect();
+        let label = config.name.clone().unwrap_or_else(|| authorities.join(", "));
+        let balancer = Balancer::new(urls.iter().map(String::as_str), config.routing);
+        let balancer = balancer.with_limit(config.max_running);
+        let servers: Result<_, HttpError> = bases.into_iter().map(UpstreamServer::new).collect();
+        Ok(Self {
+            name: config.name.clone(),
+            label,
+            servers: servers?,
+            silence_limit: config.silence_limit,
+            keeps_keys: config.keeps_keys,
+            clock,
+            api_key: config.api_key.as_deref().map(bearer).transpose()?,
+            state: Mutex::new(PoolState { balancer, room: WaitingRoom::default() }),
+            fallbacks: OnceLock::new(),
+        })
+    }
+
+    /// Has `fallbacks` take the requests that no server of this upstream can take. `has_more`:
+    /// something else does at last.
+    pub fn fall_back_on(&self, fallbacks: &[Arc<Self>], has_more: bool) {
+        let weak = fallbacks.iter().map(Arc::downgrade).collect();
+        assert!(self.fallbacks.set(weak).is_ok(), "they are set once");
+        if has_more || !fallbacks.is_empty() {
+            self.state().balancer.spare_one_alone();
+        }
+    }
+
+    /// Whether a server that fails gets no requests for a while.
+    pub fn is_spared(&self) -> bool {
+        !self.state().balancer.is_alone()
+    }
+
+    /// This upstream, and those that it falls back on.
+    pub fn chain(self: &Arc<Self>) -> Vec<Arc<Self>> {
+        let fallbacks = self.fallbacks.get().into_iter().flatten();
+        std::iter::once(self.clone()).chain(fallbacks.filter_map(Weak::upgrade)).collect()
+    }
+
+    /// A place at a server other than those of `tried`. While those that are up have as many
+    /// completions as they may, requests wait, and get their turn by fair shares.
+    ///
+    /// # Errors
+    /// [`NoServer`] if none takes requests.
+    pub async fn take_place(
+        self: &Arc<Self>,
+        wanted: WantedPlace,
+        tried: ServerSet,
+    ) -> Result<HeldPlace, NoServer> {
+        let (waiting, served) = {
+            let mut state = self.state();
+            if state.room.is_empty() || wanted.completions == 0 {
+                match state.take(self.clock.now(), wanted, tried) {
+                    Ok(place) => return Ok(HeldPlace::new(self, place, wanted.tenant)),
+                    Err(Unplaced::Down(none)) => return Err(none),
+                    Err(Unplaced::Full) => {}
+                }
+            }
+            let (sender, served) = oneshot::channel();
+            let waiter = Waiter { wanted, tried, served: sender };
+            let ticket = state.room.join(wanted.tenant, waiter);
+            (WaitingRequest { pool: self, ticket }, served)
+        };
+        // Somebody may wait for another server than those that have places.
+        self.serve_waiting();
+        let place = served.await;
+        drop(waiting);
+        place.unwrap_or(Err(NoServer { retry_in: Duration::ZERO }))
+    }
+
+    /// Gives places to those that wait, as far as there are any.
+    fn serve_waiting(self: &Arc<Self>) {
+        let served = {
+            let mut state = self.state();
+            if state.room.is_empty() {
+                return;
+            }
+            state.serve_waiting(self.clock.now())
+        };
+        // Without the lock: a place that nobody takes any more is given back at once.
+        for (Waiter { wanted, served, .. }, place) in served {
+            let _ = served.send(place.map(|place| HeldPlace::new(self, place, wanted.tenant)));
+        }
+    }
+
+    /// Whether a server of this upstream, or of one that it falls back on, takes requests.
+    ///
+    /// # Errors
+    /// 503 when none does.
+    pub fn check_room(self: &Arc<Self>) -> Result<(), ApiError> {
+        let now = self.clock.now();
+        let mut rooms = self.chain().into_iter().map(|one| one.state().balancer.check(now));
+        let first = rooms.next().unwrap_or(Ok(()));
+        first.or_else(|none| rooms.find_map(Result::ok).ok_or(none)).map_err(down)
+    }
+
+    /// The first server that takes requests, to ask it something else.
+    ///
+    /// # Errors
+    /// 503 when none does.
+    pub fn any_server(&self) -> Result<&UpstreamServer, ApiError> {
+        let now = self.clock.now();
+        self.state().balancer.check(now).map_err(down)?;
+        let up = self.state().balancer.figures(now).iter().position(|figures| figures.is_up);
+        Ok(&self.servers[up.unwrap_or_default()])
+    }
+
+    /// The key that a request of a client with the key `own` carries.
+    pub fn key<'a>(&'a self, own: Option<&'a HeaderValue>) -> Option<&'a HeaderValue> {
+        // A key of this server is a secret between it and the client.
+        self.api_key.as_ref().or(own.filter(|_| !self.keeps_keys))
+    }
+
+    /// Whether clients bring keys of their own for the servers.
+    pub fn has_clients_keys(&self) -> bool {
+        self.api_key.is_none() && !self.keeps_keys
+    }
+
+    /// Notes the outcome of a health check. Returns whether the server is up now, if that is new.
+    pub fn note_check(self: &Arc<Self>, server: usize, passed: bool) -> Option<bool> {
+        let changed = self.state().balancer.note_check(self.clock.now(), server, passed);
+        self.serve_waiting();
+        changed
+    }
+
+    /// Notes that a request goes from `server` to another one.
+    pub fn note_moved(&self, server: usize) {
+        self.state().balancer.note_moved(server);
+        let server = self.servers[server].authority();
+        tracing::debug!(server, "a request goes to another upstream server");
+    }
+
+    /// What is known of each server.
+    pub fn figures(&self) -> Vec<ServerFigures> {
+        self.state().balancer.figures(self.clock.now())
+    }
+
+    /// Requests that wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.state().room.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl PoolState {
+    fn take(
+        &mut self,
+        now: Duration,
+        wanted: WantedPlace,
+        tried: ServerSet,
+    ) -> Result<ServerPlace, Unplaced> {
+        let WantedPlace { prompt, completions, tenant } = wanted;
+        let place = self.balancer.choose(now, prompt, completions, tried)?;
+        self.room.take_places(tenant, place.completions());
+        Ok(place)
+    }
+
+    /// Those that wait no longer, each with its place or why there is none.
+    fn serve_waiting(&mut self, now: Duration) -> Vec<(Waiter, Result<ServerPlace, NoServer>)> {
+        let mut served = Vec::new();
+        while let Some((ticket, place)) = self.next_served(now) {
+            let waiter = self.room.leave(ticket);
+            served.extend(waiter.map(|waiter| (waiter, place)));
+        }
+        served
+    }
+
+    fn next_served(&mut self, now: Duration) -> Option<(Ticket, Result<ServerPlace, NoServer>)> {
+        self.room.due().into_iter().find_map(|ticket| {
+            let Waiter { wanted, tried, .. } = self.room.waiter(ticket)?;
+            match self.take(now, *wanted, *tried) {
+                Ok(place) => Some((ticket, Ok(place))),
+                Err(Unplaced::Down(none)) => Some((ticket, Err(none))),
+                Err(Unplaced::Full) => None,
+            }
+        })
+    }
+}
+
+/// A request in the waiting room, which leaves it when this is dropped.
+struct WaitingRequest<'a> {
+    pool: &'a Pool,
+    ticket: Ticket,
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        let left = self.pool.state().room.leave(self.ticket);
+        // Without the lock, which what it waited with may need.
+        drop(left);
+    }
+}
+
+/// A request's place at one server, given back when this is dropped.
+pub struct HeldPlace {
+    pool: Arc<Pool>,
+    place: ServerPlace,
+    tenant: Tenant,
+    /// Tokens that the server has computed for it.
+    tokens: AtomicU64,
+    /// The span of asking the server, which ends with the place.
+    trace: AskTrace,
+}
+
+impl std::fmt::Debug for HeldPlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "HeldPlace({:?})", self.place)
+    }
+}
+
+impl HeldPlace {
+    fn new(pool: &Arc<Pool>, place: ServerPlace, tenant: Tenant) -> Self {
+        Self {
+            pool: pool.clone(),
+            place,
+            tenant,
+            tokens: AtomicU64::new(0),
+            trace: AskTrace::default(),
+        }
+    }
+
+    /// Ends `trace` with the place.
+    pub fn trace(&mut self, trace: AskTrace) {
+        self.trace = trace;
+    }
+
+    /// Notes the status that the server answers with.
+    pub fn note_status(&self, status: u16) {
+        self.trace.note_status(status);
+    }
+
+    /// Notes in the trace that the answer has begun.
+    pub fn note_first_token(&self) {
+        self.trace.note_first_token();
+    }
+
+    /// Notes in the trace how the server has failed.
+    pub fn note_failure(&self, why: &str) {
+        self.trace.fail(why);
+    }
+
+    /// Tells how many tokens the server has computed for the request.
+    pub fn note_tokens(&self, tokens: u64) {
+        self.tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// The server's upstream.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The server's index in its upstream.
+    pub fn index(&self) -> usize {
+        self.place.server
+    }
+
+    /// The server.
+    pub fn server(&self) -> &UpstreamServer {
+        &self.pool.servers[self.place.server]
+    }
+
+    /// Tells whether the server works, as far as this request shows.
+    pub fn judge(&self, verdict: RequestVerdict) {
+        if verdict == RequestVerdict::Fails {
+            self.trace.fail("");
+        }
+        self.pool.state().balancer.judge(self.pool.clock.now(), self.place, verdict);
+    }
+
+    /// Tells that the answer has begun. That is enough of a server that is tried out, or a long
+    /// answer would keep others from it; elsewhere only a whole answer makes up for failures.
+    pub fn note_begun(&self) {
+        if self.place.is_trial() {
+            self.judge(RequestVerdict::Works);
+        }
+    }
+
+    /// Tells how long the server takes for each token of a completion.
+    pub fn note_pace(&self, per_token: Duration) {
+        let now = self.pool.clock.now();
+        self.pool.state().balancer.note_pace(now, self.place.server, per_token);
+    }
+
+    /// Leaves the server alone for a while, as its `response` asks. One client's rate must not be
+    /// others' loss: where clients have keys of their own at the server, 429 is theirs alone.
+    pub fn pause(&self, response: &HttpResponse) {
+        let is_its_own = ServerSign::of(response.status()) == ServerSign::Busy;
+        if is_its_own || !self.pool.has_clients_keys() {
+            let wanted = retry_after(response.headers()).unwrap_or(BUSY_PAUSE);
+            self.pool.state().balancer.pause(self.pool.clock.now(), self.place.server, wanted);
+        }
+    }
+}
+
+impl Drop for HeldPlace {
+    fn drop(&mut self) {
+        let tokens = self.tokens.load(Ordering::Relaxed);
+        // Whoever sees that the place is free finds its span ended.
+        drop(std::mem::take(&mut self.trace));
+        let mut state = self.pool.state();
+        state.balancer.leave(self.pool.clock.now(), self.place, RequestVerdict::Unknown);
+        state.room.give_places(self.tenant, self.place.completions(), tokens);
+        drop(state);
+        self.pool.serve_waiting();
+    }
+}
+
+/// The error while no server takes requests.
+pub fn down(none: NoServer) -> ApiError {
+    let retry_s = none.retry_in.as_secs_f64().ceil() as u64;
+    let message = "All servers of the upstream are down or busy. Try again later.";
+    ApiError::unavailable(message, retry_s)
+}
+
+/// The seconds of `Retry-After`.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// The servers at `urls`.
+fn read_urls(urls: &[String]) -> anyhow::Result<Vec<BaseUrl>> {
+    let bases = urls.iter().map(|url| BaseUrl::parse(url)).collect::<Result<Vec<_>, _>>()?;
+    anyhow::ensure!(!bases.is_empty(), "an upstream needs a URL");
+    anyhow::ensure!(
+        bases.len() <= MAX_SERVERS,
+        "an upstream can have {MAX_SERVERS} servers at most; put a load balancer before more"
+    );
+    for (at, base) in bases.iter().enumerate() {
+        anyhow::ensure!(!bases[..at].contains(base), "the upstream server {base} is named twice");
+    }
+    Ok(bases)
+}

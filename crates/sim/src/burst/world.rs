@@ -1,0 +1,168 @@
+//! One burst in virtual time: the scheduler, a machine, and readers at the ends of their networks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use loquent_infer::budget::ItlTarget;
+use loquent_infer::reading::ReaderReport;
+use loquent_infer::request::{Step, Tag, Work};
+use loquent_infer::runner::{Batch, Runner};
+use loquent_infer::scheduler::{Limits, Scheduler};
+use loquent_infer::speculation::Speculation;
+
+use super::engine::{TimedRunner, step_time};
+use super::plan::{BurstPlan, Machine, Policy};
+use super::reader::{BurstReader, ReaderOutcome};
+
+/// What the server's `--prefill-max-tokens` and `--itl-target-ms` are without these flags.
+const PREFILL_MAX_TOKENS: u32 = 512;
+const ITL_FACTOR: f64 = 2.0;
+/// What is served before a burst.
+const WARM_UP_REQUESTS: u64 = 8;
+const WARM_UP_TOKENS: u32 = 32;
+
+/// What became of a burst.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BurstOutcome {
+    /// Its readers, in the order of their requests.
+    pub readers: Vec<ReaderOutcome>,
+    /// From its requests to when the last token was generated, in seconds.
+    pub took_s: f64,
+}
+
+/// A burst under way.
+struct World<'a> {
+    plan: &'a BurstPlan,
+    machine: &'a Machine,
+    policy: Policy,
+    scheduler: Scheduler,
+    runner: TimedRunner,
+    readers: Vec<BurstReader>,
+    /// What the server will have heard of readers by these times, in their order.
+    heard: VecDeque<(Duration, Tag, ReaderReport)>,
+    now: Duration,
+}
+
+/// Plays a burst of `readers` under `policy` with this batch size.
+pub fn play(
+    plan: &BurstPlan,
+    machine: &Machine,
+    prompt_tokens: u32,
+    policy: Policy,
+    batch_size: usize,
+    readers: usize,
+) -> BurstOutcome {
+    let context_tokens = prompt_tokens + plan.answer_tokens + 1;
+    let runner = TimedRunner::new(readers, context_tokens, batch_size);
+    let limits = Limits {
+        max_batch_size: batch_size,
+        prefill_max_tokens: PREFILL_MAX_TOKENS,
+        itl_target: ItlTarget::Relative(ITL_FACTOR),
+        prefix_cache: false,
+        speculation: Speculation::Off,
+        queue_timeout: None,
+    };
+    let mut world = World {
+        plan,
+        machine,
+        policy,
+        scheduler: Scheduler::new(runner.capacity(), limits, Vec::new()),
+        runner,
+        readers: vec![BurstReader::new(plan.token_time()); readers],
+        heard: VecDeque::new(),
+        now: Duration::ZERO,
+    };
+    world.warm_up(prompt_tokens);
+    let began = world.now;
+    world.now += plan.one_way();
+    world.submit(prompt_tokens);
+    world.run();
+    let took = world.now.saturating_sub(began).as_secs_f64();
+    let outcome = |reader: &BurstReader| reader.outcome(began);
+    BurstOutcome { readers: world.readers.iter().map(outcome).collect(), took_s: took }
+}
+
+impl World<'_> {
+    /// Serves some requests before the burst, one after the other, from which the scheduler learns
+    /// what steps take: no server's first requests are its largest burst.
+    fn warm_up(&mut self, prompt_tokens: u32) {
+        for number in 0..WARM_UP_REQUESTS {
+            // Nobody reads these.
+            let tag = Tag(u64::MAX - number);
+            let prompt = vec![u32::MAX - number as u32; prompt_tokens as usize];
+            let max_tokens = WARM_UP_TOKENS.min(self.plan.answer_tokens);
+            self.scheduler.submit(self.now, Work { tag, prompt, max_tokens, ..Work::default() });
+            (0..WARM_UP_TOKENS / 4).for_each(|_| self.step());
+        }
+        self.run();
+    }
+
+    fn run(&mut self) {
+        while self.scheduler.has_work() {
+            self.step();
+        }
+    }
+
+    fn submit(&mut self, prompt_tokens: u32) {
+        for number in 0..self.readers.len() {
+            let tag = Tag(number as u64);
+            let prompt = vec![number as u32; prompt_tokens as usize];
+            let max_tokens = self.plan.answer_tokens;
+            self.scheduler.submit(self.now, Work { tag, prompt, max_tokens, ..Work::default() });
+            if self.policy == Policy::ByNeed {
+                // The server knows how fast they read, and that they have nothing yet.
+                let token_time = self.plan.token_time();
+                let report = ReaderReport { tokens: 0, lasts_until: self.now, token_time };
+                self.scheduler.note_reader(tag, Some(report));
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.hear();
+        let mut batch = Batch::default();
+        self.scheduler.plan(self.now, &mut self.runner, &mut batch);
+        if batch.is_empty() {
+            assert!(!self.scheduler.has_work(), "there is work, and nobody is paused");
+            return;
+        }
+        let (started, mut sampled) = (self.now, Vec::new());
+        self.now += step_time(self.machine, &batch);
+        self.runner.run(&batch, &mut sampled).expect("it never fails");
+        let (now, runner) = (self.now, &mut self.runner);
+        let step = self.scheduler.commit(started, now, runner, &batch, &sampled);
+        self.deliver(&step);
+    }
+
+    /// Tokens reach their readers, and word of that the server, each half a round trip later.
+    fn deliver(&mut self, step: &Step) {
+        let (way, token_time) = (self.plan.one_way(), self.plan.token_time());
+        for event in &step.events {
+            let Some(reader) = self.readers.get_mut(event.tag.0 as usize) else { continue };
+            reader.take(step.finished + way, 1);
+            if self.policy == Policy::ByNeed {
+                // The next token has to be generated half a round trip before it is read.
+                let lasts_until = reader.dry_at().saturating_sub(way);
+                let report = ReaderReport { tokens: reader.tokens(), lasts_until, token_time };
+                self.heard.push_back((step.finished + way * 2, event.tag, report));
+            }
+        }
+    }
+
+    fn hear(&mut self) {
+        while self.heard.front().is_some_and(|(at, ..)| *at <= self.now) {
+            let (_, tag, report) = self.heard.pop_front().expect("looked at above");
+            self.scheduler.note_reader(tag, Some(report));
+        }
+    }
+}
+
+impl BurstPlan {
+    fn one_way(&self) -> Duration {
+        Duration::from_secs_f64(self.rtt_ms / 2_000.0)
+    }
+
+    fn token_time(&self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.reading_tokens_per_s)
+    }
+}

@@ -1,0 +1,1 @@
+"""What is released, in a system that has nothing else; tools/test-dist runs these."""

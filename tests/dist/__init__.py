@@ -1,0 +1,1 @@
+"""What is released, installed as users install it."""
