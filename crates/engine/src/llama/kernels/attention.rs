@@ -5,7 +5,8 @@ use super::sys;
 use super::work_queue::WorkQueue;
 use super::write_order::WriteOrder;
 
-/// The head sizes that the kernels take: those of the models that people run, and of the bundled one.
+/// The head sizes that the kernels take: those of the models that people run, and of the bundled
+/// one.
 pub(super) const HEAD_SIZES: [i64; 5] = [32, 64, 96, 128, 256];
 
 /// How keys and values are stored.

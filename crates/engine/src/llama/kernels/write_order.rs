@@ -1,9 +1,9 @@
 //! In which order the cells of a KV cache were written, so that attention adds in it.
 //!
 //! llama.cpp puts a token wherever a cell is free. Where a shared cache has holes, later tokens of
-//! a sequence lie before earlier ones, elsewhere each time, and sums in the order of the cells would
-//! differ in their last bits. Cells of one sequence are written in the order of its positions, so
-//! the order of writing gives the same sums wherever its tokens are.
+//! a sequence lie before earlier ones, elsewhere each time, and sums in the order of the cells
+//! would differ in their last bits. Cells of one sequence are written in the order of its
+//! positions, so the order of writing gives the same sums wherever its tokens are.
 //!
 //! The order is noted when a graph writes rows (`GGML_OP_SET_ROWS`) into a tensor over which
 //! attention has been computed before. A cache that is new needs no notes: it is filled from its
