@@ -150,7 +150,10 @@ def test_a_full_disk_costs_nobody_an_answer(start, tmp_path):
             break
     else:
         raise AssertionError("the disk was never full")
-    assert any("is not stored" in line for line in server.log)
+    until = time.monotonic() + 60
+    while not any("is not stored" in line for line in server.log):
+        assert time.monotonic() < until, "the operator is never told"
+        time.sleep(0.05)  # the log is read beside this
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
     until = time.monotonic() + 60
     while not is_stored(client, ask(client, tokens=2)):
