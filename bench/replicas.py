@@ -19,9 +19,8 @@ the longest time without text after the kill.
 
     bench/replicas.py --loquent target/release/loquent
 
-Two runs of one request are equal bit for bit where Loquent's kernels compute all of it: the bundled model's heads are
-too small for that, so that some of its answers differ undisturbed too (the first row). A model of another shape is
-exact:
+Two runs of one request are equal bit for bit where Loquent's kernels compute all of it, as they do for the bundled
+model. --model takes another:
 
     shape-model tiny --vocab models/loquent-tiny.gguf --quant Q8_0 --out small.gguf
     bench/replicas.py --loquent target/release/loquent --model small.gguf
