@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Isa {
+    /// AMX with 8-bit integers, beside AVX-512 VNNI: Intel servers since 2023.
+    Amx,
     /// AVX-512 with byte products (VNNI): Intel since 2019 (servers), AMD since Zen 4.
     Avx512Vnni,
     /// AVX2 with byte products (AVX-VNNI): Intel since 2021, AMD since Zen 5.
@@ -25,17 +27,19 @@ const NOT_CHOSEN: u8 = u8::MAX;
 
 impl Isa {
     /// All, the fastest first.
-    pub const ALL: [Self; 3] = [Self::Avx512Vnni, Self::AvxVnni, Self::Avx2];
+    pub const ALL: [Self; 4] = [Self::Amx, Self::Avx512Vnni, Self::AvxVnni, Self::Avx2];
 
     /// Those that this processor has, the fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this processor has it, and this build the kernels.
+    /// Whether this processor has it, and this build the kernels. For AMX the kernel is asked for
+    /// permission, which this process has from then on.
     #[cfg(own_kernels)]
     pub fn is_available(self) -> bool {
         match self {
+            Self::Amx => Self::Avx512Vnni.is_available() && super::amx::is_usable(),
             Self::Avx512Vnni => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
@@ -62,18 +66,20 @@ impl Isa {
     /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Amx => "AMX",
             Self::Avx512Vnni => "AVX-512 VNNI",
             Self::AvxVnni => "AVX2 with VNNI",
             Self::Avx2 => "AVX2",
         }
     }
 
-    /// The one that the kernels use: the chosen one, else AVX-512 with VNNI. None if this
-    /// processor lacks that: the kernels for AVX2 are faster than llama.cpp's for 16 streams, and
-    /// slower for one (bench/RESULTS.md), so they compute only where they are asked for.
+    /// The one that the kernels use: the chosen one, else AMX, or AVX-512 with VNNI, whose results
+    /// are the same. None if this processor lacks both: the kernels for AVX2 are faster than
+    /// llama.cpp's for 16 streams, and slower for one (bench/RESULTS.md), so they compute only where
+    /// they are asked for.
     pub fn used() -> Option<Self> {
         let chosen = Self::ALL.get(usize::from(CHOSEN.load(Ordering::Relaxed))).copied();
-        let usual = || Some(Self::Avx512Vnni).filter(|isa| isa.is_available());
+        let usual = || [Self::Amx, Self::Avx512Vnni].into_iter().find(|isa| isa.is_available());
         // The first operation decides, so that later ones need not ask the processor.
         chosen.or_else(|| usual().inspect(|isa| isa.store()))
     }
@@ -103,7 +109,7 @@ mod tests {
     #[test]
     fn only_what_pays_is_used_unasked_and_what_is_lacking_is_refused() {
         assert!(Isa::ALL.iter().enumerate().all(|(i, isa)| *isa as usize == i));
-        let usual = Some(Isa::Avx512Vnni).filter(|isa| isa.is_available());
+        let usual = [Isa::Amx, Isa::Avx512Vnni].into_iter().find(|isa| isa.is_available());
         assert_eq!(Isa::used(), usual);
         for isa in Isa::ALL {
             if !isa.is_available() {

@@ -37,7 +37,8 @@ pub struct MachineLimits {
     pub int8: Vec<MultiplyPeak>,
     /// Products of 32-bit floats with the widest registers, which attention uses.
     pub float: Option<MultiplyPeak>,
-    /// Whether the processor has AMX tiles of 8-bit integers, which nothing here uses or measures.
+    /// Whether the processor has AMX tiles of 8-bit integers. They are measured as `AMX` if the
+    /// kernel lets this process use them.
     pub has_amx: bool,
 }
 
@@ -185,6 +186,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
+    #[cfg(own_kernels)]
+    use super::super::amx;
     use super::{Loops, SUMS};
 
     /// A loop whose every step is one multiplication of whole registers for each of the sums.
@@ -252,6 +255,12 @@ mod x86 {
 
     pub(super) fn int8_loops() -> Vec<Loops> {
         let mut loops = Vec::new();
+        #[cfg(own_kernels)]
+        if amx::is_usable() {
+            // As many products of tiles as there are of registers in the other loops.
+            let run = |times| amx::multiply_full_tiles(times * SUMS / 4);
+            loops.push(Loops { times: 256, ..Loops::new("AMX", run, amx::FULL_PRODUCTS) });
+        }
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
             loops.push(Loops::new("AVX-512 VNNI", avx512_vnni, 64));
         }
@@ -273,17 +282,10 @@ mod x86 {
             None
         }
     }
-
-    /// AMX-INT8 by its bit of CPUID; the standard library's own question is not stable yet.
-    pub(super) fn has_amx() -> bool {
-        const EXTENDED_FEATURES: u32 = 7;
-        let has_leaf = __cpuid(0).eax >= EXTENDED_FEATURES;
-        has_leaf && __cpuid_count(EXTENDED_FEATURES, 0).edx & (1 << 25) != 0
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
-use x86::{float_loops, has_amx, int8_loops};
+use x86::{float_loops, int8_loops};
 
 #[cfg(not(target_arch = "x86_64"))]
 fn int8_loops() -> Vec<Loops> {
@@ -295,7 +297,10 @@ fn float_loops() -> Option<Loops> {
     None
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(own_kernels)]
+use super::amx::is_there as has_amx;
+
+#[cfg(not(own_kernels))]
 fn has_amx() -> bool {
     false
 }

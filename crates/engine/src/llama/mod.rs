@@ -8,6 +8,8 @@
 //! first: files by [`crate::gguf`], batches by the runner.
 #![allow(unsafe_code)]
 
+#[cfg(own_kernels)]
+mod amx;
 mod compute_lock;
 mod context;
 mod cpu_keepalive;

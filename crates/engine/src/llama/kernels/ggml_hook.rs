@@ -9,6 +9,7 @@ use super::weight_format::WeightFormat;
 use super::work_queue::WorkQueue;
 use super::{Isa, avx2, avx512, sys, write_order};
 use crate::gguf::Header;
+use crate::llama::amx::Amx;
 use crate::llama::operation_times::{self, OperationKind};
 
 unsafe extern "C" {
@@ -77,8 +78,12 @@ impl<'a> Operation<'a> {
     /// Work memory in bytes.
     pub(super) fn memory_bytes(&self, isa: Isa, threads: usize) -> usize {
         match (self, isa) {
-            (Self::MatMul(op), Isa::Avx512Vnni) => avx512::matmul::memory_bytes(op, threads),
-            (Self::Attention(op), Isa::Avx512Vnni) => avx512::attention::memory_bytes(op, threads),
+            (Self::MatMul(op), Isa::Amx | Isa::Avx512Vnni) => {
+                avx512::matmul::memory_bytes(op, threads)
+            }
+            (Self::Attention(op), Isa::Amx | Isa::Avx512Vnni) => {
+                avx512::attention::memory_bytes(op, threads)
+            }
             (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => avx2::matmul::memory_bytes(op),
             (Self::Attention(op), Isa::AvxVnni | Isa::Avx2) => {
                 avx2::attention::memory_bytes(op, threads)
@@ -95,8 +100,11 @@ impl<'a> Operation<'a> {
         // SAFETY: passed on.
         unsafe {
             match (self, isa) {
-                (Self::MatMul(op), Isa::Avx512Vnni) => avx512::matmul::compute(op, queue, memory),
-                (Self::Attention(op), Isa::Avx512Vnni) => {
+                (Self::MatMul(op), Isa::Amx | Isa::Avx512Vnni) => {
+                    let unit = (isa == Isa::Amx).then(Amx::default);
+                    avx512::matmul::compute(op, queue, memory, unit);
+                }
+                (Self::Attention(op), Isa::Amx | Isa::Avx512Vnni) => {
                     avx512::attention::compute(op, queue, memory);
                 }
                 (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => {

@@ -73,8 +73,8 @@ fn limits_of(limits: &Limits) -> String {
     if limits.int8_per_s.is_empty() {
         out.push_str("products are not measured on this kind of processor\n");
     }
-    if limits.has_amx {
-        out.push_str("AMX: there, neither used nor measured\n");
+    if limits.has_amx && limits.int8_per_s.iter().all(|(name, _)| *name != "AMX") {
+        out.push_str("AMX: there, but the kernel does not let it be used\n");
     }
     out
 }

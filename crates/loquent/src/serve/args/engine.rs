@@ -148,9 +148,13 @@ pub(crate) enum Switch {
 /// Which implementation of the CPU kernels is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernels {
-    /// Loquent's where they are faster for any number of streams, which is with AVX-512 VNNI: they
-    /// read the weights as the file stores them
+    /// Loquent's where they are faster for any number of streams, which is with AMX or AVX-512 VNNI:
+    /// they read the weights as the file stores them
     Loquent,
+    /// Loquent's for AMX with 8-bit integers, used for 8 rows and more; else as for AVX-512 VNNI,
+    /// whose results are the same
+    #[value(name = "loquent-amx")]
+    LoquentAmx,
     /// Loquent's for AVX-512 VNNI
     #[value(name = "loquent-avx512")]
     LoquentAvx512,
@@ -176,6 +180,7 @@ impl TuningArgs {
         let isa = match self.kernels {
             Some(Kernels::LlamaCpp) => return Ok(false),
             None | Some(Kernels::Loquent) => return Ok(true),
+            Some(Kernels::LoquentAmx) => Isa::Amx,
             Some(Kernels::LoquentAvx512) => Isa::Avx512Vnni,
             Some(Kernels::LoquentAvxVnni) => Isa::AvxVnni,
             Some(Kernels::LoquentAvx2) => Isa::Avx2,

@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::micro_kernel::{WeightRows, multiply};
+use super::amx::{LEAST_ROWS, TileProducts};
+use super::micro_kernel::{RegisterProducts, WeightRows, multiply};
 use super::pack::pack;
 use super::unpack::{Prefetch, Tile};
 use super::{ActivationBlock, LANES};
+use crate::llama::amx::TileUnit;
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::matmul::{ExpertRoutes, MatMul, MatrixRows};
 use crate::llama::kernels::work_queue::WorkQueue;
@@ -44,16 +46,18 @@ pub(in crate::llama::kernels) fn memory_bytes(op: &MatMul<'_>, threads: usize) -
     packed_bytes(op) + padded_bytes(op) + counters + align_of::<Counter>()
 }
 
-/// Computes one thread's share: packs activations, waits for the others, multiplies.
+/// Computes one thread's share: packs activations, waits for the others, multiplies; many rows with
+/// the tiles of `unit`, if there is one.
 ///
 /// # Safety
-/// The processor has AVX-512 VNNI; all threads of `queue` call this with the same
-/// `memory` of [`memory_bytes`]; the tensors have their data.
+/// The processor has AVX-512 VNNI, and the unit's instructions; all threads of `queue` call this
+/// with the same `memory` of [`memory_bytes`]; the tensors have their data.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-pub(in crate::llama::kernels) unsafe fn compute(
+pub(in crate::llama::kernels) unsafe fn compute<U: TileUnit>(
     op: &MatMul<'_>,
     queue: &WorkQueue,
     memory: *mut u8,
+    unit: Option<U>,
 ) {
     // SAFETY: within the memory, and aligned; each thread writes its own counter.
     let (counters, memory) = unsafe {
@@ -82,7 +86,8 @@ pub(in crate::llama::kernels) unsafe fn compute(
     };
     let totals = [[_mm512_setzero_ps(); 2]; ROWS_AT_ONCE];
     let operands = Operands { op, routes: &routes, padded, packed };
-    let mut share = ThreadShare { operands, tiles: [Tile::zero(); 2], totals };
+    let many_rows = unit.map(|unit| TileProducts::new(unit, op.format));
+    let mut share = ThreadShare { operands, tiles: [Tile::zero(); 2], totals, many_rows };
     // First a thread's own share, then what is left of the others'.
     for thread in (queue.thread..queue.threads).chain(0..queue.thread) {
         loop {
@@ -246,13 +251,15 @@ impl<'a> Operands<'a> {
 }
 
 /// What a thread computes with.
-struct ThreadShare<'a> {
+struct ThreadShare<'a, U> {
     operands: Operands<'a>,
     tiles: [Tile; 2],
     totals: [[__m512; 2]; ROWS_AT_ONCE],
+    /// What many activation rows are multiplied with, if not with registers.
+    many_rows: Option<TileProducts<U>>,
 }
 
-impl ThreadShare<'_> {
+impl<U: TileUnit> ThreadShare<'_, U> {
     /// The weight rows `rows`, times all activations of a part; then come those from `after` on.
     ///
     /// # Safety
@@ -296,7 +303,17 @@ impl ThreadShare<'_> {
         let totals = &mut self.totals[..activations.len() / op.blocks];
         totals.fill([_mm512_setzero_ps(); 2]);
         // SAFETY: the rows exist.
-        unsafe { multiply(op.format, weights, activations, &mut self.tiles, totals) }
+        unsafe {
+            match &mut self.many_rows {
+                Some(products) if totals.len() >= LEAST_ROWS => {
+                    multiply(op.format, weights, activations, &mut self.tiles, totals, products);
+                }
+                _ => {
+                    let products = &mut RegisterProducts;
+                    multiply(op.format, weights, activations, &mut self.tiles, totals, products);
+                }
+            }
+        }
         for (row, [one, other]) in totals.iter().enumerate() {
             // SAFETY: 32 results of the row.
             unsafe {
@@ -326,7 +343,17 @@ impl ThreadShare<'_> {
         totals.fill([_mm512_setzero_ps()]);
         let tile = std::array::from_mut(&mut self.tiles[0]);
         // SAFETY: the rows exist, or were padded.
-        unsafe { multiply(op.format, weights, activations, tile, totals) }
+        unsafe {
+            match &mut self.many_rows {
+                Some(products) if totals.len() >= LEAST_ROWS => {
+                    multiply(op.format, weights, activations, tile, totals, products);
+                }
+                _ => {
+                    let products = &mut RegisterProducts;
+                    multiply(op.format, weights, activations, tile, totals, products);
+                }
+            }
+        }
         for (row, [total]) in totals.iter().enumerate() {
             // SAFETY: only wanted results are written, which exist.
             unsafe {

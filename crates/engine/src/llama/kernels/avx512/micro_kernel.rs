@@ -27,8 +27,8 @@ enum Zero {
     FineOffset,
 }
 
-const MINIMA: u8 = Zero::Minima as u8;
-const FINE_OFFSET: u8 = Zero::FineOffset as u8;
+pub(super) const MINIMA: u8 = Zero::Minima as u8;
+pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
 
 /// Rows of weights whose product is computed together: `W` times sixteen.
 #[derive(Clone, Copy)]
@@ -48,29 +48,101 @@ pub(super) struct WeightRows {
 /// activation row. Every activation row is computed alike, whatever others there are.
 ///
 /// # Safety
-/// The weights are there.
+/// The weights are there, and the processor has what `products` are computed with.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-pub(super) unsafe fn multiply<const W: usize>(
+pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     format: WeightFormat,
     weights: WeightRows,
     activations: &[ActivationBlock],
     tiles: &mut [Tile; W],
     totals: &mut [[__m512; W]],
+    products: &mut P,
 ) {
     assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
     // SAFETY: passed on.
     unsafe {
         match format {
-            WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Iq4Xs => iq4_xs_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Q8_0 => q8_0_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Q5_0 => q5_0_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Q4_0 => q4_0_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Iq4Nl => iq4_nl_rows::multiply(weights, activations, tiles, totals),
-            WeightFormat::Mxfp4 => mxfp4_rows::multiply(weights, activations, tiles, totals),
+            WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Iq4Xs => {
+                iq4_xs_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q8_0 => {
+                q8_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q5_0 => {
+                q5_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q4_0 => {
+                q4_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Iq4Nl => {
+                iq4_nl_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Mxfp4 => {
+                mxfp4_rows::multiply(weights, activations, tiles, totals, products)
+            }
         }
+    }
+}
+
+/// How a block of weights is multiplied with activations: by which instructions, not in which order
+/// numbers are added.
+pub(super) trait BlockProducts {
+    /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have a
+    /// scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is called `ahead`. Tiles may be
+    /// changed: they are unpacked anew.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn add<const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        tiles: &mut [Tile; W],
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        ahead: Prefetch,
+    );
+}
+
+/// Products of registers.
+pub(super) struct RegisterProducts;
+
+impl BlockProducts for RegisterProducts {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn add<const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        tiles: &mut [Tile; W],
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        mut ahead: Prefetch,
+    ) {
+        let times = activations.len().div_ceil(ROWS_AT_ONCE) * G;
+        let lines = ahead.share(times);
+        let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
+        let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
+        for (activations, totals) in eights.iter().zip(totals) {
+            let ahead = (&mut ahead, lines);
+            block::<W, ROWS_AT_ONCE, G, Z>(tiles, activations, totals, ahead);
+        }
+        macro_rules! last {
+            ($rest:expr, $totals:expr, $count:literal) => {
+                if let (Ok(activations), Ok(totals)) =
+                    (<&[_; $count]>::try_from($rest), <&mut [_; $count]>::try_from(&mut *$totals))
+                {
+                    let ahead = (&mut ahead, lines);
+                    block::<W, $count, G, Z>(tiles, activations, totals, ahead);
+                }
+            };
+        }
+        let four = rest.len() & 4;
+        let ((four, few), (four_totals, few_totals)) =
+            (rest.split_at(four), rest_totals.split_at_mut(four));
+        last!(four, four_totals, 4);
+        last!(few, few_totals, 1);
+        last!(few, few_totals, 2);
+        last!(few, few_totals, 3);
     }
 }
 
@@ -117,19 +189,26 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     }
     for r in 0..R {
         for w in 0..W {
-            let total = &mut totals[r][w];
-            if Z == FINE_OFFSET {
-                *total = _mm512_add_ps(*total, sums[r][w]);
-                continue;
-            }
-            let sum = if Z == MINIMA {
-                less_minima(sums[r][w], &tiles[w], &activations[r])
-            } else {
-                sums[r][w]
-            };
-            *total = _mm512_fmadd_ps(sum, _mm512_set1_ps(activations[r].scales[0]), *total);
+            let total = totals[r][w];
+            totals[r][w] = total_with::<Z>(total, sums[r][w], &tiles[w], &activations[r]);
         }
     }
+}
+
+/// A total and, with the scales that are not yet in it, the sum of a block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub(super) fn total_with<const Z: u8>(
+    total: __m512,
+    sum: __m512,
+    tile: &Tile,
+    activations: &ActivationBlock,
+) -> __m512 {
+    if Z == FINE_OFFSET {
+        return _mm512_add_ps(total, sum);
+    }
+    let sum = if Z == MINIMA { less_minima(sum, tile, activations) } else { sum };
+    _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
 }
 
 /// Subtracts the minima, each as often as its group's activations say.
@@ -151,11 +230,12 @@ macro_rules! format_rows {
             use super::*;
 
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-            pub(super) unsafe fn multiply<const W: usize>(
+            pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
                 weights: WeightRows,
                 activations: &[ActivationBlock],
                 tiles: &mut [Tile; W],
                 totals: &mut [[__m512; W]],
+                products: &mut P,
             ) {
                 let WeightRows { start, row_bytes, blocks, last_bytes, next } = weights;
                 let bytes = const { 16 * W * $bytes };
@@ -180,55 +260,16 @@ macro_rules! format_rows {
                             }
                         }
                     }
-                    rows(tiles, activations, totals, ahead);
+                    // SAFETY: by the caller.
+                    unsafe {
+                        products.add::<W, $groups, { $zero as u8 }>(
+                            tiles,
+                            activations,
+                            totals,
+                            ahead,
+                        );
+                    }
                 }
-            }
-
-            /// A block of weights times all activation rows.
-            #[inline]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-            fn rows<const W: usize>(
-                tiles: &[Tile; W],
-                activations: &[ActivationBlock],
-                totals: &mut [[__m512; W]],
-                mut ahead: Prefetch,
-            ) {
-                let times = activations.len().div_ceil(ROWS_AT_ONCE) * $groups;
-                let lines = ahead.share(times);
-                let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
-                let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
-                for (activations, totals) in eights.iter().zip(totals) {
-                    let ahead = (&mut ahead, lines);
-                    block::<W, ROWS_AT_ONCE, $groups, { $zero as u8 }>(
-                        tiles,
-                        activations,
-                        totals,
-                        ahead,
-                    );
-                }
-                macro_rules! last {
-                    ($rest:expr, $totals:expr, $count:literal) => {
-                        if let (Ok(activations), Ok(totals)) = (
-                            <&[_; $count]>::try_from($rest),
-                            <&mut [_; $count]>::try_from(&mut *$totals),
-                        ) {
-                            let ahead = (&mut ahead, lines);
-                            block::<W, $count, $groups, { $zero as u8 }>(
-                                tiles,
-                                activations,
-                                totals,
-                                ahead,
-                            );
-                        }
-                    };
-                }
-                let four = rest.len() & 4;
-                let ((four, few), (four_totals, few_totals)) =
-                    (rest.split_at(four), rest_totals.split_at_mut(four));
-                last!(four, four_totals, 4);
-                last!(few, few_totals, 1);
-                last!(few, few_totals, 2);
-                last!(few, few_totals, 3);
             }
         }
     };

@@ -5,6 +5,7 @@
 //! weights with a scale for every 32 also per 32, as its Q8_0; products and sums within a group of
 //! weights are exact integers; scales and the sum over a row are f32.
 
+mod amx;
 pub(super) mod attention;
 pub(super) mod matmul;
 mod micro_kernel;

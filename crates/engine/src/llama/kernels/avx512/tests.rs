@@ -1,8 +1,12 @@
 //! The kernels against ggml's own dequantisation, format by format.
-use super::micro_kernel::{WeightRows, multiply};
+use std::sync::atomic::AtomicUsize;
+
+use super::amx::{LEAST_ROWS, TileProducts};
+use super::micro_kernel::{BlockProducts, RegisterProducts, WeightRows, multiply};
 use super::pack::pack;
 use super::unpack::Tile;
 use super::*;
+use crate::llama::amx::{Amx, SoftTiles};
 use crate::llama::kernels::weight_format::WeightFormat;
 use crate::llama::kernels::{Isa, sys};
 
@@ -76,6 +80,16 @@ fn product<const W: usize>(
     weights: &[u8],
     rows: &[Vec<f32>],
 ) -> Vec<[f32; LANES]> {
+    product_by::<W>(&mut RegisterProducts, format, weights, rows)
+}
+
+/// The same, with `products` for the blocks.
+fn product_by<const W: usize>(
+    products: &mut impl BlockProducts,
+    format: WeightFormat,
+    weights: &[u8],
+    rows: &[Vec<f32>],
+) -> Vec<[f32; LANES]> {
     let row_bytes = BLOCKS * format.block_bytes();
     assert_eq!(weights.len(), W * LANES * row_bytes);
     let start = weights.as_ptr();
@@ -86,7 +100,7 @@ fn product<const W: usize>(
     unsafe {
         let mut tiles = [Tile::zero(); W];
         let mut totals = vec![[std::mem::zeroed(); W]; rows.len()];
-        multiply(format, weights, &activations, &mut tiles, &mut totals);
+        multiply(format, weights, &activations, &mut tiles, &mut totals, products);
         totals.iter().flatten().map(|total| std::mem::transmute(*total)).collect()
     }
 }
@@ -128,6 +142,32 @@ fn a_row_does_not_depend_on_its_company() {
             let one: Vec<_> = all.iter().skip(tile).step_by(2).copied().collect();
             assert_eq!(product::<1>(format, bytes, &rows), one, "tile {tile} of {format:?}");
         }
+    }
+}
+
+#[test]
+fn tiles_give_the_very_bits_of_registers() {
+    if !is_available() {
+        return;
+    }
+    let rows: Vec<Vec<f32>> = (0..35).map(|i| noise(200 + i, ROW)).collect();
+    for (format, kind) in FORMATS {
+        let (bytes, _) = quantised(kind, &noise(3, 2 * LANES * ROW));
+        let (half, counted) = (bytes.len() / 2, AtomicUsize::new(0));
+        let soft = &mut TileProducts::new(SoftTiles::new(&counted), format);
+        let amx = &mut TileProducts::new(Amx::default(), format);
+        for count in LEAST_ROWS..=rows.len() {
+            let rows = &rows[..count];
+            let two = product::<2>(format, &bytes, rows);
+            let one = product::<1>(format, &bytes[..half], rows);
+            assert_eq!(product_by::<2>(soft, format, &bytes, rows), two, "{count} of {format:?}");
+            assert_eq!(product_by::<1>(soft, format, &bytes[..half], rows), one, "{count}");
+            if Isa::Amx.is_available() {
+                assert_eq!(product_by::<2>(amx, format, &bytes, rows), two, "{count}, {format:?}");
+                assert_eq!(product_by::<1>(amx, format, &bytes[..half], rows), one, "{count}");
+            }
+        }
+        assert!(counted.into_inner() > 0, "tiles were used");
     }
 }
 

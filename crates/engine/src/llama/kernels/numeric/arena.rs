@@ -3,10 +3,13 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicUsize;
 
+use super::super::avx512;
 use super::super::ggml_hook::Operation;
 use super::super::work_queue::WorkQueue;
 use super::{Isa, sys};
+use crate::llama::amx::SoftTiles;
 
 /// Bytes of a context: some operations with their operands.
 const ROOM: usize = 24 << 20;
@@ -17,6 +20,8 @@ const GUARD: (usize, u8) = (256, 0xa5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelSide {
     Own(Isa),
+    /// Ours for AMX, with the model of its tiles, which many rows must use.
+    SoftTiles,
     Llama,
 }
 
@@ -120,12 +125,23 @@ impl Arena {
             .fill(f32::NAN);
         match side {
             KernelSide::Llama => self.run(op, threads, ptr::null_mut()),
-            KernelSide::Own(isa) => self.run_own(op, isa, threads),
+            KernelSide::Own(isa) => self.run_own(op, isa, None, threads),
+            KernelSide::SoftTiles => {
+                let products = AtomicUsize::new(0);
+                self.run_own(op, Isa::Amx, Some(&products), threads);
+                assert!(products.into_inner() > 0, "tiles were used");
+            }
         }
         op.floats()
     }
 
-    fn run_own(&self, op: ArenaTensor<'_>, isa: Isa, threads: usize) {
+    fn run_own(
+        &self,
+        op: ArenaTensor<'_>,
+        isa: Isa,
+        soft_products: Option<&AtomicUsize>,
+        threads: usize,
+    ) {
         let operation = Operation::of(op.get()).expect("an operation that the kernels compute");
         let needed = operation.memory_bytes(isa, threads);
         // Filled with what is NaN as a float and -1 as a byte: whoever reads it before it was
@@ -135,6 +151,7 @@ impl Arena {
         let mut call = OwnCall {
             op: op.as_ptr(),
             isa,
+            soft_products: soft_products.map(ptr::from_ref),
             memory: memory[8..].as_mut_ptr(),
             pool: ptr::null_mut(),
         };
@@ -191,6 +208,8 @@ impl Arena {
 struct OwnCall {
     op: *mut sys::ggml_tensor,
     isa: Isa,
+    /// Counts the products of a model of tiles, if that is to compute.
+    soft_products: Option<*const AtomicUsize>,
     memory: *mut u8,
     pool: *mut sys::ggml_threadpool,
 }
@@ -205,9 +224,15 @@ unsafe extern "C" fn compute_own(
     // SAFETY: `run_own` passes its `OwnCall`, which outlives the computation; the tests ask for
     // the processor first; all threads of the pool come here.
     unsafe {
-        let OwnCall { op, isa, memory, pool } = &*call.cast::<OwnCall>();
+        let OwnCall { op, isa, soft_products, memory, pool } = &*call.cast::<OwnCall>();
         let operation = Operation::of(&**op).expect("asked before");
         let queue = WorkQueue::new(thread as usize, threads as usize, *pool);
-        operation.compute(*isa, &queue, *memory);
+        match (operation, soft_products) {
+            (Operation::MatMul(op), Some(products)) => {
+                let unit = Some(SoftTiles::new(&**products));
+                avx512::matmul::compute(&op, &queue, *memory, unit);
+            }
+            (operation, _) => operation.compute(*isa, &queue, *memory),
+        }
     }
 }

@@ -152,6 +152,24 @@ fn a_row_is_what_its_expert_alone_makes_of_it() {
 }
 
 #[test]
+fn tiles_give_the_very_bits_of_avx512() {
+    let isa = Isa::Avx512Vnni;
+    for (_, format) in cases().filter(|(found, _)| *found == isa) {
+        let (inner, weight_rows, tokens, used) = (512, 40, 37, 3);
+        let (shared, threads) = (true, 2);
+        let sizes = ExpertSizes { format, inner, weight_rows, tokens, used, shared, threads, isa };
+        let arena = Arena::new();
+        let product = ExpertProduct::new(&arena, &sizes);
+        let compute = |side| arena.compute(product.op, side, threads);
+        let registers = compute(KernelSide::Own(isa));
+        assert_eq!(compute(KernelSide::SoftTiles), registers, "{sizes:?}");
+        if Isa::Amx.is_available() {
+            assert_eq!(compute(KernelSide::Own(Isa::Amx)), registers, "{sizes:?}");
+        }
+    }
+}
+
+#[test]
 fn experts_of_fewer_rows_than_a_tile_are_left_to_llama_cpp() {
     let format = sys::GGML_TYPE_Q4_K;
     for isa in super::isas() {

@@ -173,6 +173,32 @@ fn rows_that_end_within_eight_blocks_are_as_exact() {
 }
 
 #[test]
+fn tiles_give_the_very_bits_of_avx512() {
+    if !Isa::Avx512Vnni.is_available() {
+        eprintln!("skipped: this processor lacks AVX-512 VNNI");
+        return;
+    }
+    let formats = WIDE_FORMATS.map(|format| (format, 512)).into_iter();
+    for (format, inner) in formats.chain(FINE_FORMATS.map(|format| (format, 288))) {
+        // Parts of a tile, of two tiles and of the rows that are computed with them.
+        for (weight_rows, rows, threads) in
+            [(5, 8, 1), (43, 9, 2), (96, 16, 3), (70, 24, 2), (33, 65, 2), (64, 83, 3)]
+        {
+            let isa = Isa::Avx512Vnni;
+            let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
+            let arena = Arena::new();
+            let product = Product::new(&arena, &sizes, with_outliers(9, rows * inner));
+            let compute = |side| arena.compute(product.op, side, threads);
+            let registers = compute(KernelSide::Own(isa));
+            assert_eq!(compute(KernelSide::SoftTiles), registers, "{sizes:?}");
+            if Isa::Amx.is_available() {
+                assert_eq!(compute(KernelSide::Own(Isa::Amx)), registers, "{sizes:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_with_gaps_between_them_are_read_in_place() {
     let (inner, rows, weight_rows) = (512, 9, 20);
     for (isa, format) in cases() {

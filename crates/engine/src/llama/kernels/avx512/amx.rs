@@ -1,0 +1,192 @@
+//! Products by AMX: tiles of sixteen rows of activations and sixteen of weights.
+//!
+//! Only the sums of products of bytes are computed otherwise than with AVX-512 VNNI, and these are
+//! exact. Blocks, rounded activations, scales and the order of the sums of floats are the same, so
+//! the results are too, bit for bit: which instructions compute may depend on the number of rows.
+//!
+//! An unpacked block is already laid out as the right side of a product of tiles, four weights of
+//! sixteen rows in a register, and rounded activations are the left side as they lie.
+
+use std::arch::x86_64::*;
+
+use super::micro_kernel::{BlockProducts, FINE_OFFSET, MINIMA, total_with};
+use super::unpack::{Prefetch, Tile};
+use super::{ActivationBlock, LANES};
+use crate::llama::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
+use crate::llama::kernels::BLOCK;
+use crate::llama::kernels::weight_format::WeightFormat;
+
+/// Fewest activation rows that are computed with tiles: with fewer, most of a tile is empty.
+pub(super) const LEAST_ROWS: usize = 8;
+/// Up to so many rows of a tile half of its sums are multiplied with scales.
+const HALF: usize = TILE_ROWS / 2;
+
+/// Products of tiles.
+pub(super) struct TileProducts<U> {
+    unit: U,
+    /// The sums of a group, and of the one before, which meanwhile become floats.
+    sums: [TileSums; 2],
+    /// The scales of a tile's activation rows.
+    scales: [[f32; 8]; TILE_ROWS],
+    /// What is subtracted from unpacked weights, in every byte.
+    zero: i8,
+}
+
+impl<U: TileUnit> TileProducts<U> {
+    pub(super) fn new(unit: U, format: WeightFormat) -> Self {
+        let zero = match format {
+            WeightFormat::Q4K | WeightFormat::Q5K => 0,
+            WeightFormat::Q4_0 => 8,
+            WeightFormat::Q5_0 => 16,
+            WeightFormat::Q6K => 32,
+            // 128, which as a byte is its own negative.
+            WeightFormat::Q8_0
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs
+            | WeightFormat::Mxfp4 => i8::MIN,
+        };
+        let scales = [[0.0; 8]; TILE_ROWS];
+        Self { unit, sums: [TileSums::ZERO; 2], scales, zero }
+    }
+
+    /// Makes unpacked weights signed.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn sign(&self, tiles: &mut [Tile]) {
+        let zero = _mm512_set1_epi8(self.zero);
+        for tile in tiles {
+            for quants in &mut tile.quants {
+                *quants = _mm512_sub_epi8(*quants, zero);
+            }
+        }
+    }
+
+    /// The sums of group `group` of `G`, to the place of set number `SET`.
+    ///
+    /// # Safety
+    /// Tiles are configured for these rows and groups.
+    #[inline]
+    unsafe fn group<const SET: usize, const G: usize>(
+        &mut self,
+        tile: &Tile,
+        activations: &[ActivationBlock],
+        group: usize,
+    ) {
+        let (depth, words) = const { (BLOCK / G, BLOCK / G / 4) };
+        let left_stride = size_of::<ActivationBlock>();
+        let right = tile.quants[words * group..][..words].as_ptr().cast();
+        let left = activations.as_ptr().cast::<i8>().wrapping_add(depth * group);
+        let sums = &raw mut self.sums[SET];
+        // SAFETY: quants come first in a block of activations, of which there are as many as the
+        // tile has rows; the weights are as many registers as a row has words.
+        unsafe { self.unit.product::<SET>(TileOperands { left, left_stride, right, sums }) }
+    }
+
+    /// Adds group `group`, whose sums have been computed in set number `SET`, to `sums`: rows from
+    /// `from` on.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn scaled<const SET: usize, const R: usize, const Z: u8>(
+        &self,
+        tile: &Tile,
+        group: usize,
+        from: usize,
+        sums: &mut [__m512; R],
+    ) {
+        let products = &self.sums[SET].0[from..][..R];
+        let scales = &self.scales[from..][..R];
+        for r in 0..R {
+            // SAFETY: sixteen integers.
+            let products = unsafe { _mm512_load_si512(products[r].as_ptr().cast()) };
+            let mut scale = tile.scales[group];
+            if Z == FINE_OFFSET {
+                scale = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r][group]));
+            }
+            sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[r]);
+        }
+    }
+
+    /// A block of sixteen weight rows, the `W`s number `w`, times a tile's activation rows, added
+    /// to `totals`, which are those of the last of these rows, up to `R`.
+    ///
+    /// # Safety
+    /// Tiles are configured for these rows and groups.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn block<const R: usize, const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        (tile, w): (&Tile, usize),
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        (ahead, lines): (&mut Prefetch, usize),
+    ) {
+        let from = activations.len().saturating_sub(R);
+        let mut sums = [_mm512_setzero_ps(); R];
+        // A group is multiplied while the one before it becomes floats.
+        // SAFETY: passed on.
+        unsafe {
+            self.group::<0, G>(tile, activations, 0);
+            for group in (0..G).step_by(2) {
+                ahead.lines(2 * lines);
+                self.group::<1, G>(tile, activations, group + 1);
+                self.scaled::<0, R, Z>(tile, group, from, &mut sums);
+                if group + 2 < G {
+                    self.group::<0, G>(tile, activations, group + 2);
+                }
+                self.scaled::<1, R, Z>(tile, group + 1, from, &mut sums);
+            }
+        }
+        let first = activations.len() - totals.len();
+        for (r, sum) in sums.into_iter().enumerate() {
+            let row = from + r;
+            let Some(total) = row.checked_sub(first).and_then(|row| totals.get_mut(row)) else {
+                continue;
+            };
+            total[w] = total_with::<Z>(total[w], sum, tile, &activations[row]);
+        }
+    }
+}
+
+impl<U: TileUnit> BlockProducts for TileProducts<U> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn add<const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        tiles: &mut [Tile; W],
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        mut ahead: Prefetch,
+    ) {
+        let rows = activations.len().min(TILE_ROWS);
+        // SAFETY: by the caller.
+        unsafe { self.unit.configure(TileShape { rows: rows as u8, depth: (BLOCK / G) as u8 }) }
+        if Z != MINIMA {
+            self.sign(tiles);
+        }
+        let lines = ahead.share(activations.len().div_ceil(TILE_ROWS) * W * G);
+        for first in (0..activations.len()).step_by(TILE_ROWS) {
+            let new = (activations.len() - first).min(TILE_ROWS);
+            // A tile is always full: if too few rows are left, it begins earlier.
+            let activations = &activations[first + new - rows..][..rows];
+            let totals = &mut totals[first..][..new];
+            if Z == FINE_OFFSET {
+                for (scales, activations) in self.scales.iter_mut().zip(activations) {
+                    *scales = activations.scales;
+                }
+            }
+            for (w, tile) in tiles.iter().enumerate() {
+                let (tile, ahead) = ((tile, w), (&mut ahead, lines));
+                // SAFETY: configured above.
+                unsafe {
+                    if new > HALF {
+                        self.block::<TILE_ROWS, W, G, Z>(tile, activations, totals, ahead);
+                    } else {
+                        self.block::<HALF, W, G, Z>(tile, activations, totals, ahead);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// A register of weights is a row of a tile, and its lanes are the columns.
+const _: () = assert!(LANES == TILE_ROWS && std::mem::offset_of!(ActivationBlock, quants) == 0);
