@@ -34,7 +34,7 @@ impl Isa {
         Self::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this processor has it, and this build the kernels. For AMX the kernel is asked for
+    /// Whether this processor has it, and this build the kernels. For AMX Linux is asked for
     /// permission, which this process has from then on.
     #[cfg(own_kernels)]
     pub fn is_available(self) -> bool {

@@ -37,8 +37,8 @@ pub struct MachineLimits {
     pub int8: Vec<MultiplyPeak>,
     /// Products of 32-bit floats with the widest registers, which attention uses.
     pub float: Option<MultiplyPeak>,
-    /// Whether the processor has AMX tiles of 8-bit integers. They are measured as `AMX` if the
-    /// kernel lets this process use them.
+    /// Whether the processor has AMX tiles of 8-bit integers. They are measured as `AMX` if Linux
+    /// lets this process use them.
     pub has_amx: bool,
 }
 

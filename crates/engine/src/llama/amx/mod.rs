@@ -1,6 +1,6 @@
 //! AMX: tiles of bytes that one instruction multiplies, and what it takes to use them.
 //!
-//! The kernel saves tiles of 8 KiB for each thread that has used one, and only for processes that
+//! Linux saves tiles of 8 KiB for each thread that has used one, and only for processes that
 //! asked first. Rust has no stable intrinsics for tiles; the instructions stand here as assembly,
 //! and nowhere else. No asm block leaves anything in a tile that a later one relies on, so the
 //! compiler need not know of them.
@@ -112,7 +112,7 @@ impl TileConfig {
 }
 
 /// The processor's own tiles. A thread's configuration is put back when this is dropped: none, as
-/// a rule, which spares the kernel the tiles when it switches between threads.
+/// a rule, which spares Linux the tiles when it switches between threads.
 #[derive(Debug, Default)]
 pub(super) struct Amx {
     before: Option<TileConfig>,
@@ -212,7 +212,7 @@ unsafe fn load(config: &TileConfig) {
     }
 }
 
-/// Whether this process may use AMX with 8-bit integers. The kernel is asked once, for all threads
+/// Whether this process may use AMX with 8-bit integers. Linux is asked once, for all threads
 /// of the process. What it then promises is tried, as not every emulator and hypervisor keeps it.
 pub(super) fn is_usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
@@ -228,7 +228,7 @@ pub(super) fn is_there() -> bool {
         && __cpuid_count(EXTENDED_FEATURES, 0).edx & TILE_AND_INT8 == TILE_AND_INT8
 }
 
-/// Asks the kernel for permission. It refuses where it does not know AMX, where the processor's
+/// Asks Linux for permission. It refuses where it does not know AMX, where the processor's
 /// state is not switched on, or where a thread's stack for signals could not hold that state.
 fn ask() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;

@@ -74,7 +74,7 @@ fn limits_of(limits: &Limits) -> String {
         out.push_str("products are not measured on this kind of processor\n");
     }
     if limits.has_amx && limits.int8_per_s.iter().all(|(name, _)| *name != "AMX") {
-        out.push_str("AMX: there, but the kernel does not let it be used\n");
+        out.push_str("AMX: there, but Linux does not let it be used\n");
     }
     out
 }
