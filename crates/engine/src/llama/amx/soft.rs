@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{ROW_BYTES, TILE_ROWS, TileConfig, TileOperands, TileShape, TileUnit, tiles_of};
 
 /// One tile's data.
-type Tile = [[u8; ROW_BYTES]; TILE_ROWS];
+type TileBytes = [[u8; ROW_BYTES]; TILE_ROWS];
 
 /// Tiles as the processor's manual describes them: what it would answer with a fault panics.
 pub(in crate::llama) struct SoftTiles<'a> {
     config: TileConfig,
-    tiles: [Tile; 8],
+    tiles: [TileBytes; 8],
     /// Counts the products.
     products: &'a AtomicUsize,
 }
