@@ -148,8 +148,8 @@ pub(crate) enum Switch {
 /// Which implementation of the CPU kernels is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernels {
-    /// Loquent's where they are faster for any number of streams, which is with AMX or AVX-512 VNNI:
-    /// they read the weights as the file stores them
+    /// Loquent's where they are faster for any number of streams, which is with AVX-512 VNNI, and
+    /// with AMX where there is that too: they read the weights as the file stores them
     Loquent,
     /// Loquent's for AMX with 8-bit integers, used for 8 rows and more; else as for AVX-512 VNNI,
     /// whose results are the same

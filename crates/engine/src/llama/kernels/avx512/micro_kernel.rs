@@ -90,9 +90,9 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
 /// How a block of weights is multiplied with activations: by which instructions, not in which order
 /// numbers are added.
 pub(super) trait BlockProducts {
-    /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have a
-    /// scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is called `ahead`. Tiles may be
-    /// changed: they are unpacked anew.
+    /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have
+    /// a scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is called `ahead`. Tiles may
+    /// be changed: they are unpacked anew.
     ///
     /// # Safety
     /// The processor has the instructions.
