@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::amx::{LEAST_ROWS, TileProducts};
-use super::micro_kernel::{RegisterProducts, WeightRows, multiply};
+use super::micro_kernel::{RegisterProducts, multiply};
 use super::pack::pack;
-use super::unpack::{Prefetch, Tile};
+use super::unpack::{CacheLevel, Prefetch, Tile, WeightRows};
 use super::{ActivationBlock, LANES};
 use crate::llama::amx::TileUnit;
 use crate::llama::kernels::BLOCK;
@@ -70,7 +70,7 @@ pub(in crate::llama::kernels) unsafe fn compute<U: TileUnit>(
     let shares = RowShares::new(op.weight_rows, &routes.parts, queue.threads);
     // Weights come from far away; they are on their way while activations are packed.
     let first = shares.first_row(op, queue.thread, 0);
-    let mut ahead = Prefetch::new(first, LANES * op.row_bytes);
+    let mut ahead = Prefetch::new(first, LANES * op.row_bytes, CacheLevel::Second);
     ahead.lines(FIRST_LINES.0);
     // SAFETY: within the memory, and aligned; threads write different blocks.
     let padded = unsafe {

@@ -2,10 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::ActivationBlock;
 use super::unpack::{
-    Prefetch, RowBlocks, Tile, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0, q5_k, q6_k, q8_0,
+    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0,
+    q5_k, q6_k, q8_0,
 };
+use super::{ActivationBlock, few_rows};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
 
@@ -15,6 +16,8 @@ const ROWS_AT_ONCE: usize = 8;
 
 /// Up to so many rows memory is called while a block is unpacked, too: it takes half of the time.
 const FEW_ROWS: usize = 4;
+/// Up to so many rows memory, whose speed is theirs, is called into the second-level cache.
+const SECOND_LEVEL_ROWS: usize = 8;
 
 /// How weights of a format become numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,19 +32,6 @@ enum Zero {
 
 pub(super) const MINIMA: u8 = Zero::Minima as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
-
-/// Rows of weights whose product is computed together: `W` times sixteen.
-#[derive(Clone, Copy)]
-pub(super) struct WeightRows {
-    /// The first row.
-    pub(super) start: *const u8,
-    pub(super) row_bytes: usize,
-    pub(super) blocks: usize,
-    /// Bytes of the last block, of which there may be a part only.
-    pub(super) last_bytes: usize,
-    /// What is read after these rows, to be called into the cache meanwhile.
-    pub(super) next: *const u8,
-}
 
 /// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
 /// blocks lie side by side: all first blocks, all second ones. A total has sixteen results of one
@@ -61,6 +51,11 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
     // SAFETY: passed on.
     unsafe {
+        if let [tile] = &mut tiles[..]
+            && few_rows::multiply(format, weights, activations, tile, totals.as_flattened_mut())
+        {
+            return;
+        }
         match format {
             WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals, products),
             WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals, products),
@@ -207,19 +202,14 @@ pub(super) fn total_with<const Z: u8>(
     if Z == FINE_OFFSET {
         return _mm512_add_ps(total, sum);
     }
-    let sum = if Z == MINIMA { less_minima(sum, tile, activations) } else { sum };
+    let sum = if Z == MINIMA { tile.less_minima(sum, activations) } else { sum };
     _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
 }
 
-/// Subtracts the minima, each as often as its group's activations say.
+/// Where weights are called to that are multiplied with so many rows.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-fn less_minima(sum: __m512, tile: &Tile, activations: &ActivationBlock) -> __m512 {
-    let mut minima = _mm512_setzero_si512();
-    for (mins, sums) in tile.mins.iter().zip(activations.sums) {
-        minima = _mm512_dpwssd_epi32(minima, *mins, _mm512_set1_epi32(sums));
-    }
-    _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), tile.min_unit, sum)
+fn cache_level(rows: usize) -> CacheLevel {
+    if rows <= SECOND_LEVEL_ROWS { CacheLevel::Second } else { CacheLevel::First }
 }
 
 /// The products of a format: how a block is unpacked, in how many steps that call memory ahead, its
@@ -239,8 +229,9 @@ macro_rules! format_rows {
             ) {
                 let WeightRows { start, row_bytes, blocks, last_bytes, next } = weights;
                 let bytes = const { 16 * W * $bytes };
+                let level = cache_level(totals.len());
                 for (i, activations) in activations.chunks_exact(totals.len()).enumerate() {
-                    let mut ahead = Prefetch::new(next.wrapping_add(i * bytes), bytes);
+                    let mut ahead = Prefetch::new(next.wrapping_add(i * bytes), bytes, level);
                     // Unpacking waits for memory itself; calls are in its way if there is enough to
                     // compute between them.
                     let lines =

@@ -7,6 +7,7 @@
 
 mod amx;
 pub(super) mod attention;
+mod few_rows;
 pub(super) mod matmul;
 mod micro_kernel;
 mod pack;

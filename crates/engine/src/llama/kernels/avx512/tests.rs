@@ -2,9 +2,9 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::amx::{LEAST_ROWS, TileProducts};
-use super::micro_kernel::{BlockProducts, RegisterProducts, WeightRows, multiply};
+use super::micro_kernel::{BlockProducts, RegisterProducts, multiply};
 use super::pack::pack;
-use super::unpack::Tile;
+use super::unpack::{Tile, WeightRows};
 use super::*;
 use crate::llama::amx::{Amx, SoftTiles};
 use crate::llama::kernels::weight_format::WeightFormat;
@@ -141,6 +141,10 @@ fn a_row_does_not_depend_on_its_company() {
         for (tile, bytes) in [&bytes[..half], &bytes[half..]].into_iter().enumerate() {
             let one: Vec<_> = all.iter().skip(tile).step_by(2).copied().collect();
             assert_eq!(product::<1>(format, bytes, &rows), one, "tile {tile} of {format:?}");
+            for count in 1..rows.len() {
+                let few = product::<1>(format, bytes, &rows[..count]);
+                assert_eq!(few, one[..count], "{count} rows, tile {tile} of {format:?}");
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUPS, LANES};
+use super::{ActivationBlock, GROUPS, LANES};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::{IQ4_VALUES, MXFP4_VALUES};
 
@@ -38,6 +38,30 @@ impl Tile {
             min_unit: floats,
         }
     }
+
+    /// Subtracts the minima, each as often as its group's activations say.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) fn less_minima(&self, sum: __m512, activations: &ActivationBlock) -> __m512 {
+        let mut minima = _mm512_setzero_si512();
+        for (mins, sums) in self.mins.iter().zip(activations.sums) {
+            minima = _mm512_dpwssd_epi32(minima, *mins, _mm512_set1_epi32(sums));
+        }
+        _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), self.min_unit, sum)
+    }
+}
+
+/// Rows of weights whose product is computed together: `W` times sixteen.
+#[derive(Clone, Copy)]
+pub(super) struct WeightRows {
+    /// The first row.
+    pub(super) start: *const u8,
+    pub(super) row_bytes: usize,
+    pub(super) blocks: usize,
+    /// Bytes of the last block, of which there may be a part only.
+    pub(super) last_bytes: usize,
+    /// What is read after these rows, to be called into the cache meanwhile.
+    pub(super) next: *const u8,
 }
 
 /// The same block of sixteen rows, in memory.
@@ -77,7 +101,7 @@ impl RowBlocks {
     /// The rows have these bytes.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn columns(self, at: usize) -> [__m512i; LANES] {
+    pub(super) unsafe fn columns(self, at: usize) -> [__m512i; LANES] {
         let mut rows = [_mm512_setzero_si512(); LANES];
         for (i, row) in rows.iter_mut().enumerate() {
             // SAFETY: by the caller.
@@ -182,13 +206,22 @@ pub(super) struct Prefetch {
     at: *const u8,
     /// Lines that are not called yet.
     left: usize,
+    level: CacheLevel,
+}
+
+/// The cache into which memory is called. Fewer lines can be on their way to the first level than
+/// to the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CacheLevel {
+    First,
+    Second,
 }
 
 impl Prefetch {
     /// Calls `bytes` from `at` on. They may lie beyond the weights: a call of unmapped memory does
     /// nothing.
-    pub(super) fn new(at: *const u8, bytes: usize) -> Self {
-        Self { at, left: bytes.div_ceil(64) }
+    pub(super) fn new(at: *const u8, bytes: usize, level: CacheLevel) -> Self {
+        Self { at, left: bytes.div_ceil(64), level }
     }
 
     /// Lines for each of `times` calls, so that all are called.
@@ -203,7 +236,10 @@ impl Prefetch {
         let lines = lines.min(self.left);
         self.left -= lines;
         for _ in 0..lines {
-            _mm_prefetch::<_MM_HINT_T0>(self.at.cast());
+            match self.level {
+                CacheLevel::First => _mm_prefetch::<_MM_HINT_T0>(self.at.cast()),
+                CacheLevel::Second => _mm_prefetch::<_MM_HINT_T1>(self.at.cast()),
+            }
             self.at = self.at.wrapping_add(64);
         }
     }
@@ -225,14 +261,14 @@ fn byte(words: __m512i, i: usize) -> __m512i {
 /// The lower four bits of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn low(bytes: __m512i) -> __m512i {
+pub(super) fn low(bytes: __m512i) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi32(0x0f0f_0f0f))
 }
 
 /// The upper four bits of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn high(bytes: __m512i) -> __m512i {
+pub(super) fn high(bytes: __m512i) -> __m512i {
     low(_mm512_srli_epi32::<4>(bytes))
 }
 
@@ -242,7 +278,7 @@ fn high(bytes: __m512i) -> __m512i {
 /// The rows have these bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
+pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
     // SAFETY: by the caller.
     let [units, first, second, third] = unsafe { rows.four_columns(0) };
     tile.min_unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(units)));
