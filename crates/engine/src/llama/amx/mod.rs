@@ -213,10 +213,11 @@ unsafe fn load(config: &TileConfig) {
 }
 
 /// Whether this process may use AMX with 8-bit integers. Linux is asked once, for all threads
-/// of the process. What it then promises is tried, as not every emulator and hypervisor keeps it.
+/// of the process. What it then promises is tried, as not every emulator and hypervisor keeps it:
+/// in a process of its own, which an instruction that is not there may end.
 pub(super) fn is_usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
-    *USABLE.get_or_init(|| is_there() && ask() && multiplies())
+    *USABLE.get_or_init(|| is_there() && ask() && holds_in_child(multiplies))
 }
 
 /// Whether the processor has AMX-INT8, by its bits of CPUID; the standard library's own question is
@@ -235,6 +236,25 @@ fn ask() -> bool {
     const TILE_DATA: libc::c_ulong = 18;
     // SAFETY: takes two numbers, and changes what the process may do.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+}
+
+/// Whether `holds` is true in a copy of this process, which has its permissions. It must neither
+/// allocate nor lock: other threads of this process may have been in the midst of that.
+fn holds_in_child(holds: fn() -> bool) -> bool {
+    // SAFETY: the child calls nothing but `holds` before it ends; the parent waits for it alone.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(if holds() { 0 } else { 1 });
+        }
+        let mut status = 1;
+        while child > 0 && libc::waitpid(child, &raw mut status, 0) < 0 {
+            if *libc::__errno_location() != libc::EINTR {
+                return false;
+            }
+        }
+        child > 0 && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
 }
 
 /// Products of two bytes in one of full tiles.
@@ -308,4 +328,22 @@ fn multiplies() -> bool {
         let is_right = |row: usize| (0..TILE_ROWS).all(|n| found[row][n] == exact(row, n));
         (0..rows.into()).all(is_right)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    //! A trial that fails, in whatever way, leaves this process as it was.
+    use super::*;
+
+    #[test]
+    fn an_instruction_that_is_not_there_ends_only_the_trial() {
+        fn ends() -> bool {
+            // SAFETY: ends the process, as an instruction does that the processor lacks.
+            unsafe { asm!("ud2") }
+            true
+        }
+        assert!(holds_in_child(|| true));
+        assert!(!holds_in_child(|| false));
+        assert!(!holds_in_child(ends));
+    }
 }
