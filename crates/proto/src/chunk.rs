@@ -7,9 +7,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::delta::MAX_RECORD_BYTES;
 use crate::json::{members, put_number, put_string};
 use crate::obfuscation::Obfuscation;
-use crate::{Delta, Error, Progress, put_pause};
+use crate::{Delta, Error, Progress, TokenLists, put_pause};
 
 /// Completions that one log may have: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
@@ -124,6 +125,18 @@ struct ChoiceState {
     logprobs: Option<String>,
 }
 
+impl ChoiceState {
+    /// Adds to what waits for its text: an answer that another server goes on with may have the
+    /// rest of its tokens in a record of its own.
+    fn add_logprobs(&mut self, json: &str) {
+        let before = self.logprobs.take().filter(|known| known.len() <= MAX_RECORD_BYTES);
+        let joined = before.and_then(|known| {
+            Some(TokenLists::parse(&known)?.followed_by(&TokenLists::parse(json)?))
+        });
+        self.logprobs = Some(joined.unwrap_or_else(|| json.into()));
+    }
+}
+
 /// The latest counts of an answer.
 #[derive(Debug, Clone, Default)]
 struct Counts {
@@ -219,7 +232,7 @@ impl ChunkWriter {
             }
             Delta::Logprobs { choice, json } => {
                 self.envelope()?;
-                self.state(*choice)?.logprobs = Some(json.clone());
+                self.state(*choice)?.add_logprobs(json);
                 Ok(())
             }
             Delta::Reasoning { choice, text, .. } => self.reasoning(offset, *choice, text, out),
@@ -628,6 +641,12 @@ mod tests {
         let events = events(&log);
         assert_eq!(data(&events[0])["choices"][0]["logprobs"], Value::Null);
         assert_eq!(data(&events[1])["choices"][0]["logprobs"], json!({"content": []}));
+        let half = |json: &str| Delta::Logprobs { choice: 0, json: json.into() };
+        let halves = [half(r#"{"content":[1,2],"refusal":null}"#), half(r#"{"content":[3]}"#)];
+        let [first, second] = halves;
+        let events = self::events(&[meta("text_completion", "none"), first, second, text(0, "a")]);
+        let joined = json!({"content": [1, 2, 3], "refusal": null});
+        assert_eq!(data(&events[0])["choices"][0]["logprobs"], joined);
     }
 
     #[test]

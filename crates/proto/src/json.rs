@@ -75,6 +75,27 @@ pub fn members(text: &str) -> Option<Vec<(&str, &str)>> {
     Some(found)
 }
 
+/// The entries of the JSON list `text`, as written; `None` if it is no list.
+///
+/// Like [`members`], it does not look at what stands between strings and brackets.
+pub fn entries(text: &str) -> Option<Vec<&str>> {
+    let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let (mut found, mut rest) = (Vec::new(), inner);
+    while !(found.is_empty() && rest.trim().is_empty()) {
+        let end = value_end(rest)?;
+        let value = rest[..end].trim();
+        if value.is_empty() {
+            return None;
+        }
+        found.push(value);
+        match rest[end..].strip_prefix(',') {
+            Some(more) => rest = more,
+            None => break,
+        }
+    }
+    Some(found)
+}
+
 /// Where the string at the front of `text` ends, its quotes included.
 fn string_end(text: &str) -> Option<usize> {
     let mut bytes = text.bytes().enumerate();
@@ -139,6 +160,17 @@ mod tests {
             [("a", r#"{"x":[1,2],"y":"},"}"#), ("b", r#""\",""#), ("c", "-1.5e3")].to_vec();
         assert_eq!(members(text), Some(expected));
         assert_eq!(members("{}"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn lists_are_cut_into_entries() {
+        let expected = [r#""a,]\"""#, "[1,2]", r#"{"x":"}"}"#, "null"];
+        let text = r#" ["a,]\"" , [1,2],{"x":"}"}, null ] "#;
+        assert_eq!(entries(text), Some(expected.to_vec()));
+        assert_eq!(entries("[ ]"), Some(Vec::new()));
+        for text in ["", "{}", "[", "[1,]", "[,1]", "[1,,2]", "[\"]", "[[]", "[1]]", "[}]"] {
+            assert_eq!(entries(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod sender;
 pub mod sse;
 pub mod time;
 pub mod token_bucket;
+pub mod token_lists;
 pub mod wire;
 
 pub use answer_handle::AnswerHandle;
@@ -56,3 +57,4 @@ pub use sender::{
     Transmit,
 };
 pub use time::Micros;
+pub use token_lists::TokenLists;

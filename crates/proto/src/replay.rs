@@ -2,14 +2,16 @@
 //! of it already is compared and left out, and what follows goes on behind it.
 //!
 //! Two replicas cut the same text into different records, by when their readers were ready. So it
-//! is the text that is compared, and not the records. The replica that takes an answer over
-//! compares what it generates with what is stored; a reader that had more than was stored compares
-//! what it reads again with what it has read (D-6.7).
+//! is the text that is compared, and not the records; and of log-probabilities the tokens: numbers
+//! are not told twice, whether or not they are the same to the last digit. The replica that takes
+//! an answer over compares what it generates with what is stored; a reader that had more than was
+//! stored compares what it reads again with what it has read (D-6.7).
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 
-use crate::Delta;
+use crate::{Delta, TokenLists};
 
 /// The second answer differs from the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,10 +53,28 @@ impl TextPart {
 #[derive(Debug, Default)]
 pub struct Replay {
     known: BTreeMap<TextPart, KnownText>,
+    /// The tokens of each choice whose log-probabilities were told.
+    scored: BTreeMap<u32, KnownTokens>,
+    /// What stands beside each choice's text, as JSON.
+    others: BTreeMap<u32, Vec<String>>,
     /// Choices that have ended, and why.
     finished: BTreeMap<u32, String>,
-    /// Bytes of all texts.
+    /// Bytes of all that is known.
     bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct KnownTokens {
+    /// As JSON strings.
+    tokens: Vec<String>,
+    /// How many of them came again.
+    again: usize,
+}
+
+impl KnownTokens {
+    fn is_over(&self) -> bool {
+        self.again == self.tokens.len()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +92,7 @@ impl Replay {
     /// What a log with `records` has.
     ///
     /// # Errors
-    /// [`Incomparable`], if something in it is no text, or no record.
+    /// [`Incomparable`], if it has an error, or something in it is no record.
     pub fn of(records: &[u8]) -> Result<Self, Incomparable> {
         let (mut replay, mut at) = (Self::default(), 0);
         while at < records.len() {
@@ -88,7 +108,7 @@ impl Replay {
     /// Adds what comes next in the first answer.
     ///
     /// # Errors
-    /// [`Incomparable`], if it is no text. Nothing can be compared from then on.
+    /// [`Incomparable`], if it is an error, or log-probabilities in another form. Nothing can be compared from then on.
     pub fn note(&mut self, delta: &Delta) -> Result<(), Incomparable> {
         match delta {
             // Not of the text, and told anew.
@@ -112,12 +132,24 @@ impl Replay {
             Delta::Finish { choice, reason } => {
                 self.finished.insert(*choice, reason.clone());
             }
-            _ => return Err(Incomparable),
+            Delta::Logprobs { choice, json } => {
+                let lists = TokenLists::parse(json).ok_or(Incomparable)?;
+                let scored = self.scored.entry(*choice).or_default();
+                for token in lists.tokens() {
+                    scored.tokens.push(token.into());
+                    self.bytes += token.len();
+                }
+            }
+            Delta::Other { choice, json } => {
+                self.others.entry(*choice).or_default().push(json.clone());
+                self.bytes += json.len();
+            }
+            Delta::Error { .. } => return Err(Incomparable),
         }
         Ok(())
     }
 
-    /// Bytes of text that are known.
+    /// Bytes that are known.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -146,19 +178,51 @@ impl Replay {
             }
             Delta::ToolCall { .. } => self.call_rest(delta),
             Delta::Finish { choice, reason } => match self.finished.remove(&choice) {
-                None if self.is_open(choice) => Err(Differs),
+                _ if self.is_open(choice) || self.is_scored_further(choice) => Err(Differs),
                 None => Ok(Some(Delta::Finish { choice, reason })),
-                Some(known) if known == reason && !self.is_open(choice) => Ok(None),
+                Some(known) if known == reason => Ok(None),
                 Some(_) => Err(Differs),
             },
-            Delta::Usage { .. } if !self.is_over() => Ok(None),
-            Delta::Error { .. } | Delta::Usage { .. } => Ok(Some(delta)),
-            other if self.is_over() => Ok(Some(other)),
-            // Nothing of these kinds was in the log.
-            Delta::Logprobs { .. } | Delta::Done => Err(Differs),
-            // How far a prompt or a model is: no part of the answer.
-            _ => Ok(None),
+            Delta::Logprobs { choice, json } => {
+                let rest = self.tokens_rest(choice, json)?;
+                Ok(rest.map(|json| Delta::Logprobs { choice, json }))
+            }
+            Delta::Other { choice, json } => Ok(self.other_rest(choice, json)),
+            Delta::Error { .. } => Ok(Some(delta)),
+            Delta::Done if !self.is_over() => Err(Differs),
+            // Counts, and how far a prompt or a model is: what was told of them holds no more.
+            other => Ok(self.is_over().then_some(other)),
         }
+    }
+
+    /// Log-probabilities of tokens that have none yet.
+    fn tokens_rest(&mut self, choice: u32, json: String) -> Result<Option<String>, Differs> {
+        let Some(known) = self.scored.get_mut(&choice).filter(|known| !known.is_over()) else {
+            return Ok(Some(json));
+        };
+        let lists = TokenLists::parse(&json).ok_or(Differs)?;
+        let left = &known.tokens[known.again..];
+        let mut tokens = lists.tokens();
+        let same = left.iter().zip(&mut tokens).take_while(|(known, token)| known == token).count();
+        known.again += same;
+        if same < left.len().min(lists.tokens().count()) {
+            return Err(Differs);
+        }
+        let is_more = lists.tokens().count() > same;
+        Ok(is_more.then(|| lists.without_first(same)))
+    }
+
+    /// What stands beside the text, such as why it stopped, if that was not told.
+    fn other_rest(&mut self, choice: u32, json: String) -> Option<Delta> {
+        let told = self.others.get_mut(&choice);
+        if let Some(told) = told
+            && let Some(at) = told.iter().position(|known| *known == json)
+        {
+            told.remove(at);
+            return None;
+        }
+        // Of a choice that is behind, all that comes here was told in its place, in other numbers.
+        (!self.is_open(choice)).then_some(Delta::Other { choice, json })
     }
 
     fn call_rest(&mut self, delta: Delta) -> Result<Option<Delta>, Differs> {
@@ -218,15 +282,23 @@ impl Replay {
         known.any(|(_, known)| known.again < known.text.len())
     }
 
+    /// Whether the log has log-probabilities of tokens of `choice` that did not come again.
+    fn is_scored_further(&self, choice: u32) -> bool {
+        self.scored.get(&choice).is_some_and(|known| !known.is_over())
+    }
+
     /// Whether all that the log has came again.
     pub fn is_over(&self) -> bool {
-        self.finished.is_empty() && self.known.values().all(|known| known.again == known.text.len())
+        self.finished.is_empty()
+            && self.scored.values().all(KnownTokens::is_over)
+            && self.known.values().all(|known| known.again == known.text.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -340,9 +412,88 @@ mod tests {
         assert_eq!(replay.rest_of(text(0, 2, "one two")), Ok(Some(text(0, 1, " two"))));
     }
 
+    fn logprobs(tokens: &[&str], logprob: f64) -> Delta {
+        let entry = |token: &&str| json!({"token": token, "logprob": logprob});
+        let content: Vec<Value> = tokens.iter().map(entry).collect();
+        Delta::Logprobs { choice: 0, json: json!({"content": content}).to_string() }
+    }
+
+    #[test]
+    fn log_probabilities_are_told_once_however_they_are_cut() {
+        let known = log(&[logprobs(&["a", "b"], -1.0), text(0, 2, "ab"), logprobs(&["c"], -1.0)]);
+        let mut replay = Replay::of(&known).unwrap();
+        // The last digits of a number do not make another answer.
+        assert_eq!(replay.rest_of(logprobs(&["a"], -1.1)), Ok(None));
+        assert_eq!(replay.rest_of(text(0, 1, "a")), Ok(None));
+        let next = logprobs(&["b", "c", "d"], -1.1);
+        assert_eq!(replay.rest_of(next), Ok(Some(logprobs(&["d"], -1.1))));
+        assert_eq!(replay.rest_of(text(0, 3, "bcd")), Ok(Some(text(0, 2, "cd"))));
+        assert!(replay.is_over());
+        let after = logprobs(&["e"], -2.0);
+        assert_eq!(replay.rest_of(after.clone()), Ok(Some(after)));
+        let mut replay = Replay::of(&known).unwrap();
+        assert_eq!(replay.rest_of(logprobs(&["a", "x"], -1.0)), Err(Differs), "another token");
+        let mut replay = Replay::of(&known).unwrap();
+        assert_eq!(replay.rest_of(logprobs(&["a", "b"], -1.0)), Ok(None));
+        assert_eq!(replay.rest_of(text(0, 2, "ab")), Ok(None));
+        let end = Delta::Finish { choice: 0, reason: "stop".into() };
+        assert_eq!(replay.rest_of(end), Err(Differs), "a token is missing");
+    }
+
+    proptest! {
+        /// However both replicas cut the tokens, each has its log-probability once.
+        #[test]
+        fn tokens_go_on_where_the_log_ends(
+            count in 0_usize..20,
+            kept in 0_usize..20,
+            first in prop::collection::vec(1_usize..5, 20),
+            second in prop::collection::vec(1_usize..5, 20),
+        ) {
+            let names: Vec<String> = (0..count).map(|at| (at % 3).to_string()).collect();
+            let cut = |tokens: &[String], sizes: &[usize]| {
+                let (mut from, mut all) = (0, Vec::new());
+                for size in sizes {
+                    let to = (from + size).min(tokens.len());
+                    let piece: Vec<&str> = tokens[from..to].iter().map(|one| &**one).collect();
+                    all.extend((from < to).then(|| logprobs(&piece, 0.0)));
+                    from = to;
+                }
+                all
+            };
+            let kept = kept.min(count);
+            let known = cut(&names[..kept], &first);
+            let mut replay = Replay::of(&log(&known)).unwrap();
+            let mut all: Vec<String> = names[..kept].to_vec();
+            for piece in cut(&names, &second) {
+                if let Some(Delta::Logprobs { json, .. }) = replay.rest_of(piece).unwrap() {
+                    let rest = TokenLists::parse(&json).unwrap();
+                    all.extend(rest.tokens().map(|token| token.trim_matches('"').to_owned()));
+                }
+            }
+            prop_assert_eq!(all, names);
+            prop_assert!(replay.is_over());
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_the_text_of_one_choice_is_told_once() {
+        let other = |choice, json: &str| Delta::Other { choice, json: json.into() };
+        let known = log(&[text(0, 1, "a"), other(0, "{\"x\":1}"), text(1, 2, "bc")]);
+        let mut replay = Replay::of(&known).unwrap();
+        assert_eq!(replay.rest_of(text(0, 1, "a")), Ok(None));
+        assert_eq!(replay.rest_of(other(0, "{\"x\":1}")), Ok(None));
+        let news = other(0, "{\"y\":1}");
+        assert_eq!(replay.rest_of(news.clone()), Ok(Some(news)), "the other choice is behind");
+        assert_eq!(replay.rest_of(other(1, "{\"y\":1}")), Ok(None), "and this was told otherwise");
+        assert_eq!(replay.rest_of(text(1, 2, "bc")), Ok(None));
+        assert!(replay.is_over());
+    }
+
     #[test]
     fn what_cannot_be_compared_is_not_taken_over() {
-        let logprobs = Delta::Logprobs { choice: 0, json: "{}".into() };
-        assert_eq!(Replay::of(&log(&[text(0, 1, "a"), logprobs])).err(), Some(Incomparable));
+        let odd = Delta::Logprobs { choice: 0, json: "{}".into() };
+        assert_eq!(Replay::of(&log(&[text(0, 1, "a"), odd])).err(), Some(Incomparable));
+        let error = Delta::Error { code: "x".into(), message: "y".into() };
+        assert_eq!(Replay::of(&log(&[text(0, 1, "a"), error])).err(), Some(Incomparable));
     }
 }

@@ -114,6 +114,10 @@ fn cut(data: &[u8], cuts: &[(Delta, Option<Delta>)]) -> Result<Bytes, ClientErro
     let mut chunk: Value = serde_json::from_slice(data).map_err(unreadable)?;
     for choice in chunk["choices"].as_array_mut().into_iter().flatten() {
         for (known, new) in cuts {
+            if let Delta::Logprobs { .. } = known {
+                cut_logprobs(choice, known, new.as_ref());
+                continue;
+            }
             let (known, new) = (text_of(known), new.as_ref().map_or("", text_of));
             for place in TEXTS {
                 match choice.pointer_mut(place) {
@@ -133,6 +137,18 @@ fn cut(data: &[u8], cuts: &[(Delta, Option<Delta>)]) -> Result<Bytes, ClientErro
         }
     }
     Ok(chunk.to_string().into())
+}
+
+/// Leaves what is `new` of the log-probabilities `known`, if `choice` has them.
+fn cut_logprobs(choice: &mut Value, known: &Delta, new: Option<&Delta>) {
+    let Delta::Logprobs { choice: index, .. } = known else { return };
+    if choice["index"].as_u64() != Some(u64::from(*index)) {
+        return;
+    }
+    choice["logprobs"] = match new {
+        Some(Delta::Logprobs { json, .. }) => serde_json::from_str(json).unwrap_or_default(),
+        _ => Value::Null,
+    };
 }
 
 fn text_of(delta: &Delta) -> &str {
@@ -203,6 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn log_probabilities_are_cut_too() {
+        let scored = |text: &str, tokens: &[&str]| -> Bytes {
+            let content: Vec<Value> = tokens.iter().map(|token| json!({"token": token})).collect();
+            let logprobs = json!({"content": content, "refusal": null});
+            let choice = json!({"index": 0, "delta": {"content": text}, "logprobs": logprobs});
+            json!({"id": "x", "choices": [choice]}).to_string().into()
+        };
+        let mut again = ReadingAgain::from_offset(0);
+        for delta in chunk_deltas(&scored("ab", &["a", "b"])).unwrap() {
+            again.rest_of(delta).unwrap();
+        }
+        assert!(again.begin());
+        assert_eq!(again.rest_of_chunk(scored("a", &["a"])), Ok(None));
+        assert_eq!(again.rest_of_chunk(scored("bc", &["b", "c"])), Ok(Some(scored("c", &["c"]))));
+        assert_eq!(again.rest_of_chunk(scored("d", &["d"])), Ok(Some(scored("d", &["d"]))));
+    }
+
+    #[test]
     fn another_answer_is_noticed() {
         assert_eq!(ahead(&["one"]).rest_of(Delta::text("oh")), Err(ClientError::Differs));
         assert_eq!(ahead(&["one"]).rest_of_chunk(chunk("oh")), Err(ClientError::Differs));
@@ -215,6 +249,7 @@ mod tests {
         late.rest_of(Delta::text("two")).unwrap();
         assert!(!late.begin());
         let mut odd = ReadingAgain::from_offset(0);
+        odd.rest_of(Delta::text("one")).unwrap();
         odd.rest_of(Delta::Logprobs { choice: 0, json: "{}".into() }).unwrap();
         assert!(!odd.begin(), "it cannot be compared");
         assert!(!ReadingAgain::from_offset(0).begin(), "nothing was read");
