@@ -13,7 +13,7 @@ use loquent_engine::GpuLayers;
 use loquent_engine::staged::{Key, StageError, StageTrust, Tls};
 
 /// Key and certificates of the processes of a split model.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct StageTrustArgs {
     /// Shared key of all processes of a split model
     #[arg(long, env = "LOQUENT_STAGE_KEY", hide_env_values = true, value_name = "K")]

@@ -30,6 +30,7 @@ struct ModelFile {
 /// Loads the models of this server.
 struct FileLoader {
     files: Vec<ModelFile>,
+    /// How they are loaded; each of several with what its own profile adds.
     engine: EngineArgs,
 }
 
@@ -73,7 +74,18 @@ impl ModelLoader for FileLoader {
     fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine> {
         let file = &self.files[index];
         let name = Some(file.name.clone());
-        load_file(&file.path, &self.engine, name, DefaultContext::Modest, progress)
+        let load = |engine: &EngineArgs| {
+            load_file(&file.path, engine, name, DefaultContext::Modest, progress)
+        };
+        if self.files.len() < 2 {
+            // It has its profile since the start.
+            return load(&self.engine);
+        }
+        let (engine, tuned) = self.engine.tuned_for(&file.path)?;
+        if let Some(tuned) = tuned {
+            tracing::info!("{} is tuned: {tuned}", file.name);
+        }
+        load(&engine)
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -15,7 +15,7 @@ use loquent_engine::staged::{Key, StageTrust};
 use crate::stage_args::{StageProcessorArgs, StageTrustArgs};
 
 /// Stages of a split model, and how to use them.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Split model")]
 pub(crate) struct StagedArgs {
     /// Stages of a split model in order, separated by commas, each as HOST:PORT of a `loquent

@@ -1,6 +1,7 @@
 //! The flags of the engine, what `loquent tune` found for them, and the limits they resolve to.
 
 use std::num::NonZeroU16;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -21,7 +22,7 @@ use crate::tune::show;
 pub(crate) const PREFILL_MAX_TOKENS: u32 = 512;
 
 /// How the engine computes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Maximum number of sequences computed in one batch, at most 256 (4096 simulated)
@@ -196,8 +197,8 @@ impl EngineArgs {
     /// # Errors
     /// When the profile cannot be read.
     pub(crate) fn adopt_profile(&mut self, source: &SourceArgs) -> anyhow::Result<()> {
-        // A profile is one model's.
-        let are_several = !source.file.several().is_empty();
+        // A profile is one model's; each of several finds its own when it is loaded.
+        let are_several = !source.file.several().is_empty() || source.file.folder().is_some();
         if self.no_profile || source.simulate.is_some() || are_several {
             return Ok(());
         }
@@ -212,6 +213,36 @@ impl EngineArgs {
             eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
         }
         Ok(())
+    }
+
+    /// The engine of one of several models: with values from its own profile, if there is one, for
+    /// flags that are not set, and a line about these.
+    ///
+    /// # Errors
+    /// When the profile cannot be read.
+    pub(crate) fn tuned_for(&self, model: &Path) -> anyhow::Result<(Self, Option<String>)> {
+        let folder = profile::folder(|name| std::env::var(name).ok());
+        let Some(folder) = folder.filter(|_| !self.no_profile) else {
+            return Ok((self.clone(), None));
+        };
+        let found = Profile::find(model, &folder)?;
+        Ok(found.map_or((self.clone(), None), |(profile, path)| {
+            let settings = show::settings(&profile.settings);
+            (self.beside_others(&profile), Some(format!("{settings} ({})", path.display())))
+        }))
+    }
+
+    /// The same with what `profile` may say where other models are served too: prompt tokens per
+    /// step are the scheduler's, and the kernels the process's, unless each model has one of its
+    /// own.
+    fn beside_others(&self, profile: &Profile) -> Self {
+        let mut engine = self.clone();
+        engine.adopt(profile);
+        engine.prefill_max_tokens = self.prefill_max_tokens;
+        if !self.engine_process {
+            engine.tuning.kernels = self.tuning.kernels;
+        }
+        engine
     }
 
     fn adopt(&mut self, profile: &Profile) {
@@ -408,6 +439,18 @@ mod tests {
             kernels: Some(Kernels::LlamaCpp),
         };
         assert_eq!(bare.tuning, tuned);
+    }
+
+    #[test]
+    fn of_several_models_each_has_its_own_and_shares_what_the_process_has_once() {
+        let shared = engine(&["--micro-batch=512"]);
+        let beside = shared.beside_others(&profile());
+        assert_eq!((beside.threads, beside.prefill_max_tokens()), (NonZeroU16::new(3), 512));
+        assert_eq!((beside.tuning.poll, beside.tuning.micro_batch), (Some(50), Some(512)));
+        assert_eq!(beside.tuning.kernels, None);
+        let apart = engine(&["--engine-process"]).beside_others(&profile());
+        assert_eq!(apart.tuning.kernels, Some(Kernels::LlamaCpp));
+        assert_eq!((shared.threads, shared.tuning.poll), (None, None), "the next one has its own");
     }
 
     #[test]
