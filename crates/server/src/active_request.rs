@@ -8,7 +8,7 @@ use loquent_infer::reading::ReaderReport;
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
-use crate::api::head::AnswerHead;
+use crate::api::head::{AnswerHead, AnswerName};
 use crate::api::request::StreamParams;
 use crate::awaited::{AwaitedAnswer, EngineAnswer, WaitEvent};
 use crate::clock::Clock;
@@ -146,9 +146,13 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes that it goes on with the answer of a replica that has ended.
-    pub fn note_takeover(&mut self) {
+    /// Notes that it goes on with the answer of a replica that has ended, under the `name` and time
+    /// that its readers know.
+    pub fn take_over(&mut self, name: Option<AnswerName>) {
         self.is_takeover = true;
+        if let Some(AnswerName { id, created_s }) = name {
+            (self.admitted.head.id, self.admitted.head.created_s) = (id, created_s);
+        }
     }
 
     /// Shows `observer` every flush from here on.

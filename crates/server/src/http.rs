@@ -46,6 +46,7 @@ use crate::records::RecordContext;
 use crate::resumable::routes;
 use crate::service::{Answer, Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
+use crate::store::AnswerFence;
 use crate::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::upstream::Upstream;
 use crate::upstream::models::model_of;
@@ -197,7 +198,7 @@ async fn begin(
     arrived: Duration,
     head: &Parts,
 ) -> Result<Answer, ApiError> {
-    let (identity, store) = (request.identity.clone(), request.store.take());
+    let (owner, store) = (request.identity.owner(), request.store.take());
     let mut answer = match store {
         None => match app.models.find(request.model.as_deref())?.constant() {
             Some(service) => return service.answer(request, arrived, head, &app.bodies).await,
@@ -206,7 +207,8 @@ async fn begin(
         // What is stored must be read, even if an upstream server's response could pass unread.
         Some(_) => app.models.start(request, arrived).await?,
     };
-    stored_chats::record(app, &answer.vocab, &identity, store, &mut answer.active);
+    let of = (owner, AnswerFence::FIRST);
+    stored_chats::record(app, &answer.vocab, of, store, &mut answer.active);
     Ok(Answer::Started(Box::new(answer)))
 }
 

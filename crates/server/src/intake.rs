@@ -10,7 +10,7 @@ use crate::body::ReceivedBody;
 use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
 use crate::resumable::idempotency::IdempotentRequest;
-use crate::resumable::shared::kept_request::AskedBody;
+use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptMetadata};
 use crate::service::Caller;
 
 /// What a request's head says of its body.
@@ -62,19 +62,30 @@ impl Intake {
             };
             let served = models.find_for(&mut fields)?;
             let is_resumable = is_ask || fields.map().get("resumable") == Some(&Value::Bool(true));
-            // What is stored in the end is its owner's to write, and an upstream has no seed.
+            // An upstream has no seed.
             let is_ours = served.constant().is_none_or(|service| service.upstream().is_none());
-            let keeps = shares && is_resumable && store.is_none() && is_ours;
+            let keeps = shares && is_resumable && is_ours;
             let asked = keeps.then(|| AskedBody::of(endpoint, fields.map())).flatten();
             let mut request = served.parse(endpoint, fields, caller)?;
-            if let Some(asked) = asked {
-                let seed = *request.sampling.seed.get_or_insert_with(rand::random);
-                let trace = request.trace_parent.as_ref();
-                request.kept = Some(asked.encode(served.name(), seed, trace));
-            }
             request.store = store;
+            if let Some(asked) = asked {
+                request.kept = asked.encode(&marks(&mut request, served.name()));
+            }
             Ok(ParsedRequest { request, idempotent })
         };
         body.parse(read).await
+    }
+}
+
+/// What `request` is answered by, chosen now if it leaves that to chance.
+pub fn marks(request: &mut Request, model: &str) -> AnswerMarks {
+    let owner = request.identity.owner();
+    let metadata = request.store.as_ref().map(|chat| chat.metadata().clone());
+    AnswerMarks {
+        model: model.to_owned(),
+        seed: *request.sampling.seed.get_or_insert_with(rand::random),
+        call_ids: *request.call_ids.get_or_insert_with(rand::random),
+        trace_parent: request.trace_parent.clone(),
+        stored: metadata.map(|metadata| KeptMetadata { owner, metadata }),
     }
 }

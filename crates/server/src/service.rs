@@ -736,7 +736,8 @@ impl Service {
             if index.is_multiple_of(n) {
                 permit.charge_prompt(prompt.len() as u64);
             }
-            let config = self.completion_config(prepared, index / n, split.for_completion());
+            let calls = request.call_ids.map(|ids| ids.wrapping_add(index as u64));
+            let config = self.completion_config(prepared, index / n, split.for_completion(calls));
             let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
             completions.push(NewCompletion {
                 completion,

@@ -19,6 +19,23 @@ pub struct AnswerHead {
     pub fingerprint: Option<String>,
 }
 
+/// What an answer is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerName {
+    /// Its id.
+    pub id: String,
+    /// When it began, Unix time in seconds.
+    pub created_s: u64,
+}
+
+impl AnswerName {
+    /// That of an answer whose chunks begin with `meta`; `None` if that has none.
+    pub fn of_meta(meta: &str) -> Option<Self> {
+        let meta: Value = serde_json::from_str(meta).ok()?;
+        Some(Self { id: meta["id"].as_str()?.to_owned(), created_s: meta["created"].as_u64()? })
+    }
+}
+
 impl AnswerHead {
     /// What every chunk begins with.
     pub fn json(&self) -> Value {

@@ -230,6 +230,8 @@ pub struct Request {
     pub store: Option<Box<ChatToStore>>,
     /// The request for another replica, which goes on with its answer when this one ends.
     pub kept: Option<Arc<[u8]>>,
+    /// What the ids of its calls of tools are made of; random where it is `None`.
+    pub call_ids: Option<u64>,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
     /// The request as an upstream server gets it. With one, it also interprets most of the
@@ -294,6 +296,7 @@ impl Request {
             charge: fields.charge(),
             store: None,
             kept: None,
+            call_ids: None,
             forward: None,
             trace_parent: None,
             id: None,
@@ -330,6 +333,7 @@ impl Request {
             suffix: None,
             store: None,
             kept: None,
+            call_ids: None,
             ignored: Vec::new(),
             forward: None,
             trace_parent: None,

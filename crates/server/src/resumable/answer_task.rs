@@ -304,6 +304,7 @@ impl AnswerTask {
                 let handed = self.answer.log().head();
                 self.sharing = Some(LogSharing { slot: owned.slot, handed });
                 self.pump.adopt(owned.answer, owned.replay);
+                owned.claim.keep();
                 self.append(now);
             }
             Succession::Follow(follower) => self.pump.follow(follower),

@@ -93,10 +93,10 @@ impl LogPump {
     }
 
     /// Takes the answer over, which is generated once more from its beginning.
-    pub fn adopt(&mut self, answer: SecondAnswer, replay: Replay) {
+    pub fn adopt(&mut self, answer: SecondAnswer, replay: Option<Replay>) {
         let SecondAnswer { request, records, first } = answer;
         self.source = PumpSource::Request(request, records);
-        self.replay = Some(replay);
+        self.replay = replay;
         first.into_iter().for_each(|delta| queue(&mut self.waiting, &mut self.replay, delta));
     }
 

@@ -25,6 +25,7 @@ use crate::query::Query;
 use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
+use crate::store::AnswerFence;
 
 /// `Retry-After` while the store that replicas share is away, in seconds.
 const STORE_RETRY_S: u64 = 2;
@@ -79,9 +80,9 @@ pub async fn start(
     let kept = request.kept.take();
     let kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
     let reservation = app.resumable.reserve(request.identity.tenant, kept_bytes)?;
-    let (identity, store) = (request.identity.clone(), request.store.take());
+    let (of, store) = ((request.identity.owner(), AnswerFence::FIRST), request.store.take());
     let StartedAnswer { mut active, echo, vocab, .. } = app.models.start(request, arrived).await?;
-    stored_chats::record(app, &vocab, &identity, store, &mut active);
+    stored_chats::record(app, &vocab, of, store, &mut active);
     let context = RecordContext { vocab: &vocab, echo: &echo };
     let started = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
     let BegunAnswer { handle, commands } = started;

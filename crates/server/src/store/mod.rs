@@ -32,7 +32,7 @@ use shared::objects::SharedShelf;
 
 use object::WriteMode;
 pub use object::{
-    Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits,
+    AnswerFence, Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits,
     StoreLocation, StoredObject,
 };
 
@@ -180,6 +180,73 @@ impl Store {
         object: StoredObject,
     ) -> Result<bool, StoreError> {
         self.write(kind, owner, object, WriteMode::Replace).await
+    }
+
+    /// Stores `object`, whose answer is complete, by whoever generates it with `fence`; whether it
+    /// was stored. If not, another replica has stored it or will.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn complete(
+        &self,
+        kind: Kind,
+        owner: Owner,
+        object: StoredObject,
+        fence: AnswerFence,
+    ) -> Result<bool, StoreError> {
+        self.write(kind, owner, object, WriteMode::Complete(fence)).await
+    }
+
+    /// Stores `object`, whose answer is generated with `fence`, as far as it is; whether it was
+    /// stored. If not, another replica has taken it over.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the older one stays then.
+    pub async fn checkpoint(
+        &self,
+        kind: Kind,
+        owner: Owner,
+        object: StoredObject,
+        fence: AnswerFence,
+    ) -> Result<bool, StoreError> {
+        self.write(kind, owner, object, WriteMode::Checkpoint(fence)).await
+    }
+
+    /// Takes over the object `id`, whose answer is incomplete and whose replica has ended; `None`
+    /// if it is not to be had, or this store is not shared.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn claim(
+        &self,
+        kind: Kind,
+        owner: Owner,
+        id: &str,
+    ) -> Result<Option<AnswerFence>, StoreError> {
+        let key = ObjectKey::new(kind, owner, id)?;
+        match &self.shelf {
+            Shelf::Memory(_) | Shelf::Disk(_) => Ok(None),
+            Shelf::Shared(shared) => shared.claim(&key).await,
+        }
+    }
+
+    /// Refuses [`Self::complete`] of the object `id` to all with a lower fence from now on.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn raise_fence(
+        &self,
+        kind: Kind,
+        owner: Owner,
+        id: &str,
+        fence: AnswerFence,
+    ) -> Result<(), StoreError> {
+        let key = ObjectKey::new(kind, owner, id)?;
+        match &self.shelf {
+            // Nobody else has it.
+            Shelf::Memory(_) | Shelf::Disk(_) => Ok(()),
+            Shelf::Shared(shared) => shared.raise_fence(&key, fence).await,
+        }
     }
 
     async fn write(

@@ -101,6 +101,16 @@ impl Default for StoreLimits {
     }
 }
 
+/// A number that grows with each replica that takes over the generation of an answer: whoever has a
+/// lower one stores nothing of it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AnswerFence(pub u64);
+
+impl AnswerFence {
+    /// That of the replica that had the request.
+    pub const FIRST: Self = Self(1);
+}
+
 /// How an object is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
@@ -108,6 +118,12 @@ pub enum WriteMode {
     Put,
     /// Only in an older one's place.
     Replace,
+    /// Once, when its answer is complete: by nobody whose fence is too low, and by nobody who has
+    /// taken the answer over and finds it stored. In a store of this process it is [`Self::Put`].
+    Complete(AnswerFence),
+    /// Again and again while its answer is generated, and when it is complete: by nobody whose
+    /// fence is too low. In a store of this process it is [`Self::Put`].
+    Checkpoint(AnswerFence),
 }
 
 /// Which part of a list to return.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
 use super::Store;
-use super::object::{Kind, Owner, StoreError, StoredObject};
+use super::object::{AnswerFence, Kind, Owner, StoreError, StoredObject};
 use crate::active_request::ActiveRequest;
 use crate::flush::{Flush, FlushObserver};
 use crate::full_answer::FullAnswer;
@@ -32,6 +32,8 @@ pub struct StorePlace {
     pub kind: Kind,
     /// To whom it belongs.
     pub owner: Owner,
+    /// What its answer is generated with.
+    pub fence: AnswerFence,
 }
 
 /// See the module's documentation. Dropped before the answer's end, it stores nothing.
@@ -90,7 +92,7 @@ impl<O: RecordedObject> Recording<O> {
     /// Stores the answer. An error is the operator's to know: the answer goes to its reader all the
     /// same.
     async fn write(self) {
-        let Self { answer, object, place: StorePlace { store, kind, owner } } = self;
+        let Self { answer, object, place: StorePlace { store, kind, owner, fence } } = self;
         let id = answer.head.id.clone();
         let written = match answer.bytes() > SMALL_BYTES {
             // Much text takes longer than a network thread may be kept.
@@ -98,11 +100,13 @@ impl<O: RecordedObject> Recording<O> {
             false => Ok(object.object(&answer)),
         };
         let outcome = match written {
-            Ok(object) => store.put(kind, owner, object).await,
+            Ok(object) => store.complete(kind, owner, object, fence).await,
             Err(_) => Err(StoreError::Unreadable),
         };
-        if let Err(error) = outcome {
-            tracing::warn!("the answer {id} is not stored: {error}");
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => tracing::info!("the answer {id} is another replica's to store"),
+            Err(error) => tracing::warn!("the answer {id} is not stored: {error}"),
         }
     }
 }

@@ -383,6 +383,48 @@ mod shared {
     }
 
     #[tokio::test]
+    async fn who_was_succeeded_stores_nothing_of_the_answer_any_more() {
+        let Some(server) = RedisServer::start().await else { return };
+        let first = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        let second = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        let alive = tokio::spawn(second.clone().keep_current());
+        let running = StoredObject { progress: Progress::Running, ..object("a") };
+        let checkpoint = async |store: &Store, fence| {
+            store.checkpoint(CHAT, ANN, running.clone(), fence).await.unwrap()
+        };
+        assert!(checkpoint(&first, AnswerFence::FIRST).await);
+        first.close().await;
+        assert_eq!(second.claim(CHAT, BOB, "a").await, Ok(None), "another's");
+        assert_eq!(second.claim(CHAT, ANN, "a").await, Ok(Some(AnswerFence(2))));
+        assert_eq!(first.claim(CHAT, ANN, "a").await, Ok(None), "its owner lives");
+        assert!(!checkpoint(&first, AnswerFence::FIRST).await);
+        assert!(checkpoint(&second, AnswerFence(2)).await);
+        assert_eq!(second.complete(CHAT, ANN, object("b"), AnswerFence::FIRST).await, Ok(true));
+        assert_eq!(second.claim(CHAT, ANN, "b").await, Ok(None), "it has ended");
+        alive.abort();
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_was_taken_over_is_completed_once() {
+        let Some(server) = RedisServer::start().await else { return };
+        let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        let complete =
+            async |id: &str, fence| store.complete(CHAT, ANN, object(id), AnswerFence(fence)).await;
+        store.raise_fence(CHAT, ANN, "a", AnswerFence(2)).await.unwrap();
+        assert_eq!(complete("a", 1).await, Ok(false), "it has slept meanwhile");
+        assert_eq!(complete("a", 2).await, Ok(true));
+        assert_eq!(complete("a", 2).await, Ok(false));
+        assert_eq!(store.delete(CHAT, ANN, "a").await, Ok(true));
+        assert_eq!(complete("a", 1).await, Ok(false), "what was deleted does not come back");
+        // Complete before its owner ended, and changed by its client since.
+        assert_eq!(complete("b", 1).await, Ok(true));
+        store.raise_fence(CHAT, ANN, "b", AnswerFence(3)).await.unwrap();
+        store.raise_fence(CHAT, ANN, "b", AnswerFence(2)).await.unwrap();
+        assert_eq!(complete("b", 3).await, Ok(false));
+        assert_eq!(complete("b", 2).await, Ok(false), "a fence never falls");
+    }
+
+    #[tokio::test]
     async fn a_store_that_is_away_is_an_error_and_no_wait() {
         let Some(server) = RedisServer::start().await else { return };
         let address = server.address.clone();

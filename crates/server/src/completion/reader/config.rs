@@ -42,12 +42,13 @@ impl SplitConfig {
         Self { thinking: Thinking::Optional(ThinkTags::Angle), ..Self::none() }
     }
 
-    /// The same for another completion, whose calls have ids of their own.
-    pub fn for_completion(&self) -> Self {
+    /// The same for another completion, whose calls have ids of their own, made of `id` if there is
+    /// one.
+    pub fn for_completion(&self, id: Option<u64>) -> Self {
         let mut config = self.clone();
         // Clients match results to calls by id, over all completions of a conversation.
         if let Some(calls) = &mut config.calls {
-            calls.id = rand::random();
+            calls.id = id.unwrap_or_else(rand::random);
         }
         config
     }

@@ -17,6 +17,12 @@ use crate::usage::Usage;
 pub const CANCELLED: &str = "cancelled";
 /// The code of the record that ends a response of which the server knows no end.
 pub const LOST: &str = "lost";
+/// The member of a record that another replica has written which goes on with the response: the
+/// number of the next event.
+pub const TAKEN_OVER_AT: &str = "loquent_taken_over_at";
+/// How far the numbers of events are apart there. A reader may have had more events of the replica
+/// that has ended than were stored; numbers in between are those, and no others.
+pub const NUMBERS_APART: u64 = 1 << 20;
 /// The member of a record that says when the response was complete.
 pub const COMPLETED_AT: &str = "completed_at";
 
@@ -149,7 +155,14 @@ impl ResponseEvents {
             && let Some(at) = members.remove(COMPLETED_AT)
         {
             self.facts.completed_s = at;
+        } else if takeover_number(json).is_some() {
+            self.next += NUMBERS_APART;
         }
+    }
+
+    /// The number of the next event.
+    pub const fn next_number(&self) -> u64 {
+        self.next
     }
 
     fn put_text(&mut self, text: &str, out: &mut Vec<u8>) {
@@ -361,6 +374,14 @@ impl EventWriter for ResponseEvents {
         let members = json!({"code": error.code(), "message": error.to_string(), "param": null});
         put_event("error", number, members, out);
     }
+}
+
+/// The number of the event that would have come next when a response was taken over, if `json` says
+/// so.
+pub fn takeover_number(json: &str) -> Option<u64> {
+    // Nearly all of these are something else.
+    json.contains(TAKEN_OVER_AT).then_some(())?;
+    serde_json::from_str::<Value>(json).ok()?.get(TAKEN_OVER_AT)?.as_u64()
 }
 
 fn broken(code: &str, message: &str) -> ResponseStatus {

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use loquent_proto::Delta;
+use loquent_proto::{Delta, Differs, Replay};
 use serde_json::json;
 
 use super::events::{CANCELLED, COMPLETED_AT};
@@ -12,10 +12,16 @@ use crate::error::ApiError;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::fit_record::fit_record;
 
+/// Why a response ends that another replica has begun.
+const DIFFERS: &str = "The replica that generated this response has ended, and another one has \
+                       another answer to the same request.";
+
 /// Generates the records of one response. Dropping it cancels the generation.
 pub struct Generation {
     active: ActiveRequest,
     records: RecordWriter,
+    /// What is known of a response that is generated once more.
+    known: Option<Replay>,
 }
 
 /// What came of a look at the engine's work.
@@ -37,7 +43,14 @@ impl Generation {
         put: &mut impl FnMut(Delta),
     ) -> Self {
         let records = RecordWriter::open(&active, context, put);
-        Self { active, records }
+        Self { active, records, known: None }
+    }
+
+    /// The generation of `active`, of whose response `known` is known: only what follows is given.
+    pub fn again(active: ActiveRequest, context: &RecordContext<'_>, known: Replay) -> Self {
+        // The first record is there.
+        let records = RecordWriter::open(&active, context, &mut |_| {});
+        Self { active, records, known: Some(known) }
     }
 
     /// Gives `put` the records of the next flush.
@@ -50,10 +63,13 @@ impl Generation {
             return Poll::Ready(self.finish(put));
         };
         let error = flush.error();
-        let active = &self.active;
+        let (active, known, mut differs) = (&self.active, &mut self.known, false);
         // What an upstream server adds may be longer than a record may be.
-        self.records.flush(flush, || active.usage(), &mut |delta| put(fit_record(delta)));
+        self.records.flush(flush, || active.usage(), &mut |delta| {
+            differs = differs || rest_of(known, delta, &mut |rest| put(fit_record(rest))).is_err();
+        });
         Poll::Ready(match error {
+            _ if differs => self.fail(ApiError::internal(DIFFERS), put),
             None => Generated::Going,
             Some(error) => self.fail(error, put),
         })
@@ -77,10 +93,27 @@ impl Generation {
         if !self.active.is_complete() {
             return self.fail(ApiError::internal("The engine has stopped."), put);
         }
+        if self.known.as_ref().is_some_and(|known| !known.is_over()) {
+            return self.fail(ApiError::internal(DIFFERS), put);
+        }
         // A record, so that whoever reads the response later sees the same time.
         put(Delta::Other { choice: 0, json: json!({COMPLETED_AT: unix_time_s()}).to_string() });
         put(self.active.usage().to_delta());
         put(Delta::Done);
         Generated::Complete
     }
+}
+
+/// Gives `put` what lacks of `delta`, where something is known already.
+fn rest_of(
+    known: &mut Option<Replay>,
+    delta: Delta,
+    put: &mut impl FnMut(Delta),
+) -> Result<(), Differs> {
+    let rest = match known {
+        Some(known) => known.rest_of(delta)?,
+        None => Some(delta),
+    };
+    rest.into_iter().for_each(put);
+    Ok(())
 }

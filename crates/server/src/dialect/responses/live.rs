@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::events::LOST;
 use super::generation::{Generated, Generation};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
@@ -20,10 +21,14 @@ use super::stored::{KeptInput, ResponseStore, StoredResponse, object};
 use crate::api::json::{ValueSize, count_values};
 use crate::error::ApiError;
 use crate::resumable::Reservation;
-use crate::store::{Owner, StoreError};
+use crate::store::{AnswerFence, Owner, StoreError};
 
 /// How often a response that grows is stored. A restart loses the text since the last time.
 const CHECKPOINT: Duration = Duration::from_secs(2);
+/// Why a response ends here that another replica generates.
+const TAKEN: &str = "Another replica generates this response now. Read it again.";
+/// When it can be read there, in seconds.
+const TAKEN_RETRY_S: u64 = 1;
 /// How long a response that could not be stored stays readable.
 const UNSTORED_GRACE: Duration = Duration::from_secs(60);
 
@@ -33,11 +38,14 @@ type Key = (Owner, String);
 #[derive(Default)]
 pub struct LiveResponses {
     responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
+    /// Held by who takes over another replica's response, so that nobody else does so meanwhile.
+    pub takeover: tokio::sync::Mutex<()>,
 }
 
 /// One of them.
 pub struct LiveResponse {
     owner: Owner,
+    fence: AnswerFence,
     created_s: u64,
     /// What its request said.
     pub template: ResponseTemplate,
@@ -84,6 +92,8 @@ impl Drop for LiveEntry {
 pub struct NewResponse {
     /// To whom it belongs.
     pub owner: Owner,
+    /// What it is generated with.
+    pub fence: AnswerFence,
     /// Unix time in seconds.
     pub created_s: u64,
     /// What its request said.
@@ -109,7 +119,9 @@ impl LiveResponses {
     ) -> Result<Arc<LiveResponse>, ApiError> {
         let live = Arc::new(LiveResponse::new(new));
         // The store first: if it refuses, there is nothing here to take back.
-        live.save(&store).await?;
+        if !live.save(&store).await? {
+            return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
+        }
         self.table().insert(live.key(), live.clone());
         let entry = LiveEntry { table: self.clone(), live: live.clone() };
         tokio::spawn(async move {
@@ -118,9 +130,13 @@ impl LiveResponses {
             let saved = kept.save(&store).await;
             kept.settled.send_replace(true);
             drop(reservation);
-            if let Err(error) = saved {
-                tracing::warn!(%error, "a response could not be stored");
-                tokio::time::sleep(UNSTORED_GRACE).await;
+            match saved {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!("another replica has taken over a response"),
+                Err(error) => {
+                    tracing::warn!(%error, "a response could not be stored");
+                    tokio::time::sleep(UNSTORED_GRACE).await;
+                }
             }
             // Only now: whoever does not find it here must find it in the store.
             drop(entry);
@@ -145,10 +161,10 @@ impl LiveResponses {
 
 impl LiveResponse {
     fn new(new: NewResponse) -> Self {
-        let NewResponse { owner, created_s, template, input, log } = new;
+        let NewResponse { owner, fence, created_s, template, input, log } = new;
         let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
         let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
-        Self { owner, created_s, template, input, state, cancelled, settled }
+        Self { owner, fence, created_s, template, input, state, cancelled, settled }
     }
 
     fn key(&self) -> Key {
@@ -169,6 +185,11 @@ impl LiveResponse {
         // A copy, so that writing the object does not hold up the generation.
         let log = self.state().log.clone();
         object(&self.template, &log)
+    }
+
+    /// Checks what there is of its records.
+    pub fn check<T>(&self, check: impl FnOnce(&RecordLog) -> T) -> T {
+        check(&self.state().log)
     }
 
     /// Its conversation.
@@ -202,8 +223,11 @@ impl LiveResponse {
                 () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
                 _ = checkpoint.tick() => {
                     let bytes = self.state().log.bytes().len();
-                    if bytes > stored_bytes && self.save(store).await.is_ok() {
-                        stored_bytes = bytes;
+                    match self.save_if(bytes > stored_bytes, store).await {
+                        Ok(true) => stored_bytes = bytes,
+                        // Its readers come back, and find it there.
+                        Ok(false) => self.push(&lost(TAKEN)),
+                        Err(_) => {}
                     }
                 }
             }
@@ -244,12 +268,24 @@ impl LiveResponse {
         }
     }
 
-    async fn save(&self, store: &ResponseStore) -> Result<(), StoreError> {
+    async fn save_if(&self, is_due: bool, store: &ResponseStore) -> Result<bool, StoreError> {
+        if is_due { self.save(store).await } else { Ok(true) }
+    }
+
+    /// Stores what there is of it; false if it is another replica's now.
+    async fn save(&self, store: &ResponseStore) -> Result<bool, StoreError> {
         // Copied, because readers need the lock while the store writes.
         let log = self.state().log.clone();
-        let named = (self.owner, self.template.id());
-        store.put(named, self.created_s, self.input.head.clone(), log).await
+        let named = ((self.owner, self.template.id()), self.fence);
+        let KeptInput { head, running, .. } = &self.input;
+        let head = if log.is_ended() || running.is_empty() { head } else { running };
+        store.checkpoint(named, self.created_s, head.clone(), log).await
     }
+}
+
+/// The end of a response that does not go on here.
+fn lost(why: &str) -> Delta {
+    Delta::Error { code: LOST.into(), message: why.into() }
 }
 
 impl LiveReader {
@@ -298,7 +334,12 @@ impl EndedResponse<'_> {
     pub fn copy(&self) -> StoredResponse {
         let LiveResponse { template, input, .. } = self.0;
         let log = self.0.state().log.clone();
-        StoredResponse { template: template.clone(), input: input.items.clone(), log }
+        StoredResponse {
+            template: template.clone(),
+            input: input.items.clone(),
+            log,
+            request: None,
+        }
     }
 }
 
@@ -313,6 +354,7 @@ mod tests {
         let object = json!({"id": "resp_1"});
         let new = NewResponse {
             owner: Owner::NOBODY,
+            fence: AnswerFence::FIRST,
             created_s: 0,
             template: ResponseTemplate { object, background: true },
             input: KeptInput::default(),

@@ -18,6 +18,7 @@ mod routes;
 mod stored;
 mod storing;
 mod stream;
+mod takeover;
 mod tools;
 mod truncate;
 

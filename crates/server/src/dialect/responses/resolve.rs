@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::input::{check_count, name_items, response_of_item};
 use super::request::ResponseRequest;
 use super::stored::StoredResponse;
+use super::takeover;
 use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use crate::app::App;
 use crate::error::{ApiError, quoted};
@@ -36,6 +37,7 @@ pub async fn load(
     let response = app.bodies.workers().run_if(parsed_bytes > SMALL_BYTES, decode).await?;
     Ok(Some(match object.progress {
         Progress::RunningElsewhere => response,
+        Progress::Running if takeover::adopt(app, owner, &response).await => response,
         Progress::Running | Progress::Ended => response.end_if_lost(),
     }))
 }

@@ -13,7 +13,7 @@ use loquent_proto::Delta;
 use loquent_proto::obfuscation::Obfuscation;
 use serde_json::{Value, json};
 
-use super::events::{EventRange, ResponseEvents};
+use super::events::{EventRange, NUMBERS_APART, ResponseEvents, takeover_number};
 use super::generation::{Generated, Generation};
 use super::input;
 use super::live::{LiveReader, LiveResponse, NewResponse};
@@ -32,14 +32,16 @@ use crate::body::ReceivedBody;
 use crate::charged_body::charged_json;
 use crate::error::ApiError;
 use crate::identity::Identity;
+use crate::intake::marks;
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::models::ModelEntry;
 use crate::query::Query;
 use crate::records::RecordContext;
+use crate::resumable::shared::kept_request::AskedBody;
 use crate::service::{Caller, Service, StartedAnswer};
 use crate::sse::{EventSource, SseBody, event_stream, with_ignored};
-use crate::store::{Kind, Owner};
+use crate::store::{AnswerFence, Kind, Owner};
 
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
@@ -101,7 +103,8 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
         Some(reservation) => {
             let StartedResponse { owner, created_s, template, input, generation, log, .. } =
                 started;
-            let new = NewResponse { owner, created_s, template, input, log };
+            let fence = AnswerFence::FIRST;
+            let new = NewResponse { owner, fence, created_s, template, input, log };
             let store = ResponseStore::of(&app);
             let live = app.responses.start(store, new, generation, reservation).await?;
             match streams {
@@ -125,14 +128,17 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
     let is_large = input.iter().map(text_bytes).sum::<usize>() > SMALL_BYTES;
+    let shares = app.resumable.is_shared();
     let lowered = match asked.truncation {
         // Counts tokens, which only some threads may.
         Truncation::Auto => {
             let service = entry.use_when_loaded().await?;
-            service.for_tokenize(move |it| to_chat(&entry, Some(it), caller, asked, input)).await
+            let work =
+                move |it: &Service| to_chat((&entry, Some(it)), caller, asked, input, shares);
+            service.for_tokenize(work).await
         }
         Truncation::Disabled => {
-            let work = move || to_chat(&entry, None, caller, asked, input);
+            let work = move || to_chat((&entry, None), caller, asked, input, shares);
             app.bodies.workers().run_if(is_large, work).await
         }
     };
@@ -140,13 +146,13 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
 }
 
 /// The request for a chat completion. `counter` counts tokens where a conversation that is too long
-/// is to be cut.
+/// is to be cut. Where replicas share answers, the request is kept for who takes the response over.
 fn to_chat(
-    entry: &ModelEntry,
-    counter: Option<&Service>,
+    (entry, counter): (&ModelEntry, Option<&Service>),
     caller: Caller,
     asked: ResponseRequest,
     input: Vec<Value>,
+    shares: bool,
 ) -> Result<LoweredRequest, ApiError> {
     let ResponseRequest { mut chat, template, streams, stores, obfuscation, .. } = asked;
     let mut messages = messages_of(asked.instructions.as_deref(), &input)?;
@@ -154,17 +160,26 @@ fn to_chat(
         messages = truncate(service, &chat, messages)?;
     }
     chat.insert("messages".into(), messages.into());
+    // An upstream server has no seed.
+    let is_ours = entry.constant().is_none_or(|service| service.upstream().is_none());
+    let keeps = shares && template.background && is_ours;
+    let body = keeps.then(|| AskedBody::of(Endpoint::Chat, &chat)).flatten();
+    let charge = asked.fields.charge();
+    let mut request = entry.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
+    let again = body.and_then(|body| body.encode(&marks(&mut request, entry.name())));
     // The request gives its charge back when its prompt is tokens; the items live on.
     let mut kept = KeptInput::default();
     if stores {
         // Here, where it may take its time, and once for all checkpoints.
-        kept.head = StoredResponse::encode_head(&template, &input).into();
-        kept.charge = asked.fields.charge();
+        kept.head = StoredResponse::encode_head(&template, &input, None).into();
+        if let Some(again) = again.as_deref().and_then(|again| str::from_utf8(again).ok()) {
+            kept.running = StoredResponse::encode_head(&template, &input, Some(again)).into();
+        }
+        kept.charge = charge;
     }
     if template.background {
         kept.items = input;
     }
-    let mut request = entry.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
     // The object always has the usage, whether or not it is streamed.
     request.stream = Some(StreamParams { include_usage: true, ..StreamParams::default() });
     request.ignored.splice(0..0, asked.ignored);
@@ -311,18 +326,50 @@ async fn retrieve(
     // This before the store, which has each response by the time it is gone from here.
     if let Some(live) = app.responses.find(owner, &id) {
         let template = live.template.clone();
+        live.check(|log| check_number(log, first))?;
         return match streams {
             true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
             false => whole_live(&app, live).await,
         };
     }
     let mut charge = MemoryCharge::default();
-    let StoredResponse { template, log, input } = stored(&app, owner, &id, &mut charge).await?;
-    match streams {
-        true if !log.is_ended() => Err(elsewhere()),
-        true => Ok(read(&app, Records::Ended(log, charge), template, first, padding)),
-        false => whole_stored(&app, StoredResponse { template, log, input }, charge).await,
+    let response = stored(&app, owner, &id, &mut charge).await?;
+    check_number(&response.log, first)?;
+    if !streams {
+        return whole_stored(&app, response, charge).await;
     }
+    if let Some(live) = app.responses.find(owner, &id) {
+        // It was taken over just now.
+        return Ok(read(
+            &app,
+            Records::Live(LiveReader::new(live)),
+            response.template,
+            first,
+            padding,
+        ));
+    }
+    match response.log.is_ended() {
+        true => {
+            Ok(read(&app, Records::Ended(response.log, charge), response.template, first, padding))
+        }
+        false => Err(elsewhere()),
+    }
+}
+
+/// Refuses to go on with an event that a replica has sent and not stored: what comes there now has
+/// another place in the text.
+fn check_number(log: &RecordLog, first: u64) -> Result<(), ApiError> {
+    let mut is_unknown = false;
+    log.read(0, |delta| {
+        if let Delta::Other { json, .. } = delta
+            && let Some(at) = takeover_number(&json)
+        {
+            is_unknown |= (at + 1..at + NUMBERS_APART).contains(&first);
+        }
+    });
+    let message = "The replica that sent this event has ended before it was stored. Read the response from its \
+                   beginning.";
+    if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
 }
 
 /// The error for what only the replica that generates a response can do.

@@ -12,7 +12,7 @@ use super::record_log::RecordLog;
 use crate::app::App;
 use crate::blocking_workers::BlockingWorkers;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::store::{Kind, Owner, Progress, Store, StoreError, StoredObject};
+use crate::store::{AnswerFence, Kind, Owner, Progress, Store, StoreError, StoredObject};
 
 /// Separates the JSON from the records behind it; JSON as it is written here has none.
 const SEPARATOR: u8 = b'\n';
@@ -24,6 +24,9 @@ pub struct KeptInput {
     pub items: Vec<Value>,
     /// What the store keeps before the records.
     pub head: Arc<[u8]>,
+    /// The same until it has ended, with the request, for a replica that takes it over; empty where
+    /// none can.
+    pub running: Arc<[u8]>,
     /// What both are charged to the memory of requests.
     pub charge: Option<Arc<MemoryCharge>>,
 }
@@ -47,18 +50,33 @@ impl ResponseStore {
     /// [`StoreError`].
     pub async fn put(
         &self,
-        (owner, id): (Owner, &str),
+        named: (Owner, &str),
         created_s: u64,
         head: Arc<[u8]>,
         log: RecordLog,
     ) -> Result<(), StoreError> {
+        self.checkpoint((named, AnswerFence::FIRST), created_s, head, log).await.map(drop)
+    }
+
+    /// [`Self::put`] by who generates the response with a fence; whether it is still to be stored
+    /// by that one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn checkpoint(
+        &self,
+        ((owner, id), fence): ((Owner, &str), AnswerFence),
+        created_s: u64,
+        head: Arc<[u8]>,
+        log: RecordLog,
+    ) -> Result<bool, StoreError> {
         let progress = if log.is_ended() { Progress::Ended } else { Progress::Running };
         let is_large = head.len() + log.bytes().len() > SMALL_BYTES;
         let write = move || Ok(StoredResponse::encode(&head, log.bytes()).into());
         let json = self.workers.run_if(is_large, write).await;
         let json = json.map_err(|_| StoreError::Unreadable)?;
         let object = StoredObject { id: id.to_owned(), created_s, progress, json };
-        self.store.put(Kind::Response, owner, object).await
+        self.store.checkpoint(Kind::Response, owner, object, fence).await
     }
 }
 
@@ -68,6 +86,9 @@ struct StoredHead<'a> {
     object: &'a Value,
     background: bool,
     input: &'a [Value],
+    /// Its request as a text, while it is generated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<&'a str>,
 }
 
 /// A response that is, or was, in the store.
@@ -79,12 +100,19 @@ pub struct StoredResponse {
     pub input: Vec<Value>,
     /// Its records.
     pub log: RecordLog,
+    /// Its request, for a replica that takes it over.
+    pub request: Option<String>,
 }
 
 impl StoredResponse {
-    /// What the store keeps before the records.
-    pub fn encode_head(template: &ResponseTemplate, input: &[Value]) -> Vec<u8> {
-        let head = StoredHead { object: &template.object, background: template.background, input };
+    /// What the store keeps before the records; with `request` until they have their end.
+    pub fn encode_head(
+        template: &ResponseTemplate,
+        input: &[Value],
+        request: Option<&str>,
+    ) -> Vec<u8> {
+        let ResponseTemplate { object, background } = template;
+        let head = StoredHead { object, background: *background, input, request };
         let mut bytes = serde_json::to_vec(&head).expect("a tree of values is JSON");
         bytes.push(SEPARATOR);
         bytes
@@ -102,7 +130,9 @@ impl StoredResponse {
         let Value::Array(input) = head["input"].take() else { return None };
         let background = head["background"] == true;
         let template = ResponseTemplate { object: head["object"].take(), background };
-        Some(Self { template, input, log: RecordLog::from_bytes(bytes[end + 1..].to_vec()) })
+        let request = head["request"].as_str().map(str::to_owned);
+        let log = RecordLog::from_bytes(bytes[end + 1..].to_vec());
+        Some(Self { template, input, log, request })
     }
 
     /// Ends a response of which the server knows no end: it was restarted meanwhile.
@@ -151,10 +181,11 @@ mod tests {
             log.push(&delta).unwrap();
         }
         let input = vec![json!({"type": "message", "text": "line\nline"})];
-        let head = StoredResponse::encode_head(&template(), &input);
+        let head = StoredResponse::encode_head(&template(), &input, Some("{\"again\":1}"));
         let bytes = StoredResponse::encode(&head, log.bytes());
         let read = StoredResponse::decode(&bytes).unwrap().end_if_lost();
         assert_eq!(read.input, input);
+        assert_eq!(read.request.as_deref(), Some("{\"again\":1}"));
         assert_eq!(read.log.bytes(), log.bytes());
         assert_eq!(read.object(), object(&template(), &log));
         assert!(StoredResponse::decode(b"").is_none());
@@ -165,7 +196,7 @@ mod tests {
     fn a_response_without_an_end_failed_with_what_there_was_of_it() {
         let mut log = RecordLog::new(1 << 16);
         log.push(&Delta::text("so far")).unwrap();
-        let head = StoredResponse::encode_head(&template(), &[]);
+        let head = StoredResponse::encode_head(&template(), &[], None);
         let mut bytes = StoredResponse::encode(&head, log.bytes());
         bytes.extend_from_slice(&[40, 1, b'h', b'a']); // a record that was cut
         let object = StoredResponse::decode(&bytes).unwrap().end_if_lost().object();

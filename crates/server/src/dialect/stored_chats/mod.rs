@@ -14,22 +14,21 @@ use self::object::StoredChat;
 use self::request::ChatToStore;
 use crate::active_request::ActiveRequest;
 use crate::app::App;
-use crate::identity::Identity;
-use crate::store::object::Kind;
+use crate::store::Owner;
+use crate::store::object::{AnswerFence, Kind};
 use crate::store::recorder::{AnswerRecorder, StorePlace};
 
-/// Has the answer to `active` stored when it is complete, if its request asks for that.
+/// Has the answer to `active` stored for `owner` when it is complete, if its request asks for that.
 pub fn record(
     app: &App,
     vocab: &Arc<dyn Vocab>,
-    owner: &Identity,
+    (owner, fence): (Owner, AnswerFence),
     chat: Option<Box<ChatToStore>>,
     active: &mut ActiveRequest,
 ) {
     let Some(chat) = chat else { return };
     let object = StoredChat { chat: *chat, vocab: vocab.clone() };
-    let place =
-        StorePlace { store: app.store.clone(), kind: Kind::ChatCompletion, owner: owner.owner() };
+    let place = StorePlace { store: app.store.clone(), kind: Kind::ChatCompletion, owner, fence };
     let recorder = AnswerRecorder::new(active, object, place);
     active.observe(Box::new(recorder));
 }

@@ -53,6 +53,11 @@ impl ChatToStore {
         }
         // Both end here: an upstream server would store the answer a second time.
         let metadata = parse_metadata(fields)?;
+        Ok(Some(Box::new(Self::of(fields, metadata))))
+    }
+
+    /// What is stored of the request in `fields`, with `metadata`.
+    pub fn of(fields: &Fields, metadata: Value) -> Self {
         let map = fields.map();
         // Copies: the request itself still needs them.
         let shown_value = |name: &&str| map.get(*name).cloned().unwrap_or(Value::Null);
@@ -61,7 +66,12 @@ impl ChatToStore {
         shown.insert("input_user".to_owned(), shown_value(&"user"));
         shown.insert("metadata".to_owned(), metadata);
         let messages = map.get("messages").map_or_else(|| "[]".to_owned(), Value::to_string);
-        Ok(Some(Box::new(Self { messages, shown, charge: fields.charge() })))
+        Self { messages, shown, charge: fields.charge() }
+    }
+
+    /// Its metadata.
+    pub fn metadata(&self) -> &Value {
+        &self.shown["metadata"]
     }
 }
 

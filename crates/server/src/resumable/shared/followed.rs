@@ -97,8 +97,14 @@ impl FollowedLog {
             // The store may have lost it, and its owner writes it again.
             None => return self.note_missing("its store has lost it"),
         }
+        let next = self.next.load(Ordering::Relaxed);
+        if read.head < next {
+            // Its owner, if it lives, writes it again from its beginning.
+            return self.note_missing("its store has lost a part of it");
+        }
         let (len, is_last) = whole_records(&read.bytes);
-        if len == 0 && read.bytes.len() > MAX_RECORD_BYTES + 8 {
+        let is_cut = len == 0 && !read.bytes.is_empty() && !read.owner_lives;
+        if is_cut || len == 0 && read.bytes.len() > MAX_RECORD_BYTES + 8 {
             return self.end(FollowedPiece::Lost("its log cannot be read"));
         }
         if len > 0 {
@@ -109,7 +115,8 @@ impl FollowedLog {
         if is_last {
             return Following::Over;
         }
-        if len == 0 && !read.owner_lives {
+        // Other logs may have left no room for what there is more of this one.
+        if read.head == next && !read.owner_lives {
             return self.end(FollowedPiece::Orphaned);
         }
         *self.missing() = None;
@@ -163,9 +170,14 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> ReadLog {
-        let head = bytes.len() as u64;
+    /// What there is of a log behind the first `next` bytes.
+    fn read_from(next: u64, bytes: &[u8]) -> ReadLog {
+        let head = next + bytes.len() as u64;
         ReadLog { state: Some(LogState::Running), owner_lives: true, head, bytes: bytes.to_vec() }
+    }
+
+    fn read(bytes: &[u8]) -> ReadLog {
+        read_from(0, bytes)
     }
 
     #[test]
@@ -180,18 +192,46 @@ mod tests {
     }
 
     #[test]
-    fn the_last_record_ends_it_and_a_dead_owner_before_that_orphans_it() {
+    fn the_last_record_ends_it_and_so_does_a_stop() {
         let (log, mut follower) = log();
-        let dead = ReadLog { owner_lives: false, ..read(&[]) };
-        assert_eq!(log.note(Some(&dead)), Following::Over);
-        assert_eq!(follower.ready(), Some(FollowedPiece::Orphaned));
         let all = records(&[Delta::text("all"), Delta::Done]);
         let last = ReadLog { owner_lives: false, ..read(&all) };
         assert_eq!(log.note(Some(&last)), Following::Over);
         assert_eq!(follower.ready(), Some(FollowedPiece::Records(all)));
+        let (log, mut follower) = self::log();
         let stopped = ReadLog { state: Some(LogState::Stopped), ..read(&[]) };
         assert_eq!(log.note(Some(&stopped)), Following::Over);
         assert_eq!(follower.ready(), Some(FollowedPiece::Stopped));
+    }
+
+    #[test]
+    fn a_log_is_orphaned_where_it_ends_alone() {
+        let (log, mut follower) = log();
+        let first = records(&[Delta::text("one")]);
+        log.note(Some(&ReadLog { owner_lives: false, ..read(&first) }));
+        assert_eq!(follower.ready(), Some(FollowedPiece::Records(first.clone())));
+        let at = first.len() as u64;
+        // There is more, for which other logs have left no room.
+        let more = ReadLog { owner_lives: false, head: at + 9, ..read_from(at, &[]) };
+        assert_eq!((log.note(Some(&more)), follower.ready()), (Following::On, None));
+        let dead = ReadLog { owner_lives: false, ..read_from(at, &[]) };
+        assert_eq!(log.note(Some(&dead)), Following::Over);
+        assert_eq!(follower.ready(), Some(FollowedPiece::Orphaned));
+    }
+
+    #[test]
+    fn a_log_that_was_cut_is_lost_and_not_waited_for_in_vain() {
+        let whole = records(&[Delta::text("one")]);
+        let (log, mut follower) = log();
+        let cut = ReadLog { owner_lives: false, ..read(&whole[..whole.len() - 1]) };
+        assert_eq!(log.note(Some(&cut)), Following::Over);
+        assert!(matches!(follower.ready(), Some(FollowedPiece::Lost(_))));
+        // One that is shorter than what was read of it may be written again.
+        let (log, mut follower) = self::log();
+        log.note(Some(&read(&whole)));
+        assert!(follower.ready().is_some());
+        let shorter = ReadLog { owner_lives: false, ..read(&[]) };
+        assert_eq!((log.note(Some(&shorter)), follower.ready()), (Following::On, None));
     }
 
     proptest! {

@@ -55,7 +55,7 @@ impl SharedLogs {
     /// When the store cannot be used.
     pub(super) async fn read(&self, from: &[(&str, u64)]) -> Result<Vec<ReadLog>, StoreError> {
         let mut call = SharedConnection::invocation(&READ);
-        call.arg(READING.as_millis() as u64).arg(MOST_BYTES);
+        call.arg(self.connection.replica()).arg(READING.as_millis() as u64).arg(MOST_BYTES);
         for (id, offset) in from {
             call.arg(*id).arg(*offset);
         }

@@ -4,10 +4,12 @@
 use std::io;
 use std::sync::Arc;
 
+use loquent_proto::hex;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
+use crate::store::Owner;
 use crate::trace_context::TraceParent;
 
 /// Most bytes of a request that is kept. The answer to a longer one ends with its replica.
@@ -15,18 +17,38 @@ pub const REQUEST_BYTES: usize = 256 * 1024;
 /// Most bytes of its body; the rest is for what is kept beside it.
 const BODY_BYTES: usize = REQUEST_BYTES - 4096;
 
-/// A request from the store.
-pub struct KeptRequest {
-    /// The model that answered it.
+/// How an answer that is generated once more becomes the same, and what else is to be done with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerMarks {
+    /// The model that answers.
     pub model: String,
-    /// Where it was sent.
-    pub endpoint: Endpoint,
-    /// The seed of its random numbers, whether or not it named one.
+    /// The seed of its random numbers, whether or not its request named one.
     pub seed: u64,
-    /// Its body.
-    pub fields: Fields,
+    /// What the ids of its calls of tools are made of.
+    pub call_ids: u64,
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
+    /// For whom it is stored in the end, if its request asks for that.
+    pub stored: Option<KeptMetadata>,
+}
+
+/// What is stored of a chat and is not in its body any more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeptMetadata {
+    /// To whom the chat belongs.
+    pub owner: Owner,
+    /// Its metadata.
+    pub metadata: Value,
+}
+
+/// A request from the store.
+pub struct KeptRequest {
+    /// Where it was sent.
+    pub endpoint: Endpoint,
+    /// Its answer's.
+    pub marks: AnswerMarks,
+    /// Its body.
+    pub fields: Fields,
 }
 
 /// A request's body, to be kept once its seed is known.
@@ -43,18 +65,30 @@ impl AskedBody {
         Some(Self { endpoint, json: String::from_utf8(json.0).ok()? })
     }
 
-    /// As the store has it, for an answer of `model` with `seed` to a caller at `trace`.
-    pub fn encode(&self, model: &str, seed: u64, trace: Option<&TraceParent>) -> Arc<[u8]> {
+    /// As the store has it, for an answer with `marks`; `None` if it is too long.
+    pub fn encode(&self, marks: &AnswerMarks) -> Option<Arc<[u8]>> {
         let endpoint = match self.endpoint {
             Endpoint::Chat => "chat",
             Endpoint::Text => "text",
         };
-        let (model, body) = (json!(model), &self.json);
-        let trace = json!(trace.map(TraceParent::to_text));
-        let text = format!(
-            r#"{{"endpoint":"{endpoint}","model":{model},"seed":"{seed}","trace":{trace},"body":{body}}}"#
-        );
-        text.into_bytes().into()
+        let AnswerMarks { model, seed, call_ids, trace_parent, stored } = marks;
+        let stored = stored.as_ref().map(|KeptMetadata { owner, metadata }| {
+            json!({"owner": hex::encode(&owner.0), "metadata": metadata})
+        });
+        // Numbers of 64 bits are texts: JSON's have fewer.
+        let mut outer = json!({
+            "endpoint": endpoint,
+            "model": model,
+            "seed": seed.to_string(),
+            "call_ids": call_ids.to_string(),
+            "trace": trace_parent.as_ref().map(TraceParent::to_text),
+            "stored": stored,
+        })
+        .to_string();
+        // The body is written already, and may be long.
+        outer.pop();
+        let text = format!(r#"{outer},"body":{}}}"#, self.json);
+        (text.len() <= REQUEST_BYTES).then(|| text.into_bytes().into())
     }
 }
 
@@ -87,10 +121,23 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
         "text" => Endpoint::Text,
         _ => return None,
     };
-    let (model, seed) = (text("model")?.to_owned(), text("seed")?.parse().ok()?);
+    let marks = AnswerMarks {
+        model: text("model")?.to_owned(),
+        seed: text("seed")?.parse().ok()?,
+        call_ids: text("call_ids")?.parse().ok()?,
+        trace_parent: text("trace").and_then(TraceParent::parse),
+        stored: match outer.map().get("stored") {
+            None | Some(Value::Null) => None,
+            Some(stored) => Some(metadata_of(stored)?),
+        },
+    };
     let body = outer.map().get("body")?.as_object()?.clone();
-    let trace_parent = text("trace").and_then(TraceParent::parse);
-    Some(KeptRequest { model, endpoint, seed, fields: outer.replaced(body), trace_parent })
+    Some(KeptRequest { endpoint, marks, fields: outer.replaced(body) })
+}
+
+fn metadata_of(stored: &Value) -> Option<KeptMetadata> {
+    let owner = Owner(hex::decode(stored["owner"].as_str()?)?);
+    Some(KeptMetadata { owner, metadata: stored.get("metadata")?.clone() })
 }
 
 #[cfg(test)]
@@ -99,18 +146,31 @@ mod tests {
 
     use super::*;
 
+    fn marks(model: &str) -> AnswerMarks {
+        AnswerMarks {
+            model: model.to_owned(),
+            seed: u64::MAX,
+            call_ids: u64::MAX - 1,
+            trace_parent: None,
+            stored: None,
+        }
+    }
+
     #[test]
     fn a_request_comes_back_as_it_was() {
         let body = json!({"messages": [{"role": "user", "content": "a \"quoted\" word"}]});
         let Value::Object(body) = body else { panic!("no object") };
         let asked = AskedBody::of(Endpoint::Chat, &body).unwrap();
         let trace = TraceParent::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-        let kept = decode(&asked.encode("a \"model\"", u64::MAX, trace.as_ref())).unwrap();
-        assert!(trace.is_some() && kept.trace_parent == trace);
-        assert_eq!((&*kept.model, kept.seed), ("a \"model\"", u64::MAX));
-        assert!(kept.endpoint == Endpoint::Chat && kept.fields.map() == &body);
-        let without = decode(&asked.encode("m", 1, None)).unwrap();
-        assert_eq!(without.trace_parent, None);
+        assert!(trace.is_some());
+        let stored = KeptMetadata { owner: Owner([7; 16]), metadata: json!({"a": "b"}) };
+        let whole =
+            AnswerMarks { trace_parent: trace, stored: Some(stored), ..marks("a \"model\"") };
+        for marks in [whole, marks("m")] {
+            let kept = decode(&asked.encode(&marks).unwrap()).unwrap();
+            assert_eq!(kept.marks, marks);
+            assert!(kept.endpoint == Endpoint::Chat && kept.fields.map() == &body);
+        }
     }
 
     #[test]
@@ -118,7 +178,26 @@ mod tests {
         let body = |bytes| Map::from_iter([("prompt".to_owned(), json!("x".repeat(bytes)))]);
         assert!(AskedBody::of(Endpoint::Text, &body(BODY_BYTES)).is_none());
         let longest = AskedBody::of(Endpoint::Text, &body(BODY_BYTES - 16)).unwrap();
-        assert!(decode(&longest.encode(&"m".repeat(1000), u64::MAX, None)).is_some());
+        assert!(decode(&longest.encode(&marks(&"m".repeat(1000))).unwrap()).is_some());
+        assert!(longest.encode(&marks(&"m".repeat(4096))).is_none());
+    }
+
+    #[test]
+    fn one_of_another_version_is_none() {
+        let asked = AskedBody::of(Endpoint::Chat, &Map::new()).unwrap();
+        let kept = String::from_utf8(asked.encode(&marks("m")).unwrap().to_vec()).unwrap();
+        assert!(decode(kept.as_bytes()).is_some());
+        let end = kept.len();
+        for (from, to) in [
+            ("\"chat\"", "\"songs\""),
+            ("\"call_ids\"", "\"other\""),
+            ("\"seed\":\"", "\"seed\":\"-"),
+            ("\"stored\":null", "\"stored\":{}"),
+            ("\"body\":{}", "\"body\":[]"),
+            (&kept[end / 2..], ""),
+        ] {
+            assert!(kept.contains(from) && decode(kept.replacen(from, to, 1).as_bytes()).is_none());
+        }
     }
 
     proptest! {

@@ -29,6 +29,8 @@ pub struct SharedLogs {
     /// How long logs are kept.
     pub(super) times: LogTimes,
     slots: Mutex<Vec<Arc<LogSlot>>>,
+    /// Those that are written, of answers that have ended and are still kept here.
+    shelved: Mutex<Vec<Arc<LogSlot>>>,
     followed: Mutex<Vec<Arc<FollowedLog>>>,
     /// There is a first slot.
     first_slot: Notify,
@@ -52,6 +54,7 @@ impl SharedLogs {
             connection,
             times: LogTimes { running: KEEP_RUNNING, ended },
             slots: Mutex::default(),
+            shelved: Mutex::default(),
             followed: Mutex::default(),
             first_slot: Notify::new(),
             first_followed: Notify::new(),
@@ -75,9 +78,29 @@ impl SharedLogs {
         if self.connection.health() != StoreHealth::Well {
             slot.release();
         }
-        self.slots().push(slot.clone());
-        self.first_slot.notify_one();
+        self.add_again(slot.clone());
         slot
+    }
+
+    /// Writes what `slot` gets from now on, once more.
+    pub(super) fn add_again(&self, slot: Arc<LogSlot>) {
+        self.slots().push(slot);
+        self.first_slot.notify_one();
+    }
+
+    /// Puts away what is written, for as long as it is kept here.
+    pub(super) fn shelve(&self, written: Vec<Arc<LogSlot>>) {
+        if written.is_empty() {
+            return;
+        }
+        let mut shelved = self.shelved.lock().expect("nothing panics under this lock");
+        shelved.extend(written);
+        shelved.retain(|slot| slot.is_kept());
+    }
+
+    /// All that is put away.
+    pub(super) fn take_shelved(&self) -> Vec<Arc<LogSlot>> {
+        std::mem::take(&mut *self.shelved.lock().expect("nothing panics under this lock"))
     }
 
     /// Follows `log`.

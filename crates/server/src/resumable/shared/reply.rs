@@ -70,7 +70,7 @@ pub enum Taken {
     },
     /// Another replica's, or it has ended.
     Others,
-    /// Nobody's: the store does not have its request.
+    /// Nobody's: the store does not have its request, or has lost a part of its log.
     Never,
 }
 

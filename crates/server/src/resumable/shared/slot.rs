@@ -26,8 +26,6 @@ pub struct LogSlot {
     pub token_hash: String,
     /// What its owner writes with.
     pub fence: u64,
-    /// The request, for who takes the answer over; empty if nobody can.
-    pub request: Arc<[u8]>,
     task: Arc<dyn NewsSink>,
     waiting: Mutex<WaitingBytes>,
     stored: AtomicU64,
@@ -51,6 +49,10 @@ struct WaitingBytes {
     wants_room: bool,
     /// Somebody waits for what comes next.
     is_awaited: bool,
+    /// The store has lost the log, and the task has not handed it on again yet.
+    is_lost: bool,
+    /// The request, for who takes the answer over; empty if nobody can, or the answer has ended.
+    request: Arc<[u8]>,
 }
 
 /// A piece of a log on its way to the store.
@@ -73,12 +75,13 @@ impl LogSlot {
             due: None,
             wants_room: false,
             is_awaited: false,
+            is_lost: false,
+            request: Arc::default(),
         };
         Self {
             id: handle.id_hex(),
             token_hash: hash_of(&handle.token),
             fence,
-            request: Arc::default(),
             task,
             waiting: Mutex::new(waiting),
             stored: AtomicU64::new(0),
@@ -90,8 +93,9 @@ impl LogSlot {
     }
 
     /// The same with the answer's request.
-    pub fn with_request(self, request: Arc<[u8]>) -> Self {
-        Self { request, ..self }
+    pub fn with_request(mut self, request: Arc<[u8]>) -> Self {
+        self.waiting.get_mut().expect("nobody else has it").request = request;
+        self
     }
 
     /// The same for a log of which the store has everything below `offset`.
@@ -117,7 +121,7 @@ impl LogSlot {
         if is_all {
             waiting.state = state;
         }
-        waiting.is_awaited = awaited;
+        (waiting.is_awaited, waiting.is_lost) = (awaited, false);
         let due = Instant::now() + self.gather(&waiting);
         waiting.due = Some(waiting.due.map_or(due, |earlier| earlier.min(due)));
         waiting.bytes.len() - before
@@ -126,7 +130,7 @@ impl LogSlot {
     /// Begins anew: the store has lost the log.
     pub fn restart(&self) {
         let mut waiting = self.waiting();
-        (waiting.from, waiting.due) = (0, None);
+        (waiting.from, waiting.due, waiting.state) = (0, None, LogState::Running);
         waiting.bytes.clear();
         self.stored.store(0, Ordering::Relaxed);
     }
@@ -135,6 +139,7 @@ impl LogSlot {
     pub fn stop(&self) {
         let mut waiting = self.waiting();
         waiting.bytes.clear();
+        waiting.is_lost = false;
         waiting.state = LogState::Stopped;
         waiting.due = Some(Instant::now());
     }
@@ -151,7 +156,16 @@ impl LogSlot {
 
     /// Whether anything is to be written, or may be later.
     pub fn is_of_use(&self) -> bool {
-        self.is_waiting() || self.is_running() && !self.task.is_gone()
+        let may_come = {
+            let waiting = self.waiting();
+            waiting.state == LogState::Running || waiting.is_lost
+        };
+        self.is_waiting() || may_come && !self.task.is_gone()
+    }
+
+    /// Whether the store has all of an answer that is still kept here.
+    pub fn is_kept(&self) -> bool {
+        self.waiting().state == LogState::Ended && !self.task.is_gone()
     }
 
     /// Whether anything waits.
@@ -174,8 +188,9 @@ impl LogSlot {
 
     /// What of the request goes to the store with `piece`: it does not change, so that it goes with
     /// the first bytes alone.
-    pub fn request_with(&self, piece: &WaitingPiece) -> &[u8] {
-        if piece.offset == 0 { &self.request } else { &[] }
+    pub fn request_with(&self, piece: &WaitingPiece) -> Arc<[u8]> {
+        let is_first = piece.offset == 0 && piece.state == LogState::Running;
+        if is_first { self.waiting().request.clone() } else { Arc::default() }
     }
 
     /// Notes what became of `piece`, and tells the answer's task what it has to know.
@@ -191,7 +206,11 @@ impl LogSlot {
         if let Some(news) = news.or(is_new.then_some(StoreNews::Progress)) {
             match appended.outcome {
                 AppendOutcome::Stored => {}
-                AppendOutcome::Lost => self.waiting().due = None,
+                AppendOutcome::Lost => {
+                    let mut waiting = self.waiting();
+                    waiting.due = None;
+                    waiting.is_lost = waiting.state != LogState::Stopped;
+                }
                 // Nothing of it is written any more.
                 AppendOutcome::Taken | AppendOutcome::Stopped => {
                     let mut waiting = self.waiting();
@@ -215,6 +234,10 @@ impl LogSlot {
         }
         waiting.bytes.drain(..piece.bytes.len());
         waiting.from = end;
+        if piece.state == LogState::Ended {
+            // Nobody has to generate it any more.
+            waiting.request = Arc::default();
+        }
         let is_done = waiting.bytes.is_empty() && waiting.state == piece.state;
         // What came meanwhile is gathered anew.
         waiting.due = (!is_done).then(|| Instant::now() + self.gather(&waiting));

@@ -18,16 +18,20 @@ use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::NewsSink;
 use crate::active_request::ActiveRequest;
+use crate::api::head::AnswerName;
 use crate::error::ApiError;
 use crate::records::RecordWriter;
-use crate::store::StoreError;
 use crate::store::shared::connection::SharedConnection;
+use crate::store::shared::objects::FENCE_KEPT;
 use crate::store::shared::reply::StoreReply;
+use crate::store::{AnswerFence, StoreError};
 
 /// Most bytes of a log that is compared.
 const LOG_BYTES: usize = 4 << 20;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
+static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 
 /// An answer that is generated once more.
 pub struct SecondAnswer {
@@ -39,15 +43,30 @@ pub struct SecondAnswer {
     pub first: Vec<Delta>,
 }
 
+/// What a replica that takes an answer over has to know of it.
+pub struct FirstAnswer {
+    /// What its readers know it by.
+    pub name: Option<AnswerName>,
+    /// What it is generated with from here on.
+    pub fence: AnswerFence,
+}
+
 /// Begins requests once more: what this part needs of the server around it.
 pub trait Successor: Send + Sync {
     /// Whether it can begin any now.
     fn is_ready(&self) -> bool;
 
-    /// Begins `request`.
+    /// Whether it can begin `request`.
+    ///
+    /// # Errors
+    /// When it has no such model.
+    fn check(&self, request: &KeptRequest) -> Result<(), ApiError>;
+
+    /// Begins `request`, whose answer was begun as `first`.
     fn begin(
         &self,
         request: KeptRequest,
+        first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>>;
 }
 
@@ -55,9 +74,9 @@ pub trait Successor: Send + Sync {
 pub enum Succession {
     /// This replica owns it now.
     Owned(Box<OwnedAnswer>),
-    /// Another replica was faster.
+    /// It is still another replica's, or there is more of its log.
     Follow(Follower),
-    /// It cannot go on, for this reason.
+    /// It cannot go on here, for this reason.
     Lost(String),
 }
 
@@ -65,77 +84,190 @@ pub enum Succession {
 pub struct OwnedAnswer {
     /// It, from its beginning.
     pub answer: SecondAnswer,
-    /// What the log has of it.
-    pub replay: Replay,
+    /// What the log has of it; `None` if that has nothing.
+    pub replay: Option<Replay>,
     /// Takes the rest to the store.
     pub slot: Arc<LogSlot>,
+    /// That it is this replica's.
+    pub claim: TakeoverClaim,
+}
+
+/// An answer that this replica has taken over. Dropped before the answer's task has it, it gives
+/// the answer back: a replica that has it and does not generate it would keep all others from it.
+pub struct TakeoverClaim {
+    logs: Arc<SharedLogs>,
+    id: String,
+    fence: u64,
+    is_kept: bool,
+}
+
+impl TakeoverClaim {
+    /// The answer's task has it, and tells the store of its end.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for TakeoverClaim {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let (logs, id, fence) = (self.logs.clone(), std::mem::take(&mut self.id), self.fence);
+        // Without a runtime this process ends, and the others see that by themselves.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { logs.release(&id, fence).await });
+        }
+    }
+}
+
+/// An answer that could be taken over, as the store has it.
+struct Heritage {
+    request: KeptRequest,
+    name: Option<AnswerName>,
+    replay: Option<Replay>,
 }
 
 impl SharedLogs {
     /// Takes over the answer with `handle`, whose log ends at `head`, for its task here.
     pub async fn succeed(
-        &self,
+        self: &Arc<Self>,
         handle: &AnswerHandle,
         head: u64,
         task: Arc<dyn NewsSink>,
         successor: &dyn Successor,
     ) -> Succession {
-        if !successor.is_ready() {
-            return Succession::Lost("this replica takes no requests now".into());
-        }
-        let taken = match self.take(handle).await {
-            Ok(Taken::Ours { fence, head, request }) => (fence, head, request),
-            Ok(Taken::Others) => {
+        match self.try_succeed(handle, head, task, successor).await {
+            Ok(owned) => Succession::Owned(Box::new(owned)),
+            Err(Refused::Lost(why)) => Succession::Lost(why),
+            // Whoever follows learns what it is: a new owner, more of the log, or again none.
+            Err(Refused::NotYet) => {
                 let (log, follower) = FollowedLog::new(handle);
                 self.follow(log.beginning_at(head));
-                return Succession::Follow(follower);
-            }
-            Ok(Taken::Never) => return Succession::Lost("its request is not stored".into()),
-            Err(error) => return Succession::Lost(error.to_string()),
-        };
-        let (fence, stored_head, request) = taken;
-        let begun = match stored_head == head {
-            true => self.generate_again(handle, &request, successor).await,
-            false => Err("its log has changed".into()),
-        };
-        match begun {
-            Ok((answer, replay)) => {
-                let slot = LogSlot::new(handle, fence, task).beginning_at(head);
-                let slot = self.add(slot);
-                Succession::Owned(Box::new(OwnedAnswer { answer, replay, slot }))
-            }
-            Err(why) => {
-                // Nobody else is to try the same in vain.
-                self.stop(handle).await;
-                Succession::Lost(why)
+                Succession::Follow(follower)
             }
         }
     }
 
-    async fn take(&self, handle: &AnswerHandle) -> Result<Taken, StoreError> {
-        let mut call = SharedConnection::invocation(&TAKE);
-        call.arg(handle.id_hex()).arg(self.connection.replica()).arg(REQUEST_BYTES);
-        Ok(reply::taken(StoreReply(self.connection.run(&call).await?), REQUEST_BYTES)?)
+    async fn try_succeed(
+        self: &Arc<Self>,
+        handle: &AnswerHandle,
+        head: u64,
+        task: Arc<dyn NewsSink>,
+        successor: &dyn Successor,
+    ) -> Result<OwnedAnswer, Refused> {
+        if !successor.is_ready() {
+            return Err(Refused::lost("this replica takes no requests now"));
+        }
+        // All that can be known before the answer is taken: one that this replica cannot go on with
+        // is left to another.
+        let (_, request) = self.take(handle, head, TakeMode::Look).await?;
+        let heritage = self.inspect(handle, &request).await?;
+        successor.check(&heritage.request).map_err(Refused::of)?;
+        let (fence, _) = self.take(handle, head, TakeMode::Take).await?;
+        let claim =
+            TakeoverClaim { logs: self.clone(), id: handle.id_hex(), fence, is_kept: false };
+        let Heritage { request, name, replay } = heritage;
+        let first = FirstAnswer { name, fence: AnswerFence(fence) };
+        let answer = successor.begin(request, first).await.map_err(Refused::of)?;
+        let slot = self.add(LogSlot::new(handle, fence, task).beginning_at(head));
+        Ok(OwnedAnswer { answer, replay, slot, claim })
     }
 
-    async fn generate_again(
+    /// The fence and the request of an answer whose log ends at `head`, and in the mode
+    /// [`TakeMode::Take`] the answer.
+    async fn take(
         &self,
         handle: &AnswerHandle,
-        request: &[u8],
-        successor: &dyn Successor,
-    ) -> Result<(SecondAnswer, Replay), String> {
+        head: u64,
+        mode: TakeMode,
+    ) -> Result<(u64, Vec<u8>), Refused> {
+        let mut call = SharedConnection::invocation(&TAKE);
+        call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
+        call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64);
+        let taken = match self.connection.run(&call).await {
+            Ok(value) => reply::taken(StoreReply(value), REQUEST_BYTES),
+            // It may have run. Then it does no harm: what is ours and not generated can be taken.
+            Err(_) => return Err(Refused::NotYet),
+        };
+        match taken {
+            Ok(Taken::Ours { fence, head: stored, request }) if stored == head => {
+                Ok((fence, request))
+            }
+            // The owner's last word came after its lease was over.
+            Ok(Taken::Ours { .. } | Taken::Others) => Err(Refused::NotYet),
+            Ok(Taken::Never) => Err(Refused::lost("its store does not have all of it")),
+            Err(error) => Err(Refused::Lost(StoreError::from(error).to_string())),
+        }
+    }
+
+    /// Reads what there is of an answer with `request`.
+    async fn inspect(&self, handle: &AnswerHandle, request: &[u8]) -> Result<Heritage, Refused> {
+        let unreadable = || Refused::lost("its request cannot be read");
+        let request = kept_request::decode(request).ok_or_else(unreadable)?;
         let mut records = Vec::new();
         let mut take = |bytes: &[u8]| {
             records.extend_from_slice(bytes);
             records.len() <= LOG_BYTES
         };
-        let loaded = self.load(handle, 0, &mut take).await;
-        if !matches!(loaded, Ok(Some(_))) {
-            return Err("its log cannot be read".into());
+        match self.load(handle, 0, &mut take).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(Refused::lost("its log cannot be read")),
+            Err(_) => return Err(Refused::NotYet),
         }
-        let replay = Replay::of(&records).map_err(|_| "its log has what cannot be compared")?;
-        let request = kept_request::decode(request).ok_or("its request cannot be read")?;
-        let answer = successor.begin(request).await.map_err(|error| error.to_string())?;
-        Ok((answer, replay))
+        let name = match Delta::decode(&records) {
+            Ok(Some((_, Some(Delta::Open { meta })))) => AnswerName::of_meta(&meta),
+            _ => None,
+        };
+        let incomparable = |_| Refused::lost("its log has what cannot be compared");
+        let replay = match records.is_empty() {
+            true => None,
+            false => Some(Replay::of(&records).map_err(incomparable)?),
+        };
+        Ok(Heritage { request, name, replay })
+    }
+
+    async fn release(&self, id: &str, fence: u64) {
+        let mut call = SharedConnection::invocation(&RELEASE);
+        call.arg(id).arg(self.connection.replica()).arg(fence);
+        // Where this fails, it is free again when this replica ends, or has a reader of it.
+        drop(self.connection.run(&call).await);
     }
 }
+
+/// Whether an answer is taken, or looked at.
+#[derive(Debug, Clone, Copy)]
+enum TakeMode {
+    Look,
+    Take,
+}
+
+impl TakeMode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Take => "take",
+        }
+    }
+}
+
+/// Why an answer is not this replica's.
+enum Refused {
+    /// It may be soon, or somebody else's.
+    NotYet,
+    /// It cannot be, for this reason.
+    Lost(String),
+}
+
+impl Refused {
+    fn lost(why: &str) -> Self {
+        Self::Lost(why.to_owned())
+    }
+
+    fn of(error: ApiError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

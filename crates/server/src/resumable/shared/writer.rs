@@ -48,7 +48,20 @@ impl SharedLogs {
             }
             // What comes meanwhile is the next tick's: a quick store would get a command a token.
             while self.write_due().await == Ok(DueLogs::More) {}
-            self.slots().retain(|slot| slot.is_of_use());
+            let written = self.slots().extract_if(.., |slot| !slot.is_of_use()).collect();
+            self.shelve(written);
+        }
+    }
+
+    /// Looks after the answers that have ended, for ever: a store that was restarted may have lost
+    /// them, and gets them once more from the replicas that still keep them.
+    pub(super) async fn keep_shelved(self: Arc<Self>) {
+        let mut lapses = self.connection.lapses();
+        while lapses.changed().await.is_ok() {
+            for slot in self.take_shelved() {
+                slot.touch();
+                self.add_again(slot);
+            }
         }
     }
 
@@ -102,7 +115,7 @@ impl SharedLogs {
         call.arg(running.as_millis() as u64).arg(ended.as_millis() as u64);
         for (slot, piece) in due {
             call.arg(&slot.id).arg(slot.fence).arg(piece.offset).arg(piece.state.name());
-            call.arg(&slot.token_hash).arg(&piece.bytes[..]).arg(slot.request_with(piece));
+            call.arg(&slot.token_hash).arg(&piece.bytes[..]).arg(&*slot.request_with(piece));
         }
         let value = self.connection.run(&call).await?;
         Ok(reply::appended(StoreReply(value), due.len())?)

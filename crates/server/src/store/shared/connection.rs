@@ -9,9 +9,10 @@ use std::time::Duration;
 use loquent_proto::{hex, printable::printable};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, RedisError, Script, ScriptInvocation, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::address::SharedAddress;
+use super::reply::StoreReply;
 use crate::store::object::StoreError;
 
 /// Most calls at once; whoever has a further one waits for its turn, within its time.
@@ -48,6 +49,8 @@ struct StoreLink {
     places: Semaphore,
     health: Mutex<StoreHealth>,
     replica: String,
+    /// How often the store did not know any more that this replica lives.
+    lapses: watch::Sender<u64>,
 }
 
 impl std::fmt::Debug for SharedConnection {
@@ -81,6 +84,7 @@ impl SharedConnection {
             places: Semaphore::new(MAX_CALLS),
             health: Mutex::new(StoreHealth::Well),
             replica: hex::encode(&rand::random::<[u8; 16]>()),
+            lapses: watch::Sender::new(0),
         }));
         let announced = tokio::time::timeout(START_LIMIT, connection.announce()).await;
         match announced.unwrap_or_else(|_| Err(StoreError::Failed("it does not answer".into()))) {
@@ -146,7 +150,16 @@ impl SharedConnection {
         let script = announcement();
         let mut invocation = Self::invocation(&script);
         invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64);
-        self.run(&invocation).await.map(drop)
+        let is_known = StoreReply(self.run(&invocation).await?).flag()?;
+        if !is_known {
+            self.0.lapses.send_modify(|lapses| *lapses += 1);
+        }
+        Ok(())
+    }
+
+    /// Changes when the store has forgotten this replica: it may have lost all else too.
+    pub fn lapses(&self) -> watch::Receiver<u64> {
+        self.0.lapses.subscribe()
     }
 
     /// Says that this replica ends.
@@ -181,9 +194,12 @@ impl SharedConnection {
 
 fn announcement() -> Script {
     Script::new(
-        "-- announce PREFIX REPLICA LEASE_MS: this replica lives; a lease of 0 ends it.\n\
-         if ARGV[3] == '0' then return redis.call('DEL', ARGV[1] .. 'p:' .. ARGV[2]) end\n\
-         return redis.call('SET', ARGV[1] .. 'p:' .. ARGV[2], 1, 'PX', ARGV[3])",
+        "-- announce PREFIX REPLICA LEASE_MS: this replica lives; a lease of 0 ends it. Returns\n\
+         -- whether it was known to live.\n\
+         local key = ARGV[1] .. 'p:' .. ARGV[2]\n\
+         local known = redis.call('EXISTS', key)\n\
+         if ARGV[3] == '0' then redis.call('DEL', key) else redis.call('SET', key, 1, 'PX', ARGV[3]) end\n\
+         return known",
     )
 }
 

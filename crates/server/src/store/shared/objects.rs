@@ -2,6 +2,7 @@
 //! keep the bounds together.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use bytes::Bytes;
 use redis::{Script, ScriptInvocation, Value};
@@ -10,11 +11,14 @@ use super::connection::SharedConnection;
 use super::reply::{StoreReply, Unexpected};
 use crate::store::index::{self, List, OBJECT_BYTES, ObjectKey};
 use crate::store::object::{
-    ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits, StoredObject, WriteMode,
+    AnswerFence, ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits, StoredObject, WriteMode,
 };
 
 /// Bytes of a list that are read at once, unless one object has more.
 const PART_BYTES: usize = 1 << 20;
+/// How long a fence is remembered: a replica may sleep for so long, and stores nothing when it
+/// wakes that was taken over meanwhile.
+pub const FENCE_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
 /// Hex digits of an object's place before its kind and id: its time and its number.
 const PLACE_DIGITS: usize = 32;
 /// Hex digits of a time.
@@ -23,6 +27,8 @@ const TIME_DIGITS: usize = 16;
 static PUT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/put.lua")));
 static GET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/get.lua")));
 static LIST: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/list.lua")));
+static FENCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/fence.lua")));
+static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/claim.lua")));
 static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/remove.lua")));
 
 /// The objects of a shared store; clones share its connection.
@@ -57,12 +63,42 @@ impl SharedShelf {
         index::check_size(&self.limits, object.json.len())?;
         let mut call = keyed(&PUT, &key);
         call.arg(time_digits(object.created_s)).arg(self.cutoff(now_s));
-        call.arg(if mode == WriteMode::Replace { "replace" } else { "put" });
+        let (mode, AnswerFence(fence)) = match mode {
+            WriteMode::Put => ("put", AnswerFence::FIRST),
+            WriteMode::Replace => ("replace", AnswerFence::FIRST),
+            WriteMode::Complete(fence) => ("complete", fence),
+            WriteMode::Checkpoint(fence) => ("checkpoint", fence),
+        };
+        call.arg(mode);
         call.arg(if object.progress == Progress::Ended { "ended" } else { "running" });
         call.arg(self.connection.replica()).arg(&object.json[..]);
         call.arg(object.json.len() + OBJECT_BYTES);
-        call.arg(self.limits.bytes_per_owner).arg(self.limits.bytes);
+        call.arg(self.limits.bytes_per_owner).arg(self.limits.bytes).arg(fence);
         self.ask(&call, |reply| reply.flag()).await
+    }
+
+    /// Takes over the object with `key`, if its replica has ended before it.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn claim(&self, key: &ObjectKey) -> Result<Option<AnswerFence>, StoreError> {
+        let mut call = keyed(&CLAIM, key);
+        call.arg(self.connection.replica()).arg(FENCE_KEPT.as_millis() as u64);
+        self.ask(&call, |reply| reply.optional(|reply| Ok(AnswerFence(reply.number()?)))).await
+    }
+
+    /// Refuses to complete the object with `key` to all with a lower fence.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn raise_fence(
+        &self,
+        key: &ObjectKey,
+        AnswerFence(fence): AnswerFence,
+    ) -> Result<(), StoreError> {
+        let mut call = keyed(&FENCE, key);
+        call.arg(fence).arg(FENCE_KEPT.as_millis() as u64);
+        self.ask(&call, |reply| reply.flag()).await.map(drop)
     }
 
     /// The object with `key`.

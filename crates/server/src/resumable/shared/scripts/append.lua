@@ -2,7 +2,9 @@
 -- ID FENCE OFFSET STATE TOKEN BYTES REQUEST. Returns for each: what became of it, the log's length, whether another
 -- replica reads it.
 -- An answer is its owner's alone, as long as nobody has taken it over with a higher fence: what an owner sends
--- that slept meanwhile is refused. Bytes that are there already are not appended again.
+-- that slept meanwhile is refused, though the answer may have ended and be gone. Bytes that are there already are
+-- not appended again. Where the store has lost an answer, and its older owner was the first to write it again, the
+-- newer one writes it once more.
 local prefix, replica, running_ms, ended_ms = unpack(ARGV, 1, 4)
 local out = {}
 for i = 5, #ARGV, 7 do
@@ -11,17 +13,19 @@ for i = 5, #ARGV, 7 do
     local known = redis.call('HMGET', answer, 'f', 'o', 's')
     local outcome, head = 'stored', 0
     offset = tonumber(offset)
-    if not known[1] then
-        if offset == 0 and state ~= 'stopped' then
-            redis.call('DEL', log)
-            redis.call('HSET', answer, 'f', fence, 'o', replica, 's', 'running', 't', token, 'q', request)
-        else
-            outcome = 'lost'
-        end
-    elseif known[1] ~= fence or known[2] ~= replica then
-        outcome = 'taken'
-    elseif known[3] == 'stopped' then
+    local known_fence = tonumber(known[1] or redis.call('GET', prefix .. 'x:' .. id) or '0')
+    local is_new = not known[1] or known_fence < tonumber(fence)
+    if known[3] == 'stopped' then
         outcome = 'stopped'
+    elseif known_fence > tonumber(fence) then
+        outcome = 'taken'
+    elseif is_new and (offset > 0 or state == 'stopped') then
+        outcome = 'lost'
+    elseif is_new then
+        redis.call('DEL', log)
+        redis.call('HSET', answer, 'f', fence, 'o', replica, 's', 'running', 't', token, 'q', request)
+    elseif known[2] ~= replica then
+        outcome = 'taken'
     end
     if outcome == 'stored' then
         head = redis.call('STRLEN', log)
@@ -34,7 +38,7 @@ for i = 5, #ARGV, 7 do
         else
             local new = string.sub(bytes, head - offset + 1)
             if #new > 0 then head = redis.call('APPEND', log, new) end
-            redis.call('HSET', answer, 's', state)
+            redis.call('HSET', answer, 's', state, 'h', head)
             local keep_ms = state == 'ended' and ended_ms or running_ms
             redis.call('PEXPIRE', answer, keep_ms)
             redis.call('PEXPIRE', log, keep_ms)

@@ -1,5 +1,6 @@
 -- Stores an object: put.lua PREFIX OWNER KIND ID CREATED CUTOFF MODE PROGRESS REPLICA JSON BYTES
--- OWNER_LIMIT LIMIT. Returns 1, or 0 if there was none to replace.
+-- OWNER_LIMIT LIMIT FENCE. Returns 1, or 0 if there was none to replace, or it is not to be completed with FENCE:
+-- its answer was taken over with a higher one, or was complete before it was taken over with this one.
 -- An owner's list has members that sort as their objects do: time, number (16 hex digits each), kind, id.
 local prefix, owner, kind, id, created, cutoff = unpack(ARGV, 1, 6)
 local mode, progress, replica, json = unpack(ARGV, 7, 10)
@@ -28,6 +29,11 @@ if member and string.sub(member, 1, 16) < cutoff then
 end
 if not member and mode == 'replace' then
     return 0
+end
+if mode == 'complete' or mode == 'checkpoint' then
+    local newest = tonumber(redis.call('GET', prefix .. 'x:' .. owner .. ':' .. kind .. id) or '1')
+    local fence = tonumber(ARGV[14])
+    if fence < newest or mode == 'complete' and fence > 1 and member then return 0 end
 end
 local before = 0
 if member then

@@ -1,0 +1,332 @@
+//! Who owns an answer after its owner has ended, whatever else fails: against a real store.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use redis::Cmd;
+use serde_json::{Map, json};
+
+use super::*;
+use crate::api::request::Endpoint;
+use crate::resumable::shared::followed::FollowedPiece;
+use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody};
+use crate::resumable::shared::state::{LogState, StoreNews};
+use crate::store::shared::test_server::RedisServer;
+
+const HANDLE: AnswerHandle = AnswerHandle { id: [1; 16], token: [2; 16] };
+/// How long a test waits for what comes soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The task of an answer, as the store sees it.
+#[derive(Default)]
+struct Task(Mutex<Vec<StoreNews>>);
+
+impl NewsSink for Task {
+    fn tell(&self, news: StoreNews) {
+        self.0.lock().unwrap().push(news);
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+impl Task {
+    /// Waits until it is told `news`.
+    async fn hears(&self, news: StoreNews) {
+        until(|| self.0.lock().unwrap().contains(&news)).await;
+    }
+}
+
+/// Begins nothing, and says why.
+#[derive(Default)]
+struct Reluctant {
+    has_no_model: bool,
+}
+
+impl Successor for Reluctant {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn check(&self, request: &KeptRequest) -> Result<(), ApiError> {
+        match self.has_no_model {
+            true => Err(ApiError::model_not_found(&request.marks.model, ["another"])),
+            false => Ok(()),
+        }
+    }
+
+    fn begin(
+        &self,
+        _: KeptRequest,
+        _: FirstAnswer,
+    ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
+        Box::pin(async { Err(ApiError::overloaded("The server is busy.", 1)) })
+    }
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A replica that lives until it is retired.
+struct Replica {
+    logs: Arc<SharedLogs>,
+    connection: SharedConnection,
+    announcing: tokio::task::JoinHandle<()>,
+}
+
+impl Replica {
+    async fn start(server: &RedisServer) -> Self {
+        let connection = SharedConnection::open(&server.address).await.unwrap();
+        let logs = crate::resumable::shared::start(connection.clone(), Duration::from_secs(60));
+        let announced = connection.clone();
+        let announcing = tokio::spawn(async move { announced.keep_announced().await });
+        Self { logs, connection, announcing }
+    }
+
+    /// It is dead from here on, for the others, and may still write.
+    async fn die(&self) {
+        self.announcing.abort();
+        until(|| self.announcing.is_finished()).await;
+        self.connection.retire().await;
+    }
+
+    /// Shares an answer, of which `records` are stored when this returns.
+    async fn share(&self, records: &[u8]) -> (Arc<LogSlot>, Arc<Task>) {
+        let task = Arc::new(Task::default());
+        let slot = self.logs.share(&HANDLE, Some(request()), task.clone());
+        put(&slot, records);
+        until(|| slot.stored() == records.len() as u64).await;
+        (slot, task)
+    }
+
+    async fn take(&self, head: u64) -> Result<u64, Refused> {
+        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|(fence, _)| fence)
+    }
+
+    async fn succeed(&self, head: u64, successor: &Reluctant) -> Succession {
+        self.logs.succeed(&HANDLE, head, Arc::new(Task::default()), successor).await
+    }
+
+    /// What the store says to `words`.
+    async fn ask(server: &RedisServer, words: &[&[u8]]) -> redis::Value {
+        let mut link = server.address.client.get_multiplexed_async_connection().await.unwrap();
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query_async(&mut link).await.unwrap()
+    }
+}
+
+fn put(slot: &LogSlot, bytes: &[u8]) {
+    slot.put(LogState::Running, true, |_, waiting| {
+        waiting.extend_from_slice(bytes);
+        true
+    });
+}
+
+fn request() -> Arc<[u8]> {
+    let marks = AnswerMarks {
+        model: "m".to_owned(),
+        seed: 1,
+        call_ids: 2,
+        trace_parent: None,
+        stored: None,
+    };
+    AskedBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
+}
+
+fn records(deltas: &[Delta]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    deltas.iter().for_each(|delta| delta.encode(&mut bytes).unwrap());
+    bytes
+}
+
+fn beginning() -> Vec<u8> {
+    let meta = json!({"id": "chatcmpl-1", "created": 7}).to_string();
+    records(&[Delta::Open { meta }, Delta::text("one")])
+}
+
+fn why(succession: &Succession) -> &str {
+    match succession {
+        Succession::Lost(why) => why,
+        Succession::Owned(_) => "owned",
+        Succession::Follow(_) => "follow",
+    }
+}
+
+fn key(kind: char) -> Vec<u8> {
+    format!("loquent:1:{kind}:{}", HANDLE.id_hex()).into_bytes()
+}
+
+#[tokio::test]
+async fn an_answer_has_one_owner_whichever_of_them_die() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let third = Replica::start(&server).await;
+    let log = beginning();
+    let head = log.len() as u64;
+    let (slot, task) = first.share(&log).await;
+    assert!(matches!(second.take(head).await, Err(Refused::NotYet)), "its owner lives");
+    first.die().await;
+    assert!(matches!(second.take(head).await, Ok(2)));
+    assert!(matches!(third.take(head).await, Err(Refused::NotYet)), "one is enough");
+    // The reply was lost, and it asks again.
+    assert!(matches!(second.take(head).await, Ok(3)));
+    second.die().await;
+    assert!(matches!(third.take(head).await, Ok(4)), "before it has written anything");
+    put(&slot, b"more");
+    task.hears(StoreNews::Taken).await;
+    let stored = Replica::ask(&server, &[b"GET", &key('g')]).await;
+    assert_eq!(stored, redis::Value::BulkString(log), "who was succeeded appends nothing");
+}
+
+#[tokio::test]
+async fn an_owner_that_slept_for_long_does_not_bring_its_answer_back() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let (slot, task) = first.share(&log).await;
+    first.die().await;
+    assert!(matches!(second.take(log.len() as u64).await, Ok(2)));
+    // The answer has ended, and is too old.
+    Replica::ask(&server, &[b"DEL", &key('a'), &key('g')]).await;
+    slot.restart();
+    put(&slot, &log);
+    task.hears(StoreNews::Taken).await;
+    let left = Replica::ask(&server, &[b"EXISTS", &key('a'), &key('g')]).await;
+    assert_eq!(left, redis::Value::Int(0));
+}
+
+#[tokio::test]
+async fn a_store_that_has_lost_all_believes_the_newest_owner() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let (slot, task) = first.share(&log).await;
+    first.die().await;
+    assert!(matches!(second.take(log.len() as u64).await, Ok(2)));
+    Replica::ask(&server, &[b"FLUSHALL"]).await;
+    // The older one is the first that writes its log again.
+    slot.restart();
+    put(&slot, &log);
+    until(|| slot.stored() == log.len() as u64).await;
+    let newer = LogSlot::new(&HANDLE, 2, Arc::new(Task::default()));
+    let newer = second.logs.add(newer.beginning_at(log.len() as u64));
+    newer.restart();
+    let other = records(&[Delta::text("other")]);
+    put(&newer, &other);
+    until(|| newer.stored() == other.len() as u64).await;
+    put(&slot, b"more");
+    task.hears(StoreNews::Taken).await;
+    let stored = Replica::ask(&server, &[b"GET", &key('g')]).await;
+    assert_eq!(stored, redis::Value::BulkString(other));
+}
+
+#[tokio::test]
+async fn what_one_replica_cannot_generate_is_left_to_another() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let third = Replica::start(&server).await;
+    let log = beginning();
+    let head = log.len() as u64;
+    first.share(&log).await;
+    first.die().await;
+    let without = Reluctant { has_no_model: true };
+    let lost = second.succeed(head, &without).await;
+    assert!(why(&lost).contains("'m'"), "{}", why(&lost));
+    assert!(matches!(third.take(head).await, Ok(2)), "it was not even taken");
+    third.die().await;
+    // It has the model, and no room: what it has taken it gives back.
+    let lost = second.succeed(head, &Reluctant::default()).await;
+    assert_eq!(why(&lost), "The server is busy.");
+    let fourth = Replica::start(&server).await;
+    let begun = Instant::now();
+    while !matches!(fourth.take(head).await, Ok(4)) {
+        assert!(begun.elapsed() < PATIENCE, "it is kept by who does not generate it");
+    }
+}
+
+#[tokio::test]
+async fn what_its_owner_wrote_last_is_read_before_it_is_succeeded() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let more = records(&[Delta::text(" more")]);
+    let (slot, _task) = first.share(&log).await;
+    first.die().await;
+    put(&slot, &more);
+    until(|| slot.stored() == (log.len() + more.len()) as u64).await;
+    let succession = second.succeed(log.len() as u64, &Reluctant::default()).await;
+    let Succession::Follow(mut follower) = succession else { panic!("{}", why(&succession)) };
+    assert_eq!(follower.next().await, FollowedPiece::Records(more));
+    assert_eq!(follower.next().await, FollowedPiece::Orphaned);
+}
+
+#[tokio::test]
+async fn an_entry_that_is_damaged_or_of_another_version_is_not_taken() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let head = log.len() as u64;
+    first.share(&log).await;
+    first.die().await;
+    let set = async |bytes: &[u8]| {
+        Replica::ask(&server, &[b"HSET", &key('a'), b"q", bytes]).await;
+    };
+    for (request, expected) in [
+        (&b"{\"endpoint\":\"songs\"}"[..], "its request cannot be read"),
+        (b"", "its store does not have all of it"),
+        (&vec![b' '; REQUEST_BYTES + 1], "its store does not have all of it"),
+    ] {
+        set(request).await;
+        assert_eq!(why(&second.succeed(head, &Reluctant::default()).await), expected);
+    }
+    set(&request()).await;
+    let cut = records(&[Delta::Error { code: "x".into(), message: "y".into() }]);
+    let odd = [&log[..], &cut].concat();
+    let length = odd.len().to_string();
+    Replica::ask(&server, &[b"SET", &key('g'), &odd]).await;
+    Replica::ask(&server, &[b"HSET", &key('a'), b"h", length.as_bytes()]).await;
+    let lost = second.succeed(odd.len() as u64, &Reluctant::default()).await;
+    assert_eq!(why(&lost), "its log has what cannot be compared");
+    // Another log in place of what is lost would have other offsets.
+    Replica::ask(&server, &[b"SET", &key('g'), &log[..log.len() - 1]]).await;
+    let lost = second.succeed(head, &Reluctant::default()).await;
+    assert_eq!(why(&lost), "its store does not have all of it");
+    let owner = Replica::ask(&server, &[b"HMGET", &key('a'), b"o", b"f"]).await;
+    let first = first.connection.replica().as_bytes().to_vec();
+    let expected = [redis::Value::BulkString(first), redis::Value::BulkString(b"1".to_vec())];
+    assert_eq!(owner, redis::Value::Array(expected.to_vec()), "nobody has taken it");
+}
+
+#[tokio::test]
+async fn an_answer_that_has_ended_is_written_once_more_for_a_store_that_has_lost_it() {
+    let Some(server) = RedisServer::start().await else { return };
+    let owner = Replica::start(&server).await;
+    let (slot, task) = owner.share(&beginning()).await;
+    let end = records(&[Delta::Done]);
+    let put_end = |bytes: &[u8]| {
+        slot.put(LogState::Ended, true, |_, waiting| {
+            waiting.extend_from_slice(bytes);
+            true
+        })
+    };
+    put_end(&end);
+    let whole = [beginning(), end].concat();
+    until(|| slot.stored() == whole.len() as u64 && !slot.is_of_use()).await;
+    Replica::ask(&server, &[b"FLUSHALL"]).await;
+    // Nothing of it is to be written, and still it is noticed.
+    task.hears(StoreNews::Lost).await;
+    slot.restart();
+    put_end(&whole);
+    until(|| slot.stored() == whole.len() as u64).await;
+    let stored = Replica::ask(&server, &[b"GET", &key('g')]).await;
+    assert_eq!(stored, redis::Value::BulkString(whole));
+}
