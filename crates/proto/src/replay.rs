@@ -108,7 +108,8 @@ impl Replay {
     /// Adds what comes next in the first answer.
     ///
     /// # Errors
-    /// [`Incomparable`], if it is an error, or log-probabilities in another form. Nothing can be compared from then on.
+    /// [`Incomparable`], if it is an error, or log-probabilities in another form. Nothing can be
+    /// compared from then on.
     pub fn note(&mut self, delta: &Delta) -> Result<(), Incomparable> {
         match delta {
             // Not of the text, and told anew.
