@@ -12,6 +12,7 @@ use super::{ActivationBlock, LANES};
 use crate::llama::amx::TileUnit;
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::matmul::{ExpertRoutes, MatMul, MatrixRows};
+use crate::llama::kernels::weight_format::WeightFormat;
 use crate::llama::kernels::work_queue::WorkQueue;
 
 /// Activation rows that a tile of weights is multiplied with before the next tile: their totals
@@ -304,15 +305,14 @@ impl<U: TileUnit> ThreadShare<'_, U> {
         totals.fill([_mm512_setzero_ps(); 2]);
         // SAFETY: the rows exist.
         unsafe {
-            match &mut self.many_rows {
-                Some(products) if totals.len() >= LEAST_ROWS => {
-                    multiply(op.format, weights, activations, &mut self.tiles, totals, products);
-                }
-                _ => {
-                    let products = &mut RegisterProducts;
-                    multiply(op.format, weights, activations, &mut self.tiles, totals, products);
-                }
-            }
+            multiply_with(
+                &mut self.many_rows,
+                op.format,
+                weights,
+                activations,
+                &mut self.tiles,
+                totals,
+            )
         }
         for (row, [one, other]) in totals.iter().enumerate() {
             // SAFETY: 32 results of the row.
@@ -343,23 +343,38 @@ impl<U: TileUnit> ThreadShare<'_, U> {
         totals.fill([_mm512_setzero_ps()]);
         let tile = std::array::from_mut(&mut self.tiles[0]);
         // SAFETY: the rows exist, or were padded.
-        unsafe {
-            match &mut self.many_rows {
-                Some(products) if totals.len() >= LEAST_ROWS => {
-                    multiply(op.format, weights, activations, tile, totals, products);
-                }
-                _ => {
-                    let products = &mut RegisterProducts;
-                    multiply(op.format, weights, activations, tile, totals, products);
-                }
-            }
-        }
+        unsafe { multiply_with(&mut self.many_rows, op.format, weights, activations, tile, totals) }
         for (row, [total]) in totals.iter().enumerate() {
             // SAFETY: only wanted results are written, which exist.
             unsafe {
                 let to = self.operands.output(part, first, group, row);
                 _mm512_mask_storeu_ps(to, wanted, *total);
             }
+        }
+    }
+}
+
+/// [`multiply`] with `many_rows`, if it is there and there are rows enough, else with registers.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn multiply_with<const W: usize, U: TileUnit>(
+    many_rows: &mut Option<TileProducts<U>>,
+    format: WeightFormat,
+    weights: WeightRows,
+    activations: &[ActivationBlock],
+    tiles: &mut [Tile; W],
+    totals: &mut [[__m512; W]],
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match many_rows {
+            Some(products) if totals.len() >= LEAST_ROWS => {
+                multiply(format, weights, activations, tiles, totals, products);
+            }
+            _ => multiply(format, weights, activations, tiles, totals, &mut RegisterProducts),
         }
     }
 }
