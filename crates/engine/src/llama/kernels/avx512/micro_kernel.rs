@@ -16,8 +16,9 @@ const ROWS_AT_ONCE: usize = 8;
 
 /// Up to so many rows memory is called while a block is unpacked, too: it takes half of the time.
 const FEW_ROWS: usize = 4;
-/// Up to so many rows memory, whose speed is theirs, is called into the second-level cache.
-const SECOND_LEVEL_ROWS: usize = 8;
+/// Up to so many rows memory is called into the second-level cache: it takes more calls at a time,
+/// which more rows do not need.
+const SECOND_LEVEL_ROWS: usize = 16;
 
 /// How weights of a format become numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]

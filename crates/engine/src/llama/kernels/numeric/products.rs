@@ -161,6 +161,15 @@ fn any_number_of_weight_rows_and_parts_is_as_exact() {
 }
 
 #[test]
+fn more_rows_than_are_computed_together_are_as_exact() {
+    for (isa, format) in cases() {
+        let (inner, rows) = (512, 270);
+        let sizes = ProductSizes { format, inner, weight_rows: 33, rows, threads: 2, isa };
+        check(&sizes, with_outliers(5, rows * inner));
+    }
+}
+
+#[test]
 fn rows_that_end_within_eight_blocks_are_as_exact() {
     for (isa, format) in cases().filter(|(_, format)| FINE_FORMATS.contains(format)) {
         for inner in [32, 96, 288, 480, 2880] {
@@ -182,7 +191,7 @@ fn tiles_give_the_very_bits_of_avx512() {
     for (format, inner) in formats.chain(FINE_FORMATS.map(|format| (format, 288))) {
         // Parts of a tile, of two tiles and of the rows that are computed with them.
         for (weight_rows, rows, threads) in
-            [(5, 8, 1), (43, 9, 2), (96, 16, 3), (70, 24, 2), (33, 65, 2), (64, 83, 3)]
+            [(5, 8, 1), (43, 9, 2), (96, 16, 3), (70, 24, 2), (33, 257, 2), (64, 300, 3)]
         {
             let isa = Isa::Avx512Vnni;
             let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
