@@ -67,7 +67,7 @@ BENCHES = {
                   "python3 bench/upstreams.py --loquent {loquent}"),
     "process": ("the engine in a process of its own", 3, "bench/engine-process.sh {models}/q.gguf {loquent}"),
     "replicas": ("200 streams while parts of a cluster are killed", 3, "bench/replicas.py --loquent {loquent}"),
-    "burst": ("bursts of readers, by need and first come, first served", 5, "bench/burst.sh {loquent}"),
+    "burst": ("bursts of readers, by need and first come, first served", 5, "bench/burst.py --loquent {loquent}"),
     "cpu": ("processor time per delivered token, beside FastAPI", 2,
             "bench/peers/delivery.py --python {fastapi} --loquent {loquent} --runs 5 --only-fastapi"),
     "delivery": ("lossy links: Loquent, and server-sent events on TCP; needs root", 10, "bench/delivery-all.sh"),

@@ -143,6 +143,15 @@ enum Way {
     Events,
 }
 
+impl std::fmt::Display for Way {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str(match self {
+            Self::Quic => "QUIC",
+            Self::Events => "event stream",
+        })
+    }
+}
+
 /// A connection over QUIC, if that is the way.
 type Connected = Option<(quinn::Endpoint, web_transport_quinn::Session)>;
 
@@ -201,11 +210,10 @@ async fn one_answer(pid: u32, server: &Server, text: &str, way: Way, readers: us
     let generated = metric(server, "generation_tokens_total").await - tokens_before;
     let rest = (began.elapsed() - begun).as_secs_f64();
     println!(
-        "{way:?}, 1 + {readers} readers: {generated} tokens generated, {:.1} KiB per reader, \
-         {:.0} ms of processor time in the first 10 s, then {:.1} % of a core",
-        (busy - before) / (readers + 1) as f64 / 1024.0,
+        "| {readers} by {way} | {:.0} ms | {:.1} % | {:.1} KiB | {generated} |",
         (cpu_begun - cpu_before) * 1e3,
         (cpu - cpu_begun) / rest * 100.0,
+        (busy - before) / (readers + 1) as f64 / 1024.0,
     );
     settle(server, "delivery_active_paths", 0.0).await;
 }
@@ -215,6 +223,10 @@ async fn one_answer(pid: u32, server: &Server, text: &str, way: Way, readers: us
 async fn load_of_500_readers_of_one_answer() {
     let (mut child, mut lines, server) = server_elsewhere();
     let text = expected(&server, TOKENS).await;
+    println!(
+        "\n| readers beside the first | processor time of the first 10 s | afterwards, of a core \
+         | memory per reader | tokens generated |\n| --- | --- | --- | --- | --- |"
+    );
     for (way, readers) in [
         (Way::Events, 0),
         (Way::Events, 1),
