@@ -401,6 +401,9 @@ mod shared {
         assert!(checkpoint(&second, AnswerFence(2)).await);
         assert_eq!(second.complete(CHAT, ANN, object("b"), AnswerFence::FIRST).await, Ok(true));
         assert_eq!(second.claim(CHAT, ANN, "b").await, Ok(None), "it has ended");
+        assert_eq!(first.delete(CHAT, ANN, "a").await, Ok(true));
+        assert!(!checkpoint(&second, AnswerFence(2)).await, "what was deleted does not come back");
+        assert_eq!(first.get(CHAT, ANN, "a").await, Ok(None));
         alive.abort();
     }
 

@@ -25,8 +25,9 @@ use crate::store::{AnswerFence, Owner, StoreError};
 
 /// How often a response that grows is stored. A restart loses the text since the last time.
 const CHECKPOINT: Duration = Duration::from_secs(2);
-/// Why a response ends here that another replica generates.
-const TAKEN: &str = "Another replica generates this response now. Read it again.";
+/// Why a response ends here that another replica generates, or deleted.
+const TAKEN: &str =
+    "Another replica generates this response now, or it was deleted. Read it again.";
 /// When it can be read there, in seconds.
 const TAKEN_RETRY_S: u64 = 1;
 /// How long a response that could not be stored stays readable.

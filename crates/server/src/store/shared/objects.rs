@@ -117,13 +117,14 @@ impl SharedShelf {
         Ok(found.await?.map(|(_, object)| object))
     }
 
-    /// Forgets an object; whether there was one that is not too old.
+    /// Forgets an object; whether there was one that is not too old. If its answer is incomplete,
+    /// whichever replica generates it stores it no more.
     ///
     /// # Errors
     /// When the store cannot be used.
     pub async fn delete(&self, key: &ObjectKey, now_s: u64) -> Result<bool, StoreError> {
         let mut call = keyed(&REMOVE, key);
-        call.arg(self.cutoff(now_s));
+        call.arg(self.cutoff(now_s)).arg(FENCE_KEPT.as_millis() as u64);
         self.ask(&call, |reply| reply.flag()).await
     }
 

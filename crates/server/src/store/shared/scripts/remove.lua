@@ -1,4 +1,5 @@
--- Deletes an object: remove.lua PREFIX OWNER KIND ID CUTOFF. Returns whether there was one that is not too old.
+-- Deletes an object: remove.lua PREFIX OWNER KIND ID CUTOFF KEEP_MS. Returns whether there was one that is not too old.
+-- Of an answer that is incomplete nothing is stored any more: its fence is above that of any replica.
 -- Deletes what is too old: remove.lua PREFIX CUTOFF.
 local prefix = ARGV[1]
 local weights, total = prefix .. 'w', prefix .. 'b'
@@ -27,8 +28,12 @@ if #ARGV == 2 then
     return 1
 end
 
-local owner, kind, id, cutoff = unpack(ARGV, 2, 5)
-local member = redis.call('HGET', prefix .. 'o:' .. owner .. ':' .. kind .. id, 'm')
+local owner, kind, id, cutoff, keep_ms = unpack(ARGV, 2, 6)
+local name = owner .. ':' .. kind .. id
+local member, progress = unpack(redis.call('HMGET', prefix .. 'o:' .. name, 'm', 'p'))
 if not member then return 0 end
+if progress == 'running' then
+    redis.call('SET', prefix .. 'x:' .. name, '4503599627370496', 'PX', keep_ms)
+end
 drop(owner, member)
 return string.sub(member, 1, 16) >= cutoff and 1 or 0
