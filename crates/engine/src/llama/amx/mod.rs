@@ -128,12 +128,8 @@ impl Amx {
     /// [`is_usable`], and the processor takes this configuration.
     unsafe fn load(&mut self, config: &TileConfig) {
         if self.before.is_none() {
-            let mut before = TileConfig::NONE;
-            // SAFETY: 64 bytes are written; by the caller the processor has the instruction.
-            unsafe {
-                asm!("sttilecfg [{}]", in(reg) &raw mut before, options(nostack, preserves_flags));
-            }
-            self.before = Some(before);
+            // SAFETY: by the caller.
+            self.before = Some(unsafe { stored() });
         }
         // SAFETY: by the caller.
         unsafe { load(config) }
@@ -187,6 +183,17 @@ impl Drop for Amx {
             unsafe { load(before) }
         }
     }
+}
+
+/// The configuration of this thread's tiles.
+///
+/// # Safety
+/// [`is_usable`].
+unsafe fn stored() -> TileConfig {
+    let mut config = TileConfig::NONE;
+    // SAFETY: 64 bytes are written; by the caller the processor has the instruction.
+    unsafe { asm!("sttilecfg [{}]", in(reg) &raw mut config, options(nostack, preserves_flags)) }
+    config
 }
 
 /// Configures this thread's tiles, whose contents become zero, or releases them if none is in use.
@@ -331,19 +338,4 @@ fn multiplies() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    //! A trial that fails, in whatever way, leaves this process as it was.
-    use super::*;
-
-    #[test]
-    fn an_instruction_that_is_not_there_ends_only_the_trial() {
-        fn ends() -> bool {
-            // SAFETY: ends the process, as an instruction does that the processor lacks.
-            unsafe { asm!("ud2") }
-            true
-        }
-        assert!(holds_in_child(|| true));
-        assert!(!holds_in_child(|| false));
-        assert!(!holds_in_child(ends));
-    }
-}
+mod tests;
