@@ -112,13 +112,15 @@ impl Arena {
         self.make(|context| unsafe { sys::ggml_permute(context, tensor.as_ptr(), 0, 2, 1, 3) })
     }
 
-    /// What `op` gives with `threads` threads. Whatever is not written is NaN.
+    /// What `op` gives with `threads` threads: with one where tools/amx-emulated runs it, whose
+    /// machine has no others. Whatever is not written is NaN.
     pub(super) fn compute(
         &self,
         op: ArenaTensor<'_>,
         side: KernelSide,
         threads: usize,
     ) -> Vec<f32> {
+        let threads = if cfg!(target_feature = "crt-static") { 1 } else { threads };
         let count = op.get().ne.iter().product::<i64>() as usize;
         // SAFETY: the output's own memory, not read by anyone now.
         unsafe { std::slice::from_raw_parts_mut(op.get().data.cast::<f32>(), count) }
