@@ -44,6 +44,8 @@ const MAX_AT_ONCE: usize = 64;
 /// short path (`spec/delivery.md`, section 8). So they are set this much before it, and what is due
 /// within this time counts as due.
 const EARLY: Micros = Micros::from_ms(1);
+/// How far ahead the timer is set while nothing is due.
+const NEVER: Duration = Duration::from_hours(24);
 
 /// What woke the task.
 enum TaskEvent {
@@ -185,9 +187,9 @@ impl AnswerTask {
             }
             let wake_at = self.wake_at(now);
             // Setting the timer has its cost, and most turns leave the time as it was.
-            if let Some(at) = wake_at.filter(|_| wake_at != self.armed) {
-                let left = at.since(self.clock() + EARLY);
-                timer.as_mut().reset(Instant::now() + Duration::from(left));
+            if wake_at != self.armed {
+                let left = wake_at.map(|at| at.since(self.clock() + EARLY).into());
+                set_timer(timer.as_mut(), left);
                 self.armed = wake_at;
             }
             let timer = wake_at.is_some().then_some(timer.as_mut());
@@ -619,5 +621,35 @@ impl AnswerTask {
 
     fn clock(&self) -> Micros {
         self.answers.clock.now().into()
+    }
+}
+
+/// Has `timer` fire after `left`, or not at all. Left as it was while nothing is due, it would wake
+/// a task that has nothing to do: once for each token that is acknowledged in time.
+fn set_timer(timer: Pin<&mut Sleep>, left: Option<Duration>) {
+    timer.reset(Instant::now() + left.unwrap_or(NEVER));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_for_which_nothing_waits_any_more_wakes_nobody() {
+        let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        set_timer(timer.as_mut(), Some(Duration::from_millis(60)));
+        let mut polls = 0;
+        let task = poll_fn(|context| {
+            polls += 1;
+            // What it waited for comes at once.
+            assert!(timer.as_mut().poll(context).is_pending());
+            set_timer(timer.as_mut(), None);
+            Poll::<()>::Pending
+        });
+        assert!(tokio::time::timeout(Duration::from_secs(1), task).await.is_err());
+        assert_eq!(polls, 2, "once at the beginning, and once by the timeout itself");
     }
 }
