@@ -1,14 +1,15 @@
 //! A matrix product, computed by all threads together.
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm256_setzero_ps};
 use std::ops::Range;
 
+use super::one_row::{MOST_PARTS, PartSums, RowProducts, arrangement, row_products};
 use super::pack::pack;
-use super::products::{DotProducts, MOST_PARTS, RowProducts, dot_products, row_products};
+use super::products::{DotProducts, dot_products};
 use super::unpack::{
     UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0, q5_k, q6_k, q8_0,
 };
-use super::{GroupedActivations, LANES, ROWS_AT_ONCE};
+use super::{Arrangement, GroupedActivations, LANES, ROWS_AT_ONCE};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::matmul::{ExpertRoutes, MatMul, MatrixRows};
 use crate::llama::kernels::weight_format::WeightFormat;
@@ -66,6 +67,7 @@ pub(in crate::llama::kernels) unsafe fn compute(
     let per_chunk = (all_rows / (16 * queue.threads)).clamp(least, most);
     let chunks = op.weight_rows.div_ceil(per_chunk);
     let mut tile = [UnpackedBlock::zero(); ROWS_AT_ONCE * BLOCKS_AT_ONCE];
+    let mut sums = [[_mm256_setzero_ps(); ROWS_AT_ONCE]; MOST_PARTS];
     while let Some(chunk) = queue.next(chunks * routes.parts.len()) {
         let (part, chunk) = (routes.parts[chunk / chunks], chunk % chunks);
         let end = ((chunk + 1) * per_chunk).min(op.weight_rows);
@@ -73,14 +75,24 @@ pub(in crate::llama::kernels) unsafe fn compute(
             // SAFETY: the rows exist, and are in this thread's chunk.
             unsafe {
                 let rows = first..end.min(first + ROWS_AT_ONCE);
-                if part.rows == 1 && op.blocks <= MOST_PARTS * product.part_blocks() {
-                    product.multiply_row(part, rows);
+                if is_single(op, part) {
+                    product.multiply_row(&mut sums, part, rows);
                 } else {
                     product.multiply(&mut tile, part, rows);
                 }
             }
         }
     }
+}
+
+/// Blocks of a part of a row: all but the last have as many.
+fn part_blocks(op: &MatMul<'_>) -> usize {
+    op.blocks.div_ceil(op.blocks.div_ceil(BLOCKS_AT_ONCE))
+}
+
+/// Whether a part's only row of activations is multiplied as such.
+fn is_single(op: &MatMul<'_>, part: MatrixRows) -> bool {
+    part.rows == 1 && op.blocks <= MOST_PARTS * part_blocks(op)
 }
 
 /// The place of a block among the packed ones: a part's rows in groups of [`LANES`], of which the
@@ -105,13 +117,15 @@ unsafe fn pack_share(
     let halves = op.format == WeightFormat::Q6K;
     let mut room = [0.0; BLOCK];
     for part in &routes.parts {
+        let arrangement =
+            if is_single(op, *part) { arrangement(op.format) } else { Arrangement::Turned };
         for index in (0..part.rows * op.blocks).skip(queue.thread).step_by(queue.threads) {
             let (row, block) = (index / op.blocks, index % op.blocks);
             // SAFETY: the row and block are within the tensor, the place within `packed`, where
             // any bytes are valid numbers.
             unsafe {
                 let values = op.activations(routes.row(part.first + row), block, &mut room);
-                pack(values, halves, &mut *packed.add(place(op, *part, row, block)));
+                pack(values, halves, arrangement, &mut *packed.add(place(op, *part, row, block)));
             }
         }
     }
@@ -128,11 +142,6 @@ struct TiledProduct<'a> {
 }
 
 impl TiledProduct<'_> {
-    /// Blocks of a part of a row: all but the last have as many.
-    fn part_blocks(&self) -> usize {
-        self.op.blocks.div_ceil(self.op.blocks.div_ceil(BLOCKS_AT_ONCE))
-    }
-
     /// The weight rows `rows` of a part's matrix, times all of its activations.
     ///
     /// # Safety
@@ -140,7 +149,7 @@ impl TiledProduct<'_> {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn multiply(&self, tile: &mut Tile, part: MatrixRows, rows: Range<usize>) {
         let op = self.op;
-        let part_blocks = self.part_blocks();
+        let part_blocks = part_blocks(op);
         for first in (0..op.blocks).step_by(part_blocks) {
             let blocks = part_blocks.min(op.blocks - first);
             for (row, tile) in rows.clone().zip(tile.chunks_exact_mut(blocks)) {
@@ -165,7 +174,7 @@ impl TiledProduct<'_> {
     /// # Safety
     /// As for `multiply`.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn multiply_row(&self, part: MatrixRows, rows: Range<usize>) {
+    unsafe fn multiply_row(&self, sums: &mut PartSums, part: MatrixRows, rows: Range<usize>) {
         let op = self.op;
         let activations = &self.packed[part.first * op.blocks..][..op.blocks];
         let mut bytes: [&[u8]; ROWS_AT_ONCE] = [&[]; ROWS_AT_ONCE];
@@ -175,7 +184,7 @@ impl TiledProduct<'_> {
         }
         let (bytes, mut totals) = (&bytes[..rows.len()], [0.0; ROWS_AT_ONCE]);
         // SAFETY: the processor has what was chosen.
-        unsafe { (self.row_products)(bytes, activations, self.part_blocks(), &mut totals) }
+        unsafe { (self.row_products)(bytes, activations, part_blocks(op), sums, &mut totals) }
         // SAFETY: the rows and the column are within the output.
         unsafe {
             let to = op.output(rows.start, self.routes.row(part.first));

@@ -11,6 +11,7 @@
 
 pub(super) mod attention;
 pub(super) mod matmul;
+mod one_row;
 mod pack;
 mod products;
 mod registers;
@@ -26,11 +27,22 @@ const ROWS_AT_ONCE: usize = 8;
 /// side.
 const LANES: usize = 16;
 
+/// Which numbers of a block a register has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrangement {
+    /// Four of each group: lane `g` of register `r` has numbers `4 r` to `4 r + 3` of group `g`.
+    Turned,
+    /// Twice four of four groups: lanes `l` and `4 + l` of register `r < 4` have numbers `4 r` to
+    /// `4 r + 3`, and the same of the second half, of the group that is number `l` in this order;
+    /// those of register `4 + r` of number `4 + l`. Scales and sums lie in this order.
+    Crossed([usize; GROUPS]),
+}
+
 /// One block of an activation row, rounded: element = `scale of its group * quant`.
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C, align(32))]
 struct GroupedActivations {
-    /// In the order of [`registers::turned`].
+    /// In one of the arrangements.
     quants: [i8; BLOCK],
     scales: [f32; GROUPS],
     /// The sum of each group's elements, for a format's minima: `[whole groups, unused]`, or

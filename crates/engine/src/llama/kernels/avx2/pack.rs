@@ -2,18 +2,28 @@
 
 use std::arch::x86_64::*;
 
-use super::registers::{greatest, turned};
-use super::{GROUPS, GroupedActivations};
+use super::registers::{crossed, greatest, turned};
+use super::{Arrangement, GROUPS, GroupedActivations};
 use crate::llama::kernels::BLOCK;
 
 /// Rounds `values` to 8 bits with a scale for every 32; `halves` gives sums of sixteen, else of
 /// 32. Values that are not finite make their group's scale NaN, and with it every product of the
 /// row: a broken sequence stays visible.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn pack(values: &[f32; BLOCK], halves: bool, into: &mut GroupedActivations) {
+pub(super) fn pack(
+    values: &[f32; BLOCK],
+    halves: bool,
+    arrangement: Arrangement,
+    into: &mut GroupedActivations,
+) {
     let mut quants = [_mm256_setzero_si256(); GROUPS];
-    for (g, group) in values.as_chunks().0.iter().enumerate() {
-        let (scale, rounded) = round(group);
+    let (groups, _) = values.as_chunks();
+    let order = match arrangement {
+        Arrangement::Turned => [0, 1, 2, 3, 4, 5, 6, 7],
+        Arrangement::Crossed(order) => order,
+    };
+    for (g, group) in order.into_iter().enumerate() {
+        let (scale, rounded) = round(&groups[group]);
         quants[g] = bytes(rounded);
         into.scales[g] = scale;
         let [a, b, c, d] = rounded;
@@ -22,7 +32,15 @@ pub(super) fn pack(values: &[f32; BLOCK], halves: bool, into: &mut GroupedActiva
         let sums = if halves { [first, second] } else { [first + second, 0] };
         (into.sums[0][g], into.sums[1][g]) = (scale * sums[0] as f32, scale * sums[1] as f32);
     }
-    for (quants, to) in turned(quants).iter().zip(into.quants.as_chunks_mut::<32>().0) {
+    let quants = match arrangement {
+        Arrangement::Turned => turned(quants),
+        Arrangement::Crossed(_) => {
+            let [a, b, c, d, e, f, g, h] = quants;
+            let ([a, b, c, d], [e, f, g, h]) = (crossed([a, b, c, d]), crossed([e, f, g, h]));
+            [a, b, c, d, e, f, g, h]
+        }
+    };
+    for (quants, to) in quants.iter().zip(into.quants.as_chunks_mut::<32>().0) {
         // SAFETY: 32 bytes.
         unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), *quants) };
     }

@@ -1,5 +1,4 @@
-//! One weight row times up to [`LANES`] activation rows, or some weight rows times one activation
-//! row.
+//! One weight row times up to [`LANES`] activation rows.
 //!
 //! Without VNNI two products are summed in 16 bits, and as many of these sums as cannot overflow
 //! before they are widened: eight for Q4_K and Q4_0 (8 * 2 * 15 * 127), four for Q5_K, Q5_0 and
@@ -8,8 +7,8 @@
 use std::arch::x86_64::*;
 
 use super::registers::sum_each;
-use super::unpack::{self, UnpackedBlock, filled};
-use super::{GroupedActivations, LANES, ROWS_AT_ONCE};
+use super::unpack::UnpackedBlock;
+use super::{GroupedActivations, LANES};
 use crate::llama::kernels::weight_format::WeightFormat;
 
 /// Adds to the first numbers of `into` the dot products of a weight row's blocks with the same
@@ -58,143 +57,6 @@ macro_rules! rows {
     };
 }
 
-/// Most parts that [`RowProducts`] can keep the sums of.
-pub(super) const MOST_PARTS: usize = 16;
-/// How far ahead memory is called: what one thread reads while a call is answered.
-const AHEAD_BYTES: usize = 3072;
-
-/// Puts into the first numbers of `into` the dot products of up to [`ROWS_AT_ONCE`] weight rows,
-/// which are given as bytes, with one activation row, whose parts have `part_blocks` blocks. Each
-/// is what [`DotProducts`] makes of the parts, added in their order, bit for bit; but a block goes
-/// from memory through registers into its product, without a place for many rows to find it, and
-/// a row is read from its beginning to its end.
-///
-/// # Safety
-/// As for [`DotProducts`].
-pub(super) type RowProducts = unsafe fn(
-    rows: &[&[u8]],
-    activations: &[GroupedActivations],
-    part_blocks: usize,
-    into: &mut [f32; ROWS_AT_ONCE],
-);
-
-/// The function for a format.
-pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
-    match (format, vnni) {
-        (WeightFormat::Q4K, false) => one_row::q4_k,
-        (WeightFormat::Q5K, false) => one_row::q5_k,
-        (WeightFormat::Q6K, false) => one_row::q6_k,
-        (WeightFormat::Iq4Xs, false) => one_row::iq4_xs,
-        (WeightFormat::Q8_0, false) => one_row::q8_0,
-        (WeightFormat::Q5_0, false) => one_row::q5_0,
-        (WeightFormat::Q4_0, false) => one_row::q4_0,
-        (WeightFormat::Iq4Nl, false) => one_row::iq4_nl,
-        (WeightFormat::Mxfp4, false) => one_row::mxfp4,
-        (WeightFormat::Q4K, true) => one_row_vnni::q4_k,
-        (WeightFormat::Q5K, true) => one_row_vnni::q5_k,
-        (WeightFormat::Q6K, true) => one_row_vnni::q6_k,
-        (WeightFormat::Iq4Xs, true) => one_row_vnni::iq4_xs,
-        (WeightFormat::Q8_0, true) => one_row_vnni::q8_0,
-        (WeightFormat::Q5_0, true) => one_row_vnni::q5_0,
-        (WeightFormat::Q4_0, true) => one_row_vnni::q4_0,
-        (WeightFormat::Iq4Nl, true) => one_row_vnni::iq4_nl,
-        (WeightFormat::Mxfp4, true) => one_row_vnni::mxfp4,
-    }
-}
-
-/// Functions for one row of activations, named as the functions that unpack, for what multiplies
-/// a block and the number of minima that a lane has.
-macro_rules! one_row {
-    (
-        $module:ident,
-        $features:literal,
-        $vnni:literal,
-        $(($unpack:ident, $scaled:ident, $mins:literal)),*
-    ) => {
-        mod $module {
-            use super::*;
-
-            $(
-            #[target_feature(enable = $features)]
-            pub(super) fn $unpack(
-                rows: &[&[u8]],
-                activations: &[GroupedActivations],
-                part_blocks: usize,
-                into: &mut [f32; ROWS_AT_ONCE],
-            ) {
-                let mut sums = [[_mm256_setzero_ps(); ROWS_AT_ONCE]; MOST_PARTS];
-                for (row, bytes) in rows.iter().enumerate() {
-                    let (whole, rest) = bytes.as_chunks();
-                    let parts = activations.chunks(part_blocks).zip(&mut sums);
-                    for (part, (activations, sums)) in parts.enumerate() {
-                        let blocks = &whole[whole.len().min(part * part_blocks)..];
-                        let sum = &mut sums[row];
-                        for (block, activations) in blocks.iter().zip(activations) {
-                            prefetch(block);
-                            let weights = unpack::$unpack::<$vnni>(block);
-                            let scaled = $scaled(&weights, activations);
-                            *sum = with_block::<$mins>(*sum, scaled, &weights, activations);
-                        }
-                        if let Some(activations) = activations.get(blocks.len()) {
-                            let weights = unpack::$unpack::<$vnni>(&filled(rest));
-                            let scaled = $scaled(&weights, activations);
-                            *sum = with_block::<$mins>(*sum, scaled, &weights, activations);
-                        }
-                    }
-                }
-                let mut total = _mm256_setzero_ps();
-                for sums in &sums[..activations.len().div_ceil(part_blocks)] {
-                    total = _mm256_add_ps(total, sum_each(sums));
-                }
-                // SAFETY: eight floats.
-                unsafe { _mm256_storeu_ps(into.as_mut_ptr(), total) };
-            }
-            )*
-        }
-    };
-}
-
-/// Calls what lies [`AHEAD_BYTES`] behind a block; that may be beyond the weights, where it does
-/// nothing.
-#[inline]
-fn prefetch<const N: usize>(block: &[u8; N]) {
-    for line in (0..N).step_by(64) {
-        // SAFETY: a prefetch may name any address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD_BYTES + line).cast());
-        }
-    }
-}
-
-one_row!(
-    one_row,
-    "avx2,fma,f16c",
-    false,
-    (q4_k, four_bits_scaled, 1),
-    (q5_k, five_bits_scaled, 1),
-    (q6_k, q6_k_scaled, 2),
-    (iq4_xs, signed_bytes_scaled, 0),
-    (q8_0, signed_bytes_scaled, 0),
-    (q5_0, five_bits_scaled, 1),
-    (q4_0, four_bits_scaled, 1),
-    (iq4_nl, signed_bytes_scaled, 0),
-    (mxfp4, five_bits_scaled, 1)
-);
-one_row!(
-    one_row_vnni,
-    "avx2,fma,f16c,avxvnni",
-    true,
-    (q4_k, whole_vnni_scaled, 1),
-    (q5_k, whole_vnni_scaled, 1),
-    (q6_k, halves_vnni_scaled, 2),
-    (iq4_xs, whole_vnni_scaled, 1),
-    (q8_0, whole_vnni_scaled, 1),
-    (q5_0, whole_vnni_scaled, 1),
-    (q4_0, whole_vnni_scaled, 1),
-    (iq4_nl, whole_vnni_scaled, 1),
-    (mxfp4, whole_vnni_scaled, 1)
-);
-
 rows!(four_bits, "avx2,fma", four_bits_scaled, 1);
 rows!(five_bits, "avx2,fma", five_bits_scaled, 1);
 rows!(q6_k, "avx2,fma", q6_k_scaled, 2);
@@ -205,7 +67,7 @@ rows!(halves_vnni, "avx2,fma,avxvnni", halves_vnni_scaled, 2);
 /// `sum` and what a block adds to it: `scaled`, less `MINS` minima for each lane.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn with_block<const MINS: usize>(
+pub(super) fn with_block<const MINS: usize>(
     sum: __m256,
     scaled: __m256,
     weights: &UnpackedBlock,
@@ -232,7 +94,7 @@ fn quants(activations: &GroupedActivations, r: usize) -> __m256i {
 /// The products of registers `FROM` to `TO`, two by two, summed in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pairs<const FROM: usize, const TO: usize>(
+pub(super) fn pairs<const FROM: usize, const TO: usize>(
     weights: &UnpackedBlock,
     activations: &GroupedActivations,
 ) -> __m256i {
@@ -246,14 +108,20 @@ fn pairs<const FROM: usize, const TO: usize>(
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn four_bits_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+pub(super) fn four_bits_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
     let products = _mm256_madd_epi16(pairs::<0, 8>(weights, activations), weights.factors[0]);
     _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn five_bits_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+pub(super) fn five_bits_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
     let one = _mm256_madd_epi16(pairs::<0, 4>(weights, activations), weights.factors[0]);
     let other = _mm256_madd_epi16(pairs::<4, 8>(weights, activations), weights.factors[0]);
     _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(one, other)), weights.scales[0])
@@ -274,7 +142,10 @@ fn q6_k_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m
 /// The instruction multiplies unsigned with signed bytes: the weights' signs go to the activations.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn signed_bytes_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+pub(super) fn signed_bytes_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
     let ones = _mm256_set1_epi16(1);
     let mut products = _mm256_setzero_si256();
     for (r, weights) in weights.quants.iter().enumerate() {
@@ -288,27 +159,31 @@ fn signed_bytes_scaled(weights: &UnpackedBlock, activations: &GroupedActivations
 /// The products of registers `FROM` to `TO`.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-fn fours<const FROM: usize, const TO: usize>(
+pub(super) fn fours<const FROM: usize, const TO: usize>(
     weights: &UnpackedBlock,
     activations: &GroupedActivations,
-) -> __m256 {
+) -> __m256i {
     let mut sum = _mm256_setzero_si256();
     for r in FROM..TO {
         sum = _mm256_dpbusd_avx_epi32(sum, weights.quants[r], quants(activations, r));
     }
-    _mm256_cvtepi32_ps(sum)
+    sum
 }
 
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-fn whole_vnni_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
-    _mm256_mul_ps(fours::<0, 8>(weights, activations), weights.scales[0])
+pub(super) fn whole_vnni_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
+    _mm256_mul_ps(_mm256_cvtepi32_ps(fours::<0, 8>(weights, activations)), weights.scales[0])
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,avxvnni")]
 fn halves_vnni_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
     let [first, second] = weights.scales;
-    let scaled = _mm256_mul_ps(fours::<0, 4>(weights, activations), first);
-    _mm256_fmadd_ps(fours::<4, 8>(weights, activations), second, scaled)
+    let (a, b) = (fours::<0, 4>(weights, activations), fours::<4, 8>(weights, activations));
+    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(a), first);
+    _mm256_fmadd_ps(_mm256_cvtepi32_ps(b), second, scaled)
 }

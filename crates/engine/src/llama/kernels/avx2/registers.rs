@@ -10,23 +10,27 @@ use std::arch::x86_64::*;
 pub(super) fn turned(rows: [__m256i; 8]) -> [__m256i; 8] {
     let [a, b, c, d, e, f, g, h] = rows;
     // Four by four within the halves of the registers, for two times four rows.
-    let quads = |a, b, c, d| {
-        let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-        let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-        [
-            _mm256_unpacklo_epi64(ab_low, cd_low),
-            _mm256_unpackhi_epi64(ab_low, cd_low),
-            _mm256_unpacklo_epi64(ab_high, cd_high),
-            _mm256_unpackhi_epi64(ab_high, cd_high),
-        ]
-    };
-    let (upper, lower) = (quads(a, b, c, d), quads(e, f, g, h));
+    let (upper, lower) = (crossed([a, b, c, d]), crossed([e, f, g, h]));
     let mut columns = [_mm256_setzero_si256(); 8];
     for i in 0..4 {
         columns[i] = _mm256_permute2x128_si256::<0x20>(upper[i], lower[i]);
         columns[4 + i] = _mm256_permute2x128_si256::<0x31>(upper[i], lower[i]);
     }
     columns
+}
+
+/// Squares of four 32-bit lanes, in each half of the registers, with rows and columns exchanged.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn crossed([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let (ab_low, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let (cd_low, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    [
+        _mm256_unpacklo_epi64(ab_low, cd_low),
+        _mm256_unpackhi_epi64(ab_low, cd_low),
+        _mm256_unpacklo_epi64(ab_high, cd_high),
+        _mm256_unpackhi_epi64(ab_high, cd_high),
+    ]
 }
 
 /// The sum of each register's lanes: lane `i` of the result is that of register `i`, summed in

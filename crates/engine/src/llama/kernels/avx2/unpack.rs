@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::registers::turned;
+use super::GROUPS;
+use super::registers::{crossed, turned};
 use crate::llama::kernels::weight_format::{IQ4_VALUES, MXFP4_VALUES};
 
 /// A block of 256 weights: weight = scale * quant - min.
@@ -94,10 +95,9 @@ fn high(v: __m256i) -> __m256i {
     low(_mm256_srli_epi16::<4>(v))
 }
 
-/// Eight scales and minima of 32 weights each, packed in 6 bits.
+/// Eight scales and minima of 32 weights each, packed in 6 bits, as bytes.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
+fn packed_scales_and_mins<const N: usize>(block: &[u8; N]) -> (i64, i64) {
     let word =
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     // Twelve bytes: the first four scales and minima have 6 bits in a byte each, whose upper two
@@ -107,6 +107,14 @@ fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
     let upper = |word: u32| ((word >> 6) & 0x0303_0303) << 4;
     let scales = join(first & 0x3f3f_3f3f, (last & 0x0f0f_0f0f) | upper(first));
     let mins = join(mid & 0x3f3f_3f3f, ((last >> 4) & 0x0f0f_0f0f) | upper(mid));
+    (scales, mins)
+}
+
+/// The same as integers of 32 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
+    let (scales, mins) = packed_scales_and_mins(block);
     let wide = |bytes: i64| _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes));
     (wide(scales), wide(mins))
 }
@@ -193,6 +201,147 @@ pub(super) fn q6_k<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
     UnpackedBlock::new::<VNNI>(quants, _mm256_set1_ps(unit), whole, mins)
 }
 
+/// The order of groups of [`q4_k_crossed`] and [`q5_k_crossed`]: two groups share bytes.
+pub(super) const CROSSED_PAIRS: [usize; GROUPS] = [0, 2, 4, 6, 1, 3, 5, 7];
+/// The order of groups of [`q6_k_crossed`].
+pub(super) const CROSSED_FOURS: [usize; GROUPS] = [0, 1, 4, 5, 2, 3, 6, 7];
+
+/// [`q4_k`] as [`super::Arrangement::Crossed`], in the order of [`CROSSED_PAIRS`].
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q4_k_crossed<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock {
+    let packed = [load(block, 16), load(block, 48), load(block, 80), load(block, 112)];
+    let [a, b, c, d] = crossed(packed);
+    let quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
+    with_crossed_mins::<VNNI, 144>(block, quants)
+}
+
+/// [`q5_k`] likewise.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q5_k_crossed<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
+    let packed = [load(block, 48), load(block, 80), load(block, 112), load(block, 144)];
+    let [a, b, c, d] = crossed(packed);
+    let mut quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
+    // Bit `n` of byte `i` is the fifth bit of weight `i` in group `n`. Each lane gets those of its
+    // two groups as its lowest bits.
+    let fifth = load(block, 16);
+    let words = [
+        _mm256_shuffle_epi32::<0x00>(fifth),
+        _mm256_shuffle_epi32::<0x55>(fifth),
+        _mm256_shuffle_epi32::<0xaa>(fifth),
+        _mm256_shuffle_epi32::<0xff>(fifth),
+    ];
+    let (groups, sixteen) = (_mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6), _mm256_set1_epi8(16));
+    for i in 0..4 {
+        let bits = _mm256_srlv_epi32(words[i], groups);
+        let even = _mm256_and_si256(_mm256_slli_epi32::<4>(bits), sixteen);
+        let odd = _mm256_and_si256(_mm256_slli_epi32::<3>(bits), sixteen);
+        quants[i] = _mm256_or_si256(quants[i], even);
+        quants[4 + i] = _mm256_or_si256(quants[4 + i], odd);
+    }
+    with_crossed_mins::<VNNI, 176>(block, quants)
+}
+
+/// The scales and minima of Q4_K or Q5_K in the order of [`CROSSED_PAIRS`].
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn with_crossed_mins<const VNNI: bool, const N: usize>(
+    block: &[u8; N],
+    quants: [__m256i; 8],
+) -> UnpackedBlock {
+    let (scales, mins) = packed_scales_and_mins(block);
+    let both = _mm256_broadcastsi128_si256(_mm_set_epi64x(mins, scales));
+    let unit = _mm256_set1_ps(half(block[0], block[1]));
+    let min_unit = _mm256_set1_ps(half(block[2], block[3]));
+    // A byte of each group, even ones first, in the lowest byte of each lane.
+    let no = -1;
+    let min_order = _mm256_setr_epi8(
+        8, no, no, no, 10, no, no, no, 12, no, no, no, 14, no, no, no, //
+        9, no, no, no, 11, no, no, no, 13, no, no, no, 15, no, no, no,
+    );
+    let mins = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(both, min_order));
+    let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };
+    block.mins[0] = _mm256_mul_ps(mins, min_unit);
+    let scale_order = _mm256_sub_epi8(min_order, _mm256_set1_epi32(8));
+    if VNNI {
+        let scales = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(both, scale_order));
+        block.scales[0] = _mm256_mul_ps(scales, unit);
+    } else {
+        // In both halves of each lane.
+        let twice = _mm256_setr_epi8(
+            0, no, 0, no, 2, no, 2, no, 4, no, 4, no, 6, no, 6, no, //
+            1, no, 1, no, 3, no, 3, no, 5, no, 5, no, 7, no, 7, no,
+        );
+        block.factors[0] = _mm256_shuffle_epi8(both, twice);
+        block.scales[0] = unit;
+    }
+    block
+}
+
+/// [`q6_k`] as [`super::Arrangement::Crossed`], in the order of [`CROSSED_FOURS`]: first halves of
+/// groups are in the lower halves of registers. Factors, whole parts of scales, are those of both
+/// halves of the first four groups, then of the others.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q6_k_crossed<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
+    let packed = [load(block, 0), load(block, 32), load(block, 64), load(block, 96)];
+    let [a, b, c, d] = crossed(packed);
+    let mut quants = [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)];
+    // A byte of these has two bits of each of four groups.
+    let (one, other) = (load(block, 128), load(block, 160));
+    let (ab, cd) = (_mm256_unpacklo_epi32(one, other), _mm256_unpackhi_epi32(one, other));
+    let words = [
+        _mm256_shuffle_epi32::<0b01_01_00_00>(ab),
+        _mm256_shuffle_epi32::<0b11_11_10_10>(ab),
+        _mm256_shuffle_epi32::<0b01_01_00_00>(cd),
+        _mm256_shuffle_epi32::<0b11_11_10_10>(cd),
+    ];
+    let (groups, pair) = (_mm256_setr_epi32(0, 2, 0, 2, 0, 2, 0, 2), _mm256_set1_epi8(0x30));
+    for i in 0..4 {
+        let bits = _mm256_srlv_epi32(words[i], groups);
+        let early = _mm256_and_si256(_mm256_slli_epi32::<4>(bits), pair);
+        quants[i] = _mm256_or_si256(quants[i], early);
+        quants[4 + i] = _mm256_or_si256(quants[4 + i], _mm256_and_si256(bits, pair));
+    }
+    with_crossed_halves::<VNNI>(block, quants)
+}
+
+/// The scales of Q6_K in the order of [`CROSSED_FOURS`].
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn with_crossed_halves<const VNNI: bool>(block: &[u8; 210], quants: [__m256i; 8]) -> UnpackedBlock {
+    // SAFETY: sixteen bytes of scales, of the first and second half of each group.
+    let scales = unsafe { _mm_loadu_si128(block.as_ptr().add(192).cast()) };
+    let order = _mm_setr_epi8(0, 2, 8, 10, 4, 6, 12, 14, 1, 3, 9, 11, 5, 7, 13, 15);
+    let ordered = _mm_shuffle_epi8(scales, order);
+    let unit = half(block[208], block[209]);
+    // The quants 0 to 63 mean -32 to 31.
+    let offset = _mm256_set1_ps(32.0 * unit);
+    let unit = _mm256_set1_ps(unit);
+    let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(ordered));
+    let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(ordered, ordered)));
+    let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };
+    block.mins = [_mm256_mul_ps(first, offset), _mm256_mul_ps(second, offset)];
+    if VNNI {
+        block.scales = [_mm256_mul_ps(first, unit), _mm256_mul_ps(second, unit)];
+    } else {
+        // The upper bytes of 16 bits, for each half of a lane.
+        let both = _mm256_broadcastsi128_si256(scales);
+        let early = _mm256_setr_epi8(
+            0, 0, 0, 0, 2, 2, 2, 2, 8, 8, 8, 8, 10, 10, 10, 10, //
+            1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 11, 11, 11, 11,
+        );
+        let late = _mm256_add_epi8(early, _mm256_set1_epi8(4));
+        block.factors = [
+            _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(both, early)),
+            _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(both, late)),
+        ];
+        block.scales[0] = unit;
+    }
+    block
+}
+
 /// The two bytes in front of each of eight blocks of `BYTES` bytes, as 16-bit floats.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -203,14 +352,14 @@ fn units<const BYTES: usize, const N: usize>(block: &[u8; N]) -> __m256 {
     _mm256_cvtph_ps(units)
 }
 
-/// Signed bytes with a scale for every 32. VNNI multiplies unsigned bytes: there they become
+/// Signed bytes, turned, with a scale for every 32. VNNI multiplies unsigned bytes: there they become
 /// unsigned around 128.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
     let sign = _mm256_set1_epi8(if VNNI { -128 } else { 0 });
     let mins = _mm256_mul_ps(scales, _mm256_set1_ps(128.0));
-    let mut block = UnpackedBlock { quants: turned(quants), ..UnpackedBlock::zero() };
+    let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };
     for quants in &mut block.quants {
         *quants = _mm256_xor_si256(*quants, sign);
     }
@@ -218,29 +367,40 @@ fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlo
     block
 }
 
-/// Unsigned bytes around `zero`, with a scale for every 32.
+/// Unsigned bytes around `zero`, turned, with a scale for every 32.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn around(zero: f32, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
-    let mut block = UnpackedBlock { quants: turned(quants), ..UnpackedBlock::zero() };
+    let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };
     // The whole part of each scale is 1.
     block.factors[0] = _mm256_set1_epi16(1);
     (block.scales[0], block.mins[0]) = (scales, _mm256_mul_ps(scales, _mm256_set1_ps(zero)));
     block
 }
 
+/// Sixteen bytes of each of eight blocks of `BYTES` bytes, from byte `at` on: register `r` has their
+/// bytes `4 r` to `4 r + 3`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn turned_sixteen<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 4] {
+    let (blocks, _) = block.as_chunks::<BYTES>();
+    assert!(at + 16 <= BYTES);
+    // SAFETY: a block has these bytes.
+    let sixteen = |i: usize| unsafe { _mm_loadu_si128(blocks[i].as_ptr().add(at).cast()) };
+    let mut pairs = [_mm256_setzero_si256(); 4];
+    for (i, pair) in pairs.iter_mut().enumerate() {
+        *pair = _mm256_set_m128i(sixteen(i + 4), sixteen(i));
+    }
+    crossed(pairs)
+}
+
 /// Eight blocks of 32 nibbles, of `BYTES` bytes each, whose last sixteen are the nibbles: the lower
-/// ones of all, then the upper ones.
+/// ones of all, then the upper ones; turned. Packed nibbles are half as many registers to turn.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn nibbles<const BYTES: usize, const N: usize>(block: &[u8; N]) -> [__m256i; 8] {
-    let mut quants = [_mm256_setzero_si256(); 8];
-    for (block, quants) in block.as_chunks::<BYTES>().0.iter().zip(&mut quants) {
-        // SAFETY: the last sixteen bytes of a block.
-        let packed = unsafe { _mm_loadu_si128(block.as_ptr().add(BYTES - 16).cast()) };
-        *quants = low(_mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed));
-    }
-    quants
+    let [a, b, c, d] = turned_sixteen::<BYTES, N>(block, const { BYTES - 16 });
+    [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
 }
 
 /// What the nibbles mean.
@@ -258,27 +418,36 @@ fn looked_up(values: [i8; 16], mut nibbles: [__m256i; 8]) -> [__m256i; 8] {
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q8_0<const VNNI: bool>(block: &[u8; 272]) -> UnpackedBlock {
-    let mut quants = [_mm256_setzero_si256(); 8];
-    for (g, quants) in quants.iter_mut().enumerate() {
-        *quants = load(block, 34 * g + 2);
-    }
+    let [a, b, c, d] = turned_sixteen::<34, 272>(block, 2);
+    let [e, f, g, h] = turned_sixteen::<34, 272>(block, 18);
+    let quants = [a, b, c, d, e, f, g, h];
     signed::<VNNI>(quants, units::<34, 272>(block))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q5_0<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
-    // Bit `n` is the fifth bit of weight `n`: a byte of bits for eight bytes of weights.
-    let bytes =
-        _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-    let wanted = _mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
+    // Bit `n` is the fifth bit of weight `n`: a byte of bits for eight bytes of weights, which are
+    // those of two registers.
+    let (blocks, _) = block.as_chunks::<22>();
+    let bits = |i: usize| {
+        let block = blocks[i];
+        i32::from_le_bytes([block[2], block[3], block[4], block[5]])
+    };
+    let fifth =
+        _mm256_setr_epi32(bits(0), bits(1), bits(2), bits(3), bits(4), bits(5), bits(6), bits(7));
+    let each =
+        _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
     let sixteen = _mm256_set1_epi8(16);
     let mut quants = nibbles::<22, 176>(block);
-    for (block, quants) in block.as_chunks::<22>().0.iter().zip(&mut quants) {
-        let fifth = i32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-        let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(fifth), bytes);
-        let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, wanted), wanted);
-        *quants = _mm256_or_si256(*quants, _mm256_and_si256(is_set, sixteen));
+    for (byte, pair) in quants.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let place = _mm256_add_epi8(each, _mm256_set1_epi8(byte as i8));
+        let spread = _mm256_shuffle_epi8(fifth, place);
+        for (quants, wanted) in pair.iter_mut().zip([0x0804_0201u32, 0x8040_2010]) {
+            let wanted = _mm256_set1_epi32(wanted as i32);
+            let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, wanted), wanted);
+            *quants = _mm256_or_si256(*quants, _mm256_and_si256(is_set, sixteen));
+        }
     }
     around(16.0, quants, units::<22, 176>(block))
 }
