@@ -214,11 +214,17 @@ def machine():
     ours = re.search(r'name = "llama-cpp-sys-2"\nversion = "([^"]+)"', lock)
     theirs = re.search(r"LLAMA_CPP_PYTHON:-([0-9.]+)", (BENCH / "peers/build.sh").read_text())
     return {
-        "processor": fields.get("model name", "unknown"), "cores": os.cpu_count(),
+        "processor": processor(fields), "cores": os.cpu_count(),
         "instructions": [name for name in known if name in fields.get("flags", "").split()],
         "llama.cpp": {"Loquent's": f"llama-cpp-sys-2 {ours[1]}" if ours else None,
                       "llama-server's": f"llama-cpp-python {theirs[1]}" if theirs else None},
     }
+
+
+def processor(fields):
+    """The processor by what /proc/cpuinfo says: a name alone leaves open which generation it is."""
+    name = fields.get("model name", "unknown")
+    return f"{name}, family {fields['cpu family']}, model {fields['model']}" if "cpu family" in fields else name
 
 
 def captioned_tables(text):

@@ -352,8 +352,8 @@ fn units<const BYTES: usize, const N: usize>(block: &[u8; N]) -> __m256 {
     _mm256_cvtph_ps(units)
 }
 
-/// Signed bytes, turned, with a scale for every 32. VNNI multiplies unsigned bytes: there they become
-/// unsigned around 128.
+/// Signed bytes, turned, with a scale for every 32. VNNI multiplies unsigned bytes: there they
+/// become unsigned around 128.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
@@ -378,8 +378,8 @@ fn around(zero: f32, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
     block
 }
 
-/// Sixteen bytes of each of eight blocks of `BYTES` bytes, from byte `at` on: register `r` has their
-/// bytes `4 r` to `4 r + 3`.
+/// Sixteen bytes of each of eight blocks of `BYTES` bytes, from byte `at` on: register `r` has
+/// their bytes `4 r` to `4 r + 3`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn turned_sixteen<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 4] {
