@@ -116,7 +116,7 @@ fn every_pre_tokenizer_survives_hostile_prompts() {
         .split_whitespace()
         .filter_map(|pre| {
             let mut child = Command::new(&own);
-            child.args(["--exact", "hostile_prompts::one_pre_tokenizer", "--nocapture"]);
+            child.args(["--exact", "llama::hostile_prompts::one_pre_tokenizer", "--nocapture"]);
             let output = child.env(PRE, pre).output().unwrap();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             let last = text.lines().last().unwrap_or_default().to_owned();

@@ -14,7 +14,7 @@ use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
-use crate::random_model::{self, Defect, Width};
+use super::random_model::{self, Defect, Width};
 
 const SEQUENCES: u16 = 7;
 const PROMPT: u32 = 20;

@@ -25,7 +25,7 @@ use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
-use crate::random_model::{self, Random};
+use super::random_model::{self, Random};
 
 const SLOTS: u16 = 4;
 const STEPS: usize = 20;
@@ -137,7 +137,7 @@ fn check_exact(model: &Path, stages: u32) {
 }
 
 fn bundled() -> Option<PathBuf> {
-    crate::bundled()?;
+    super::bundled()?;
     Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf").into())
 }
 

@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::process::{Process, answer, bundled, get, split};
+use crate::process::{Process, answer, bundled, get, split};
 
 const INSIDE: &str = "LOQUENT_TEST_NAMESPACE";
 const DELAY: &str = "4ms";
@@ -105,7 +105,8 @@ fn stages_in_namespaces_of_their_own_answer_as_the_whole_model_does() {
     if bundled().is_none() || !privileged() {
         return;
     }
-    let name = "namespaces::stages_in_namespaces_of_their_own_answer_as_the_whole_model_does";
+    let name =
+        "stages::namespaces::stages_in_namespaces_of_their_own_answer_as_the_whole_model_does";
     let output = Command::new("unshare")
         .arg("--net")
         .arg(std::env::current_exe().unwrap())

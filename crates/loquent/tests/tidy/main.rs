@@ -1,6 +1,7 @@
 //! The repository's habits as tests: who may depend on whom, how long functions and files grow,
 //! where `unsafe`, clocks and HTTP status codes may stand, what names and comments look like.
 
+mod binaries;
 mod cycles;
 mod draft;
 mod figures;

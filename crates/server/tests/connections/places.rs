@@ -3,7 +3,7 @@
 use loquent_server::TcpLimits;
 use tokio::io::AsyncWriteExt;
 
-use crate::harness::*;
+use super::harness::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_says_so_and_answers_health_checks() {
