@@ -7,6 +7,8 @@ use std::io::BufRead;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use loquent_needs::Need;
+
 use crate::process::{Process, answer, bundled, get, split};
 
 const INSIDE: &str = "LOQUENT_TEST_NAMESPACE";
@@ -18,14 +20,8 @@ fn privileged() -> bool {
     let tried = Command::new("unshare").args(["--net", "sh", "-c", script]).output();
     match tried {
         Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            println!("skipped: needs root: {}", String::from_utf8_lossy(&output.stderr).trim());
-            false
-        }
-        Err(error) => {
-            println!("skipped: no unshare: {error}");
-            false
-        }
+        Ok(output) => Need::Namespaces.is_met(false, String::from_utf8_lossy(&output.stderr)),
+        Err(error) => Need::Namespaces.is_met(false, format!("no unshare: {error}")),
     }
 }
 

@@ -21,6 +21,7 @@ use sources::{lines_before_tests, product, root, sources, syntax};
 /// Our crates that each crate may depend on; the direction in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("book", &[]),
+    ("needs", &[]),
     ("proto", &[]),
     ("infer", &[]),
     ("engine", &["infer"]),
