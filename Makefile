@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,13 +20,20 @@ run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080
 	$(CARGO) build --release --locked -p loquent
 	@tools/with-cpu-env sh -c 'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) $(ARGS)'
 
-test: ## Set up and run all tests
-	@tools/setup build e2e
+test: ## Set up and run the tests: some minutes, 20 with nothing built
+	@tools/setup build test e2e
 	$(MAKE) --no-print-directory test-rust
 	$(MAKE) --no-print-directory test-web
 	$(MAKE) --no-print-directory test-e2e
 
+test-all: ## All tests, the slow ones too, further clients, three models under load, every fuzz target
+	LOQUENT_TESTS=all $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-clients
+	$(MAKE) --no-print-directory soak-models SECONDS=60
+	$(MAKE) --no-print-directory fuzz SECONDS=10
+
 test-rust: ## Unit, property and simulation tests
+	@tools/setup build test
 	tools/with-cpu-env tools/test-rust
 
 test-web: ## The TypeScript client and the pages: wire vectors, seeded channels, what the server embeds
@@ -36,7 +43,7 @@ web: ## Build the TypeScript client and the pages (web/page)
 	@tools/web build
 
 test-e2e: ## The real binary with openai-python, openai-node and browsers
-	$(CARGO) test --workspace --locked --no-run --quiet
+	$(CARGO) test --workspace --locked --no-run --quiet --test loquent
 	tools/e2e
 
 soak-models: ## Three models under mixed load where memory holds two, for SECONDS=600
@@ -91,7 +98,7 @@ test-dist: ## Install the packages of `make dist` into a clean, older Debian, se
 	tools/test-dist
 
 setup: ## Install what building and testing need
-	@tools/setup build e2e
+	@tools/setup build test e2e
 
 clean: ## Remove everything that was built
 	cargo clean
