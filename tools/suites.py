@@ -150,6 +150,7 @@ class Pytest:
 
     name = "pytest-all" if IS_ALL else "pytest"
     SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench"]
+    PYTHON = str(ROOT / ".venv/bin/python")
     SUMMARY = re.compile(r"^(=+ )?\d+ (passed|failed|skipped).* in [\d.:]+")
     FINAL = re.compile(r"Timeout \(?>|crashed while running|Crashed|INTERNALERROR")
 
@@ -158,11 +159,11 @@ class Pytest:
 
     def run(self, groups=None):
         report = fresh(TARGET / "tests/pytest.xml")
-        command = [ROOT / ".venv/bin/python", "-m", "pytest", "-q", f"--junitxml={report}"]
+        command = [self.PYTHON, "-m", "pytest", "-q", f"--junitxml={report}"]
         command += ["-n", "3", "--dist", "loadfile", *(groups or self.SUITES), *self.args]
         if not IS_ALL:
             command += ["-m", "not thorough"]
-        code, summary = execute([str(part) for part in command], self.SUMMARY, cwd=ROOT)
+        code, summary = execute(command, self.SUMMARY, cwd=ROOT)
         cases = ElementTree.parse(report).getroot().iter("testcase") if report.exists() else []
         return Run([self.outcome(case) for case in cases], code, summary)
 
