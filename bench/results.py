@@ -42,7 +42,8 @@ GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
              "docs/img/llama-server-ratios.svg": lambda old, records: plot.svg(page.first_machine(records))}
 #: What a record must have.
 FIELDS = {"name", "about", "engine", "command", "commit", "tree", "date", "seconds", "outcome", "cause", "machine",
-          "versions", "binary", "models", "load", "tables", "captions", "runs"}
+          "versions", "binary", "models", "load", "tables", "captions", "notes", "runs"}
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "loquent"
 OUTCOMES = {"reached", "missed", "measured", "failed"}
 FASTAPI = ["fastapi==0.116.2", "uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0"]
 
@@ -50,7 +51,7 @@ FASTAPI = ["fastapi==0.116.2", "uvicorn==0.54.0", "uvloop==0.23.0", "httptools==
 def main(words=None):
     options = arguments(words)
     if options.list:
-        print("\n".join(f"{name:18} {bench.minutes:3} min  {bench.about}" for name, bench in BENCHES.items()))
+        print("\n".join(f"{name:18} {minutes_of(bench, options):3.0f} min  {bench.about}" for name, bench in BENCHES.items()))
         return 0
     if options.render:
         write_generated()
@@ -74,8 +75,12 @@ def arguments(words):
     parser.add_argument("--machine", default="", metavar="NAME", help="keep the records apart, as those of a further "
                         "machine: bench/results/NAME")
     folder = pathlib.Path
-    parser.add_argument("--models", type=folder, default=BENCH / "out", help="folder of the models' files [bench/out]")
+    parser.add_argument("--models", type=folder, default=CACHE / "models", help="folder of the models' files [that of "
+                        "tools/models in the user's cache]")
+    parser.add_argument("--peers", type=folder, default=folder(os.environ.get("PEERS") or CACHE / "peers"), help="folder "
+                        "of the servers to compare with, all of which are [that of bench/peers/build.sh]")
     parser.add_argument("--llama", type=folder, help="folder of a llama-server [bench/peers/build.sh builds one]")
+    parser.add_argument("--tune-minutes", type=float, default=2, help="time to search each peer's settings in [2]")
     parser.add_argument("--loquent", type=folder, default=ROOT / "target/release/loquent")
     parser.add_argument("--fastapi", type=folder, metavar="PYTHON", help="an interpreter that has FastAPI, uvicorn, "
                         "uvloop and httptools [one is set up]")
@@ -84,18 +89,21 @@ def arguments(words):
     options = parser.parse_args(words)
     if not re.fullmatch(r"[\w-]*", options.machine):
         parser.error("--machine is a name of letters, digits and hyphens")
-    options.loquent = options.loquent.absolute()
+    for key in ("loquent", "models", "peers", "llama", "portable"):
+        if path := getattr(options, key):
+            setattr(options, key, path.absolute())
     return options
 
 
 def measure(options):
     refuse_dirty()
     names = chosen(options)
-    begun, left, not_run, failed = time.monotonic(), sum(BENCHES[name].minutes for name in names), [], []
+    minutes = {name: minutes_of(BENCHES[name], options) for name in names}
+    begun, left, not_run, failed = time.monotonic(), sum(minutes.values()), [], []
     for at, name in enumerate(names, 1):
         bench = BENCHES[name]
-        tell(f"[{at} of {len(names)}] {name}: {bench.about}, about {bench.minutes:g} min; {left:g} min to go")
-        left -= bench.minutes
+        tell(f"[{at} of {len(names)}] {name}: {bench.about}, about {minutes[name]:g} min; {left:g} min to go")
+        left -= minutes[name]
         if why := prerequisite(bench, options):
             tell(f"{name} is not run: {why}")
             not_run.append(f"{name} ({why})")
@@ -137,22 +145,45 @@ def chosen(options):
                 and history.measures_the_same(ROOT, earlier["tree"]):
             tell(f"{name} has a record of this tree; --force runs it again")
             continue
-        if options.minutes is None or minutes + bench.minutes <= options.minutes:
-            minutes += bench.minutes
+        of_bench = minutes_of(bench, options)
+        if options.minutes is None or (minutes + of_bench <= options.minutes and not prerequisite(bench, options)):
+            minutes += of_bench
             found.append(name)
     return found
+
+
+def peers(options):
+    """The names of the servers to compare with."""
+    return sorted({path.relative_to(options.peers).parts[0] for path in version_files(options)}) or ["llama-server"]
+
+
+def version_files(options):
+    """What bench/peers/build.sh writes down of each server."""
+    return [*options.peers.glob("*/version"), *options.peers.glob("*/*/version")]
+
+
+def minutes_of(bench, options):
+    """How long a bench takes here."""
+    if "{peers}" not in bench.command:
+        return bench.minutes
+    return len(peers(options)) * (bench.minutes + (options.tune_minutes if "startup" not in bench.command else 0))
 
 
 def prerequisite(bench, options):
     """What this machine lacks for a bench, or nothing."""
     if bench.root and os.geteuid() != 0:
         return "it needs root"
+    for module in bench.modules:
+        if machine.output(python(), "-c", f"import {module}") != "":
+            return f"it needs {module}: make setup installs it"
     for program in bench.programs:
         if not shutil.which(program.split()[0]):
             return f"it needs {program.split()[0]}"
     for file in TRAINED:
         if file in bench.command and not (options.models / file).exists():
-            return f"there is no {file} in {options.models.name}: tools/models --folder DIR fetches it"
+            return f"there is no {file} in the folder of the models: tools/models fetches it"
+    if "{peers}" in bench.command and not version_files(options):
+        return "there is no server to compare with: bench/peers/build.sh builds some"
     if "{portable}" in bench.command and not (options.portable and options.portable.exists()):
         return "there is no portable binary: tools/portable builds one"
     return None
@@ -165,12 +196,13 @@ def record(name, options):
     places = prepared(bench.command, options)
     binary = fresh_binary(options.loquent)
     load, begun = machine.Load(others), time.monotonic()
-    done = run(bench.command.format(**{key: shlex.quote(str(place)) for key, place in places.items()}), options)
+    quoted = {key: shlex.quote(str(place)) for key, place in places.items()}
+    done = run(bench.command.format(**quoted, tune=f"{options.tune_minutes:g}"), options)
     load, seconds = load.end(options.busy), round(time.monotonic() - begun)
-    kept = {"name": name, "about": bench.about, "engine": bench.engine, "command": shown(bench.command),
+    kept = {"name": name, "about": bench.about, "engine": bench.engine, "command": shown(bench.command, options),
             "commit": history.commit(ROOT), "tree": history.tree(ROOT),
             "date": datetime.date.today().isoformat(), "seconds": seconds,
-            **outcome(done, bench, places), "machine": machine.facts(ROOT), "versions": versions(bench, places),
+            **outcome(done, bench, places), "machine": machine.facts(ROOT), "versions": versions(bench, places, options),
             "binary": binary,
             "models": {path.name: machine.sha256(path) for path in models(bench.command, options) if path.exists()},
             "load": load}
@@ -196,7 +228,7 @@ def fresh_binary(path):
 def run(command, options):
     with tempfile.TemporaryDirectory() as no_profiles:
         # Defaults are measured, not what somebody tuned.
-        own = {"LOQUENT": str(options.loquent), "LOQUENT_PROFILES": no_profiles, "PYTHON": sys.executable,
+        own = {"LOQUENT": str(options.loquent), "LOQUENT_PROFILES": no_profiles, "PYTHON": str(python()),
                "PYTHONUNBUFFERED": "1"}
         return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, errors="replace",
                               env={**os.environ, **own})
@@ -206,7 +238,8 @@ def outcome(done, bench, places):
     """What a bench printed, and what came of it: measured, a target reached or missed, or failed with the cause."""
     found = tables.captioned_tables(done.stdout)
     kept = {"outcome": "measured", "cause": None, "tables": [rows for _, rows in found],
-            "captions": [anonymous(caption, places) for caption, _ in found], "runs": []}
+            "captions": [anonymous(caption, places) for caption, _ in found],
+            "notes": [anonymous(line, places) for line in tables.notes(done.stdout)], "runs": []}
     try:
         kept["runs"] = tables.runs(done.stdout)
     except ValueError as error:
@@ -225,12 +258,19 @@ def outcome(done, bench, places):
 def prepared(command, options):
     """The places that `command` names, with what is missing built or made."""
     if "{llama}" in command and not options.llama:
-        built = subprocess.run([BENCH / "peers/build.sh"], check=True, stdout=subprocess.PIPE, text=True)
+        built = subprocess.run([BENCH / "peers/build.sh"], check=True, stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PEERS": str(options.peers)})
         options.llama = pathlib.Path(built.stdout.strip().splitlines()[-1])
     if "{fastapi}" in command and not options.fastapi:
         options.fastapi = fastapi_python()
     make_models(command, options)
-    return {key: getattr(options, key) for key in ("models", "llama", "loquent", "portable", "fastapi")}
+    return {key: getattr(options, key) for key in ("llama", "models", "peers", "loquent", "portable", "fastapi")}
+
+
+def python():
+    """The interpreter of the benches, with what the tests need beside it if `make setup` has installed that."""
+    ours = ROOT / ".venv/bin/python"
+    return ours if ours.exists() else pathlib.Path(sys.executable)
 
 
 def fastapi_python():
@@ -259,34 +299,30 @@ def make_models(command, options):
             part.rename(path)
 
 
-def versions(bench, places):
+def versions(bench, places, options):
     """The versions of both llama.cpps, of every peer and of the programs that a bench uses."""
     lock = (ROOT / "Cargo.lock").read_text() if (ROOT / "Cargo.lock").exists() else ""
     ours = re.search(r'name = "llama-cpp-sys-2"\nversion = "([^"]+)"', lock)
-    found = {"Loquent's llama.cpp:": f"llama-cpp-sys-2 {ours[1]}" if ours else None}
+    found = {"Loquent's llama.cpp": f"llama-cpp-sys-2 {ours[1]}" if ours else None}
     if "{llama}" in bench.command:
-        found["llama-server:"] = server_version(places["llama"])
-        folder = os.environ.get("PEERS")
-        for server in sorted(pathlib.Path(folder).glob("*/llama-server")) if folder else []:
-            found[f"{server.parent.name}:"] = server_version(server.parent)
+        found["llama-server"] = machine.read(places["llama"] / "version") or \
+            machine.output(places["llama"] / "llama-server", "--version")
+    if "{peers}" in bench.command:
+        found |= {str(path.parent.relative_to(options.peers)): machine.read(path) for path in sorted(version_files(options))}
     if "{fastapi}" in bench.command:
-        code = "import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in " \
-               f"{[package.partition('==')[0] for package in FASTAPI]!r}))"
-        found["FastAPI:"] = machine.first_line(places["fastapi"], "-c", code)
+        names = [package.partition("==")[0] for package in FASTAPI]
+        code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
+        found["FastAPI"] = machine.first_line(places["fastapi"], "-c", code)
     for program in bench.programs:
-        found[f"{program.split()[0]}:"] = machine.first_line(*program.split())
+        found[program.split()[0]] = machine.first_line(*program.split())
     return found
 
 
-def server_version(folder):
-    """What the folder of a llama-server says of its version: bench/peers/build.sh writes it down."""
-    return machine.read(folder / "version") or machine.output(folder / "llama-server", "--version")
-
-
-def shown(command):
+def shown(command, options):
     """The command without the paths of this machine."""
-    names = {"loquent": "loquent", "models": "MODELS", "llama": "LLAMA", "portable": "PORTABLE", "fastapi": "FASTAPI"}
-    return command.format(**names)
+    names = {"loquent": "loquent", "models": "MODELS", "peers": "PEERS", "llama": "LLAMA", "portable": "PORTABLE",
+             "fastapi": "FASTAPI"}
+    return command.format(**names, tune=f"{options.tune_minutes:g}")
 
 
 def anonymous(text, places):

@@ -13,20 +13,25 @@ import pathlib
 import re
 
 RECORDS = pathlib.Path(__file__).resolve().parent.parent / "results"
-LEFT, RIGHT, TOP, STEP = 300, 860, 60, 30
+LEFT, RIGHT, TOP, STEP = 400, 860, 60, 30
 LEAST, MOST = 0.1, 8.0
-HEAD = ["measure", "llama-server", "Loquent", "ratio [least, most]", "target"]
+HEAD = ["Loquent", "ratio [least, most]", "target"]
 
 
 def measures(records):
-    """What of the tables of `records`, by name, is a ratio with a target: label, ratio, least, most, sign, target."""
+    """What of the tables of `records`, by name, is a ratio with a target: label, ratio, least, most, sign, target.
+
+    All measures beside llama-server, and tokens per second beside every peer.
+    """
     for name, figures in sorted(records.items()):
-        for head, *rows in figures["tables"]:
-            for row in rows if head == HEAD else []:
+        for head, *rows in figures["tables"] if figures["outcome"] != "failed" else []:
+            for row in rows if head[2:] == HEAD else []:
                 ratio = re.fullmatch(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row[3])
                 target = re.match(r"([<>]=) ([\d.]+)", row[4])
-                if ratio and target:
-                    yield f"{name}: {row[0]}", *map(float, ratio.groups()), target[1], float(target[2])
+                is_llama = head[1] == "llama-server"
+                if ratio and target and (is_llama or row[0].endswith("tokens/s")):
+                    label = f"{name}: {row[0]}" + ("" if is_llama else f", {head[1]}")
+                    yield label, *map(float, ratio.groups()), target[1], float(target[2])
 
 
 def x(ratio):
@@ -58,7 +63,7 @@ def svg(records):
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1040 {bottom + 40}" width="1040" height="{bottom + 40}" '
             'font-family="system-ui, \'Segoe UI\', \'DejaVu Sans\', sans-serif" font-size="12">'
             '<rect width="100%" height="100%" fill="#fff"/>'
-            '<text x="20" y="26" font-size="15" fill="#24292f">Loquent / llama-server, same model, alternating runs</text>'
+            '<text x="20" y="26" font-size="15" fill="#24292f">Loquent / other servers (llama-server unless said), same model, alternating runs</text>'
             '<text x="20" y="44" fill="#6e7781">dot: median; line: all runs; black bar: target</text>')
     return "\n".join([head, *body]) + "</svg>\n"
 

@@ -30,40 +30,45 @@ TRAINED = {"smollm2.gguf", "gemma3-270m.gguf"}
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """`{models}`, `{llama}`, `{loquent}`, `{portable}` and `{fastapi}` in the command are paths of this machine."""
+    """`{models}`, `{peers}`, `{llama}`, `{loquent}`, `{portable}` and `{fastapi}` in the command are paths of this
+    machine, `{tune}` the minutes in which each peer's settings are searched."""
 
     about: str
+    #: How long it takes; with `{peers}`, with each of them once its settings are found.
     minutes: float
     engine: str
     command: str
     note: str = ""
     #: Programs that it needs, each with the option that prints its version.
     programs: tuple = ()
+    #: Python's modules that it needs.
+    modules: tuple = ()
     root: bool = False
     fails_on_miss: bool = False
 
 
 def compare(scenario, model):
-    return f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --llama {{llama}} --loquent {{loquent}}"
+    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}} "
+            "--tune-minutes {tune}")
 
 
 def load(scenario, more=""):
     return f"python3 bench/loads.py {scenario} --loquent {{loquent}}{more}"
 
 
-BESIDE = ("Both servers hold the same model and are driven in turn; the most probable token is taken, and nothing is "
-          "drafted. Ratios are run by run, as median [least, most].")
+BESIDE = ("Each peer has the best of its settings by the measure of the first row. Both servers hold the same model and "
+          "are driven in turn; the most probable token is taken, and nothing is drafted. Ratios are run by run, as median "
+          "[least, most].")
 CPU_NOTE = ("`loquent-http2` is one connection for all 64 streams, as of a gateway; FastAPI has 64 HTTP/1.1 "
             "connections in each row, so only the rows of `loquent` compare like with like.")
 
 BENCHES = {
-    "stage15": Bench("16 of 40 requests at once, beside llama-server", 6, QWEN, compare("stage15", "q.gguf"), BESIDE +
-                     " What a server's cache does not hold yet is no part of its memory here: Loquent takes memory for "
-                     "the cache as it fills (`engine/llama/lazy_zero.rs`), llama-server at its start, and this load "
-                     "fills a tenth of it."),
-    "stage15-smollm2": Bench("the same, on SmolLM2-135M", 6, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
-    "one": Bench("one stream, beside llama-server", 3, QWEN, compare("one", "q.gguf"), BESIDE),
-    "one-smollm2": Bench("one stream, on SmolLM2-135M", 3, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
+    "stage15": Bench("16 of 40 requests at once, beside other servers", 3, QWEN, compare("stage15", "q.gguf"), BESIDE +
+                     " Loquent takes memory for its cache as it fills (`engine/llama/lazy_zero.rs`), llama-server at "
+                     "its start: the difference in memory is smaller where a cache is full."),
+    "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
+    "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
+    "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "readers": Bench("500 readers of one answer by event stream", 2, SIMULATED,
                      "python3 bench/readers.py --loquent {loquent}",
                      "One answer of 10 tokens a second; each reader joins over a connection of its own and reads it "
@@ -81,15 +86,15 @@ BENCHES = {
                       "Real packets through an emulated link between two network namespaces (`loquent link`), whose "
                       "losses the simulator's seeds decide; the link has neither jitter nor a rate.", root=True,
                       fails_on_miss=True),
-    "startup": Bench("start to ready, beside llama-server", 1, QWEN, compare("startup", "q.gguf")),
-    "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 6, GEMMA3,
+    "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
+    "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
                             compare("stage15", "gemma3-270m.gguf"), BESIDE),
-    "one-gemma3": Bench("one stream, on Gemma 3 270M", 3, GEMMA3, compare("one", "gemma3-270m.gguf"), BESIDE),
+    "one-gemma3": Bench("one stream, on Gemma 3 270M", 2, GEMMA3, compare("one", "gemma3-270m.gguf"), BESIDE),
     "cpu": Bench("processor time per delivered token, beside FastAPI", 2, SIMULATED,
                  "python3 bench/peers/delivery.py --python {fastapi} --loquent {loquent} --runs 5 --only-fastapi",
                  CPU_NOTE),
-    "inject": Bench("a 4,000-token prompt beside four streams, beside llama-server", 8, QWEN,
-                    compare("inject", "q.gguf"), BESIDE + " llama-server's setting is the one with the shortest gaps."),
+    "inject": Bench("a 4,000-token prompt beside four streams, beside other servers", 5, QWEN,
+                    compare("inject", "q.gguf"), BESIDE + " A peer's setting is the one with the shortest gaps."),
     "process": Bench("the engine in a process of its own", 3, QWEN,
                      "bench/engine-process.sh {models}/q.gguf {loquent}"),
     "interval": Bench("64 streams at stream intervals 1, 8 and auto", 1, SIMULATED, load("interval")),
@@ -120,11 +125,11 @@ BENCHES = {
     "roofline": Bench("steps beside what the machine can do", 3, QWEN,
                       "bench/roofline.py --model {models}/q.gguf --loquent {loquent}",
                       "Each row of a decode step has a context of 76 tokens."),
-    "rose050": Bench("64 requests at once, GPT-2's shape, beside llama-server", 4, GPT2,
+    "rose050": Bench("64 requests at once, GPT-2's shape, beside other servers", 4, GPT2,
                      compare("rose050", "gpt2.gguf"), BESIDE),
-    "tiny16": Bench("16 at once, a tiny shape, beside llama-server", 2, TINY, compare("tiny16", "tiny.gguf"),
+    "tiny16": Bench("16 at once, a tiny shape, beside other servers", 2, TINY, compare("tiny16", "tiny.gguf"),
                     BESIDE + " The memory of so small a model is mostly the program's."),
-    "tiny64": Bench("64 at once, a tiny shape, beside llama-server", 2, TINY, compare("tiny64", "tiny.gguf"), BESIDE),
+    "tiny64": Bench("64 at once, a tiny shape, beside other servers", 2, TINY, compare("tiny64", "tiny.gguf"), BESIDE),
     "two-thousand": Bench("2,000 streams of 10 tokens per second", 4, SIMULATED, load("two-thousand")),
     "fairness": Bench("what token streams leave to downloads on one bottleneck", 3, SIMULATED,
                       "python3 bench/fairness.py --warm-up-s 15 --duration-s 30 --runs 1 --parallel 24",
@@ -139,7 +144,8 @@ BENCHES = {
                    "bench/burst.py --loquent {loquent}",
                    "Steps take as long as loquent-tiny's. A burst counts as served where nearly all of its readers "
                    "never run out of text."),
-    "abuse": Bench("all attacks at once beside honest streams", 11, SIMULATED, "bench/abuse.sh 600 2"),
+    "abuse": Bench("all attacks at once beside honest streams", 11, SIMULATED, "bench/abuse.sh 600 2",
+                   modules=("aioquic",)),
     "portable": Bench("the portable binary beside the native one", 8, QWEN,
                       "bench/portable.sh {models}/q.gguf {loquent} {portable}"),
     "stages": Bench("a model in stages, batched and in lanes", 15, QWEN, "REPEAT=3 bench/stages.sh {models}/q.gguf",

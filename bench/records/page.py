@@ -18,7 +18,7 @@ README_ROWS = [
     ("16 concurrent requests: tokens/s", "{stage15-gemma3|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one|peers|completion tokens/s}"),
     ("one request: tokens/s", "{one-smollm2|peers|completion tokens/s}"),
-    ("peak memory at 16 concurrent requests, the cache filled to a tenth",
+    ("peak memory at 16 concurrent requests",
      "{stage15|peak memory|Loquent} MiB, llama-server {stage15|peak memory|llama-server}"),
     ("48 streams through Loquent to three servers: throughput against the three alone",
      "{upstreams|one of 48|ratio}"),
@@ -42,7 +42,8 @@ LINES = [
     "Peak memory with 16 requests: {stage15|peak memory|ratio} of llama-server's.",
     "A 4,000-token prompt beside four streams: their worst gaps are {inject|ICL p99|ratio} of llama-server's, its own "
     "first token comes after {inject|injected TTFT|ratio} of the time.",
-    "A model in stages on one machine: {stages|**batched;16|tokens/s}.",
+    "A model in stages on one machine: {stages|batched ÷ lanes;16|tokens/s} times the lanes that are not batched at 16 "
+    "concurrent.",
     "Real packets over a link that loses 15 % in bursts, simulated tokens, time without new text against the better "
     "TCP: {delivery|400 ms;Loquent|against}, {delivery|100 ms;Loquent|against} and {delivery|50 ms;Loquent|against} at "
     "round trips of 400, 100 and 50 ms.",
@@ -210,12 +211,15 @@ def instructions(machine):
 
 def rendered(record, letter):
     """One record as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items() if version)
+    # The build's settings behind a version are in the record.
+    versions = ", ".join(f"{name}: {' '.join(version.split()[:2]).strip(',')}" for name, version in record["versions"].items()
+                         if version)
     about = [f"{record['date']}, commit {record['commit'][:9]}, tree {record['tree'][:9]}, machine {letter}",
              record["engine"], f"{versions}" if versions else ""]
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]
+    out += [filled(note) + "\n" for note in record["notes"]]
     for caption, (head, *rows) in zip(record["captions"], record["tables"], strict=True):
         out += [filled(caption) + "\n"] if caption else []
         out.append("\n".join([row_of(head), f"|{' --- |' * len(head)}", *map(row_of, rows)]) + "\n")

@@ -13,7 +13,8 @@ def captioned_tables(text):
     A table is a list of rows, a row a list of cells; the first row is the head.
     """
     found, caption, rows = [], "", []
-    for line in [*map(str.strip, text.splitlines()), ""]:
+    lines = [line for line in map(str.strip, text.splitlines()) if not line.startswith("runs: ")]
+    for line in [*lines, ""]:
         if len(line) > 2 and line.startswith("|") and line.endswith("|"):
             cells = [cell.strip() for cell in line[1:-1].split("|")]
             if not all(re.fullmatch(r":?-{2,}:?", cell) for cell in cells):
@@ -22,7 +23,7 @@ def captioned_tables(text):
         if rows:
             found.append((caption, rows))
             caption, rows = "", []
-        if line and not line.startswith("runs: "):
+        if line and not notes(line):
             caption = line.lstrip("#").strip() if line.startswith("###") else "" if line.startswith("#") else line
     return found
 
@@ -30,6 +31,11 @@ def captioned_tables(text):
 def runs(text):
     """What the lines `runs: ` of a bench's output say: the values of each run, by measure."""
     return [json.loads(line.strip()[len("runs: "):]) for line in text.splitlines() if line.strip().startswith("runs: ")]
+
+
+def notes(text):
+    """Lines that say that something was left out or failed, as bench/peers/compare.py's of a peer."""
+    return [line.strip() for line in text.splitlines() if re.match(r"\S+ (failed|is left out|is not measured): ", line)]
 
 
 def number(cell):

@@ -16,6 +16,7 @@ results = importlib.util.module_from_spec(spec)
 path_before = list(sys.path)
 spec.loader.exec_module(results)
 sys.path[:] = path_before
+plot = results.plot
 history, machine, page, tables = results.history, results.machine, results.page, results.tables
 
 
@@ -302,6 +303,29 @@ def test_every_placeholder_names_a_bench():
         assert found and all(name in results.BENCHES for name, *_ in found), text
 
 
+def test_the_picture_has_llama_servers_measures_and_every_peers_tokens():
+    record, other = kept(3.46), kept(2.55, peer="ik_llama.cpp")
+    for each in (record, other):
+        each["tables"][0] += [["memory", "1", "2", "0.5 [0.5, 0.5]", "<= 0.8"]]
+        each["tables"][0][1][4] = ">= 1.07"
+    record["tables"] += other["tables"]
+    labels = [label for label, *_ in plot.measures({"stage15": record, "one": kept(1.0, outcome="failed")})]
+    assert labels == ["stage15: completion tokens/s", "stage15: memory", "stage15: completion tokens/s, ik_llama.cpp"]
+
+
+def test_the_time_of_a_bench_grows_with_the_peers(tmp_path):
+    given = results.arguments(["--peers", str(tmp_path), "--tune-minutes", "4"])
+    assert results.prerequisite(results.BENCHES["one"], given)
+    for place in ("bin", "llama-server-clang/openmp", "llama-server-clang/plain"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "version").write_text("llama-cpp-python 0.3.36 export GGML_AVX=ON")
+    bench = results.BENCHES["one"]
+    assert results.prerequisite(bench, given) is None
+    assert results.minutes_of(bench, given) == 2 * (bench.minutes + 4)
+    versions = results.versions(bench, {}, given)
+    assert set(versions) == {"Loquent's llama.cpp", "bin", "llama-server-clang/openmp", "llama-server-clang/plain"}
+
+
 def tables_of(text):
     return [rows for _, rows in tables.captioned_tables(text)]
 
@@ -321,6 +345,10 @@ def test_a_caption_is_the_line_before_its_table():
     assert captions_of(text) == ["five runs of `x`", ""]
     assert captions_of("| a |\n| b |") == [""]
     assert captions_of("### part\n\nruns: {}\n| a |\n| b |") == ["part"]
+    # Neither a line of runs nor a note of what failed is a part of a table or of its caption.
+    text = "how\nvllm failed: no memory\n| a |\n| --- |\n| 1 |\nruns: {}\n| 2 |\n\nvllm is left out: it is not built."
+    assert tables.captioned_tables(text) == [("how", [["a"], ["1"], ["2"]])]
+    assert tables.notes(text) == ["vllm failed: no memory", "vllm is left out: it is not built."]
 
 
 def test_the_values_of_runs_are_lines_of_their_own():

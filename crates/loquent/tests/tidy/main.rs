@@ -3,7 +3,6 @@
 
 mod cycles;
 mod draft;
-mod figures;
 mod language;
 mod reliability;
 mod sources;
