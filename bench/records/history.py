@@ -1,12 +1,13 @@
 """Which commit and which tree a record is of, and whether this history has them."""
 
+import pathlib
 import subprocess
 
 from . import page
 
-RESULTS = "bench/results"
+PICTURE = "docs/img/llama-server-ratios.svg"
 #: What `results.py` writes itself. README is one of them in part: see `hand_written`.
-GENERATED = ("bench/results/", "bench/RESULTS.md", "docs/img/llama-server-ratios.svg")
+GENERATED = ("bench/results/", "bench/RESULTS.md", PICTURE)
 README = "README.md"
 
 
@@ -50,7 +51,12 @@ def measures_the_same(root, earlier):
     if not earlier or git(root, "cat-file", "-t", earlier, check=False).strip() not in ("tree", "commit"):
         return False
     changed = git(root, "diff", "--name-only", "-z", "--no-renames", earlier, "HEAD").split("\0")
-    return all(path.endswith(".md") or path.startswith(GENERATED) for path in changed if path)
+    return all(is_prose(path) or path.startswith(GENERATED) for path in changed if path)
+
+
+def is_prose(path):
+    """Whether a file changes what a binary says, and not how fast it is."""
+    return path.endswith((".md", pathlib.PurePath(PICTURE).name))
 
 
 def unknown(root, records):

@@ -96,8 +96,7 @@ def binary(path):
     if made_from is not None:
         sources = re.split(r"(?<!\\) ", made_from.splitlines()[0].partition(": ")[2]) if made_from else []
         sources = [pathlib.Path(source.replace("\\ ", " ")) for source in sources if source]
-        newer = sorted(str(source) for source in sources if not source.is_dir()
-                       and (not source.exists() or source.stat().st_mtime > built))
+        newer = sorted(str(source) for source in sources if source.is_file() and source.stat().st_mtime > built)
     return {"version": first_line(path, "--version"), "sha256": sha256(path),
             "built": datetime.datetime.fromtimestamp(built, datetime.timezone.utc).isoformat(timespec="seconds"),
             "newer": newer}
