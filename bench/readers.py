@@ -54,7 +54,7 @@ def row(count, each):
     values = lambda key: [one[key] for one in each]
     # One reader is no more than noise of the first one's.
     of_each = [f"{spread(values('us_per_token'))} µs", f"{spread(values('kib_per_reader'))} KiB"] if count > 1 else ["", ""]
-    return [count, f"{spread(values('joining_ms'), '.0f')} ms", f"{spread(values('core_percent'))} %", *of_each,
+    return [f"{count} reader{'s' * (count > 1)}", f"{spread(values('joining_ms'), '.0f')} ms", f"{spread(values('core_percent'))} %", *of_each,
             f"{spread(values('answers'), '.2f')}", "<= 1"]
 
 

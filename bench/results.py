@@ -203,7 +203,7 @@ def record(name, options):
             "commit": history.commit(ROOT), "tree": history.tree(ROOT),
             "date": datetime.date.today().isoformat(), "seconds": seconds,
             **outcome(done, bench, places), "machine": machine.facts(ROOT), "versions": versions(bench, places, options),
-            "binary": binary,
+            "binary": {key: binary[key] for key in ("version", "sha256", "built")},
             "models": {path.name: machine.sha256(path) for path in models(bench.command, options) if path.exists()},
             "load": load}
     path = record_path(name, options.machine)
@@ -316,7 +316,7 @@ def versions(bench, places, options):
         found["FastAPI"] = machine.first_line(places["fastapi"], "-c", code)
     for program in bench.programs:
         found[program.split()[0]] = machine.first_line(*program.split())
-    return found
+    return {name: version and anonymous(version, places) for name, version in found.items()}
 
 
 def shown(command, options):
@@ -328,10 +328,11 @@ def shown(command, options):
 
 def anonymous(text, places):
     """`text` without the paths of this machine."""
-    for key, place in places.items():
+    # The longest first: one may lie in another.
+    for key, place in sorted(places.items(), key=lambda item: -len(str(item[1] or ""))):
         if place is not None and str(place) not in ("", "."):
             text = text.replace(str(place), "loquent" if key == "loquent" else key.upper())
-    return text.replace(str(ROOT) + "/", "").replace(str(pathlib.Path.home()), "~")
+    return text.replace(f"{ROOT}/", "").replace(str(pathlib.Path.home()), "~")
 
 
 def record_path(name, of_machine=""):

@@ -31,30 +31,30 @@ README_ROWS = [
      "{readers|500|afterwards, of a core} of a core, {readers|500|memory per reader} each"),
 ]
 
-#: The lines at the head of RESULTS.md. A line one of whose records is missing is left out.
+#: The lines at the head of RESULTS.md, of which it has ten. A line one of whose records is missing is left out.
 LINES = [
     "16 concurrent requests, tokens per second: {stage15|peers|completion tokens/s}. One request: "
-    "{one|peers|completion tokens/s}. Both on Qwen3-0.6B's shape with random weights.",
+    "{one|peers|completion tokens/s}. Both on Qwen3-0.6B's shape with random weights",
     "The same on SmolLM2-135M, a trained model: {stage15-smollm2|peers|completion tokens/s}; one request "
-    "{one-smollm2|peers|completion tokens/s}.",
-    "By format and shape, against llama.cpp's kernels in the same program: {formats|range|ratio, 1 stream} times at one "
-    "stream, {formats|range|ratio, 16 streams} at 16.",
-    "Peak memory with 16 requests: {stage15|peak memory|ratio} of llama-server's.",
-    "A 4,000-token prompt beside four streams: their worst gaps are {inject|ICL p99|ratio} of llama-server's, its own "
-    "first token comes after {inject|injected TTFT|ratio} of the time.",
-    "A model in stages on one machine: {stages|batched ÷ lanes;16|tokens/s} times the lanes that are not batched at 16 "
-    "concurrent.",
+    "{one-smollm2|peers|completion tokens/s}",
+    "Peak memory with 16 requests: {stage15|peak memory|ratio} of llama-server's",
     "Real packets over a link that loses 15 % in bursts, simulated tokens, time without new text against the better "
     "TCP: {delivery|400 ms;Loquent|against}, {delivery|100 ms;Loquent|against} and {delivery|50 ms;Loquent|against} at "
-    "round trips of 400, 100 and 50 ms.",
-    "Beside downloads on one bottleneck, of what event streams leave them: {fairness|range|ratio}.",
-    "Processor time per delivered token, of FastAPI's: {cpu|loquent, interval 1|/ FastAPI} over 64 connections, "
-    "{cpu|loquent-http2, interval 1|/ FastAPI} where one HTTP/2 connection carries 64 streams.",
+    "round trips of 400, 100 and 50 ms",
+    "500 readers of one simulated answer by event stream: {readers|500|afterwards, of a core} of a core",
     "In front of llama-server: {upstream|output tokens/s|ratio} of its throughput. In front of three simulated servers: "
-    "{upstreams|one of 48|ratio}. The engine in a process of its own: {process|stage15: tokens/s|ratio}.",
-    "500 readers of one simulated answer by event stream: {readers|500|afterwards, of a core} of a core.",
+    "{upstreams|one of 48|ratio}. The engine in a process of its own: {process|stage15: tokens/s|ratio}",
+    "Processor time per delivered token, of FastAPI's: {cpu|loquent, interval 1|/ FastAPI} over 64 connections, "
+    "{cpu|loquent-http2, interval 1|/ FastAPI} where one HTTP/2 connection carries 64 streams",
+    "By format and shape, against llama.cpp's kernels in the same program: {formats|range|ratio, 1 stream} times at one "
+    "stream, {formats|range|ratio, 16 streams} at 16",
+    "A 4,000-token prompt beside four streams: their worst gaps are {inject|ICL p99|ratio} of llama-server's, its own "
+    "first token comes after {inject|injected TTFT|ratio} of the time",
+    "Beside downloads on one bottleneck, of what event streams leave them: {fairness|range|ratio}",
+    "A model in stages on one machine: {stages|batched ÷ lanes;16|tokens/s} times the lanes that are not batched at 16 "
+    "concurrent",
     "All attacks at once: {abuse|honest streams lost|under attack} honest streams lost, gaps {abuse|ICL p99|ratio} "
-    "times the quiet ones, memory {abuse|memory|ratio} of that after an earlier round.",
+    "times the quiet ones, memory {abuse|memory|ratio} of that after an earlier round",
 ]
 
 INTRO = """# Results
@@ -93,7 +93,7 @@ def first_machine(records):
 
 
 def lines(records):
-    return [text for line in LINES if (text := told(line, records))]
+    return [f"{text}." for line in LINES if (text := told(line, records))][:10]
 
 
 def numbered(texts):
@@ -107,7 +107,8 @@ def told(text, records):
     found = {match[0]: figure(records, *match.groups()) for match in PLACEHOLDER.finditer(text)}
     if None in found.values():
         return None
-    return PLACEHOLDER.sub(lambda match: found[match[0]], text)
+    is_busy = any(records[name]["load"]["busy"] for name, *_ in PLACEHOLDER.findall(text))
+    return PLACEHOLDER.sub(lambda match: found[match[0]], text) + " (on a busy machine)" * is_busy
 
 
 def figure(records, name, row, column):
@@ -145,7 +146,9 @@ def targets(records):
         if record["outcome"] == "failed":
             out.append(f"| {shown} | | {record['engine']} | | | **failed** |")
             continue
-        out += [f"| {shown} | {label} | {record['engine']} | {cell} | {target} | {'reached' if well else '**missed**'} |"
+        is_busy = ", on a busy machine" * record["load"]["busy"]
+        out += [f"| {shown} | {label} | {record['engine']} | {cell} | {target} "
+                f"| {'reached' if well else '**missed**'}{is_busy} |"
                 for label, cell, target, well in tables.judged(record["tables"])]
     return "\n".join(out) + "\n" if len(out) > 2 else "Nothing is measured yet.\n"
 
@@ -215,7 +218,7 @@ def rendered(record, letter):
     versions = ", ".join(f"{name}: {' '.join(version.split()[:2]).strip(',')}" for name, version in record["versions"].items()
                          if version)
     about = [f"{record['date']}, commit {record['commit'][:9]}, tree {record['tree'][:9]}, machine {letter}",
-             record["engine"], f"{versions}" if versions else ""]
+             record["engine"][0].upper() + record["engine"][1:], versions]
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]

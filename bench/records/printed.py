@@ -5,9 +5,9 @@ from statistics import median
 
 
 def spread(values, form=".1f"):
-    """The median, and the least and the most where there are several: 1.50 [1.20, 1.70]."""
+    """The median, and the least and the most where they differ as shown: 1.50 [1.20, 1.70]."""
     shown = [f"{value:{form}}" for value in (median(values), min(values), max(values))]
-    return shown[0] if len(values) == 1 else f"{shown[0]} [{shown[1]}, {shown[2]}]"
+    return shown[0] if len(set(shown)) == 1 else f"{shown[0]} [{shown[1]}, {shown[2]}]"
 
 
 def ratios(ours, theirs):

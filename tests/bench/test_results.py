@@ -146,9 +146,28 @@ def test_a_record_holds_what_was_measured_on_what_and_the_pages_follow(copy):
     assert "3 runs of `loquent bench load`\n\n| 48 streams" in copy.text("bench/RESULTS.md")
     assert "3.0 [3.0, 3.0] times llama-server's" in copy.text("README.md")
     # What was simulated says so in its row.
-    assert "| 1.007 | simulated engine | upstreams |" in copy.text("README.md")
+    assert "| simulated engine | upstreams |" in copy.text("README.md")
     assert "[1 of 2] stage15" in done.stderr and "[2 of 2] upstreams" in done.stderr
     assert copy.check() == ""
+
+
+def test_what_was_measured_on_a_busy_machine_says_so_in_its_row(copy):
+    copy.measure()
+    for busy in (True, False):
+        for bench in ("stage15", "upstreams"):
+            copy.rewrite(bench, load={**copy.record(bench)["load"], "busy": busy})
+        copy.results("--render")
+        assert ("| 1.007 (on a busy machine) | simulated engine |" in copy.text("README.md")) == busy
+        assert ("**The machine was busy**" in copy.text("bench/RESULTS.md")) == busy
+        assert ("| reached, on a busy machine |" in copy.text("bench/RESULTS.md")) == busy
+
+
+def test_no_path_of_this_machine_is_recorded(copy, tmp_path):
+    copy.prints("stage15", f"read {tmp_path}/bin/loquent and {copy.root}/bench\n" + COMPARED.format(ours=1.0, ratio=1.0), 3)
+    copy.measure()
+    text = copy.text("bench/results/stage15.json")
+    assert str(tmp_path) not in text and str(pathlib.Path.home()) + "/" not in text
+    assert copy.record()["captions"] == ["read loquent and bench"]
 
 
 def test_a_planted_figure_is_found_wherever_it_stands(copy):
