@@ -4,6 +4,8 @@ import json
 import re
 
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
+#: Heads of columns that add nothing to what a row is called.
+SAYS_NOTHING = ("", "ratio", "ratio or count", "measured", "more", "share")
 TARGET = re.compile(r"(>=|<=|≥|≤)\s*([-−+]?[\d.,]+)")
 
 
@@ -75,7 +77,7 @@ def label(head, row, measured):
     column = re.split(r"[,\[]", head[measured])[0].strip()
     if sum(name == "target" for name in head) > 1:
         column = head[measured]
-    return ": ".join([", ".join(words), *([column] if column not in ("", "ratio") else [])])
+    return ": ".join([", ".join(words), *([column] if column not in SAYS_NOTHING else [])])
 
 
 def cell(tables, row, column):

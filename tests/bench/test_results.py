@@ -197,6 +197,17 @@ def test_a_record_of_a_commit_that_no_history_has_is_found(copy):
     assert copy.check() == ""
 
 
+def test_a_record_of_another_script_has_its_commit_looked_for_too(copy):
+    folder = copy.root / "bench/results"
+    folder.mkdir(exist_ok=True)
+    (folder / "sim.json").write_text(json.dumps({"commit": git(copy.root, "rev-parse", "HEAD"), "tree": None}))
+    assert copy.check() == ""
+    (folder / "sim.json").write_text(json.dumps({"commit": "0" * 40, "tree": "0" * 40}))
+    assert "sim: its commit 000000000 is no ancestor" in copy.check()
+    (folder / "other.json").write_text("{}")
+    assert "bench/results/other.json is the record of no bench" in copy.check()
+
+
 def test_a_shallow_history_is_no_proof(copy, tmp_path):
     copy.measure()
     copy.commit("records")
