@@ -7,10 +7,9 @@ set -u
 here=$(dirname "$0")
 out=$here/out
 failed=0
-# What they print themselves is in the table.
-"$here/delivery.sh" >&2 || failed=1
-"$here/delivery-clean.sh" >&2 || failed=1
-"$here/delivery-throughput.sh" >&2 || failed=1
+"$here/delivery.sh" || failed=1
+"$here/delivery-clean.sh" || failed=1
+"$here/delivery-throughput.sh" || failed=1
 python3 "$here/delivery-table.py" "$out/delivery.json" "$out/delivery-clean.json" \
   "$out/delivery-throughput.json" | tee "${1:-$out/delivery-table.txt}"
 exit $failed

@@ -39,7 +39,7 @@ from records.benches import BENCHES, SHAPES, TRAINED  # noqa: E402
 RECORDS = BENCH / "results"
 GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
              "README.md": page.readme,
-             history.PICTURE: lambda old, records: plot.svg(page.first_machine(records))}
+             history.PICTURE: lambda old, records: plot.svg(page.succeeded(records))}
 #: What a record must have.
 FIELDS = {"name", "about", "engine", "command", "commit", "tree", "date", "seconds", "outcome", "cause", "machine",
           "versions", "binary", "models", "load", "tables", "captions", "notes", "runs"}
@@ -251,8 +251,10 @@ def outcome(done, bench, places):
     if verdicts:
         kept["outcome"] = "reached" if all(verdicts) else "missed"
     said = anonymous((done.stderr or done.stdout).strip()[-600:], places)
+    if done.returncode != 0:
+        kept["cause"] = f"exit status {done.returncode}: {said}"
     if done.returncode != 0 and not (bench.fails_on_miss and done.returncode == 1 and kept["outcome"] == "missed"):
-        return {**kept, "outcome": "failed", "cause": f"exit status {done.returncode}: {said}"}
+        return {**kept, "outcome": "failed"}
     if not found:
         return {**kept, "outcome": "failed", "cause": f"it printed no table: {said}"}
     return kept
@@ -379,7 +381,7 @@ def check():
         path = record_path(key[1], key[0]).relative_to(ROOT)
         if lacking := FIELDS - set(kept):
             problems.append(f"{path} lacks {', '.join(sorted(lacking))}: measure it again")
-        elif kept["outcome"] not in OUTCOMES or (kept["outcome"] == "failed") != bool(kept["cause"]):
+        elif kept["outcome"] not in OUTCOMES or kept["outcome"] == "failed" and not kept["cause"]:
             problems.append(f"{path}: its outcome is {kept['outcome']!r}, its cause {kept['cause']!r}")
     # Records that lack something cannot be shown.
     problems += [f"{path.relative_to(ROOT)} is not what the records say: `make results-tables` writes it"

@@ -1,6 +1,7 @@
 """The benches whose figures are kept, in the order of what they are worth for each minute.
 
-A bench prints Markdown tables. A column `target` judges the cell to its left, such as `>= 0.97`; a line `runs: ` and
+A bench prints Markdown tables. A column `target` judges the cell to its left, such as `>= 0.97`, or ends with a
+verdict, `: reached` or `: missed`; a line `runs: ` and
 JSON has the value of each run by measure. It ends with status 0, or with 1 where `fails_on_miss` and a target of its
 tables is missed; with any other it has failed.
 """
@@ -59,6 +60,8 @@ def load(scenario, more=""):
 BESIDE = ("Each peer has the best of its settings by the measure of the first row. Both servers hold the same model and "
           "are driven in turn; the most probable token is taken, and nothing is drafted. Ratios are run by run, as median "
           "[least, most].")
+LINK = ("Real packets through an emulated link between two network namespaces (`loquent link`), whose losses the "
+        "simulator's seeds decide.")
 CPU_NOTE = ("`loquent-http2` is one connection for all 64 streams, as of a gateway; FastAPI has 64 HTTP/1.1 "
             "connections in each row, so only the rows of `loquent` compare like with like.")
 
@@ -81,11 +84,8 @@ BENCHES = {
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
                       "160 requests, 16 at once, alternating. Both servers and the generator share the processors."),
-    "delivery": Bench("lossy links: Loquent, and server-sent events on kernel TCP", 12, SIMULATED,
-                      "bench/delivery-all.sh",
-                      "Real packets through an emulated link between two network namespaces (`loquent link`), whose "
-                      "losses the simulator's seeds decide; the link has neither jitter nor a rate.", root=True,
-                      fails_on_miss=True),
+    "delivery-quick": Bench("lossy links in short: Loquent, kernel TCP, and a plain QUIC stream", 8, SIMULATED,
+                            "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
                             compare("stage15", "gemma3-270m.gguf"), BESIDE),
@@ -131,6 +131,8 @@ BENCHES = {
                     BESIDE + " The memory of so small a model is mostly the program's."),
     "tiny64": Bench("64 at once, a tiny shape, beside other servers", 2, TINY, compare("tiny64", "tiny.gguf"), BESIDE),
     "two-thousand": Bench("2,000 streams of 10 tokens per second", 4, SIMULATED, load("two-thousand")),
+    "delivery": Bench("lossy links: Loquent, kernel TCP, and a plain QUIC stream", 18, SIMULATED,
+                      "bench/delivery-all.sh", LINK, root=True, fails_on_miss=True),
     "fairness": Bench("what token streams leave to downloads on one bottleneck", 3, SIMULATED,
                       "python3 bench/fairness.py --warm-up-s 15 --duration-s 30 --runs 1 --parallel 24",
                       "Ten downloads beside ten token streams of 10 tokens per second, real packets; the ratio is the "

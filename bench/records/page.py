@@ -23,10 +23,11 @@ README_ROWS = [
     ("48 streams through Loquent to three servers: throughput against the three alone",
      "{upstreams|one of 48|ratio}"),
     ("in front of llama-server: throughput through Loquent against direct", "{upstream|output tokens/s|ratio}"),
-    ("time without new text over an emulated link that loses 15 % in bursts, round trip 400 ms, against the better TCP",
-     "{delivery|400 ms;Loquent|against}"),
-    ("the same, round trip 100 ms", "{delivery|100 ms;Loquent|against}"),
-    ("the same, round trip 50 ms", "{delivery|50 ms;Loquent|against}"),
+    *((f"time without new text over an emulated link that loses 15 % in bursts, round trip {rtt}",
+       f"{{delivery|{rtt};Loquent|against the better TCP}} against the better TCP, "
+       f"{{delivery|{rtt};Loquent|against the plain}} against a plain QUIC stream; "
+       f"{{delivery|{rtt};Loquent|kB/s}} kB/s, TCP with BBR {{delivery|{rtt};SSE, TCP BBR|kB/s}}")
+      for rtt in ("400 ms", "100 ms", "50 ms")),
     ("500 readers of one answer by event stream",
      "{readers|500|afterwards, of a core} of a core, {readers|500|memory per reader} each"),
 ]
@@ -39,8 +40,8 @@ LINES = [
     "{one-smollm2|peers|completion tokens/s}",
     "Peak memory with 16 requests: {stage15|peak memory|ratio} of llama-server's",
     "Real packets over a link that loses 15 % in bursts, simulated tokens, time without new text against the better "
-    "TCP: {delivery|400 ms;Loquent|against}, {delivery|100 ms;Loquent|against} and {delivery|50 ms;Loquent|against} at "
-    "round trips of 400, 100 and 50 ms",
+    "TCP: {delivery|400 ms;Loquent|against the better TCP} at a round trip of 400 ms, "
+    "{delivery|100 ms;Loquent|against the better TCP} at 100 ms",
     "500 readers of one simulated answer by event stream: {readers|500|afterwards, of a core} of a core",
     "In front of llama-server: {upstream|output tokens/s|ratio} of its throughput. In front of three simulated servers: "
     "{upstreams|one of 48|ratio}. The engine in a process of its own: {process|stage15: tokens/s|ratio}",
@@ -92,6 +93,11 @@ def first_machine(records):
     return {name: record for (machine, name), record in records.items() if not machine}
 
 
+def succeeded(records):
+    """Those of the first machine that did not fail."""
+    return {name: record for name, record in first_machine(records).items() if record["outcome"] != "failed"}
+
+
 def lines(records):
     return [f"{text}." for line in LINES if (text := told(line, records))][:10]
 
@@ -107,12 +113,17 @@ def told(text, records):
     found = {match[0]: figure(records, *match.groups()) for match in PLACEHOLDER.finditer(text)}
     if None in found.values():
         return None
-    is_busy = any(records[name]["load"]["busy"] for name, *_ in PLACEHOLDER.findall(text))
+    is_busy = any(records[in_place_of(records, name)]["load"]["busy"] for name, *_ in PLACEHOLDER.findall(text))
     return PLACEHOLDER.sub(lambda match: found[match[0]], text) + " (on a busy machine)" * is_busy
 
 
+def in_place_of(records, name):
+    """The bench, or its short form where only that has a record."""
+    return name if name in records or f"{name}-quick" not in records else f"{name}-quick"
+
+
 def figure(records, name, row, column):
-    record = records.get(name)
+    record = records.get(in_place_of(records, name))
     if not record or record["outcome"] == "failed":
         return None
     if row == "peers":
@@ -222,6 +233,8 @@ def rendered(record, letter):
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]
+    if record["outcome"] == "missed" and record["cause"]:
+        out += ["It ended with a failure:\n", f"```\n{record['cause']}\n```\n"]
     out += [filled(note) + "\n" for note in record["notes"]]
     for caption, (head, *rows) in zip(record["captions"], record["tables"], strict=True):
         out += [filled(caption) + "\n"] if caption else []
@@ -250,7 +263,7 @@ def filled(text):
 def how_fast(records):
     """README's section: its heading, and everything below it."""
     here = first_machine(records)
-    rows = [(measure, text, PLACEHOLDER.search(template)[1]) for measure, template in README_ROWS
+    rows = [(measure, text, in_place_of(here, PLACEHOLDER.search(template)[1])) for measure, template in README_ROWS
             if (text := told(template, here))]
     out = [HEADING, "<!-- Written by `make results-tables` from bench/results. -->\n"]
     if rows:

@@ -6,6 +6,8 @@ import re
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
 #: Heads of columns that add nothing to what a row is called.
 SAYS_NOTHING = ("", "ratio", "ratio or count", "measured", "more", "share")
+#: A target with its verdict, of what is no single number: −75 %, 4.8 kB/s: reached
+VERDICT = re.compile(r".*: (reached|missed)")
 TARGET = re.compile(r"(>=|<=|≥|≤)\s*([-−+]?[\d.,]+)")
 
 
@@ -49,14 +51,17 @@ def number(cell):
 def judged(tables):
     """Every target of the tables: the row's label, the cell that was measured, the target, and whether it is reached.
 
-    A column whose head is `target` judges the cell to its left. A cell without a number reaches nothing.
+    A column whose head is `target` judges the cell to its left, unless it ends with the verdict. A cell without a
+    number reaches nothing.
     """
     for head, *rows in tables:
         places = [at for at, name in enumerate(head) if name == "target" and at > 0]
         for row in rows:
             for at in places:
-                target = TARGET.match(row[at]) if at < len(row) else None
-                if target:
+                target, verdict = (kind.match(row[at]) if at < len(row) else None for kind in (TARGET, VERDICT))
+                if verdict:
+                    yield label(head, row, at - 1), row[at - 1], row[at], verdict[1] == "reached"
+                elif target:
                     yield label(head, row, at - 1), row[at - 1], row[at], reaches(number(row[at - 1]), *target.groups())
 
 

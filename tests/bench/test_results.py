@@ -244,6 +244,7 @@ def test_a_missed_target_is_recorded_shown_and_listed_at_the_end(copy):
     done = copy.measure("--force")
     assert copy.record("upstreams")["outcome"] == copy.record()["outcome"] == "missed"
     assert "missed: upstreams: one of 48 through Loquent: 0.950, wanted >= 0.97" in done.stderr
+    assert "exit status 1" in copy.record("upstreams")["cause"] and "ended with a failure" in copy.text("bench/RESULTS.md")
     assert "missed: stage15: completion tokens/s: 1.0 [1.0, 1.0], wanted >= 1.07" in done.stderr
     assert copy.text("bench/RESULTS.md").count("**missed**") == 2
     # Status 1 with all targets reached is a failure, and so is any other status.
@@ -336,14 +337,19 @@ def test_every_placeholder_names_a_bench():
         assert found and all(name in results.BENCHES for name, *_ in found), text
 
 
-def test_the_picture_has_llama_servers_measures_and_every_peers_tokens():
-    record, other = kept(3.46), kept(2.55, peer="ik_llama.cpp")
-    for each in (record, other):
-        each["tables"][0] += [["memory", "1", "2", "0.5 [0.5, 0.5]", "<= 0.8"]]
-        each["tables"][0][1][4] = ">= 1.07"
-    record["tables"] += other["tables"]
-    labels = [label for label, *_ in plot.measures({"stage15": record, "one": kept(1.0, outcome="failed")})]
-    assert labels == ["stage15: completion tokens/s", "stage15: memory", "stage15: completion tokens/s, ik_llama.cpp"]
+def test_the_picture_has_what_did_not_fail():
+    record = kept(3.46)
+    record["tables"][0][1][4] = ">= 1.07"
+    records = {("", "stage15"): record, ("", "one"): {**record, "outcome": "failed"}, ("zen4", "rose050"): record}
+    found = list(plot.measures(page.succeeded(records)))
+    assert len(found) == 1 and "stage15" in found[0][0] and found[0][1] == 3.46
+
+
+def test_the_short_form_of_a_bench_stands_where_the_long_one_has_no_record():
+    record = {**kept(3.46), "load": {"busy": False}}
+    assert page.told("{delivery|completion|ratio}", {"delivery-quick": record}) == "3.46 [1.0, 9.0]"
+    long_form = {**kept(2.0), "load": {"busy": True}}
+    assert page.told("{delivery|completion|ratio}", {"delivery-quick": record, "delivery": long_form}).startswith("2.0 [")
 
 
 def test_the_time_of_a_bench_grows_with_the_peers(tmp_path):
@@ -397,6 +403,8 @@ def test_a_target_judges_the_cell_to_its_left():
             ["tokens/s of all", "1", "1,234", ">= 1,000 (requests were lost)"]]
     assert [(label, well) for label, _, _, well in tables.judged([rows])] == [
         ("tokens/s", True), ("memory", False), ("losses, lossy", True), ("lost", False), ("tokens/s of all", True)]
+    own = [["RTT", "kB/s", "target"], ["400 ms", "4.9", "−75 %, 4.8 kB/s: missed"], ["100 ms", "4", "±10 %: reached"]]
+    assert [well for *_, well in tables.judged([own])] == [False, True]
 
 
 def test_a_cell_is_found_by_the_beginnings_of_its_row_and_column():
