@@ -83,9 +83,13 @@ spec: ## Build the protocol's Internet-Draft as text and HTML in target/spec
 fmt: ## Format the code
 	cargo fmt --all
 
-results: ## Run the benches on a quiet machine and write RESULTS.md's tables (ONLY=stage15,… FORCE=1 ARGS=…)
+results: ## Run the benches on a quiet machine and keep their records (ONLY=stage15,… MINUTES=40 FORCE=1 ARGS=…)
 	$(CARGO) build --release --locked -p loquent -p shape-model
-	tools/with-cpu-env bench/results.py $(if $(ONLY),--only $(ONLY)) $(if $(FORCE),--force) $(ARGS)
+	tools/with-cpu-env bench/results.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FORCE),--force) $(ARGS)
+
+.PHONY: results-tables
+results-tables: ## Write RESULTS.md's tables, README's figures and the picture from the records
+	@bench/results.py --render
 
 bench: ## List the benchmarks (bench/RESULTS.md has their figures)
 	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"

@@ -17,6 +17,8 @@ import re
 import subprocess
 import tempfile
 
+from records.printed import runs
+
 READY = re.compile(r"on (http://\S+)")
 ORDERS = {"first come, first served": [], "by need": ["--reading-speed", "10"]}
 
@@ -32,6 +34,7 @@ def main():
     first_come, by_need = (max(column) for column in zip(*found))
     ratio = f" ({by_need / first_come:.2f} times)" if first_come else ""
     print(f"| the best | {first_come} | {by_need}{ratio} |")
+    runs({f"batch size {batch}": dict(zip(ORDERS, each)) for batch, each in zip(options.batches.split(","), found)})
 
 
 def arguments():

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""One Markdown table of `loquent bench delivery --json` reports.
+"""Markdown tables of `loquent bench delivery --json` reports: the figures, and each limit with its target.
 
 Usage: delivery-table.py REPORT.json…   Fails if Loquent delivers less than 0.95 of what SSE does
 on a clean link.
 """
 
 import json
+import re
 import statistics
 import sys
 
+from records.printed import runs, table as print_table
+
+# A limit as the report words it: where, whose, what was measured, and what was wanted.
+LIMIT = re.compile(r"RTT ([\d.]+) ms: (.+?) (stalls|takes) ([-+]?[\d.]+) (.*); at (least|most) ([\d.]+)(.*)")
 TCP = ("cubic", "bbr", "serve-cubic", "serve-bbr")
 LOQUENT = ("loquent", "loquent-unpadded", "loquent-udp")
 # Of SSE's tokens per second, on a link that loses nothing.
@@ -44,6 +49,30 @@ def row(case, scheme, best_tcp, fastest_sse):
     return "| " + " | ".join(cells) + " |"
 
 
+def limits(report, throughputs):
+    """Rows of a report's limits: what is limited, the value, and the target. `throughputs`: label and share of SSE's."""
+    for verdict in report["verdicts"]:
+        found = LIMIT.fullmatch(verdict["text"])
+        if not found:
+            yield [verdict["text"], int(verdict["holds"]), ">= 1"]
+            continue
+        rtt_ms, label, does, value, what, which, limit, more = found.groups()
+        # How far a model is off counts in both directions.
+        value, off = (value.lstrip("+-"), " off") if "off" in more else (value, "")
+        yield [f"{label}, RTT {rtt_ms} ms, {does} {what}{off}", value, f"{'>=' if which == 'least' else '<='} {limit}"]
+    for label, share in throughputs:
+        yield [f"{label}: tokens/s, of SSE's", f"{share:.3f}", f">= {LEAST_THROUGHPUT}"]
+
+
+def of_streams(report):
+    """Stall ratio and kB/s of every stream."""
+    figures = {(case["rtt_ms"], scheme["label"]): [session["figures"] for session in scheme["sessions"]]
+               for case in report["cases"] for scheme in case["schemes"]}
+    return {f"{label}, RTT {rtt_ms:g} ms": {"stall ratio": [round(one["ready"]["full"], 4) for one in each],
+                                           "kB/s": [round(one["down_kb_s"], 3) for one in each]}
+            for (rtt_ms, label), each in figures.items()}
+
+
 def table(path):
     """Prints one report; returns whether Loquent kept up with SSE."""
     with open(path, encoding="utf-8") as file:
@@ -53,7 +82,7 @@ def table(path):
     print("| RTT | | stall ratio | against the better TCP | kB/s | packets/s "
           "| first token, ms | server CPU, µs/token | tokens/s, all (of SSE's) |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    clean, kept_up = report["channel"]["kind"] == "clean", True
+    clean, throughputs = report["channel"]["kind"] == "clean", []
     for case in report["cases"]:
         tcp = [scheme for scheme in case["schemes"] if scheme["scheme"] in TCP]
         best = min((scheme["measured"]["full"]["mean"] for scheme in tcp), default=0)
@@ -61,8 +90,12 @@ def table(path):
         for scheme in case["schemes"]:
             print(row(case, scheme, best, fastest))
             if clean and fastest and scheme["scheme"] in LOQUENT:
-                kept_up &= tokens_per_s(scheme) >= LEAST_THROUGHPUT * fastest
-    return kept_up
+                throughputs.append((scheme["label"], tokens_per_s(scheme) / fastest))
+    print()
+    if rows := list(limits(report, throughputs)):
+        print_table(["limit", "measured", "target"], rows)
+    runs({report["title"]: of_streams(report)})
+    return all(share >= LEAST_THROUGHPUT for _, share in throughputs)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from records.printed import runs, table
+
 STREAMS, TOKENS, CLIENTS = 4, 200, 2
 TEXT = "a stream of tokens reaches its reader one by one and never all at once "
 
@@ -67,13 +69,16 @@ def main():
         port = next(int(at[1]) for line in server.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
         while post(port, "/v1/completions", {"prompt": TEXT, "max_tokens": 20}).status != 200:
             time.sleep(0.05)
-        print("| embedding clients | gap, median | gap, 99th of 100 | tokens embedded per second |")
-        print("| --- | --- | --- | --- |")
-        for clients in (0, CLIENTS):
-            median, late, rate = run(port, clients)
-            print(f"| {clients} | {median:.1f} ms | {late:.1f} ms | {rate:.0f} |")
+        found = {clients: run(port, clients) for clients in (0, CLIENTS)}
     finally:
         server.kill()
+    alone, beside = found.values()
+    print(f"{STREAMS} streams, alone and beside {CLIENTS} clients that embed without a pause")
+    table(["measure", "alone", "beside", "ratio", "target"], [
+        ["gap between tokens, median, ms", f"{alone[0]:.1f}", f"{beside[0]:.1f}", f"{beside[0] / alone[0]:.2f}", "<= 2"],
+        ["gap between tokens, p99, ms", f"{alone[1]:.1f}", f"{beside[1]:.1f}", f"{beside[1] / alone[1]:.2f}", ""],
+        ["tokens embedded per second", f"{alone[2]:.0f}", f"{beside[2]:.0f}", "", ""]])
+    runs({f"{clients} clients": each for clients, each in found.items()})
 
 
 if __name__ == "__main__":

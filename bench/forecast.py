@@ -17,6 +17,8 @@ import threading
 import time
 from http.client import HTTPConnection
 
+from records.printed import runs
+
 WORDS = "stream token packet server reader answer queue batch model prompt loss delay path frame".split()
 #: Prompt words and answer tokens, and how many of each kind come: a chat, a long document, a short question.
 KINDS = [((20, 60), (20, 120), 6), ((250, 600), (20, 80), 2), ((5, 15), (5, 40), 4)]
@@ -93,7 +95,7 @@ def capacity(port, places, dice):
 def table(found):
     rows = [(told, was, queued) for told, was, queued in found if told is not None and was is not None]
     silent = sum(told is None for told, *_ in found)
-    print(f"{len(found)} requests, {silent} without a forecast")
+    print(f"{len(found)} requests, {silent} without a forecast; waits and errors are in seconds")
     print("| wait that it was | requests | mean wait, s | mean absolute error, s | mean relative error | bias, s |")
     print("| --- | --- | --- | --- | --- | --- |")
     bounds = [(0, 0.25), (0.25, 1), (1, 4), (4, float("inf")), (0, float("inf"))]
@@ -107,6 +109,7 @@ def table(found):
         name = "all" if (low, high) == (0, float("inf")) else f"{low} to {high} s"
         mean = statistics.mean(was for _, was in some)
         print(f"| {name} | {len(some)} | {mean:.2f} | {statistics.mean(errors):.2f} | {relative:.0%} | {bias:+.2f} |")
+    runs({"forecast and wait of each request, s": [[round(told, 3), round(was, 3)] for told, was, _ in rows]})
 
 
 def main():
@@ -133,7 +136,7 @@ def main():
                 pass
             time.sleep(0.1)
         answers_per_s = capacity(port, args.places, dice)
-        print(f"{answers_per_s:.2f} answers/s with a full batch of {args.places}; load {args.load:.0%}")
+        print(f"{answers_per_s:.2f} answers/s with a full batch of {args.places}; load {args.load:.0%}", flush=True)
         table(load(port, args.seconds, args.load * answers_per_s, dice))
     finally:
         server.terminate()

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+from records.printed import runs
+
 SMALL = ["--vocab-size", "32000"]
 # A name, the shape, what it is made with, its formats.
 MODELS = [
@@ -34,8 +36,10 @@ LOAD = ["-n", "16", "-c", ",".join(map(str, STREAMS)), "--max-tokens", "24", "--
 def main():
     options = arguments()
     print("| model | format | " + " | ".join(
-        f"{n} stream{'s' * (n > 1)}: llama.cpp's, tokens/s | ours | ratio" for n in STREAMS) + " |")
-    print("|" + " --- |" * (2 + 3 * len(STREAMS)), flush=True)
+        f"{n} stream{'s' * (n > 1)}: llama.cpp's, tokens/s | ours | "
+        f"ratio, {n} stream{'s' * (n > 1)} | target" for n in STREAMS) + " |")
+    print("|" + " --- |" * (2 + 4 * len(STREAMS)), flush=True)
+    kept = {}
     for name, shape, how, formats in MODELS:
         for quant in formats:
             if options.only and quant not in options.only.split(","):
@@ -45,8 +49,10 @@ def main():
                       for _ in range(options.rounds)]
             cells = [cell for i in range(len(STREAMS)) for cell in summary([(a[i], b[i]) for a, b in rounds])]
             print(f"| {name} | {quant} | {' | '.join(cells)} |", flush=True)
+            kept[f"{name}, {quant}"] = rounds
             if options.remove:
                 model.unlink()
+    runs(kept)
     return 0
 
 
@@ -86,11 +92,11 @@ def tokens_per_s(options, model, kernels):
 
 
 def summary(pairs):
-    """Cells of pairs of theirs and ours: both medians, and the ratio of each pair."""
+    """Cells of pairs of theirs and ours: both medians, the ratio of each pair, and its target."""
     theirs, ours = (statistics.median(side) for side in zip(*pairs))
     quotients = [b / a for a, b in pairs]
     ratio = f"{statistics.median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}]"
-    return [f"{theirs:.1f}", f"{ours:.1f}", ratio]
+    return [f"{theirs:.1f}", f"{ours:.1f}", ratio, ">= 1.0"]
 
 
 if __name__ == "__main__":

@@ -454,8 +454,9 @@ def report(name, readers, expected, acted, cluster):
     returns = sum(reader.returns for reader in readers)
     broken = collections.Counter(reader.broken for reader in readers if reader.broken)
     pauses_ms = f"{statistics.median(pauses):.0f} / {share(0.99):.0f} / {pauses[-1]:.0f}"
-    print(f"| {name} | {len(readers)} | {len(complete)} | {exact} | {doubled} | {lost} | {pauses_ms} | {returns} "
-          f"| {cluster.taken_over()} | {broken.total()} |", flush=True)
+    print(f"| {name} | {len(readers)} | {len(complete)} | >= {len(readers)} | {exact} | {doubled} | <= 0 | {lost} | <= 0 "
+          f"| {pauses_ms} | {returns} | {cluster.taken_over()} | {broken.total()} |", flush=True)
+    print("runs:", json.dumps({f"{name}: longest pause of each stream, ms": [round(pause) for pause in pauses]}), flush=True)
     for why, count in broken.items():
         print(f"{name}: {count} broken off: {why}", file=sys.stderr)
     return Outcome(len(complete) == len(readers) and not doubled and not lost, exact)
@@ -498,9 +499,9 @@ def main():
     options = arguments()
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         expected = undisturbed(options, folder)
-        print("| killed | streams | complete | exact | bytes doubled | bytes lost | longest pause p50 / p99 / max, ms "
-              "| returns | taken over | broken off |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+        print("| killed | streams | complete | target | exact | bytes doubled | target | bytes lost | target "
+              "| longest pause p50 / p99 / max, ms | returns | taken over | broken off |")
+        print("|" + " --- |" * 13, flush=True)
         outcomes = {name: phase(name, options, folder, expected) for name in options.phases}
         least = outcomes["undisturbed"].exact if "undisturbed" in outcomes else 0
         is_well = all(outcome.is_whole and outcome.exact >= least for outcome in outcomes.values())

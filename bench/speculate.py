@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import signal
-import statistics
 import sys
 import time
 import urllib.request
@@ -22,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
 import servers  # noqa: E402
+from records.printed import ratios, runs, spread, table  # noqa: E402
 
 COUNTERS = ["spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "engine_steps_total"]
 
@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--loquent", default="loquent")
     parser.add_argument("--modes", default="off,auto")
     parser.add_argument("--prompt", default="The server sends every token to every reader. " * 6)
-    parser.add_argument("--text", help="only the text of this name")
+    parser.add_argument("--text", action="append", help="only the text of this name; may be given several times")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
@@ -42,13 +42,12 @@ def main():
         for mode in options.modes.split(","):
             arguments = ["--model", options.model, "--no-profile", "--no-quic", "--draft-tokens", mode]
             running[mode] = servers.loquent(options.loquent, arguments, "/dev/null").__enter__()
-        for name, body in texts(options).items():
-            if options.text not in (None, name):
-                continue
-            measure(name, body, running, options)
+        found = {name: measure(body, running, options) for name, body in texts(options).items()
+                 if not options.text or name in options.text}
     finally:
         for server in running.values():
             server.__exit__()
+    print_tables(found, options)
 
 
 def texts(options):
@@ -65,7 +64,8 @@ def texts(options):
     }
 
 
-def measure(name, body, running, options):
+def measure(body, running, options):
+    """By mode: tokens per second of each run, and of the last one draft tokens, accepted ones and steps; the texts."""
     rates, answers, counted = {mode: [] for mode in running}, {}, {}
     for run in range(options.runs + 1):
         for mode, server in running.items():
@@ -74,12 +74,23 @@ def measure(name, body, running, options):
             counted[mode] = [int(b - a) for a, b in zip(before, counters(server.url))]
             if run > 0:  # the first is a warm-up
                 rates[mode].append(options.tokens / seconds)
-    same = "the same text" if len(set(answers.values())) == 1 else "DIFFERENT TEXTS"
-    print(f"{name}: {same}")
-    for mode, found in rates.items():
-        drafted, accepted, steps = counted[mode]
-        print(f"  {mode:>5}: {statistics.median(found):6.1f} tokens/s [{min(found):.1f}, {max(found):.1f}];"
-              f" the last: {drafted} drafted, {accepted} accepted, {steps} steps")
+    return rates, counted, answers
+
+
+def print_tables(found, options):
+    print(f"one stream of {options.tokens} tokens; {options.runs} alternating requests of each; ratios to the first mode")
+    rows, first = [], options.modes.split(",")[0]
+    for name, (rates, counted, _) in found.items():
+        for mode, each in rates.items():
+            drafted, accepted, steps = counted[mode]
+            # What is decided by itself shall cost nothing.
+            target = ">= 0.97" if mode == "auto" else ""
+            rows.append([name, mode, spread(each), f"{drafted} / {accepted}", steps,
+                         spread(ratios(each, rates[first]), ".2f"), target])
+    table(["text", "--draft-tokens", "tokens/s", "drafted / accepted", "steps", "ratio [least, most]", "target"], rows)
+    same = sum(len(set(answers.values())) == 1 for *_, answers in found.values())
+    table(["measure", f"of {len(found)}", "target"], [["texts that are the same in all modes", same, f">= {len(found)}"]])
+    runs({name: rates for name, (rates, *_) in found.items()})
 
 
 def complete(url, body):

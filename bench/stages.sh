@@ -103,7 +103,7 @@ compare() {
 }
 
 heading() {
-  printf '\n### %s\n\n| configuration | concurrent | tokens/s | TTFT p95, ms | TPOT p50, ms |\n| --- | --- | --- | --- | --- |\n' "$1"
+  printf '\n### %s\n\n| configuration | concurrent | tokens/s | target | TTFT p95, ms | TPOT p50, ms | target |\n| --- | --- | --- | --- | --- | --- | --- |\n' "$1"
 }
 
 for part in $parts; do

@@ -4,11 +4,15 @@ and two greedy ones with different weights."""
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from processes import HERE, Child, Server
+
+sys.path.append(str(HERE.parent))
+from records.printed import runs, table  # noqa: E402
 
 #: A batch with far less room than the greedy key wants, and steps of 10 ms.
 BATCH, TOKENS_PER_S = 16, 100
@@ -68,16 +72,21 @@ KEY = '[[key]]\nname = "{name}"\nkey = "secret-of-{name}"\nweight = {weight}\n\n
 
 
 def print_table(alone, beside, chunks):
-    print(f"{'key that asks now and then':28}{'TTFT p50':>12}{'p99':>10}{'p99 in steps':>14}{'answers':>9}{'lost':>6}")
-    for name, one in (("alone", alone), ("beside 64 answers at once", beside)):
-        times = f"{one['ttft_p50_ms']:9.1f} ms{one['ttft_p99_ms']:7.1f} ms{one['ttft_p99_ms'] / STEP_MS:14.2f}"
-        print(f"{name:28}{times}{one['whole']:9}{len(one['lost']):6}")
-    print(f"TTFT p99, beside / alone: {beside['ttft_p99_ms'] / alone['ttft_p99_ms']:.2f} (at most 2)")
+    lost = len(beside["lost"])
+    print(f"a key that asks now and then, alone and beside one that asks for {GREEDY[0]} answers at once; steps of "
+          f"{STEP_MS:.0f} ms")
+    table(["measure", "alone", "beside", "ratio or count", "target"], [
+        ["TTFT p50, ms", f"{alone['ttft_p50_ms']:.1f}", f"{beside['ttft_p50_ms']:.1f}", "", ""],
+        ["TTFT p99, ms", f"{alone['ttft_p99_ms']:.1f}", f"{beside['ttft_p99_ms']:.1f}",
+         f"{beside['ttft_p99_ms'] / alone['ttft_p99_ms']:.2f}", "<= 2"],
+        ["answers", alone["whole"], beside["whole"], "", ""],
+        ["answers lost", len(alone["lost"]), lost, lost, "<= 0"]])
     total, weights = sum(chunks.values()), sum(WEIGHTS.values())
-    for name, weight in WEIGHTS.items():
-        share, due = chunks[name] / total, weight / weights
-        print(f"share of the key of weight {weight}: {share:.3f}, due {due:.3f}, off by {abs(share / due - 1):.1%}", end="")
-        print(" (at most 5 %)")
+    shares = {name: (chunks[name] / total, weight / weights) for name, weight in WEIGHTS.items()}
+    table(["greedy key", "share that is due", "share", "off by, %", "target"], [
+        [f"weight {WEIGHTS[name]}", f"{due:.3f}", f"{share:.3f}", f"{100 * abs(share / due - 1):.1f}", "<= 5"]
+        for name, (share, due) in shares.items()])
+    runs({"alone": {**alone, "lost": len(alone["lost"])}, "beside": {**beside, "lost": lost}, "chunks": chunks})
 
 
 def main():

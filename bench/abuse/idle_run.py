@@ -4,10 +4,14 @@ import argparse
 import json
 import os
 import resource
+import sys
 import time
 from pathlib import Path
 
 from processes import HERE, Child, Server
+
+sys.path.append(str(HERE.parent))
+from records.printed import runs, table  # noqa: E402
 
 TOKENS_PER_S, STREAMS, TOKENS, PAUSE_S = 100, 2, 2, 0.05
 ADDRESSES, PROCESSES = 200, 4
@@ -55,10 +59,16 @@ def main():
         options.json.write_text(json.dumps(figures, indent=1))
     print(f"the server's descriptors while they are held: {held} to {still_held}, its memory {memory} KiB")
     print(f"connections opened, with those that were ended and opened again: {sum(one['begun'] for one in holders)}")
-    for name, phase in (("quiet", quiet), ("beside them", beside)):
-        figures = f"TTFT p50 {phase['ttft_p50_ms']:.1f} ms, p99 {phase['ttft_p99_ms']:.1f} ms"
-        print(f"{name:12} {figures}, {phase['whole']} requests, {len(phase['lost'])} lost, {phase['refused']} refused")
-    print(f"TTFT p99, beside them / quiet: {beside['ttft_p99_ms'] / quiet['ttft_p99_ms']:.2f} (at most 2)")
+    lost = {name: len(phase["lost"]) for name, phase in (("quiet", quiet), ("beside", beside))}
+    print(f"{options.idle:,} idle and {options.slow:,} slow connections; {options.seconds:.0f} s of each phase")
+    ratio = beside["ttft_p99_ms"] / quiet["ttft_p99_ms"]
+    table(["measure", "quiet", "beside them", "ratio or count", "target"], [
+        ["TTFT p50, ms", f"{quiet['ttft_p50_ms']:.1f}", f"{beside['ttft_p50_ms']:.1f}", "", ""],
+        ["TTFT p99, ms", f"{quiet['ttft_p99_ms']:.1f}", f"{beside['ttft_p99_ms']:.1f}", f"{ratio:.2f}", "<= 2"],
+        ["requests answered", quiet["whole"], beside["whole"], "", ""],
+        ["requests refused", quiet["refused"], beside["refused"], "", ""],
+        ["requests lost", lost["quiet"], lost["beside"], lost["beside"], "<= 0"]])
+    runs({name: {**phase, "lost": lost[name]} for name, phase in (("quiet", quiet), ("beside", beside))})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from processes import HERE, Child, Server
 
+sys.path.append(str(HERE.parent))
+from records.printed import runs, table  # noqa: E402
+
 STREAMS, TOKENS, TOKENS_PER_S = 8, 100, 25
 #: The attackers' processes, each with its share of the attacks.
 ATTACKERS = [("tcp", 0, 3), ("tcp", 1, 3), ("tcp", 2, 3), ("quic", 0, 1)]
@@ -90,25 +93,35 @@ def print_table(figures):
     quiet, before, after = figures["quiet"], figures["before"], figures["after"]
     rounds = figures["rounds"]
     print_attacks(rounds)
-    print(f"\n{'':34}{'quiet':>10}" + "".join(f"{f'round {one + 1}':>10}" for one in range(len(rounds))))
-    for name in ("whole", "refused", "icl_p50_ms", "icl_p99_ms", "icl_max_ms", "ttft_p50_ms", "ttft_p99_ms"):
-        values = [quiet[name], *(one["honest"][name] for one in rounds)]
-        print(f"honest streams: {name:18}" + "".join(f"{value or 0:10.1f}" for value in values))
+    print(f"\n{STREAMS} honest streams of {TOKENS} tokens, {TOKENS_PER_S} per second; {len(rounds)} rounds")
+    names = ("whole", "refused", "icl_p50_ms", "icl_p99_ms", "icl_max_ms", "ttft_p50_ms", "ttft_p99_ms")
+    rows = [[f"honest streams: {name}", *(f"{each[name] or 0:.1f}" for each in (quiet, *(one["honest"] for one in rounds)))]
+            for name in names]
+    rows += [[f"server: {name}{' KiB' if name[0] in 'VR' else ''}", *(f"{one[name]:.0f}" for one in (before, *after))]
+             for name in before]
+    table(["", "quiet", *(f"round {at}" for at in range(1, len(rounds) + 1))], rows)
     lost = [len(quiet["lost"]), *(len(one["honest"]["lost"]) for one in rounds)]
-    print(f"{'honest streams: lost':34}" + "".join(f"{value:10}" for value in lost))
-    for name in before:
-        unit = " KiB" if name[0] in "VR" else ""
-        print(f"{name + unit:34}" + "".join(f"{one[name]:10.0f}" for one in (before, *after)))
-    ratio = max(one["honest"]["icl_p99_ms"] for one in rounds) / quiet["icl_p99_ms"]
-    print(f"\nhonest streams lost: {sum(lost)} (0 is right)")
-    print(f"ICL p99, under attack / quiet: {ratio:.2f} (at most 2)")
+    gaps = [one["honest"]["icl_p99_ms"] for one in rounds]
     earlier = max(one["VmRSS"] for one in after[:-1])
-    print(f"memory, after the last round / most after an earlier one: {after[-1]['VmRSS'] / earlier:.3f} (at most 1.05)")
-    print(f"descriptors, after / before: {after[-1]['descriptors']} / {before['descriptors']} (not more)")
-    print(f"health checks unanswered: {sum(one['unhealthy'] for one in rounds)} (0 is right)")
+    unhealthy = sum(one["unhealthy"] for one in rounds)
+    more = after[-1]["descriptors"] - before["descriptors"]
+    table(["measure", "quiet or before", "under attack or after", "ratio or count", "target"], [
+        ["honest streams lost", lost[0], sum(lost[1:]), sum(lost), "<= 0"],
+        ["ICL p99 of the honest streams, ms", f"{quiet['icl_p99_ms']:.1f}", f"{max(gaps):.1f}",
+         f"{max(gaps) / quiet['icl_p99_ms']:.2f}", "<= 2"],
+        ["memory after the last round and after an earlier one, KiB", earlier, after[-1]["VmRSS"],
+         f"{after[-1]['VmRSS'] / earlier:.3f}", "<= 1.05"],
+        ["descriptors", before["descriptors"], after[-1]["descriptors"], more, "<= 0"],
+        ["health checks unanswered", 0, unhealthy, unhealthy, "<= 0"]])
+    runs({"quiet": measured(quiet), "rounds": [measured(one["honest"]) for one in rounds], "before": before, "after": after})
     for one in rounds:
         for lost in one["honest"]["lost"][:5]:
             print(f"lost: {lost}")
+
+
+def measured(seen):
+    """What the honest users saw, without the causes of what they lost."""
+    return {**seen, "lost": len(seen["lost"])}
 
 
 def main():

@@ -20,7 +20,12 @@ import sys
 import servers
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from records.printed import runs  # noqa: E402
+
 KEY = "server_cpu_us_per_token"
+#: Of FastAPI's at interval 1, over as many connections as it has.
+TARGETS = {"loquent, interval 1": "<= 0.3", "loquent, interval 8": "<= 0.08"}
 STREAMS = [1, 16, 64, 256]
 # A loop that any other work interrupts.
 IDLE_LOOP = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
@@ -68,13 +73,15 @@ def against_fastapi(options, theirs, ours):
     report = bench(options, [theirs, ours], "fastapi", "--requests", "64", "--stream-interval", "1,8",
                    "--url", f"loquent-http2={ours.url}", "--server-pid", str(ours.process.pid),
                    "--http2", "loquent-http2")
-    runs = {group["name"]: group["runs"] for group in report["groups"]}
-    base = next(runs[name] for name in runs if name.startswith("fastapi") and not name.endswith("8"))
-    print("| server | CPU us per token | / FastAPI at 1 [least, most] |\n| --- | --- | --- |")
-    for name, group in runs.items():
-        values = [run["metrics"][KEY] for run in group]
-        quotients = [value / run["metrics"][KEY] for value, run in zip(values, base)]
-        print(f"| {name} | {statistics.median(values):.1f} | {spread(quotients, 3)} |")
+    groups = {group["name"]: [run["metrics"][KEY] for run in group["runs"]] for group in report["groups"]}
+    base = next(values for name, values in groups.items() if name.startswith("fastapi") and not name.endswith("8"))
+    print(f"64 streams of 128 tokens, {options.rate:.0f} tokens/s for each; {options.runs} alternating runs")
+    print("| server | CPU us per token | / FastAPI at 1 [least, most] | target |\n| --- | --- | --- | --- |")
+    for name, values in groups.items():
+        quotients = [value / of_base for value, of_base in zip(values, base)]
+        target = TARGETS.get(name, "")
+        print(f"| {name} | {statistics.median(values):.1f} | {spread(quotients, 3)} | {target} |")
+    runs(groups)
 
 
 def by_concurrency(options, ours):

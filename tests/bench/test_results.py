@@ -1,49 +1,376 @@
-"""bench/results.py: the tables of RESULTS.md are those of the recorded figures, and failures are said."""
+"""bench/results.py: one chain from README's figures over the records to the commit that was measured."""
 
 import importlib.util
 import json
+import os
 import pathlib
-import types
+import shutil
+import subprocess
+import sys
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("results", ROOT / "bench/results.py")
 results = importlib.util.module_from_spec(spec)
+path_before = list(sys.path)
 spec.loader.exec_module(results)
+sys.path[:] = path_before
+plot = results.plot
+history, machine, page, tables = results.history, results.machine, results.page, results.tables
 
-FIGURES = {
-    "name": "stage15", "command": "loquent bench", "commit": "abc", "date": "2026-01-01", "cores": 2,
-    "processor": "P", "instructions": ["avx2"], "llama.cpp": {"Loquent's": "1", "llama-server's": None},
-    "tables": [[["measure", "ratio"], ["tokens/s", "2.4 [2.3, 2.5]"]]], "captions": ["5 runs."], "failure": None,
+
+def test_what_is_generated_is_that_of_the_records():
+    problems = [problem for problem in results.check() if problem not in results.check_history()]
+    assert not problems, problems
+
+
+def test_the_history_has_the_commit_or_the_tree_of_every_record():
+    if history.is_shallow(ROOT) and os.environ.get("CI") != "true":
+        pytest.skip("the history is not all here")
+    assert not results.check_history()
+
+
+def git(repo, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *words], cwd=repo, check=True, capture_output=True, text=True).stdout.strip()
+
+
+#: Two benches in place of all: what they print is in a file each.
+FAKE_BENCHES = """
+BENCHES = {
+    "stage15": Bench("fake", 1, QWEN, "{loquent} stage15 {models}"),
+    "upstreams": Bench("fake", 1, SIMULATED, "{loquent} upstreams", fails_on_miss=True),
 }
+"""
+#: A binary of its own version that prints a bench's file, and ends with the status in another.
+FAKE_LOQUENT = """#!/bin/sh
+[ "$1" != --version ] || { echo "loquent 1.2.3"; exit; }
+here=$(dirname "$0")
+cat "$here/$1.out"
+echo "model $2 is broken" >&2
+exit "$(cat "$here/$1.status" 2>/dev/null || echo 0)"
+"""
+COMPARED = """| measure | llama-server | Loquent | ratio [least, most] | target |
+| --- | --- | --- | --- | --- |
+| completion tokens/s | 100.0 | {ours} | {ratio} [{ratio}, {ratio}] | >= 1.07 |
+runs: {{"completion tokens/s": {{"llama-server": [100.0], "loquent": [{ours}]}}}}
+"""
+UPSTREAMS = """3 runs of `loquent bench load`
+| 48 streams over three servers | tokens/s | ratio | target |
+| --- | --- | --- | --- |
+| one of 48 through Loquent | 1408 | 1.007 | >= 0.97 |
+"""
 
 
-def options(**given):
-    usual = {"models": "/m", "llama": "/l", "loquent": "/b/loquent", "portable": "/p", "fastapi": "/f", "busy": True, "only": ""}
-    return types.SimpleNamespace(**{"force": False, **usual, **given})
+class Copy:
+    """A repository of its own with the scripts and pages of this one, two fake benches, and no records."""
+
+    def __init__(self, folder):
+        self.root, self.out = folder / "copy", folder / "bin"
+        shutil.copytree(ROOT / "bench", self.root / "bench", ignore=shutil.ignore_patterns("out", "__pycache__", "*.json"))
+        (self.root / "docs/img").mkdir(parents=True)
+        (self.root / ".gitignore").write_text("__pycache__\n")
+        shutil.copy(ROOT / "README.md", self.root)
+        with (self.root / "bench/records/benches.py").open("a") as file:
+            file.write(FAKE_BENCHES)
+        self.out.mkdir()
+        self.binary, self.source = self.out / "loquent", folder / "main.rs"
+        self.source.write_text("fn main() {}\n")
+        self.binary.write_text(FAKE_LOQUENT)
+        self.binary.chmod(0o755)
+        (self.out / "loquent.d").write_text(f"{self.binary}: {self.source}\n")
+        os.utime(self.source, (1, 1))
+        self.prints("stage15", COMPARED.format(ours=300.0, ratio=3.0))
+        self.prints("upstreams", UPSTREAMS)
+        git(self.root, "init", "-q")
+        assert self.results("--render").returncode == 0
+        self.commit("first")
+
+    def commit(self, message):
+        git(self.root, "add", "-A")
+        git(self.root, "commit", "-q", "--allow-empty", "-m", message)
+        return git(self.root, "rev-parse", "HEAD")
+
+    def prints(self, bench, text, status=0):
+        (self.out / f"{bench}.out").write_text(text)
+        (self.out / f"{bench}.status").write_text(str(status))
+
+    def results(self, *words):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+        return subprocess.run([sys.executable, self.root / "bench/results.py", *words], capture_output=True, text=True,
+                              cwd=self.root, env=environment)
+
+    def measure(self, *words):
+        return self.results("--busy", "--loquent", str(self.binary), "--models", str(self.out), *words)
+
+    def check(self):
+        done = self.results("--check")
+        assert done.returncode in (0, 1), done.stderr
+        assert (done.returncode == 0) == ("All that is generated" in done.stdout)
+        return done.stdout if done.returncode else ""
+
+    def record(self, bench="stage15"):
+        return json.loads((self.root / f"bench/results/{bench}.json").read_text())
+
+    def rewrite(self, bench="stage15", **changes):
+        path = self.root / f"bench/results/{bench}.json"
+        path.write_text(json.dumps({**self.record(bench), **changes}))
+
+    def text(self, path):
+        return (self.root / path).read_text()
 
 
-def with_bench(monkeypatch, tmp_path, command):
-    monkeypatch.setattr(results, "RECORDS", tmp_path)
-    monkeypatch.setitem(results.BENCHES, "stage15", ("a bench", 1, command))
-    return lambda: json.loads((tmp_path / "stage15.json").read_text())
+@pytest.fixture
+def copy(tmp_path):
+    return Copy(tmp_path)
 
 
-def test_results_md_has_the_recorded_figures():
-    text = results.RESULTS.read_text()
-    records = {path.stem: json.loads(path.read_text()) for path in results.RECORDS.glob("*.json")}
-    assert set(records) <= set(results.BENCHES)
-    for name in records:
-        assert f"<!-- results: {name} -->" in text, f"RESULTS.md has no block for {name}"
-    assert results.with_tables(text, records) == text, "bench/results.py --render writes the tables anew"
-    assert results.PICTURE.read_text() == results.plot.svg(records), "bench/results.py --render draws it anew"
+def replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_record_holds_what_was_measured_on_what_and_the_pages_follow(copy):
+    done = copy.measure()
+    assert done.returncode == 0, done.stderr
+    kept = copy.record()
+    assert set(kept) == results.FIELDS and kept["outcome"] == "reached" and kept["cause"] is None
+    assert kept["commit"] == git(copy.root, "rev-parse", "HEAD") and kept["tree"] == git(copy.root, "rev-parse", "HEAD^{tree}")
+    assert kept["runs"] == [{"completion tokens/s": {"llama-server": [100.0], "loquent": [300.0]}}]
+    assert kept["command"] == "loquent stage15 MODELS" and kept["binary"]["version"] == "loquent 1.2.3"
+    assert kept["machine"]["kernel"] and "rust" in kept["machine"]["compilers"] and "family" in kept["machine"]
+    assert kept["load"]["allowed"] and {"busy", "others_percent", "steal_percent"} <= set(kept["load"])
+    assert "| completion tokens/s | 100.0 | 300.0 | 3.0 [3.0, 3.0] | >= 1.07 |" in copy.text("bench/RESULTS.md")
+    assert "3 runs of `loquent bench load`\n\n| 48 streams" in copy.text("bench/RESULTS.md")
+    assert "3.0 [3.0, 3.0] times llama-server's" in copy.text("README.md")
+    # What was simulated says so in its row.
+    assert "| simulated engine | upstreams |" in copy.text("README.md")
+    assert "[1 of 2] stage15" in done.stderr and "[2 of 2] upstreams" in done.stderr
+    assert copy.check() == ""
+
+
+def test_what_was_measured_on_a_busy_machine_says_so_in_its_row(copy):
+    copy.measure()
+    for busy in (True, False):
+        for bench in ("stage15", "upstreams"):
+            copy.rewrite(bench, load={**copy.record(bench)["load"], "busy": busy})
+        copy.results("--render")
+        assert ("| 1.007 (on a busy machine) | simulated engine |" in copy.text("README.md")) == busy
+        assert ("**The machine was busy**" in copy.text("bench/RESULTS.md")) == busy
+        assert ("| reached, on a busy machine |" in copy.text("bench/RESULTS.md")) == busy
+
+
+def test_no_path_of_this_machine_is_recorded(copy, tmp_path):
+    copy.prints("stage15", f"read {tmp_path}/bin/loquent and {copy.root}/bench\n" + COMPARED.format(ours=1.0, ratio=1.0), 3)
+    copy.measure()
+    text = copy.text("bench/results/stage15.json")
+    assert str(tmp_path) not in text and str(pathlib.Path.home()) + "/" not in text
+    assert copy.record()["captions"] == ["read loquent and bench"]
+
+
+def test_a_planted_figure_is_found_wherever_it_stands(copy):
+    copy.measure()
+    for path, old, new in [("README.md", "3.0 [3.0, 3.0] times", "4.0 [3.0, 4.0] times"),
+                           ("README.md", "kernels and has their speed.", "kernels, at 1.1 times their speed."),
+                           ("README.md", "3.0 times as fast](#how-fast)", "3.5 times as fast](#how-fast)") if
+                           "3.0 times as fast" in copy.text("README.md") else ("README.md", "<!-- times -->", "<!-- times -->2.0"),
+                           ("bench/RESULTS.md", "| 300.0 |", "| 310.0 |"),
+                           ("bench/RESULTS.md", "## Targets", "By hand: 12 times.\n\n## Targets"),
+                           ("docs/img/llama-server-ratios.svg", "3.00 (more", "3.10 (more")]:
+        before = copy.text(path)
+        replace(copy.root / path, old, new)
+        assert f"{path} is not what the records say" in copy.check(), new
+        (copy.root / path).write_text(before)
+    assert copy.check() == ""
+
+
+def test_a_record_of_a_commit_that_no_history_has_is_found(copy):
+    copy.measure()
+    copy.rewrite(commit="d7406f7aa" + "0" * 31, tree="1" * 40)
+    copy.results("--render")
+    assert "stage15: its commit d7406f7aa is no ancestor of HEAD" in copy.check()
+    # The tree alone is enough: it stays what it is where commits are landed as others.
+    copy.rewrite(commit="d7406f7aa" + "0" * 31, tree=git(copy.root, "rev-parse", "HEAD^{tree}"))
+    copy.results("--render")
+    assert copy.check() == ""
+
+
+def test_a_record_of_another_script_has_its_commit_looked_for_too(copy):
+    folder = copy.root / "bench/results"
+    folder.mkdir(exist_ok=True)
+    (folder / "sim.json").write_text(json.dumps({"commit": git(copy.root, "rev-parse", "HEAD"), "tree": None}))
+    assert copy.check() == ""
+    (folder / "sim.json").write_text(json.dumps({"commit": "0" * 40, "tree": "0" * 40}))
+    assert "sim: its commit 000000000 is no ancestor" in copy.check()
+    (folder / "other.json").write_text("{}")
+    assert "bench/results/other.json is the record of no bench" in copy.check()
+
+
+def test_a_shallow_history_is_no_proof(copy, tmp_path):
+    copy.measure()
+    copy.commit("records")
+    copy.commit("more")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{copy.root}", str(shallow))
+    assert history.is_shallow(shallow) and not history.is_shallow(copy.root)
+    assert history.is_shallow(tmp_path), "no repository at all"
+
+
+def test_a_failing_bench_replaces_the_success_before_it(copy):
+    copy.measure()
+    copy.prints("stage15", COMPARED.format(ours=900.0, ratio=9.0), status=3)
+    done = copy.measure("--only", "stage15", "--force")
+    kept = copy.record()
+    assert done.returncode == 1 and "missed: stage15 failed" in done.stderr
+    assert kept["outcome"] == "failed" and "exit status 3" in kept["cause"] and "model MODELS is broken" in kept["cause"]
+    assert "**Failed**" in copy.text("bench/RESULTS.md") and "| **failed** |" in copy.text("bench/RESULTS.md")
+    assert "times llama-server's" not in copy.text("README.md") and copy.check() == ""
+    # It has no figures, so that it runs again without being told.
+    assert "has a record" not in copy.measure("--only", "stage15").stderr
+
+
+def test_a_bench_without_a_table_has_failed(copy):
+    copy.prints("stage15", "nothing of use\n")
+    assert copy.measure("--only", "stage15").returncode == 1
+    assert copy.record()["outcome"] == "failed" and "no table" in copy.record()["cause"]
+
+
+def test_a_missed_target_is_recorded_shown_and_listed_at_the_end(copy):
+    copy.measure()
+    copy.prints("upstreams", UPSTREAMS.replace("1.007", "0.950"), status=1)
+    copy.prints("stage15", COMPARED.format(ours=100.0, ratio=1.0))
+    done = copy.measure("--force")
+    assert copy.record("upstreams")["outcome"] == copy.record()["outcome"] == "missed"
+    assert "missed: upstreams: one of 48 through Loquent: 0.950, wanted >= 0.97" in done.stderr
+    assert "exit status 1" in copy.record("upstreams")["cause"] and "ended with a failure" in copy.text("bench/RESULTS.md")
+    assert "missed: stage15: completion tokens/s: 1.0 [1.0, 1.0], wanted >= 1.07" in done.stderr
+    assert copy.text("bench/RESULTS.md").count("**missed**") == 2
+    # Status 1 with all targets reached is a failure, and so is any other status.
+    copy.prints("upstreams", UPSTREAMS, status=1)
+    assert copy.measure("--force", "--only", "upstreams").returncode == 1
+    assert copy.record("upstreams")["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("path", ["bench/upstreams.py", "crates/engine/src/new.rs", "README.md"])
+def test_a_dirty_tree_is_refused(copy, path):
+    file = copy.root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text((file.read_text() if file.exists() else "") + "\n// changed\n")
+    done = copy.measure()
+    assert done.returncode != 0 and path in done.stderr and "in no commit" in done.stderr
+    assert not list((copy.root / "bench/results").glob("*.json"))
+
+
+def test_what_is_generated_makes_no_tree_dirty(copy):
+    copy.measure("--only", "upstreams")
+    assert history.dirty(copy.root) == [] and git(copy.root, "status", "--porcelain")
+    assert copy.measure("--only", "stage15").returncode == 0
+
+
+def test_a_binary_older_than_its_sources_is_refused(copy):
+    os.utime(copy.source)
+    os.utime(copy.binary, (2, 2))
+    done = copy.measure()
+    assert done.returncode != 0 and "is older than" in done.stderr
+    # The pages of the book are in the binary, and change with each record.
+    (copy.out / "loquent.d").write_text(f"{copy.binary}: {copy.root}/bench/RESULTS.md {copy.root}/docs\n")
+    assert copy.measure().returncode == 0
+    (copy.out / "loquent.d").unlink()
+    assert "what it was built from" in copy.measure("--force").stderr
+
+
+def test_it_goes_on_where_it_was_stopped(copy):
+    copy.measure("--only", "stage15")
+    copy.commit("a record")
+    done = copy.measure()
+    assert "stage15 has a record of this tree" in done.stderr and "[1 of 1] upstreams" in done.stderr
+    # Records and prose change no figure; sources do.
+    (copy.root / "docs/page.md").write_text("prose\n")
+    copy.commit("prose")
+    assert "[1 of" not in copy.measure().stderr
+    (copy.root / "Cargo.lock").write_text("changed\n")
+    copy.commit("a source")
+    assert "[1 of 2] stage15" in copy.measure().stderr
+
+
+def test_as_many_run_as_fit_into_the_minutes(copy):
+    assert "[1 of 1] stage15" in copy.measure("--minutes", "1.5").stderr
+
+
+def test_records_of_a_further_machine_are_kept_and_shown_apart(copy):
+    copy.measure()
+    copy.prints("stage15", COMPARED.format(ours=200.0, ratio=2.0))
+    assert copy.measure("--machine", "other", "--only", "stage15").returncode == 0
+    assert copy.record("other/stage15")["outcome"] == "reached" and copy.record()["outcome"] == "reached"
+    results_md = copy.text("bench/RESULTS.md")
+    assert "| 100.0 | 300.0 |" in results_md and "| 100.0 | 200.0 |" in results_md and "stage15 (other)" in results_md
+    assert "2.0 [2.0" not in copy.text("README.md"), "README's rows are of the first machine"
+    assert copy.check() == ""
+
+
+def kept(ratio, flags="avx2 avx512_vnni", outcome="reached", peer="llama-server"):
+    head = ["measure", peer, "Loquent", "ratio [least, most]", "target"]
+    return {"outcome": outcome, "machine": {"flags": flags},
+            "tables": [[head, ["completion tokens/s", "1.0", "2.0", f"{ratio} [1.0, 9.0]", ""]]]}
+
+
+def test_times_as_fast_is_a_range_over_peers_and_processors():
+    records = {("", "stage15"): kept(3.46), ("zen4", "stage15"): kept(2.55, peer="ik_llama"),
+               ("", "stage15-smollm2"): kept(1.74), ("arm", "stage15"): kept(1.0, flags="asimddp"),
+               ("", "one"): kept(1.1), ("spr", "stage15"): kept(0.5, outcome="failed")}
+    assert page.times(records) == ", [1.7 to 3.5 times as fast](#how-fast) at 16 requests"
+    assert page.times({("", "stage15"): kept(3.04)}) == ", [3.0 times as fast](#how-fast) at 16 requests"
+    assert page.times({}) == ""
+
+
+def test_the_least_favourable_peer_comes_first():
+    record = kept(3.46)
+    record["tables"] += kept(2.55, peer="ik_llama")["tables"]
+    assert page.peers(record, "completion tokens/s") == "2.55 [1.0, 9.0] times ik_llama's; 3.46 [1.0, 9.0] times llama-server's"
+
+
+def test_every_placeholder_names_a_bench():
+    for text in [*page.LINES, *(figure for _, figure in page.README_ROWS)]:
+        found = page.PLACEHOLDER.findall(text)
+        assert found and all(name in results.BENCHES for name, *_ in found), text
+
+
+def test_the_picture_has_what_did_not_fail():
+    record = kept(3.46)
+    record["tables"][0][1][4] = ">= 1.07"
+    records = {("", "stage15"): record, ("", "one"): {**record, "outcome": "failed"}, ("zen4", "rose050"): record}
+    found = list(plot.measures(page.succeeded(records)))
+    assert len(found) == 1 and "stage15" in found[0][0] and found[0][1] == 3.46
+
+
+def test_the_short_form_of_a_bench_stands_where_the_long_one_has_no_record():
+    record = {**kept(3.46), "load": {"busy": False}}
+    assert page.told("{delivery|completion|ratio}", {"delivery-quick": record}) == "3.46 [1.0, 9.0]"
+    long_form = {**kept(2.0), "load": {"busy": True}}
+    assert page.told("{delivery|completion|ratio}", {"delivery-quick": record, "delivery": long_form}).startswith("2.0 [")
+
+
+def test_the_time_of_a_bench_grows_with_the_peers(tmp_path):
+    given = results.arguments(["--peers", str(tmp_path), "--tune-minutes", "4"])
+    assert results.prerequisite(results.BENCHES["one"], given)
+    for place in ("bin", "llama-server-clang/openmp", "llama-server-clang/plain"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "version").write_text("llama-cpp-python 0.3.36 export GGML_AVX=ON")
+    bench = results.BENCHES["one"]
+    assert results.prerequisite(bench, given) is None
+    assert results.minutes_of(bench, given) == 2 * (bench.minutes + 4)
+    versions = results.versions(bench, {}, given)
+    assert set(versions) == {"Loquent's llama.cpp", "bin", "llama-server-clang/openmp", "llama-server-clang/plain"}
 
 
 def tables_of(text):
-    return [rows for _, rows in results.captioned_tables(text)]
+    return [rows for _, rows in tables.captioned_tables(text)]
 
 
 def captions_of(text):
-    return [caption for caption, _ in results.captioned_tables(text)]
+    return [caption for caption, _ in tables.captioned_tables(text)]
 
 
 def test_tables_are_found_among_other_lines():
@@ -53,48 +380,76 @@ def test_tables_are_found_among_other_lines():
 
 
 def test_a_caption_is_the_line_before_its_table():
-    text = "### head\n\nfive runs of `x`\n\n| a |\n| --- |\n| 1 |\n\n## next\n| b |\n| --- |\n| c |\n"
+    text = "# head\n\nfive runs of `x`\n\n| a |\n| --- |\n| 1 |\n\n## next\n| b |\n| --- |\n| c |\n"
     assert captions_of(text) == ["five runs of `x`", ""]
     assert captions_of("| a |\n| b |") == [""]
+    assert captions_of("### part\n\nruns: {}\n| a |\n| b |") == ["part"]
+    # Neither a line of runs nor a note of what failed is a part of a table or of its caption.
+    text = "how\nvllm failed: no memory\n| a |\n| --- |\n| 1 |\nruns: {}\n| 2 |\n\nvllm is left out: it is not built."
+    assert tables.captioned_tables(text) == [("how", [["a"], ["1"], ["2"]])]
+    assert tables.notes(text) == ["vllm failed: no memory", "vllm is left out: it is not built."]
 
 
-def test_a_block_is_written_and_the_rest_kept():
-    text = "before\n<!-- results: stage15 -->\nold\n<!-- end of results -->\nafter | x |"
-    once = results.with_tables(text, {"stage15": FIGURES})
-    assert once.startswith("before\n") and once.endswith("\nafter | x |") and "old" not in once
-    assert "| tokens/s | 2.4 [2.3, 2.5] |" in once and "commit abc" in once and "2 cores of P (avx2)" in once
-    assert "\n\n5 runs.\n\n| measure" in once
-    assert results.with_tables(once, {"stage15": FIGURES}) == once
-    assert "| tokens/s | 2.4 [2.3, 2.5] |" in results.with_tables("new", {"stage15": FIGURES})
+def test_the_values_of_runs_are_lines_of_their_own():
+    assert tables.runs('| a |\nruns: {"a": [1, 2]}\nthe runs: {\n  runs: [3]') == [{"a": [1, 2]}, [3]]
+    with pytest.raises(ValueError):
+        tables.runs("runs: {")
 
 
-def test_what_a_bench_prints_is_kept_with_its_commit(monkeypatch, tmp_path):
-    read = with_bench(monkeypatch, tmp_path, "printf '| a |\\n| --- |\\n| {loquent} |\\n'")
-    assert results.record("stage15", options())
-    assert read()["tables"] == [[["a"], ["/b/loquent"]]]
-    assert read()["commit"] == results.commit_here() and "/b/" not in read()["command"]
-    # It has figures of this commit now.
-    assert results.chosen(options(only="stage15")) == []
-    assert results.chosen(options(only="stage15", force=True)) == ["stage15"]
+def test_a_target_judges_the_cell_to_its_left():
+    rows = [["measure", "Loquent", "ratio [least, most]", "target"],
+            ["tokens/s", "2", "1.10 [1.0, 1.2]", ">= 1.07"], ["memory", "2", "1.03", "<= 0.8"],
+            ["losses", "lossy", "−81.8 %", "≤ −75"], ["lost", "0", "", ">= 1"], ["no target", "1", "1", ""],
+            ["tokens/s of all", "1", "1,234", ">= 1,000 (requests were lost)"]]
+    assert [(label, well) for label, _, _, well in tables.judged([rows])] == [
+        ("tokens/s", True), ("memory", False), ("losses, lossy", True), ("lost", False), ("tokens/s of all", True)]
+    own = [["RTT", "kB/s", "target"], ["400 ms", "4.9", "−75 %, 4.8 kB/s: missed"], ["100 ms", "4", "±10 %: reached"]]
+    assert [well for *_, well in tables.judged([own])] == [False, True]
 
 
-def test_a_model_that_is_missing_is_made_once(monkeypatch, tmp_path):
+def test_a_cell_is_found_by_the_beginnings_of_its_row_and_column():
+    found = [[["RTT", "", "against the better TCP"], ["400 ms", "SSE", ""], ["400 ms", "Loquent, QUIC", "−81.8 %"]]]
+    assert tables.cell(found, "400 ms;Loquent", "against") == "−81.8 %"
+    assert tables.cell(found, "50 ms;Loquent", "against") is None and tables.cell(found, "400 ms", "more") is None
+
+
+def test_a_model_that_is_missing_is_made_once(tmp_path):
     maker = tmp_path / "shape-model"
     maker.write_text('#!/bin/sh\necho "$*" >>"$0.log"\nfor out; do :; done\necho weights >"$out"\n')
     maker.chmod(0o755)
-    given = options(models=tmp_path / "models", loquent=tmp_path / "loquent")
+    given = results.arguments(["--models", str(tmp_path / "models"), "--loquent", str(tmp_path / "loquent")])
     for _ in range(2):
-        results.make_models("bench {models}/gpt2.gguf", given)
+        results.make_models("bench {models}/gpt2.gguf {models}/smollm2.gguf", given)
     assert (tmp_path / "models/gpt2.gguf").read_text() == "weights\n"
     assert [line.split()[:3] for line in (tmp_path / "shape-model.log").open()] == [["gpt2", "--quant", "Q8_0"]]
 
 
-def test_a_failure_is_kept_with_its_cause_but_never_replaces_figures(monkeypatch, tmp_path):
-    read = with_bench(monkeypatch, tmp_path, "echo 'no such model' >&2; exit 3")
-    assert not results.record("stage15", options())
-    assert read()["failure"] == "no such model"
-    assert "**Failed**" in results.rendered(read()) and "no such model" in results.rendered(read())
-    assert results.chosen(options(only="stage15")) == ["stage15"]
-    (tmp_path / "stage15.json").write_text(json.dumps(FIGURES))
-    assert not results.record("stage15", options())
-    assert read() == FIGURES
+def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
+    given = results.arguments(["--models", str(tmp_path)])
+    assert "tools/models" in results.prerequisite(results.BENCHES["one-smollm2"], given)
+    (tmp_path / "smollm2.gguf").touch()
+    assert results.prerequisite(results.BENCHES["one-smollm2"], given) is None
+
+
+def test_the_processor_is_named_with_its_generation(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n"
+                       "model name\t: AMD EPYC\nstepping\t: 1\nflags\t\t: avx2 avx512_vnni\nprocessor\t: 1\nmodel\t\t: 9\n")
+    found = machine.processor(cpuinfo)
+    assert found["family"] == "26" and found["model"] == "2" and found["flags"] == "avx2 avx512_vnni"
+    assert page.named({**found, "cores": 2}) == "2 cores of AMD EPYC, family 26, model 2"
+
+
+def test_work_of_others_makes_the_machine_busy():
+    load = machine.Load(others_before=0.0)
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        before = machine.ticks()[0]
+        while machine.ticks()[0] - before < 50:
+            pass
+    finally:
+        found = load.end(busy=False)
+        spinning.kill()
+        spinning.wait()
+    assert found["others_percent"] > 0 and not found["allowed"]
+    assert machine.Load(others_before=60.0).end(busy=True)["busy"]

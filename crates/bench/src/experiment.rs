@@ -109,8 +109,8 @@ pub async fn measure(plan: &LoadPlan) -> Result<LoadReport, BenchError> {
     for round in 0..rounds {
         for (index, group) in groups.iter_mut().enumerate() {
             let is_first = round == 0 && index == 0;
-            // llama-server's compute threads spin for about 100 ms after its last token
-            // (bench/RESULTS.md), which would slow the next server's first requests.
+            // llama-server's compute threads spin for about 100 ms after its last token, which
+            // would slow the next server's first requests.
             if plan.targets.len() > 1 && !is_first {
                 tokio::time::sleep(plan.pause).await;
             }

@@ -21,7 +21,7 @@ pub enum ItlTarget {
 
 /// Smallest chunk of a step with prefill, whatever the target: prompts always progress. Behind
 /// 1,024 to 4,096 tokens of a prompt it makes a step of eight streams 1.6 to 2.2 times as long
-/// (`bench/RESULTS.md`, "A 4,000-token prompt among 8 streams").
+/// (`cargo run --release -p loquent-engine --example prefill_beside`).
 const MIN_CHUNK_TOKENS: u32 = 4;
 /// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand:
 /// more would be measured better, but makes this one step longer.

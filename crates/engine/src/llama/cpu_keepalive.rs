@@ -2,9 +2,9 @@
 //!
 //! A stage computes for some milliseconds and then waits for links and other stages. An idle
 //! processor sleeps meanwhile, lowers its clock and, in a virtual machine, is given to others; the
-//! next batch takes up to twice as long for it (`bench/RESULTS.md`, "Split stages"). Here threads
-//! of the lowest scheduling class spin until that batch comes. Any other thread displaces them at
-//! once, so they cost energy, not time.
+//! next batch takes up to twice as long for it (`bench/stages.sh MODEL one`, which has links of
+//! 10 ms). Here threads of the lowest scheduling class spin until that batch comes. Any other
+//! thread displaces them at once, so they cost energy, not time.
 
 use std::hint;
 use std::num::NonZeroU16;

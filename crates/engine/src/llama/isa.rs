@@ -75,8 +75,8 @@ impl Isa {
 
     /// The one that the kernels use: the chosen one, else AMX, or AVX-512 with VNNI, whose results
     /// are the same. None if this processor lacks both: the kernels for AVX2 are faster than
-    /// llama.cpp's for 16 streams, and slower for one (bench/RESULTS.md), so they compute only
-    /// where they are asked for.
+    /// llama.cpp's for 16 streams, and slower for one (`bench/formats.py --kernels loquent-avx2`),
+    /// so they compute only where they are asked for.
     pub fn used() -> Option<Self> {
         let chosen = Self::ALL.get(usize::from(CHOSEN.load(Ordering::Relaxed))).copied();
         let usual = || [Self::Amx, Self::Avx512Vnni].into_iter().find(|isa| isa.is_available());

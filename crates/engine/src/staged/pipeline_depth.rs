@@ -50,7 +50,7 @@ const WORTH_KEEPING: f64 = 1.02;
 /// of equals the smaller wins, because its batches are larger and cost less in all.
 const WORTH_DEEPER: f64 = 1.01;
 /// Rounds (one batch of every group) in a measurement. Chosen by hand: at the 71 to 78 ms a round
-/// of four stages (bench/RESULTS.md, "Four stages") a measurement takes under a second.
+/// of four stages (`bench/stages.sh MODEL four`) a measurement takes under a second.
 const ROUNDS: usize = 10;
 /// Rounds before a measurement that do not count: batches submitted at the depth before are still
 /// in flight in the first, and the new groups fill the stages one after the other.
@@ -68,8 +68,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
 /// did before, from which on stages contend for processors. Two stages that share a processor
 /// fairly take twice as long; with compute threads that spin for threads which cannot run they
 /// take several times as long. Before this limit existed, such trials held two stages on two cores
-/// to 165.6 tokens/s, against 245.7 at depth 1 (`bench/stages.sh MODEL loopback`; bench/RESULTS.md,
-/// "Groups found by measuring").
+/// to 165.6 tokens/s, against 245.7 at depth 1 (`bench/stages.sh MODEL loopback`).
 const CONTENTION: f64 = 2.5;
 /// How long depths that suffer from contention are avoided, and how long a measured parallelism
 /// counts; doubled each time. Longer than [`FIRST_BACKOFF`], since processors do not come and go
@@ -82,7 +81,7 @@ const LONGEST_CONTENTION_BACKOFF: Duration = Duration::from_secs(600);
 const AS_PREDICTED: f64 = 0.9;
 /// Factor between the fewest and the most sequences in flight from which on a measurement compares
 /// with no other. Before this limit existed, 16 requests that followed a single one stayed at
-/// depth 2 and 100 tokens/s, 0.35 of one process (bench/RESULTS.md, "Groups found by measuring").
+/// depth 2 and 100 tokens/s, 0.35 of one process (`bench/stages.sh MODEL single`).
 const STEADY: usize = 2;
 /// Weight of a new measurement in a moving average. Chosen by hand: half of the average comes from
 /// the last three batches, so it follows a sequence that grows and smooths single outliers.

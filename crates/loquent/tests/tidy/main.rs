@@ -4,7 +4,6 @@
 mod binaries;
 mod cycles;
 mod draft;
-mod figures;
 mod language;
 mod reliability;
 mod sources;

@@ -13,7 +13,7 @@ use crate::llama::kernels::attention::{HALF, Matrix, kv_bytes, q8_0_places};
 pub(super) const MOST_ROWS: usize = 4;
 /// How many cells ahead keys or values are prefetched: they lie a whole row of the cache apart,
 /// which the processor's own prefetch does not follow. Further ahead brought nothing
-/// (`bench/RESULTS.md`, "What the profile asked for").
+/// (`cargo run --release -p loquent-engine --example decode_speed`).
 const PREFETCH_CELLS: usize = 16;
 
 /// Scaled products of `R` rows of `8 N` numbers with the cells' keys, `C = 8 / R` cells at a
