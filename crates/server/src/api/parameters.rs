@@ -43,7 +43,10 @@ const SHARED: &[Parameter] = &[
     supported("cache_salt", "separates the prefixes that requests may share"),
     ignored("user", ""),
     ignored("service_tier", ""),
-    ignored("prompt_cache_key", "equal prefixes are reused without it"),
+    ignored(
+        "prompt_cache_key",
+        "equal prefixes are reused without it; chooses among several servers behind `--upstream`",
+    ),
     ignored("prompt_cache_retention", ""),
     ignored("safety_identifier", ""),
     refused("audio", "no audio output"),
