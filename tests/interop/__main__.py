@@ -1,4 +1,4 @@
-"""Writes docs/interop.md, the table of what the independent client checks. It runs none of the checks: `make test` does.
+"""Writes docs/interop.md, the table of what the independent client checks. `make test` runs the checks.
 
     PYTHONPATH=tests .venv/bin/python -m interop
 
