@@ -4,7 +4,7 @@ use crate::dialect::parameters::{Parameter, ignored, refused, supported};
 
 /// Parameters of both endpoints.
 const SHARED: &[Parameter] = &[
-    supported("model", "any name, unless the server runs with `--strict-model`"),
+    supported("model", "any name; of several models, or with `--strict-model`, one that is served"),
     supported("stream", ""),
     supported(
         "stream_options",
