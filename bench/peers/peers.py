@@ -42,25 +42,21 @@ class Peer:
 
     def binaries(self):
         """The folders with a llama-server, by variant."""
-        found = {path.parent.name if path.parent != self.folder else "": path.parent
-                 for path in [self.folder / "llama-server", *sorted(self.folder.glob("*/llama-server"))] if path.exists()}
-        return found
+        places = [self.folder / "llama-server", *sorted(self.folder.glob("*/llama-server"))]
+        return {path.parent.name if path.parent != self.folder else "": path.parent for path in places if path.exists()}
 
     def levels(self, scenario, threads, quick):
-        """The factors of its settings: builds first, then those of the scenario."""
+        """The factors of its settings: the builds, its own, of which a scenario may name other levels, and threads."""
         factors = {}
         if self.kind == "llama-server" and len(self.binaries()) > 1:
             # Plain first, as the one that is always built.
             variants = sorted(self.binaries(), key=lambda variant: variant != "plain")
             factors["build"] = [[f"build={variant}"] for variant in variants]
-        chosen = {**self.factors, **{name: scenario["factors"][name] for name in scenario.get("factors", {})
-                                     if name in self.factors}}
-        for name, levels in chosen.items():
-            if quick and name not in QUICK:
-                continue
-            factors[name] = levels
-        if threads > 1 and not quick and self.kind == "llama-server":
-            factors["threads"] = [["-t", str(threads)], *([["-t", str(n)] for n in (1, threads // 2) if 0 < n < threads][:2])]
+        own = {name: scenario.get("factors", {}).get(name, levels) for name, levels in self.factors.items()}
+        factors |= {name: levels for name, levels in own.items() if name in QUICK or not quick}
+        if self.kind == "llama-server" and threads > 1 and not quick:
+            fewer = sorted({1, threads // 2})
+            factors["threads"] = [["-t", str(number)] for number in [threads, *fewer]]
         return factors
 
     def command(self, setting_words, scenario, model, threads):
