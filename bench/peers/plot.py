@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the ratios to llama-server that bench/results holds: bench/peers/plot.py > docs/img/llama-server-ratios.svg
+"""Draws the ratios to other servers that bench/results holds: bench/peers/plot.py > docs/img/llama-server-ratios.svg
 
-One line per measure that has a target: Loquent / llama-server as a dot with the range of its runs, the
+One line per peer and measure that has a target: Loquent / the peer as a dot with the range of its runs, the
 target as a bar across it. The scale is logarithmic; green dots reach their target. `bench/results.py`
 draws it anew with its tables.
 """
@@ -13,20 +13,21 @@ import pathlib
 import re
 
 RECORDS = pathlib.Path(__file__).resolve().parent.parent / "results"
-LEFT, RIGHT, TOP, STEP = 300, 860, 60, 30
+LEFT, RIGHT, TOP, STEP = 430, 990, 60, 30
 LEAST, MOST = 0.1, 8.0
-HEAD = ["measure", "llama-server", "Loquent", "ratio [least, most]", "target"]
+#: A table against a peer; its name stands second.
+HEAD = ["measure", "Loquent", "ratio [least, most]", "target"]
 
 
 def measures(records):
     """What of the tables of `records`, by name, is a ratio with a target: label, ratio, least, most, sign, target."""
     for name, figures in sorted(records.items()):
         for head, *rows in figures["tables"]:
-            for row in rows if head == HEAD else []:
+            for row in rows if head[:1] + head[2:] == HEAD else []:
                 ratio = re.fullmatch(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row[3])
                 target = re.match(r"([<>]=) ([\d.]+)", row[4])
                 if ratio and target:
-                    yield f"{name}: {row[0]}", *map(float, ratio.groups()), target[1], float(target[2])
+                    yield f"{name}, {head[1]}: {row[0]}", *map(float, ratio.groups()), target[1], float(target[2])
 
 
 def x(ratio):
@@ -55,10 +56,11 @@ def svg(records):
     for tick in (0.1, 0.2, 0.5, 1, 2, 4, 8):
         body.insert(0, f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" y2="{bottom}" stroke="#e6e9ed"/>'
                        f'<text x="{x(tick):.1f}" y="{bottom + 16}" text-anchor="middle" fill="#6e7781">{tick}</text>')
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1040 {bottom + 40}" width="1040" height="{bottom + 40}" '
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1170 {bottom + 40}" width="1170" height="{bottom + 40}" '
             'font-family="system-ui, \'Segoe UI\', \'DejaVu Sans\', sans-serif" font-size="12">'
             '<rect width="100%" height="100%" fill="#fff"/>'
-            '<text x="20" y="26" font-size="15" fill="#24292f">Loquent / llama-server, same model, alternating runs</text>'
+            '<text x="20" y="26" font-size="15" fill="#24292f">Loquent / other servers, same model, alternating runs'
+            '</text>'
             '<text x="20" y="44" fill="#6e7781">dot: median; line: all runs; black bar: target</text>')
     return "\n".join([head, *body]) + "</svg>\n"
 

