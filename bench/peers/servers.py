@@ -112,7 +112,7 @@ def vllm(folder, arguments, log, name, threads):
     """vLLM of the environment in `folder`, on `threads` processors."""
     command = [os.path.join(folder, "bin/vllm"), "serve", *arguments, "--host", "127.0.0.1", "--port", "{port}"]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
-                   "VLLM_CPU_SGL_KERNEL": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+                   "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                    # Helpers such as ninja, which compiles what it needs, lie beside it.
                    "PATH": os.path.join(folder, "bin") + os.pathsep + os.environ.get("PATH", "")}
     # It compiles the model before it serves.
