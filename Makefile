@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,9 +87,11 @@ results: ## Run the benches on a quiet machine and keep their records (ONLY=stag
 	$(CARGO) build --release --locked -p loquent -p shape-model
 	tools/with-cpu-env bench/results.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FORCE),--force) $(ARGS)
 
-.PHONY: results-tables
 results-tables: ## Write RESULTS.md's tables, README's figures and the picture from the records
 	@bench/results.py --render
+
+models: ## Fetch two trained models (350 MB) for tests and measurements into the user's cache
+	@tools/models
 
 bench: ## List the benchmarks (bench/RESULTS.md has their figures)
 	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"
