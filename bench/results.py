@@ -28,6 +28,7 @@ BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path.insert(0, str(BENCH / "peers"))
 import plot  # noqa: E402
+
 RECORDS = BENCH / "results"
 RESULTS = BENCH / "RESULTS.md"
 PICTURE = ROOT / "docs/img/llama-server-ratios.svg"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional, Union
 
 from .wire import (
     HOLD_UNIT_US,
@@ -64,7 +63,7 @@ class Complete:
 class Failed:
     """The answer is incomplete for good; `error` is set if the log could not be read."""
 
-    error: Optional[str] = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Silent:
     """Nothing came for long: the owner may resume on another path (D-9.6)."""
 
 
-Event = Union[Shown, Complete, Failed, Silent]
+Event = Shown | Complete | Failed | Silent
 
 
 class Way(Enum):
@@ -96,7 +95,7 @@ class Receiver:
         now_us: int,
         offset: int = 0,
         has_other_paths: bool = False,
-        tokens_per_s: Optional[int] = None,
+        tokens_per_s: int | None = None,
     ):
         self.first_probe_us = SECOND_US if has_other_paths else 2 * SECOND_US
         self.silent_us = 3 * SECOND_US if has_other_paths else 10 * SECOND_US
@@ -109,7 +108,7 @@ class Receiver:
         self.waiting: deque[tuple[int, Record]] = deque()  # read but held back (D-9.8)
         self.read_to = offset
         self.next_text_us = 0  # when the reader's pace allows the next text
-        self.closes_us: Optional[int] = None
+        self.closes_us: int | None = None
         self.has_last_record = False
         self.transmits: list[Transmit] = []
         self.events: list[Event] = []
@@ -120,10 +119,10 @@ class Receiver:
         self.channel = channel
         self.ack_number = 0
         self.packets: set[int] = set()
-        self.largest: Optional[int] = None
+        self.largest: int | None = None
         self.largest_at_us = now_us
-        self.last_ack_us: Optional[int] = None
-        self.ack_due_us: Optional[int] = None
+        self.last_ack_us: int | None = None
+        self.ack_due_us: int | None = None
         self.quiet_since_us = now_us
         self.probes_sent = 0
         self.told_silent = False
@@ -171,7 +170,7 @@ class Receiver:
             self.told_silent = True
             self.events.append(Silent())
 
-    def wake_us(self) -> Optional[int]:
+    def wake_us(self) -> int | None:
         """When `handle_timeout` is due next."""
         if self.state is State.CLOSED:
             return None
@@ -306,7 +305,7 @@ class Receiver:
         del self.held[: offset - self.shown]
         self.shown = offset
 
-    def _fail(self, error: Optional[str]) -> None:
+    def _fail(self, error: str | None) -> None:
         self.close()
         self.events.append(Failed(error))
 
@@ -353,12 +352,12 @@ class Receiver:
 
     # --- Silence -------------------------------------------------------------------------------
 
-    def _probe_at_us(self) -> Optional[int]:
+    def _probe_at_us(self) -> int | None:
         if self.has_last_record or self._reader_is_behind() or self.probes_sent == MAX_PROBES:
             return None
         return self.quiet_since_us + self.first_probe_us * 2**self.probes_sent
 
-    def _silent_at_us(self) -> Optional[int]:
+    def _silent_at_us(self) -> int | None:
         if self.has_last_record or self._reader_is_behind() or self.told_silent:
             return None
         return self.quiet_since_us + self.silent_us

@@ -6,9 +6,9 @@ that the text suffices, and what an author in another language reads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Callable, Optional, Union
 
 LARGEST_INT = 2**53 - 1  # D-1.2
 BELOW_U32 = 2**32  # D-3.1, D-3.4
@@ -120,7 +120,7 @@ class Ack:
     channel: int
     number: int
     cumulative: int
-    largest: Optional[int] = None  # on the wire `largest + 1`, 0 for none (D-5.3)
+    largest: int | None = None  # on the wire `largest + 1`, 0 for none (D-5.3)
     missing: int = 0
     hold: int = 0  # units of 125 µs
     unshown: int = 0
@@ -148,7 +148,7 @@ class Gone:
     channel: int
 
 
-Frame = Union[Data, Ack, Resume, Stop, Gone]
+Frame = Data | Ack | Resume | Stop | Gone
 
 
 def write_frame(frame: Frame, checked: bool = False) -> bytes:
@@ -374,17 +374,17 @@ class Other:
 @dataclass(frozen=True)
 class Progress:
     queued: int
-    eta_ms: Optional[int]
+    eta_ms: int | None
     total: int
     cached: int
     processed: int
     elapsed_ms: int
 
 
-Record = Union[Open, Text, Reasoning, ToolCall, Logprobs, Finish, Usage, Error, Done, Other, Progress]
+Record = Open | Text | Reasoning | ToolCall | Logprobs | Finish | Usage | Error | Done | Other | Progress
 
 
-def read_record(log: bytes) -> tuple[int, Optional[Record]]:
+def read_record(log: bytes) -> tuple[int, Record | None]:
     """The first record of `log` and its length; None for a kind to be skipped (D-3.5)."""
     if not log:
         raise Incomplete
@@ -404,7 +404,7 @@ def read_record(log: bytes) -> tuple[int, Optional[Record]]:
     return begin + size, _read_body(Reader(log[begin : begin + size]))
 
 
-def _read_body(body: Reader) -> Optional[Record]:
+def _read_body(body: Reader) -> Record | None:
     tag = body.byte()
     choice, kind = tag >> 4, tag & 15
     if choice == 15:
