@@ -50,11 +50,12 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
 
-lint: ## Formatting, clippy, licences, sources
+lint: ## Formatting, clippy, licences and sources of packages; Python, shell, TypeScript, workflows
 	@tools/setup build lint
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) check licenses bans sources
+	tools/lint/run
 
 advisories: ## Check the dependencies for known faults (fetches the RustSec database)
 	@tools/setup lint
@@ -95,4 +96,4 @@ setup: ## Install what building and testing need
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules
+	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules tools/lint/node_modules
