@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
+.PHONY: help run test test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ lint: ## Formatting, clippy, licences and sources of packages; Python, shell, Ty
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) check licenses bans sources
 	tools/lint/run
+
+doc: ## The documentation of the crates, in target/doc; a warning is a failure
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 advisories: ## Check the dependencies for known faults (fetches the RustSec database)
 	@tools/setup lint
