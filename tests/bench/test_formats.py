@@ -43,9 +43,7 @@ def test_sides_take_turns_and_models_are_made_and_removed(tmp_path, monkeypatch,
     assert formats.main() == 0
     assert log.read_text().split() == ["llama.cpp", "loquent-avx2"] * 2
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and lines[2].endswith(
-        "| 10.0 | 20.0 | 2.00 [2.00, 2.00] | 40.0 | 80.0 | 2.00 [2.00, 2.00] |"
-    )
+    assert len(lines) == 3 and lines[2].endswith("| 10.0 | 20.0 | 2.00 [2.00, 2.00] | 40.0 | 80.0 | 2.00 [2.00, 2.00] |")
     assert list(models.iterdir()) == []
 
 

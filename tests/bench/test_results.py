@@ -18,15 +18,7 @@ FIGURES = {
 
 
 def options(**given):
-    usual = {
-        "models": "/m",
-        "llama": "/l",
-        "loquent": "/b/loquent",
-        "portable": "/p",
-        "fastapi": "/f",
-        "busy": True,
-        "only": "",
-    }
+    usual = {"models": "/m", "llama": "/l", "loquent": "/b/loquent", "portable": "/p", "fastapi": "/f", "busy": True, "only": ""}
     return types.SimpleNamespace(**{"force": False, **usual, **given})
 
 

@@ -6,8 +6,7 @@ Written from the text of spec/ alone, without reading Loquent's code. Keep it so
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Iterator
 
 from .events import ServerEvent
 from .receiver import Shown

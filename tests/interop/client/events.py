@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, AsyncIterator, Optional
 
 import httpx
 
@@ -19,7 +18,7 @@ from .session import COMPLETIONS
 @dataclass(frozen=True)
 class ServerEvent:
     data: str
-    id: int | None  # the log offset after it (S-5.1)
+    id: Optional[int]  # the log offset after it (S-5.1)
 
     @property
     def is_done(self) -> bool:
@@ -34,8 +33,8 @@ class EventStream:
     """An answer's events, and what is needed to go on with it elsewhere."""
 
     response: httpx.Response
-    id: bytes | None = None
-    token: bytes | None = None
+    id: Optional[bytes] = None
+    token: Optional[bytes] = None
     offset: int = 0
     is_complete: bool = False
     events: list[ServerEvent] = field(default_factory=list)
@@ -46,7 +45,7 @@ class EventStream:
     async def __aiter__(self) -> AsyncIterator[ServerEvent]:
         """The events as they come. Raises httpx.RemoteProtocolError where the path is aborted (S-5.4)."""
         data: list[str] = []
-        event_id: int | None = None
+        event_id: Optional[int] = None
         async for line in self._lines:
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
@@ -66,7 +65,7 @@ class EventStream:
         self.is_complete = self.is_complete or event.is_done
         return event
 
-    async def read(self, characters: int | None = None) -> str:
+    async def read(self, characters: Optional[int] = None) -> str:
         """Reads to the end, or until there is that much text and a cursor behind it."""
         async for event in self:
             if characters is not None and event.id is not None and len(self.text()) >= characters:
@@ -83,7 +82,7 @@ class EventStream:
 
 @contextlib.asynccontextmanager
 async def ask_events(
-    url: str, body: dict[str, Any], headers: dict[str, str] | None = None
+    url: str, body: dict[str, Any], headers: Optional[dict[str, str]] = None
 ) -> AsyncIterator[EventStream]:
     """A completion as events that can be resumed (S-5.1)."""
     body = {**body, "stream": True, "resumable": True}

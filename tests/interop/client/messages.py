@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Iterator, Optional
 
 from .wire import LARGEST_INT, Reader, WireError, write_int
 
@@ -112,7 +111,7 @@ class ResponseHead:
 @dataclass(frozen=True)
 class Discovery:
     port: int
-    certificate_sha256: str | None
+    certificate_sha256: Optional[str]
     path: str
 
 

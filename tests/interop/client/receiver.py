@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import Optional, Union
 
 from .wire import (
     HOLD_UNIT_US,
@@ -63,7 +64,7 @@ class Complete:
 class Failed:
     """The answer is incomplete for good; `error` is set if the log could not be read."""
 
-    error: str | None = None
+    error: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Silent:
     """Nothing came for long: the owner may resume on another path (D-9.6)."""
 
 
-Event = Shown | Complete | Failed | Silent
+Event = Union[Shown, Complete, Failed, Silent]
 
 
 class Way(Enum):
@@ -95,7 +96,7 @@ class Receiver:
         now_us: int,
         offset: int = 0,
         has_other_paths: bool = False,
-        tokens_per_s: int | None = None,
+        tokens_per_s: Optional[int] = None,
     ):
         self.first_probe_us = SECOND_US if has_other_paths else 2 * SECOND_US
         self.silent_us = 3 * SECOND_US if has_other_paths else 10 * SECOND_US
@@ -108,7 +109,7 @@ class Receiver:
         self.waiting: deque[tuple[int, Record]] = deque()  # read but held back (D-9.8)
         self.read_to = offset
         self.next_text_us = 0  # when the reader's pace allows the next text
-        self.closes_us: int | None = None
+        self.closes_us: Optional[int] = None
         self.has_last_record = False
         self.transmits: list[Transmit] = []
         self.events: list[Event] = []
@@ -119,10 +120,10 @@ class Receiver:
         self.channel = channel
         self.ack_number = 0
         self.packets: set[int] = set()
-        self.largest: int | None = None
+        self.largest: Optional[int] = None
         self.largest_at_us = now_us
-        self.last_ack_us: int | None = None
-        self.ack_due_us: int | None = None
+        self.last_ack_us: Optional[int] = None
+        self.ack_due_us: Optional[int] = None
         self.quiet_since_us = now_us
         self.probes_sent = 0
         self.told_silent = False
@@ -170,7 +171,7 @@ class Receiver:
             self.told_silent = True
             self.events.append(Silent())
 
-    def wake_us(self) -> int | None:
+    def wake_us(self) -> Optional[int]:
         """When `handle_timeout` is due next."""
         if self.state is State.CLOSED:
             return None
@@ -305,7 +306,7 @@ class Receiver:
         del self.held[: offset - self.shown]
         self.shown = offset
 
-    def _fail(self, error: str | None) -> None:
+    def _fail(self, error: Optional[str]) -> None:
         self.close()
         self.events.append(Failed(error))
 
@@ -352,12 +353,12 @@ class Receiver:
 
     # --- Silence -------------------------------------------------------------------------------
 
-    def _probe_at_us(self) -> int | None:
+    def _probe_at_us(self) -> Optional[int]:
         if self.has_last_record or self._reader_is_behind() or self.probes_sent == MAX_PROBES:
             return None
         return self.quiet_since_us + self.first_probe_us * 2**self.probes_sent
 
-    def _silent_at_us(self) -> int | None:
+    def _silent_at_us(self) -> Optional[int]:
         if self.has_last_record or self._reader_is_behind() or self.told_silent:
             return None
         return self.quiet_since_us + self.silent_us

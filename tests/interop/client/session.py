@@ -14,9 +14,8 @@ import hashlib
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, AsyncIterator, Callable, Optional, Union
 from urllib.parse import urlsplit
 
 import httpx
@@ -76,7 +75,7 @@ class Refused(Exception):
 class StreamEnded(Exception):
     """A QUIC stream ended before it said what was asked; None stands for a clean end."""
 
-    def __init__(self, code: Code | None):
+    def __init__(self, code: Optional[Code]):
         super().__init__(str(code))
         self.code = code
 
@@ -86,13 +85,13 @@ class Answer:
 
     def __init__(self, receiver: Receiver):
         self.receiver = receiver
-        self.id: bytes | None = None
-        self.token: bytes | None = None
+        self.id: Optional[bytes] = None
+        self.token: Optional[bytes] = None
         self.headers: dict[str, str] = {}
         self.log: list[Shown] = []
-        self.outcome: Complete | Failed | None = None
+        self.outcome: Union[Complete, Failed, None] = None
         self.is_silent = False
-        self.path: Exchange | None = None  # the newest; this client has left the older ones
+        self.path: Optional[Exchange] = None  # the newest; this client has left the older ones
         self._changed = asyncio.Event()
 
     @property
@@ -139,20 +138,20 @@ class Exchange:
 
     session: Session
     stream_id: int
-    answer: Answer | None = None
-    channel: int | None = None
-    head: asyncio.Future[Response | AnswerHead] = field(default_factory=lambda: _future())
+    answer: Optional[Answer] = None
+    channel: Optional[int] = None
+    head: asyncio.Future[Union[Response, AnswerHead]] = field(default_factory=lambda: _future())
     #: None after a clean end, else the code of the reset or of the connection's end.
-    ended: asyncio.Future[Code | None] = field(default_factory=lambda: _future())
+    ended: asyncio.Future[Optional[Code]] = field(default_factory=lambda: _future())
     #: The code with which the server stopped this side's writing, if it did (S-2.4).
-    writing_stopped: Code | None = None
+    writing_stopped: Optional[Code] = None
     reader: MessageReader = field(default_factory=MessageReader)
     body: bytearray = field(default_factory=bytearray)
-    first: Type | None = None
+    first: Optional[Type] = None
     data_came_by_frame: bool = False
     data_frames_on_stream: int = 0
     data_frames_in_datagrams: int = 0
-    timer: asyncio.TimerHandle | None = None
+    timer: Optional[asyncio.TimerHandle] = None
 
     # --- Sending -------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class Exchange:
         if not self.ended.done():
             self._end(code)
 
-    def _end(self, code: Code | None) -> None:
+    def _end(self, code: Optional[Code]) -> None:
         if self.ended.done():
             return
         self.ended.set_result(code)
@@ -321,7 +320,7 @@ class Session(QuicConnectionProtocol):
         self.loop = asyncio.get_running_loop()
         self.exchanges: dict[int, Exchange] = {}
         self.next_channel = 0
-        self.close_code: Code | None = None
+        self.close_code: Optional[Code] = None
 
     def now_us(self) -> int:
         return int(self.loop.time() * 1e6)
@@ -336,8 +335,8 @@ class Session(QuicConnectionProtocol):
         method: str,
         path: str,
         body: bytes = b"",
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
+        key: Optional[str] = None,
+        headers: Optional[dict[str, str]] = None,
     ) -> Response:
         """An HTTP request through the connection (S-3.1). Raises StreamEnded if it breaks off (S-3.2)."""
         exchange = self.open()
@@ -354,9 +353,9 @@ class Session(QuicConnectionProtocol):
         self,
         body: dict[str, Any],
         path: str = COMPLETIONS,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-        tokens_per_s: int | None = None,
+        key: Optional[str] = None,
+        headers: Optional[dict[str, str]] = None,
+        tokens_per_s: Optional[int] = None,
     ) -> tuple[Answer, Exchange]:
         """Requests an answer by datagram (S-4.1)."""
         exchange = self.open_answer(tokens_per_s)
@@ -391,7 +390,7 @@ class Session(QuicConnectionProtocol):
         exchange.settle()
         return exchange.answer, exchange
 
-    def open_answer(self, tokens_per_s: int | None = None) -> Exchange:
+    def open_answer(self, tokens_per_s: Optional[int] = None) -> Exchange:
         """A QUIC stream, and the receiver of what will be asked on it: DATA may overtake ANSWER (S-4.3)."""
         return self.open(Answer(Receiver(self.take_channel(), self.now_us(), tokens_per_s=tokens_per_s)))
 
@@ -399,7 +398,7 @@ class Session(QuicConnectionProtocol):
         self.next_channel += 1
         return self.next_channel - 1
 
-    def open(self, answer: Answer | None = None) -> Exchange:
+    def open(self, answer: Optional[Answer] = None) -> Exchange:
         """Opens a QUIC stream."""
         exchange = Exchange(self, self.open_stream(), answer, answer.receiver.channel if answer else None)
         self.exchanges[exchange.stream_id] = exchange
@@ -500,7 +499,7 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def request_head(method: str, path: str, key: str | None, headers: dict[str, str] | None) -> dict[str, Any]:
+def request_head(method: str, path: str, key: Optional[str], headers: Optional[dict[str, str]]) -> dict[str, Any]:
     head = {"method": method, "path": path, "headers": {"content-type": "application/json", **(headers or {})}}
     return {"key": key, **head} if key is not None else head
 

@@ -6,7 +6,7 @@ Written from the text of spec/ alone, without reading Loquent's code. Keep it so
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Optional
 
 from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DatagramReceived, DataReceived, H3Event, HeadersReceived
@@ -35,11 +35,11 @@ class WebTransportSession(Session):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.h3 = H3Connection(self._quic, enable_webtransport=True)
-        self.session_id: int | None = None
+        self.session_id: Optional[int] = None
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         #: The page's origin; a server refuses those that it does not allow (S-1.4).
-        self.origin: str | None = None
-        self.path: str | None = None
+        self.origin: Optional[str] = None
+        self.path: Optional[str] = None
 
     async def begin(self, host: str, path: str) -> None:
         self.session_id = self._quic.get_next_available_stream_id()

@@ -6,9 +6,9 @@ that the text suffices, and what an author in another language reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Callable, Optional, Union
 
 LARGEST_INT = 2**53 - 1  # D-1.2
 BELOW_U32 = 2**32  # D-3.1, D-3.4
@@ -120,7 +120,7 @@ class Ack:
     channel: int
     number: int
     cumulative: int
-    largest: int | None = None  # on the wire `largest + 1`, 0 for none (D-5.3)
+    largest: Optional[int] = None  # on the wire `largest + 1`, 0 for none (D-5.3)
     missing: int = 0
     hold: int = 0  # units of 125 µs
     unshown: int = 0
@@ -148,7 +148,7 @@ class Gone:
     channel: int
 
 
-Frame = Data | Ack | Resume | Stop | Gone
+Frame = Union[Data, Ack, Resume, Stop, Gone]
 
 
 def write_frame(frame: Frame, checked: bool = False) -> bytes:
@@ -374,17 +374,17 @@ class Other:
 @dataclass(frozen=True)
 class Progress:
     queued: int
-    eta_ms: int | None
+    eta_ms: Optional[int]
     total: int
     cached: int
     processed: int
     elapsed_ms: int
 
 
-Record = Open | Text | Reasoning | ToolCall | Logprobs | Finish | Usage | Error | Done | Other | Progress
+Record = Union[Open, Text, Reasoning, ToolCall, Logprobs, Finish, Usage, Error, Done, Other, Progress]
 
 
-def read_record(log: bytes) -> tuple[int, Record | None]:
+def read_record(log: bytes) -> tuple[int, Optional[Record]]:
     """The first record of `log` and its length; None for a kind to be skipped (D-3.5)."""
     if not log:
         raise Incomplete
@@ -404,7 +404,7 @@ def read_record(log: bytes) -> tuple[int, Record | None]:
     return begin + size, _read_body(Reader(log[begin : begin + size]))
 
 
-def _read_body(body: Reader) -> Record | None:
+def _read_body(body: Reader) -> Optional[Record]:
     tag = body.byte()
     choice, kind = tag >> 4, tag & 15
     if choice == 15:
