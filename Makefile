@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +57,15 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
 
-lint: ## Formatting, clippy, licences, sources
+lint: ## Formatting, clippy, licences and sources of packages; Python, shell, TypeScript, workflows
 	@tools/setup build lint
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) check licenses bans sources
+	tools/lint/run
+
+doc: ## The documentation of the crates, in target/doc; a warning is a failure
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 advisories: ## Check the dependencies for known faults (fetches the RustSec database)
 	@tools/setup lint
@@ -108,4 +112,4 @@ setup: ## Install what building and testing need
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules
+	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules tools/lint/node_modules

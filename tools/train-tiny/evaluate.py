@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import corpus  # noqa: E402
+import corpus
 
 MAX_TOKENS = 1200
 MODEL = corpus.HERE.parents[1] / "models" / "loquent-tiny.gguf"
