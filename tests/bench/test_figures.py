@@ -19,6 +19,9 @@ RESULTS = ROOT / "bench/RESULTS.md"
 
 # The figures of this page are the simulator's, by the plan under each picture: the same seed gives the same bytes.
 SIMULATED = "docs/eloquent.md"
+# Written from the records, and held to them by tests of their own.
+WRITTEN = r"<!-- (times) -->.*?<!-- end of times -->|<!-- (sim): [\w-]+ -->.*?<!-- end of sim -->"
+SIMULATORS_RECORD = "bench/results/sim.json"
 
 NUMBER = r"(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 WORD = r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|fifty|a hundred)"
@@ -65,7 +68,7 @@ def documents():
 def blocks(text):
     """(line, section, text, context) of each paragraph, item and table outside code; where it may name its source: in
     itself, a table also in the paragraph before it or by a mark of bench/simulated.py."""
-    found, lines, start, section, is_code, marked = [], [], 1, "", False, ""
+    found, lines, start, section, is_code, marked, of_section = [], [], 1, "", False, "", {}
 
     def end():
         nonlocal marked
@@ -87,6 +90,8 @@ def blocks(text):
             end()
             if mark := re.fullmatch(r"<!-- simulated: ([\w-]+) -->", line):
                 marked = f"plans/records/{mark[1]}.json"
+            if mark := re.fullmatch(r"<!-- record: (\S+) -->", line):
+                of_section[section] = mark[1]
         else:
             # An item of a list is read by itself, with the lines that go on with it.
             if re.match(r"\s*(?:[-*]|\d+\.) ", line):
@@ -100,7 +105,7 @@ def blocks(text):
         is_table = body.lstrip().startswith("|")
         before = found[at - 1] if at and found[at - 1][1] == section else None
         context = f"{before[2]}\n\n{body}" if is_table and before else body
-        joined.append((start, section, body, f"{record} {context}"))
+        joined.append((start, section, body, f"{record} {of_section.get(section, '')} {context}"))
     return joined
 
 
@@ -159,6 +164,8 @@ def sources(page, text):
         section = results_section(name)
         assert section is not None, f"{page}: RESULTS.md has no section #{name}"
         found.append(section)
+    if f"]({Path(SIMULATED).name})" in text or f"]({SIMULATED})" in text:
+        found.append((ROOT / SIMULATED).read_text())
     for name in re.findall(r"(?:[\w./-]+/)?[\w-]+\.(?:json|csv)\b", text):
         places = [(ROOT / page).parent / name, ROOT / name]
         if record := next((place for place in places if place.is_file()), None):
@@ -179,16 +186,22 @@ def has(source, figure):
     return True
 
 
+def blank(written):
+    """What stays of a part that is written from a record: its line breaks, for the numbers of the lines behind it, and
+    where the record is, which the rest of the section speaks of."""
+    breaks = "\n" * written.group().count("\n")
+    return f"<!-- record: {SIMULATORS_RECORD} -->{breaks}" if written.re.groups and written[2] else breaks
+
+
 def unsourced(page, text, allowed):
     """Figures of a page without a source: `page:line: figure`, and the entries of the list that it used."""
     missing, used = [], set()
     if page == SIMULATED:
         return missing, used
     if page == "README.md":
-        # Made from the records. Line breaks stay, so that other lines keep their numbers.
-        made = r"^## How fast\n.*?(?=^## )|<!-- times -->.*?<!-- end of times -->"
-        text, count = re.subn(made, lambda it: "\n" * it.group().count("\n"), text, flags=re.MULTILINE | re.DOTALL)
-        assert count == 2, "README's figures have other marks now"
+        text, count = re.subn(r"^## How fast\n.*?(?=^## )", blank, text, flags=re.MULTILINE | re.DOTALL)
+        assert count == 1, "README's figures have another heading now"
+    text = re.sub(WRITTEN, blank, text, flags=re.DOTALL)
     is_specification = page.startswith("spec/")
     for line, _, body, context in blocks(text):
         given = sources(page, context)
@@ -318,3 +331,12 @@ def test_the_models_card_is_of_the_bundled_model():
         (row,) = [line for line in card.splitlines() if line.startswith(f"| {kind} ")]
         assert row.endswith(f"| {held_out['share']:.3f} |")
         assert f"{development['right']} of {development['of']} " in " ".join(card.split())
+
+
+def test_what_is_written_from_the_simulators_record_needs_no_other_source(tmp_path, monkeypatch):
+    (tmp_path / "bench/results").mkdir(parents=True)
+    (tmp_path / "bench/results/sim.json").write_text(json.dumps({"full": 0.142}))
+    monkeypatch.setattr("test_figures.ROOT", tmp_path)
+    table = "<!-- sim: demo -->\n\n| stall ratio |\n| --- |\n| .999 |\n\n<!-- end of sim -->"
+    page = f"# Demo\n\n{table}\n\nIt is ten times as fast, and .142.\n\n## Else\n\nIt is ten times as fast."
+    assert unsourced("docs/demo.md", page, [])[0] == ["docs/demo.md:15: 'ten times as fast'"]
