@@ -20,7 +20,7 @@ run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080
 	$(CARGO) build --release --locked -p loquent
 	@tools/with-cpu-env sh -c 'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) $(ARGS)'
 
-test: ## Set up and run the tests: some minutes, 20 with nothing built
+test: ## Set up and run the tests
 	@tools/setup build test e2e
 	$(MAKE) --no-print-directory test-rust
 	$(MAKE) --no-print-directory test-web

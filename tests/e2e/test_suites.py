@@ -67,6 +67,18 @@ def test_what_passes_the_second_time_is_flaky_and_named(suites, monkeypatch, cap
     assert last.startswith("2 tests run")
 
 
+def test_the_last_line_counts_what_passed_in_the_end(suites):
+    for before, after in [
+        (
+            "Summary [1s] 3 tests run: 2 passed, 1 failed, 1 skipped",
+            "Summary [1s] 3 tests run: 3 passed (1 flaky), 1 skipped",
+        ),
+        ("1 failed, 561 passed, 2 skipped in 9.1s", "562 passed (1 flaky), 2 skipped in 9.1s"),
+        ("# node-app: tests 3, pass 2, fail 1, skipped 0", "# node-app: tests 3, pass 3 (1 flaky), fail 0, skipped 0"),
+    ]:
+        assert suites.with_flaky(before, 1, 1) == after
+
+
 def test_what_fails_only_the_second_time_is_flaky_too(suites, monkeypatch):
     first = [("a", "passed", False), ("b", "failed", False)]
     suite = Scripted(suites, first, [("a", "failed", False), ("b", "passed", False)])
