@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-rust test-web test-e2e soak-models test-clients web lint advisories fuzz portable dist test-dist sbom spec fmt bench results setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,13 +20,20 @@ run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080
 	$(CARGO) build --release --locked -p loquent
 	@tools/with-cpu-env sh -c 'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) $(ARGS)'
 
-test: ## Set up and run all tests
-	@tools/setup build e2e
+test: ## Set up and run the tests: some minutes, 20 with nothing built
+	@tools/setup build test e2e
 	$(MAKE) --no-print-directory test-rust
 	$(MAKE) --no-print-directory test-web
 	$(MAKE) --no-print-directory test-e2e
 
+test-all: ## All tests, the slow ones too, further clients, three models under load, every fuzz target
+	LOQUENT_TESTS=all $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-clients
+	$(MAKE) --no-print-directory soak-models SECONDS=60
+	$(MAKE) --no-print-directory fuzz SECONDS=10
+
 test-rust: ## Unit, property and simulation tests
+	@tools/setup build test
 	tools/with-cpu-env tools/test-rust
 
 test-web: ## The TypeScript client and the pages: wire vectors, seeded channels, what the server embeds
@@ -36,7 +43,7 @@ web: ## Build the TypeScript client and the pages (web/page)
 	@tools/web build
 
 test-e2e: ## The real binary with openai-python, openai-node and browsers
-	$(CARGO) test --workspace --locked --no-run --quiet
+	$(CARGO) test --workspace --locked --no-run --quiet --test loquent
 	tools/e2e
 
 soak-models: ## Three models under mixed load where memory holds two, for SECONDS=600
@@ -50,11 +57,15 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
 
-lint: ## Formatting, clippy, licences, sources
+lint: ## Formatting, clippy, licences and sources of packages; Python, shell, TypeScript, workflows
 	@tools/setup build lint
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(DENY) check licenses bans sources
+	tools/lint/run
+
+doc: ## The documentation of the crates, in target/doc; a warning is a failure
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 advisories: ## Check the dependencies for known faults (fetches the RustSec database)
 	@tools/setup lint
@@ -80,9 +91,11 @@ results: ## Run the benches on a quiet machine and keep their records (ONLY=stag
 	$(CARGO) build --release --locked -p loquent -p shape-model
 	tools/with-cpu-env bench/results.py $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FORCE),--force) $(ARGS)
 
-.PHONY: results-tables
 results-tables: ## Write RESULTS.md's tables, README's figures and the picture from the records
 	@bench/results.py --render
+
+models: ## Fetch two trained models (350 MB) for tests and measurements into the user's cache
+	@tools/models
 
 bench: ## List the benchmarks (bench/RESULTS.md has their figures)
 	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"
@@ -95,8 +108,8 @@ test-dist: ## Install the packages of `make dist` into a clean, older Debian, se
 	tools/test-dist
 
 setup: ## Install what building and testing need
-	@tools/setup build e2e
+	@tools/setup build test e2e
 
 clean: ## Remove everything that was built
 	cargo clean
-	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules
+	rm -rf .venv tests/e2e/node_modules tests/apps/react/node_modules web/client/node_modules web/client/dist web/app/node_modules tools/lint/node_modules

@@ -5,5 +5,5 @@
 # Usage: readers.sh
 set -eu
 cd "$(dirname "$0")/.."
-exec tools/with-cpu-env cargo test --profile "${PROFILE:-release}" -p loquent-server --test sessions \
-  load::load_of_500_readers_of_one_answer -- --ignored --nocapture --exact
+exec tools/with-cpu-env cargo test --profile "${PROFILE:-release}" -p loquent-server --test server \
+  sessions::load::load_of_500_readers_of_one_answer -- --ignored --nocapture --exact

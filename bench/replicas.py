@@ -36,6 +36,7 @@ import contextlib
 import dataclasses
 import difflib
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -197,7 +198,7 @@ class Cluster:
             command = [self.options.loquent, "stage", "--model", f"{prefix}-stage-{at}-of-2.gguf", "--listen", address,
                        "--threads", str(self.options.threads)]
             self.stages.append(self.add(Program(command, READY, LOQUENT_STAGE_KEY=STAGE_KEY)))
-        return None
+        return
 
     def start_proxy(self):
         """HAProxy as docs/replicas.md has it, with these addresses."""
@@ -302,7 +303,7 @@ class Reader(threading.Thread):
         times = [since, *(at for at in self.times if at > since)]
         before = [at for at in self.times if at <= since]
         times[0] = before[-1] if before else since
-        return max((1000 * (b - a) for a, b in zip(times, times[1:])), default=0.0)
+        return max((1000 * (b - a) for a, b in itertools.pairwise(times)), default=0.0)
 
     def read_once(self):
         """Reads until the connection ends."""

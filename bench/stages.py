@@ -1,6 +1,7 @@
 """Rows and ratios of one report of stages.sh: stages.py REPORT.json PART CONCURRENT."""
 
 import json
+import pathlib
 import sys
 from statistics import median
 
@@ -38,7 +39,7 @@ def default_of(names):
 
 
 def main(path, part, concurrent):
-    groups = json.load(open(path))["groups"]
+    groups = json.loads(pathlib.Path(path).read_text())["groups"]
     runs = {group["name"].split(" ")[0]: group["runs"] for group in groups}
     values = lambda name, key: [run["metrics"][key] for run in runs[name]]
     for name in runs:

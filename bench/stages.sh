@@ -172,7 +172,7 @@ for part in $parts; do
         echo "$part is not measured: $loquent was built without --features rpc"
         continue
       fi
-      ports=(${RPC_PORTS:-50052 50053})
+      read -ra ports <<<"${RPC_PORTS:-50052 50053}"
       if [ "$part" = rpc-delayed ]; then
         # Both RPC servers behind an emulated link; ours delays each of its three hops itself.
         far="'$loquent' rpc-server --threads 2 --listen 0.0.0.0"

@@ -87,4 +87,4 @@ class Child:
             return json.loads(out)
         except (subprocess.TimeoutExpired, ValueError) as error:
             self.process.kill()
-            raise SystemExit(f"a child process failed: {error}\n{errors if 'errors' in locals() else ''}")
+            raise SystemExit(f"a child process failed: {error}\n{errors if 'errors' in locals() else ''}") from error

@@ -114,7 +114,7 @@ async def unread_responses(target, attack):
 
 async def pipelined_unread(target, attack):
     """Large whole responses, asked for on one connection and never read."""
-    reader, writer = await target.connect(receive_bytes=4096, limit=1)
+    _, writer = await target.connect(receive_bytes=4096, limit=1)
     try:
         writer.transport.pause_reading()
         request = target.request("/v1/models", None, method="GET", more="Connection: keep-alive\r\n")
@@ -197,7 +197,7 @@ def many_tokens():
 
 
 async def cancelled_tokenizing(target, attack):
-    reader, writer = await target.connect()
+    _, writer = await target.connect()
     try:
         writer.write(target.request(TEXT, body(long_prompt)))
         await asyncio.wait_for(writer.drain(), 10)

@@ -1,25 +1,35 @@
 #!/usr/bin/env python3
-"""Loquent against llama-server and the raw engine on one machine, in alternating runs.
+"""Loquent against other servers on one machine, each at its best settings, in alternating runs.
 
     bench/peers/compare.py stage15 --model qwen.gguf
+    bench/peers/compare.py stage15 --model smollm2.gguf --only llama-server-clang,ik_llama.cpp
     bench/peers/compare.py --list
 
-Both servers hold the same model at once; `loquent bench load` drives them in turn from one process,
-so that a drift of the machine touches both. Each scenario first tries llama-server with several
-settings (--tune-runs each) and takes the fastest; what it took is printed. Ratios are run by
-run, as median [least, most]. Needs the binaries of bench/peers/build.sh and a quiet machine.
+Every peer that bench/peers/build.sh has built is compared (--only names some). Its settings are searched first, one
+factor at a time, by the measure of the table's first row; the best ones get --tune-runs runs each, and the best median
+is taken. Then both servers hold the same model at once, and `loquent bench load` drives them in turn from one process,
+so that a drift of the machine touches both. Prompts are unique and of 100 to 400 tokens. Ratios are run by run, as
+median [least, most]. Needs a quiet machine.
+
+Prints a table for each peer, and after it a line `runs: {JSON}` with the value of every run, by server and measure, and
+all settings that were tried.
 """
 
 import argparse
-import itertools
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
+import time
 
+import peers
+import prompts
+import search
 import servers
+from search import Failed
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -27,201 +37,242 @@ HERE = pathlib.Path(__file__).resolve().parent
 # from all entries at temperature 1, llama-server from forty at 0.8), and so does what they cost.
 SAMPLING = ["--temperature", "0"]
 
-# What `loquent bench load` sends, and what the servers are started with. `slots`: sequences at once;
-# `context`: KV cells of all together; `metrics`: key, meaning, target of ours / theirs.
+# What `loquent bench load` sends, and what the servers are started with. `slots`: sequences at once; `context`: KV
+# cells of all together, for each of which a prompt, its answer and a few more must fit; `prompt_tokens`: the least and
+# the most; `metrics`: key, meaning, target of ours / theirs, the first decides which settings are best.
 THROUGHPUT = ("output_throughput", "completion tokens/s", ">=")
+TTFT = ("ttft_p99_ms", "TTFT p99", "<=")
+ROSE = ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0"]
 SCENARIOS = {
     "stage15": {
-        "about": "40 requests, 16 concurrent, 50 tokens, one prompt",
+        "about": "40 requests, 16 concurrent, 50 tokens",
         "bench": ["--preset", "cllm-stage15", "--ignore-eos"],
-        "slots": 16, "context": 8192,
-        "metrics": [(*THROUGHPUT, 1.07), ("ttft_p99_ms", "TTFT p99", "<=", 0.5),
-                    ("icl_p50_ms", "ICL p50", "<=", None)],
+        "slots": 16, "context": 8192, "requests": 40, "prompt_tokens": (100, 400),
+        "metrics": [(*THROUGHPUT, 1.07), (*TTFT, 0.5), ("icl_p50_ms", "ICL p50", "<=", None)],
     },
     "one": {
         "about": "one stream of 128 tokens",
-        "bench": ["--preset", "cllm-stage15", "--ignore-eos", "-n", "2", "-c", "1", "--max-tokens", "128"],
-        "slots": 16, "context": 8192,
-        "metrics": [(*THROUGHPUT, 1.0), ("tpot_p50_ms", "TPOT p50", "<=", None)],
+        "bench": ["--preset", "cllm-stage15", "--ignore-eos", "-n", "4", "-c", "1", "--max-tokens", "128"],
+        "slots": 16, "context": 8192, "requests": 4, "prompt_tokens": (100, 300),
+        "metrics": [(*THROUGHPUT, 1.0), ("tpot_p50_ms", "TPOT p50", "<=", None), (*TTFT, None)],
     },
     "rose050": {
         "about": "64 requests at once, 128 tokens",
-        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0"],
-        "slots": 64, "context": 16384,
-        "metrics": [(*THROUGHPUT, 1.25), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+        "bench": ROSE,
+        "slots": 64, "context": 32768, "requests": 64, "prompt_tokens": (100, 300),
+        "metrics": [(*THROUGHPUT, 1.25), (*TTFT, None)],
     },
     "tiny16": {
         "about": "64 requests, 16 concurrent, 128 tokens",
-        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-c", "16"],
-        "slots": 16, "context": 8192,
-        "metrics": [(*THROUGHPUT, 1.8), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+        "bench": [*ROSE, "-c", "16"],
+        "slots": 16, "context": 8192, "requests": 64, "prompt_tokens": (100, 300),
+        "metrics": [(*THROUGHPUT, 1.8), (*TTFT, None)],
     },
     "tiny64": {
         "about": "64 requests, 64 concurrent, 128 tokens",
-        "bench": ["--preset", "rose-050", "--stream-interval", "1", "--warmup-runs", "0", "-c", "64"],
-        "slots": 64, "context": 16384,
-        "metrics": [(*THROUGHPUT, 2.0), ("ttft_p99_ms", "TTFT p99", "<=", None)],
+        "bench": [*ROSE, "-c", "64"],
+        "slots": 64, "context": 32768, "requests": 64, "prompt_tokens": (100, 300),
+        "metrics": [(*THROUGHPUT, 2.0), (*TTFT, None)],
     },
     "inject": {
         "about": "4 streams, a 4,000-token prompt injected",
         "bench": ["--endpoint", "completions", "--requests", "4", "--max-tokens", "256", "--ignore-eos",
                   "--inject-prompt-tokens", "4000", "--inject-at-ms", "2000"],
-        "slots": 8, "context": 8192,
+        "slots": 8, "context": 8192, "requests": 4, "prompt_tokens": (100, 400),
         # A cache of 1,024 cells for each sequence would refuse the prompt.
-        "choices": [[["--kv-unified"]], [["-ub", "512"], ["-b", "256", "-ub", "256"]]],
+        "factors": {"cache": [["--kv-unified"]],
+                    "batch": [[], ["-ub", "256"], ["-b", "256", "-ub", "256"], ["-b", "128", "-ub", "128"]]},
         "metrics": [("icl_p99_ms", "ICL p99 of the streams", "<=", 0.8),
                     ("injected_ttft_mean_ms", "injected TTFT", "<=", 1.0), (*THROUGHPUT, None)],
     },
 }
-
-# Settings of llama-server that are tried: each line is a choice, all combinations run.
-CHOICES = [
-    [["--kv-unified"], ["--no-kv-unified"]],
-    [["--poll", "50"], ["--poll", "0"]],
-]
-
-
-# Builds of llama-server whose settings are others: what they take in place of CHOICES, and of `--no-ui`.
-# ik_llama.cpp has no unified cache and no polling; it may repack weights when it loads them.
-KINDS = {"ik_llama": {"choices": [[[], ["-rtr"]]], "fixed": []}}
+MEMORY = ("server_rss_peak_mib", "memory while serving, MiB", "<=", 0.8)
 
 
 def main():
     options = arguments()
+    # Ends the servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.list or not options.scenario:
         for name, scenario in SCENARIOS.items():
             print(f"{name:10} {scenario['about']}")
         print("startup    seconds from start to ready")
-        return
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
+    chosen = available(options)
     if options.scenario == "startup":
-        startup(options)
-        return
-    compare(options)
-    for folder in further_peers(options.peers):
-        options.llama, options.name = folder, folder.name
-        options.label = f"{options.scenario}-{folder.name}"
-        compare(options)
-
-
-def further_peers(folder):
-    """The folders in `folder` that have a llama-server."""
-    return sorted(server.parent for server in pathlib.Path(folder).glob("*/llama-server")) if folder else []
-
-
-def compare(options):
-    """One scenario against one peer, which is asked with several settings first."""
+        return startup(options, chosen)
     scenario = SCENARIOS[options.scenario]
-    peer = tuned(options, scenario) if options.peer is None else options.peer.split()
-    report = alternate(options, scenario, peer)
-    rows = ratios(report, scenario["metrics"] + [("server_rss_peak_mib", "memory while serving, MiB", "<=", 0.8)])
-    text = render(options, scenario, peer, report, rows)
-    print(text)
-    (options.out / f"{options.label}.md").write_text(text)
+    with_prompts(options, scenario)
+    return each(chosen, lambda peer: compare(options, scenario, peer))
 
 
-def startup(options):
-    """Seconds from the start of the process to ready, in turn, the file in the page cache."""
-    scenario = {"slots": 16, "context": 8192}
-    times = {"llama-server": [], "loquent": []}
-    for run in range(options.runs + 1):
-        theirs = peer_arguments(options, scenario, (options.peer or "").split())
-        for server in (servers.llama_server(options.llama, theirs, options.out / "llama-server.log"),
-                       servers.loquent(options.loquent, our_arguments(options, scenario), options.out / "loquent.log")):
-            with server:
-                # The first reads the file.
-                if run > 0:
-                    times[server.name].append(server.ready_s)
-    quotients = [b / a for a, b in zip(times["llama-server"], times["loquent"])]
-    median = statistics.median
-    print(f"{options.runs} alternating runs, the model's file in the page cache.\n\n"
-          "| measure | llama-server | Loquent | ratio [least, most] | target |\n| --- | --- | --- | --- | --- |")
-    print(f"| start to ready, s | {median(times['llama-server']):.2f} | {median(times['loquent']):.2f} "
-          f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |")
-
-
-def arguments():
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", nargs="?", choices=[*SCENARIOS, "startup"])
     parser.add_argument("--list", action="store_true", help="list the scenarios")
-    parser.add_argument("--model", help="GGUF file")
+    parser.add_argument("--model", type=pathlib.Path, help="GGUF file")
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
-    parser.add_argument("--llama", default=os.path.join(cache, "loquent", "peers", "bin"), help="folder of llama-server")
-    parser.add_argument("--peers", default=os.environ.get("PEERS"), metavar="DIR", help="compare with each "
-                        "DIR/NAME/llama-server too, such as ik_llama and llama-server-native [$PEERS]")
+    parser.add_argument("--llama", help="folder of the peer llama-server [where build.sh puts it]")
+    parser.add_argument("--peers", type=pathlib.Path, default=peers.cache(), metavar="DIR",
+                        help="folder of the peers; each DIR/NAME/llama-server is one too [$PEERS, or the user's cache]")
+    parser.add_argument("--only", metavar="NAMES", help="these peers, separated by commas [all that are built]")
     parser.add_argument("--runs", type=int, default=5, help="alternating runs [5]")
-    parser.add_argument("--tune-runs", type=int, default=1, help="runs for each setting of llama-server [1]")
-    parser.add_argument("--peer", metavar="ARGS", help="llama-server's settings instead of trying some")
+    parser.add_argument("--tune-runs", type=int, default=3, help="runs for each setting that the choice is made of [3]")
+    parser.add_argument("--tune-minutes", type=float, default=8, help="time in which further settings of a peer are "
+                        "tried, for each scenario; those left out are named [8]")
+    parser.add_argument("--quick", action="store_true", help="vary a peer's build and one setting alone")
+    parser.add_argument("--peer", metavar="ARGS", help="the peers' settings instead of a search")
     parser.add_argument("--ours", metavar="ARGS", default="", help="further settings of loquent serve")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="llama-server's compute threads")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="compute threads of a peer, at most")
+    parser.add_argument("--short-prompts", action="store_true", help="send the published prompt of a scenario instead, "
+                        "of some characters and the same for all")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "out")
     parser.add_argument("--label", help="name of the files under --out [the scenario]")
-    options = parser.parse_args()
-    options.label, options.name = options.label or options.scenario, "llama-server"
+    options = parser.parse_args(words)
+    if options.scenario and not options.model:
+        parser.error("--model names the GGUF file")
+    options.label = options.label or options.scenario
+    options.prompts = None
     return options
 
 
-def peer_arguments(options, scenario, choice):
-    """llama-server's command line: the same model, context and places as ours."""
-    # Prompts kept on the side cost memory and copying that ours does not have either.
-    others = KINDS.get(options.name, {}).get("fixed", ["--no-ui"])
-    fixed = ["-m", options.model, *others, "-np", str(scenario["slots"]), "-c", str(scenario["context"]), "--cache-ram", "0"]
-    threads = [] if "-t" in choice else ["-t", str(options.threads)]
-    return fixed + threads + list(choice)
+def available(options):
+    """The peers to compare with. A line says for each that is left out why."""
+    known = peers.all_peers(options.peers, options.llama)
+    names = [name for name in (options.only or "").split(",") if name]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"compare: no peer is called {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = []
+    for name in names or known:
+        if why := known[name].missing(options.model):
+            print(f"{name} is left out: {why}.", flush=True)
+        else:
+            chosen.append(known[name])
+    if not chosen:
+        raise SystemExit("compare: there is no peer to compare with; bench/peers/build.sh builds some")
+    return chosen
+
+
+def each(chosen, work):
+    """Does `work` with each peer; one that fails is reported, and the next one has its turn. The exit status."""
+    done = 0
+    for peer in chosen:
+        try:
+            work(peer)
+            done += 1
+        except (Failed, servers.NotReady) as failure:
+            print(f"\n{peer.name} failed: {' '.join(str(failure).split())[-400:]}\n", flush=True)
+    return 0 if done else 1
+
+
+def with_prompts(options, scenario):
+    """Writes the scenario's prompts to a file, unless the published one is asked for."""
+    if options.short_prompts:
+        return
+    with ours(options, scenario) as server:
+        texts, lengths = prompts.made(scenario["requests"], *scenario["prompt_tokens"], prompts.counter(server.url))
+    options.prompts = options.out / f"{options.label}-prompts.txt"
+    options.prompts.write_text("\n".join(texts) + "\n")
+    options.prompt_lengths = f"{min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.0f} on average"
+
+
+def compare(options, scenario, peer):
+    """One scenario against one peer, whose settings are searched first."""
+    begun = time.monotonic()
+    words, trials, untried = chosen_words(options, scenario, peer)
+    searched_s = time.monotonic() - begun
+    report = alternate(options, scenario, peer, words)
+    metrics = scenario["metrics"] + ([MEMORY] if peer.one_process else [])
+    searched = search_told(options, trials, untried, searched_s)
+    text = render(options, scenario, peer, words, report, ratios(report, metrics), searched)
+    text += "\nruns: " + json.dumps(all_runs(scenario, peer, report, metrics, trials)) + "\n"
+    print(text, flush=True)
+    (options.out / f"{options.label}-{peer.name}.md").write_text(text)
+
+
+def chosen_words(options, scenario, peer):
+    """The words of the peer's best setting, all trials, and the settings that there was no time for."""
+    if options.peer is not None:
+        return options.peer.split(), [], []
+    key, _, sign, _ = scenario["metrics"][0]
+    deadline = time.monotonic() + 60 * options.tune_minutes
+
+    def measure(setting, runs):
+        words = search.words(setting)
+        values = measured(options, scenario, peer, words, runs, key)
+        print(f"{peer.name} {' '.join(words)}: {key} {', '.join(f'{value:.1f}' for value in values)}", file=sys.stderr)
+        return values
+
+    best, trials, untried = search.best_setting(
+        peer.levels(scenario, options.threads, options.quick), measure, less_is_better=sign == "<=",
+        runs=options.tune_runs, has_time=lambda: time.monotonic() < deadline)
+    for trial in trials:
+        if trial.failure is not None:
+            cause = " ".join(trial.failure.split())[-300:]
+            print(f"{peer.name} {' '.join(trial.words())} failed: {cause}", file=sys.stderr)
+    if best is None:
+        raise Failed(f"no setting works; the first: {trials[0].failure}")
+    return best.words(), trials, untried
+
+
+def measured(options, scenario, peer, words, runs, key):
+    """The values of one measure over some runs of the peer alone."""
+    log = options.out / f"{peer.name}.log"
+    try:
+        with peer.server(words, scenario, options.model, options.threads, log) as server:
+            server.warm_up()
+            report = bench(options, scenario, [server], runs, f"{options.label}-tune")
+    except servers.NotReady as failure:
+        raise Failed(str(failure)) from failure
+    if report["failures"]:
+        raise Failed(f"requests were lost: {report['failures']}")
+    values = [run["metrics"].get(key) for run in report["groups"][0]["runs"]]
+    if None in values:
+        raise Failed(f"a run has no {key}")
+    return values
+
+
+def ours(options, scenario):
+    return servers.loquent(options.loquent, our_arguments(options, scenario), options.out / "loquent.log")
 
 
 def our_arguments(options, scenario):
     slots, context = str(scenario["slots"]), str(scenario["context"])
     longest = str(min(scenario["context"], 4096 + 512))
     # Random weights go in circles, and guesses come true there more often than in real text.
-    return ["--model", options.model, "--max-batch-size", slots, "--kv-cells", context,
+    return ["--model", str(options.model), "--max-batch-size", slots, "--kv-cells", context,
             "--context", longest, "--draft-tokens", "off", *options.ours.split()]
 
 
-def tuned(options, scenario):
-    """The fastest of llama-server's settings by one short measurement each."""
-    best, key = None, scenario["metrics"][0][0]
-    less_is_better = scenario["metrics"][0][2] == "<="
-    kind = KINDS.get(options.name, {})
-    choices = list(kind.get("choices") or scenario.get("choices", CHOICES))
-    if "tiny" in options.scenario:
-        choices.append([["-t", str(n)] for n in range(1, options.threads + 1)])
-    for combination in itertools.product(*choices):
-        choice = [word for part in combination for word in part]
-        log = options.out / "llama-server.log"
-        with servers.llama_server(options.llama, peer_arguments(options, scenario, choice), log,
-                                  options.name) as peer:
-            report = bench(options, scenario, [peer], options.tune_runs, "tune")
-        value = report["groups"][0]["median"][key]
-        print(f"{options.name} {' '.join(choice)}: {key} {value:.1f}", file=sys.stderr)
-        if best is None or (value < best[0]) == less_is_better:
-            best = (value, choice)
-    return best[1]
-
-
-def alternate(options, scenario, peer):
-    log = options.out
-    theirs = servers.llama_server(options.llama, peer_arguments(options, scenario, peer), log / "llama-server.log",
-                                  options.name)
-    ours = servers.loquent(options.loquent, our_arguments(options, scenario), log / "loquent.log")
-    with theirs, ours:
-        report = bench(options, scenario, [theirs, ours], options.runs, options.label)
-        report["peak_mib"] = {server.name: server.peak_mib() for server in (theirs, ours)}
+def alternate(options, scenario, peer, words):
+    theirs = peer.server(words, scenario, options.model, options.threads, options.out / f"{peer.name}.log")
+    with theirs, ours(options, scenario) as own:
+        for server in (theirs, own):
+            server.warm_up()
+        report = bench(options, scenario, [theirs, own], options.runs, f"{options.label}-{peer.name}")
+        report["peak_mib"] = {server.name: server.peak_mib() for server in (theirs, own)}
     return report
+
+
+def load_arguments(options, scenario):
+    """What `loquent bench load` is asked for in this scenario."""
+    own_prompts = ["--prompt-file", str(options.prompts), "--unique-prompts"] if options.prompts else []
+    return [*scenario["bench"], *own_prompts, *SAMPLING]
 
 
 def bench(options, scenario, running, runs, label):
     """Runs `loquent bench load` over the servers in turn and gives its JSON report."""
     out = options.out / f"{label}.json"
-    command = [options.loquent, "bench", "load", *scenario["bench"], *SAMPLING, "--quiet", "--repeat-runs", str(runs),
-               "--json", str(out), "--jsonl", str(out.with_suffix(".jsonl"))]
+    command = [options.loquent, "bench", "load", *load_arguments(options, scenario), "--quiet",
+               "--repeat-runs", str(runs), "--json", str(out), "--jsonl", str(out.with_suffix(".jsonl"))]
     for server in running:
         command += ["--url", f"{server.name}={server.url}", "--server-pid", str(server.process.pid)]
-    done = subprocess.run(command, check=False)
+    out.unlink(missing_ok=True)
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, errors="replace")
     # 1: some request failed, which the table shows.
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"loquent bench load ended with status {done.returncode}")
+    if done.returncode not in (0, 1) or not out.exists():
+        raise Failed(f"loquent bench load ended with status {done.returncode}: {done.stderr[-1000:]}")
     report = json.loads(out.read_text())
     report["failures"] = failures(out.with_suffix(".jsonl").read_text().splitlines())
     return report
@@ -252,12 +303,10 @@ def lost(report):
 
 def ratios(report, metrics):
     """Per metric: theirs, ours, the ratio ours / theirs run by run, its target."""
-    theirs, ours = report["groups"]
+    theirs, own = report["groups"]
     rows = []
     for key, meaning, sign, target in metrics:
-        pairs = [
-            (a["metrics"].get(key), b["metrics"].get(key)) for a, b in zip(theirs["runs"], ours["runs"])
-        ]
+        pairs = [(a["metrics"].get(key), b["metrics"].get(key)) for a, b in zip(theirs["runs"], own["runs"])]
         pairs = [(a, b) for a, b in pairs if a and b is not None]
         if pairs:
             quotients = [b / a for a, b in pairs]
@@ -270,12 +319,42 @@ def ratios(report, metrics):
     return rows
 
 
-def render(options, scenario, peer, report, rows):
+def all_runs(scenario, peer, report, metrics, trials):
+    """Every run's values, by server and measure, and what each setting that was tried gave."""
+    found = {}
+    for name, group in zip((peer.name, "loquent"), report["groups"]):
+        found[name] = {meaning: [run["metrics"].get(key) for run in group["runs"]] for key, meaning, *_ in metrics}
+    meaning = scenario["metrics"][0][1]
+    for trial in trials:
+        name = f"{peer.name} {' '.join(trial.words())}".strip() + ", tried"
+        found[name] = {meaning: trial.values} if trial.failure is None else {"failed": [trial.failure[-300:]]}
+    return found
+
+
+def search_told(options, trials, untried, seconds):
+    """A sentence about the search of a peer's settings."""
+    if not trials:
+        return "its settings are given"
+    told = (f"the best of {len(trials)} settings, searched in {seconds / 60:.1f} min, {options.tune_runs} runs for the "
+            "choice")
+    if failed := sum(trial.failure is not None for trial in trials):
+        told += f"; {failed} of them failed"
+    if untried:
+        told += f"; no time for {', '.join(' '.join(search.words(setting)) for setting in untried)}"
+    return told
+
+
+def render(options, scenario, peer, words, report, rows, searched):
     lines = [f"### {options.label}: {scenario['about']}", ""]
-    lines.append(f"{options.name}: `{' '.join(peer_arguments(options, scenario, peer)[2:])}`; "
-                 f"loquent: `{' '.join(our_arguments(options, scenario)[2:])}`; {options.runs} alternating runs, "
-                 "temperature 0.")
-    lines += ["", f"| measure | {options.name} | Loquent | ratio [least, most] | target |", "| --- | --- | --- | --- | --- |"]
+    # The first two words name the model; a build is no word of the command line.
+    shown = peer.command(words, scenario, options.model, options.threads)[1 if peer.kind == "vllm" else 2:]
+    build = [word for word in words if word.startswith("build=")]
+    sent = f"prompts of {options.prompt_lengths}, each unique" if options.prompts else "one short prompt for all"
+    own = " ".join(our_arguments(options, scenario)[2:])
+    lines.append(f"{peer.name} ({peer.version()}): `{' '.join([*build, *shown])}`, {searched}; loquent: `{own}`; {sent}; "
+                 f"{options.runs} alternating runs, temperature 0.")
+    lines += ["", f"| measure | {peer.name} | Loquent | ratio [least, most] | target |",
+              "| --- | --- | --- | --- | --- |"]
     for row in rows:
         target = f"{row['sign']} {row['target']}" if row["target"] is not None else ""
         if report["failures"]:
@@ -283,12 +362,41 @@ def render(options, scenario, peer, report, rows):
             target += " (requests were lost)"
         lines.append(f"| {row['meaning']} | {row['theirs']:.1f} | {row['ours']:.1f} "
                      f"| {row['ratio']:.2f} [{row['least']:.2f}, {row['most']:.2f}] | {target} |")
-    peaks = report["peak_mib"]
-    quotient = peaks["loquent"] / peaks[options.name]
-    lines.append(f"| peak memory of its life, MiB | {peaks[options.name]:.0f} | {peaks['loquent']:.0f} | {quotient:.2f} | <= 0.8 |")
+    if peer.one_process:
+        peaks = report["peak_mib"]
+        quotient = peaks["loquent"] / peaks[peer.name]
+        lines.append(f"| peak memory of its life, MiB | {peaks[peer.name]:.0f} | {peaks['loquent']:.0f} "
+                     f"| {quotient:.2f} | <= 0.8 |")
     lines += lost(report)
     return "\n".join(lines) + "\n"
 
 
+def startup(options, chosen):
+    """Seconds from the start of the process to ready, in turn, the file in the page cache."""
+    scenario = {"slots": 16, "context": 8192}
+    return each(chosen, lambda peer: compare_startup(options, scenario, peer))
+
+
+def compare_startup(options, scenario, peer):
+    words = options.peer.split() if options.peer is not None else \
+        [word for levels in peer.levels(scenario, 1, True).values() for word in levels[0]]
+    times = {peer.name: [], "loquent": []}
+    for run in range(options.runs + 1):
+        for server in (peer.server(words, scenario, options.model, options.threads, options.out / f"{peer.name}.log"),
+                       ours(options, scenario)):
+            with server:
+                # The first reads the file.
+                if run > 0:
+                    times[server.name].append(server.ready_s)
+    quotients = [b / a for a, b in zip(times[peer.name], times["loquent"])]
+    median = statistics.median
+    print(f"{peer.name} ({peer.version()}); {options.runs} alternating runs, the model's file in the page cache.\n\n"
+          f"| measure | {peer.name} | Loquent | ratio [least, most] | target |\n| --- | --- | --- | --- | --- |")
+    print(f"| start to ready, s | {median(times[peer.name]):.2f} | {median(times['loquent']):.2f} "
+          f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |\n")
+    values = {name: {"start to ready, s": seconds} for name, seconds in times.items()}
+    print("runs: " + json.dumps(values) + "\n", flush=True)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

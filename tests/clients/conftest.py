@@ -38,7 +38,7 @@ def node():
 
 
 @pytest.fixture(scope="session")
-def browser(chromium):  # noqa: F811
+def browser(chromium):
     """A browser without a window."""
     from playwright.sync_api import sync_playwright
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from conftest import BINARY, REPOSITORY, Server
 
 #: Where the release says that it will be.

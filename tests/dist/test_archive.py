@@ -12,6 +12,7 @@ import threading
 from functools import partial
 
 import pytest
+
 from conftest import REPOSITORY
 
 from .conftest import URL, assert_serves, bare_environment

@@ -23,6 +23,12 @@ for wait in ("connect", "read", "write", "pool"):
 
 BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
 READY = re.compile(r"on (https?://\S+)")
+# What ends a process that is broken, and nothing that a test does.
+CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+class Crashed(Exception):
+    """The program crashed: whatever else a test says, that is a fault."""
 
 
 class Running:
@@ -56,11 +62,14 @@ class Running:
         """What else a line of the log tells."""
 
     def stop(self):
-        if self.process.poll() is None:
+        ended = self.process.poll()
+        if ended is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
         self.process.stderr.close()
+        if ended is not None and -ended in CRASHES:
+            raise Crashed(f"{signal.Signals(-ended).name}: " + "".join(self.log[-20:]))
 
 
 class Server(Running):

@@ -74,7 +74,12 @@ class Vllm(StandIn):
         yield self.chunk({"content": ""}, "stop", stop_reason=None, token_ids=None)
 
     def usage(self, words):
-        return {"prompt_tokens": 5, "total_tokens": 5 + words, "completion_tokens": words, "prompt_tokens_details": None}
+        return {
+            "prompt_tokens": 5,
+            "total_tokens": 5 + words,
+            "completion_tokens": words,
+            "prompt_tokens_details": None,
+        }
 
 
 class Sglang(StandIn):
@@ -86,10 +91,16 @@ class Sglang(StandIn):
         return {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": status}
 
     def chunks(self, words):
-        yield self.chunk({"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}, matched_stop=None)
+        yield self.chunk(
+            {"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}, matched_stop=None
+        )
         for word in words:
-            yield self.chunk({"role": None, "content": word, "reasoning_content": None, "tool_calls": None}, matched_stop=None)
-        yield self.chunk({"role": None, "content": None, "reasoning_content": None, "tool_calls": None}, "stop", matched_stop=2)
+            yield self.chunk(
+                {"role": None, "content": word, "reasoning_content": None, "tool_calls": None}, matched_stop=None
+            )
+        yield self.chunk(
+            {"role": None, "content": None, "reasoning_content": None, "tool_calls": None}, "stop", matched_stop=2
+        )
 
     def usage(self, words):
         return {"prompt_tokens": 5, "total_tokens": 5 + words, "completion_tokens": words, "reasoning_tokens": 0}

@@ -43,7 +43,7 @@ function partTokens(number) {
   const text = SAMPLE.repeat(Math.ceil((PART_TOKENS * 4) / SAMPLE.length)).slice(0, (PART_TOKENS - 8) * 4);
   // An open fence would take the rest of the part in.
   const fence = text.split("```").length % 2 === 0 ? "\n```" : "";
-  return [...text.match(/[^]{1,4}/g), fence, end].filter((token) => token !== "");
+  return [...text.match(/[\s\S]{1,4}/g), fence, end].filter((token) => token !== "");
 }
 
 function endOf(number) {

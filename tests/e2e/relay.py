@@ -4,6 +4,7 @@ The server listens on 127.0.0.2; the relay takes the same port on 127.0.0.1 and 
 there, TCP whole and UDP as badly as it was told. To a browser it is the server.
 """
 
+import errno
 import random
 import select
 import socket
@@ -38,7 +39,11 @@ class Relay:
         self.dark = False
         self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._front.bind(("127.0.0.1", port))
-        self._door = socket.create_server(("127.0.0.1", port))
+        try:
+            self._door = socket.create_server(("127.0.0.1", port))
+        except OSError:
+            self._front.close()
+            raise
         self._backs = {}
         self._pairs = {}
         self._ended = threading.Event()
@@ -105,9 +110,17 @@ def relays(start):
             socket.create_server((HIDDEN_HOST, 0)).close()
         except OSError:
             pytest.skip(f"this system has no {HIDDEN_HOST} (macOS: ifconfig lo0 alias {HIDDEN_HOST})")
-        server = start("--host", HIDDEN_HOST, *args)
-        running.append(Relay(server.url, **kwargs))
-        return server, running[-1]
+        for _ in range(20):
+            server = start("--host", HIDDEN_HOST, *args)
+            try:
+                running.append(Relay(server.url, **kwargs))
+                return server, running[-1]
+            except OSError as error:
+                # Another test has the same port on the other address.
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                server.stop()
+        raise AssertionError("no port is free on both addresses")
 
     yield start_behind_relay
     for relay in running:

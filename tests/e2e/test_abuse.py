@@ -22,7 +22,16 @@ def figures(tmp_path_factory):
     if not sys.platform.startswith("linux"):
         pytest.skip("descriptors are counted in /proc")
     out = tmp_path_factory.mktemp("abuse") / "figures.json"
-    run = [sys.executable, REPOSITORY / "bench/abuse/run.py", "--binary", BINARY, "--seconds", str(SECONDS), "--rounds", "2"]
+    run = [
+        sys.executable,
+        REPOSITORY / "bench/abuse/run.py",
+        "--binary",
+        BINARY,
+        "--seconds",
+        str(SECONDS),
+        "--rounds",
+        "2",
+    ]
     process = subprocess.Popen([*run, "--json", out], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         assert process.wait(200) == 0

@@ -83,7 +83,12 @@ class Reader:
             return
         script = "\n".join(["set -euo pipefail", *map(self.with_ports, lines)])
         done = subprocess.run(
-            ["bash", "-c", script], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=BLOCK_TIMEOUT_S
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=BLOCK_TIMEOUT_S,
         )
         assert done.returncode == 0, f"{script}\n--- {done.returncode}\n{done.stdout}\n{done.stderr}"
 
@@ -182,7 +187,9 @@ def test_openapi_file_is_that_of_the_server(http):
             concrete = path.replace("{id}", "nothing")
             # Some of these streams never end: only a refusal is read.
             body = b"{}" if method == "post" else None
-            with httpx.stream(method.upper(), str(http.base_url).rstrip("/") + concrete, content=body, timeout=60) as answer:
+            with httpx.stream(
+                method.upper(), str(http.base_url).rstrip("/") + concrete, content=body, timeout=60
+            ) as answer:
                 told = answer.read().decode() if answer.status_code >= 400 else ""
             # A route that is there may know no such answer, but says so in its own words.
             assert answer.status_code != 405 and "does not exist on this server" not in told, f"{method} {path}: {told}"

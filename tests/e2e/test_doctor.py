@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from conftest import BINARY
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from conftest import BINARY
 from relay import HIDDEN_HOST
 
 #: The simulated engine starts at once, and the checks concern the way to it.
@@ -35,7 +36,9 @@ class Checkup:
         # The environment of whoever runs the tests may hold flags of a server.
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LOQUENT_")}
         command = [BINARY, "doctor", "--json", *args]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, env={**clean, **(env or {})}, **kwargs)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=90, env={**clean, **(env or {})}, **kwargs
+        )
         assert done.returncode in (0, 1), done.stderr
         self.sheet = json.loads(done.stdout)
         self.code = done.returncode
@@ -111,7 +114,7 @@ def paced():
 
 
 def certificate(folder, days):
-    """Files of an authority, and of a certificate for localhost that it signed, valid for 90 days that end in `days`."""
+    """Files of an authority, and of a certificate for localhost that it signed, whose 90 days end in `days`."""
     now = datetime.datetime.now(datetime.timezone.utc)
 
     def signed(name, key, issuer, issuer_key, until, extension):
@@ -226,7 +229,7 @@ def test_a_server_without_quic_is_warned_of(start):
 
 @pytest.mark.parametrize("lost, words", [("both", "dropped on the way"), ("answers", "answers are lost")])
 def test_a_blocked_udp_port_is_found(relays, lost, words):
-    server, relay = relays(*SIMULATED)
+    _, relay = relays(*SIMULATED)
     assert Checkup("--url", relay.url).verdict("udp") == "ok"
     if lost == "both":
         relay.dark = True

@@ -73,7 +73,7 @@ def test_encodings_carry_the_same_numbers(embedder):
 
 def test_errors_name_the_input(embedder):
     for inputs, named in [(["a", ""], "input[1]"), (["a", "b " * 600], "input[1]")]:
-        with pytest.raises(openai.BadRequestError, match="input.1.") as error:
+        with pytest.raises(openai.BadRequestError, match=r"input.1.") as error:
             embedder.embeddings.create(model="any", input=inputs)
         assert error.value.param == "input" and named in error.value.message
     with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from conftest import REPOSITORY
 from test_webtransport import dense, whole_answer
 

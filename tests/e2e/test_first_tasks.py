@@ -190,7 +190,9 @@ def test_5_put_it_behind_a_reverse_proxy_with_a_key(serve, tmp_path, program):
         with httpx.Client(base_url=url, transport=transport, headers={"Host": proxy.name}, timeout=60) as http:
             assert proxy.name == name and http.post("/v1/chat/completions", json=CHAT).status_code == 401
             key = {"Authorization": "Bearer the-key"}
-            with http.stream("POST", "/v1/chat/completions", json=CHAT | {"max_tokens": 1000, "ignore_eos": True}, headers=key) as response:
+            with http.stream(
+                "POST", "/v1/chat/completions", json=CHAT | {"max_tokens": 1000, "ignore_eos": True}, headers=key
+            ) as response:
                 assert response.status_code == 200
                 lines = response.iter_lines()
                 assert next(line for line in lines if re.search(r'"content":"[^"]', line))

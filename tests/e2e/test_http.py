@@ -264,7 +264,9 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, word)
 
 def test_a_port_in_use_is_told(server):
     port = urlparse(server.url).port
-    done = subprocess.run([BINARY, "serve", "--port", str(port)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [BINARY, "serve", "--port", str(port)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1 and "--port" in done.stderr
 
 

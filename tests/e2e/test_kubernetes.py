@@ -127,7 +127,7 @@ def test_the_program_knows_every_setting(manifests):
         for variable in container.get("env", []):
             name = variable["name"].removeprefix("LOQUENT_").lower().replace("_", "-")
             assert name in settings or f"$({variable['name']})" in str(container), variable
-        if "threads" in settings and settings["threads"]:
+        if settings.get("threads"):
             assert settings["threads"] == container["resources"]["requests"]["cpu"]
 
 
@@ -144,7 +144,9 @@ def test_files_that_settings_name_are_mounted(manifests):
         for path in map(Path, paths):
             [volume] = [mounts[folder] for folder in path.parents if folder in mounts]
             if "api-keys" in path.name:
-                [secret] = [one for one in manifests.of("Secret") if one["metadata"]["name"] == volume["secret"]["secretName"]]
+                [secret] = [
+                    one for one in manifests.of("Secret") if one["metadata"]["name"] == volume["secret"]["secretName"]
+                ]
                 assert path.name in secret["stringData"] and not any(secret["stringData"].values())
 
 
@@ -163,7 +165,9 @@ def test_ports_and_names_agree(manifests):
             assert (target["containerPort"], target["protocol"]) == (port["port"], port["protocol"])
             ports.setdefault(name, set()).add(f"{port['protocol']} {port['port']}")
     for workload in manifests.of("StatefulSet"):
-        [headless] = [one for one in manifests.of("Service") if one["metadata"]["name"] == workload["spec"]["serviceName"]]
+        [headless] = [
+            one for one in manifests.of("Service") if one["metadata"]["name"] == workload["spec"]["serviceName"]
+        ]
         assert headless["spec"]["clusterIP"] == "None"
     for _, _, container in manifests.ours():
         settings = manifests.settings(container["args"])

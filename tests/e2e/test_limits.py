@@ -5,6 +5,7 @@ import socket
 import subprocess
 
 import httpx
+
 from conftest import Server
 
 

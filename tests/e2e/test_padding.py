@@ -21,9 +21,9 @@ def read_tokens(proxy, options):
     arrived = []
     with httpx.stream("POST", f"{proxy.url}/v1/completions", json=body, timeout=60) as answer:
         for line in answer.iter_lines():
-            if line.startswith("data: {") and (choices := json.loads(line[6:])["choices"]):
-                if text := choices[0]["text"]:
-                    arrived.append((time.monotonic(), len(text.encode())))
+            choices = json.loads(line[6:])["choices"] if line.startswith("data: {") else []
+            if choices and (text := choices[0]["text"]):
+                arrived.append((time.monotonic(), len(text.encode())))
     return arrived
 
 

@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from conftest import PATIENCE_S
 from playwright.sync_api import expect, sync_playwright
+
+from conftest import PATIENCE_S
 
 # Playwright gives up after five seconds what a busy machine may take for an answer.
 expect.set_options(timeout=PATIENCE_S * 1000)

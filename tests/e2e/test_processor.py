@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from conftest import BINARY
 
 EMULATOR = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")

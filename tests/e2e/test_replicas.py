@@ -14,17 +14,18 @@ import sys
 import threading
 import time
 
-import documented
 import httpx
 import openai
 import pytest
+
+import documented
 from conftest import REPOSITORY
 from test_connect import Proxy
 from test_resume import begin, read, resumed
 
 sys.path.append(str(REPOSITORY / "tests"))
-from interop.client import session as quic  # noqa: E402
-from interop.client.session import connect  # noqa: E402
+from interop.client import session as quic
+from interop.client.session import connect
 
 PACE = ("--simulate", "100", "--resume-grace-s", "30")
 QUESTION = [{"role": "user", "content": "tokens=300"}]
@@ -338,7 +339,7 @@ def status(url):
 def test_behind_haproxy_readers_go_on_when_a_replica_ends(replicas, haproxy, whole):
     with httpx.stream("POST", f"{haproxy}/v1/chat/completions", json=BODY, timeout=60) as response:
         name = named(response)
-        text, last, done = read(response.iter_lines())
+        text, _, done = read(response.iter_lines())
     assert done and text == whole
     url = f"{haproxy}/v1/streams/{name[0]}?token={name[1]}"
     for replica in replicas:

@@ -179,16 +179,36 @@ def test_a_named_tool_is_called(client):
 @pytest.mark.parametrize(
     ("param", "extra"),
     [
-        ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}}),
+        (
+            "response_format",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}},
+        ),
         ("response_format", {"response_format": {"type": "grammar"}}),
         ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
-        ("response_format.json_schema.schema", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}}),
-        ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["x" * 200_000]}}}}),
+        (
+            "response_format.json_schema.schema",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
+        ),
+        (
+            "response_format",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"enum": ["x" * 200_000]}},
+                }
+            },
+        ),
         ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
         ("tools[0].type", {"tools": [{"type": "retrieval"}]}),
         ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}),
         ("tool_choice", {"tool_choice": "required"}),
-        ("tools", {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "x"}}}], "tool_choice": "required"}),
+        (
+            "tools",
+            {
+                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "x"}}}],
+                "tool_choice": "required",
+            },
+        ),
         ("ignore_eos", {"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}),
     ],
 )

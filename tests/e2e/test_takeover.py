@@ -8,6 +8,7 @@ import threading
 import httpx
 import openai
 import pytest
+
 from test_replicas import BODY, PACE, QUESTION, eventually, named, resumes, sdk, text_of, whole  # noqa: F401
 
 KEY = {"authorization": "Bearer secret"}

@@ -142,7 +142,7 @@ def llama():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    model = sorted((REPOSITORY / "models").glob("*.gguf"))[0]
+    model = min((REPOSITORY / "models").glob("*.gguf"))
     command = [llama_server(), "-m", model, "--port", str(port), "-np", "4", "-c", "4096", "-t", "1", "--jinja"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

@@ -152,7 +152,9 @@ def test_a_slow_server_loses_its_share(many):
     behind, front = many(("200",), ("200",), ("10",), front=("--upstream-routing", "least-loaded"))
     text = "One two three four five six seven eight."
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        readers = list(pool.map(lambda index: (reader := Reader(front, f"{index} {text}"), reader.join(60))[0], range(120)))
+        readers = list(
+            pool.map(lambda index: (reader := Reader(front, f"{index} {text}"), reader.join(60))[0], range(120))
+        )
     assert all(reader.whole for reader in readers)
     got = figures(front, "requests_total")
     fast, other, slow = (got[address(server)] for server in behind)
@@ -235,7 +237,9 @@ def test_other_engines_dialects_pass(start, dialect):
         assert [model.id for model in sdk(front).models.list()] == ["big"]
         for index in range(6):
             ask = {"model": "big", "messages": [{"role": "user", "content": f"say it {index}"}]}
-            chunks = list(sdk(front).chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+            chunks = list(
+                sdk(front).chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+            )
             assert text_of(chunks) == f"say it {index} "
             assert chunks[-1].usage.completion_tokens == 3
             whole = sdk(front).chat.completions.create(**ask)
@@ -284,7 +288,7 @@ def test_everybody_down_is_said_with_a_time(start, unused_url):
 @contextlib.contextmanager
 def llama_servers(count):
     """Real llama-servers with the bundled model: their URLs."""
-    binary, model = llama_server(), sorted((REPOSITORY / "models").glob("*.gguf"))[0]
+    binary, model = llama_server(), min((REPOSITORY / "models").glob("*.gguf"))
     ports = [free_port() for _ in range(count)]
     processes = []
     try:

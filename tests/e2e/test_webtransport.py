@@ -1,11 +1,13 @@
 """The chat page over WebTransport in Chromium: loss, blackouts, reloads, hidden tabs."""
 
+import itertools
 import json
 import re
 
 import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
+
 from test_page import FLAGS
 
 # Time in which an answer of a test is over, whatever happened to it on the way.
@@ -186,7 +188,7 @@ def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(open_page, relay
 
 def quiet_share(shown_at):
     """Share of the time in pauses of at least 400 ms. A share, because on a busy machine any one pause may be long."""
-    pauses = [later - sooner for sooner, later in zip(shown_at, shown_at[1:])]
+    pauses = [later - sooner for sooner, later in itertools.pairwise(shown_at)]
     return sum(pause for pause in pauses if pause >= 400) / sum(pauses)
 
 
@@ -198,9 +200,11 @@ def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
         // Of the text alone: the line of facts below it has a clock of its own.
         const isText = ({target}) => (target.parentElement ?? target).closest('.text') !== null;
         const note = (changes) => changes.some(isText) && window.shownAt.push(performance.now());
-        new MutationObserver(note).observe(document.getElementById('log'), {subtree: true, childList: true, characterData: true});
+        const log = document.getElementById('log');
+        new MutationObserver(note).observe(log, {subtree: true, childList: true, characterData: true});
         window.setHidden = (hidden) => {
-            Object.defineProperty(document, 'visibilityState', {value: hidden ? 'hidden' : 'visible', configurable: true});
+            const value = hidden ? 'hidden' : 'visible';
+            Object.defineProperty(document, 'visibilityState', {value, configurable: true});
             document.dispatchEvent(new Event('visibilitychange'));
             window.shownAt.length = 0;
         };

@@ -23,6 +23,7 @@ def departs(how, strict=True):
 class Check:
     says: str
     rules: str
+    departs: str | None = None
 
 
 def check_of(item):
@@ -31,4 +32,6 @@ def check_of(item):
     if mark is None:
         return None
     case = f": {item.callspec.id}" if hasattr(item, "callspec") else ""
-    return Check(item.function.__doc__.strip().rstrip(".") + case, mark.args[0])
+    departing = item.get_closest_marker("xfail")
+    departs_by = departing.kwargs["reason"] if departing else None
+    return Check(item.function.__doc__.strip().rstrip(".") + case, mark.args[0], departs_by)

@@ -495,7 +495,7 @@ async def test_paced_reader(target):
     """A reader that shows text slowly gets it whole and later"""
     body = request_of(60)
     async with connect(target.url) as session:
-        answer, path = await session.ask(body, tokens_per_s=50)
+        answer, _ = await session.ask(body, tokens_per_s=50)
         began_us = session.now_us()
         await answer.until(lambda: answer.outcome is not None)
         assert answer.text() == await target.text(body)

@@ -6,10 +6,8 @@ import sys
 from .__main__ import DOCUMENT, HERE
 
 
-def test_the_table_has_every_check():
-    command = [sys.executable, "-m", "interop", "--list"]
-    listed = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert listed
-    written = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ") and "---" not in line]
-    rows = [line.rsplit(" |", 2)[0] + " |" for line in written if line != "| check | rules | result |"]
-    assert rows == listed, "run: " + " ".join(command)
+def test_the_page_is_that_of_these_checks():
+    command = [sys.executable, "-m", "interop", "--print"]
+    page = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout
+    assert page.count("\n| ") > 100
+    assert page == DOCUMENT.read_text(), "run: " + " ".join(command[:-1])

@@ -106,7 +106,7 @@ def run(program, *arguments):
     try:
         return subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
     except OSError as error:
-        raise SystemExit(f"{program} does not run here ({error.strerror}): give one that does with --helper")
+        raise SystemExit(f"{program} does not run here ({error.strerror}): give one that does with --helper") from error
 
 
 def licences():

@@ -1,9 +1,10 @@
 """Loads the corpus: the entries (corpus/*.toml), the unknown topics and the system prompts."""
 
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomllib
 
 import phrasing
 

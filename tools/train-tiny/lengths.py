@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import gguf
+
 from corpus import load_entries
 from tokenizer import restored_tokenizer
 

@@ -250,7 +250,7 @@ def dress(text, rng):
 
 def misspell(text, rng):
     """One letter swapped, dropped, doubled or replaced in one longer word."""
-    spots = [m for m in re.finditer(r"[A-Za-z]{4,}", text)]
+    spots = list(re.finditer(r"[A-Za-z]{4,}", text))
     if not spots:
         return text
     word = rng.choice(spots)

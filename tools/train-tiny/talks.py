@@ -77,7 +77,7 @@ class Talks:
             text, answer = self.rng.choice(turns[:-1])
             if answer in self.by_answer:
                 text, answer = self.sampler.known(self.by_answer[answer])
-            make = lambda: text[0].lower() + text[1:].rstrip("?.! ")  # noqa: E731
+            make = lambda: text[0].lower() + text[1:].rstrip("?.! ")
             returning = self.drawn(self.turns["back"], make)
         else:
             kind, place = ("first", 0) if draw < 0.85 else ("before", -2)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import torch  # noqa: E402
-from tqdm import tqdm  # noqa: E402
+import torch
+from tqdm import tqdm
 
-import corpus  # noqa: E402
-import dataset  # noqa: E402
-import export  # noqa: E402
-import model  # noqa: E402
-import phrasing  # noqa: E402
-import scoring  # noqa: E402
-from tokenizer import restored_tokenizer, train_tokenizer  # noqa: E402
+import corpus
+import dataset
+import export
+import model
+import phrasing
+import scoring
+from tokenizer import restored_tokenizer, train_tokenizer
 
 
 def parse_args():

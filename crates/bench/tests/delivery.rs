@@ -46,7 +46,7 @@ fn figures(plan: &DeliveryPlan) -> Option<Vec<Vec<StreamMetrics>>> {
             Some(judged)
         }
         Err(error) if error.is::<LinkError>() => {
-            println!("skipped: {error}");
+            loquent_needs::Need::Namespaces.lack(error);
             None
         }
         Err(error) => panic!("{error}"),

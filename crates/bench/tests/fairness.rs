@@ -35,7 +35,7 @@ fn trial(plan: &FairnessPlan, company: Company) -> Option<TrialFigures> {
     match run::trial(plan, (0, company, 0)) {
         Ok(figures) => Some(figures),
         Err(error) if error.is::<LinkError>() => {
-            println!("skipped: {error}");
+            loquent_needs::Need::Namespaces.lack(error);
             None
         }
         Err(error) => panic!("{error}"),

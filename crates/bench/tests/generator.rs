@@ -1,12 +1,11 @@
 //! The load generator against a scripted server, over in-memory connections under a paused clock.
 
-mod sse_server;
-
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::sse_server::{MemoryDial, Script, ScriptEnd, SseServer};
 use loquent_bench::Target;
 use loquent_bench::arrivals::Pacing;
 use loquent_bench::experiment::{RunVerdict, measure, run};
@@ -21,7 +20,6 @@ use loquent_bench::target::FailureKind;
 use loquent_openai::BaseUrl;
 use loquent_openai::http::HttpClient;
 use loquent_proto::coalesce::StreamInterval;
-use sse_server::{MemoryDial, Script, ScriptEnd, SseServer};
 
 fn target(server: &Arc<SseServer>) -> Arc<dyn Target> {
     let base = BaseUrl::parse("http://script").unwrap();

@@ -217,7 +217,7 @@ fn namespaces(link: &Link, record: Option<Box<dyn PacketObserver>>) -> Option<(E
             Some((ends, relay))
         }
         Err(error @ (LinkError::Privilege { .. } | LinkError::Network { .. })) => {
-            println!("skipped: {error}");
+            loquent_needs::Need::Namespaces.lack(error);
             None
         }
         Err(error) => panic!("{error}"),

@@ -1,14 +1,12 @@
 //! The terminal chat, as a piped program and line by line, against a stand-in server.
 
-mod chat_stand_in;
-
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use chat_stand_in::{Reply, StandIn};
+use crate::chat_stand_in::{Reply, StandIn};
 use loquent::chat::{
     AnswerEnd, AnswerPart, Columns, Dialogue, Input, Lines, Screen, Style, converse,
 };

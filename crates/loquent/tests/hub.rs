@@ -1,12 +1,10 @@
 //! Downloads from a local stand-in of the hub's API, over real sockets, into a temporary cache.
 
-mod hub_stand_in;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hub_stand_in::{Fault, StandIn};
+use crate::hub_stand_in::{Fault, StandIn};
 use loquent::hub::{FetchEvent, Hub, HubError, HubSpec};
 use tempfile::TempDir;
 

@@ -1,11 +1,7 @@
 //! `loquent serve --kv-layout split`: every sequence has the context that the server names.
 #![cfg(feature = "llama")]
 
-#[path = "stages/process.rs"]
-#[expect(dead_code, reason = "the tests of stages use the rest")]
-mod process;
-
-use process::{Process, ask, bundled, get};
+use crate::process::{Process, ask, bundled, get};
 use serde_json::{Value, json};
 
 #[test]

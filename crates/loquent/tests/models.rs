@@ -2,18 +2,11 @@
 //! hub are downloaded, and only what may be removed is.
 #![cfg(unix)]
 
-#[expect(dead_code, reason = "the tests of the download use the rest")]
-mod hub_stand_in;
-#[cfg(feature = "llama")]
-#[path = "stages/process.rs"]
-#[expect(dead_code, reason = "the tests of stages use the rest")]
-mod process;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use hub_stand_in::{Fault, StandIn};
+use crate::hub_stand_in::{Fault, StandIn};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -193,8 +186,8 @@ mod served {
     };
     use serde_json::json;
 
-    use super::process::{Process, ask, bundled, get};
     use super::*;
+    use crate::process::{Process, ask, bundled, get};
 
     /// Serves a model, asks it, and returns its card.
     fn serves(home: &Home, arguments: &[&str]) -> Value {

@@ -132,10 +132,7 @@ fn sigterm_ends_a_server_that_waits_for_a_stage() {
 fn bundled() -> Option<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf");
     let is_there = std::path::Path::new(path).exists();
-    if !is_there {
-        eprintln!("skipped: no model at {path}");
-    }
-    is_there.then(|| path.to_owned())
+    loquent_needs::Need::Model.is_met(is_there, path).then(|| path.to_owned())
 }
 
 /// A server in the middle of a long answer.

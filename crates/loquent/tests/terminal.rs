@@ -2,15 +2,13 @@
 //! emulated terminal shows.
 #![cfg(target_os = "linux")]
 
-mod chat_stand_in;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use chat_stand_in::{Reply, StandIn};
+use crate::chat_stand_in::{Reply, StandIn};
 use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 

@@ -1,15 +1,13 @@
 //! Rules S-4.4 and S-4.11 in virtual time: when the log also leaves over the QUIC stream, when not,
 //! and when the path is broken off.
 
-mod pair;
-
 use std::ops::Range;
 
+use crate::pair::{LinkConfig, Pair};
 use loquent_proto::fallback::{FallbackEvent, LowerLayer, ReliableFallback};
 use loquent_proto::{
     AssemblerLimits, Delta, Micros, Playout, ReceiverConfig, SenderConfig, SenderState,
 };
-use pair::{LinkConfig, Pair};
 
 fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)

@@ -1,13 +1,11 @@
 //! Several readers of one log over links of their own that lose, delay and fail: what each shows is
 //! a part of what was generated, whole and in order, and the fastest is held by none (S-5.4).
 
-mod pair;
-
+use crate::pair::{Link, LinkConfig, Rng};
 use loquent_proto::{
     AnswerLog, Delivery, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent, SenderConfig,
     SenderState, SentSoFar,
 };
-use pair::{Link, LinkConfig, Rng};
 use proptest::prelude::*;
 
 const STEP: Micros = Micros::from_ms(5);

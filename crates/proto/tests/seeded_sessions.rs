@@ -1,22 +1,20 @@
 //! `spec/vectors/sessions.json`: seeded sessions that hold other receivers to this one.
 //!
 //! The test plays every session again and compares the text of the file, digest by digest. After a
-//! change of the receiver, `UPDATE_VECTORS=1 cargo test -p loquent-proto --test seeded_sessions`
+//! change of the receiver, `UPDATE_VECTORS=1 cargo test -p loquent-proto seeded_sessions`
 //! writes the file; `web/client/test/sessions.test.mjs` replays it.
-
-mod pair;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use crate::pair::Rng;
 use loquent_proto::frame::{Data, Frame};
 use loquent_proto::wire::crc32c;
 use loquent_proto::{
     AssemblerLimits, Delta, Micros, Playout, Receiver, ReceiverConfig, ReceiverEvent, hex,
 };
-use pair::Rng;
 
 const SESSIONS: u64 = 240;
 

@@ -1,12 +1,10 @@
 //! Sender and receiver together, over links that harm what they carry.
 
-mod pair;
-
+use crate::pair::{LinkConfig, Markov, Pair, Rng, stall_ratio};
 use loquent_proto::{
     AssemblerLimits, Delta, Error, Micros, Playout, ReceiverConfig, SenderConfig, SenderEvent,
     SenderState,
 };
-use pair::{LinkConfig, Markov, Pair, Rng, stall_ratio};
 
 fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)

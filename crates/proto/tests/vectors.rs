@@ -1,13 +1,11 @@
 //! `spec/vectors/`: what this implementation reads and writes is what the files say.
 //!
 //! The files are the contract with other implementations. After a change to the format,
-//! `UPDATE_VECTORS=1 cargo test -p loquent-proto --test vectors` writes them anew.
-
-#[path = "spec/vector_file.rs"]
-mod vector_file;
+//! `UPDATE_VECTORS=1 cargo test -p loquent-proto vectors` writes them anew.
 
 use std::ops::Range;
 
+use crate::spec::vector_file::{self, delta_json, hex};
 use loquent_proto::delta::Delta;
 use loquent_proto::frame::{Ack, Data, Frame, Resume};
 use loquent_proto::wire::{FieldReader, put_int};
@@ -15,7 +13,6 @@ use loquent_proto::{
     Error, Log, Micros, Playout, Progress, Receiver, ReceiverConfig, ReceiverEvent, grease,
 };
 use serde_json::{Value, json};
-use vector_file::{delta_json, hex};
 
 fn check(name: &str, about: &str, cases: &[Value]) {
     vector_file::check(name, about, "delivery, version 1", cases);

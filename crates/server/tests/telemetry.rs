@@ -1,12 +1,10 @@
 //! Traces of requests, read back by a stand-in for a collector.
 
-mod collector;
-mod simulated;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use collector::{attribute, collector, hex, spans};
+use crate::collector::{attribute, collector, hex, spans};
+use crate::simulated::{model, service_config};
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, StageTimes};
 use loquent_server::{
@@ -15,7 +13,6 @@ use loquent_server::{
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use simulated::{model, service_config};
 use tokio::net::TcpListener;
 
 /// Two stages that always tell the same.

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { AlreadyReadError, LoquentError, forgetChat, prepare, resumeChat, streamChat } from "../dist/index.js";
-import { ID, TOKEN, chunk, insisting, nextServer, offerWebTransport, question, readAll, readAround, reloadPage, requests, route, routes, sseAnswer, url } from "./page.mjs";
+import { ID, TOKEN, insisting, nextServer, offerWebTransport, question, readAll, readAround, requests, route, routes, sseAnswer, url } from "./page.mjs";
 import { FakeServer, answerOf, seeded, textOf } from "./support.mjs";
 
 const words = Array.from({ length: 40 }, (_, at) => ` word${at}`);

@@ -126,7 +126,8 @@ export class FakeServer {
     if (!this.datagrams) this.frames = "instead";
     const { deltas } = this;
     this.log = logOf(deltas);
-    this.ends = deltas.map(encodeRecord).reduce((ends, record) => [...ends, (ends.at(-1) ?? 0) + record.length], []);
+    let end = 0;
+    this.ends = deltas.map((delta) => (end += encodeRecord(delta).length));
     const server = this;
     this.WebTransport = class extends FakeTransport {
       constructor(url, options) {

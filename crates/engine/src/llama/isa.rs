@@ -102,6 +102,20 @@ impl Isa {
     }
 }
 
+#[cfg(all(test, own_kernels))]
+impl Isa {
+    /// Whether a test can try it; says so, or fails, where it cannot.
+    pub(super) fn is_here_for_a_test(self) -> bool {
+        let need = match self {
+            Self::Amx => loquent_needs::Need::Amx,
+            Self::Avx512Vnni => loquent_needs::Need::Avx512,
+            Self::AvxVnni => loquent_needs::Need::AvxVnni,
+            Self::Avx2 => loquent_needs::Need::Avx2,
+        };
+        need.is_met(self.is_available(), format!("this processor lacks {}", self.name()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};
 use loquent_infer::vocab::{Encode, Vocab};
 
-use crate::random_model::Defect;
+use super::random_model::Defect;
 
 const STEPS: usize = 24;
 
@@ -105,19 +105,19 @@ fn check_batched(model: &Arc<LlamaModel>) {
 
 #[test]
 fn batched_equals_alone() {
-    check_batched(&crate::random());
+    check_batched(&super::random());
 }
 
 #[test]
 fn batched_equals_alone_on_the_bundled_model() {
-    if let Some(model) = crate::bundled() {
+    if let Some(model) = super::bundled() {
         check_batched(&model);
     }
 }
 
 #[test]
 fn a_shared_prefix_equals_a_computed_one() {
-    let models = [Some(crate::random()), crate::bundled()];
+    let models = [Some(super::random()), super::bundled()];
     for model in models.into_iter().flatten() {
         let prompt = prompts(&model).swap_remove(15);
         let expected = alone(&model, &prompt, STEPS);
@@ -147,7 +147,7 @@ fn a_shared_prefix_equals_a_computed_one() {
 
 #[test]
 fn a_cut_sequence_goes_on_as_it_would_have() {
-    let models = [Some(crate::random()), crate::bundled()];
+    let models = [Some(super::random()), super::bundled()];
     for model in models.into_iter().flatten() {
         let prompt = prompts(&model).swap_remove(7);
         let expected = alone(&model, &prompt, STEPS);
@@ -163,7 +163,7 @@ fn a_cut_sequence_goes_on_as_it_would_have() {
 
 #[test]
 fn a_prompt_in_chunks_equals_a_whole_one() {
-    let model = crate::random();
+    let model = super::random();
     let prompt = prompts(&model).swap_remove(15);
     let expected = alone(&model, &prompt, 8);
     let mut session = Session::new(runner(model, 1, 512), &[prompt]);
@@ -183,7 +183,7 @@ fn a_prompt_in_chunks_equals_a_whole_one() {
 
 #[test]
 fn a_broken_sequence_fails_alone() {
-    let model = crate::load_random(Defect::NanToken(b'Z'.into()));
+    let model = super::load_random(Defect::NanToken(b'Z'.into()));
     let mut prompts = prompts(&model);
     prompts.truncate(4);
     // F16, since without flash attention nothing keeps sequences apart.
@@ -211,7 +211,7 @@ fn a_broken_sequence_fails_alone() {
 
 #[test]
 fn a_full_cache_changes_nothing() {
-    let model = crate::random();
+    let model = super::random();
     let prompt: Vec<TokenId> = (0..200).map(|i| 97 + i % 20).collect();
     let expected = alone(&model, &prompt, 8);
     let mut session = Session::new(runner(model, 2, 256), std::slice::from_ref(&prompt));
@@ -227,7 +227,7 @@ fn a_full_cache_changes_nothing() {
 
 #[test]
 fn broken_batches_are_refused_not_run() {
-    let mut runner = runner(crate::random(), 2, 256);
+    let mut runner = runner(super::random(), 2, 256);
     let mut batch = Batch::default();
     let mut refused = |batch: &Batch| {
         let outcome = runner.run(batch, &mut Vec::new());
@@ -249,7 +249,7 @@ fn broken_batches_are_refused_not_run() {
 
 #[test]
 fn warming_up_leaves_no_trace() {
-    let model = crate::random();
+    let model = super::random();
     let prompt = prompts(&model).swap_remove(0);
     let expected = alone(&model, &prompt, 4);
     let mut warm = runner(model, 1, 512);
@@ -259,7 +259,7 @@ fn warming_up_leaves_no_trace() {
 
 #[test]
 fn many_slots_and_own_caches_work() {
-    let model = crate::random();
+    let model = super::random();
     let prompts = prompts(&model);
     for (slots, kv_unified) in [(256, true), (16, false)] {
         let options = RunnerOptions {

@@ -52,19 +52,19 @@ fn tokens(count: u32) -> Vec<TokenId> {
 fn the_mean_is_that_of_the_tokens_computed_by_hand() {
     let tokens = tokens(40);
     // In a causal model the last vector of each beginning is that of its last token.
-    let mut last = embedder(crate::random(), Pooling::Last);
+    let mut last = embedder(super::random(), Pooling::Last);
     let each: Vec<Vec<f32>> =
         (1..=tokens.len()).map(|len| vector(&mut last, &tokens[..len], &[])).collect();
     let sum = |at: usize| each.iter().map(|vector| f64::from(vector[at])).sum::<f64>();
     let by_hand: Vec<f32> =
         (0..each[0].len()).map(|at| (sum(at) / tokens.len() as f64) as f32).collect();
-    let mut mean = embedder(crate::random(), Pooling::Mean);
+    let mut mean = embedder(super::random(), Pooling::Mean);
     let pooled = vector(&mut mean, &tokens, &[]);
     for (pooled, by_hand) in pooled.iter().zip(&by_hand) {
         assert!((pooled - by_hand).abs() < 1e-4, "{pooled} is not {by_hand}");
     }
     assert!(cosine(&pooled, &by_hand) > 0.99999);
-    let mut cls = embedder(crate::random(), Pooling::Cls);
+    let mut cls = embedder(super::random(), Pooling::Cls);
     assert!(cosine(&vector(&mut cls, &tokens, &[]), &each[0]) > 0.99999);
 }
 
@@ -72,7 +72,7 @@ fn the_mean_is_that_of_the_tokens_computed_by_hand() {
 fn parts_and_neighbours_change_no_vector() {
     let tokens = tokens(50);
     for pooling in Pooling::ALL {
-        let mut embedder = embedder(crate::random(), pooling);
+        let mut embedder = embedder(super::random(), pooling);
         let whole = vector(&mut embedder, &tokens, &[]);
         for parts in [&[1, 30][..], &[7, 7, 7], &[49]] {
             let parted = vector(&mut embedder, &tokens, parts);
@@ -96,7 +96,7 @@ fn parts_and_neighbours_change_no_vector() {
 
 #[test]
 fn a_batch_against_the_rules_is_an_error() {
-    let mut embedder = embedder(crate::random(), Pooling::Mean);
+    let mut embedder = embedder(super::random(), Pooling::Mean);
     let capacity = embedder.capacity();
     assert!(capacity.in_parts && capacity.width == 64);
     let mut refused = |slot: u16, start: u32, tokens: &[TokenId]| {

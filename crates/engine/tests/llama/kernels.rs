@@ -14,7 +14,7 @@ use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
-use crate::random_model::{self, Defect, Width};
+use super::random_model::{self, Defect, Width};
 
 const SEQUENCES: u16 = 7;
 const PROMPT: u32 = 20;
@@ -22,10 +22,7 @@ const STEPS: u32 = 6;
 
 pub(crate) fn can_run() -> bool {
     let can = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
-    if !can {
-        eprintln!("skipped: this processor lacks AVX-512 VNNI");
-    }
-    can
+    loquent_needs::Need::Avx512.is_met(can, "this processor lacks AVX-512 VNNI")
 }
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with

@@ -11,7 +11,7 @@ use loquent_engine::llama::{
 };
 use tempfile::TempDir;
 
-use crate::random_model::{self, Defect, Width};
+use super::random_model::{self, Defect, Width};
 
 fn file(defect: Defect) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn too_large() {
 fn a_context_that_cannot_fit() {
     let options =
         RunnerOptions { kv_cells: 1 << 30, kv_type: KvType::F32, ..RunnerOptions::default() };
-    let error = LlamaRunner::new(crate::random(), &options).err().expect("512 GiB do not fit");
+    let error = LlamaRunner::new(super::random(), &options).err().expect("512 GiB do not fit");
     assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
 }
 
@@ -141,7 +141,7 @@ fn resident_bytes() -> u64 {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_cache_takes_memory_as_it_is_used() {
-    let model = crate::random();
+    let model = super::random();
     let before = resident_bytes();
     // 2 layers of 32 keys and as many values, in 4 bytes each: 512 bytes a cell, 512 MiB in all.
     let options = RunnerOptions {

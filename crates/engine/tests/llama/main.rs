@@ -47,7 +47,7 @@ fn load_bundled() -> Option<Arc<LlamaModel>> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf");
     let path = std::env::var_os("LOQUENT_TEST_MODEL").map_or(PathBuf::from(default), PathBuf::from);
     if !path.exists() {
-        eprintln!("skipped: no model at {}", path.display());
+        loquent_needs::Need::Model.lack(path.display());
         return None;
     }
     Some(

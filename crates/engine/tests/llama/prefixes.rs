@@ -11,8 +11,8 @@ use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
-use crate::kernels::{can_run, models};
-use crate::random_model::{self, Defect, Width};
+use super::kernels::{can_run, models};
+use super::random_model::{self, Defect, Width};
 
 const PROMPT: u32 = 20;
 const STEPS: u32 = 6;

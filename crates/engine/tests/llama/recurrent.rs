@@ -9,7 +9,7 @@ use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};
 
-use crate::random_model::{self, vocabulary};
+use super::random_model::{self, vocabulary};
 
 const WIDTH: u64 = 64;
 const INNER: u64 = 2 * WIDTH;

@@ -15,7 +15,7 @@ use loquent_infer::speculation::Speculation;
 use loquent_infer::token::{RowError, TokenId};
 use loquent_infer::vocab::{Encode, Vocab};
 
-use crate::random_model::{Defect, Width};
+use super::random_model::{Defect, Width};
 
 fn runner(model: Arc<LlamaModel>, kv_type: KvType, slots: u16) -> LlamaRunner {
     let options = RunnerOptions {
@@ -83,7 +83,7 @@ fn tokens(choices: &[Vec<SampledToken>]) -> Vec<Vec<TokenId>> {
 
 #[test]
 fn drafts_change_no_text() {
-    for model in [Some(crate::random()), crate::bundled()].into_iter().flatten() {
+    for model in [Some(super::random()), super::bundled()].into_iter().flatten() {
         let mut drafted_tokens = 0;
         for works in [1, 3].map(|n| -> Vec<Work> {
             let samplings = samplings().into_iter().take(n).enumerate();
@@ -110,11 +110,11 @@ fn drafts_change_no_text() {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn with_our_kernels_not_a_bit_changes() {
-    if !crate::kernels::can_run() {
+    if !super::kernels::can_run() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [model, _] = crate::kernels::models(folder.path(), Width::BLOCKS);
+    let [model, _] = super::kernels::models(folder.path(), Width::BLOCKS);
     let greedy = Sampling { logprobs: Some(3), ..Sampling::default() };
     let works = [work(&model, 0, greedy)];
     let run = |how| generate(runner(model.clone(), KvType::F16, 8), &works, how);
@@ -142,7 +142,7 @@ fn verify(
 #[test]
 fn a_draft_that_breaks_the_numbers_is_only_rejected() {
     let broken = TokenId::from(b'Z');
-    let model = crate::load_random(Defect::NanToken(broken));
+    let model = super::load_random(Defect::NanToken(broken));
     let Work { prompt, .. } = work(&model, 0, Sampling::default());
     let mut runner = runner(model, KvType::F16, 2);
     runner.assign(Slot(0), Sampler::new(Sampling::default(), &prompt, &[]));
@@ -166,7 +166,7 @@ fn a_draft_that_breaks_the_numbers_is_only_rejected() {
 
 #[test]
 fn more_draft_tokens_than_rows_of_logits_are_refused() {
-    let mut runner = runner(crate::random(), KvType::F32, 2);
+    let mut runner = runner(super::random(), KvType::F32, 2);
     // Scored prompts have more rows than drafts, and a batch has room for either.
     let rows = runner.score_rows().expect("its logits are at hand") as usize;
     assert!(rows >= 16);

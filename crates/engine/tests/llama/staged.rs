@@ -25,7 +25,7 @@ use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
-use crate::random_model::{self, Random};
+use super::random_model::{self, Random};
 
 const SLOTS: u16 = 4;
 const STEPS: usize = 20;
@@ -137,7 +137,7 @@ fn check_exact(model: &Path, stages: u32) {
 }
 
 fn bundled() -> Option<PathBuf> {
-    crate::bundled()?;
+    super::bundled()?;
     Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/loquent-tiny.gguf").into())
 }
 
@@ -245,7 +245,9 @@ fn bad_input_is_refused_with_its_reason() {
 #[test]
 fn a_full_disk_is_an_error_and_leaves_nothing() {
     // Writing to /dev/full fails as a full disk does; where there is none, nothing is tested.
-    let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+    let Ok(full) = File::options().write(true).open("/dev/full") else {
+        return loquent_needs::Need::DevFull.lack("this system has no /dev/full");
+    };
     let tensors = [TensorSpec::f32("a", &[1 << 12])];
     let written = GgufWriter::start(full, &[], &tensors)
         .and_then(|mut writer| writer.data_from(io::repeat(0)).map(drop));

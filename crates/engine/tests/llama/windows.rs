@@ -9,8 +9,8 @@ use loquent_infer::runner::{Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};
 
-use crate::random_model::{self, vocabulary};
-use crate::recurrent::run;
+use super::random_model::{self, vocabulary};
+use super::recurrent::run;
 
 const WIDTH: u64 = 64;
 /// Of two heads; they share their keys and values.

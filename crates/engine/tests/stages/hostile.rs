@@ -16,8 +16,8 @@ use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::sampling::Sampling;
 use proptest::prelude::*;
 
-use crate::toy::{Site, ToyLayers, WIDTH};
-use crate::{assign, run_one, wait_until};
+use super::toy::{Site, ToyLayers, WIDTH};
+use super::{assign, run_one, wait_until};
 
 /// Sends `bytes` to a stage and reads until the stage closes the connection.
 fn poke(address: &str, bytes: &[u8]) {

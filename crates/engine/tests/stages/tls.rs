@@ -13,8 +13,8 @@ use loquent_infer::sampling::{Sampler, Sampling};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::ServerName;
 
-use crate::toy::{self, Site};
-use crate::{assign, run_one, wait_until};
+use super::toy::{self, Site};
+use super::{assign, run_one, wait_until};
 
 /// An authority, and the folder in which it stores the certificates that it signs.
 struct Authority {

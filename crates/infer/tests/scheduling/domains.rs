@@ -2,7 +2,7 @@
 
 use loquent_infer::token::TokenId;
 
-use crate::toy::*;
+use super::toy::*;
 
 fn prompt(len: u32) -> Vec<TokenId> {
     (3..3 + len).collect()

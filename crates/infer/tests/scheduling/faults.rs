@@ -6,7 +6,7 @@ use loquent_infer::request::{Finish, Tag};
 use loquent_infer::runner::Slot;
 use loquent_infer::token::TokenId;
 
-use crate::toy::*;
+use super::toy::*;
 
 #[test]
 fn an_empty_or_too_long_prompt_fails_alone() {

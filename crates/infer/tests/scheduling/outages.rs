@@ -7,7 +7,7 @@ use loquent_infer::request::Finish;
 use loquent_infer::scheduler::MOST_LOSSES;
 use loquent_infer::token::TokenId;
 
-use crate::toy::*;
+use super::toy::*;
 
 #[test]
 fn answers_go_on_where_the_lost_engine_left_them() {

@@ -6,7 +6,7 @@ use loquent_infer::request::{Finish, Tag, Work};
 use loquent_infer::scheduler::Limits;
 use loquent_infer::token::TokenId;
 
-use crate::toy::*;
+use super::toy::*;
 
 /// A request whose answer has at least 40 tokens, unlike any other tag's.
 fn long_answer(tag: u64, context: usize) -> Work {

@@ -9,7 +9,7 @@ use loquent_infer::speculation::Speculation;
 use loquent_infer::token::TokenId;
 use proptest::prelude::*;
 
-use crate::toy::*;
+use super::toy::*;
 
 #[derive(Debug, Clone)]
 enum Act {

@@ -9,7 +9,7 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::token::TokenId;
 use proptest::prelude::*;
 
-use crate::toy::*;
+use super::toy::*;
 
 const CONTEXT: usize = 400;
 /// Ten tokens a second.

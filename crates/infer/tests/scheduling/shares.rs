@@ -6,7 +6,7 @@ use loquent_infer::request::Work;
 use loquent_infer::token::TokenId;
 use proptest::prelude::*;
 
-use crate::toy::*;
+use super::toy::*;
 
 const CONTEXT: usize = 400;
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use super::process::{Process, answer, bundled, split};
+use crate::process::{Process, answer, bundled, split};
 
 /// Writes an authority and a certificate that it signed for this machine; returns the options
 /// that name them.

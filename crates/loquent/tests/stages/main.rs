@@ -7,7 +7,6 @@ mod certificates;
 mod losses;
 #[cfg(target_os = "linux")]
 mod namespaces;
-mod process;
 #[cfg(feature = "rpc")]
 mod rpc;
 
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use process::{Process, answer, ask, bundled, get, split};
+use crate::process::{Process, answer, ask, bundled, get, split};
 use serde_json::json;
 
 #[test]

@@ -7,7 +7,9 @@ use std::io::BufRead;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::process::{Process, answer, bundled, get, split};
+use loquent_needs::Need;
+
+use crate::process::{Process, answer, bundled, get, split};
 
 const INSIDE: &str = "LOQUENT_TEST_NAMESPACE";
 const DELAY: &str = "4ms";
@@ -18,14 +20,8 @@ fn privileged() -> bool {
     let tried = Command::new("unshare").args(["--net", "sh", "-c", script]).output();
     match tried {
         Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            println!("skipped: needs root: {}", String::from_utf8_lossy(&output.stderr).trim());
-            false
-        }
-        Err(error) => {
-            println!("skipped: no unshare: {error}");
-            false
-        }
+        Ok(output) => Need::Namespaces.is_met(false, String::from_utf8_lossy(&output.stderr)),
+        Err(error) => Need::Namespaces.is_met(false, format!("no unshare: {error}")),
     }
 }
 
@@ -105,7 +101,8 @@ fn stages_in_namespaces_of_their_own_answer_as_the_whole_model_does() {
     if bundled().is_none() || !privileged() {
         return;
     }
-    let name = "namespaces::stages_in_namespaces_of_their_own_answer_as_the_whole_model_does";
+    let name =
+        "stages::namespaces::stages_in_namespaces_of_their_own_answer_as_the_whole_model_does";
     let output = Command::new("unshare")
         .arg("--net")
         .arg(std::env::current_exe().unwrap())

@@ -16,10 +16,7 @@ pub const KEY: &str = "a key for tests";
 /// The bundled model; `None` if it is missing.
 pub fn bundled() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/loquent-tiny.gguf");
-    if !path.exists() {
-        eprintln!("skipped: no model at {}", path.display());
-    }
-    path.exists().then_some(path)
+    loquent_needs::Need::Model.is_met(path.exists(), path.display()).then_some(path)
 }
 
 /// A Loquent process that ends with the test.

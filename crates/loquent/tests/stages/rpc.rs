@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use super::process::{PATIENCE, Process, answer, bundled};
+use crate::process::{PATIENCE, Process, answer, bundled};
 
 /// An RPC server that ends with the test.
 struct Server(Child, String);

@@ -1,6 +1,7 @@
 //! The repository's habits as tests: who may depend on whom, how long functions and files grow,
 //! where `unsafe`, clocks and HTTP status codes may stand, what names and comments look like.
 
+mod binaries;
 mod cycles;
 mod draft;
 mod language;
@@ -19,6 +20,7 @@ use sources::{lines_before_tests, product, root, sources, syntax};
 /// Our crates that each crate may depend on; the direction in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("book", &[]),
+    ("needs", &[]),
     ("proto", &[]),
     ("infer", &[]),
     ("engine", &["infer"]),

@@ -7,7 +7,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::sources::{product, root};
+use crate::sources::{files, product, root};
+
+fn read(place: &str) -> String {
+    fs::read_to_string(root().join(place)).unwrap_or_else(|error| panic!("{place}: {error}"))
+}
 
 /// `1.91`, or `1.88.0`, as numbers.
 fn version(text: &str) -> Vec<u32> {
@@ -37,15 +41,78 @@ fn the_oldest_compiler_is_what_the_dependencies_need_and_is_said_alike() {
         Some((version(it["rust_version"].as_str()?), it["name"].as_str()?.to_owned()))
     });
     let (most, by) = needs.max().unwrap();
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let manifest: toml::Table = manifest.parse().unwrap();
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let said = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
     assert!(version(said) >= most, "rust-version is {said}, but {by} needs {most:?}");
-    for (place, words) in [("README.md", "Rust ("), ("tools/setup", "Rust ")] {
-        let text = fs::read_to_string(root().join(place)).unwrap();
-        let words = format!("{words}{said} or newer");
+    for (place, words) in [
+        ("README.md", format!("Rust ({said} or newer)")),
+        ("docs/building.md", format!("Rust {said} or newer")),
+        ("docs/install.md", format!("Rust {said} or newer")),
+        ("tools/setup", format!("Rust {said} or newer")),
+        (".github/workflows/ci.yml", format!("RUSTUP_TOOLCHAIN: \"{said}\"")),
+    ] {
+        let text = read(place);
         assert!(text.contains(&words), "{place} does not say {words:?}");
+        // Nor another one beside it.
+        let (before, after) = words.split_once(said).unwrap();
+        for rest in text.split(before).skip(1) {
+            let other = rest.split(after).next().unwrap();
+            let is_version = other.starts_with("1.") && other.len() < 8;
+            assert!(!is_version || other == said, "{place}: {before}{other}{after}");
+        }
     }
+}
+
+#[test]
+fn one_compiler_is_pinned_and_is_no_older_than_the_oldest() {
+    let pinned: toml::Table = read("rust-toolchain.toml").parse().unwrap();
+    let pinned = version(pinned["toolchain"]["channel"].as_str().unwrap());
+    assert_eq!(pinned.len(), 3, "a whole version, such as 1.95.0: lints change with each");
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let oldest = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
+    assert!(pinned >= version(oldest), "{pinned:?} is older than {oldest}");
+    let container: Value = serde_json::from_str(&read(".devcontainer/devcontainer.json")).unwrap();
+    let image = container["image"].as_str().unwrap();
+    let [major, minor, patch] = pinned[..] else { unreachable!() };
+    let named = format!("rust:{major}.{minor}.{patch}-");
+    assert!(image.starts_with(&named), "the dev container is {image}, not {named}…");
+}
+
+/// The jobs and the actions' steps of all workflows: `uses` of other repositories name a commit.
+#[test]
+fn workflows_run_actions_by_their_commit() {
+    let mut found = 0;
+    for (place, text) in files(&[".github"], ".yml") {
+        for line in text.lines().map(|line| line.trim_start().trim_start_matches("- ")) {
+            let Some(action) = line.strip_prefix("uses: ") else { continue };
+            if action.starts_with("./") {
+                continue;
+            }
+            let (reference, comment) = action.split_once(" # ").unwrap_or((action, ""));
+            let commit = reference.rsplit('@').next().unwrap();
+            let is_commit = commit.len() == 40 && commit.bytes().all(|it| it.is_ascii_hexdigit());
+            assert!(is_commit && comment.starts_with('v'), "{place}: {action}");
+            found += 1;
+        }
+    }
+    assert!(found > 8, "{found} actions were found");
+}
+
+#[test]
+fn workflows_and_templates_run_targets_of_the_makefile() {
+    let makefile = read("Makefile");
+    let mut found = 0;
+    for (place, text) in files(&[".github"], "") {
+        let calls = ["run: make ", "`make "].into_iter().flat_map(|call| text.split(call).skip(1));
+        for call in calls {
+            let end = call.find(|it: char| !it.is_ascii_lowercase() && it != '-');
+            let target = &call[..end.unwrap_or(call.len())];
+            let is_there = makefile.contains(&format!("\n{target}:"));
+            assert!(is_there, "{place} runs `make {target}`, which the Makefile lacks");
+            found += 1;
+        }
+    }
+    assert!(found > 5, "{found} calls of make were found");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use loquent_proto::Delta;
 use loquent_proto::wire::FieldReader;
 
-use crate::vector_file::{is_update, spec};
+use super::vector_file::{is_update, spec};
 
 /// Columns of a line in a figure.
 const COLUMNS: usize = 66;

@@ -9,8 +9,8 @@ use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Progress};
 use serde_json::{Value, json};
 
-use crate::draft::{self, Dump};
-use crate::vector_file::{check, delta_json, hex};
+use super::draft::{self, Dump};
+use super::vector_file::{check, delta_json, hex};
 
 const ABOUT: &str = "Event streams (session, section 6). `log` is a whole log in hex and `records` \
     what it says: each record ends at log offset `end`, and `delta` is null if its kind is unknown. \

@@ -13,8 +13,8 @@ use loquent_proto::message::{MessageKind, put_message};
 use loquent_proto::{ACK_STEP_BYTES, Delta, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use serde_json::{Value, json};
 
-use crate::draft::{self, Dump};
-use crate::vector_file::{check, delta_json, hex};
+use super::draft::{self, Dump};
+use super::vector_file::{check, delta_json, hex};
 
 const ABOUT: &str = "A whole session: one request whose answer travels in datagrams. Each step is \
     what `from` sends at `at_ms`, on the QUIC stream (a message, or its end: `fin`) or in a \

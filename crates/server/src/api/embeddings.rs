@@ -23,7 +23,7 @@ const MAX_DIMENSIONS: i64 = 1 << 20;
 /// What becomes of the endpoint's parameters.
 pub const PARAMETERS: &[Parameter] = &[
     supported("input", "a string, token ids, or up to 2,048 of them; 300,000 tokens in all"),
-    supported("model", "ignored unless --strict-model is set"),
+    supported("model", "any name; of several models, or with `--strict-model`, one that is served"),
     supported("dimensions", "the vector's first numbers, normalised again"),
     supported("encoding_format", "float or base64"),
     ignored("user", ""),

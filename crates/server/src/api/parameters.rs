@@ -4,7 +4,7 @@ use crate::dialect::parameters::{Parameter, ignored, refused, supported};
 
 /// Parameters of both endpoints.
 const SHARED: &[Parameter] = &[
-    supported("model", "any name, unless the server runs with `--strict-model`"),
+    supported("model", "any name; of several models, or with `--strict-model`, one that is served"),
     supported("stream", ""),
     supported(
         "stream_options",
@@ -43,7 +43,10 @@ const SHARED: &[Parameter] = &[
     supported("cache_salt", "separates the prefixes that requests may share"),
     ignored("user", ""),
     ignored("service_tier", ""),
-    ignored("prompt_cache_key", "equal prefixes are reused without it"),
+    ignored(
+        "prompt_cache_key",
+        "equal prefixes are reused without it; chooses among several servers behind `--upstream`",
+    ),
     ignored("prompt_cache_retention", ""),
     ignored("safety_identifier", ""),
     refused("audio", "no audio output"),

@@ -211,7 +211,7 @@ mod tests {
     async fn the_datagrams_of_a_turn_leave_with_one_system_call() {
         for address in ["127.0.0.1", "::1"] {
             if UdpSocket::bind((address, 0)).await.is_err() {
-                println!("skipped for {address}: this machine has no such address");
+                loquent_needs::Need::Ipv6.lack(format!("this machine has no address {address}"));
                 continue;
             }
             let socket = start(address);

@@ -4,6 +4,4 @@
 mod harness;
 mod pages;
 mod places;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 mod time;

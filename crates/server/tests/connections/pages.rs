@@ -7,7 +7,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use loquent_server::AllowedHosts;
 use tokio::net::TcpListener;
 
-use crate::harness::*;
+use super::harness::*;
 
 const CHAT: &str = r#"{"messages": [{"role": "user", "content": "tokens=1"}]}"#;
 

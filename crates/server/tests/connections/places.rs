@@ -3,7 +3,7 @@
 use loquent_server::TcpLimits;
 use tokio::io::AsyncWriteExt;
 
-use crate::harness::*;
+use super::harness::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_says_so_and_answers_health_checks() {
@@ -47,7 +47,7 @@ async fn a_connection_beyond_the_limit_does_not_last() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_cannot_take_all_places() {
     if let Err(error) = std::net::TcpListener::bind("127.0.0.2:0") {
-        return eprintln!("skipped: this system has no second loopback address: {error}");
+        return loquent_needs::Need::Loopback.lack(error);
     }
     let limits = TcpLimits { max_connections_per_address: 2, ..limits() };
     let server = Server::start(limits).await;

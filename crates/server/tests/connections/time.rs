@@ -7,7 +7,7 @@ use loquent_server::TcpLimits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::*;
+use super::harness::*;
 
 /// The beginning of an HTTP/2 connection (RFC 9113 §3.4), with empty SETTINGS.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";

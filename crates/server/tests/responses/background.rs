@@ -7,8 +7,8 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{self, Server};
-use crate::reading::{EventReader, ask, delete, get, is_numbered, post, reread, text_of};
+use super::harness::{self, Server};
+use super::reading::{EventReader, ask, delete, get, is_numbered, post, reread, text_of};
 
 /// Waits until a response has the status `wanted`.
 async fn until(server: &Server, id: &str, wanted: &str) -> Value {

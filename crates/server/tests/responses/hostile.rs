@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use loquent_server::{ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, http_config, paced};
-use crate::reading::{ask, call, delete, get, post};
+use super::harness::{Server, http_config, paced};
+use super::reading::{ask, call, delete, get, post};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_requests_are_refused_by_name() {

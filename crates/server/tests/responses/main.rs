@@ -2,16 +2,11 @@
 //! responses and their readers, conversations, and what others may not see.
 
 mod background;
-#[path = "../streams/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests of chat streams")]
-mod harness;
 mod hostile;
 mod reading;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 mod storing;
 
-use harness::Server;
+use crate::streams::harness::{self, Server};
 use http::StatusCode;
 use reading::{ask, get, is_numbered, post, stream, text_of};
 use serde_json::{Value, json};

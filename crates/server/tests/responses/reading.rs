@@ -5,7 +5,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::harness::Server;
+use super::harness::Server;
 
 /// The reply to any request: its status and its JSON.
 pub async fn call(

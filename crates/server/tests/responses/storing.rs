@@ -4,8 +4,8 @@ use http::StatusCode;
 use loquent_server::{Store, StoreLimits};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, http_config};
-use crate::reading::{ask, get, stream};
+use super::harness::{Server, http_config};
+use super::reading::{ask, get, stream};
 
 /// An answer whose records are many times the text.
 fn with_logprobs(tokens: usize) -> Value {

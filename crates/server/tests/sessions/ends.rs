@@ -6,7 +6,7 @@ use std::time::Duration;
 use loquent_proto::message::{Code, MessageKind};
 use serde_json::{Value, json};
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Writes a message of any type.
 async fn say_type(stream: &mut Stream, type_byte: u8, payload: &[u8]) {

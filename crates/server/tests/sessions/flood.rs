@@ -3,7 +3,7 @@
 
 use tokio::net::UdpSocket;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Handshakes under way from which on the server answers with Retry.
 const RETRY_BEYOND: usize = 64;

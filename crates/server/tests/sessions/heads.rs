@@ -6,7 +6,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// No head may be longer, in any version.
 const MOST_BYTES: usize = 64 * 1024;

@@ -1,6 +1,6 @@
 //! Many readers at once against a server in a process of its own: nothing is lost, and what a
 //! connection costs is printed. Too long for every run:
-//! `cargo test --release --test sessions load -- --ignored --nocapture`.
+//! `cargo test --release --test server load -- --ignored --nocapture`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loquent_proto::AnswerHandle;
 use serde_json::{Value, json};
 
-use crate::harness::*;
+use super::harness::*;
 
 const READERS: usize = 500;
 const TOKENS: usize = 150;

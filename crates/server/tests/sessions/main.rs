@@ -9,8 +9,6 @@ mod mute;
 mod readers;
 mod real_client;
 mod repeats;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 mod strangers;
 
 use std::time::Duration;

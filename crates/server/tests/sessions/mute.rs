@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use loquent_proto::message::Code;
 use serde_json::json;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// A server that gives a mute reader up soon. The protocol's limit is 10 s.
 fn impatient() -> Setup {

@@ -7,7 +7,7 @@ use loquent_proto::AnswerHandle;
 use loquent_proto::message::Code;
 use serde_json::json;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// An event stream of the answer `name` from `offset` on.
 async fn events(server: &Server, name: &AnswerHandle, offset: u64) -> hyper::body::Incoming {

@@ -7,7 +7,7 @@ use loquent_proto::Delta;
 use serde_json::{Map, json};
 use tokio::time::timeout;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// A client that always waits for QUIC, or never tries it.
 fn client(server: &Server, quic: bool, key: Option<&str>) -> Client {

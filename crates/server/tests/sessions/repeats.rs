@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::*;
+use super::harness::*;
 
 fn with_key(key: &str) -> Value {
     json!({"headers": {"Idempotency-Key": key}})

@@ -6,7 +6,7 @@ use loquent_proto::message::{Code, MessageKind};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Streams that a connection has before the server lets a request of it in.
 const STRANGER_STREAMS: usize = 16;

@@ -1,19 +1,13 @@
 //! Stored chat completions on the simulated engine: what is stored, for whom, and how it is found.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../streams/harness.rs"]
-mod harness;
-#[path = "../simulated/mod.rs"]
-mod simulated;
-
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::streams::harness::{self, Ending, Server, chat};
 use axum::body::Body;
 use bytes::Bytes;
-use harness::{Ending, Server, chat};
 use http::{Request, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;

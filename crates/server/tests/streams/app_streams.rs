@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use loquent_server::{AllowedHosts, ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
-use crate::harness::{self, Server, chat};
+use super::harness::{self, Server, chat};
 
 const LONG: usize = 4000;
 const SHORT: usize = 40;

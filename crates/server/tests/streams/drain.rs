@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::harness::{self, Ending, Events, Server, chat};
+use super::harness::{self, Ending, Events, Server, chat};
 use crate::simulated::service_config;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use loquent_infer::vocab::Vocab;
 use loquent_server::LoadedEngine;
 use serde_json::{Value, json};
 
-use crate::harness::{self, Ending, Server};
+use super::harness::{self, Ending, Server};
 
 const PATH: &str = "/v1/embeddings";
 

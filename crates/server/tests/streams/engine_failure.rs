@@ -12,8 +12,8 @@ use loquent_infer::sampling::Sampler;
 use loquent_server::{HttpConfig, LoadedEngine, OllamaApi};
 use serde_json::{Value, json};
 
-use crate::drain::Listening;
-use crate::harness::{self, Ending, Server, chat};
+use super::drain::Listening;
+use super::harness::{self, Ending, Server, chat};
 
 /// The step at which a runner fails: a decode step, after the prompt and some tokens.
 const BAD_STEP: u64 = 5;

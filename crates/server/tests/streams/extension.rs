@@ -9,7 +9,7 @@ use http::{Request, StatusCode, header};
 use loquent_server::{ApiKeys, App, Clock, HttpConfig, Metrics, router};
 use tower::ServiceExt;
 
-use crate::harness::{http_config, limits};
+use super::harness::{http_config, limits};
 
 /// The status of a GET of `path` with `key`, on a server with one route of its own.
 async fn status(keys: &[&str], path: &str, key: Option<&str>) -> StatusCode {

@@ -9,7 +9,7 @@ use loquent_engine::template::ChatTemplate;
 use loquent_server::{ChatFormat, LoadedEngine};
 use serde_json::{Value, json};
 
-use crate::harness::{self, Ending, Server};
+use super::harness::{self, Ending, Server};
 
 /// Turns as the simulated vocabulary has them, and what shows the format.
 fn template(format: &str) -> String {

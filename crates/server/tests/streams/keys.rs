@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use loquent_server::{ApiKeys, HttpConfig, PeerAddress, TrustedProxies};
 use serde_json::{Value, json};
 
-use crate::harness::{self, Ending, Events, Server, chat};
+use super::harness::{self, Ending, Events, Server, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 

@@ -7,7 +7,7 @@ use loquent_engine::sim::SimVocab;
 use loquent_infer::vocab::{Encode, Vocab};
 use serde_json::{Value, json};
 
-use crate::harness::{Ending, Events, Server};
+use super::harness::{Ending, Events, Server};
 
 const PATH: &str = "/v1/completions";
 /// Half characters, words, and letters that are no word.

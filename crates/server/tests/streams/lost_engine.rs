@@ -14,7 +14,7 @@ use loquent_infer::sampling::Sampler;
 use loquent_server::LoadedEngine;
 use serde_json::{Value, json};
 
-use crate::harness::{self, Ending, Server, chat};
+use super::harness::{self, Ending, Server, chat};
 
 /// A simulated engine that is lost at some of its steps.
 struct MortalRunner {

@@ -7,15 +7,13 @@ mod embeddings;
 mod engine_failure;
 mod extension;
 mod formats;
-mod harness;
+pub mod harness;
 mod keys;
 mod lost_engine;
 mod messages;
 mod ollama;
 mod progress;
 mod prompts;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use loquent_server::{ApiKeys, HttpConfig};
 use serde_json::{Value, json};
 
-use crate::harness::{self, FOREVER, Server};
+use super::harness::{self, FOREVER, Server};
 
 const MESSAGES: &str = "/v1/messages";
 

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use loquent_server::{AllowedHosts, HttpConfig, OllamaApi};
 use serde_json::{Value, json};
 
-use crate::harness::{self, Server};
+use super::harness::{self, Server};
 
 fn offering() -> HttpConfig {
     HttpConfig { ollama_api: OllamaApi::Always, ..harness::http_config() }

@@ -12,7 +12,7 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use loquent_server::LoadedEngine;
 use serde_json::{Value, json};
 
-use crate::harness::{self, Server};
+use super::harness::{self, Server};
 
 /// Text that is tokenized only when the test lets it.
 const SLOW: &str = "slow prompt";

@@ -6,9 +6,9 @@ use http_body_util::BodyExt;
 use loquent_server::OllamaApi;
 use serde_json::{Value, json};
 
-use crate::speaking::Upstream;
-use crate::stand_in::{Act, StandIn, stream, whole};
-use crate::{FIRST, Front, Settings, USAGE, json_of};
+use super::speaking::Upstream;
+use super::stand_in::{Act, StandIn, stream, whole};
+use super::{FIRST, Front, Settings, USAGE, json_of};
 
 /// As vLLM ends an answer at a stop string.
 const STOPPED: &str = r#"{"id":"up-1","choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":"END"}]}"#;

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use loquent_server::ApiKeys;
 use serde_json::{Value, json};
 
-use crate::stand_in::{Act, StandIn, head, piece, whole};
-use crate::{Front, json_of, read};
+use super::stand_in::{Act, StandIn, head, piece, whole};
+use super::{Front, json_of, read};
 
 const FIRST: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":"Hel"}}]}"#;
 
@@ -199,7 +199,7 @@ async fn many_calls_of_ready_ask_the_upstream_once() {
 #[tokio::test]
 async fn a_silent_upstream_is_given_up() {
     let silent = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
-    let short = |front: &mut crate::Settings| {
+    let short = |front: &mut super::Settings| {
         front.upstream.pool.silence_limit = Duration::from_secs(1);
     };
     let front = Front::with(&silent.url, short);

@@ -1,8 +1,6 @@
 //! Another server in the engine's place: everything it says passes, and however it breaks,
 //! no answer looks whole that is not.
 
-#[path = "../collector/mod.rs"]
-mod collector;
 mod dialects;
 mod doors;
 mod several;

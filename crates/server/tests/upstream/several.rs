@@ -9,9 +9,9 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use crate::speaking::Upstream;
-use crate::stand_in::{Act, StandIn, head, piece, stream, whole};
-use crate::{FINISH, FIRST, Front, PATIENCE, SECOND, json_of, read};
+use super::speaking::Upstream;
+use super::stand_in::{Act, StandIn, head, piece, stream, whole};
+use super::{FINISH, FIRST, Front, PATIENCE, SECOND, json_of, read};
 
 /// What vLLM and SGLang announce an answer with, before its first token.
 const ROLE: &str = r#"{"id":"up-1","object":"chat.completion.chunk","created":5,"model":"theirs","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#;

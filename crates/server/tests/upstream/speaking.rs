@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::stand_in::{stream, whole};
-use crate::{FINISH, FIRST, Front, json_of, read};
+use super::stand_in::{stream, whole};
+use super::{FINISH, FIRST, Front, json_of, read};
 
 /// A server with a reply for each route, which remembers what it was asked.
 pub struct Upstream {

@@ -8,10 +8,10 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::{Value, json};
 
+use super::several::{PROMPTS, settled, total};
+use super::stand_in::{Act, StandIn, stream, whole};
+use super::{FINISH, FIRST, Front, SECOND, read};
 use crate::collector::{Exports, attribute, collector, hex, spans};
-use crate::several::{PROMPTS, settled, total};
-use crate::stand_in::{Act, StandIn, stream, whole};
-use crate::{FINISH, FIRST, Front, SECOND, read};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";

@@ -29,8 +29,8 @@ export function Chat({ url, transport: way }: Settings) {
   }, [messages, status]);
   return (
     <main data-status={status}>
-      <button onClick={() => void sendMessage({ text: "Tell me a story." })}>Ask</button>
-      <button onClick={() => void stop()}>Stop</button>
+      <button type="button" onClick={() => void sendMessage({ text: "Tell me a story." })}>Ask</button>
+      <button type="button" onClick={() => void stop()}>Stop</button>
       {messages.map((message) => (
         <p key={message.id} className={message.role}>
           {message.parts.map((part) => (part.type === "text" ? part.text : ""))}

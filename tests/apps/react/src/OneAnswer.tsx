@@ -10,7 +10,7 @@ export function OneAnswer(settings: Settings) {
   const [isShown, setShown] = useState(true);
   return (
     <>
-      <button onClick={() => setShown(!isShown)}>{isShown ? "Hide" : "Show"}</button>
+      <button type="button" onClick={() => setShown(!isShown)}>{isShown ? "Hide" : "Show"}</button>
       {isShown && <Answer {...settings} />}
     </>
   );
@@ -20,8 +20,8 @@ function Answer({ url, transport }: Settings) {
   const answer = useAnswer({ url, transport, remember: "story", pace: "off" });
   return (
     <main data-status={answer.status} data-transport={answer.transport ?? ""} data-pause={answer.pause?.cause ?? ""}>
-      <button onClick={() => answer.ask(BODY)}>Ask</button>
-      <button onClick={answer.stop}>Stop</button>
+      <button type="button" onClick={() => answer.ask(BODY)}>Ask</button>
+      <button type="button" onClick={answer.stop}>Stop</button>
       <p id="text">{answer.text}</p>
       {answer.error instanceof Error && <p role="alert">{answer.error.message}</p>}
     </main>

@@ -6,7 +6,8 @@ import { Chat } from "./Chat";
 import { OneAnswer } from "./OneAnswer";
 import { settingsOf } from "./settings";
 
-const root = document.querySelector("#root")!;
+const root = document.querySelector("#root");
+if (!root) throw new Error("the page has no place for the app");
 const settings = settingsOf(location.search);
 if (settings.view === "vue") {
   const { mountOneAnswer } = await import("./vue_answer");

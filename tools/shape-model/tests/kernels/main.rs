@@ -80,7 +80,7 @@ struct Divergences {
 /// own. `None`, with the reason printed, where there are no kernels of ours.
 fn divergences(path: &Path, texts: &[Vec<Vec<u32>>]) -> Option<Divergences> {
     if Isa::available().next().is_none() {
-        eprintln!("skipped: this processor has no instructions that our kernels need");
+        loquent_needs::Need::Avx2.lack("this processor has no instructions that our kernels need");
         return None;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");

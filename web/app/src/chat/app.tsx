@@ -59,7 +59,7 @@ function handleKey(event: KeyboardEvent): void {
   if (event.isComposing || dialogue.peek() !== "none") return;
   const isCommand = event.ctrlKey || event.metaKey;
   const isTyping = event.target instanceof HTMLElement && event.target.matches("input, textarea, select");
-  if (event.key === "Escape") escape(event);
+  if (event.key === "Escape") leave(event);
   else if (isCommand && event.shiftKey && event.key.toLowerCase() === "o") act(event, newChat);
   else if (isCommand && event.key.toLowerCase() === "k") act(event, focusSearch);
   else if (event.key === "/" && !isTyping) act(event, focusPrompt);
@@ -72,7 +72,7 @@ function act(event: KeyboardEvent, what: () => void): void {
 }
 
 /** Stops the answer; without one, closes what is open. */
-function escape(event: KeyboardEvent): void {
+function leave(event: KeyboardEvent): void {
   if (event.defaultPrevented) return;
   if (isRunning()) return stop();
   settingsOpen.value = false;

@@ -82,6 +82,7 @@ function Versions({ turn }: { readonly turn: Turn }): VNode | null {
   return (
     <span class="versions">
       <IconButton icon="left" label="Previous version" disabled={at === 0 || isRunning()} onClick={() => show(at - 1)} />
+      {/* biome-ignore lint/a11y/useAriaPropsSupportedByRole: where it is not read aloud, "1/2" is */}
       <span aria-label={`Version ${at + 1} of ${versions.length}`}>
         {at + 1}/{versions.length}
       </span>

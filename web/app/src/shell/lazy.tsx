@@ -19,6 +19,7 @@ export const isPartMissing = signal(false);
  */
 export function lazy<Props extends object>(load: () => Promise<ComponentType<Props>>, Meanwhile: ComponentType<Props> | null = null): Lazy<Props> {
   const loaded = signal<ComponentType<Props> | null>(null);
+  // biome-ignore lint/correctness/noUnusedVariables: `??=` reads it
   let loading: Promise<void> | null = null;
   const preload = (): void => {
     loading ??= load().then(

@@ -5,11 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use super::*;
 
 fn is_available() -> bool {
-    let available = is_usable();
-    if !available {
-        eprintln!("skipped: this processor lacks AMX");
-    }
-    available
+    loquent_needs::Need::Amx.is_met(is_usable(), "this processor lacks AMX")
 }
 
 /// Any bytes, which repeat in every run; -128 and 127 are among them.

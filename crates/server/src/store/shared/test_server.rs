@@ -28,7 +28,7 @@ impl RedisServer {
                 .stdout(Stdio::null())
                 .spawn();
             let Ok(process) = started else {
-                eprintln!("skipped: redis-server is not installed (tools/setup e2e)");
+                loquent_needs::Need::Redis.lack("redis-server is not installed (tools/setup e2e)");
                 return None;
             };
             let address = SharedAddress::parse(&format!("redis://127.0.0.1:{port}")).unwrap();

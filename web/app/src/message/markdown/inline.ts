@@ -307,7 +307,7 @@ class InlineReader {
   }
 
   #link(bracket: Bracket, opener: number, target: RegExpExecArray): void {
-    const href = unescape(target[1] ?? target[2] ?? "");
+    const href = withoutEscapes(target[1] ?? target[2] ?? "");
     this.#at += target[0].length;
     this.#wrap(bracket, opener, href);
     if (bracket.image) return;
@@ -504,7 +504,7 @@ function trimCode(text: string): string {
   return flat.length > 2 && flat.startsWith(" ") && flat.endsWith(" ") && flat.trim() !== "" ? flat.slice(1, -1) : flat;
 }
 
-function unescape(text: string): string {
+function withoutEscapes(text: string): string {
   return text.replace(/\\([!-/:-@[-`{-~])/g, "$1");
 }
 

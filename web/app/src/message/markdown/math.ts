@@ -52,7 +52,7 @@ interface Waiting {
   readonly display: boolean;
 }
 
-let waiting: Waiting[] = [];
+const waiting: Waiting[] = [];
 let typesetting: Promise<Typeset | null> | null = null;
 let isWorking = false;
 
