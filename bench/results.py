@@ -390,7 +390,7 @@ def check():
         path = record_path(key[1], key[0]).relative_to(ROOT)
         if lacking := FIELDS - set(kept):
             problems.append(f"{path} lacks {', '.join(sorted(lacking))}: measure it again")
-        elif kept["outcome"] not in OUTCOMES or kept["outcome"] == "failed" and not kept["cause"]:
+        elif kept["outcome"] not in OUTCOMES or (kept["outcome"] == "failed" and not kept["cause"]):
             problems.append(f"{path}: its outcome is {kept['outcome']!r}, its cause {kept['cause']!r}")
     # Records that lack something cannot be shown.
     problems += [f"{path.relative_to(ROOT)} is not what the records say: `make results-tables` writes it"

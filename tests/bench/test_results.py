@@ -395,7 +395,7 @@ def test_a_caption_is_the_line_before_its_table():
 
 def test_the_values_of_runs_are_lines_of_their_own():
     assert tables.runs('| a |\nruns: {"a": [1, 2]}\nthe runs: {\n  runs: [3]') == [{"a": [1, 2]}, [3]]
-    with pytest.raises(ValueError):
+    with pytest.raises(json.JSONDecodeError):
         tables.runs("runs: {")
 
 
