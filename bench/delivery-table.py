@@ -10,7 +10,8 @@ import re
 import statistics
 import sys
 
-from records.printed import runs, table as print_table
+from records.printed import runs
+from records.printed import table as print_table
 
 # A limit as the report words it: where, whose, what was measured, and what was wanted.
 LIMIT = re.compile(r"RTT ([\d.]+) ms: (.+?) (stalls|takes) ([-+]?[\d.]+) (.*); at (least|most) ([\d.]+)(.*)")

@@ -88,6 +88,8 @@ def arguments(words):
                         "uvloop and httptools [one is set up]")
     parser.add_argument("--portable", type=folder, help="binary of tools/portable", default=next(
         iter(sorted((ROOT / "target/dist/bin").glob("*-linux-gnu/loquent"), reverse=True)), None))
+    parser.add_argument("--against", default="", metavar="NAMES", help="compare with these servers alone, separated by "
+                        "commas")
     options = parser.parse_args(words)
     if not re.fullmatch(r"[\w-]*", options.machine):
         parser.error("--machine is a name of letters, digits and hyphens")
@@ -155,20 +157,26 @@ def chosen(options):
 
 
 def peers(options):
-    """The names of the servers to compare with."""
-    return sorted({path.relative_to(options.peers).parts[0] for path in version_files(options)}) or ["llama-server"]
+    """What bench/peers/build.sh wrote down of each server to compare with: names, each with its builds' files."""
+    found, wanted = {}, options.against.split(",") if options.against else None
+    for path in sorted([*options.peers.glob("*/version"), *options.peers.glob("*/*/version")]):
+        folder = path.relative_to(options.peers).parts[0]
+        name = "llama-server" if folder == "bin" else folder
+        if name not in ("source", "build") and (wanted is None or name in wanted):
+            found.setdefault(name, []).append(path)
+    return found
 
 
-def version_files(options):
-    """What bench/peers/build.sh writes down of each server."""
-    return [*options.peers.glob("*/version"), *options.peers.glob("*/*/version")]
+def not_paths(options):
+    """What commands name beside the paths of this machine."""
+    return {"tune": f"{options.tune_minutes:g}", "against": f" --only {options.against}" if options.against else ""}
 
 
 def minutes_of(bench, options):
     """How long a bench takes here."""
     if "{peers}" not in bench.command:
         return bench.minutes
-    return len(peers(options)) * (bench.minutes + (options.tune_minutes if "startup" not in bench.command else 0))
+    return max(len(peers(options)), 1) * (bench.minutes + (options.tune_minutes if "startup" not in bench.command else 0))
 
 
 def prerequisite(bench, options):
@@ -184,7 +192,7 @@ def prerequisite(bench, options):
     for file in TRAINED:
         if file in bench.command and not (options.models / file).exists():
             return f"there is no {file} in the folder of the models: tools/models fetches it"
-    if "{peers}" in bench.command and not version_files(options):
+    if "{peers}" in bench.command and not peers(options):
         return "there is no server to compare with: bench/peers/build.sh builds some"
     if "{portable}" in bench.command and not (options.portable and options.portable.exists()):
         return "there is no portable binary: tools/portable builds one"
@@ -199,7 +207,7 @@ def record(name, options):
     binary = fresh_binary(options.loquent)
     load, begun = machine.Load(others), time.monotonic()
     quoted = {key: shlex.quote(str(place)) for key, place in places.items()}
-    done = run(bench.command.format(**quoted, tune=f"{options.tune_minutes:g}"), options)
+    done = run(bench.command.format(**quoted, **not_paths(options)), options)
     load, seconds = load.end(options.busy), round(time.monotonic() - begun)
     kept = {"name": name, "about": bench.about, "engine": bench.engine, "command": shown(bench.command, options),
             "commit": history.commit(ROOT), "tree": history.tree(ROOT),
@@ -313,7 +321,8 @@ def versions(bench, places, options):
         found["llama-server"] = machine.read(places["llama"] / "version") or \
             machine.output(places["llama"] / "llama-server", "--version")
     if "{peers}" in bench.command:
-        found |= {str(path.parent.relative_to(options.peers)): machine.read(path) for path in sorted(version_files(options))}
+        found |= {str(path.parent.relative_to(options.peers)): machine.read(path)
+                  for files in peers(options).values() for path in files}
     if "{fastapi}" in bench.command:
         names = [package.partition("==")[0] for package in FASTAPI]
         code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
@@ -327,7 +336,7 @@ def shown(command, options):
     """The command without the paths of this machine."""
     names = {"loquent": "loquent", "models": "MODELS", "peers": "PEERS", "llama": "LLAMA", "portable": "PORTABLE",
              "fastapi": "FASTAPI"}
-    return command.format(**names, tune=f"{options.tune_minutes:g}")
+    return command.format(**names, **not_paths(options))
 
 
 def anonymous(text, places):
@@ -381,7 +390,7 @@ def check():
         path = record_path(key[1], key[0]).relative_to(ROOT)
         if lacking := FIELDS - set(kept):
             problems.append(f"{path} lacks {', '.join(sorted(lacking))}: measure it again")
-        elif kept["outcome"] not in OUTCOMES or kept["outcome"] == "failed" and not kept["cause"]:
+        elif kept["outcome"] not in OUTCOMES or (kept["outcome"] == "failed" and not kept["cause"]):
             problems.append(f"{path}: its outcome is {kept['outcome']!r}, its cause {kept['cause']!r}")
     # Records that lack something cannot be shown.
     problems += [f"{path.relative_to(ROOT)} is not what the records say: `make results-tables` writes it"

@@ -20,8 +20,8 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
-import servers  # noqa: E402
-from records.printed import ratios, runs, spread, table  # noqa: E402
+import servers
+from records.printed import ratios, runs, spread, table
 
 COUNTERS = ["spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "engine_steps_total"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from processes import HERE, Child, Server
 
 sys.path.append(str(HERE.parent))
-from records.printed import runs, table  # noqa: E402
+from records.printed import runs, table
 
 #: A batch with far less room than the greedy key wants, and steps of 10 ms.
 BATCH, TOKENS_PER_S = 16, 100

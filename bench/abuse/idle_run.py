@@ -11,7 +11,7 @@ from pathlib import Path
 from processes import HERE, Child, Server
 
 sys.path.append(str(HERE.parent))
-from records.printed import runs, table  # noqa: E402
+from records.printed import runs, table
 
 TOKENS_PER_S, STREAMS, TOKENS, PAUSE_S = 100, 2, 2, 0.05
 ADDRESSES, PROCESSES = 200, 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from processes import HERE, Child, Server
 
 sys.path.append(str(HERE.parent))
-from records.printed import runs, table  # noqa: E402
+from records.printed import runs, table
 
 STREAMS, TOKENS, TOKENS_PER_S = 8, 100, 25
 #: The attackers' processes, each with its share of the attacks.

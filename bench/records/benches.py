@@ -32,7 +32,7 @@ TRAINED = {"smollm2.gguf", "gemma3-270m.gguf"}
 @dataclasses.dataclass(frozen=True)
 class Bench:
     """`{models}`, `{peers}`, `{llama}`, `{loquent}`, `{portable}` and `{fastapi}` in the command are paths of this
-    machine, `{tune}` the minutes in which each peer's settings are searched."""
+    machine, `{tune}` the minutes in which each peer's settings are searched, `{against}` which peers."""
 
     about: str
     #: How long it takes; with `{peers}`, with each of them once its settings are found.
@@ -50,7 +50,7 @@ class Bench:
 
 def compare(scenario, model):
     return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}} "
-            "--tune-minutes {tune}")
+            "--tune-minutes {tune}{against}")
 
 
 def load(scenario, more=""):

@@ -6,7 +6,7 @@ import re
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?")
 #: Heads of columns that add nothing to what a row is called.
 SAYS_NOTHING = ("", "ratio", "ratio or count", "measured", "more", "share")
-#: A target with its verdict, of what is no single number: −75 %, 4.8 kB/s: reached
+#: A target with its verdict, of what is no single number: -75 %, 4.8 kB/s: reached
 VERDICT = re.compile(r".*: (reached|missed)")
 TARGET = re.compile(r"(>=|<=|≥|≤)\s*([-−+]?[\d.,]+)")
 

@@ -15,7 +15,7 @@ spec.loader.exec_module(delivery_table)
 def scheme(name, label, full, last_us=2_000_000):
     figure = {"mean": full, "half": 0.01}
     return {"scheme": name, "label": label, "first_token_ms": [5.0], "server_cpu_us_per_token": 10.0,
-            "measured": {key: figure for key in ("full", "down_kb_s", "packets_per_s")},
+            "measured": dict.fromkeys(("full", "down_kb_s", "packets_per_s"), figure),
             "sessions": [{"figures": {"ready": {"full": full}, "down_kb_s": 3.7}, "trace": {"ready_us": [1, last_us]}}]}
 
 
