@@ -171,6 +171,11 @@ build_llama_server_clang() {
 
 build_ik_llama_cpp() {
     source=$(source_of ik-llama-cpp-python "$ik_llama_cpp_python")
+    # What writes this file is not in the package. Newer than its template, it is left alone.
+    [ -e "$source/vendor/ik_llama.cpp/common/build-info.cpp" ] ||
+        printf '%s\n' "int LLAMA_BUILD_NUMBER = 0;" "char const *LLAMA_COMMIT = \"unknown\";" \
+            "char const *LLAMA_COMPILER = \"clang\";" "char const *LLAMA_BUILD_TARGET = \"native\";" \
+            >"$source/vendor/ik_llama.cpp/common/build-info.cpp"
     # Its server is an example. Attention over quantised caches is left out of the build, not of what is
     # measured: the cache is of 16 bits.
     by_clang ik_llama.cpp "ik-llama-cpp-python $ik_llama_cpp_python" "$source/vendor/ik_llama.cpp" \
