@@ -57,10 +57,11 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
 
-lint: ## Formatting, clippy, licences and sources of packages; Python, shell, TypeScript, workflows
+lint: ## Formatting, clippy, rustdoc, licences of packages, Python, shell, TypeScript, workflows
 	@tools/setup build lint
 	cargo fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(MAKE) --no-print-directory doc
 	$(DENY) check licenses bans sources
 	tools/lint/run
 

@@ -2,7 +2,7 @@
 //!
 //! From its first lines on, SIGTERM and SIGINT (Ctrl-C) end the process at once, also where it is
 //! the first process of a container and the system's own default would be to ignore them. A command
-//! with something to finish calls [`defer`]: the first signal is then a request, and the
+//! with something to finish calls `defer`: the first signal is then a request, and the
 //! second one ends the process, whatever it is in the middle of.
 
 use std::io::{self, Write};

@@ -7,7 +7,7 @@
 //!
 //! Delay does not tell when others keep a queue full: it neither grows nor shrinks, whatever this
 //! stream does. Then losses tell. On a path that has been faster, the gap is also at least the one
-//! at which TCP would send as many bytes ([`friendly_gap`]); `bench/fairness.sh` shows what it
+//! at which TCP would send as many bytes (`friendly_gap`); `bench/fairness.sh` shows what it
 //! leaves to downloads.
 
 use crate::Micros;

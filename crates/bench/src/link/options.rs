@@ -20,6 +20,8 @@ pub struct LinkOptions {
     /// One of: none; default (the paper's channel, 15 %); a share such as 2%;
     /// markov:STAY_GOOD,STAY_LOSSY[,LOSS[,STATE_MS]]; bursts:GOOD_MS,BURST_MS[,LOSS];
     /// outages:EVERY_MS,MIN_MS,MAX_MS; trace:FILE (a case as `loquent trace --case` prints it).
+    // Its brackets are no links: the help shows with them what may be left out.
+    #[allow(rustdoc::broken_intra_doc_links)]
     #[arg(long, value_name = "LOSSES", default_value = "none", value_parser = parse_loss)]
     pub loss: Channel,
     /// Rate of each direction, such as 1mbit or 250kbit [default: unlimited]

@@ -1,9 +1,9 @@
 //! `loquent demo`: one answer over TCP and over Loquent, side by side on the same bad network.
 //!
-//! [`server`] is the server of `loquent serve` at reading speed. Between it and its two clients
-//! lies [`network`]: a door for each on this machine, behind which packets cross the emulated link.
-//! [`weather`] decides what that link loses, and [`news`] tells what was lost. Two fronts show it:
-//! [`terminal`], and the live half of the laboratory's page by [`routes`].
+//! `server` is the server of `loquent serve` at reading speed. Between it and its two clients
+//! lies `network`: a door for each on this machine, behind which packets cross the emulated link.
+//! `weather` decides what that link loses, and `news` tells what was lost. Two fronts show it:
+//! `terminal`, and the live half of the laboratory's page by `routes`.
 
 mod args;
 mod browser;

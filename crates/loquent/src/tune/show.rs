@@ -79,7 +79,7 @@ fn row_cost(before: &StepTime, after: &StepTime) -> f64 {
     (after.ms - before.ms) / f64::from(after.rows - before.rows)
 }
 
-/// Batch sizes from which on a row costs far more than the rows before ([`JUMP`]).
+/// Batch sizes from which on a row costs far more than the rows before (`JUMP`).
 pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     let Some(first) = steps.first() else {
         return Vec::new();
@@ -93,7 +93,7 @@ pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     after_two.filter(is_jump).map(|pair| pair[1].rows).collect()
 }
 
-/// The smallest batch size that no larger one beats by [`LEAST_GAIN`] in tokens per second.
+/// The smallest batch size that no larger one beats by `LEAST_GAIN` in tokens per second.
 pub fn worthwhile(steps: &[StepTime]) -> Option<u16> {
     let rate = |step: &StepTime| f64::from(step.rows) / step.ms;
     let best = steps.iter().map(rate).reduce(f64::max)?;

@@ -30,10 +30,10 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Refuses a body of so many values, counted by [`json::count_values`].
+    /// Refuses a body of so many values, counted by `json::count_values`.
     ///
     /// # Errors
-    /// 400 when they are more than [`MAX_VALUES`].
+    /// 400 when they are more than `MAX_VALUES`.
     pub fn check_values(values: usize) -> Result<(), ApiError> {
         match values <= MAX_VALUES {
             true => Ok(()),
@@ -44,7 +44,7 @@ impl Fields {
     /// Parses a request body.
     ///
     /// # Errors
-    /// 400 when `body` is not UTF-8, not JSON, not an object, or has more than [`MAX_VALUES`].
+    /// 400 when `body` is not UTF-8, not JSON, not an object, or has more than `MAX_VALUES`.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::invalid(format!("The request body is not valid UTF-8: {error}."))

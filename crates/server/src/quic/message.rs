@@ -27,7 +27,7 @@ impl StreamMessage {
     /// skipped are dropped before it.
     ///
     /// # Errors
-    /// [`StreamError::Protocol`] for an unknown type below 64 or a length beyond `most`.
+    /// `StreamError::Protocol` for an unknown type below 64 or a length beyond `most`.
     pub fn take(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, StreamError> {
         loop {
             let head = read_head(buffer, most)?;

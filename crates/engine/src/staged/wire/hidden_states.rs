@@ -131,7 +131,7 @@ impl RowFormat {
     /// The format before a session is open, when no rows are allowed.
     pub const CLOSED: Self = Self { dtype: Dtype::F32, width: 0, batch_tokens: 0 };
 
-    /// Longest frame to accept, in bytes: a full batch and [`MORE_FRAME_BYTES`].
+    /// Longest frame to accept, in bytes: a full batch and `MORE_FRAME_BYTES`.
     pub fn frame_bytes(&self) -> usize {
         match self.width {
             0 => SMALL_FRAME_BYTES,
