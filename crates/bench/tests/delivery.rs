@@ -13,6 +13,8 @@ fn plan(schemes: &[DeliveryScheme], channel: Channel, without_root: bool) -> Del
         title: "test".into(),
         rtts_ms: vec![40.0],
         channel,
+        jitter_ms: 0.0,
+        rate_kbps: None,
         sessions: 2,
         seconds: 3.0,
         tokens_per_s: 10.0,
@@ -76,8 +78,8 @@ fn udp_schemes_deliver_everything_without_root() {
 }
 
 #[test]
-fn kernel_tcp_delivers_everything_between_namespaces() {
-    let schemes = [DeliveryScheme::Cubic, DeliveryScheme::LoquentUdp];
+fn kernel_tcp_and_a_quic_stream_deliver_everything_between_namespaces() {
+    let schemes = [DeliveryScheme::Cubic, DeliveryScheme::QuicStream, DeliveryScheme::LoquentUdp];
     if let Some(clean) = figures(&plan(&schemes, Channel::Clean, false)) {
         check_clean(&clean);
     }

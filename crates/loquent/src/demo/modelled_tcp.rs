@@ -143,7 +143,7 @@ struct Stream {
 
 impl Stream {
     fn new(link: &Link, from: OwnedReadHalf, to: OwnedWriteHalf) -> Self {
-        let ends = Scheme::Tcp.ends(link, &ReaderBehaviour::default());
+        let ends = Scheme::TCP.ends(link, &ReaderBehaviour::default());
         let (sender, receiver) = ends.expect("only the oracle has no ends");
         Self { sender, receiver, from, to, segments: 0, is_read_out: false, is_closed: false }
     }
