@@ -19,7 +19,7 @@ Examples:
   without root, for the schemes over UDP:
     loquent bench delivery --without-root --schemes eloquent,loquent
 
-Exit status: 0 if every session met --min-reduction and --max-kb-per-s, 1 if not.";
+Exit status: 0 if every limit is met, 1 if not.";
 
 /// Measure token delivery over an emulated bad network
 ///
@@ -85,6 +85,9 @@ pub struct DeliveryArgs {
     /// Fail if a Loquent stream takes more than KB kB per second
     #[arg(long, value_name = "KB", help_heading = "Limits")]
     max_kb_per_s: Option<f64>,
+    /// Fail if a TCP's model stalls PERCENT more or less than it
+    #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
+    max_model_error: Option<f64>,
 
     /// Title of the reports
     #[arg(long, default_value = "Delivery over an emulated link", help_heading = "Reports")]
@@ -117,8 +120,11 @@ impl DeliveryArgs {
     /// # Errors
     /// If an option is out of range, root is missing, or a scheme cannot be run.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let targets =
-            DeliveryLimits { reduction: self.min_reduction.clone(), kb_s: self.max_kb_per_s };
+        let targets = DeliveryLimits {
+            reduction: self.min_reduction.clone(),
+            kb_s: self.max_kb_per_s,
+            model_error: self.max_model_error,
+        };
         let plan = self.resolve()?;
         let outputs = plan.outputs.clone();
         let report = tokio::task::spawn_blocking(move || -> anyhow::Result<DeliveryReport> {

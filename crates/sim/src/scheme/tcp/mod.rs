@@ -373,3 +373,175 @@ impl SenderEnd for TcpSender {
         packet::token_runs(packet)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loquent_proto::Playout;
+
+    use super::super::ReceiverEnd;
+    use super::super::packet::TokenReceiver;
+    use super::*;
+
+    const RTT_US: u64 = 100_000;
+
+    /// A sender, and a receiver half a round trip away. What is sent while `is_lossy` is lost.
+    struct Path {
+        sender: TcpSender,
+        receiver: TokenReceiver,
+        now_us: u64,
+        /// Packets on their way: when they arrive, whether at the sender, and what they are.
+        under_way: Vec<(u64, bool, Vec<u8>)>,
+        /// When packets left.
+        sent_us: Vec<u64>,
+        is_lossy: bool,
+    }
+
+    impl Path {
+        fn new(control: TcpControl) -> Self {
+            Self {
+                sender: TcpSender::new(RTT_US, control),
+                receiver: TokenReceiver::selective(Playout::default()),
+                now_us: 0,
+                under_way: Vec::new(),
+                sent_us: Vec::new(),
+                is_lossy: false,
+            }
+        }
+
+        fn token(&mut self) {
+            self.sender.handle_token(self.now_us, b" word", false);
+            self.transmit();
+        }
+
+        fn transmit(&mut self) {
+            let mut packet = Vec::new();
+            let at_us = self.now_us + RTT_US / 2;
+            while self.sender.poll_transmit(self.now_us, &mut packet) {
+                self.sent_us.push(self.now_us);
+                let packet = std::mem::take(&mut packet);
+                if !self.is_lossy {
+                    self.under_way.push((at_us, false, packet));
+                }
+            }
+            while self.receiver.poll_transmit(self.now_us, &mut packet) {
+                self.under_way.push((at_us, true, std::mem::take(&mut packet)));
+            }
+        }
+
+        /// Lets time pass until `until_ms`.
+        fn run_until(&mut self, until_ms: u64) {
+            let until_us = until_ms * 1_000;
+            loop {
+                let arrival_us = self.under_way.iter().map(|packet| packet.0).min();
+                let timer_us = self.sender.poll_timeout();
+                let next_us = arrival_us.into_iter().chain(timer_us).min();
+                let Some(next_us) = next_us.filter(|next_us| *next_us <= until_us) else { break };
+                self.now_us = self.now_us.max(next_us);
+                let now_us = self.now_us;
+                let (due, later) = self.under_way.drain(..).partition(|packet| packet.0 <= now_us);
+                self.under_way = later;
+                let due: Vec<(u64, bool, Vec<u8>)> = due;
+                for (_, is_ack, packet) in due {
+                    match is_ack {
+                        true => self.sender.handle_packet(now_us, &packet),
+                        false => self.receiver.handle_packet(now_us, &packet),
+                    }
+                }
+                if self.sender.poll_timeout().is_some_and(|at_us| at_us <= now_us) {
+                    self.sender.handle_timeout(now_us);
+                }
+                self.transmit();
+            }
+            self.now_us = until_us;
+        }
+
+        /// A token each 100 ms from 0 on, of which those in `lost` are lost.
+        fn stream(control: TcpControl, tokens: u64, lost: Range<u64>) -> Self {
+            let mut path = Self::new(control);
+            for index in 0..tokens {
+                path.run_until(index * 100);
+                path.is_lossy = lost.contains(&index);
+                path.token();
+            }
+            path
+        }
+    }
+
+    /// RFC 8985, section 6: one later acknowledgement is enough, since more than a quarter of a
+    /// round trip lies between the tokens.
+    #[test]
+    fn a_lost_segment_leaves_again_with_the_first_later_acknowledgement() {
+        let mut path = Path::stream(TcpControl::Cubic, 4, 1..2);
+        path.run_until(410);
+        // The token of 200 ms is acknowledged at 300 ms. The one of 300 ms waits a round trip for the
+        // window, which recovery has brought down to what was delivered (RFC 6937).
+        assert_eq!(path.sent_us, [0, 100_000, 200_000, 300_000, 400_000]);
+        path.run_until(1_000);
+        assert_eq!(path.receiver.arrived(), 4);
+    }
+
+    /// RFC 8985, section 7: after two round trips and the receiver's greatest delay where one
+    /// segment is outstanding, well before the timer and without its back-off.
+    #[test]
+    fn the_last_segment_is_probed_for() {
+        let mut path = Path::stream(TcpControl::Cubic, 2, 1..2);
+        path.is_lossy = false;
+        path.run_until(1_000);
+        // Never later than the timer for retransmission: srtt + 200 ms.
+        assert_eq!(path.sent_us, [0, 100_000, 400_000]);
+        assert_eq!(path.receiver.arrived(), 2);
+    }
+
+    #[test]
+    fn two_outstanding_segments_are_probed_for_after_two_round_trips() {
+        let mut path = Path::new(TcpControl::Cubic);
+        path.is_lossy = true;
+        path.token();
+        path.run_until(10);
+        path.token();
+        path.run_until(250);
+        // 10 ms + 2 srtt + 2 ms: the newest segment, not the oldest.
+        assert_eq!(path.sent_us, [0, 10_000, 212_000]);
+    }
+
+    #[test]
+    fn the_timer_backs_off_for_the_whole_connection() {
+        let mut path = Path::stream(TcpControl::Cubic, 1, 0..1);
+        path.run_until(10_000);
+        let gaps: Vec<u64> = path.sent_us.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let rto_us = RTT_US + 200_000;
+        // The probe, and from it on the timer, twice as long each time.
+        assert_eq!(gaps[..4], [rto_us, rto_us, 2 * rto_us, 4 * rto_us], "{gaps:?}");
+    }
+
+    /// The tokens of a long loss wait for the window after the timeout and leave together.
+    #[test]
+    fn after_a_timeout_one_segment_carries_what_was_lost() {
+        let mut path = Path::stream(TcpControl::Cubic, 20, 2..16);
+        path.is_lossy = false;
+        path.run_until(8_000);
+        assert_eq!(path.receiver.arrived(), 20);
+        assert!(path.sent_us.len() < 25, "{:?}", path.sent_us);
+    }
+
+    #[test]
+    fn every_control_delivers_everything() {
+        for control in [TcpControl::Cubic, TcpControl::Bbr, TcpControl::None] {
+            let mut path = Path::stream(control, 60, 7..19);
+            path.is_lossy = false;
+            path.run_until(30_000);
+            assert_eq!(path.receiver.arrived(), 60, "{control:?}");
+            assert!(path.sender.board.first().is_none(), "{control:?}");
+        }
+    }
+
+    #[test]
+    fn acknowledgements_are_read_back() {
+        let ack = SelectiveAck { number: 9, next: 4, duplicate: true, blocks: vec![6..8, 10..11] };
+        let mut packet = Vec::new();
+        ack.put(&mut packet);
+        assert_eq!(SelectiveAck::read(&packet), Some(ack));
+        assert_eq!(SelectiveAck::read(&packet[..packet.len() - 1]), None);
+        assert_eq!(SelectiveAck::read(&packet[..4]), None);
+    }
+}
