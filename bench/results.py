@@ -70,7 +70,7 @@ BENCHES = {
     "burst": ("bursts of readers, by need and first come, first served", 5, "bench/burst.py --loquent {loquent}"),
     "cpu": ("processor time per delivered token, beside FastAPI", 2,
             "bench/peers/delivery.py --python {fastapi} --loquent {loquent} --runs 5 --only-fastapi"),
-    "delivery": ("lossy links: Loquent, and server-sent events on TCP; needs root", 10, "bench/delivery-all.sh"),
+    "delivery": ("lossy links: Loquent, TCP and a plain QUIC stream; needs root", 8, "bench/delivery-all.sh --quick"),
 }
 
 

@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare the tables with the record, write nothing")
     options = parser.parse_args()
     if not options.render and not options.check:
-        RECORD.write_text(json.dumps(run(options.loquent), indent=1, ensure_ascii=False) + "\n")
+        RECORD.write_text(written(run(options.loquent)))
     record = json.loads(RECORD.read_text())
     wrong = []
     for page in PAGES:
@@ -72,6 +72,20 @@ def run(loquent):
     return {"name": "sim", "about": "the simulator's plans", "command": "bench/sim-record.py",
             "commit": revision("HEAD"), "tree": revision("HEAD^{tree}"),
             "date": datetime.date.today().isoformat(), "tables": [], "failure": None, "plans": plans}
+
+
+def written(record):
+    """The record as JSON, a line for each row, so that a change of one figure is a change of one line."""
+    plans = record["plans"]
+    head = json.dumps({**record, "plans": None}, indent=1)
+    parts = []
+    for name, plan in plans.items():
+        inner = [f'   "{key}": {json.dumps(value)}' for key, value in plan.items() if not isinstance(value, list)]
+        for key in ("rows", "changes"):
+            lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in plan[key])
+            inner.append(f'   "{key}": [\n{lines}\n   ]' if lines else f'   "{key}": []')
+        parts.append(f'  "{name}": {{\n' + ",\n".join(inner) + "\n  }")
+    return head.replace('"plans": null', '"plans": {\n' + ",\n".join(parts) + "\n }") + "\n"
 
 
 def kept(report):
