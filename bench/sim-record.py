@@ -41,11 +41,13 @@ WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", ROOT / "target/release/loquent"))
+    parser.add_argument("--only", default="", metavar="PLANS", help="run these plans, separated by commas")
     parser.add_argument("--render", action="store_true", help="write the tables, run nothing")
     parser.add_argument("--check", action="store_true", help="compare the tables with the record, write nothing")
     options = parser.parse_args()
     if not options.render and not options.check:
-        RECORD.write_text(written(run(options.loquent)))
+        plans = options.only.split(",") if options.only else PLANS
+        RECORD.write_text(written(run(options.loquent, plans)))
     record = json.loads(RECORD.read_text())
     wrong = []
     for page in PAGES:
@@ -58,13 +60,13 @@ def main():
         sys.exit(f"sim-record: not what bench/results/sim.json says: {', '.join(map(str, wrong))}; see --render")
 
 
-def run(loquent):
-    """Runs every plan, with its pictures, and returns the record; a claim that fails ends the program."""
+def run(loquent, names):
+    """Runs plans, with their pictures, and returns the record; a claim that fails ends the program."""
     def revision(name):
         return subprocess.run(["git", "rev-parse", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
                               text=True).stdout.strip()
-    plans = {}
-    for name in PLANS:
+    plans = json.loads(RECORD.read_text())["plans"] if names != PLANS else {}
+    for name in names:
         print(f"sim-record: {name}", file=sys.stderr, flush=True)
         done = subprocess.run([loquent, "sim", f"plans/{name}.toml", "--json", "--svg", "docs/img"], cwd=ROOT,
                               check=True, stdout=subprocess.PIPE, text=True)

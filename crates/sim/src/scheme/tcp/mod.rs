@@ -28,6 +28,9 @@ mod window;
 const MAX_ACK_DELAY_US: f64 = 200_000.0;
 /// The same where more are in flight: two ticks of its clock.
 const PROBE_MARGIN_US: f64 = 2_000.0;
+/// Tokens in a segment: with their heads they fit into two kilobytes, the buffer of those who read
+/// packets from sockets.
+const MAX_TOKENS: usize = 160;
 /// Doublings of the retransmission timer: sessions end long before more would matter.
 const MAX_BACKOFF: u32 = 7;
 
@@ -215,7 +218,7 @@ impl TcpSender {
     }
 
     fn resend(&mut self, now_us: u64, first: u32, out: &mut Vec<u8>) {
-        let tokens = self.board.resend(now_us, first, MAX_TEXT_BYTES);
+        let tokens = self.board.resend(now_us, first, (MAX_TEXT_BYTES, MAX_TOKENS));
         self.put(now_us, out, &tokens);
     }
 
@@ -225,7 +228,8 @@ impl TcpSender {
         let mut bytes = 0;
         while let Some(token) = self.unsent.front() {
             bytes += token.text.len();
-            if !tokens.is_empty() && bytes > MAX_TEXT_BYTES {
+            let is_full = bytes > MAX_TEXT_BYTES || tokens.len() >= MAX_TOKENS;
+            if !tokens.is_empty() && is_full {
                 break;
             }
             tokens.extend(self.unsent.pop_front());

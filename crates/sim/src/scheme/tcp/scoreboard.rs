@@ -295,12 +295,14 @@ impl Scoreboard {
     }
 
     /// Sends the segment that begins with token `first` again, with its neighbours that are lost
-    /// as far as one packet of `room` bytes holds them (`tcp_retrans_try_collapse`).
-    pub(super) fn resend(&mut self, now_us: u64, first: u32, room: usize) -> Vec<Token> {
+    /// as far as one packet has room for that many bytes and tokens (`tcp_retrans_try_collapse`).
+    pub(super) fn resend(&mut self, now_us: u64, first: u32, room: (usize, usize)) -> Vec<Token> {
         let at = self.segments.iter().position(|segment| segment.first() == first);
         let at = at.expect("only outstanding segments are sent again");
         while let Some(next) = self.segments.get(at + 1) {
-            let fits = self.segments[at].bytes() + next.bytes() <= room;
+            let this = &self.segments[at];
+            let fits = this.bytes() + next.bytes() <= room.0
+                && this.tokens.len() + next.tokens.len() <= room.1;
             if !fits || next.is_sacked || next.is_retransmitted {
                 break;
             }
