@@ -333,7 +333,7 @@ fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
         .filter(|entry| std::mem::discriminant(&entry.send) == std::mem::discriminant(send))
         .count();
     let shades: &[&str] = match send {
-        Scheme::Tcp => &["tcp-1", "tcp-2", "tcp-3"],
+        Scheme::Tcp { .. } => &["tcp-1", "tcp-2", "tcp-3"],
         Scheme::Duplication { .. } => {
             &["duplication-1", "duplication-2", "duplication-3", "duplication-4"]
         }

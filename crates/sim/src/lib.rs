@@ -36,6 +36,7 @@ pub use study::ProgressReport;
 
 /// The plans that come with the program, by name.
 pub const BUILT_IN_PLANS: &[(&str, &str)] = &[
+    ("bad-weather", include_str!("../../../plans/bad-weather.toml")),
     ("campaign", include_str!("../../../plans/campaign.toml")),
     ("channels", include_str!("../../../plans/channels.toml")),
     ("fast-generators", include_str!("../../../plans/fast-generators.toml")),

@@ -124,7 +124,7 @@ mod tests {
             observe: false,
         };
         let schemes = [
-            Scheme::Tcp,
+            Scheme::TCP,
             Scheme::Duplication { copies: 2, resend_ms: 200.0 },
             Scheme::Eloquent { max_tokens: 10, resend_ms: 200.0 },
             Scheme::Loquent { tuning: Tuning::padded(), congestion: None },

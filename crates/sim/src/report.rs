@@ -199,6 +199,28 @@ impl Report {
         found.expect("plans are checked")
     }
 
+    /// The plan's comparison as JSON: the subject against each other scheme in each case.
+    fn changes(&self) -> Vec<Value> {
+        let Some(compare) = &self.plan.compare else { return Vec::new() };
+        let subject = self.scheme_index(&compare.subject);
+        let mut changes = Vec::new();
+        for (case, what) in self.plan.case.iter().enumerate() {
+            for (scheme, entry) in self.plan.scheme.iter().enumerate() {
+                if scheme == subject || self.study.mean(case, scheme, compare.metric).0 == 0.0 {
+                    continue;
+                }
+                changes.push(json!({
+                    "case": what.name,
+                    "of": compare.subject,
+                    "over": entry.label(),
+                    "metric": compare.metric.key(),
+                    "change": self.study.change(case, subject, scheme, compare.metric),
+                }));
+            }
+        }
+        changes
+    }
+
     /// Everything as JSON, with the plan.
     pub fn json(&self) -> String {
         let mut rows = Vec::new();
@@ -223,6 +245,7 @@ impl Report {
         let all = json!({
             "plan": self.plan,
             "rows": rows,
+            "changes": self.changes(),
             "claims": verdicts,
             "broken": findings,
             "simulated_s": self.study.simulated_s,

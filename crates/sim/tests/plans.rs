@@ -49,18 +49,62 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     }
 }
 
-#[test]
-fn the_papers_figure_5_reproduces() {
-    assert_good(&run_plan(&plan("fig5", 120), 2, &()));
+/// Runs a plan with all of its cases, schemes and claims, in a part of its sessions.
+fn assert_plan_good(name: &str, sessions: u32) {
+    let plan = plan(name, sessions);
+    assert!(!plan.claim.is_empty(), "{name} claims nothing");
+    assert_good(&run_plan(&plan, 2, &()));
 }
 
 #[test]
-fn ours_keeps_its_claims_on_the_default_channel() {
-    let mut plan = plan("channels", 60);
-    let kept = |name: &str| name.starts_with("default, RTT") || name == "clean";
-    plan.case.retain(|case| kept(&case.name));
-    plan.claim.retain(|claim| claim.case.as_deref().is_none_or(kept));
-    assert_good(&run_plan(&plan, 2, &()));
+fn the_papers_figure_5_reproduces() {
+    assert_plan_good("fig5", 180);
+}
+
+#[test]
+fn half_of_the_papers_figure_6_reproduces() {
+    assert_plan_good("fig6", 180);
+}
+
+#[test]
+fn figure_7_on_our_own_recordings() {
+    assert_plan_good("fig7", 180);
+}
+
+#[test]
+fn on_none_of_the_eighteen_channels_ours_stalls_more() {
+    assert_eq!(plan("channels", 1).case.len(), 18);
+    assert_plan_good("channels", 120);
+}
+
+#[test]
+fn narrow_links_keep_their_claims() {
+    assert_plan_good("narrow-links", 60);
+}
+
+#[test]
+fn pacing_keeps_its_claims() {
+    assert_plan_good("pacing", 60);
+}
+
+#[test]
+fn fast_generators_keep_their_claims() {
+    assert_plan_good("fast-generators", 60);
+}
+
+#[test]
+fn the_pareto_curve_lies_below_the_papers_schemes() {
+    assert_plan_good("pareto", 60);
+}
+
+#[test]
+fn readers_in_no_hurry_cost_little() {
+    assert_plan_good("hidden-tab", 60);
+}
+
+#[test]
+fn bad_weather_keeps_its_claims() {
+    assert_plan_good("bad-weather", 60);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
 use super::report::{DeliveryLimits, DeliveryReport};
 use super::{run, sse};
 use crate::BenchError;
-use crate::link::options::parse_loss;
+use crate::link::options::{parse_loss, parse_rate_kbps};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +19,7 @@ Examples:
   without root, for the schemes over UDP:
     loquent bench delivery --without-root --schemes eloquent,loquent
 
-Exit status: 0 if every session met --min-reduction and --max-kb-per-s, 1 if not.";
+Exit status: 0 if every limit is met, 1 if not.";
 
 /// Measure token delivery over an emulated bad network
 ///
@@ -35,6 +35,12 @@ pub struct DeliveryArgs {
     /// Packet loss, as in `loquent link --loss`
     #[arg(long, value_name = "LOSSES", default_value = "default", value_parser = parse_loss)]
     loss: Channel,
+    /// Maximum extra delay in ms; above the packets' spacing it reorders
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    jitter: f64,
+    /// Rate of each direction, such as 16kbit [default: unlimited]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps)]
+    rate: Option<f64>,
     /// Concurrent streams, each with losses of its own
     #[arg(long, value_name = "N", default_value_t = 30)]
     sessions: usize,
@@ -79,6 +85,9 @@ pub struct DeliveryArgs {
     /// Fail if a Loquent stream takes more than KB kB per second
     #[arg(long, value_name = "KB", help_heading = "Limits")]
     max_kb_per_s: Option<f64>,
+    /// Fail if a TCP's model stalls PERCENT more or less than it
+    #[arg(long, value_name = "PERCENT", help_heading = "Limits")]
+    max_model_error: Option<f64>,
 
     /// Title of the reports
     #[arg(long, default_value = "Delivery over an emulated link", help_heading = "Reports")]
@@ -111,8 +120,11 @@ impl DeliveryArgs {
     /// # Errors
     /// If an option is out of range, root is missing, or a scheme cannot be run.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let targets =
-            DeliveryLimits { reduction: self.min_reduction.clone(), kb_s: self.max_kb_per_s };
+        let targets = DeliveryLimits {
+            reduction: self.min_reduction.clone(),
+            kb_s: self.max_kb_per_s,
+            model_error: self.max_model_error,
+        };
         let plan = self.resolve()?;
         let outputs = plan.outputs.clone();
         let report = tokio::task::spawn_blocking(move || -> anyhow::Result<DeliveryReport> {
@@ -138,6 +150,8 @@ impl DeliveryArgs {
             title: self.title,
             rtts_ms: self.rtt,
             channel: self.loss,
+            jitter_ms: self.jitter,
+            rate_kbps: self.rate,
             sessions: self.sessions,
             seconds: self.duration_s,
             tokens_per_s: self.tokens_per_s,
@@ -160,10 +174,16 @@ impl DeliveryArgs {
         if let Some(fault) = fault.or(links) {
             refuse(&fault)?;
         }
+        let need_root = |scheme: &&DeliveryScheme| {
+            scheme.congestion().is_some() || **scheme == DeliveryScheme::QuicStream
+        };
+        if plan.without_root && plan.schemes.iter().any(|scheme| need_root(&scheme)) {
+            refuse(
+                "schemes on kernel TCP and quic-stream need root: drop --without-root or those \
+                 schemes",
+            )?;
+        }
         for name in plan.schemes.iter().filter_map(|scheme| scheme.congestion()) {
-            if plan.without_root {
-                refuse("schemes on kernel TCP need root: drop --without-root or those schemes")?;
-            }
             sse::check_congestion(name)?;
         }
         Ok(plan)

@@ -1,7 +1,8 @@
 //! `loquent bench delivery`: several schemes deliver the same tokens at the same times over real
 //! sockets, through the same emulated link with the same seeds.
 //!
-//! [`sse`] is a server-sent event stream on kernel TCP under a chosen congestion control; [`udp`]
+//! [`sse`] is a server-sent event stream on kernel TCP under a chosen congestion control; [`quic`]
+//! is the same on one reliable stream of QUIC; [`udp`]
 //! drives the simulator's schemes over UDP sockets (Eloquent as in the paper, and Loquent's sender
 //! and receiver without QUIC); [`serve`] is the real `loquent serve` with the native client over
 //! QUIC, or with server-sent events. [`testbed`] is the emulated network under all of them, with a
@@ -13,6 +14,7 @@ pub mod cells;
 pub mod cli;
 pub mod metrics;
 pub mod plan;
+pub mod quic;
 pub mod report;
 pub mod run;
 pub mod serve;

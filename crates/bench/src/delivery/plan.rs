@@ -7,7 +7,7 @@ use loquent_sim::channel::Channel;
 use loquent_sim::generate::{Generator, token_text};
 use loquent_sim::link::Link;
 use loquent_sim::rng::Draws;
-use loquent_sim::scheme::{Scheme as Simulated, Tuning};
+use loquent_sim::scheme::{Scheme as Simulated, TcpControl, Tuning};
 use serde::Serialize;
 
 /// A way to deliver tokens, measured over real sockets.
@@ -18,6 +18,8 @@ pub enum DeliveryScheme {
     Cubic,
     /// Server-sent events on kernel TCP with BBR
     Bbr,
+    /// Server-sent events on one reliable QUIC stream, without datagrams or repetition
+    QuicStream,
     /// Eloquent as in the paper, over UDP
     Eloquent,
     /// Loquent's sender and receiver over bare UDP
@@ -38,6 +40,7 @@ impl DeliveryScheme {
         match self {
             Self::Cubic => "SSE, TCP CUBIC",
             Self::Bbr => "SSE, TCP BBR",
+            Self::QuicStream => "plain QUIC stream",
             Self::Eloquent => "Eloquent, UDP",
             Self::LoquentUdp => "Loquent, bare UDP",
             Self::Loquent => "Loquent, QUIC",
@@ -52,7 +55,11 @@ impl DeliveryScheme {
         match self {
             Self::Cubic | Self::ServeCubic => Some("cubic"),
             Self::Bbr | Self::ServeBbr => Some("bbr"),
-            Self::Eloquent | Self::LoquentUdp | Self::Loquent | Self::LoquentUnpadded => None,
+            Self::QuicStream
+            | Self::Eloquent
+            | Self::LoquentUdp
+            | Self::Loquent
+            | Self::LoquentUnpadded => None,
         }
     }
 
@@ -61,7 +68,8 @@ impl DeliveryScheme {
         matches!(self, Self::LoquentUdp | Self::Loquent | Self::LoquentUnpadded)
     }
 
-    /// The simulator's counterpart.
+    /// The simulator's counterpart: for QUIC's stream its TCP, which finds losses by the same rules
+    /// (RFC 9002 is RACK-TLP's younger sibling).
     pub fn simulated(self) -> Simulated {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
@@ -71,7 +79,8 @@ impl DeliveryScheme {
             Self::LoquentUnpadded => {
                 Simulated::Loquent { tuning: Tuning::default(), congestion: None }
             }
-            _ => Simulated::Tcp,
+            Self::Bbr | Self::ServeBbr => Simulated::Tcp { control: TcpControl::Bbr },
+            Self::Cubic | Self::ServeCubic | Self::QuicStream => Simulated::TCP,
         }
     }
 
@@ -113,6 +122,10 @@ pub struct DeliveryPlan {
     pub rtts_ms: Vec<f64>,
     /// When packets are lost.
     pub channel: Channel,
+    /// Maximum extra delay of a packet in ms.
+    pub jitter_ms: f64,
+    /// Rate of each direction in kbit/s, if it has one.
+    pub rate_kbps: Option<f64>,
     /// Number of concurrent streams.
     pub sessions: usize,
     /// How long tokens are generated, in seconds.
@@ -138,7 +151,11 @@ pub struct DeliveryPlan {
 impl DeliveryPlan {
     /// The link of a case.
     pub fn link(&self, rtt_ms: f64) -> Link {
-        Link::new(rtt_ms, self.channel.clone())
+        Link {
+            jitter_ms: self.jitter_ms,
+            rate_kbps: self.rate_kbps,
+            ..Link::new(rtt_ms, self.channel.clone())
+        }
     }
 
     /// How long tokens are generated, in µs.

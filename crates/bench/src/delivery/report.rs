@@ -20,6 +20,8 @@ pub struct DeliveryLimits {
     pub reduction: Vec<(f64, f64)>,
     /// Maximum kB per second of one stream.
     pub kb_s: Option<f64>,
+    /// Maximum percentage by which a kernel's TCP and its model may differ in stall ratio.
+    pub model_error: Option<f64>,
 }
 
 /// Whether a limit is met.
@@ -121,7 +123,29 @@ impl DeliveryReport {
                 }
             }));
         }
+        verdicts.extend(self.targets.model_error.into_iter().flat_map(|most| self.models(most)));
         verdicts
+    }
+
+    /// How far each TCP's model is from the kernel's, with the threshold that real clocks can be
+    /// held to; at most `most` per cent.
+    fn models(&self, most: f64) -> Vec<LimitVerdict> {
+        let cells = self.cases.iter().flat_map(|case| case.cells.iter().map(|cell| (case, cell)));
+        cells
+            .filter(|(_, cell)| cell.scheme.congestion().is_some())
+            .filter_map(|(case, cell)| {
+                // The model's figure over the kernel's.
+                let off = 100.0 * (1.0 / (1.0 + cell.off_prediction()?) - 1.0);
+                Some(LimitVerdict {
+                    text: format!(
+                        "RTT {} ms: the model of {} stalls {off:+.1} %; at most {most} % off",
+                        case.rtt_ms,
+                        cell.scheme.label()
+                    ),
+                    holds: off.abs() <= most,
+                })
+            })
+            .collect()
     }
 
     /// True if every limit is met.

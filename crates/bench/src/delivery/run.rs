@@ -6,7 +6,7 @@ use super::metrics::SchemeTrial;
 use super::plan::{DeliveryPlan, DeliveryScheme};
 use super::starts::Starts;
 use super::testbed::Testbed;
-use super::{serve, sse, udp};
+use super::{quic, serve, sse, udp};
 
 /// Trials by round-trip time, then scheme.
 pub type Trials = Vec<Vec<SchemeTrial>>;
@@ -34,6 +34,11 @@ fn trial(plan: &DeliveryPlan, scheme: DeliveryScheme, rtt_ms: f64) -> anyhow::Re
         DeliveryScheme::Cubic | DeliveryScheme::Bbr => {
             let testbed = Testbed::namespaces(plan, rtt_ms)?;
             let traces = sse::run(plan, scheme, &testbed, &starts)?;
+            testbed.finish(traces)?
+        }
+        DeliveryScheme::QuicStream => {
+            let testbed = Testbed::namespaces(plan, rtt_ms)?;
+            let traces = quic::run(plan, &testbed, &starts)?;
             testbed.finish(traces)?
         }
         DeliveryScheme::Eloquent | DeliveryScheme::LoquentUdp => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -104,7 +104,8 @@ pub fn run(
     Ok(traces.collect())
 }
 
-type Times = Vec<Vec<u64>>;
+/// Times by session, in µs after the session's start.
+pub(super) type Times = Vec<Vec<u64>>;
 
 async fn serve(
     listener: std::net::TcpListener,
@@ -121,12 +122,20 @@ async fn serve(
         let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
         tasks.spawn(serve_one(stream, answers, starts));
     }
-    let mut generated = vec![Vec::new(); answers.len()];
+    gather(tasks, answers.len()).await
+}
+
+/// The times of all sessions, as their tasks end.
+pub(super) async fn gather(
+    mut tasks: JoinSet<io::Result<(usize, Vec<u64>)>>,
+    sessions: usize,
+) -> io::Result<Times> {
+    let mut all = vec![Vec::new(); sessions];
     while let Some(done) = tasks.join_next().await {
         let (session, times_us) = done.map_err(io::Error::other)??;
-        generated[session] = times_us;
+        all[session] = times_us;
     }
-    Ok(generated)
+    Ok(all)
 }
 
 /// Which session a request is for stands in its path: `/session/7`.
@@ -175,7 +184,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
 }
 
 /// A token as OpenAI's API streams it.
-fn event(token: &str) -> String {
+pub(super) fn event(token: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
          \"created\":1700000000,\"model\":\"measured\",\"choices\":[{{\"index\":0,\
@@ -192,31 +201,26 @@ async fn read_all(
     for (session, address) in addresses.into_iter().enumerate() {
         let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
         tasks.spawn(async move {
-            let ready = read_one(session, address, &answers[session], &starts).await?;
+            let mut stream = TcpStream::connect(address).await?;
+            let request = format!("POST /session/{session} HTTP/1.1\r\nhost: link\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let ready = read_one(stream, session, &answers[session], &starts).await?;
             io::Result::Ok((session, ready))
         });
     }
-    let mut ready = vec![Vec::new(); answers.len()];
-    while let Some(done) = tasks.join_next().await {
-        let (session, times_us) = done.map_err(io::Error::other)??;
-        ready[session] = times_us;
-    }
-    Ok(ready)
+    gather(tasks, answers.len()).await
 }
 
-/// Reads one stream until its end or the deadline: when each token could be shown.
-async fn read_one(
+/// Reads one stream of events until its end or the deadline: when each token could be shown.
+pub(super) async fn read_one(
+    mut stream: impl AsyncRead + Unpin,
     session: usize,
-    address: SocketAddr,
     answer: &TimedTokens,
     starts: &Starts,
 ) -> io::Result<Vec<u64>> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("POST /session/{session} HTTP/1.1\r\nhost: link\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
     let mut bytes = vec![0; 1];
     stream.read_exact(&mut bytes).await?;
-    // The first byte of the body is here: connection and request are over, before losses begin.
+    // The response has begun: connection and request are over, before losses begin.
     starts.arrive();
     let start = starts.wait(session).await?;
     let mut ready_us = Vec::with_capacity(answer.tokens.len());

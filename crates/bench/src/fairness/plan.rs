@@ -110,6 +110,8 @@ impl FairnessPlan {
             title: String::new(),
             rtts_ms: vec![self.rtt_ms],
             channel: Channel::Clean,
+            jitter_ms: 0.0,
+            rate_kbps: None,
             sessions: self.streams,
             seconds: (self.warm_up + self.length).as_secs_f64(),
             tokens_per_s: self.tokens_per_s,

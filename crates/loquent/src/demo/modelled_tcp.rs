@@ -4,7 +4,7 @@
 //! Each connection to the door is ended here and begun anew towards the server. Between the two,
 //! what was read travels as the segments of the simulator's TCP, in UDP datagrams that the lossy
 //! relay carries: sender and receiver are the simulator's own, on the real clock, in both
-//! directions. That TCP knows no congestion window, so it is kinder than a kernel's.
+//! directions. That TCP is Linux's as far as thin streams notice: RACK-TLP, and CUBIC's window.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -143,7 +143,7 @@ struct Stream {
 
 impl Stream {
     fn new(link: &Link, from: OwnedReadHalf, to: OwnedWriteHalf) -> Self {
-        let ends = Scheme::Tcp.ends(link, &ReaderBehaviour::default());
+        let ends = Scheme::TCP.ends(link, &ReaderBehaviour::default());
         let (sender, receiver) = ends.expect("only the oracle has no ends");
         Self { sender, receiver, from, to, segments: 0, is_read_out: false, is_closed: false }
     }

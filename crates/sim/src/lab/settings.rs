@@ -130,7 +130,7 @@ impl LabSettings {
     pub fn schemes(&self) -> [Scheme; 4] {
         let resend_ms = 200.0;
         [
-            Scheme::Tcp,
+            Scheme::TCP,
             Scheme::Duplication { copies: self.copies, resend_ms },
             Scheme::Eloquent { max_tokens: 10, resend_ms },
             Scheme::Loquent { tuning: Tuning::with_padding(self.padding_bytes), congestion: None },

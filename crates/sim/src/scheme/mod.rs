@@ -10,6 +10,7 @@ use crate::reader::ReaderBehaviour;
 pub use congestion::{Congestion, CongestionControl};
 pub use loquent::Tuning;
 pub use packet::MAX_TEXT_BYTES;
+pub use tcp::TcpControl;
 
 mod congestion;
 mod duplication;
@@ -115,8 +116,13 @@ pub trait ReceiverEnd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
-    /// Selective retransmission in the manner of TCP, one segment for each token.
-    Tcp,
+    /// TCP as Linux has it, with CUBIC unless said: RACK-TLP, selective acknowledgements, one segment for each
+    /// token that the window lets out.
+    Tcp {
+        /// What limits the segments in flight.
+        #[serde(default)]
+        control: TcpControl,
+    },
     /// Each token sent several times at once, and again after a fixed timeout.
     Duplication {
         /// Copies of each packet.
@@ -160,10 +166,15 @@ fn default_max_tokens() -> usize {
 }
 
 impl Scheme {
+    /// TCP with Linux's default congestion control.
+    pub const TCP: Self = Self::Tcp { control: TcpControl::Cubic };
+
     /// The name under which reports list it.
     pub fn label(&self) -> String {
         match self {
-            Self::Tcp => "TCP".to_owned(),
+            Self::Tcp { control: TcpControl::Cubic } => "TCP".to_owned(),
+            Self::Tcp { control: TcpControl::Bbr } => "TCP, BBR".to_owned(),
+            Self::Tcp { control: TcpControl::None } => "TCP without a window".to_owned(),
             Self::Duplication { copies, .. } => format!("Duplication x{copies}"),
             Self::Eloquent { max_tokens: 10, .. } => "Eloquent".to_owned(),
             Self::Eloquent { max_tokens, .. } => format!("Eloquent, {max_tokens} tokens"),
@@ -179,7 +190,7 @@ impl Scheme {
     /// Its kind as plans write it.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Tcp => "tcp",
+            Self::Tcp { .. } => "tcp",
             Self::Duplication { .. } => "duplication",
             Self::Eloquent { .. } => "eloquent",
             Self::Loquent { .. } => "loquent",
@@ -194,7 +205,7 @@ impl Scheme {
                 .then(|| format!("{name} = {value} is not in {low}..={high}"))
         };
         match *self {
-            Self::Tcp | Self::Loquent { .. } => None,
+            Self::Tcp { .. } | Self::Loquent { .. } => None,
             Self::Duplication { copies, resend_ms } => {
                 bounded("copies", f64::from(copies), 1.0, 50.0)
                     .or_else(|| bounded("resend_ms", resend_ms, 1.0, 60_000.0))
@@ -219,7 +230,10 @@ impl Scheme {
     pub fn ends(&self, link: &Link, reader: &ReaderBehaviour) -> Option<Ends> {
         let rtt_us = (link.rtt_ms * 1e3) as u64;
         let sender: Box<dyn SenderEnd> = match *self {
-            Self::Tcp => Box::new(tcp::TcpSender::new(rtt_us)),
+            Self::Tcp { control } => {
+                let receiver = packet::TokenReceiver::selective(reader.pace());
+                return Some((Box::new(tcp::TcpSender::new(rtt_us, control)), Box::new(receiver)));
+            }
             Self::Duplication { copies, resend_ms } => {
                 let resend_us = (resend_ms * 1e3) as u64;
                 Box::new(duplication::DuplicationSender::new(copies, resend_us))

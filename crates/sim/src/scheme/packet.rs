@@ -55,6 +55,51 @@ pub fn number(packet: &[u8]) -> Option<u32> {
     packet.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
+/// A TCP receiver's acknowledgement: the packet that caused it, as timestamps tell it, the next
+/// token that is missing, and runs of tokens that came after it (RFC 2018).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectiveAck {
+    /// Number of the packet.
+    pub number: u32,
+    /// All tokens below it have arrived.
+    pub next: u32,
+    /// Whether the packet brought nothing new (RFC 2883).
+    pub duplicate: bool,
+    /// Runs above `next` that have arrived, that of the packet first.
+    pub blocks: Vec<Range<u32>>,
+}
+
+/// Blocks that fit into TCP's options beside its timestamps.
+const MAX_BLOCKS: usize = 3;
+
+impl SelectiveAck {
+    /// Appends it to an empty packet.
+    pub fn put(&self, packet: &mut Vec<u8>) {
+        put_number(packet, self.number);
+        packet.push(u8::from(self.duplicate));
+        let ends = self.blocks.iter().flat_map(|block| [block.start, block.end]);
+        for index in std::iter::once(self.next).chain(ends) {
+            // An answer has at most 65,535 tokens: see `put_token`.
+            packet.extend_from_slice(&(index as u16).to_be_bytes());
+        }
+    }
+
+    /// Reads one; none if the packet is no such acknowledgement.
+    pub fn read(packet: &[u8]) -> Option<Self> {
+        let (number, rest) = packet.split_first_chunk::<4>()?;
+        let (&duplicate, rest) = rest.split_first()?;
+        let (indices, []) = rest.as_chunks::<2>() else { return None };
+        let mut indices = indices.iter().map(|bytes| u32::from(u16::from_be_bytes(*bytes)));
+        let next = indices.next()?;
+        let mut blocks = Vec::new();
+        while let Some((start, end)) = indices.next().zip(indices.next()) {
+            blocks.push(start..end);
+        }
+        let number = u32::from_be_bytes(*number);
+        Some(Self { number, next, duplicate: duplicate != 0, blocks })
+    }
+}
+
 fn take_token(bytes: &mut &[u8]) -> Option<Token> {
     let (head, mut rest) = bytes.split_first_chunk::<3>()?;
     let mut length = usize::from(head[2] & 0x7f);
@@ -97,7 +142,9 @@ pub struct TokenReceiver {
     waiting: VecDeque<Token>,
     shower: Shower,
     shown: Vec<u8>,
-    acks: VecDeque<u32>,
+    acks: VecDeque<SelectiveAck>,
+    /// Acknowledges what has arrived, as TCP does, and not only the packet that caused it.
+    selective: bool,
     finished: bool,
 }
 
@@ -111,8 +158,33 @@ impl TokenReceiver {
             shower: Shower::new(pace),
             shown: Vec::new(),
             acks: VecDeque::new(),
+            selective: false,
             finished: false,
         }
+    }
+
+    /// A receiver that acknowledges as TCP's does.
+    pub fn selective(pace: Playout) -> Self {
+        Self { selective: true, ..Self::new(pace) }
+    }
+
+    /// Acknowledges packet `number`, which brought token `latest` and something new if it is not a
+    /// `duplicate`.
+    fn acknowledge(&mut self, number: u32, latest: Option<u32>, duplicate: bool) {
+        let mut blocks: Vec<Range<u32>> = Vec::new();
+        if self.selective {
+            for &index in self.held.keys() {
+                match blocks.last_mut() {
+                    Some(block) if block.end == index => block.end += 1,
+                    _ => blocks.push(index..index + 1),
+                }
+            }
+            // RFC 2018, section 4: the block of the packet first, then the latest ones.
+            let is_first = |block: &Range<u32>| latest.is_some_and(|index| block.contains(&index));
+            blocks.sort_by_key(|block| (!is_first(block), std::cmp::Reverse(block.start)));
+            blocks.truncate(MAX_BLOCKS);
+        }
+        self.acks.push_back(SelectiveAck { number, next: self.next, duplicate, blocks });
     }
 
     fn show_due(&mut self, now_us: u64) {
@@ -127,11 +199,12 @@ impl TokenReceiver {
 impl ReceiverEnd for TokenReceiver {
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]) {
         let Some(number) = number(packet) else { return };
-        self.acks.push_back(number);
         let mut bytes = &packet[4..];
+        let (mut latest, mut duplicate) = (None, true);
         while let Some(token) = take_token(&mut bytes) {
+            latest = Some(token.index);
             if token.index >= self.next {
-                self.held.insert(token.index, token);
+                duplicate &= self.held.insert(token.index, token).is_some();
             }
         }
         let before = self.next;
@@ -139,6 +212,7 @@ impl ReceiverEnd for TokenReceiver {
             self.next += 1;
             self.waiting.push_back(token);
         }
+        self.acknowledge(number, latest, duplicate);
         self.shower.handle_arrival(now_us, self.next - before);
         self.show_due(now_us);
     }
@@ -153,10 +227,13 @@ impl ReceiverEnd for TokenReceiver {
     }
 
     fn poll_transmit(&mut self, _now_us: u64, packet: &mut Vec<u8>) -> bool {
-        let Some(number) = self.acks.pop_front() else {
+        let Some(ack) = self.acks.pop_front() else {
             return false;
         };
-        put_number(packet, number);
+        match self.selective {
+            true => ack.put(packet),
+            false => put_number(packet, ack.number),
+        }
         true
     }
 

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Runs the simulator's plans, keeps their figures, and writes what the documentation shows of them.
+
+    bench/sim-record.py [--loquent BINARY]    run every plan, redraw docs/img, write the record and the tables
+    bench/sim-record.py --render              write the tables from the record; nothing is run
+    bench/sim-record.py --check               exit with 1 if a table is not what the record says
+
+The record is bench/results/sim.json. The tables stand between `<!-- sim: NAME -->` and `<!-- end of sim -->`
+in docs/eloquent.md, docs/demo.md and README.md. The simulator's figures do not depend on the machine: the same
+commit gives the same record.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORD = ROOT / "bench/results/sim.json"
+PAGES = [ROOT / name for name in ("docs/eloquent.md", "docs/demo.md", "README.md")]
+PLANS = ["bad-weather", "channels", "fast-generators", "fig5", "fig6", "fig7", "hidden-tab", "narrow-links",
+         "outages", "pacing", "padding", "pareto"]
+KEPT = ["full", "late", "delay-ms", "shown-full", "hold-ms", "added-ms", "wire-kb", "text-bits"]
+BLOCK = re.compile(r"<!-- sim: ([\w-]+) -->\n.*?<!-- end of sim -->", re.DOTALL)
+DEFAULTS = [("RTT 400 ms", "default, RTT 400"), ("RTT 100 ms", "default, RTT 100"), ("RTT 50 ms", "default, RTT 50")]
+WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
+        ("bursts that lose everything, RTT 100 ms", "channels", "default, 100 % loss"),
+        ("longer bursts that lose everything, RTT 100 ms", "channels", "p .9 q .8, 100 % loss"),
+        ("outages of .5 to 5 s", "channels", "outages .5 to 5 s"),
+        ("our recording, 10 % loss, RTT 400 ms", "fig7", "recorded, 10 % loss"),
+        ("our recording, 23 % loss, RTT 400 ms", "fig7", "recorded, 23 % loss"),
+        ("16 kbit/s, 15 % loss", "channels", "16 kbit/s, default"),
+        ("16 kbit/s, no loss", "channels", "16 kbit/s"),
+        ("60 % loss, 30 tokens/s, RTT 200 ms", "bad-weather", "60 % loss")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loquent", default=os.environ.get("LOQUENT", ROOT / "target/release/loquent"))
+    parser.add_argument("--only", default="", metavar="PLANS", help="run these plans, separated by commas")
+    parser.add_argument("--render", action="store_true", help="write the tables, run nothing")
+    parser.add_argument("--check", action="store_true", help="compare the tables with the record, write nothing")
+    options = parser.parse_args()
+    if not options.render and not options.check:
+        plans = options.only.split(",") if options.only else PLANS
+        RECORD.write_text(written(run(options.loquent, plans)))
+    record = json.loads(RECORD.read_text())
+    wrong = []
+    for page in PAGES:
+        text = page.read_text()
+        if (new := with_tables(text, record)) != text:
+            wrong.append(page.relative_to(ROOT))
+            if not options.check:
+                page.write_text(new)
+    if options.check and wrong:
+        sys.exit(f"sim-record: not what bench/results/sim.json says: {', '.join(map(str, wrong))}; see --render")
+
+
+def run(loquent, names):
+    """Runs plans, with their pictures, and returns the record; a claim that fails ends the program."""
+    def revision(name):
+        return subprocess.run(["git", "rev-parse", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+                              text=True).stdout.strip()
+    plans = json.loads(RECORD.read_text())["plans"] if names != PLANS else {}
+    for name in names:
+        print(f"sim-record: {name}", file=sys.stderr, flush=True)
+        done = subprocess.run([loquent, "sim", f"plans/{name}.toml", "--json", "--svg", "docs/img"], cwd=ROOT,
+                              check=True, stdout=subprocess.PIPE, text=True)
+        plans[name] = kept(json.loads(done.stdout))
+    return {"name": "sim", "about": "the simulator's plans", "command": "bench/sim-record.py",
+            "commit": revision("HEAD"), "tree": revision("HEAD^{tree}"),
+            "date": datetime.date.today().isoformat(), "tables": [], "failure": None, "plans": plans}
+
+
+def written(record):
+    """The record as JSON, a line for each row, so that a change of one figure is a change of one line."""
+    plans = record["plans"]
+    head = json.dumps({**record, "plans": None}, indent=1)
+    parts = []
+    for name, plan in plans.items():
+        inner = [f'   "{key}": {json.dumps(value)}' for key, value in plan.items() if not isinstance(value, list)]
+        for key in ("rows", "changes"):
+            lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in plan[key])
+            inner.append(f'   "{key}": [\n{lines}\n   ]' if lines else f'   "{key}": []')
+        parts.append(f'  "{name}": {{\n' + ",\n".join(inner) + "\n  }")
+    return head.replace('"plans": null', '"plans": {\n' + ",\n".join(parts) + "\n }") + "\n"
+
+
+def kept(report):
+    """What the documentation uses of a report, rounded to what it means."""
+    plan = report["plan"]
+    rows = [{"case": row["case"], "scheme": row["scheme"],
+             **{key: [round(row[key]["mean"], 5), round(row[key]["ci95"], 5)] for key in KEPT if key in row}}
+            for row in report["rows"]]
+    changes = [{**{key: change[key] for key in ("case", "of", "over", "metric")},
+                "change": [round(change["change"][key], 5) for key in ("mean", "low", "high")]}
+               for change in report["changes"]]
+    return {"seed": plan["seed"], "sessions": plan["sessions"], "seconds": plan["seconds"],
+            "claims": len(report["claims"]), "rows": rows, "changes": changes}
+
+
+def with_tables(text, record):
+    """`text` with each table between markers written from `record`."""
+    def block(match):
+        return f"<!-- sim: {match[1]} -->\n\n{TABLES[match[1]](record['plans'])}\n\n<!-- end of sim -->"
+    return BLOCK.sub(block, text)
+
+
+def value(plans, plan, case, scheme, key):
+    rows = plans[plan]["rows"]
+    return next(row[key][0] for row in rows if row["case"] == case and row["scheme"] == scheme)
+
+
+def ratio(number):
+    """A stall ratio as the documentation writes it: .151."""
+    return "0" if number == 0 else f"{number:.3f}".removeprefix("0")
+
+
+def percent(number, digits=1):
+    return f"{100 * number:+.{digits}f} %".replace("-", "−")
+
+
+def table(head, rows):
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def kilobytes(plans, plan, case, schemes):
+    return ", ".join(f"{value(plans, plan, case, scheme, 'wire-kb'):.2f}" for scheme in schemes)
+
+
+def interval(plans, plan, case, over):
+    found = plans[plan]["changes"]
+    mean, low, high = next(c["change"] for c in found if c["case"] == case and c["over"] == over)
+    return mean, low, high, f"{percent(mean)} [{percent(low)[:-2]}, {percent(high)[:-2]}]"
+
+
+def fig5(plans):
+    """The paper's reductions beside ours, and on which side of the interval the paper's value lies."""
+    paper = {("TCP", "400"): -.710, ("TCP", "100"): -.600, ("Duplication x5", "400"): -.316,
+             ("Duplication x5", "100"): -.313}
+    names = {"TCP": "TCP (CUBIC)", "Duplication x5": "fivefold duplication"}
+    rows = []
+    for over in ("TCP", "TCP without a window", "Duplication x5"):
+        for rtt in ("400", "100"):
+            mean, low, high, text = interval(plans, "fig5", f"RTT {rtt} ms", over)
+            said = paper.get((over.removesuffix(" without a window"), rtt))
+            inside = "inside" if low <= said <= high else "outside"
+            rows.append([f"{names.get(over, over)}, RTT {rtt} ms", percent(said), text, inside])
+    head = ["Eloquent's stall ratio against", "the paper", "simulated, 180 sessions [95 % interval]",
+            "the paper's value is"]
+    return table(head, rows)
+
+
+def fig6(plans):
+    left, right = "more often: p = 0.5, q = 0.5", "longer: p = 0.9, q = 0.8"
+    rows = [[name, interval(plans, "fig6", left, over)[3], interval(plans, "fig6", right, over)[3]]
+            for name, over in (("TCP", "TCP"), ("fivefold duplication", "Duplication x5"))]
+    return table(["Eloquent's stall ratio against (simulated)", "p = 0.5, q = 0.5", "p = 0.9, q = 0.8"], rows)
+
+
+def fig7(plans):
+    cases = ["recorded, 10 % loss", "recorded, 23 % loss"]
+    names = [("TCP", "TCP"), ("duplication ×5", "Duplication x5"), ("Eloquent", "Eloquent"), ("Loquent", "Loquent"),
+             ("bound at 25 ms", "Oracle 25 ms")]
+    rows = [[name, *(f"{ratio(value(plans, 'fig7', case, scheme, 'full'))} "
+                     f"({100 * value(plans, 'fig7', case, scheme, 'late'):.1f} %)" for case in cases)]
+            for name, scheme in names]
+    return table(["simulated stall ratio (late tokens)", *cases], rows)
+
+
+def channels(plans):
+    """The default channel and the clean link, with everybody's bytes."""
+    schemes = ["TCP", "Eloquent", "Loquent", "Oracle 25 ms"]
+    rows = []
+    for name, case in [*DEFAULTS, ("clean link, RTT 100 ms", "clean")]:
+        full = [value(plans, "channels", case, scheme, "full") for scheme in schemes]
+        against = percent(full[2] / full[1] - 1, 0) if full[1] else ""
+        rows.append([name, *map(ratio, full), against, kilobytes(plans, "channels", case, schemes[:3])])
+    return table(["simulated, 360 sessions", "TCP", "Eloquent", "Loquent", "bound at 25 ms",
+                  "Loquent against Eloquent", "kB/s of TCP, Eloquent, Loquent"], rows)
+
+
+def weak(plans):
+    """Where the gain is small, absent or bought with delay."""
+    rows = []
+    for name, plan, case in WEAK:
+        three = ["TCP", "Eloquent", "Loquent"]
+        full = [value(plans, plan, case, scheme, "full") for scheme in three]
+        delay = [value(plans, plan, case, scheme, "delay-ms") for scheme in three]
+        gain = [percent(full[2] / other - 1, 0) if other else "no stalls" for other in full[:2]]
+        rows.append([name, ", ".join(map(ratio, full)), *gain, ", ".join(f"{ms:,.0f}" for ms in delay),
+                     kilobytes(plans, plan, case, three)])
+    return table(["simulated; each: TCP, Eloquent, Loquent", "stall ratio", "against TCP", "against Eloquent",
+                  "mean delay, ms", "kB/s"], rows)
+
+
+def readme(plans):
+    """The short form of `weak`."""
+    names = ["80 ms of jitter", "bursts that lose everything", "a recorded link, 23 % loss",
+             "16 kbit/s, 15 % loss", "60 % loss"]
+    chosen = [WEAK[0], WEAK[1], WEAK[5], WEAK[6], WEAK[8]]
+    rows = []
+    for name, (_, plan, case) in zip(names, chosen, strict=True):
+        three = ["TCP", "Eloquent", "Loquent"]
+        full = [value(plans, plan, case, scheme, "full") for scheme in three]
+        rows.append([name, *(percent(full[2] / other - 1, 0) for other in full[:2]),
+                     kilobytes(plans, plan, case, three)])
+    return table(["simulated channel", "stalls against TCP", "stalls against Eloquent",
+                  "kB/s of TCP, Eloquent, Loquent"], rows)
+
+
+def demo(plans):
+    rows = []
+    for loss in (15, 30, 45, 60):
+        case = f"{loss} % loss"
+        three = ["TCP", "Eloquent", "Loquent"]
+        rows.append([case, *(ratio(value(plans, "bad-weather", case, scheme, "full")) for scheme in three),
+                     kilobytes(plans, "bad-weather", case, three)])
+    return table(["simulated, RTT 200 ms, 30 tokens/s", "TCP", "Eloquent", "Loquent",
+                  "kB/s of TCP, Eloquent, Loquent"], rows)
+
+
+def narrow(plans):
+    three = ["TCP", "Eloquent", "Loquent"]
+    cases = ["16 kbit/s, no loss", "16 kbit/s", "24 kbit/s", "32 kbit/s", "64 kbit/s", "16 kbit/s, 20 tokens/s"]
+    rows = [[case, *(f"{value(plans, 'narrow-links', case, scheme, 'delay-ms'):,.0f}" for scheme in three),
+             kilobytes(plans, "narrow-links", case, three)] for case in cases]
+    return table(["simulated mean delay, ms", *three, "kB/s of TCP, Eloquent, Loquent"], rows)
+
+
+TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
+          "demo": demo, "narrow": narrow}
+
+
+if __name__ == "__main__":
+    main()
