@@ -1,6 +1,7 @@
 // openai-node, unmodified, through `loquent connect` over a lossy path.
 import assert from "node:assert/strict";
 import dgram from "node:dgram";
+import { EventEmitter } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -143,4 +144,12 @@ test("an aborted stream stops, at the server too", { timeout: 50_000 }, async ()
   // It would go on for a minute.
   const running = async () => (await fetch(metrics)).text();
   while (!(await running()).includes("num_requests_running 0"));
+});
+
+test("an address that a process announces is read from a whole line", async () => {
+  const stderr = Object.assign(new EventEmitter(), { unref() {} });
+  const child = Object.assign(new EventEmitter(), { stderr, unref() {} });
+  const found = announced(child, /on (http:\/\/\S+)/);
+  for (const piece of ["API on http://127", ".0.0.1:80", "80\n", "more"]) stderr.emit("data", piece);
+  assert.equal(await found, "http://127.0.0.1:8080");
 });

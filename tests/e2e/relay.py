@@ -100,16 +100,21 @@ class Relay:
             sock.close()
 
 
+def need_hidden_host():
+    """Skips the test where the system has no second address on loopback."""
+    try:
+        socket.create_server((HIDDEN_HOST, 0)).close()
+    except OSError:
+        pytest.skip(f"this system has no {HIDDEN_HOST} (macOS: ifconfig lo0 alias {HIDDEN_HOST})")
+
+
 @pytest.fixture
 def relays(start):
     """Starts servers behind relays of their own."""
     running = []
 
     def start_behind_relay(*args, **kwargs):
-        try:
-            socket.create_server((HIDDEN_HOST, 0)).close()
-        except OSError:
-            pytest.skip(f"this system has no {HIDDEN_HOST} (macOS: ifconfig lo0 alias {HIDDEN_HOST})")
+        need_hidden_host()
         for _ in range(20):
             server = start("--host", HIDDEN_HOST, *args)
             try:

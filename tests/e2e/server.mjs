@@ -15,7 +15,8 @@ export function announced(child, pattern) {
     let log = "";
     child.stderr.on("data", (data) => {
       log += data;
-      const found = pattern.exec(log);
+      // Of whole lines alone: a line comes in pieces, and half an address is another one.
+      const found = pattern.exec(log.slice(0, log.lastIndexOf("\n") + 1));
       if (!found) return;
       // A server that nobody ended must not keep the tests from ending: it ends with them.
       child.unref();

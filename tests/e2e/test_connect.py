@@ -182,6 +182,13 @@ def test_a_local_key_keeps_other_users_out(start, connect, tmp_path):
     again = connect(server.url, *args)
     assert file.read_text().strip() == local
     assert httpx.get(f"{again.url}/v1/models", headers={"authorization": f"Bearer {local}"}).status_code == 200
+    # Without a local key it is said at the start whose key everybody here uses.
+    warning = "All users of this machine can use its key"
+    open_proxy = connect(server.url, "--api-key", "operators")
+    open_proxy.heard(warning)
+    assert httpx.get(f"{open_proxy.url}/v1/models").status_code == 200
+    again.decided()
+    assert not any(warning in line for line in proxy.log + again.log)
 
 
 def test_other_machines_are_served_with_a_key_or_on_demand_only(start, connect):

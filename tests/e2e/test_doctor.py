@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from conftest import BINARY
-from relay import HIDDEN_HOST
+from relay import HIDDEN_HOST, need_hidden_host
 
 #: The simulated engine starts at once, and the checks concern the way to it.
 SIMULATED = ("--simulate", "inf")
@@ -244,10 +244,8 @@ def test_a_blocked_udp_port_is_found(relays, lost, words):
 
 
 def test_a_port_that_only_tcp_is_passed_on_from_is_found(start):
-    try:
-        server = start("--host", HIDDEN_HOST, *SIMULATED)
-    except AssertionError:
-        pytest.skip(f"this system has no {HIDDEN_HOST}")
+    need_hidden_host()
+    server = start("--host", HIDDEN_HOST, *SIMULATED)
     with Proxy(server.url, port=urlsplit(server.url).port) as proxy:
         found = Checkup("--url", proxy.url)
     assert found.verdict("udp") == "fail"

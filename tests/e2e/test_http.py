@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import threading
 import time
 from urllib.parse import urlparse
 
@@ -215,21 +214,68 @@ def test_a_client_that_leaves_without_streaming_is_noticed_too(start):
     assert server.metric('request_success_total{finished_reason="length"}') == 0
 
 
+def read_until(sock, end):
+    """What comes until `end` has come, or the connection ends."""
+    sock.settimeout(PATIENCE_S)
+    got = b""
+    while not got.endswith(end) and (more := sock.recv(65536)):
+        got += more
+    return got
+
+
+def half_sent(place, body):
+    """A connection with a request whose head the server has read, and whose body has still to come."""
+    sock = socket.create_connection(place)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    sock.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+    assert read_until(sock, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+    return sock
+
+
+def idle(place):
+    """A connection whose request has been answered, and which stays open."""
+    sock = socket.create_connection(place)
+    sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert read_until(sock, b"}").startswith(b"HTTP/1.1 200 ")
+    return sock
+
+
+def refuses_connections(place):
+    try:
+        socket.create_connection(place).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def test_sigterm_lets_streams_end_and_refuses_new_work(start):
     server = start(*PACED)
-    results = []
-
-    def read():
-        response = httpx.post(f"{server.url}/v1/chat/completions", json={**LONG, "max_tokens": 500}, timeout=60)
-        results.append(response.text)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    until(lambda: server.metric("num_requests_running") == 1)
-    server.terminate()
-    reader.join(60)
-    assert results[0].endswith("data: [DONE]\n\n")
+    address = urlparse(server.url)
+    place = (address.hostname, address.port)
+    body = json.dumps({**CHAT, "stream": True, "max_tokens": 5}).encode()
+    with half_sent(place, body) as late, idle(place) as kept:
+        with streaming(server, {**LONG, "max_tokens": 500}) as pieces:
+            until(lambda: server.metric("num_requests_running") == 1)
+            server.terminate()
+            until(lambda: refuses_connections(place))
+            assert read_until(kept, b"never") == b"", "an idle connection ends"
+            late.sendall(body)
+            refusal = read_until(late, b"never")
+            assert refusal.startswith(b"HTTP/1.1 503 ") and b"\r\nconnection: close\r\n" in refusal.lower(), refusal
+            assert server.process.poll() is None, "a stream is still running"
+            text = b"".join(pieces)
+    assert text.endswith(b"data: [DONE]\n\n") and text.count(b'"finish_reason":"length"') == 1
     assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_a_silent_stream_gets_comments(start):
+    # A token takes ten seconds, so that comments are all that comes between two.
+    server = start("--simulate", "0.1", "--heartbeat-s", "1")
+    with streaming(server, {**LONG, "max_tokens": 5}) as pieces:
+        got = b""
+        while got.count(b": waiting\n\n") < 2:
+            got += next(pieces)
+        assert b'"finish_reason":"' not in got
 
 
 def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
@@ -243,6 +289,22 @@ def test_a_stream_that_outlives_the_drain_limit_is_broken_not_ended(start):
                 received += piece
     assert b"[DONE]" not in received
     assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_names_in_model_files_and_plans_send_the_terminal_no_orders(start, tmp_path):
+    orders, shown = "a\x1b]0;b\x07cdefg", "a]0;bcdefg"
+    model = (REPOSITORY / "models" / "loquent-tiny.gguf").read_bytes()
+    at = model.index(b"loquent-tiny", model.index(b"general.name"))
+    (tmp_path / "model.gguf").write_bytes(model[:at] + orders.encode() + model[at + len(orders) :])
+    server = start("--model", str(tmp_path / "model.gguf"))
+    plan = (REPOSITORY / "plans" / "fig5.toml").read_text().split("\n", 1)
+    assert plan[0].startswith("title = ")
+    (tmp_path / "plan.toml").write_text(f"title = {json.dumps(orders)}\n{plan[1]}")
+    command = [BINARY, "sim", str(tmp_path / "plan.toml"), "--sessions", "1"]
+    report = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    for text in ("".join(server.log), report.stdout + report.stderr):
+        assert shown in text
+        assert [c for c in text if not c.isprintable() and c not in "\n\t"] == []
 
 
 @pytest.mark.parametrize(

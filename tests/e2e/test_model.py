@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 
 import httpx
 import pytest
@@ -11,12 +12,20 @@ from conftest import REPOSITORY
 HELD_OUT = REPOSITORY / "tools" / "train-tiny" / "heldout"
 
 
-@pytest.mark.parametrize(
-    ("kind", "least"),
-    # A little below the card's figures: kernels round differently.
-    [("paraphrase", 0.89), ("unknown", 0.90), ("third_turn", 0.78)]
-)
-def test_accuracy_on_held_out_questions(server, kind, least):
+CARD = REPOSITORY / "models" / "README.md"
+# Kernels round differently from processor to processor, which turns a close answer or two.
+CLOSE_ANSWERS = 2
+
+
+def on_card(kind):
+    """The share of exact answers that the model's card gives for a kind of questions."""
+    rows = re.findall(rf"^\| {kind} \|.*\| (\.\d+) \|$", CARD.read_text(), re.MULTILINE)
+    assert len(rows) == 1, rows
+    return float(rows[0])
+
+
+@pytest.mark.parametrize("kind", ["paraphrase", "unknown", "third_turn"])
+def test_accuracy_on_held_out_questions(server, kind):
     cases = [json.loads(line) for line in (HELD_OUT / f"{kind}.jsonl").read_text().splitlines()]
     assert len(cases) >= 50
 
@@ -30,4 +39,4 @@ def test_accuracy_on_held_out_questions(server, kind, least):
     with httpx.Client(timeout=120) as http, concurrent.futures.ThreadPoolExecutor(8) as pool:
         right = sum(pool.map(is_right, cases))
     print(f"{kind}: {right} of {len(cases)}")
-    assert right / len(cases) >= least
+    assert abs(right - on_card(kind) * len(cases)) < CLOSE_ANSWERS + 0.5

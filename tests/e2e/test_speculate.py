@@ -49,7 +49,22 @@ def test_answers_are_the_same(start, how):
     assert plain.metric("spec_decode_num_draft_tokens_total") == 0
     drafted = drafting.metric("spec_decode_num_draft_tokens_total")
     accepted = drafting.metric("spec_decode_num_accepted_tokens_total")
-    assert 0 <= accepted <= drafted
+    assert drafted > 0, "the prompt repeats itself"
     if how != "auto":
-        assert accepted > 0, "the model goes on with what it was told"
+        assert 0 < accepted <= drafted, "the model goes on with what it was told"
         assert drafting.metric("engine_steps_total") < plain.metric("engine_steps_total")
+
+
+def test_a_text_that_repeats_itself_is_drafted(start):
+    # One token again and again, so that every draft is right. Whether drafts pay is measured, and a busy
+    # machine can look for a while as if they did not.
+    circles = {"max_tokens": 200, "logit_bias": {"40": 100}}
+    plain = start("--kv-type", "f32", "--draft-tokens", "off")
+    drafting = start("--kv-type", "f32", "--draft-tokens", "auto")
+    expected = answer(plain, circles)
+    for asked in range(1, 21):
+        assert answer(drafting, circles) == expected
+        if drafting.metric("spec_decode_num_accepted_tokens_total") >= 100:
+            break
+    saved = 200 * asked - drafting.metric("engine_steps_total")
+    assert saved >= 90, f"{saved} steps saved in {asked} answers"

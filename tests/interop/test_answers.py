@@ -475,16 +475,25 @@ async def test_shutdown(start):
 @scenario
 async def test_hidden(target):
     """A hidden page is served rarely, and whole once it is seen again"""
-    body = request_of(4 * PACE)
+    body = request_of(8 * PACE)
     async with connect(target.url) as session:
         answer, path = await session.ask(body)
         await answer.until_text(20)
         path.set_hidden(True)
-        await asyncio.sleep(0.3)
-        before, began_us = path.data_frames_in_datagrams, session.now_us()
-        await asyncio.sleep(2)
-        seconds = (session.now_us() - began_us) / 1e6
-        assert path.data_frames_in_datagrams - before <= 4 * seconds, "about one a second, and repetitions"
+        # How many frames had come before each silence of half a second.
+        silences, last = [], [path.data_frames_in_datagrams, session.now_us()]
+
+        def three_silences():
+            frames, now_us = path.data_frames_in_datagrams, session.now_us()
+            if frames > last[0]:
+                if now_us - last[1] >= 500_000:
+                    silences.append(last[0])
+                last[:] = frames, now_us
+            return len(silences) == 3 or answer.outcome is not None
+
+        await answer.until(three_silences)
+        assert answer.outcome is None, f"only {len(silences)} silences"
+        assert silences[2] - silences[0] <= 8, "about one a second, and repetitions"
         path.set_hidden(False)
         assert await whole(answer, path) == await target.text(body)
 

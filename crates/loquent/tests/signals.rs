@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// Longest wait for another process; far longer than it takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Within this time a process ends that has nothing to finish. It takes some milliseconds; what it
+/// might wait for, such as a hub that does not answer, would take a minute.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
 /// A `loquent` that ends with the test.
 struct Loquent {
     child: Child,
@@ -48,6 +52,15 @@ impl Loquent {
     fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Sends a signal at which the process ends at once; gives its status.
+    fn end_at_once(&mut self, signal: &str) -> Option<i32> {
+        let begun = Instant::now();
+        self.signal(signal);
+        let status = self.status();
+        assert!(begun.elapsed() < AT_ONCE, "it took {:?}", begun.elapsed());
+        status.code()
     }
 
     fn status(&mut self) -> ExitStatus {
@@ -99,9 +112,7 @@ fn downloading() -> (Loquent, TcpStream, tempfile::TempDir) {
 fn signals_end_a_server_that_downloads_its_model() {
     for signal in ["-TERM", "-INT"] {
         let (mut server, _request, _cache) = downloading();
-        server.signal(signal);
-        // The download would last for the hub's time limit otherwise.
-        assert_eq!(server.status().code(), Some(0), "nothing had to drain");
+        assert_eq!(server.end_at_once(signal), Some(0), "nothing had to drain");
     }
 }
 
@@ -124,8 +135,7 @@ fn sigterm_ends_a_server_that_waits_for_a_stage() {
     let arguments = ["serve", "--port", "0", "--model", &entry, "--stages", stages];
     let mut server = Loquent::start(&arguments, &[]);
     server.after("waiting for the stages");
-    server.signal("-TERM");
-    assert_eq!(server.status().code(), Some(0));
+    assert_eq!(server.end_at_once("-TERM"), Some(0));
 }
 
 /// Path of the bundled model; `None` if it is missing.
@@ -170,8 +180,7 @@ fn a_second_signal_ends_a_draining_server_at_once() {
         let (mut server, address, _answer) = answering();
         server.signal("-TERM");
         wait_for_drain(&address);
-        server.signal(signal);
-        assert_eq!(server.status().code(), Some(status));
+        assert_eq!(server.end_at_once(signal), Some(status));
     }
 }
 
@@ -193,7 +202,6 @@ fn a_stage_has_no_state_and_ends_at_the_first_signal() {
         let arguments = ["stage", "--model", &file, "--listen", "127.0.0.1:0"];
         let mut stage = Loquent::start(&arguments, &[]);
         stage.after("Loquent computes layers");
-        stage.signal(signal);
-        assert_eq!(stage.status().code(), Some(status));
+        assert_eq!(stage.end_at_once(signal), Some(status));
     }
 }

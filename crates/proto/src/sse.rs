@@ -278,6 +278,22 @@ mod tests {
     }
 
     #[test]
+    fn refuses_a_long_line_in_one_piece_as_in_many() {
+        const LIMIT_BYTES: usize = 100;
+        for (length, fits) in [(LIMIT_BYTES, true), (LIMIT_BYTES + 1, false), (10_000, false)] {
+            let text = alloc::format!("data: a\n\ndata: {:x<1$}\n\n", "", length - "data: ".len());
+            for piece in [1, 7, LIMIT_BYTES + 1, text.len()] {
+                let mut parser = Parser::new(LIMIT_BYTES);
+                let mut events = 0;
+                let mut pieces = text.as_bytes().chunks(piece);
+                let all = pieces.all(|piece| parser.push(piece, |_| events += 1).is_ok());
+                assert_eq!((all, events), (fits, 1 + usize::from(fits)), "{length} in {piece}");
+                assert!(parser.buffered_bytes() <= LIMIT_BYTES);
+            }
+        }
+    }
+
+    #[test]
     fn refuses_an_endless_event_of_short_lines() {
         let mut parser = Parser::new(100);
         let refused = (0..1000).any(|_| parser.push(b"data: abc\n", |_| ()).is_err());

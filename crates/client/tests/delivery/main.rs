@@ -119,14 +119,19 @@ fn assert_whole(whole: &Whole, expected: &[String]) {
     assert_eq!(whole.dones, 1);
 }
 
-/// Waits until the stand-in has seen what `wanted` looks for.
-async fn wait_for(server: &StandIn, wanted: impl Fn(&Seen) -> bool) {
-    let seen = async {
-        while !server.seen().iter().any(&wanted) {
+/// Waits until `is_so`.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let reached = async {
+        while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, seen).await.unwrap_or_else(|_| panic!("never seen; {:?}", server.seen()));
+    timeout(LIMIT, reached).await.unwrap_or_else(|_| panic!("not so after a minute: {what}"));
+}
+
+/// Waits until the stand-in has seen what `wanted` looks for.
+async fn wait_for(server: &StandIn, wanted: impl Fn(&Seen) -> bool) {
+    until("the stand-in sees it", || server.seen().iter().any(&wanted)).await;
 }
 
 #[tokio::test]
@@ -254,7 +259,8 @@ async fn an_outage_is_survived_over_quic() {
     });
     let mending = async {
         outage.notified().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The server's datagrams and its repetitions of them.
+        until("packets are lost", || relay.stopped() >= 30).await;
         relay.mend();
     };
     let (whole, ()) = tokio::join!(reading, mending);
@@ -578,7 +584,7 @@ async fn a_reader_that_stops_reading_loses_nothing() {
     let server = StandIn::start(&expected, Duration::from_millis(1), Fault::None).await;
     let client = client(&server);
     let mut answer = begin(&client).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until("all is said", || server.has_said_all()).await;
     let whole = read(&mut answer, |_| ()).await;
     assert_whole(&whole, &expected);
 }

@@ -34,13 +34,17 @@ struct Shared {
     /// Counts the client's addresses as the server sees them.
     generation: AtomicU64,
     dropped: AtomicU64,
+    /// Packets that came while the relay was cut.
+    stopped: AtomicU64,
 }
 
 impl Shared {
     fn passes(&self) -> bool {
         let lost = self.random.lock().unwrap().random_bool(self.weather.loss);
+        let is_cut = self.cut.load(Ordering::Relaxed);
         self.dropped.fetch_add(u64::from(lost), Ordering::Relaxed);
-        !lost && !self.cut.load(Ordering::Relaxed)
+        self.stopped.fetch_add(u64::from(is_cut), Ordering::Relaxed);
+        !lost && !is_cut
     }
 }
 
@@ -62,6 +66,7 @@ impl Relay {
             cut: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            stopped: AtomicU64::new(0),
         });
         tokio::spawn(forward(socket, server, Arc::clone(&shared)));
         Relay { address, shared }
@@ -80,6 +85,11 @@ impl Relay {
     /// The server sees the client at a new address, and its packets to the old one are lost.
     pub fn move_client(&self) {
         self.shared.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Packets that came while the relay was cut.
+    pub fn stopped(&self) -> u64 {
+        self.shared.stopped.load(Ordering::Relaxed)
     }
 
     /// Packets lost by chance.

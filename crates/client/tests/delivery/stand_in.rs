@@ -200,6 +200,13 @@ impl StandIn {
         format!("http://{}/v1", self.http)
     }
 
+    /// Whether the log of every answer is whole: no more will be written.
+    pub fn has_said_all(&self) -> bool {
+        let answers = self.shared.answers.lock().unwrap();
+        let all = self.shared.deltas().len();
+        answers.values().all(|kept| kept.state.lock().unwrap().pushed == all)
+    }
+
     /// What was asked so far, discovery left out.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()

@@ -87,16 +87,20 @@ fn own_kernels_are_used_and_close_to_llama_cpps() {
     let all: Vec<u16> = (0..SEQUENCES).collect();
     let [own, llama] = models(folder.path(), Width::BLOCKS).map(|model| run(&model, &all, 20));
     let pairs = || own.iter().flatten().zip(llama.iter().flatten());
+    let mut furthest = 0.0f32;
     for (own, llama) in pairs() {
         for (token, logprob) in &own.top {
             // Where both name it among the best; the last ranks may differ.
             if let Some((_, other)) = llama.top.iter().find(|(t, _)| t == token) {
-                assert!((logprob - other).abs() < 0.2, "token {token}: {logprob} and {other}");
+                furthest = furthest.max((logprob - other).abs());
             }
         }
         let first = own.top[0].0;
         assert!(llama.top.iter().take(4).any(|(t, _)| *t == first), "the best token is far off");
     }
+    println!("log-probabilities differ by up to {furthest}");
+    // Less than three times as much as is measured: 0.076.
+    assert!(furthest < 0.2, "{furthest}");
     assert!(pairs().any(|(own, llama)| own != llama), "two ways to compute round alike");
 }
 

@@ -163,7 +163,8 @@ fn every_architecture_in_stages_is_itself() {
 fn rounded_hidden_states_change_little() {
     let Some(model) = bundled() else { return };
     let (expected, vocab) = whole(&model);
-    for (dtype, most) in [(Dtype::F16, 0.2), (Dtype::Q8, 1.5)] {
+    // Some two and three times as much as is measured: 0.09 and 0.07.
+    for (dtype, most) in [(Dtype::F16, 0.2), (Dtype::Q8, 0.2)] {
         let folder = tempfile::tempdir().unwrap();
         let mut runner = serve_stages(&model, 2, folder.path(), dtype);
         let choices = generate(&mut runner, vocab);

@@ -1,6 +1,7 @@
 //! Stages over real connections with toy layers: pipelining, faults, TLS, hostile peers.
 
 mod depth_simulation;
+mod false_answers;
 mod hostile;
 mod tls;
 mod toy;
@@ -75,10 +76,21 @@ fn limits() -> Limits {
 
 /// The engine's loop without a clock: generates everything and returns it by tag.
 fn generate(runner: &mut StagedRunner, works: &[Work], depth: usize) -> Vec<Vec<TokenId>> {
+    let (generated, losses) = generate_through_losses(runner, works, depth);
+    assert_eq!(losses, 0, "the session is lost");
+    generated
+}
+
+/// The same, and how many times the session was lost and opened again.
+fn generate_through_losses(
+    runner: &mut StagedRunner,
+    works: &[Work],
+    depth: usize,
+) -> (Vec<Vec<TokenId>>, usize) {
     let mut scheduler = Scheduler::new(runner.capacity(), limits(), vec![]);
     scheduler.set_pipeline_depth(depth);
     works.iter().for_each(|work| scheduler.submit(Duration::ZERO, work.clone()));
-    let mut generated = vec![Vec::new(); works.len()];
+    let (mut generated, mut losses) = (vec![Vec::new(); works.len()], 0);
     let mut in_flight: VecDeque<Batch> = VecDeque::new();
     let begun = Instant::now();
     while scheduler.has_work() {
@@ -97,16 +109,25 @@ fn generate(runner: &mut StagedRunner, works: &[Work], depth: usize) -> Vec<Vec<
             std::thread::yield_now();
             continue;
         };
-        outcome.unwrap();
         let batch = in_flight.pop_front().unwrap();
         let now = Duration::ZERO;
-        let step: Step = scheduler.commit(now, now, runner, &batch, &sampled);
+        let step: Step = match outcome {
+            Ok(()) => scheduler.commit(now, now, runner, &batch, &sampled),
+            Err(error) => {
+                assert!(matches!(error, RunError::Lost(_)), "{error}");
+                losses += 1;
+                in_flight.clear();
+                let step = scheduler.recover(now, now, runner, &batch, &error);
+                wait_until("a new session", || runner.poll_recovery() == Recovery::Ready);
+                step
+            }
+        };
         for event in step.events {
             assert!(!matches!(event.finish, Some(Finish::Failed(_))), "{event:?}");
             generated[event.tag.0 as usize].extend(event.token.map(|choice| choice.token));
         }
     }
-    generated
+    (generated, losses)
 }
 
 #[test]

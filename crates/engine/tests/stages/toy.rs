@@ -21,7 +21,7 @@ use loquent_infer::token::TokenId;
 /// Floats of a hidden state.
 pub const WIDTH: usize = 4;
 /// Tokens of the toy model.
-const VOCAB: u32 = 64;
+pub const VOCAB: u32 = 64;
 /// Layers of the toy model, divided among the stages.
 const LAYERS: u32 = 6;
 /// A token that makes its sequence's logits NaN.

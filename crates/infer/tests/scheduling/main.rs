@@ -81,6 +81,37 @@ fn suspects_of_a_failed_batch_stay_within_a_full_cache() {
     assert_eq!(bench.ended.len(), 9);
 }
 
+#[test]
+fn a_full_cache_puts_back_the_youngest_sequences() {
+    let mut runner = ToyRunner::new(10, 70, 60);
+    runner.memory = 1;
+    let mut bench = Bench::new(runner, Limits { prefix_cache: false, ..limits(4) });
+    // Each needs half of the cache and more at its end.
+    let works: Vec<Work> = (0..3).map(|tag| circling(tag, 8, 30, 60)).collect();
+    works.iter().for_each(|work| bench.submit(work));
+    let made = |bench: &Bench, tag| bench.generated.get(&tag).map_or(0, Vec::len);
+    let mut ended = Vec::new();
+    while ended.len() < works.len() {
+        let preempted = bench.scheduler.load().preemptions;
+        let before: Vec<usize> = (0..3).map(|tag| made(&bench, tag)).collect();
+        bench.step();
+        let is_behind = |tag: &u64| made(&bench, *tag) == before[*tag as usize];
+        assert!(ended.contains(&0) || before[0] == 0 || !is_behind(&0), "the oldest waits");
+        let is_full = bench.scheduler.load().preemptions > preempted;
+        let mut begun = (1..3).rev().filter(|&tag| before[tag as usize] > 0);
+        let youngest = begun.find(|tag| !ended.contains(tag));
+        assert!(!is_full || youngest.is_some_and(|tag| is_behind(&tag)), "another was put back");
+        let has_ended = |tag: &u64| bench.ended.contains_key(tag) && !ended.contains(tag);
+        let new: Vec<u64> = (0..3).filter(has_ended).collect();
+        ended.extend(new);
+    }
+    assert_eq!(ended, [0, 1, 2]);
+    assert!(bench.scheduler.load().preemptions >= 2);
+    for (tag, work) in works.iter().enumerate() {
+        assert_eq!(bench.generated[&(tag as u64)], alone_with(work, 60, 1).0);
+    }
+}
+
 /// One request on a runner whose text goes in circles: the steps it took.
 fn steps_of(work: &Work, speculation: Speculation) -> u64 {
     let mut runner = ToyRunner::new(4, 2000, 1000);

@@ -120,8 +120,11 @@ impl ResumeEntry {
 
 /// The answers in a file's text that a server may still have.
 pub(crate) fn parse(text: &str, now: SystemTime) -> BTreeMap<String, StoredAnswer> {
-    let mut answers: BTreeMap<String, StoredAnswer> =
+    let entries: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).unwrap_or_default();
+    // One that is damaged costs the others nothing.
+    let sound = |(id, entry)| Some((id, serde_json::from_value::<StoredAnswer>(entry).ok()?));
+    let mut answers: BTreeMap<_, _> = entries.into_iter().filter_map(sound).collect();
     let now_s = seconds(now);
     answers.retain(|id, entry| {
         let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
@@ -176,15 +179,29 @@ mod tests {
         let file = folder.path().join("answers.json");
         let now = SystemTime::now();
         let id = handle(1).id_hex();
-        for bad in [
-            String::new(),
-            "[]".into(),
-            r#"{"x":{"token":"y","offset":0,"began_s":18446744073709551615}}"#.into(),
-            format!(r#"{{"{id}":{{"token":"{id}","offset":-1,"began_s":0}}}}"#),
-            " ".repeat(MAX_FILE_BYTES as usize + 1),
-        ] {
-            std::fs::write(&file, bad).unwrap();
-            assert!(ResumeStore::open(Some(file.clone()), now).answers().is_empty());
+        let read = |text: String| {
+            std::fs::write(&file, text).unwrap();
+            ResumeStore::open(Some(file.clone()), now).answers()
+        };
+        let sound = format!(
+            r#""{id}":{{"token":"{}","offset":5,"began_s":{}}}"#,
+            handle(1).token_hex(),
+            seconds(now)
+        );
+        let damaged = [
+            r#""x":{"token":"y","offset":0,"began_s":18446744073709551615}"#.to_owned(),
+            format!(r#""{}":{{"token":"{id}","offset":-1,"began_s":0}}"#, handle(2).id_hex()),
+            format!(r#""{}":[]"#, handle(3).id_hex()),
+        ];
+        for bad in &damaged {
+            assert!(read(format!("{{{bad}}}")).is_empty(), "{bad}");
+            assert_eq!(read(format!("{{{bad},{sound}}}")), [(id.clone(), 5)], "{bad}");
+        }
+        let long = " ".repeat(MAX_FILE_BYTES as usize);
+        for no_list in
+            [String::new(), "[]".into(), format!("{{{sound}"), format!("{{{sound}}}{long}")]
+        {
+            assert!(read(no_list).is_empty());
         }
         let store = ResumeStore::open(None, now);
         for n in 0..=255 {

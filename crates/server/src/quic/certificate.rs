@@ -213,6 +213,21 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_the_wall_clock_has_made_old_is_due_until_it_is_renewed() {
+        let source = CertificateSource::SelfSigned(vec!["localhost".into()]);
+        let mut renewal = Renewal::new(source, CHECK_EVERY);
+        let soon = CHECK_EVERY * 3;
+        assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new");
+        // The computer slept: the clock that measures has not moved.
+        renewal.made.unix_s -= 13 * 24 * 3600;
+        for _ in 0..2 {
+            tokio::time::timeout(soon, renewal.due()).await.expect("it is due");
+        }
+        renewal.renewed();
+        assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new again");
+    }
+
     #[tokio::test]
     async fn changed_files_are_due_until_they_are_shown() {
         let folder = std::env::temp_dir().join(format!("loquent-renewal-{}", std::process::id()));

@@ -443,6 +443,37 @@ mod shared {
     }
 
     #[tokio::test]
+    async fn calls_of_a_store_that_does_not_answer_end_with_an_error_in_time() {
+        let Some(server) = RedisServer::start().await else { return };
+        let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        store.put(CHAT, ANN, object("a")).await.unwrap();
+        server.mute(true);
+        let calls = async {
+            let put = store.put(CHAT, ANN, object("b"));
+            let list = store.list(CHAT, ANN, page(None, 9, true), |_| true);
+            tokio::join!(put, store.get(CHAT, ANN, "a"), list, store.delete(CHAT, ANN, "a"))
+        };
+        let patience = Duration::from_secs(60);
+        let calls = tokio::time::timeout(patience, calls).await.expect("no call waits for ever");
+        let failed = |error: Option<StoreError>| matches!(error, Some(StoreError::Failed(_)));
+        assert!(failed(calls.0.err()) && failed(calls.1.err()));
+        assert!(failed(calls.2.err()) && failed(calls.3.err()));
+        assert!(store.outage().is_some());
+        let begin = Store::connect(&server.address, limits(9, 9));
+        let said = tokio::time::timeout(patience, begin).await.expect("the start does not wait");
+        let said = said.unwrap_err().to_string();
+        assert!(said.contains("cannot use the store redis://127.0.0.1:"), "{said}");
+        server.mute(false);
+        let back = async {
+            while store.get(CHAT, ANN, "a").await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(patience, back).await.expect("it answers again");
+        assert_eq!(store.outage(), None);
+    }
+
+    #[tokio::test]
     async fn what_somebody_else_wrote_is_an_error() {
         let Some(server) = RedisServer::start().await else { return };
         let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();

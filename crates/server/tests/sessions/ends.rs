@@ -45,6 +45,33 @@ async fn the_end_of_a_whole_log_is_resumed_to_an_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_shuts_down_refuses_requests_on_open_connections() {
+    let mut server = start(Setup { drain_limit: PATIENCE, ..Setup::default() }).await;
+    let text = expected(&server, 400).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let mut running = Reader::ask(&connection, 0, &chat(400, json!({}))).await;
+    running.run(20).await;
+    server.stop();
+    // The port of TCP is closed first.
+    let closed = async {
+        while tokio::net::TcpStream::connect(server.http).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+    let mut late = Reader::ask(&connection, 1, &chat(5, json!({}))).await;
+    late.run(usize::MAX).await;
+    let refusal = late.said.last();
+    assert!(
+        matches!(refusal, Some(Said::Response(head, _)) if head["status"] == 503),
+        "{refusal:?}"
+    );
+    running.run(usize::MAX).await;
+    assert!(running.complete, "{:?}", running.said);
+    assert_eq!(running.text(), text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_is_used_once() {
     let server = start(Setup::default()).await;
     let (_endpoint, connection) = connect(&server).await;

@@ -84,19 +84,6 @@ fn assert_same(got: &str, expected: &str) {
     assert_eq!((same, got.len()), (expected.len(), expected.len()), "{lengths:?}");
 }
 
-/// Waits until nothing more is generated; how many tokens there were by then.
-async fn pause_of(server: &Server) -> f64 {
-    let (mut before, mut alike) = (-1.0, 0);
-    // For thousands of tokens' time, so that a machine that is busy elsewhere is no pause.
-    while alike < 5 {
-        let now = metric(server, "generation_tokens_total").await;
-        alike = if now == before { alike + 1 } else { 0 };
-        before = now;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    before
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn generation_pauses_only_when_all_readers_are_behind() {
     let setup = Setup {
@@ -114,8 +101,10 @@ async fn generation_pauses_only_when_all_readers_are_behind() {
     // It takes nothing before the other one stops.
     let (_endpoint, mut slow) = resume(&server, &first.name.unwrap(), 0).await;
     first.run(8 * 1024).await;
-    let made = pause_of(&server).await - before;
-    assert!(made < 9000.0, "{made} tokens: neither of them reads now");
+    // Neither of them reads now.
+    until(&server, "stream_pauses_total", |pauses| pauses >= 1.0).await;
+    let made = metric(&server, "generation_tokens_total").await - before;
+    assert!(made < 9000.0, "{made} tokens: it was never paused");
     slow.run(usize::MAX).await;
     assert!(slow.complete, "the slow one is the fast one now: {:?}", slow.said);
     assert_same(&slow.text(), &text);

@@ -12,12 +12,17 @@ use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
 use loquent_infer::runner::Runner;
 use loquent_server::{Announcement, LoadedEngine, ServerConfig, StoreConfig, TcpLimits};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::engine_failure::FaultyRunner;
 use super::harness::{self, Ending, Events, Server, chat};
 use crate::simulated::service_config;
+
+/// Longest wait for the server; far longer than it takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draining_service_refuses_new_work_and_finishes_what_runs() {
@@ -97,14 +102,71 @@ impl Listening {
     }
 }
 
+/// Reads from `stream` until `end` has come, or the stream ends.
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    let reading = async {
+        while !got.ends_with(end.as_bytes()) {
+            if stream.read_buf(&mut got).await.unwrap() == 0 {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("an end");
+    String::from_utf8(got).unwrap()
+}
+
+/// Waits until connections to `address` are refused.
+async fn until_closed(address: SocketAddr) {
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the port closes");
+}
+
+/// A connection whose request has been answered, and which stays open.
+async fn idle(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let answer = read_until(&mut stream, "}").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    stream
+}
+
+/// A connection with a request whose head is read and whose body has still to come.
+async fn half_sent(address: SocketAddr, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue";
+    let head = format!("{head}\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
+    stream
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_closes_the_port_and_waits_for_running_streams() {
-    let server = Listening::start(harness::FOREVER).await;
+    let expected = Server::start(|_| {}).text(300).await;
+    let (runner, hold) = FaultyRunner::hanging();
+    let server = Listening::over(runner, harness::FOREVER).await;
     let mut running = server.stream(300).await;
+    let mut idle = idle(server.address).await;
+    let body = chat(5, true, json!({})).to_string();
+    let mut half_sent = half_sent(server.address, &body).await;
     server.shutdown.send(()).unwrap();
-    assert_eq!(running.finish().await, Ending::Done);
+    until_closed(server.address).await;
+    assert_eq!(read_until(&mut idle, "never").await, "", "an idle connection ends");
+    half_sent.write_all(body.as_bytes()).await.unwrap();
+    // To the end of the connection.
+    let refused = read_until(&mut half_sent, "never").await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(refused.to_lowercase().contains("\r\nconnection: close\r\n"), "{refused}");
+    assert!(!server.run.is_finished(), "a stream is still running");
+    drop(hold);
+    assert_eq!((running.finish().await, running.text(0)), (Ending::Done, expected));
     server.run.await.unwrap().unwrap();
-    assert!(tokio::net::TcpStream::connect(server.address).await.is_err(), "the port is closed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

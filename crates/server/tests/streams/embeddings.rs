@@ -1,6 +1,8 @@
 //! `/v1/embeddings` on the simulated engine: every form of input, limits that name the input,
 //! clients that leave, and streams that go on beside it.
 
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
@@ -8,8 +10,9 @@ use http_body_util::BodyExt;
 use loquent_engine::sim::{
     EMBEDDING_WIDTH, SimEmbedder, SimOptions, SimRunner, SimVocab, token_vector,
 };
-use loquent_infer::embedding::EmbeddingOnly;
-use loquent_infer::runner::Runner;
+use loquent_infer::embedding::{Embedder, EmbedderCapacity, EmbeddingOnly};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
+use loquent_infer::sampling::Sampler;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use loquent_server::LoadedEngine;
@@ -18,6 +21,8 @@ use serde_json::{Value, json};
 use super::harness::{self, Ending, Server};
 
 const PATH: &str = "/v1/embeddings";
+/// Longest wait for the engine; far longer than it takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The error of a request that must be refused with `status`.
 async fn refused(server: &Server, body: &Value, status: StatusCode) -> Value {
@@ -108,36 +113,131 @@ async fn a_full_server_refuses_more() {
     server.until("num_requests_running", |running| running == 0.0).await;
 }
 
+/// A batch of embeddings that the engine has begun.
+struct BegunBatch {
+    /// Inputs, or parts of them.
+    inputs: usize,
+    /// Steps of answers that the engine has computed before it.
+    steps: u64,
+}
+
+/// A simulated engine that reports each batch of embeddings, and computes none before it may.
+struct WatchedRunner {
+    inner: SimRunner,
+    embedder: WatchedEmbedder,
+}
+
+struct WatchedEmbedder {
+    inner: SimEmbedder,
+    steps: u64,
+    begun: Sender<BegunBatch>,
+    /// What lets the batches go: all of them once its sender is dropped.
+    held: Receiver<()>,
+}
+
+impl Embedder for WatchedEmbedder {
+    fn capacity(&self) -> EmbedderCapacity {
+        self.inner.capacity()
+    }
+
+    fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError> {
+        let begun = BegunBatch { inputs: batch.spans.len(), steps: self.steps };
+        self.begun.send(begun).unwrap();
+        let _ = self.held.recv();
+        self.inner.embed(batch, vectors)
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        self.inner.clear(slot);
+    }
+}
+
+impl Runner for WatchedRunner {
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        self.inner.assign(slot, sampler);
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        self.embedder.steps += 1;
+        self.inner.run(batch, sampled)
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        self.inner.fork(from, to, len);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        self.inner.truncate(slot, len);
+    }
+
+    fn embedder(&mut self) -> Option<&mut dyn Embedder> {
+        Some(&mut self.embedder)
+    }
+}
+
+/// A server over a [`WatchedRunner`], the batches that it begins, and what holds them.
+fn watched() -> (Arc<Server>, Receiver<BegunBatch>, Sender<()>) {
+    let ((begun, batches), (hold, held)) = (channel(), channel());
+    let inner = SimRunner::new(SimOptions::default());
+    let embedder = SimEmbedder::new(inner.capacity());
+    let embedder = WatchedEmbedder { inner: embedder, steps: 0, begun, held };
+    let runner = Box::new(WatchedRunner { inner, embedder });
+    let server = Server::over(LoadedEngine { runner, ..harness::loaded() }, |_| {});
+    (Arc::new(server), batches, hold)
+}
+
+/// Waits for the next batch, which is held; gives it back with those that follow.
+async fn next_batch(batches: Receiver<BegunBatch>) -> (BegunBatch, Receiver<BegunBatch>) {
+    let wait = move || (batches.recv_timeout(PATIENCE).expect("a batch"), batches);
+    tokio::task::spawn_blocking(wait).await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_go_on_beside_embeddings_and_say_the_same() {
-    let server = Server::start(|_| {});
-    let alone = server.text(300).await;
-    let mut stream = server.stream(300, json!({})).await;
-    let many = json!({"input": vec!["some words to embed"; 500]});
-    let (ending, answer) = tokio::join!(stream.finish(), server.whole(PATH, &many));
-    assert_eq!((ending, stream.text(0)), (Ending::Done, alone));
-    assert!(near(&vector(&answer, 499), &expected("some words to embed", 16)));
-    assert_eq!(server.metric("embedding_inputs_total"), 500.0);
+    const TOKENS: usize = 40;
+    let (server, batches, hold) = watched();
+    let alone = server.text(TOKENS).await;
+    let client = server.clone();
+    let many = json!({"input": vec!["some words to embed"; 2000]});
+    let asked = tokio::spawn(async move { client.whole(PATH, &many).await });
+    let (before, batches) = next_batch(batches).await;
+    // Its head says that the engine has the request, which waits behind the held batch.
+    let mut stream = server.stream(TOKENS, json!({})).await;
+    drop(hold);
+    assert_eq!((stream.finish().await, stream.text(0)), (Ending::Done, alone));
+    assert!(near(&vector(&asked.await.unwrap(), 1999), &expected("some words to embed", 16)));
+    server.until("embedding_inputs_total", |inputs| inputs == 2000.0).await;
+    let steps: Vec<u64> = batches.try_iter().map(|batch| batch.steps - before.steps).collect();
+    let end = *steps.last().unwrap();
+    assert!(end >= TOKENS as u64, "{end} steps: the answer was not computed beside embeddings");
+    let beside = steps.windows(2).filter(|pair| (1..end).contains(&pair[0]));
+    assert!(beside.clone().count() >= TOKENS / 2, "{steps:?}");
+    // Between two batches every answer gets its next token.
+    assert!(beside.clone().all(|pair| pair[0] < pair[1]), "{steps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_takes_its_inputs_with_it() {
-    let server = Server::start(|_| {});
+    let (server, batches, hold) = watched();
+    let client = server.clone();
     let many = json!({"input": vec!["word ".repeat(20); 2000]});
-    let asked = server.post(PATH, &many);
-    // Given up as soon as the engine has begun with it.
-    tokio::select! {
-        (status, _) = asked => assert_eq!(status, StatusCode::OK, "quicker than the look"),
-        () = server.until("embedding_inputs_total", |inputs| inputs > 0.0) => {}
-    }
-    let left = async {
-        while server.service.in_flight() > 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), left).await.expect("its inputs are gone");
+    let asked = tokio::spawn(async move { client.post(PATH, &many).await.0 });
+    let (first, batches) = next_batch(batches).await;
+    assert!(first.inputs < 200, "{} inputs in one batch", first.inputs);
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    drop(hold);
+    server.until_idle().await;
     let after = server.whole(PATH, &json!({"input": "a"})).await;
     assert!(near(&vector(&after, 0), &expected("a", 16)));
+    let later: Vec<usize> = batches.try_iter().map(|batch| batch.inputs).collect();
+    assert_eq!(later, [1], "of the client that has left, nothing but the batch under way");
+    let done = server.metric("embedding_inputs_total");
+    assert!(done <= 1.0 + first.inputs as f64, "{done} inputs were embedded");
 }
 
 /// A server whose model makes embeddings only.

@@ -27,7 +27,7 @@ enum Fault {
 }
 
 /// A simulated engine with a fault that no `Runner` may have.
-struct FaultyRunner {
+pub struct FaultyRunner {
     inner: SimRunner,
     fault: Fault,
 }
@@ -37,7 +37,8 @@ impl FaultyRunner {
         Box::new(Self { inner: SimRunner::new(SimOptions::default()), fault })
     }
 
-    fn hanging() -> (Box<Self>, Sender<()>) {
+    /// One that hangs in the midst of its first answer until the sender is dropped.
+    pub fn hanging() -> (Box<Self>, Sender<()>) {
         let (release, held) = channel();
         (Self::new(Fault::Hang(held)), release)
     }

@@ -140,6 +140,17 @@ impl Server {
         let waited = tokio::time::timeout(Duration::from_secs(60), reached).await;
         waited.unwrap_or_else(|_| panic!("{name} stays at {}", self.metric(name)));
     }
+
+    /// Waits until no request holds a place.
+    pub async fn until_idle(&self) {
+        let idle = async {
+            while self.service.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), idle).await;
+        waited.unwrap_or_else(|_| panic!("{} places stay taken", self.service.in_flight()));
+    }
 }
 
 impl Drop for Server {
@@ -263,7 +274,8 @@ impl Events {
         None
     }
 
-    async fn event(&mut self) -> Option<String> {
+    /// The next event or comment as it came; `None` at the end of the body.
+    pub async fn event(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let event = self.buffer.drain(..end + 2).collect();

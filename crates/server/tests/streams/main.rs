@@ -15,9 +15,11 @@ mod ollama;
 mod progress;
 mod prompts;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use engine_failure::FaultyRunner;
 use harness::{Ending, Events, Server};
+use loquent_server::{HttpConfig, LoadedEngine};
 use serde_json::{Value, json};
 
 /// More tokens than the buffers of these tests hold.
@@ -83,9 +85,39 @@ async fn a_reader_that_leaves_while_paused_frees_everything() {
     server.until("stream_pauses_total", |pauses| pauses == 1.0).await;
     drop(slow);
     server.until("num_requests_running", |running| running == 0.0).await;
-    while server.service.in_flight() > 0 {
-        tokio::task::yield_now().await;
+    server.until_idle().await;
+}
+
+/// Reads what is left of a stream's text, then `count` comments without any; gives how long these
+/// took.
+async fn comments(stream: &mut Events, count: u32) -> Duration {
+    let (mut began, mut seen) = (Instant::now(), 0);
+    while seen < count {
+        match stream.event().await.expect("the stream is open").starts_with(':') {
+            true => seen += 1,
+            false => (began, seen) = (Instant::now(), 0),
+        }
     }
+    began.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stream_gets_a_comment_at_each_heartbeat() {
+    const HEARTBEAT: Duration = Duration::from_millis(50);
+    let (runner, hold) = FaultyRunner::hanging();
+    let http = HttpConfig { heartbeat: HEARTBEAT, ..harness::http_config() };
+    let server = Server::over_with(LoadedEngine { runner, ..harness::loaded() }, http);
+    // The first falls silent in the midst of its text, the others before it.
+    for more in [json!({}), json!({}), json!({"resumable": true})] {
+        let mut stream = server.stream(300, more).await;
+        // The usual heartbeat would take longer for five.
+        let limit = Duration::from_secs(20);
+        let took = tokio::time::timeout(limit, comments(&mut stream, 5)).await.expect("heartbeats");
+        // The first may be the comment with which the stream begins.
+        assert!(took >= 4 * HEARTBEAT, "five comments within {took:?}");
+    }
+    server.until("generation_tokens_total", |tokens| tokens > 0.0).await;
+    drop(hold);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -79,9 +79,7 @@ async fn hanging_up_while_a_prompt_is_tokenized_makes_no_room_for_another() {
     assert!(asked.await.unwrap_err().is_cancelled());
     assert_eq!(server.service.in_flight(), 3, "the tokenizer is still at it");
     go.send(()).unwrap();
-    while server.service.in_flight() > 0 {
-        tokio::task::yield_now().await;
-    }
+    server.until_idle().await;
     assert!(lengths.try_recv().is_err(), "nothing more was tokenized");
 }
 

@@ -40,6 +40,13 @@ impl RedisServer {
         panic!("no free port");
     }
 
+    /// From now on it takes connections and calls, and answers none; or it goes on again.
+    pub fn mute(&self, is_mute: bool) {
+        let signal = if is_mute { "-STOP" } else { "-CONT" };
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
     /// Waits until it answers; whether it does.
     async fn is_up(&mut self) -> bool {
         let begun = Instant::now();
