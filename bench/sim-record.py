@@ -147,7 +147,7 @@ def fig5(plans):
     rows = []
     for over in ("TCP", "TCP without a window", "Duplication x5"):
         for rtt in ("400", "100"):
-            mean, low, high, text = interval(plans, "fig5", f"RTT {rtt} ms", over)
+            _mean, low, high, text = interval(plans, "fig5", f"RTT {rtt} ms", over)
             said = paper.get((over.removesuffix(" without a window"), rtt))
             inside = "inside" if low <= said <= high else "outside"
             rows.append([f"{names.get(over, over)}, RTT {rtt} ms", percent(said), text, inside])

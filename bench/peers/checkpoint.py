@@ -12,8 +12,8 @@ import shutil
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch
+import transformers
 
 
 def main(path):

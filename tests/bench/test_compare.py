@@ -136,7 +136,7 @@ def test_a_finalist_that_fails_later_makes_room_for_the_next():
             raise search.Failed("it died")
         return additive(words, run)
 
-    best, trials, *_ = searched(speed, {"polling": [[], ["--poll", "0"]], "cache": [[], ["--kv-unified"]],
+    best, _trials, *_ = searched(speed, {"polling": [[], ["--poll", "0"]], "cache": [[], ["--kv-unified"]],
                                         "attention": [[], ["-fa", "off"]], "more": [[], ["--more"]]})
     assert best.words() == [] and len(best.values) == 3
 

@@ -76,7 +76,7 @@ fn the_bundled_vocabulary_gives_the_ids_of_the_library_that_made_it() {
     if std::env::var_os("LOQUENT_TEST_MODEL").is_some() {
         return eprintln!("skipped: LOQUENT_TEST_MODEL names another model");
     }
-    let Some(model) = crate::bundled() else { return };
+    let Some(model) = super::bundled() else { return };
     let vocab = LlamaVocab::new(model);
     let vectors: Vec<Vector> = serde_json::from_str(include_str!("bundled_tokens.json")).unwrap();
     assert!(vectors.len() >= 20);

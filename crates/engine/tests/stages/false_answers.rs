@@ -12,8 +12,8 @@ use loquent_engine::staged::{Cluster, Dtype};
 use loquent_infer::request::Work;
 use loquent_infer::runner::Sampled;
 
-use crate::toy::{self, Site, VOCAB, WIDTH, options};
-use crate::{generate, generate_through_losses, work};
+use super::toy::{self, Site, VOCAB, WIDTH, options};
+use super::{generate, generate_through_losses, work};
 
 /// Answers of batches that pass before the false one: every sequence is in the midst of its text.
 const TRUE_ANSWERS: usize = 12;
