@@ -69,9 +69,6 @@ BENCHES = {
     "stage15": Bench("16 of 40 requests at once, beside other servers", 3, QWEN, compare("stage15", "q.gguf"), BESIDE +
                      " Loquent takes memory for its cache as it fills (`engine/llama/lazy_zero.rs`), llama-server at "
                      "its start: the difference in memory is smaller where a cache is full."),
-    "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
-    "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
-    "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "readers": Bench("500 readers of one answer by event stream", 2, SIMULATED,
                      "python3 bench/readers.py --loquent {loquent}",
                      "One answer of 10 tokens a second; each reader joins over a connection of its own and reads it "
@@ -81,11 +78,14 @@ BENCHES = {
                        "The servers are simulated engines of 30 tokens per second and stream: they cannot give more "
                        "than 1,440 together, so the ratio shows that Loquent keeps up, not how fast it can be. Routing "
                        "by prompt finds what another turn left in a server's cache."),
+    "delivery-quick": Bench("lossy links in short: Loquent, kernel TCP, and a plain QUIC stream", 8, SIMULATED,
+                            "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
+    "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
+    "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
                       "160 requests, 16 at once, alternating. Both servers and the generator share the processors."),
-    "delivery-quick": Bench("lossy links in short: Loquent, kernel TCP, and a plain QUIC stream", 8, SIMULATED,
-                            "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
+    "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
                             compare("stage15", "gemma3-270m.gguf"), BESIDE),
