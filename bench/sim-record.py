@@ -5,7 +5,7 @@
     bench/sim-record.py --render              write the tables from the record; nothing is run
     bench/sim-record.py --check               exit with 1 if a table is not what the record says
 
-The record is bench/results/sim.json. The tables stand between `<!-- sim: NAME -->` and `<!-- end of sim -->`
+The record is bench/sim.json. The tables stand between `<!-- sim: NAME -->` and `<!-- end of sim -->`
 in docs/eloquent.md, docs/demo.md and README.md. The simulator's figures do not depend on the machine: the same
 commit gives the same record.
 """
@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RECORD = ROOT / "bench/results/sim.json"
+RECORD = ROOT / "bench/sim.json"
 PAGES = [ROOT / name for name in ("docs/eloquent.md", "docs/demo.md", "README.md")]
 PLANS = ["bad-weather", "channels", "fast-generators", "fig5", "fig6", "fig7", "hidden-tab", "narrow-links",
          "outages", "pacing", "padding", "pareto"]
@@ -57,7 +57,7 @@ def main():
             if not options.check:
                 page.write_text(new)
     if options.check and wrong:
-        sys.exit(f"sim-record: not what bench/results/sim.json says: {', '.join(map(str, wrong))}; see --render")
+        sys.exit(f"sim-record: not what bench/sim.json says: {', '.join(map(str, wrong))}; see --render")
 
 
 def run(loquent, names):

@@ -477,8 +477,8 @@ mod tests {
     fn a_lost_segment_leaves_again_with_the_first_later_acknowledgement() {
         let mut path = Path::stream(TcpControl::Cubic, 4, 1..2);
         path.run_until(410);
-        // The token of 200 ms is acknowledged at 300 ms. The one of 300 ms waits a round trip for the
-        // window, which recovery has brought down to what was delivered (RFC 6937).
+        // The token of 200 ms is acknowledged at 300 ms. The one of 300 ms waits a round trip for
+        // the window, which recovery has brought down to what was delivered (RFC 6937).
         assert_eq!(path.sent_us, [0, 100_000, 200_000, 300_000, 400_000]);
         path.run_until(1_000);
         assert_eq!(path.receiver.arrived(), 4);

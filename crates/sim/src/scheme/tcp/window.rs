@@ -10,8 +10,8 @@ pub enum TcpControl {
     /// CUBIC, Linux's default.
     #[default]
     Cubic,
-    /// BBR's answer to losses: one round trip of packet conservation, then the window of before. Its
-    /// model of the path, which a thin stream never fills, is left out.
+    /// BBR's answer to losses: one round trip of packet conservation, then the window of before.
+    /// Its pacing and its model of the path are left out.
     Bbr,
     /// Nothing: losses are found and repaired as in Linux, but never taken for congestion.
     None,
