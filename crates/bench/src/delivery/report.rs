@@ -130,7 +130,8 @@ impl DeliveryReport {
     /// How far each TCP's model is from the kernel's, with the threshold that real clocks can be
     /// held to; at most `most` per cent.
     fn models(&self, most: f64) -> Vec<LimitVerdict> {
-        let cells = self.cases.iter().flat_map(|case| case.cells.iter().map(|cell| (case, cell)));
+        let cells =
+            self.cases.iter().flat_map(|case| case.cells.iter().map(move |cell| (case, cell)));
         cells
             .filter(|(_, cell)| cell.scheme.congestion().is_some())
             .filter_map(|(case, cell)| {
