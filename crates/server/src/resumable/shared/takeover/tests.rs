@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use super::*;
 use crate::api::request::Endpoint;
 use crate::resumable::shared::followed::FollowedPiece;
-use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody};
+use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptService};
 use crate::resumable::shared::state::{LogState, StoreNews};
 use crate::store::shared::test_server::RedisServer;
 
@@ -106,11 +106,12 @@ impl Replica {
     }
 
     async fn take(&self, head: u64) -> Result<u64, Refused> {
-        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|(fence, _)| fence)
+        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|taken| taken.fence)
     }
 
     async fn succeed(&self, head: u64, successor: &Reluctant) -> Succession {
-        self.logs.succeed(&HANDLE, head, Arc::new(Task::default()), successor).await
+        let at = (head, Epochs::default());
+        self.logs.succeed(&HANDLE, at, Arc::new(Task::default()), successor).await
     }
 
     /// What the store says to `words`.
@@ -138,6 +139,8 @@ fn request() -> Arc<[u8]> {
         call_ids: 2,
         trace_parent: None,
         stored: None,
+        asker: KeptAsker::default(),
+        answered_by: KeptService::default(),
     };
     AskedBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
 }
@@ -218,7 +221,7 @@ async fn a_store_that_has_lost_all_believes_the_newest_owner() {
     put(&slot, &log);
     until(|| slot.stored() == log.len() as u64).await;
     let newer = LogSlot::new(&HANDLE, 2, Arc::new(Task::default()));
-    let newer = second.logs.add(newer.beginning_at(log.len() as u64));
+    let newer = second.logs.add(newer.beginning_at(log.len() as u64, &Epochs::default()));
     newer.restart();
     let other = records(&[Delta::text("other")]);
     put(&newer, &other);
