@@ -73,7 +73,7 @@ impl NamedAnswer {
     /// Stops it: its generation ends, and nobody finds it any more.
     pub async fn stop(&self, answers: &ResumableAnswers) {
         // One that is gone is stopped.
-        drop(answers.stop(&self.handle).await);
+        let _ = answers.stop(&self.handle).await;
     }
 }
 
