@@ -149,7 +149,7 @@ mod llama {
     use loquent_server::Description;
     use sha2::{Digest, Sha256};
 
-    use super::super::args::{KvLayout, Switch, TuningArgs};
+    use super::super::args::{KvLayout, Switch};
     use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS};
     use super::super::launcher::launcher;
     use super::super::sampling_defaults::sampling_defaults;
@@ -520,14 +520,12 @@ mod llama {
     /// what computes with them.
     fn computed_by(path: &Path, engine: &EngineArgs, template: &str) -> anyhow::Result<String> {
         let weights = sample_of(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let TuningArgs { kv_layout, flash_attention, kernels, .. } = &engine.tuning;
+        let tuning = &engine.tuning;
+        let computing = (tuning.kv_layout, tuning.flash_attention, tuning.kernels);
         let isa = Isa::available().map(Isa::name).collect::<Vec<_>>();
         let (kv_type, layers) = (&engine.kv_type, &engine.gpu_layers);
         let is_staged = engine.staged.is_wanted();
-        Ok(format!(
-            "{weights} {kv_type} {layers} {kv_layout:?} {flash_attention:?} {kernels:?} {isa:?} \
-             {is_staged} {template}"
-        ))
+        Ok(format!("{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {template}"))
     }
 
     /// A hash of the length of the file at `path` and of samples all over it.

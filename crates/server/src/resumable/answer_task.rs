@@ -363,8 +363,7 @@ impl AnswerTask {
             AheadWish::Attach(AttachRequest { id, path, position, reply }) => {
                 let sent = self.sent_elsewhere();
                 let offset = self.epochs.offset_of(position);
-                let chunks =
-                    offset.and_then(|offset| self.attach(now, (id, path), offset, sent));
+                let chunks = offset.and_then(|offset| self.attach(now, (id, path), offset, sent));
                 self.answers.metrics.on_resume(chunks.is_some());
                 let _ = reply.send(chunks.map(|chunks| (chunks, self.epochs.current())));
             }

@@ -561,10 +561,7 @@ impl ResumableAnswers {
     }
 
     /// An answer that another replica has stored.
-    async fn find_elsewhere(
-        &self,
-        handle: &AnswerHandle,
-    ) -> Result<&Arc<SharedLogs>, Unreachable> {
+    async fn find_elsewhere(&self, handle: &AnswerHandle) -> Result<&Arc<SharedLogs>, Unreachable> {
         let shared = self.shared.get().ok_or(Unreachable::Unknown)?;
         match shared.has(handle).await {
             Ok(true) => Ok(shared),

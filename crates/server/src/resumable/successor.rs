@@ -9,9 +9,9 @@ use super::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptServ
 use super::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
 use crate::api::request::StreamParams;
 use crate::app::App;
+use crate::auth::token::TokenScope;
 use crate::dialect::stored_chats;
 use crate::dialect::stored_chats::request::ChatToStore;
-use crate::auth::token::TokenScope;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::models::ModelEntry;

@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::request::Parts;
 use http::{Extensions, Request as HttpRequest, Uri};
-use loquent_proto::{AnswerHandle, Position};
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{AnswerHandle, Position};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 

@@ -194,18 +194,7 @@ impl LiveResponse {
         let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
         let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
         let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
-        Self {
-            owner,
-            fence,
-            created_s,
-            template,
-            input,
-            state,
-            cancelled,
-            settled,
-            left,
-            is_left,
-        }
+        Self { owner, fence, created_s, template, input, state, cancelled, settled, left, is_left }
     }
 
     fn key(&self) -> Key {

@@ -116,7 +116,9 @@ impl FollowedLog {
 
     /// Hands on what was read; `None` if the store could not be asked.
     pub fn note(&self, known: Option<LogRead<'_>>) -> Following {
-        let Some(known @ LogRead { log: read, .. }) = known else { return self.note_missing("its store cannot be reached") };
+        let Some(known @ LogRead { log: read, .. }) = known else {
+            return self.note_missing("its store cannot be reached");
+        };
         match read.state {
             Some(LogState::Running | LogState::Ended) => {}
             Some(LogState::Stopped) => return self.end(FollowedPiece::Stopped),

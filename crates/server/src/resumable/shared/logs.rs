@@ -138,9 +138,8 @@ impl SharedLogs {
     /// Writes what there is of all answers that are left to other replicas, and gives them back.
     pub async fn leave_all(&self) {
         self.flush().await;
-        let leaving = std::mem::take(
-            &mut *self.leaving.lock().expect("nothing panics under this lock"),
-        );
+        let leaving =
+            std::mem::take(&mut *self.leaving.lock().expect("nothing panics under this lock"));
         for slot in leaving {
             self.release(&slot.id, slot.fence, GivenBack::Unused).await;
         }

@@ -260,8 +260,7 @@ mod tests {
         let taken = Appended { outcome: AppendOutcome::Taken, head: 7, is_read: true };
         assert_eq!(appended(StoreReply(Value::Array(one.clone())), 1), Ok(vec![taken]));
         assert_eq!(appended(StoreReply(Value::Array(one)), 2), Err(Unexpected));
-        let one =
-            vec![text("running"), text("lives"), Value::Int(9), text("abc"), text("5:2")];
+        let one = vec![text("running"), text("lives"), Value::Int(9), text("abc"), text("5:2")];
         let log = ReadLog {
             state: Some(LogState::Running),
             owner: OwnerState::Lives,

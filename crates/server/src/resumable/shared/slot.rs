@@ -253,8 +253,7 @@ impl LogSlot {
                 AppendOutcome::Lost => {
                     let mut waiting = self.waiting();
                     waiting.due = None;
-                    waiting.is_lost =
-                        matches!(waiting.state, LogState::Running | LogState::Ended);
+                    waiting.is_lost = matches!(waiting.state, LogState::Running | LogState::Ended);
                 }
                 // Nothing of it is written any more.
                 AppendOutcome::Taken | AppendOutcome::Stopped => {

@@ -44,7 +44,10 @@ impl SharedLogs {
             tokio::time::sleep(TICK).await;
             if touched.elapsed() >= TOUCH_EVERY {
                 touched = Instant::now();
-                self.slots().iter().filter(|slot| slot.is_looked_after()).for_each(|slot| slot.touch());
+                self.slots()
+                    .iter()
+                    .filter(|slot| slot.is_looked_after())
+                    .for_each(|slot| slot.touch());
             }
             // What comes meanwhile is the next tick's: a quick store would get a command a token.
             while self.write_due().await == Ok(DueLogs::More) {}
