@@ -272,10 +272,10 @@ mod tests {
             }
             "ANSWER" => {
                 let head = AnswerHead::parse(json).ok()?;
-                let AnswerHead { handle, channel, offset, headers } = &head;
+                let AnswerHead { handle, channel, offset, epoch, headers } = &head;
                 let (id, token) = (handle.id_hex(), handle.token_hex());
                 Some(json!({"id": id, "token": token, "channel": channel, "offset": offset,
-                            "headers": lower(headers)}))
+                            "epoch": epoch, "headers": lower(headers)}))
             }
             "DISCOVERY" => {
                 let offer = DeliveryOffer::parse(json).ok()?;
