@@ -261,15 +261,16 @@ def test_without_the_store_answers_go_on_and_nothing_waits_for_it(replicas, redi
         assert read(response.iter_lines())[0] == rest
 
 
-def test_a_store_that_cannot_be_reached_is_said_at_the_start():
+def test_a_store_that_refuses_the_login_is_said_at_the_start(redis):
     from conftest import Server
 
-    server = Server("--simulate", "inf", "--store", "redis://ann:secret@127.0.0.1:1")
+    redis.ask("CONFIG", "SET", "requirepass", "right")
+    server = Server("--simulate", "inf", "--store", redis.url.replace("//", "//:wrong@"))
     assert server.process.wait(60) != 0
     server.stop()
     said = "".join(server.log)
-    assert "cannot use the store redis://127.0.0.1:1/0" in said and "correct --store" in said
-    assert "secret" not in said
+    assert "cannot use the store redis://127.0.0.1:" in said and "correct --store" in said
+    assert "wrong@" not in said
 
 
 def test_over_quic_an_answer_goes_on_at_another_replica_and_back(replicas, whole):

@@ -11,7 +11,7 @@ from .client.events import ask_events, resume_events
 from .client.messages import Code, Type, write_head, write_message
 from .client.session import COMPLETIONS, Refused, StreamEnded, connect, request_head
 from .client.webtransport import ALPN, WebTransportSession
-from .client.wire import Ack, Done, Stop, write_frame
+from .client.wire import EPOCH, Ack, Done, Stop, write_frame
 from .conftest import request_of, scenario
 from .test_answers import begun, whole
 
@@ -179,6 +179,23 @@ async def test_inside_a_record(target):
         assert refused.value.response.status_code == 404
         _, path = await session.resume_from(answer.id, answer.token, inside)
         assert (await path.head).offset == inside
+
+
+@rules("D-6.8, S-4.2, S-5.2")
+@scenario
+async def test_another_epoch(target):
+    """A position of an epoch that the log never had is refused: GONE over QUIC, 404 over HTTP"""
+    async with connect(target.url) as session:
+        answer, path = await session.ask(request_of(20))
+        await whole(answer, path)
+        assert (await path.head).epoch == 0
+        other = EPOCH + answer.offset
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            async with resume_events(target.url, answer.id, answer.token, other):
+                pass
+        assert refused.value.response.status_code == 404
+        with pytest.raises(StreamEnded):
+            await session.resume_from(answer.id, answer.token, other)
 
 
 @rules("S-5.2, S-5.4, D-6.3")

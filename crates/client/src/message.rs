@@ -5,6 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::AnswerHandle;
 pub use loquent_proto::message::{Code, MAX_MESSAGE_BYTES, MessageKind, put_message};
 use loquent_proto::message::{HeadError, MessageHead};
+use loquent_proto::position::MAX_EPOCH;
 use loquent_proto::wire::MAX_INT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -151,6 +152,8 @@ pub struct AnswerHead {
     pub channel: u64,
     /// Log offset of the first byte that is sent on this channel.
     pub offset: u64,
+    /// The epoch of the log (D-6.8).
+    pub epoch: u64,
     /// The headers that an HTTP response would have.
     pub headers: BTreeMap<String, String>,
 }
@@ -183,6 +186,8 @@ impl AnswerHead {
             channel: u64,
             offset: u64,
             #[serde(default)]
+            epoch: Option<u64>,
+            #[serde(default)]
             headers: BTreeMap<String, String>,
         }
         let raw: Raw<'_> = serde_json::from_slice(payload)
@@ -190,10 +195,11 @@ impl AnswerHead {
         let handle = AnswerHandle::parse(raw.id, raw.token)
             .ok_or_else(|| ClientError::Malformed("an answer's id or token".into()))?;
         let Raw { channel, offset, headers, .. } = raw;
-        if channel.max(offset) > MAX_INT {
+        let epoch = raw.epoch.unwrap_or(0);
+        if channel.max(offset) > MAX_INT || epoch > MAX_EPOCH {
             return Err(ClientError::Malformed("a number in an answer's head".into()));
         }
-        Ok(AnswerHead { handle, channel, offset, headers })
+        Ok(AnswerHead { handle, channel, offset, epoch, headers })
     }
 }
 
@@ -266,10 +272,10 @@ mod tests {
             }
             "ANSWER" => {
                 let head = AnswerHead::parse(json).ok()?;
-                let AnswerHead { handle, channel, offset, headers } = &head;
+                let AnswerHead { handle, channel, offset, epoch, headers } = &head;
                 let (id, token) = (handle.id_hex(), handle.token_hex());
                 Some(json!({"id": id, "token": token, "channel": channel, "offset": offset,
-                            "headers": lower(headers)}))
+                            "epoch": epoch, "headers": lower(headers)}))
             }
             "DISCOVERY" => {
                 let offer = DeliveryOffer::parse(json).ok()?;

@@ -81,6 +81,12 @@ impl Assembler {
         self.held_bytes
     }
 
+    /// Forgets the ranges beyond the first hole: they may be of another log.
+    pub fn forget_held(&mut self) {
+        self.held.clear();
+        self.held_bytes = 0;
+    }
+
     /// Takes in `bytes` at `offset`; returns whether [`Self::cumulative`] moved.
     ///
     /// # Errors
@@ -103,8 +109,7 @@ impl Assembler {
         let room = self.limits.max_bytes.saturating_sub(self.len());
         // Held ranges will be sent again; contiguous bytes must not wait for them.
         if news.len() > room {
-            self.held.clear();
-            self.held_bytes = 0;
+            self.forget_held();
         }
         let room = self.limits.max_bytes.saturating_sub(self.len());
         self.append(&news[..news.len().min(room)]);

@@ -225,9 +225,11 @@ impl Receiver {
     }
 
     /// Continues the same answer on another path, as `channel` of another connection. What has
-    /// arrived is kept: ask the sender to resume from [`Self::cumulative`] (D-9.7).
+    /// arrived up to [`Self::cumulative`] is kept: ask the sender to resume from there (D-9.7). What
+    /// lies beyond it may be other bytes there (D-6.8).
     pub fn migrate(&mut self, now: Micros, channel: u64) {
         self.channel = channel;
+        self.assembler.forget_held();
         self.arrived = ArrivedPackets::default();
         (self.next_ack, self.last_ack) = (0, None);
         self.begin_silence(now);

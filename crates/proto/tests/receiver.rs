@@ -317,9 +317,10 @@ fn d_9_7_a_resume_begins_the_path_anew_and_keeps_what_has_arrived() {
     let first = &acks(&mut receiver, ms(14_000))[0];
     assert_eq!((first.channel, first.number, first.largest), (8, 0, None));
     assert_eq!((first.hold, first.missing), (ms(0), 0), "they mean nothing yet (D-5.4, D-5.5)");
-    assert_eq!((first.cumulative, ranges(&first.ranges)), (3, vec![[6, 9]]));
+    // The next server may have other bytes beyond the first hole (D-6.8).
+    assert_eq!((first.cumulative, ranges(&first.ranges)), (3, vec![]));
     let mut datagram = Vec::new();
-    let data = Data { channel: 8, packet: 10, offset: 3, bytes: &bytes[3..6] };
+    let data = Data { channel: 8, packet: 10, offset: 3, bytes: &bytes[3..9] };
     Frame::Data(data).encode(false, &mut datagram);
     receiver.handle_datagram(ms(14_010), &datagram).expect("a frame");
     let second = &acks(&mut receiver, ms(14_010))[0];

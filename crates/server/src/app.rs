@@ -262,6 +262,13 @@ impl App {
         self.models.alive()
     }
 
+    /// Leaves the answers that other replicas can go on with to them, because this one ends.
+    pub async fn leave_to_replicas(&self) {
+        if self.store.shared().is_some() && self.store.outage().is_none() {
+            tokio::join!(self.resumable.hand_over(), self.responses.leave());
+        }
+    }
+
     /// Whether new requests are accepted.
     ///
     /// # Errors

@@ -9,8 +9,9 @@ use crate::app::App;
 use crate::body::ReceivedBody;
 use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
+use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
-use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptMetadata};
+use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptMetadata};
 use crate::service::Caller;
 
 /// What a request's head says of its body.
@@ -69,7 +70,7 @@ impl Intake {
             let mut request = served.parse(endpoint, fields, caller)?;
             request.store = store;
             if let Some(asked) = asked {
-                request.kept = asked.encode(&marks(&mut request, served.name()));
+                request.kept = asked.encode(&marks(&mut request, served));
             }
             Ok(ParsedRequest { request, idempotent })
         };
@@ -78,14 +79,21 @@ impl Intake {
 }
 
 /// What `request` is answered by, chosen now if it leaves that to chance.
-pub fn marks(request: &mut Request, model: &str) -> AnswerMarks {
+pub fn marks(request: &mut Request, served: &ModelEntry) -> AnswerMarks {
     let owner = request.identity.owner();
+    let asker = KeptAsker {
+        owner,
+        tenant: request.identity.tenant.0,
+        token_salt: request.identity.token_salt().map(str::to_owned),
+    };
     let metadata = request.store.as_ref().map(|chat| chat.metadata().clone());
     AnswerMarks {
-        model: model.to_owned(),
+        model: served.name().to_owned(),
         seed: *request.sampling.seed.get_or_insert_with(rand::random),
         call_ids: *request.call_ids.get_or_insert_with(rand::random),
         trace_parent: request.trace_parent.clone(),
         stored: metadata.map(|metadata| KeptMetadata { owner, metadata }),
+        asker,
+        answered_by: served.answers_by(),
     }
 }

@@ -10,7 +10,9 @@ use loquent_infer::detok::Detokenizer;
 use loquent_infer::sampling::SharedGrammar;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
+use loquent_proto::hex;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::api::reasoning::{self, ReasoningParams};
 use crate::api::request::Chat;
@@ -71,6 +73,9 @@ pub struct ServedModel {
     pub created_s: u64,
     /// Compiles grammars over the vocabulary.
     pub grammars: GrammarSource,
+    /// What besides the above decides the tokens of an answer, as a text that is the same wherever
+    /// they are: its weights and its chat template, and what computes with them how.
+    pub computed_by: String,
 }
 
 /// Compiles grammars for one vocabulary. The compiler is made by the first request that needs
@@ -97,6 +102,15 @@ impl GrammarSource {
 }
 
 impl ServedModel {
+    /// The same wherever the same request has the same answer, as far as that can be known.
+    pub fn fingerprint(&self, splits_reasoning: bool) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let chat = (&self.chat.bos, &self.chat.eos);
+        let model = (&self.computed_by, self.vocab.size(), &self.end_tokens, self.defaults);
+        let all = format!("{version} {chat:?} {model:?} {splits_reasoning}");
+        hex::encode(&Sha256::digest(all)[..8])
+    }
+
     /// Stands for the model of an upstream server, of which only `name` is known.
     ///
     /// # Errors
@@ -113,6 +127,7 @@ impl ServedModel {
             defaults: SamplingDefaults::default(),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
+            computed_by: String::new(),
         })
     }
 

@@ -1,8 +1,8 @@
 //! The life of a server: listen, load, serve, drain, stop.
 //!
 //! The port is open before the model is loaded, so that `/health` and `/ready` report the
-//! progress. A shutdown refuses new work, lets running streams end within a limit, and ends
-//! the rest with an error.
+//! progress. A shutdown refuses new work, leaves to other replicas what they can go on with, lets
+//! the other streams end within a limit, and ends the rest with an error.
 
 use std::future::Future;
 use std::pin::pin;
@@ -285,8 +285,8 @@ impl Ports {
         }
     }
 
-    /// Refuses new work, waits at most `limit` for the running streams and ends the rest with
-    /// an error.
+    /// Refuses new work, leaves what other replicas can go on with to them, waits at most `limit` for
+    /// the other streams and ends the rest with an error.
     async fn drain(self, app: &App, limit: Duration) {
         // New TCP connections are refused; QUIC stays open, because its answers end over it.
         drop(self.listener);
@@ -296,17 +296,23 @@ impl Ports {
         app.models.drain();
         app.dashboard.close();
         tracing::info!(in_flight = app.models.in_flight(), "draining");
+        app.leave_to_replicas().await;
         let mut ended = pin!(async {
             tokio::join!(self.http.shutdown(), app.resumable.settled());
         });
         if tokio::time::timeout(limit, &mut ended).await.is_err() {
             tracing::warn!(in_flight = app.models.in_flight(), "the drain limit is over");
+            if app.resumable.is_shared() {
+                // Before their generation is ended: an error would be the end at all replicas.
+                app.resumable.shut_down().await;
+            }
             app.models.stop();
             let _ = tokio::time::timeout(ERROR_EVENT_TIMEOUT, ended).await;
         }
         app.models.stop();
         app.resumable.shut_down().await;
         app.resumable.flush_shared().await;
+        app.responses.flush().await;
         if let Some(port) = &self.quic {
             port.close().await;
         }

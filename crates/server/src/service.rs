@@ -128,6 +128,8 @@ pub struct Service {
     /// One place: the prompts of completions wait behind one of `/tokenize` at most.
     tokenize_place: Arc<Semaphore>,
     cache_domains: CacheDomains,
+    /// The same wherever the same requests have the same answers.
+    fingerprint: String,
     config: ServingConfig,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -185,9 +187,14 @@ impl Caller {
 impl Service {
     /// A service that answers with `backend`.
     pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
+        let fingerprint = match &backend {
+            Backend::Engine { .. } => model.fingerprint(context.config.split_reasoning),
+            Backend::Upstream(_) => String::new(),
+        };
         Self {
             model,
             backend,
+            fingerprint,
             gate: context.gate,
             prompt_threads: context.prompt_threads,
             tokenize_place: Arc::new(Semaphore::new(1)),
@@ -199,6 +206,11 @@ impl Service {
             request_log: context.request_log,
             draining: AtomicBool::new(false),
         }
+    }
+
+    /// The same wherever the same requests have the same answers; empty where that cannot be known.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// The model that answers.
@@ -755,7 +767,8 @@ impl Service {
     fn work(&self, prepared: &Prepared, index: usize) -> Work {
         let Prepared { request, prompts, .. } = prepared;
         let prompt = &prompts[index / request.n as usize];
-        let room = self.model.context_tokens - prompt.len() as u32;
+        let context = request.context_limit.unwrap_or(u32::MAX).min(self.model.context_tokens);
+        let room = context.saturating_sub(prompt.len() as u32);
         Work {
             // The output processor assigns the tag when it knows the completion's index.
             tag: Tag(0),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Iterator, Optional
 
-from .wire import LARGEST_INT, Reader, WireError, write_int
+from .wire import LARGEST_EPOCH, LARGEST_INT, Reader, WireError, write_int
 
 LIMIT = 1024 * 1024  # of a message that a client receives (S-2.1)
 FIRST_SKIPPED_TYPE = 64  # S-2.1: unknown types from here on are skipped
@@ -100,6 +100,7 @@ class AnswerHead:
     channel: int
     offset: int
     headers: dict[str, str]
+    epoch: int = 0  # of the log (D-6.8)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def read_answer_head(payload: bytes) -> AnswerHead:
     head = _object(payload)
     name, token = (_hex(_member(head, member, str), 16) for member in ("id", "token"))
     channel, offset = (_number(head, member, 0, LARGEST_INT) for member in ("channel", "offset"))
-    return AnswerHead(bytes.fromhex(name), bytes.fromhex(token), channel, offset, _headers(head))
+    epoch = 0 if head.get("epoch") is None else _number(head, "epoch", 0, LARGEST_EPOCH)
+    return AnswerHead(bytes.fromhex(name), bytes.fromhex(token), channel, offset, _headers(head), epoch)
 
 
 def read_response_head(payload: bytes) -> ResponseHead:

@@ -194,7 +194,12 @@ class Receiver:
             self._ack(now_us)
 
     def resume(self, channel: int, now_us: int) -> int:
-        """Goes on as another channel; the offset to ask for (D-6.4)."""
+        """Goes on as another channel; the offset to ask for (D-6.4).
+
+        What lies beyond it may be other bytes at the next server (D-6.8).
+        """
+        self.arrived = self.arrived[:1]
+        del self.held[self.cumulative - self.shown :]
         self._begin_path(channel, now_us)
         return self.cumulative
 

@@ -46,7 +46,7 @@ from .messages import (
     write_message,
 )
 from .receiver import Complete, Event, Failed, Receiver, Shown, Silent, Transmit, Way
-from .wire import Data, Gone, Record, Resume, Text, WireError, pad_to_step, read_frame, write_frame
+from .wire import EPOCH, Data, Gone, Record, Resume, Text, WireError, pad_to_step, read_frame, write_frame
 
 COMPLETIONS = "/v1/chat/completions"
 PADDING_STEP = 32  # of what a receiver sends (D-2.7)
@@ -88,6 +88,7 @@ class Answer:
         self.id: Optional[bytes] = None
         self.token: Optional[bytes] = None
         self.headers: dict[str, str] = {}
+        self.epoch = 0  # of the log that the newest path carries (D-6.8)
         self.log: list[Shown] = []
         self.outcome: Union[Complete, Failed, None] = None
         self.is_silent = False
@@ -100,8 +101,8 @@ class Answer:
 
     @property
     def offset(self) -> int:
-        """The end of the last record shown: where an event stream resumes (D-6.4)."""
-        return self.log[-1].offset if self.log else 0
+        """The end of the last record shown: where another receiver resumes (D-6.4, D-6.8)."""
+        return self.epoch * EPOCH + (self.log[-1].offset if self.log else 0)
 
     @property
     def records(self) -> list[Record]:
@@ -210,6 +211,7 @@ class Exchange:
         if head.channel != self.channel:
             raise MalformedMessage("Head", "an ANSWER of another channel")
         self.answer.id, self.answer.token, self.answer.headers = head.id, head.token, head.headers
+        self.answer.epoch = head.epoch
         self.head.set_result(head)
 
     def _handle_end(self) -> None:
@@ -368,11 +370,11 @@ class Session(QuicConnectionProtocol):
         """Continues an answer on this connection with the bytes that are kept (S-4.7, D-6.4)."""
         assert answer.id and answer.token
         offset = answer.receiver.resume(self.take_channel(), self.now_us())
-        return await self.resume_at(answer, answer.id, answer.token, offset)
+        return await self.resume_at(answer, answer.id, answer.token, answer.epoch * EPOCH + offset)
 
     async def resume_from(self, name: bytes, token: bytes, offset: int) -> tuple[Answer, Exchange]:
         """Continues an answer of which nothing but its name and the end of a record is kept."""
-        receiver = Receiver(self.take_channel(), self.now_us(), offset=offset)
+        receiver = Receiver(self.take_channel(), self.now_us(), offset=offset % EPOCH)
         return await self.resume_at(Answer(receiver), name, token, offset)
 
     async def resume_at(self, answer: Answer, name: bytes, token: bytes, offset: int) -> tuple[Answer, Exchange]:

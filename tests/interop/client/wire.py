@@ -11,6 +11,8 @@ from enum import IntEnum
 from typing import Callable, Optional, Union
 
 LARGEST_INT = 2**53 - 1  # D-1.2
+EPOCH = 2**36  # what an epoch counts in a position (D-6.8)
+LARGEST_EPOCH = LARGEST_INT // EPOCH
 BELOW_U32 = 2**32  # D-3.1, D-3.4
 VERSION = 1  # D-2.1, and of the open record
 MISSING_BITS = 53  # D-5.4

@@ -112,7 +112,7 @@ export interface Answer<C extends Chunk = ChatChunk> extends AsyncIterable<Delta
   readonly transport: TransportName | null;
   /** What proves the right to go on with it; `null` where that is not possible. */
   readonly reference: AnswerReference | null;
-  /** Log offset after what was yielded; `null` if the server reports none. */
+  /** Where the answer goes on after what was yielded; `null` if the server reports none. */
   readonly offset: number | null;
   /** Names of the request's parameters that the server ignored, if it said so. */
   readonly ignoredParameters: string | null;

@@ -79,6 +79,12 @@ export class Assembler {
     return this.#heldBytes;
   }
 
+  /** Forgets the ranges beyond the first hole: they may be of another log. */
+  forgetHeld(): void {
+    this.#held = [];
+    this.#heldBytes = 0;
+  }
+
   /**
    * Takes in `bytes` at `offset`, copied; returns whether {@link cumulative} moved.
    *
@@ -98,10 +104,7 @@ export class Assembler {
     }
     const news = bytes.subarray(cumulative - offset);
     // Held ranges can always be had again; contiguous bytes cannot wait for them.
-    if (news.length > this.#room()) {
-      this.#held = [];
-      this.#heldBytes = 0;
-    }
+    if (news.length > this.#room()) this.forgetHeld();
     const room = this.#room();
     this.#append(news.subarray(0, room));
     this.#joinHeld();

@@ -1,6 +1,7 @@
 // Messages on a QUIC stream of a connection, and the codes with which such a stream ends
 // (spec/session.md, section 2).
 
+import { MAX_EPOCH } from "./position.js";
 import { Reader, WireError, Writer, decodeUtf8, encodeUtf8 } from "./wire.js";
 
 /** Types of messages (S-2.2). */
@@ -59,6 +60,8 @@ export interface AnswerHead {
   readonly channel: number;
   /** Where the log goes on. */
   readonly offset: number;
+  /** The epoch of the log (D-6.8). */
+  readonly epoch: number;
   /** What an HTTP response would say in its headers; names in lower case. */
   readonly headers: Record<string, string>;
 }
@@ -120,10 +123,19 @@ export class MessageReader {
 
 /** An ANSWER's payload (S-4.2); throws {@link WireError} if it is not one. */
 export function decodeAnswerHead(payload: Uint8Array): AnswerHead {
-  const { id, token, channel, offset, headers } = decodeObject(payload);
+  const { id, token, channel, offset, headers, epoch } = decodeObject(payload);
   const named = isHex128(id) && isHex128(token);
   if (!named || !isOffset(channel) || !isOffset(offset)) throw new WireError("Malformed");
-  return { id: id.toLowerCase(), token: token.toLowerCase(), channel, offset, headers: decodeHeaders(headers) };
+  const known = epoch ?? 0;
+  if (!isOffset(known) || known > MAX_EPOCH) throw new WireError("Malformed");
+  return {
+    id: id.toLowerCase(),
+    token: token.toLowerCase(),
+    channel,
+    offset,
+    epoch: known,
+    headers: decodeHeaders(headers),
+  };
 }
 
 /** A RESPONSE's payload; throws {@link WireError} if it is not one. */

@@ -5,6 +5,7 @@ import { type Connection, type Stream, reasonOf } from "./connection.js";
 import { encodeFrame, greaseAck, kindOf, padAck } from "./frame.js";
 import { greaseMember, greaseMessage, isGreased } from "./grease.js";
 import { type PlayoutChoice, smoothPlayout } from "./playout.js";
+import { epochOf, offsetOf, positionOf } from "./position.js";
 import { Receiver, type ReceiverEvent, WITH_ANOTHER_PATH } from "./receiver.js";
 import type { Delta } from "./delta.js";
 import {
@@ -23,8 +24,8 @@ import {
 } from "./message.js";
 import { WireError, type WireFault, decodeUtf8, encodeUtf8 } from "./wire.js";
 
-/** A delta and the log offset after it. */
-export type Shown = readonly [offset: number, delta: Delta];
+/** A delta and the position after it (D-6.8). */
+export type Shown = readonly [position: number, delta: Delta];
 
 /** Receives what happens to an answer, in order. */
 export interface AnswerListener {
@@ -42,8 +43,8 @@ export interface AnswerListener {
   failed(fault: WireFault | null): void;
   /** The server has ended the answer here, and says by `code` that no other path may go on (S-2.6). */
   ended(code: Code): void;
-  /** The path is dead; `offset` is where another one goes on. */
-  lost(offset: number, loss: Loss): void;
+  /** The path is dead; `position` is where another one goes on. */
+  lost(position: number, loss: Loss): void;
   /** Nothing more will be told or sent; comes once, last. */
   over(): void;
 }
@@ -106,6 +107,7 @@ export class DatagramAnswer {
   #path: Path | null = null;
   #receiver: Receiver | null = null;
   #offset = 0;
+  #epoch = 0;
   #unread = 0;
   #heardToldAt_ms = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
@@ -130,12 +132,14 @@ export class DatagramAnswer {
   }
 
   /** Goes on with an answer (S-4.7): what has arrived here already stays (D-6.4). */
-  resume(connection: Connection, id: string, token: string, offset: number): void {
+  resume(connection: Connection, id: string, token: string, position: number): void {
     const path = this.#enter(connection, false);
     const { channel } = path;
     this.#receiver?.migrate(this.#now(), channel);
-    this.#offset = this.#receiver?.cumulative ?? offset;
-    const frame = { kind: "resume", channel, id: fromHex(id), token: fromHex(token), offset: this.#offset } as const;
+    if (!this.#receiver) this.#epoch = epochOf(position);
+    this.#offset = this.#receiver?.cumulative ?? offsetOf(position);
+    const offset = positionOf(this.#epoch, this.#offset);
+    const frame = { kind: "resume", channel, id: fromHex(id), token: fromHex(token), offset } as const;
     void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
   }
 
@@ -211,7 +215,8 @@ export class DatagramAnswer {
     if (path !== this.#path || this.#state.is === "over") return;
     this.#leave(true, malformed ? reasonOf(Code.Malformed) : undefined);
     if (this.#state.is === "told") return this.#finish();
-    this.listener.lost(this.#receiver?.shown ?? this.#offset, { why, malformed });
+    const position = positionOf(this.#epoch, this.#receiver?.shown ?? this.#offset);
+    this.listener.lost(position, { why, malformed });
   }
 
   /** The stream broke off, by whichever end: what the code says becomes of the answer (S-2.6). */
@@ -286,6 +291,8 @@ export class DatagramAnswer {
   #answerHead(path: Path, payload: Uint8Array): AnswerHead {
     const head = decodeAnswerHead(payload);
     if (head.channel !== path.channel || head.offset !== this.#offset) throw new WireError("Malformed");
+    // What was told before it has an older epoch, and is compared if it is not there any more.
+    this.#epoch = head.epoch;
     return head;
   }
 
@@ -366,7 +373,7 @@ export class DatagramAnswer {
       const event = receiver.pollEvent();
       if (event === null) break;
       if (event.event === "delta") {
-        deltas.push([event.offset, event.delta]);
+        deltas.push([positionOf(this.#epoch, event.offset), event.delta]);
         this.#unread += 1;
       } else {
         others.push(event);

@@ -157,6 +157,8 @@ export class Receiver {
    */
   migrate(now: number, channel: number): void {
     this.#channel = channel;
+    // Beyond the cumulative offset the next sender may have other bytes (D-6.8).
+    this.#assembler.forgetHeld();
     this.#arrived = new Arrived();
     this.#nextAck = 0;
     this.#lastAck = null;

@@ -50,7 +50,8 @@ pub(crate) async fn ask_over_quic(
                 stream.refuse();
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }
-            let path = AnswerPath::Quic(Box::new(QuicPath::new(quic.clone(), stream, route)));
+            let path =
+                AnswerPath::Quic(Box::new(QuicPath::new(quic.clone(), stream, route, head.epoch)));
             let answer = start(connections, head.handle, path, 0);
             Ok(Asked::Answer(answer.with_headers(header_map(&head.headers))))
         }

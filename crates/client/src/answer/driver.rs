@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use loquent_proto::{AnswerHandle, Receiver};
+use loquent_proto::{AnswerHandle, Position};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ struct Driver {
 
 /// Losses without progress in between.
 struct Trouble {
-    /// Log offset up to which the answer had come.
+    /// Position up to which the answer had come.
     reached: u64,
     since: Instant,
     backoff: Backoff,
@@ -50,7 +50,7 @@ impl Trouble {
     }
 }
 
-/// Starts an answer over `path`, from log offset `cursor` on.
+/// Starts an answer over `path`, from the position with number `cursor` on.
 pub(super) fn start(
     connections: &Connections,
     handle: AnswerHandle,
@@ -68,6 +68,7 @@ pub(super) fn start(
         cursor,
         seen_until: cursor,
         receiver: None,
+        epoch: 0,
         server_error: None,
         again: ReadingAgain::from_offset(cursor),
     };
@@ -86,8 +87,8 @@ pub(crate) fn start_sse(connections: &Connections, handle: AnswerHandle, path: S
     start(connections, handle, AnswerPath::Sse(Box::new(path)), 0)
 }
 
-/// Goes on with the answer of `handle` from log offset `cursor`, over whichever transport gets
-/// there first.
+/// Goes on with the answer of `handle` from the position with number `cursor`, over whichever
+/// transport gets there first.
 ///
 /// # Errors
 /// [`ClientError::Gone`], or why the server cannot be reached.
@@ -101,18 +102,23 @@ pub(crate) async fn resume(
 }
 
 /// A path to the answer of `handle`: QUIC with its head start, else HTTP. Over QUIC it goes on
-/// from `kept`, or from the beginning; over HTTP from `cursor`.
+/// from `kept`, or from the beginning; over HTTP from the position with number `cursor`.
 async fn reach(
     connections: &Connections,
     handle: AnswerHandle,
-    kept: Option<u64>,
+    kept: Option<Position>,
     cursor: u64,
 ) -> Result<AnswerPath, ClientError> {
     if let Some(quic) = connections.quic().await {
         let packets = quic.packets_received();
-        let resuming = QuicPath::resume(&quic, handle, kept.unwrap_or(0));
+        let resuming = QuicPath::resume(&quic, handle, kept.unwrap_or_default());
+        // What was seen of another owner's log cannot be told from what is new in this one.
+        let is_same = |path: &QuicPath| {
+            kept.is_some() || cursor == 0 || path.epoch == Position::of(cursor).epoch
+        };
         match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
-            Ok(Ok(path)) => return Ok(AnswerPath::Quic(Box::new(path))),
+            Ok(Ok(path)) if is_same(&path) => return Ok(AnswerPath::Quic(Box::new(path))),
+            Ok(Ok(path)) => tracing::debug!(epoch = path.epoch, "resume over QUIC: another owner"),
             // From the beginning it may be gone, and still be there from the cursor.
             Ok(Err(ClientError::Gone)) if kept.is_some() || cursor == 0 => {
                 return Err(ClientError::Gone);
@@ -161,8 +167,12 @@ impl Driver {
     /// A new path after the loss of one; `None` if the reader has gone meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<AnswerPath>, ClientError> {
         let state = &mut self.state;
-        let mut kept = state.receiver.as_ref().map(Receiver::cumulative);
-        let reached = kept.unwrap_or(0).max(state.cursor);
+        let epoch = state.epoch;
+        let mut kept = state
+            .receiver
+            .as_ref()
+            .map(|receiver| Position { epoch, offset: receiver.cumulative() });
+        let reached = kept.unwrap_or_default().number().max(state.cursor);
         // Only losses without progress count together; after progress the full time is available
         // again.
         if self.trouble.as_ref().is_none_or(|trouble| trouble.reached < reached) {
@@ -198,6 +208,9 @@ impl Driver {
     fn note_transport(&mut self, path: &AnswerPath) {
         let state = &mut self.state;
         let by_http = u8::from(matches!(path, AnswerPath::Sse(_)));
+        if let AnswerPath::Quic(quic) = path {
+            state.epoch = quic.epoch;
+        }
         state.status.by_http.store(by_http, Ordering::Relaxed);
         if by_http == 1 {
             state.receiver = None;

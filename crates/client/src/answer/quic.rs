@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::grease;
-use loquent_proto::{AnswerHandle, Delta, Micros, Receiver, ReceiverEvent};
+use loquent_proto::{AnswerHandle, Delta, Micros, Position, Receiver, ReceiverEvent};
 use tokio::time::Instant;
 
 use super::state::{AnswerState, PathOutcome};
@@ -36,6 +36,8 @@ pub(crate) struct QuicPath {
     quic: QuicConnection,
     stream: MessageStream,
     route: Route,
+    /// The epoch of the log that it carries (D-6.8).
+    pub(super) epoch: u64,
     /// The server may send more messages.
     readable: bool,
     /// Frames to be written to the QUIC stream.
@@ -51,11 +53,17 @@ pub(crate) struct QuicPath {
 }
 
 impl QuicPath {
-    pub(super) fn new(quic: QuicConnection, stream: MessageStream, route: Route) -> QuicPath {
+    pub(super) fn new(
+        quic: QuicConnection,
+        stream: MessageStream,
+        route: Route,
+        epoch: u64,
+    ) -> QuicPath {
         QuicPath {
             quic,
             stream,
             route,
+            epoch,
             readable: true,
             out: Vec::new(),
             by_stream: false,
@@ -65,17 +73,18 @@ impl QuicPath {
         }
     }
 
-    /// Goes on with an answer from `offset` (S-4.7).
+    /// Goes on with an answer from `position` (S-4.7).
     ///
     /// # Errors
     /// [`ClientError::Gone`], or what befell the connection.
     pub(crate) async fn resume(
         quic: &QuicConnection,
         handle: AnswerHandle,
-        offset: u64,
+        position: Position,
     ) -> Result<QuicPath, ClientError> {
         let route = quic.route();
         let mut stream = quic.open().await?;
+        let offset = position.number();
         let resume = Resume { channel: route.channel, id: handle.id, token: handle.token, offset };
         let (mut frame, mut out) = (Vec::new(), Vec::new());
         Frame::Resume(resume).encode(false, &mut frame);
@@ -84,11 +93,11 @@ impl QuicPath {
         match stream.incoming.next().await? {
             Some(Message { kind: MessageKind::Answer, payload }) => {
                 let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-                if (head.channel, head.offset) != (route.channel, offset) {
+                if (head.channel, head.offset) != (route.channel, position.offset) {
                     stream.refuse();
                     return Err(ClientError::Malformed("another resume's answer".into()));
                 }
-                Ok(QuicPath::new(quic.clone(), stream, route))
+                Ok(QuicPath::new(quic.clone(), stream, route, head.epoch))
             }
             Some(Message { kind: MessageKind::Frame, payload })
                 if matches!(Frame::decode(&payload, false), Ok(Frame::Gone { .. })) =>
@@ -321,7 +330,8 @@ impl QuicPath {
                     if let Delta::Error { message, .. } = &delta {
                         state.server_error = Some(message.clone());
                     }
-                    if let Some(end) = state.deliver_record(offset, delta) {
+                    let position = Position { epoch: self.epoch, offset };
+                    if let Some(end) = state.deliver_record(position.number(), delta) {
                         return Some(end);
                     }
                 }

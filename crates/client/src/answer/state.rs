@@ -53,13 +53,15 @@ pub(super) struct AnswerState {
     pub(super) status: Arc<AnswerStatus>,
     /// For the reader, in order; nothing is read from the network before it is empty.
     pub(super) waiting: VecDeque<AnswerItem>,
-    /// Offset from which a chunk writer can go on: after the last step handed over that
+    /// Position from which a chunk writer can go on: after the last step handed over that
     /// is a chunk by itself.
     pub(super) cursor: u64,
     /// Steps up to here were handed out before.
     pub(super) seen_until: u64,
     /// The receiver of earlier QUIC connections, which has what arrived on them.
     pub(super) receiver: Option<Receiver>,
+    /// The epoch of the log that the latest of them carried (D-6.8).
+    pub(super) epoch: u64,
     /// The message of the log's last record, if that was an error.
     pub(super) server_error: Option<String>,
     /// What was read, for a server that has less of it.
@@ -79,7 +81,7 @@ impl AnswerState {
         }
     }
 
-    /// Hands a record over that ends at log `offset`; why the answer cannot go on, if it cannot.
+    /// Hands a record over that ends at the position with number `offset`; why the answer cannot go on, if it cannot.
     pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) -> Option<PathOutcome> {
         let delta = match self.again.rest_of(delta) {
             Ok(Some(delta)) => delta,
@@ -97,7 +99,7 @@ impl AnswerState {
         None
     }
 
-    /// Hands a chunk over that ends at log `offset`.
+    /// Hands a chunk over that ends at the position with number `offset`.
     ///
     /// # Errors
     /// Those of [`ReadingAgain::rest_of_chunk`].

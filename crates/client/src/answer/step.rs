@@ -9,7 +9,7 @@ use crate::ClientError;
 /// One step of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Log offset after the step, from which a resume can go on.
+    /// The number of the position after the step, from which a resume can go on (D-6.8).
     pub offset: u64,
     /// Whether the step was handed out before, over another transport. It comes again because a
     /// writer of chunks needs the log from its first record on; it must not be shown twice.

@@ -77,6 +77,8 @@ fn simulated(
         defaults: SamplingDefaults::default(),
         created_s: unix_time_s(),
         grammars: GrammarSource::default(),
+        // Its pace makes no other answers.
+        computed_by: format!("simulated, KV type {}", engine.kv_type),
     };
     Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
 }
@@ -122,6 +124,8 @@ fn real(
 
 #[cfg(feature = "llama")]
 mod llama {
+    use std::fs::File;
+    use std::io::{Read, Seek, SeekFrom};
     use std::num::NonZeroU16;
     use std::path::Path;
 
@@ -141,7 +145,9 @@ mod llama {
     use loquent_infer::runner::Runner;
     use loquent_infer::token::TokenId;
     use loquent_infer::vocab::Vocab;
+    use loquent_proto::hex;
     use loquent_server::Description;
+    use sha2::{Digest, Sha256};
 
     use super::super::args::{KvLayout, Switch};
     use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS};
@@ -183,7 +189,8 @@ mod llama {
         }
         let Computing { weights, runner, description } =
             computing(path, engine, default, progress)?;
-        let model = describe(name, &weights, path, runner.capacity().context_tokens)?;
+        let context_tokens = runner.capacity().context_tokens;
+        let model = describe(name, &weights, (path, engine), context_tokens)?;
         Ok(LoadedEngine { runner, model, description, stages: None })
     }
 
@@ -248,7 +255,7 @@ mod llama {
         let options = LoadOptions { vocab_only: true, memory_bytes, ..LoadOptions::default() };
         let vocab = LlamaModel::load(path, &options, |_| true)?;
         let EngineFacts { capacity, summary, details, .. } = runner.facts();
-        let model = describe(name, &vocab, path, capacity.context_tokens)?;
+        let model = describe(name, &vocab, (path, engine), capacity.context_tokens)?;
         let summary = format!("{summary}, in a process of its own");
         let description = Description { summary, details: details.clone() };
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
@@ -289,7 +296,7 @@ mod llama {
         let depth = engine.staged.pipeline_depth;
         let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), depth);
         let context_tokens = runner.capacity().context_tokens;
-        let model = describe(name, &entry, &path, context_tokens)?;
+        let model = describe(name, &entry, (&path, engine), context_tokens)?;
         let description = format!("{} stages, {} layers", stages.len(), keys.all_layers).into();
         let stages: Arc<dyn RemoteStages> = Arc::new(cluster);
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: Some(stages) })
@@ -479,7 +486,7 @@ mod llama {
     fn describe(
         name: Option<String>,
         weights: &Arc<LlamaModel>,
-        path: &Path,
+        (path, engine): (&Path, &EngineArgs),
         context_tokens: u32,
     ) -> anyhow::Result<ServedModel> {
         let vocab = LlamaVocab::new(weights.clone());
@@ -505,7 +512,37 @@ mod llama {
             defaults: sampling_defaults(weights.header(), general_defaults(weights)),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
+            computed_by: computed_by(path, engine, source)?,
         })
+    }
+
+    /// What decides the numbers that an answer is made of: the weights, by samples of their file, and
+    /// what computes with them.
+    fn computed_by(path: &Path, engine: &EngineArgs, template: &str) -> anyhow::Result<String> {
+        let weights = sample_of(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let tuning = &engine.tuning;
+        let computing = (tuning.kv_layout, tuning.flash_attention, tuning.kernels);
+        let isa = Isa::available().map(Isa::name).collect::<Vec<_>>();
+        let (kv_type, layers) = (&engine.kv_type, &engine.gpu_layers);
+        let is_staged = engine.staged.is_wanted();
+        Ok(format!("{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {template}"))
+    }
+
+    /// A hash of the length of the file at `path` and of samples all over it.
+    fn sample_of(path: &Path) -> std::io::Result<String> {
+        const SAMPLES: u64 = 64;
+        const SAMPLE_BYTES: u64 = 16 * 1024;
+        let mut file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let (mut hash, mut sample) = (Sha256::new(), Vec::new());
+        hash.update(len.to_le_bytes());
+        for at in 0..SAMPLES {
+            file.seek(SeekFrom::Start(len.saturating_sub(SAMPLE_BYTES) / SAMPLES * (at + 1)))?;
+            sample.clear();
+            (&mut file).take(SAMPLE_BYTES).read_to_end(&mut sample)?;
+            hash.update(&sample);
+        }
+        Ok(hex::encode(&hash.finalize()))
     }
 
     /// The context that the model was trained with, by its file: a model without weights knows no

@@ -228,6 +228,9 @@ pub struct Request {
     pub suffix: Option<String>,
     /// What is stored of it beside its answer, if it asks for that.
     pub store: Option<Box<ChatToStore>>,
+    /// The longest sequence that its first replica takes, where another one answers; `None` for the
+    /// model's own.
+    pub context_limit: Option<u32>,
     /// The request for another replica, which goes on with its answer when this one ends.
     pub kept: Option<Arc<[u8]>>,
     /// What the ids of its calls of tools are made of; random where it is `None`.
@@ -296,6 +299,7 @@ impl Request {
             charge: fields.charge(),
             store: None,
             kept: None,
+            context_limit: None,
             call_ids: None,
             forward: None,
             trace_parent: None,
@@ -333,6 +337,7 @@ impl Request {
             suffix: None,
             store: None,
             kept: None,
+            context_limit: None,
             call_ids: None,
             ignored: Vec::new(),
             forward: None,

@@ -22,6 +22,7 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::otel::Telemetry;
+use crate::resumable::shared::kept_request::KeptService;
 use crate::service::{
     Caller, Service, StartedAnswer, admitted_request, answer_head, read_for_engine, refused,
 };
@@ -361,6 +362,16 @@ impl ModelEntry {
         match &self.source {
             ModelSource::Always(service) => Some(service.clone()),
             ModelSource::Kept(keeper, id) => keeper.present(*id),
+        }
+    }
+
+    /// What answers, for replicas that go on with an answer; not known before a model that comes and
+    /// goes is there.
+    pub fn answers_by(&self) -> KeptService {
+        let Some(service) = self.service() else { return KeptService::default() };
+        KeptService {
+            fingerprint: service.fingerprint().to_owned(),
+            context_tokens: service.model().context_tokens,
         }
     }
 

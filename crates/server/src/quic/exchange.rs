@@ -7,10 +7,10 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
-use loquent_proto::AnswerHandle;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::grease;
 use loquent_proto::headers::{IGNORED_HEADER, REPEAT_HEADER};
+use loquent_proto::{AnswerHandle, Position};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -30,7 +30,9 @@ use crate::obfuscation::encrypted;
 use crate::rate_headers::add_rate_headers;
 use crate::request_log::{OtherLine, REQUEST_ID_HEADER};
 use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
-use crate::resumable::{AnswerCommand, CommandSender, PathId, ReaderPath, StreamFrame};
+use crate::resumable::{
+    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
+};
 use crate::service::Caller;
 use crate::trace_context::TraceParent;
 
@@ -284,13 +286,13 @@ impl Exchange {
             start(&app, request, id, path).await
         };
         match kept.await {
-            Ok(JoinedAnswer { handle, commands, ignored }) => {
+            Ok(JoinedAnswer { handle, epoch, commands, ignored }) => {
                 let mut headers = self.rate_headers(&identity);
                 if let Some(names) = HeaderValue::try_from(ignored).ok().filter(|it| !it.is_empty())
                 {
                     headers.insert(IGNORED_HEADER, names);
                 }
-                let answer = AnswerHead { handle, channel, offset: 0, headers };
+                let answer = AnswerHead { handle, channel, offset: 0, epoch, headers };
                 self.carry(answer, routed, commands, id, frames).await
             }
             Err(error) => self.refuse(&head, error, Some(&identity)).await,
@@ -304,16 +306,19 @@ impl Exchange {
         let path_id = PathId::next();
         let routed = self.session.route(channel, path_id);
         let (path, frames) = self.path(channel);
-        let attached = self.session.app().resumable.attach(&handle, offset, path_id, path).await;
-        let Some((_, commands)) = attached else {
-            // While the store that replicas share is away, it may yet be found.
-            return match self.session.app().store.outage() {
-                None => self.say_gone(channel).await,
-                Some(_) => Err(Broken::Server(Code::BrokenOff)),
-            };
+        let position = Position::of(offset);
+        let attached = self.session.app().resumable.attach(&handle, position, path_id, path).await;
+        let AttachedReader { commands, epoch, .. } = match attached {
+            Ok(attached) => attached,
+            Err(Unreachable::Unknown) => return self.say_gone(channel).await,
+            // It may yet be found.
+            Err(Unreachable::NoRoom | Unreachable::Away) => {
+                return Err(Broken::Server(Code::BrokenOff));
+            }
         };
         self.session.trust();
-        let answer = AnswerHead { handle, channel, offset, headers: HeaderMap::new() };
+        let (offset, headers) = (position.offset, HeaderMap::new());
+        let answer = AnswerHead { handle, channel, offset, epoch, headers };
         self.carry(answer, routed, commands, path_id, frames).await
     }
 
@@ -450,14 +455,18 @@ struct AnswerHead {
     handle: AnswerHandle,
     channel: u64,
     offset: u64,
+    epoch: u64,
     headers: HeaderMap,
 }
 
 impl AnswerHead {
     fn json(&self) -> Value {
-        let Self { handle, channel, offset, headers } = self;
+        let Self { handle, channel, offset, epoch, headers } = self;
         let (id, token) = (handle.id_hex(), handle.token_hex());
         let mut head = json!({"id": id, "token": token, "channel": channel, "offset": offset});
+        if *epoch > 0 {
+            head["epoch"] = (*epoch).into();
+        }
         if !headers.is_empty() {
             head["headers"] = header_json(headers).into();
         }

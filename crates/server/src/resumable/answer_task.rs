@@ -10,27 +10,32 @@
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::message::Code;
-use loquent_proto::{AnswerHandle, AnswerLog, Delivery, Log, Micros, SenderConfig, SentSoFar};
-use tokio::sync::mpsc;
+use loquent_proto::{
+    AnswerHandle, AnswerLog, Delivery, Log, Micros, Position, SenderConfig, SentSoFar,
+};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use super::datagram_reader::DatagramReader;
 use super::event_reader::{EventReader, PieceCutter};
 use super::events_slot::ReadyBodies;
 use super::log_pump::{LogPump, PumpEnd, PumpInput};
-use super::looks::WaitingLooks;
+use super::looks::{LookRequest, WaitingLooks};
 use super::reader_status::ReaderEnd;
 use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
 use super::reading::ReadingClock;
-use super::shared::followed::whole_records;
+use super::shared::epochs::Epochs;
+use super::shared::followed::{FollowedPiece, whole_records};
+use super::shared::lookup::AHEAD_LIMIT;
 use super::shared::slot::LogSlot;
 use super::shared::state::{LogState, StoreNews};
-use super::shared::takeover::Succession;
-use super::{AnswerCommand, PathId, ReaderPath, Reservation, ResumableAnswers};
+use super::shared::takeover::{GivenBack, Succession};
+use super::{AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::clock::unix_time_ms;
 use crate::metrics::StreamCarrier;
 
@@ -46,6 +51,8 @@ const MAX_AT_ONCE: usize = 64;
 const EARLY: Micros = Micros::from_ms(1);
 /// How far ahead the timer is set while nothing is due.
 const NEVER: Duration = Duration::from_hours(24);
+/// Readers that wait for a mirror to come as far as they are, at most.
+const MAX_AHEAD: usize = 1024;
 
 /// What woke the task.
 enum TaskEvent {
@@ -53,6 +60,27 @@ enum TaskEvent {
     Input(PumpInput),
     Bodies,
     Time,
+}
+
+/// A reader that has more than a mirror, which is behind the store.
+struct AheadReader {
+    until: Micros,
+    offset: u64,
+    wish: AheadWish,
+}
+
+enum AheadWish {
+    Attach(AttachRequest),
+    Look(LookRequest),
+}
+
+impl AheadWish {
+    fn position(&self) -> Position {
+        match self {
+            Self::Attach(request) => request.position,
+            Self::Look(look) => Position::of(look.from),
+        }
+    }
 }
 
 /// The way of an answer's log to the store that replicas share.
@@ -105,6 +133,14 @@ pub struct AnswerTask {
     looks: WaitingLooks,
     /// Takes the log to the store that replicas share.
     sharing: Option<LogSharing>,
+    /// The owners that the log has had.
+    epochs: Epochs,
+    /// This replica generates the answer.
+    is_owned: Arc<AtomicBool>,
+    /// Readers who have more than this mirror.
+    ahead: Vec<AheadReader>,
+    /// Dropped when the task has ended: the answer goes on at another replica.
+    handed_over: Option<oneshot::Sender<()>>,
     /// A client has stopped the answer, for all readers of all replicas.
     is_stopped: bool,
     /// Nobody has read since then.
@@ -127,6 +163,7 @@ impl AnswerTask {
         config: SenderConfig,
     ) -> Self {
         let now = Micros::from(answers.clock.now());
+        let is_owned = Arc::new(AtomicBool::new(!pump.is_mirror()));
         let mut task = Self {
             reservation,
             handle,
@@ -139,6 +176,10 @@ impl AnswerTask {
             ready: Arc::default(),
             looks: WaitingLooks::default(),
             sharing: None,
+            epochs: Epochs::default(),
+            is_owned,
+            ahead: Vec::new(),
+            handed_over: None,
             is_stopped: false,
             unread_since: None,
             gather_until: Micros::ZERO,
@@ -152,7 +193,7 @@ impl AnswerTask {
 
     /// The same with a first reader.
     pub fn with_reader(mut self, id: PathId, path: ReaderPath) -> Self {
-        let attached = self.attach(self.time, id, path, 0, SentSoFar::default());
+        let attached = self.attach(self.time, (id, path), 0, SentSoFar::default());
         debug_assert!(attached.is_some(), "a fresh log begins at 0");
         self
     }
@@ -161,6 +202,17 @@ impl AnswerTask {
     pub fn shared_by(mut self, slot: Arc<LogSlot>) -> Self {
         self.sharing = Some(LogSharing { slot, handed: 0 });
         self
+    }
+
+    /// The same for a log that has had the owners of `epochs`.
+    pub fn with_epochs(mut self, epochs: Epochs) -> Self {
+        self.set_epochs(epochs);
+        self
+    }
+
+    /// Whether this replica generates the answer, from now on.
+    pub fn is_owned(&self) -> Arc<AtomicBool> {
+        self.is_owned.clone()
     }
 
     /// Takes records of another replica's log before anybody reads them here. What lies below
@@ -201,6 +253,7 @@ impl AnswerTask {
         self.readers.end_all(code);
         self.answers.forget(&self.handle);
         self.end_sharing(code);
+        drop(self.handed_over);
         tracing::debug!(bytes = self.answer.log().head(), "an answer is forgotten");
     }
 
@@ -266,16 +319,8 @@ impl AnswerTask {
 
     fn handle_command(&mut self, now: Micros, command: AnswerCommand) -> ControlFlow<Code> {
         match command {
-            AnswerCommand::Attach { id, path, offset, reply } => {
-                let sent = self.sent_elsewhere();
-                let chunks = self.attach(now, id, path, offset, sent);
-                self.answers.metrics.on_resume(chunks.is_some());
-                let _ = reply.send(chunks);
-            }
-            AnswerCommand::Look(look) => {
-                self.note_look(now, look.from, look.waits);
-                self.looks.handle(look, &self.pump, &self.answer);
-            }
+            AnswerCommand::Attach(request) => self.handle_reader(now, AheadWish::Attach(request)),
+            AnswerCommand::Look(look) => self.handle_reader(now, AheadWish::Look(look)),
             // Without a reader, they are of a path that is over (D-6.3).
             AnswerCommand::Frame(id, frame) => {
                 if let Some(reader) = self.readers.touch(id).and_then(Reader::datagrams) {
@@ -291,10 +336,84 @@ impl AnswerTask {
             AnswerCommand::Cancel(_) => {}
             AnswerCommand::Succeed(succession) => return self.handle_succession(now, succession),
             AnswerCommand::Store(news) => return self.handle_news(news),
+            AnswerCommand::HandOver(reply) => return self.hand_over(reply),
             AnswerCommand::End(code) => {
                 self.is_stopped = code == Code::Stopped;
                 return ControlFlow::Break(code);
             }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Answers a reader, or lets it wait for a mirror that is behind the store.
+    fn handle_reader(&mut self, now: Micros, wish: AheadWish) {
+        let offset = self.epochs.offset_of(wish.position());
+        let is_ahead = offset.is_some_and(|offset| offset > self.answer.log().head());
+        if is_ahead && self.pump.is_mirror() && self.pump.is_open() && self.ahead.len() < MAX_AHEAD
+        {
+            let until = now + AHEAD_LIMIT.into();
+            let offset = offset.unwrap_or_default();
+            return self.ahead.push(AheadReader { until, offset, wish });
+        }
+        self.answer_reader(now, wish);
+    }
+
+    fn answer_reader(&mut self, now: Micros, wish: AheadWish) {
+        match wish {
+            AheadWish::Attach(AttachRequest { id, path, position, reply }) => {
+                let sent = self.sent_elsewhere();
+                let offset = self.epochs.offset_of(position);
+                let chunks = offset.and_then(|offset| self.attach(now, (id, path), offset, sent));
+                self.answers.metrics.on_resume(chunks.is_some());
+                let _ = reply.send(chunks.map(|chunks| (chunks, self.epochs.current())));
+            }
+            AheadWish::Look(look) => {
+                let position = Position::of(look.from);
+                let from = self.epochs.offset_of(position).filter(|_| look.from != u64::MAX);
+                if let Some(from) = from {
+                    self.note_look(now, from, look.waits);
+                }
+                self.looks.handle((look, from), &self.pump, (&self.answer, &self.epochs));
+            }
+        }
+    }
+
+    /// Answers those who wait for this mirror, once it is as far as they are, or cannot be.
+    fn check_ahead(&mut self, now: Micros) {
+        let head = self.answer.log().head();
+        let can_come = self.pump.is_mirror() && self.pump.is_open();
+        let due: Vec<_> = self
+            .ahead
+            .extract_if(.., |reader| reader.offset <= head || now >= reader.until || !can_come)
+            .collect();
+        for reader in due {
+            self.answer_reader(now, reader.wish);
+        }
+    }
+
+    /// Notes whose log this is from here on. A path of datagrams belongs to one epoch: its reader
+    /// comes back, and learns of the new one.
+    fn set_epochs(&mut self, epochs: Epochs) {
+        if self.epochs == epochs {
+            return;
+        }
+        self.epochs = epochs;
+        self.cutter.epoch = self.epochs.current();
+        self.readers.end_datagrams(Code::BrokenOff);
+    }
+
+    /// Leaves the answer to another replica, if one can have it: this one ends.
+    fn hand_over(&mut self, reply: oneshot::Sender<()>) -> ControlFlow<Code> {
+        let is_open = self.pump.is_open();
+        if let Some(sharing) = self.sharing.as_ref().filter(|_| is_open) {
+            if sharing.slot.can_be_taken() {
+                self.share();
+                self.handed_over = Some(reply);
+                return ControlFlow::Break(Code::BrokenOff);
+            }
+        } else if self.pump.is_mirror() && is_open {
+            self.handed_over = Some(reply);
+            return ControlFlow::Break(Code::BrokenOff);
         }
         ControlFlow::Continue(())
     }
@@ -305,8 +424,13 @@ impl AnswerTask {
                 tracing::info!("an answer of another replica is generated here from now on");
                 let handed = self.answer.log().head();
                 self.sharing = Some(LogSharing { slot: owned.slot, handed });
-                self.pump.adopt(owned.answer, owned.replay);
+                self.is_owned.store(true, Ordering::Relaxed);
+                self.set_epochs(owned.epochs);
+                self.pump.adopt(owned.answer, owned.replay, owned.is_last);
                 owned.claim.keep();
+                if self.pump.differs() {
+                    return self.give_back();
+                }
                 self.append(now);
             }
             Succession::Follow(follower) => self.pump.follow(follower),
@@ -316,6 +440,16 @@ impl AnswerTask {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Leaves an answer that was taken over, and is another one here, to other replicas.
+    fn give_back(&mut self) -> ControlFlow<Code> {
+        tracing::warn!("an answer that was taken over is another one here, and is given back");
+        if let Some(LogSharing { slot, .. }) = self.sharing.take() {
+            slot.let_go();
+            self.answers.give_back(slot, GivenBack::Differs);
+        }
+        ControlFlow::Break(Code::BrokenOff)
     }
 
     fn handle_news(&mut self, news: StoreNews) -> ControlFlow<Code> {
@@ -360,7 +494,7 @@ impl AnswerTask {
             tracing::warn!(
                 "an answer is not shared any more: the store was away for longer than its log lasts"
             );
-            sharing.slot.stop();
+            sharing.slot.give_up();
             self.sharing = None;
         }
     }
@@ -376,6 +510,9 @@ impl AnswerTask {
             return;
         }
         let Some(sharing) = self.sharing.take() else { return };
+        if self.handed_over.is_some() {
+            return self.answers.hand_on(sharing.slot);
+        }
         if self.is_stopped || !is_ended && code != Code::ShuttingDown {
             sharing.slot.stop();
         }
@@ -399,8 +536,7 @@ impl AnswerTask {
     fn attach(
         &mut self,
         now: Micros,
-        id: PathId,
-        path: ReaderPath,
+        (id, path): (PathId, ReaderPath),
         offset: u64,
         sent: SentSoFar,
     ) -> Option<ChunkWriter> {
@@ -456,14 +592,19 @@ impl AnswerTask {
     fn handle_inputs(&mut self, now: Micros, first: PumpInput) -> ControlFlow<Code> {
         let (mut next, mut taken) = (Some(first), 0);
         while let Some(input) = next {
+            if let PumpInput::Piece(FollowedPiece::Epochs(epochs)) = &input {
+                self.set_epochs(epochs.clone());
+            }
             match self.pump.handle(now, input, &mut self.answer) {
                 ControlFlow::Continue(()) => {}
                 ControlFlow::Break(PumpEnd::Stopped) => return ControlFlow::Break(Code::Stopped),
                 ControlFlow::Break(PumpEnd::Lost) => return ControlFlow::Break(Code::BrokenOff),
                 ControlFlow::Break(PumpEnd::Orphaned) => {
                     tracing::warn!("the replica that generates an answer has ended");
-                    self.answers.take_over(self.handle, self.answer.log().head());
+                    let at = (self.answer.log().head(), self.epochs.clone());
+                    self.answers.take_over(self.handle, at);
                 }
+                ControlFlow::Break(PumpEnd::Differs) => return self.give_back(),
             }
             self.readers.note_append(now, self.answer.log().head());
             taken += 1;
@@ -495,7 +636,8 @@ impl AnswerTask {
             self.drive_readers(now)?;
         }
         self.share();
-        self.looks.check(&self.pump, &self.answer);
+        self.check_ahead(now);
+        self.looks.check(&self.pump, (&self.answer, &self.epochs));
         self.note_reading(now);
         self.note_readers(now);
         ControlFlow::Continue(())
@@ -540,7 +682,9 @@ impl AnswerTask {
     /// The log keeps, while it has room, all that the furthest reader has not acknowledged. While
     /// nobody reads, that is where the last one was.
     fn keep_for_furthest(&mut self) {
-        if let Some(furthest) = self.readers.furthest() {
+        let ahead = self.ahead.iter().map(|reader| reader.offset).max();
+        let ahead = ahead.map(|offset| offset.min(self.answer.log().head()));
+        if let Some(furthest) = self.readers.furthest().max(ahead) {
             let kept = furthest.max(self.answer.log().base());
             self.answer.rewind(kept).expect("acknowledged, and so a part of the log");
         } else if let Some(sharing) = self.sharing.as_ref().filter(|it| it.slot.is_read()) {
@@ -594,7 +738,15 @@ impl AnswerTask {
     /// acknowledged; while nobody reads, the log's own size does (S-5.5). Flushes that are not
     /// taken fill their channel, which pauses generation.
     fn takes_flushes(&self, now: Micros) -> bool {
-        self.pump.is_ready() && !self.are_behind() && now >= self.gather_until
+        // Whoever is ahead of this mirror is its furthest reader.
+        let is_behind = self.ahead.is_empty() && self.are_behind();
+        self.pump.is_ready() && !is_behind && now >= self.gather_until
+    }
+
+    /// When nobody at another replica counts as reading an ended answer any more.
+    fn read_until(&self, now: Micros) -> Option<Micros> {
+        let sharing = self.sharing.as_ref().filter(|_| self.answer.log().is_ended())?;
+        Some(now + sharing.slot.read_for()?.into())
     }
 
     fn is_over(&self, now: Micros) -> bool {
@@ -608,7 +760,8 @@ impl AnswerTask {
     fn wake_at(&self, now: Micros) -> Option<Micros> {
         let readers = self.readers.poll_timeout();
         let gather = Some(self.gather_until).filter(|at| *at > now && self.pump.is_open());
-        [readers, gather, self.forget_at()].into_iter().flatten().min()
+        let ahead = self.ahead.iter().map(|reader| reader.until).min();
+        [readers, gather, ahead, self.read_until(now), self.forget_at()].into_iter().flatten().min()
     }
 
     /// The time by which to act: what the timer is set for, from shortly before it on.

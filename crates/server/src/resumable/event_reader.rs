@@ -7,7 +7,7 @@ use bytes::Bytes;
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::message::Code;
-use loquent_proto::{Delta, Log, Micros};
+use loquent_proto::{Delta, Log, Micros, Position};
 
 use super::events_slot::{EventsPath, LogPiece, ReadyBodies};
 use super::path_id::PathId;
@@ -23,6 +23,8 @@ pub struct PieceCutter {
     latest: Option<LatestPiece>,
     /// More than one reader is there to share.
     pub is_shared: bool,
+    /// The epoch of what is cut.
+    pub epoch: u64,
 }
 
 struct LatestPiece {
@@ -182,7 +184,8 @@ impl EventReader {
         }
         self.next += bytes.len() as u64;
         let is_last = self.next == log.head() && log.is_ended();
-        self.path.put(LogPiece { offset, bytes, is_last });
+        let position = Position { epoch: cutter.epoch, offset };
+        self.path.put(LogPiece { position, bytes, is_last });
         self.backlog.note_progress(now);
         is_last.then_some(ReaderEnd::Complete)
     }

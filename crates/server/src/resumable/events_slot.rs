@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use loquent_proto::Position;
 use tokio::sync::Notify;
 
 use super::path_id::PathId;
@@ -20,8 +21,8 @@ const MAX_PIECES: usize = 2;
 /// A piece of a log: whole records.
 #[derive(Debug)]
 pub struct LogPiece {
-    /// Log offset of its first byte.
-    pub offset: u64,
+    /// Where its first byte is.
+    pub position: Position,
     /// The records; none if the reader had all of an answer that has ended.
     pub bytes: Bytes,
     /// The log ends with it.
@@ -213,7 +214,8 @@ mod tests {
     use super::*;
 
     fn piece(offset: u64) -> LogPiece {
-        LogPiece { offset, bytes: Bytes::from_static(b"x"), is_last: false }
+        let position = Position { epoch: 0, offset };
+        LogPiece { position, bytes: Bytes::from_static(b"x"), is_last: false }
     }
 
     #[test]

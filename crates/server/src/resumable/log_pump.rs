@@ -25,11 +25,19 @@ pub struct LogPump {
     waiting: VecDeque<Delta>,
     points: ResumePoints,
     /// What the log has of an answer that is generated once more.
-    replay: Option<Replay>,
+    replay: Option<Known>,
     /// Tokens of the flushes so far.
     tokens: u32,
     /// The log's last record is an error.
     failed: bool,
+}
+
+/// What the log has of an answer that is generated once more.
+struct Known {
+    replay: Replay,
+    /// If the answer differs, it ends with an error: no other replica has had more luck.
+    is_last: bool,
+    differs: bool,
 }
 
 /// Where the log comes from.
@@ -61,6 +69,8 @@ pub enum PumpEnd {
     Lost,
     /// It needs another owner: the pump waits until it has one.
     Orphaned,
+    /// It is another answer than its readers have: another replica may have theirs.
+    Differs,
 }
 
 impl LogPump {
@@ -92,11 +102,12 @@ impl LogPump {
         self.source = PumpSource::Mirror(follower);
     }
 
-    /// Takes the answer over, which is generated once more from its beginning.
-    pub fn adopt(&mut self, answer: SecondAnswer, replay: Option<Replay>) {
+    /// Takes the answer over, which is generated once more from its beginning. If it differs from
+    /// what the log has, it ends with an error if this `is_last`.
+    pub fn adopt(&mut self, answer: SecondAnswer, replay: Option<Replay>, is_last: bool) {
         let SecondAnswer { request, records, first } = answer;
         self.source = PumpSource::Request(request, records);
-        self.replay = replay;
+        self.replay = replay.map(|replay| Known { replay, is_last, differs: false });
         first.into_iter().for_each(|delta| queue(&mut self.waiting, &mut self.replay, delta));
     }
 
@@ -164,7 +175,14 @@ impl LogPump {
         answer: &mut AnswerLog,
     ) -> ControlFlow<PumpEnd> {
         match input {
-            PumpInput::Flush(flush) => self.handle_flush(now, flush, answer),
+            PumpInput::Flush(flush) => {
+                self.handle_flush(now, flush, answer);
+                if self.differs() {
+                    return ControlFlow::Break(PumpEnd::Differs);
+                }
+            }
+            // The task's business.
+            PumpInput::Piece(FollowedPiece::Epochs(_)) => {}
             PumpInput::Piece(FollowedPiece::Records(bytes)) => {
                 if !self.take_records(now, &bytes, answer) {
                     tracing::error!("another replica's log has what this one cannot write");
@@ -224,8 +242,18 @@ impl LogPump {
             }
             None => Some(RecordWriter::fail(&ApiError::internal("The engine has stopped."))),
         };
+        if self.differs() {
+            // Nothing of it is in the log, and nothing will be.
+            self.waiting.clear();
+            return;
+        }
         self.waiting.extend(end);
         self.append(now, answer);
+    }
+
+    /// Whether the answer is another one than its readers have, and may be theirs elsewhere.
+    pub fn differs(&self) -> bool {
+        self.replay.as_ref().is_some_and(|known| known.differs)
     }
 
     /// Appends what waits, as far as the log has room.
@@ -274,14 +302,15 @@ impl LogPump {
 }
 
 /// Adds what the log lacks of `delta`.
-fn queue(waiting: &mut VecDeque<Delta>, replay: &mut Option<Replay>, delta: Delta) {
+fn queue(waiting: &mut VecDeque<Delta>, replay: &mut Option<Known>, delta: Delta) {
     let Some(known) = replay else { return waiting.push_back(delta) };
-    if matches!(waiting.back(), Some(Delta::Error { .. })) {
+    if known.differs || matches!(waiting.back(), Some(Delta::Error { .. })) {
         // It has failed, and nothing follows.
         return;
     }
-    match known.rest_of(delta) {
+    match known.replay.rest_of(delta) {
         Ok(rest) => waiting.extend(rest),
+        Err(Differs) if !known.is_last => known.differs = true,
         Err(Differs) => {
             tracing::error!("an answer that was taken over differs from what its readers have");
             let message = "The replica that generated this answer has ended, and another one has \

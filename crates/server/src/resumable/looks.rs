@@ -1,17 +1,20 @@
 //! Readers of a log without a path: each asks for a piece of it, now or once there is more.
 
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{AnswerLog, Delta, Log};
+use loquent_proto::{AnswerLog, Delta, Log, Position};
 use tokio::sync::oneshot;
 
 use super::log_pump::LogPump;
+use super::shared::epochs::Epochs;
 
 /// Those that wait, at most. Each has a connection of its own, and those are bounded too.
 const MAX_WAITING: usize = 1024;
 
-/// What a log holds.
+/// What a log holds. Its places are numbers of positions in the log's last epoch (D-6.8).
 #[derive(Debug)]
 pub struct LogLook {
+    /// The requested place; as it was asked for, if there is none such.
+    pub from: u64,
     /// Whole records from the requested offset on; none if no record ends there, or it is not kept.
     pub bytes: Vec<u8>,
     /// The state of the chunks at the requested offset; `None` if the log cannot be read there.
@@ -29,7 +32,7 @@ pub struct LogLook {
 /// A wish to read a log without a path: whoever asks again and again is as good a reader as one
 /// that stays.
 pub struct LookRequest {
-    /// Log offset from which on to read.
+    /// The number of the position from which on to read; `u64::MAX` for the log's end.
     pub from: u64,
     /// Most bytes to read.
     pub most: usize,
@@ -41,48 +44,60 @@ pub struct LookRequest {
 
 /// Readers that wait for more of one log.
 #[derive(Default)]
-pub struct WaitingLooks(Vec<LookRequest>);
+pub struct WaitingLooks(Vec<(LookRequest, Option<u64>)>);
 
 impl WaitingLooks {
-    /// Answers `look`, or lets it wait.
-    pub fn handle(&mut self, look: LookRequest, pump: &LogPump, source: &AnswerLog) {
-        if look.waits && !is_due(&look, source.log()) {
+    /// Answers a look from a log offset on, or lets it wait; `None` if the log does not have what was
+    /// asked for.
+    pub fn handle(
+        &mut self,
+        (look, from): (LookRequest, Option<u64>),
+        pump: &LogPump,
+        source: (&AnswerLog, &Epochs),
+    ) {
+        if look.waits && !is_due(from, source.0.log()) {
             // Clients that hung up must not count against the bound.
-            self.0.retain(|waiting| !waiting.reply.is_closed());
+            self.0.retain(|(waiting, _)| !waiting.reply.is_closed());
             if self.0.len() < MAX_WAITING {
-                return self.0.push(look);
+                return self.0.push((look, from));
             }
         }
-        answer(look, pump, source);
+        answer((look, from), pump, source);
     }
 
     /// Answers those for whom there is something.
-    pub fn check(&mut self, pump: &LogPump, source: &AnswerLog) {
-        for look in self.0.extract_if(.., |look| is_due(look, source.log())) {
+    pub fn check(&mut self, pump: &LogPump, source: (&AnswerLog, &Epochs)) {
+        for look in self.0.extract_if(.., |(_, from)| is_due(*from, source.0.log())) {
             answer(look, pump, source);
         }
     }
 }
 
-fn is_due(look: &LookRequest, log: &Log) -> bool {
-    look.from < log.head() || log.is_ended()
+fn is_due(from: Option<u64>, log: &Log) -> bool {
+    from.is_none_or(|from| from < log.head()) || log.is_ended()
 }
 
-fn answer(look: LookRequest, pump: &LogPump, source: &AnswerLog) {
-    let LookRequest { from, most, reply, .. } = look;
+fn answer(
+    (look, from): (LookRequest, Option<u64>),
+    pump: &LogPump,
+    (source, epochs): (&AnswerLog, &Epochs),
+) {
+    let LookRequest { from: asked, most, reply, .. } = look;
     let log = source.log();
-    let chunks = pump.chunks_at(source, from);
+    let place = |offset| Position { epoch: epochs.current(), offset }.number();
+    let chunks = from.and_then(|from| pump.chunks_at(source, from));
     let mut bytes = Vec::new();
-    if chunks.is_some() {
+    if let Some(from) = from.filter(|_| chunks.is_some()) {
         let end = log.head().min(from.saturating_add(most as u64));
         log.read(from..end, &mut bytes).expect("the chunks' state was found there");
         bytes.truncate(whole_records(&bytes));
     }
     let look = LogLook {
+        from: from.map_or(asked, place),
         bytes,
         chunks,
-        base: log.base(),
-        head: log.head(),
+        base: place(log.base()),
+        head: place(log.head()),
         is_ended: log.is_ended(),
         has_failed: pump.has_failed(),
     };

@@ -25,6 +25,7 @@ pub mod successor;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use loquent_infer::tenant::TenantId;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
 use loquent_proto::message::Code;
-use loquent_proto::{AnswerHandle, SenderConfig};
+use loquent_proto::{AnswerHandle, Position, SenderConfig};
 use subtle::ConstantTimeEq;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -52,15 +53,18 @@ use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
 use log_pump::LogPump;
 pub use looks::{LogLook, LookRequest};
+use shared::epochs::Epochs;
 use shared::followed::FollowedLog;
 use shared::logs::SharedLogs;
-use shared::slot::SLOT_BYTES;
+use shared::slot::{LogSlot, SLOT_BYTES};
 use shared::state::{NewsSink, StoreNews};
-use shared::takeover::{Succession, Successor};
+use shared::takeover::{GivenBack, Succession, Successor};
 use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
 const FULL_RETRY_S: u64 = 10;
+/// `Retry-After` for a reader that finds its answer at another replica, or here soon, in seconds.
+const ELSEWHERE_RETRY_S: u64 = 2;
 
 /// What an answer takes besides its log, bytes: its task, its records' writer, its entries in the
 /// tables.
@@ -145,20 +149,62 @@ pub enum StreamFrame {
     Gone,
 }
 
+/// The wish to read an answer over a path.
+pub struct AttachRequest {
+    /// The new path's id.
+    pub id: PathId,
+    /// The new path.
+    pub path: ReaderPath,
+    /// Where to go on from.
+    pub position: Position,
+    /// Gets the state of the chunks there, and the epoch of what follows; `None` if the log cannot
+    /// be read from there.
+    pub reply: oneshot::Sender<Option<(ChunkWriter, u64)>>,
+}
+
+/// A reader's path to an answer that was there.
+pub struct AttachedReader {
+    /// The state of the chunks where it begins.
+    pub chunks: ChunkWriter,
+    /// The epoch of what follows.
+    pub epoch: u64,
+    /// Reaches the answer's task.
+    pub commands: CommandSender,
+}
+
+/// Why an answer cannot be read or stopped here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreachable {
+    /// There is none with such a handle, or its log cannot be read from there.
+    Unknown,
+    /// Another replica generates it, and here is no room for a copy.
+    NoRoom,
+    /// Nobody knows: the store is away, or this replica ends.
+    Away,
+}
+
+impl From<Unreachable> for ApiError {
+    fn from(unreachable: Unreachable) -> Self {
+        match unreachable {
+            Unreachable::Unknown => Self::no_stream(),
+            Unreachable::NoRoom => {
+                let message = "The server holds as many resumable answers as its limit allows. \
+                               Try again later.";
+                Self::unavailable(message, ELSEWHERE_RETRY_S)
+            }
+            Unreachable::Away => {
+                let message =
+                    "Other replicas' answers cannot be reached from here now. Try again soon.";
+                Self::unavailable(message, ELSEWHERE_RETRY_S)
+            }
+        }
+    }
+}
+
 /// A command to an answer's task.
 pub enum AnswerCommand {
-    /// Deliver the answer over this path too. Answered with the state of the chunks at `offset`,
-    /// or `None` if the log cannot be read from there.
-    Attach {
-        /// The new path's id.
-        id: PathId,
-        /// The new path.
-        path: ReaderPath,
-        /// Log offset to go on from.
-        offset: u64,
-        /// Gets the answer.
-        reply: oneshot::Sender<Option<ChunkWriter>>,
-    },
+    /// Deliver the answer over this path too.
+    Attach(AttachRequest),
     /// Read the log without a path.
     Look(LookRequest),
     /// A frame has arrived from the reader.
@@ -171,6 +217,9 @@ pub enum AnswerCommand {
     Succeed(Succession),
     /// What the store that replicas share says.
     Store(StoreNews),
+    /// Leave the answer to another replica, if one can have it. What is sent is dropped once the
+    /// task has ended, or stays.
+    HandOver(oneshot::Sender<()>),
     /// Forget the answer, whoever reads it, for this reason.
     End(Code),
 }
@@ -199,6 +248,8 @@ pub type CommandSender = mpsc::Sender<AnswerCommand>;
 struct AnswerEntry {
     token: [u8; 16],
     commands: CommandSender,
+    /// This replica generates the answer.
+    is_owned: Arc<AtomicBool>,
     /// The idempotency key of its request, forgotten with it.
     _key: Option<KeyEntry>,
 }
@@ -226,6 +277,8 @@ pub struct ResumableAnswers {
     shared: OnceLock<Arc<SharedLogs>>,
     /// Begins other replicas' requests once more, where this one has a model.
     successor: OnceLock<Box<dyn Successor>>,
+    /// This replica ends: readers of others' answers are sent away.
+    is_leaving: AtomicBool,
 }
 
 /// An answer's part of the limits, given back when it is dropped.
@@ -276,6 +329,7 @@ impl ResumableAnswers {
             idle: Notify::new(),
             shared: OnceLock::new(),
             successor: OnceLock::new(),
+            is_leaving: AtomicBool::new(false),
         })
     }
 
@@ -291,8 +345,9 @@ impl ResumableAnswers {
         drop(self.successor.set(successor));
     }
 
-    /// Takes over the answer with `handle`, whose log ends at `head`, for its task here.
-    fn take_over(self: &Arc<Self>, handle: AnswerHandle, head: u64) {
+    /// Takes over the answer with `handle` for its task here: where its log ends, and the owners that
+    /// it has had.
+    fn take_over(self: &Arc<Self>, handle: AnswerHandle, at: (u64, Epochs)) {
         // One that was forgotten meanwhile needs no owner.
         let Some(commands) = self.find(&handle) else { return };
         let answers = self.clone();
@@ -300,7 +355,7 @@ impl ResumableAnswers {
             let succession = match (answers.shared.get(), answers.successor.get()) {
                 (Some(shared), Some(successor)) => {
                     let task = Arc::new(TaskLink(commands.clone()));
-                    shared.succeed(&handle, head, task, &**successor).await
+                    shared.succeed(&handle, at, task, &**successor).await
                 }
                 _ => Succession::Lost("this replica has no model yet".into()),
             };
@@ -395,7 +450,8 @@ impl ResumableAnswers {
                 task.shared_by(shared.share(&handle, kept, Arc::new(TaskLink(commands.clone()))));
         }
         let (started, _key) = first.map(FirstRequest::split).unzip();
-        let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key };
+        let (token, is_owned) = (handle.token, task.is_owned());
+        let entry = AnswerEntry { token, commands: commands.clone(), is_owned, _key };
         self.table().answers.insert(handle.id, entry);
         if let Some(started) = started {
             // Only now: a request that waits for it looks it up in the table.
@@ -427,96 +483,170 @@ impl ResumableAnswers {
         entry.filter(|_| known).map(|entry| entry.commands.clone())
     }
 
-    /// Attaches a reader to an answer, beside those that it has, from log `offset` on; gives the
-    /// state of its chunks there. `None` if the handle is unknown, or the log cannot be read from
-    /// there.
+    /// Attaches a reader to an answer, beside those that it has, from `position` on.
+    ///
+    /// # Errors
+    /// Why it cannot be read from there.
     pub async fn attach(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        offset: u64,
+        position: Position,
         id: PathId,
         path: ReaderPath,
-    ) -> Option<(ChunkWriter, CommandSender)> {
-        let commands = self.reach(handle, offset).await?;
+    ) -> Result<AttachedReader, Unreachable> {
+        let commands = self.reach(handle, position).await?;
         let (reply, replied) = oneshot::channel();
-        commands.send(AnswerCommand::Attach { id, path, offset, reply }).await.ok()?;
-        let chunks = replied.await.ok()??;
-        Some((chunks, commands))
+        let request = AttachRequest { id, path, position, reply };
+        let sent = commands.send(AnswerCommand::Attach(request)).await;
+        sent.map_err(|_| Unreachable::Unknown)?;
+        let attached = replied.await.map_err(|_| Unreachable::Unknown)?;
+        let (chunks, epoch) = attached.ok_or(Unreachable::Unknown)?;
+        Ok(AttachedReader { chunks, epoch, commands })
     }
 
     /// [`Self::attach`] for a reader of server-sent events.
+    ///
+    /// # Errors
+    /// Those of [`Self::attach`].
     pub async fn attach_events(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        offset: u64,
-    ) -> Option<(ChunkWriter, EventsInbox)> {
-        let (path, inbox) = events_path(offset);
+        position: Position,
+    ) -> Result<(ChunkWriter, EventsInbox), Unreachable> {
+        let (path, inbox) = events_path(position.offset);
         let path = ReaderPath::Events(path);
-        let (chunks, _) = self.attach(handle, offset, PathId::next(), path).await?;
-        Some((chunks, inbox))
+        let attached = self.attach(handle, position, PathId::next(), path).await?;
+        Ok((attached.chunks, inbox))
     }
 
-    /// Stops an answer: its generation ends, and nobody finds it any more. Whether there was one.
-    pub async fn stop(&self, handle: &AnswerHandle) -> bool {
+    /// Stops an answer: its generation ends, and nobody finds it any more.
+    ///
+    /// # Errors
+    /// Where there is none, and where its owner cannot be told: then it goes on.
+    pub async fn stop(&self, handle: &AnswerHandle) -> Result<(), Unreachable> {
         let Some(commands) = self.find(handle) else {
-            return match self.find_elsewhere(handle).await {
-                Some(shared) => shared.stop(handle).await,
-                None => false,
+            let shared = self.find_elsewhere(handle).await?;
+            return match shared.stop(handle).await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Unreachable::Unknown),
+                Err(_) => Err(Unreachable::Away),
             };
         };
+        let is_owned = self.is_owned(handle);
+        if !is_owned && let Some(shared) = self.shared.get() {
+            // First: where its owner cannot be told, it goes on, here too.
+            shared.stop(handle).await.map_err(|_| Unreachable::Away)?;
+        }
         self.forget(handle); // not found from here on, even if its task is busy
         let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
-        if let Some(shared) = self.shared.get() {
-            // Nor at any other replica, before this returns.
-            shared.stop(handle).await;
+        if is_owned && let Some(shared) = self.shared.get() {
+            // Nor at any other replica, before this returns. Where the store is away, the writer of
+            // the log tells it once it is back.
+            drop(shared.stop(handle).await);
         }
-        true
+        Ok(())
+    }
+
+    /// Whether this replica generates the answer with `handle`.
+    fn is_owned(&self, handle: &AnswerHandle) -> bool {
+        let table = self.table();
+        table.answers.get(&handle.id).is_some_and(|it| it.is_owned.load(Ordering::Relaxed))
     }
 
     /// Stops the answer with `handle` wherever it is generated.
     fn stop_elsewhere(&self, handle: AnswerHandle) {
         let Some(shared) = self.shared.get().cloned() else { return };
-        tokio::spawn(async move { shared.stop(&handle).await });
+        // Tried once more by whoever stops it again.
+        tokio::spawn(async move { drop(shared.stop(&handle).await) });
     }
 
     /// An answer that another replica has stored.
-    async fn find_elsewhere(&self, handle: &AnswerHandle) -> Option<&Arc<SharedLogs>> {
-        let shared = self.shared.get()?;
+    async fn find_elsewhere(&self, handle: &AnswerHandle) -> Result<&Arc<SharedLogs>, Unreachable> {
+        let shared = self.shared.get().ok_or(Unreachable::Unknown)?;
         match shared.has(handle).await {
-            Ok(is_there) => is_there.then_some(shared),
+            Ok(true) => Ok(shared),
+            Ok(false) => Err(Unreachable::Unknown),
             Err(error) => {
-                tracing::debug!(%error, "an answer is looked for in vain");
-                None
+                tracing::debug!(%error, "the store cannot be asked for an answer");
+                Err(Unreachable::Away)
             }
         }
     }
 
     /// The task of the answer with `handle`; for another replica's answer, a mirror of it that has
-    /// what there is from `offset` on.
-    async fn reach(self: &Arc<Self>, handle: &AnswerHandle, offset: u64) -> Option<CommandSender> {
+    /// what there is from `position` on.
+    async fn reach(
+        self: &Arc<Self>,
+        handle: &AnswerHandle,
+        position: Position,
+    ) -> Result<CommandSender, Unreachable> {
         match self.find(handle) {
-            Some(commands) => Some(commands),
-            None => self.mirror(handle, offset).await,
+            Some(commands) => Ok(commands),
+            // It could not take the answer over, and another replica can.
+            None if self.is_leaving.load(Ordering::Relaxed) => Err(Unreachable::Away),
+            None => self.mirror(handle, position).await,
         }
     }
 
-    async fn mirror(self: &Arc<Self>, handle: &AnswerHandle, offset: u64) -> Option<CommandSender> {
+    async fn mirror(
+        self: &Arc<Self>,
+        handle: &AnswerHandle,
+        position: Position,
+    ) -> Result<CommandSender, Unreachable> {
         let shared = self.find_elsewhere(handle).await?;
-        let reservation = self.reserve_mirror()?;
+        let reservation = self.reserve_mirror().ok_or(Unreachable::NoRoom)?;
         let (log, follower) = FollowedLog::new(handle);
         let pump = LogPump::mirror(follower);
         let config = self.sender_config(None);
         let mut task = AnswerTask::new(self.clone(), reservation, *handle, pump, config);
-        let loaded = shared.load(handle, offset, &mut |bytes| task.preload(bytes, offset)).await;
-        let reached = loaded.ok().flatten()?;
-        shared.follow(log.beginning_at(reached));
-        Some(self.insert_mirror(handle, task))
+        let offset = position.offset;
+        let mut take = |bytes: &[u8]| task.preload(bytes, offset);
+        let loaded = shared.load(handle, position, &mut take).await;
+        let loaded = loaded.map_err(|_| Unreachable::Away)?;
+        let (reached, epochs) = loaded.ok_or(Unreachable::Unknown)?;
+        shared.follow(log.beginning_at(reached, epochs.clone()));
+        Ok(self.insert_mirror(handle, task.with_epochs(epochs)))
+    }
+
+    /// Gives back an answer that this replica took over, for this reason.
+    fn give_back(&self, slot: Arc<LogSlot>, why: GivenBack) {
+        let Some(shared) = self.shared.get().cloned() else { return };
+        tokio::spawn(async move { shared.release(&slot.id, slot.fence, why).await });
+    }
+
+    /// Leaves an answer to the others once all of it is stored.
+    fn hand_on(&self, slot: Arc<LogSlot>) {
+        if let Some(shared) = self.shared.get() {
+            shared.leave(slot);
+        }
+    }
+
+    /// Leaves all answers that other replicas can go on with to them, because this one ends. While
+    /// the store is away there is nobody to leave them to.
+    pub async fn hand_over(&self) {
+        let Some(shared) = self.shared.get().filter(|shared| shared.is_well()) else { return };
+        self.is_leaving.store(true, Ordering::Relaxed);
+        let commands: Vec<_> =
+            self.table().answers.values().map(|entry| entry.commands.clone()).collect();
+        let mut left = Vec::new();
+        for answer in commands {
+            let (reply, replied) = oneshot::channel();
+            if answer.send(AnswerCommand::HandOver(reply)).await.is_ok() {
+                left.push(replied);
+            }
+        }
+        for one in left {
+            // Dropped in any case.
+            drop(one.await);
+        }
+        shared.leave_all().await;
     }
 
     /// Starts `task`, unless somebody else was faster.
     fn insert_mirror(&self, handle: &AnswerHandle, task: AnswerTask) -> CommandSender {
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
-        let entry = AnswerEntry { token: handle.token, commands: commands.clone(), _key: None };
+        let (token, is_owned) = (handle.token, task.is_owned());
+        let entry = AnswerEntry { token, commands: commands.clone(), is_owned, _key: None };
         match self.table().answers.entry(handle.id) {
             // Its token was that of the store, as this one is.
             Entry::Occupied(known) => return known.get().commands.clone(),
@@ -533,25 +663,31 @@ impl ResumableAnswers {
         }
     }
 
-    /// Reads at most `most` bytes of an answer's log from `offset` on; `None` if the handle is
-    /// unknown.
+    /// Reads at most `most` bytes of an answer's log from the position with number `from` on;
+    /// `u64::MAX` for its end.
+    ///
+    /// # Errors
+    /// When there is no such answer, or it cannot be reached.
     pub async fn look(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        offset: u64,
+        from: u64,
         most: usize,
-    ) -> Option<LogLook> {
-        self.ask_look(handle, offset, most, false).await
+    ) -> Result<LogLook, Unreachable> {
+        self.ask_look(handle, from, most, false).await
     }
 
-    /// [`Self::look`] once there is anything from `offset` on, or the log has ended.
+    /// [`Self::look`] once there is anything from there on, or the log has ended.
+    ///
+    /// # Errors
+    /// Those of [`Self::look`].
     pub async fn look_ahead(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        offset: u64,
+        from: u64,
         most: usize,
-    ) -> Option<LogLook> {
-        self.ask_look(handle, offset, most, true).await
+    ) -> Result<LogLook, Unreachable> {
+        self.ask_look(handle, from, most, true).await
     }
 
     async fn ask_look(
@@ -560,14 +696,15 @@ impl ResumableAnswers {
         from: u64,
         most: usize,
         waits: bool,
-    ) -> Option<LogLook> {
-        // The largest offset asks for the log's end, wherever that is.
-        let needed = if from == u64::MAX { 0 } else { from };
+    ) -> Result<LogLook, Unreachable> {
+        // The largest number asks for the log's end, wherever that is.
+        let needed = if from == u64::MAX { Position::default() } else { Position::of(from) };
         let commands = self.reach(handle, needed).await?;
         let (reply, replied) = oneshot::channel();
         let look = LookRequest { from, most, waits, reply };
-        commands.send(AnswerCommand::Look(look)).await.ok()?;
-        replied.await.ok()
+        let sent = commands.send(AnswerCommand::Look(look)).await;
+        sent.map_err(|_| Unreachable::Unknown)?;
+        replied.await.map_err(|_| Unreachable::Unknown)
     }
 
     /// Resolves when no answer is being generated or on its way to its reader.

@@ -198,6 +198,15 @@ impl Readers {
         }
     }
 
+    /// Removes those who read by datagrams, whose paths have one epoch each.
+    pub fn end_datagrams(&mut self, code: Code) {
+        for at in (0..self.readers.len()).rev() {
+            if !self.readers[at].is_events() {
+                self.remove_at(at, ReaderEnd::Broken(code));
+            }
+        }
+    }
+
     fn remove_at(&mut self, at: usize, end: ReaderEnd) {
         self.ids.remove(at);
         self.due.remove(at);

@@ -11,12 +11,12 @@ use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
 use loquent_proto::obfuscation::Obfuscation;
-use loquent_proto::{AnswerHandle, grease, hex};
+use loquent_proto::{AnswerHandle, Position, grease, hex};
 use serde_json::json;
 
 use super::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
 use super::sse_reader::{EventsInbox, LogReader, events_path};
-use super::{BegunAnswer, CommandSender, PathId, ReaderPath};
+use super::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::api::request::Request;
 use crate::app::App;
 use crate::dialect::{COMMENT, stored_chats};
@@ -26,9 +26,6 @@ use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
-
-/// `Retry-After` while the store that replicas share is away, in seconds.
-const STORE_RETRY_S: u64 = 2;
 
 /// A request for a resumable answer.
 pub struct ResumableRequest {
@@ -44,6 +41,8 @@ pub struct ResumableRequest {
 pub struct JoinedAnswer {
     /// What its reader resumes it with.
     pub handle: AnswerHandle,
+    /// The epoch of its log.
+    pub epoch: u64,
     /// Reaches its task.
     pub commands: CommandSender,
     /// Names of parameters that have no effect, where that is worth a warning.
@@ -68,9 +67,10 @@ pub async fn start(
         Some(idempotent) => match first_or_handle(app, idempotent).await? {
             Ok(first) => Some(first),
             Err(handle) => {
-                let attached = app.resumable.attach(&handle, 0, id, path).await;
-                let (_, commands) = attached.ok_or_else(ApiError::no_stream)?;
-                return Ok(JoinedAnswer { handle, commands, ignored });
+                let begin = Position::default();
+                let attached = app.resumable.attach(&handle, begin, id, path).await?;
+                let AttachedReader { epoch, commands, .. } = attached;
+                return Ok(JoinedAnswer { handle, epoch, commands, ignored });
             }
         },
     };
@@ -86,7 +86,7 @@ pub async fn start(
     let context = RecordContext { vocab: &vocab, echo: &echo };
     let started = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
     let BegunAnswer { handle, commands } = started;
-    Ok(JoinedAnswer { handle, commands, ignored })
+    Ok(JoinedAnswer { handle, epoch: 0, commands, ignored })
 }
 
 /// [`start`] for a reader of server-sent events.
@@ -151,7 +151,8 @@ fn events(app: &App, reader: LogReader<ChunkWriter>) -> Response {
 /// `GET /v1/streams/{id}` (S-5.2).
 ///
 /// # Errors
-/// 404, whichever part does not fit, so that nothing can be learnt from it.
+/// 404, whichever part does not fit, so that nothing can be learnt from it; 503 for another
+/// replica's answer that cannot be served here now.
 pub async fn resume(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,
@@ -163,8 +164,8 @@ pub async fn resume(
     let from = text(&headers, "last-event-id").or_else(|| Query::of(&uri).text("from"));
     let offset = from.map_or(Some(0), |from| from.trim().parse().ok());
     let offset = offset.ok_or_else(ApiError::no_stream)?;
-    let attached = app.resumable.attach_events(&handle, offset).await;
-    let (chunks, inbox) = attached.ok_or_else(|| not_found(&app))?;
+    let position = Position::of(offset);
+    let (chunks, inbox) = app.resumable.attach_events(&handle, position).await?;
     let chunks = chunks.obfuscate(app.config.obfuscation.of_request(&extensions));
     Ok(events(&app, LogReader::new(inbox, chunks)))
 }
@@ -172,7 +173,8 @@ pub async fn resume(
 /// `DELETE /v1/streams/{id}` (S-5.3).
 ///
 /// # Errors
-/// 404, whichever part does not fit, so that nothing can be learnt from it.
+/// 404, whichever part does not fit, so that nothing can be learnt from it; 503 while the replica
+/// that generates the answer cannot be told.
 pub async fn forget(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,
@@ -180,22 +182,8 @@ pub async fn forget(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let handle = handle(&id, &uri, &headers).ok_or_else(ApiError::no_stream)?;
-    match app.resumable.stop(&handle).await {
-        true => Ok(no_content()),
-        false => Err(not_found(&app)),
-    }
-}
-
-/// The error for an answer that is not here. While the store that replicas share is away, it may
-/// yet be found.
-fn not_found(app: &App) -> ApiError {
-    match app.store.outage() {
-        None => ApiError::no_stream(),
-        Some(_) => {
-            let message = "The store that has other replicas' answers is temporarily unavailable.";
-            ApiError::unavailable(message, STORE_RETRY_S)
-        }
-    }
+    app.resumable.stop(&handle).await?;
+    Ok(no_content())
 }
 
 /// `GET /.well-known/loquent`, or `/v1/delivery`, its older name (S-1.3).

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use loquent_proto::Delta;
+use loquent_proto::{Delta, Position};
 
 pub use super::events_slot::{EventsInbox, events_path};
 
@@ -12,8 +12,8 @@ use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
-/// Reads an answer's log from some offset on. Every event that completes a record has the log
-/// offset behind it as its id (S-5.1).
+/// Reads an answer's log from some offset on. Every event that completes a record has the position
+/// behind it as its id (S-5.1).
 pub struct LogReader<W> {
     inbox: EventsInbox,
     events: W,
@@ -42,12 +42,13 @@ impl<W: EventWriter> LogReader<W> {
 
     /// Appends the events of a piece; whether the log goes on after it.
     fn write(&mut self, piece: &LogPiece, out: &mut Vec<u8>) -> StreamStatus {
-        self.written = piece.offset + piece.bytes.len() as u64;
+        let Position { epoch, offset } = piece.position;
+        self.written = offset + piece.bytes.len() as u64;
         let mut at = 0;
         while let Ok(Some((len, delta))) = Delta::decode(&piece.bytes[at..]) {
             at += len;
             let Some(delta) = delta else { continue };
-            let id = Some(piece.offset + at as u64);
+            let id = Some(Position { epoch, offset: offset + at as u64 }.number());
             let written = write_record(&mut self.events, id, &delta, out);
             if written.is_err() || matches!(delta, Delta::Error { .. }) {
                 return StreamStatus::Broken(lost());

@@ -3,13 +3,17 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use super::shared::kept_request::{KeptMetadata, KeptRequest};
+use loquent_infer::tenant::TenantId;
+
+use super::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
 use super::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
 use crate::api::request::StreamParams;
 use crate::app::App;
+use crate::auth::token::TokenScope;
 use crate::dialect::stored_chats;
 use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
+use crate::identity::Identity;
 use crate::models::ModelEntry;
 use crate::records::{RecordContext, RecordWriter};
 use crate::service::{Caller, StartedAnswer};
@@ -47,13 +51,51 @@ impl Successor for AppSuccessor {
     }
 }
 
-/// The model that `request` was sent to.
+/// `Retry-After` for an answer that another replica can go on with, in seconds.
+const ELSEWHERE_RETRY_S: u64 = 2;
+
+/// The model that `request` was sent to, if it answers as it did there.
+///
+/// # Errors
+/// 404 for a model that is not served here, 503 for one that answers otherwise.
 pub fn model_of<'a>(app: &'a App, request: &KeptRequest) -> Result<&'a ModelEntry, ApiError> {
     let model = &request.marks.model;
     let entry = app.models.find(Some(model))?;
     // A server with one model answers with that, whatever a request calls it.
     let is_same = entry.name() == *model;
-    is_same.then_some(entry).ok_or_else(|| ApiError::model_not_found(model, [entry.name()]))
+    if !is_same {
+        return Err(ApiError::model_not_found(model, [entry.name()]));
+    }
+    check_service(entry, &request.marks.answered_by)?;
+    Ok(entry)
+}
+
+/// Whether `entry` answers as the first replica did, where both are known.
+fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError> {
+    let here = entry.answers_by();
+    let is_known = !here.fingerprint.is_empty() && !first.fingerprint.is_empty();
+    if is_known && here.fingerprint != first.fingerprint {
+        let message = "Another version, other weights or other settings compute answers here.";
+        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
+    }
+    if is_known && here.context_tokens < first.context_tokens {
+        let message = "The context here is shorter than that of the replica before.";
+        return Err(ApiError::unavailable(message, ELSEWHERE_RETRY_S));
+    }
+    Ok(())
+}
+
+/// Who sent a request, by the keys of this server. Without the key, there are no limits but the
+/// server's, and still nobody finds another one's prefixes.
+pub fn identity_of(app: &App, asker: KeptAsker) -> Identity {
+    let KeptAsker { owner, tenant, token_salt } = asker;
+    let key = app.config.api_keys.owners().into_iter().find(|key| key.owner() == owner);
+    let token = token_salt.map(|salt| TokenScope { cache_salt: salt.into() });
+    match (key, token) {
+        (Some(key), Some(token)) => Identity::of_token(&key, token),
+        (Some(key), None) => Identity::of_key(key),
+        (None, token) => Identity { tenant: TenantId(tenant), token, ..Identity::in_process() },
+    }
 }
 
 /// Starts a request once more, with the same model and chances; with `stream`, as if it had asked
@@ -69,12 +111,19 @@ pub async fn start_again(
 ) -> Result<StartedAnswer, ApiError> {
     let entry = model_of(app, &kept)?;
     let KeptRequest { endpoint, marks, fields } = kept;
-    let caller = Caller { trace_parent: marks.trace_parent, ..Caller::default() };
+    // One that comes and goes is known once it is there.
+    drop(entry.use_when_loaded().await?);
+    check_service(entry, &marks.answered_by)?;
+    let identity = identity_of(app, marks.asker);
+    let trace_parent = marks.trace_parent;
+    let caller = Caller { identity, trace_parent, ..Caller::default() };
     let mut request = entry.parse(endpoint, fields, caller)?;
     // Who named none may have another one here.
     request.model = Some(marks.model);
     request.sampling.seed = Some(marks.seed);
     request.call_ids = Some(marks.call_ids);
+    let context = marks.answered_by.context_tokens;
+    request.context_limit = (context > 0).then_some(context);
     request.resumable = true;
     request.stream = stream.or(request.stream).or_else(|| Some(StreamParams::default()));
     app.models.start(request, app.clock.now()).await

@@ -68,6 +68,8 @@ pub struct Store {
     readers: BlockingWorkers,
     /// Most bytes of an object's JSON.
     most_json_bytes: usize,
+    /// How long objects are kept.
+    age: Duration,
 }
 
 /// Where the objects are.
@@ -146,7 +148,12 @@ impl Store {
 
     fn of(shelf: Shelf, limits: StoreLimits) -> Self {
         let most_json_bytes = index::most_json_bytes(&limits);
-        Self { shelf, readers: BlockingWorkers::new(READERS), most_json_bytes }
+        Self { shelf, readers: BlockingWorkers::new(READERS), most_json_bytes, age: limits.age }
+    }
+
+    /// How long objects are kept.
+    pub const fn age(&self) -> Duration {
+        self.age
     }
 
     /// Most bytes of an object's JSON; larger ones are refused.
@@ -230,6 +237,18 @@ impl Store {
         }
     }
 
+    /// Leaves the object `id`, whose answer is incomplete, to other replicas.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn disown(&self, kind: Kind, owner: Owner, id: &str) -> Result<(), StoreError> {
+        let key = ObjectKey::new(kind, owner, id)?;
+        match &self.shelf {
+            Shelf::Memory(_) | Shelf::Disk(_) => Ok(()),
+            Shelf::Shared(shared) => shared.disown(&key).await,
+        }
+    }
+
     /// Refuses [`Self::complete`] of the object `id` to all with a lower fence from now on.
     ///
     /// # Errors
@@ -260,7 +279,7 @@ impl Store {
         match &self.shelf {
             Shelf::Memory(memory) => memory.write(key, object, mode, unix_time_s()),
             Shelf::Disk(disk) => disk.write(key, object, mode).await,
-            Shelf::Shared(shared) => shared.write(key, object, mode, unix_time_s()).await,
+            Shelf::Shared(shared) => shared.write(key, object, mode).await,
         }
     }
 
@@ -281,7 +300,7 @@ impl Store {
                 let disk = disk.clone();
                 self.read(move || disk.get(&key, unix_time_s())).await
             }
-            Shelf::Shared(shared) => shared.get(&key, unix_time_s()).await,
+            Shelf::Shared(shared) => shared.get(&key).await,
         }
     }
 
@@ -295,7 +314,7 @@ impl Store {
         match &self.shelf {
             Shelf::Memory(memory) => Ok(memory.delete(&key, unix_time_s())),
             Shelf::Disk(disk) => disk.delete(key).await,
-            Shelf::Shared(shared) => shared.delete(&key, unix_time_s()).await,
+            Shelf::Shared(shared) => shared.delete(&key).await,
         }
     }
 
@@ -344,7 +363,7 @@ impl Store {
             Shelf::Memory(memory) => memory.sweep(unix_time_s()),
             // A failure was logged, and the next sweep tries again.
             Shelf::Disk(disk) => drop(disk.sweep().await),
-            Shelf::Shared(shared) => drop(shared.sweep(unix_time_s()).await),
+            Shelf::Shared(shared) => drop(shared.sweep().await),
         }
     }
 

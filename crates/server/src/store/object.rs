@@ -30,7 +30,7 @@ impl Kind {
 
 /// To whom objects belong: the holder of an API key, or on a server without keys, everybody. It is
 /// the same after a restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Owner(pub [u8; 16]);
 
 impl Owner {

@@ -28,6 +28,7 @@ pub fn model() -> ServedModel {
         defaults: SamplingDefaults::default(),
         created_s: 1,
         grammars: Default::default(),
+        computed_by: String::new(),
     }
 }
 

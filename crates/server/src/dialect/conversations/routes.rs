@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::request::Parts;
 use http::{Extensions, Request as HttpRequest, Uri};
-use loquent_proto::AnswerHandle;
 use loquent_proto::chunk::ChunkWriter;
+use loquent_proto::{AnswerHandle, Position};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -83,8 +83,7 @@ async fn replay(
     let from =
         Query::of(&uri).text("from").map_or(Ok(0), |from| from.parse().map_err(|_| wrong()))?;
     let named = app.chosen_ids.find(&id).ok_or_else(ApiError::no_stream)?;
-    let attached = app.resumable.attach_events(&named.handle, 0).await;
-    let (_, inbox) = attached.ok_or_else(ApiError::no_stream)?;
+    let (_, inbox) = app.resumable.attach_events(&named.handle, Position::default()).await?;
     Ok(events(&app, inbox, chunks(&app, &named.handle, &extensions), from))
 }
 
@@ -140,7 +139,7 @@ async fn describe(
     named: &NamedAnswer,
     extensions: &Extensions,
 ) -> Option<Value> {
-    let look = app.resumable.look(&named.handle, 0, usize::MAX).await?;
+    let look = app.resumable.look(&named.handle, 0, usize::MAX).await.ok()?;
     let (is_large, is_ended) = (look.bytes.len() > SMALL_BYTES, look.is_ended);
     let chunks = chunks(app, &named.handle, extensions);
     let count = move || {

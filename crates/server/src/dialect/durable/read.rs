@@ -42,9 +42,9 @@ struct Piece {
 }
 
 impl Piece {
-    /// The content of what `look` found at `from`.
-    fn of(request: &ReadRequest, look: LogLook, from: u64) -> Result<Self, ApiError> {
-        let chunks = readable(&look, from)?;
+    /// The content of what `look` found.
+    fn of(request: &ReadRequest, look: LogLook) -> Result<Self, ApiError> {
+        let (chunks, from) = (readable(&look)?, look.from);
         let mut writer = ContentWriter::new(request.format, chunks, from);
         let mut content = Vec::new();
         let written = write_records(&look.bytes, from, &mut writer, &mut content);
@@ -67,10 +67,10 @@ impl Piece {
 ///
 /// # Errors
 /// 410 for what is not kept any more, 400 for what is no offset of the stream.
-pub fn readable(look: &LogLook, from: u64) -> Result<ChunkWriter, ApiError> {
+pub fn readable(look: &LogLook) -> Result<ChunkWriter, ApiError> {
     match &look.chunks {
         Some(chunks) => Ok(chunks.clone()),
-        None if from < look.base => {
+        None if look.from < look.base => {
             let message = "That part of the stream is no longer kept. Start again with \
                            'offset=now'.";
             Err(ApiError::gone(message))
@@ -93,12 +93,11 @@ pub async fn read(
     request: &ReadRequest,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let unknown = ApiError::no_stream;
     let from = match request.start {
         Start::At(offset) => offset,
         // Nobody has that offset: the log's ends are all that is found.
         Start::Now => {
-            let look = app.resumable.look(handle, u64::MAX, 0).await.ok_or_else(unknown)?;
+            let look = app.resumable.look(handle, u64::MAX, 0).await?;
             look.head
         }
     };
@@ -107,15 +106,15 @@ pub async fn read(
             match tokio::time::timeout(timeout, next_piece(app, handle, request, from)).await {
                 Ok(piece) => piece?,
                 Err(_) => {
-                    let look = app.resumable.look(handle, from, 0).await.ok_or_else(unknown)?;
-                    Piece::of(request, look, from)?
+                    let look = app.resumable.look(handle, from, 0).await?;
+                    Piece::of(request, look)?
                 }
             }
         }
         _ => {
             let most = if request.start == Start::Now { 0 } else { MOST_BYTES };
-            let look = app.resumable.look(handle, from, most).await.ok_or_else(unknown)?;
-            Piece::of(request, look, from)?
+            let look = app.resumable.look(handle, from, most).await?;
+            Piece::of(request, look)?
         }
     };
     if piece.failure_follows && piece.content.is_empty() {
@@ -132,10 +131,9 @@ async fn next_piece(
     mut from: u64,
 ) -> Result<Piece, ApiError> {
     loop {
-        let look = app.resumable.look_ahead(handle, from, MOST_BYTES).await;
-        let look = look.ok_or_else(ApiError::no_stream)?;
-        let is_idle = look.head == from;
-        let piece = Piece::of(request, look, from)?;
+        let look = app.resumable.look_ahead(handle, from, MOST_BYTES).await?;
+        let is_idle = look.head == look.from;
+        let piece = Piece::of(request, look)?;
         let is_over = piece.is_closed || piece.failure_follows;
         // An idle one is sent away because too many wait already.
         if !piece.content.is_empty() || is_over || is_idle {
@@ -193,7 +191,7 @@ fn response(
 /// # Errors
 /// 404 for an unknown stream.
 pub async fn describe(app: &App, handle: &AnswerHandle) -> Result<Response, ApiError> {
-    let look = app.resumable.look(handle, u64::MAX, 0).await.ok_or_else(ApiError::no_stream)?;
+    let look = app.resumable.look(handle, u64::MAX, 0).await?;
     let mut response = Response::new(Body::empty());
     let out = response.headers_mut();
     out.insert(NEXT_OFFSET, text(&shown(look.head)));

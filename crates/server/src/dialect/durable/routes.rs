@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::Response;
 use http::{Extensions, HeaderMap, HeaderValue, Uri, header};
-use loquent_proto::AnswerHandle;
+use loquent_proto::{AnswerHandle, Position};
 
 use super::content::{ContentWriter, Format};
 use super::live::LiveReader;
@@ -69,11 +69,11 @@ async fn follow(
         Start::Now => u64::MAX,
     };
     // Looked at before attaching, which refuses without saying why.
-    let look = app.resumable.look(handle, from, 0).await.ok_or_else(ApiError::no_stream)?;
+    let look = app.resumable.look(handle, from, 0).await?;
     let (tail, from) = match request.start {
-        Start::At(offset) => {
-            readable(&look, offset)?;
-            (look.head, offset)
+        Start::At(_) => {
+            readable(&look)?;
+            (look.head, look.from)
         }
         Start::Now => (look.head, look.head),
     };
@@ -81,8 +81,8 @@ async fn follow(
     if has_nothing && !request.format.tells_failure() {
         return Err(ApiError::gone("The answer failed; the stream ends here."));
     }
-    let attached = app.resumable.attach_events(handle, from).await;
-    let (chunks, inbox) = attached.ok_or_else(ApiError::no_stream)?;
+    let position = Position::of(from);
+    let (chunks, inbox) = app.resumable.attach_events(handle, position).await?;
     let writer = ContentWriter::new(request.format, chunks, from);
     let writer = if has_nothing { writer.after_failure() } else { writer };
     let reader = LogReader::new(inbox, writer);

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
 use super::stored::{KeptInput, ResponseStore, StoredResponse, object};
 use crate::api::json::{ValueSize, count_values};
+use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::resumable::Reservation;
 use crate::store::{AnswerFence, Owner, StoreError};
@@ -30,8 +32,13 @@ const TAKEN: &str =
     "Another replica generates this response now, or it was deleted. Read it again.";
 /// When it can be read there, in seconds.
 const TAKEN_RETRY_S: u64 = 1;
-/// How long a response that could not be stored stays readable.
-const UNSTORED_GRACE: Duration = Duration::from_secs(60);
+/// How long after a failure the end of a response is stored again; twice as long each time.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_LAST: Duration = Duration::from_secs(10);
+/// How long the end of this process waits for what is not stored yet.
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+/// Why a response ends here when the server does.
+const LEFT: &str = "This server ends. Another one goes on with the response: read it again.";
 
 type Key = (Owner, String);
 
@@ -39,6 +46,8 @@ type Key = (Owner, String);
 #[derive(Default)]
 pub struct LiveResponses {
     responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
+    /// The server ends, and other replicas go on.
+    is_leaving: watch::Sender<bool>,
     /// Held by who takes over another replica's response, so that nobody else does so meanwhile.
     pub takeover: tokio::sync::Mutex<()>,
 }
@@ -55,6 +64,10 @@ pub struct LiveResponse {
     cancelled: Notify,
     /// Whether it has ended and, unless that failed, is in the store.
     settled: watch::Sender<bool>,
+    /// Whether its task is over.
+    left: watch::Sender<bool>,
+    /// Another replica is to go on with it.
+    is_left: AtomicBool,
 }
 
 struct LiveState {
@@ -85,6 +98,7 @@ impl Drop for LiveEntry {
     fn drop(&mut self) {
         self.live.break_off();
         self.live.settled.send_replace(true);
+        self.live.left.send_replace(true);
         self.table.forget(&self.live);
     }
 }
@@ -119,35 +133,49 @@ impl LiveResponses {
         reservation: Reservation,
     ) -> Result<Arc<LiveResponse>, ApiError> {
         let live = Arc::new(LiveResponse::new(new));
-        // The store first: if it refuses, there is nothing here to take back.
+        // First: an object of this replica that is not here is one that it has lost.
+        self.table().insert(live.key(), live.clone());
+        let entry = LiveEntry { table: self.clone(), live: live.clone() };
         if !live.save(&store).await? {
             return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
         }
-        self.table().insert(live.key(), live.clone());
-        let entry = LiveEntry { table: self.clone(), live: live.clone() };
+        let leaving = self.is_leaving.subscribe();
         tokio::spawn(async move {
-            let kept = &entry.live;
-            kept.run(&store, generation).await;
-            let saved = kept.save(&store).await;
-            kept.settled.send_replace(true);
-            drop(reservation);
-            match saved {
-                Ok(true) => {}
-                Ok(false) => tracing::warn!("another replica has taken over a response"),
-                Err(error) => {
-                    tracing::warn!(%error, "a response could not be stored");
-                    tokio::time::sleep(UNSTORED_GRACE).await;
-                }
-            }
+            entry.live.carry(&store, generation, reservation, leaving).await;
             // Only now: whoever does not find it here must find it in the store.
             drop(entry);
         });
         Ok(live)
     }
 
+    /// Leaves all responses to other replicas, each as far as it is, because this one ends. Waits,
+    /// within a bound, until the store has them.
+    pub async fn leave(&self) {
+        self.is_leaving.send_replace(true);
+        self.wait_for(|live| live.can_be_left() || live.ends()).await;
+    }
+
+    /// Waits, within a bound, until what has ended is stored.
+    pub async fn flush(&self) {
+        self.wait_for(LiveResponse::ends).await;
+    }
+
+    async fn wait_for(&self, which: impl Fn(&LiveResponse) -> bool) {
+        let all: Vec<_> = self.table().values().filter(|live| which(live)).cloned().collect();
+        let stored = async {
+            for live in all {
+                let _ = live.left.subscribe().wait_for(|left| *left).await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_LIMIT, stored).await.is_err() {
+            tracing::warn!("not all responses could be stored before the end");
+        }
+    }
+
     /// The response `id` of `owner`, while it is generated.
     pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveResponse>> {
-        self.table().get(&(owner, id.to_owned())).cloned()
+        let found = self.table().get(&(owner, id.to_owned())).cloned();
+        found.filter(|live| !live.is_left.load(Ordering::Relaxed))
     }
 
     /// Forgets `live`, which has ended.
@@ -165,7 +193,8 @@ impl LiveResponse {
         let NewResponse { owner, fence, created_s, template, input, log } = new;
         let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
         let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
-        Self { owner, fence, created_s, template, input, state, cancelled, settled }
+        let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
+        Self { owner, fence, created_s, template, input, state, cancelled, settled, left, is_left }
     }
 
     fn key(&self) -> Key {
@@ -211,8 +240,63 @@ impl LiveResponse {
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
-    /// Keeps the records of `generation` until it ends.
-    async fn run(&self, store: &ResponseStore, mut generation: Generation) {
+    /// Generates it to its end, and has it stored.
+    async fn carry(
+        &self,
+        store: &ResponseStore,
+        generation: Generation,
+        reservation: Reservation,
+        leaving: watch::Receiver<bool>,
+    ) {
+        self.run(store, generation, leaving.clone()).await;
+        if self.is_left.load(Ordering::Relaxed) {
+            // As it is in the store, it goes on elsewhere.
+            drop(reservation);
+            return;
+        }
+        let first = self.save(store).await;
+        self.settled.send_replace(true);
+        drop(reservation);
+        match first {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("another replica has taken over a response"),
+            Err(error) => self.save_later(store, &error).await,
+        }
+    }
+
+    /// Stores the end, whenever the store works again: until then it can be read here alone.
+    async fn save_later(&self, store: &ResponseStore, first: &StoreError) {
+        tracing::warn!(error = %first, "a response could not be stored, and is kept until it can be");
+        let mut pause = RETRY_FIRST;
+        while !self.is_too_old(store) {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(RETRY_LAST);
+            match self.save(store).await {
+                Ok(true) => return,
+                Ok(false) => return tracing::warn!("another replica has taken over a response"),
+                Err(StoreError::TooLarge { .. } | StoreError::LongId) => return,
+                Err(error) => tracing::debug!(%error, "a response could not be stored"),
+            }
+        }
+    }
+
+    /// Whether the store would forget it at once.
+    fn is_too_old(&self, store: &ResponseStore) -> bool {
+        unix_time_s() > self.created_s.saturating_add(store.age().as_secs())
+    }
+
+    /// Whether nothing is generated of it any more.
+    fn ends(&self) -> bool {
+        self.state().log.is_ended() || self.is_left.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the records of `generation` until it ends, or is left to another replica.
+    async fn run(
+        &self,
+        store: &ResponseStore,
+        mut generation: Generation,
+        mut leaving: watch::Receiver<bool>,
+    ) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
         // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -221,6 +305,9 @@ impl LiveResponse {
             // A step that another branch interrupts has taken no flush yet, so nothing is lost.
             tokio::select! {
                 () = self.step(&mut generation) => {}
+                () = is_asked_to_leave(&mut leaving), if self.can_be_left() => {
+                    return self.leave(store).await;
+                }
                 () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
                 _ = checkpoint.tick() => {
                     let bytes = self.state().log.bytes().len();
@@ -236,6 +323,26 @@ impl LiveResponse {
                 return;
             }
         }
+    }
+
+    /// Whether another replica can go on with it.
+    fn can_be_left(&self) -> bool {
+        !self.input.running.is_empty()
+    }
+
+    /// Stores what there is of it, which goes on elsewhere, and sends its readers there.
+    async fn leave(&self, store: &ResponseStore) {
+        self.is_left.store(true, Ordering::Relaxed);
+        let left = match self.save(store).await {
+            Ok(true) => store.disown(self.owner, self.template.id()).await,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = left {
+            tracing::debug!(%error, "another replica goes on from an older part of a response");
+        }
+        // For its readers alone: the store does not get it.
+        self.push(&lost(LEFT));
     }
 
     /// Takes the records of one flush.
@@ -281,6 +388,13 @@ impl LiveResponse {
         let KeptInput { head, running, .. } = &self.input;
         let head = if log.is_ended() || running.is_empty() { head } else { running };
         store.checkpoint(named, self.created_s, head.clone(), log).await
+    }
+}
+
+/// Resolves when this replica leaves its responses to others.
+async fn is_asked_to_leave(leaving: &mut watch::Receiver<bool>) {
+    if leaving.wait_for(|leaving| *leaving).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -166,7 +166,7 @@ fn to_chat(
     let body = keeps.then(|| AskedBody::of(Endpoint::Chat, &chat)).flatten();
     let charge = asked.fields.charge();
     let mut request = entry.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
-    let again = body.and_then(|body| body.encode(&marks(&mut request, entry.name())));
+    let again = body.and_then(|body| body.encode(&marks(&mut request, entry)));
     // The request gives its charge back when its prompt is tokens; the items live on.
     let mut kept = KeptInput::default();
     if stores {

@@ -1,6 +1,7 @@
 //! A response as the store keeps it: what its request said, the conversation, and its records.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loquent_proto::Delta;
 use serde::Serialize;
@@ -44,6 +45,11 @@ impl ResponseStore {
         Self { store: app.store.clone(), workers: app.bodies.workers().clone() }
     }
 
+    /// How long it keeps what is stored.
+    pub const fn age(&self) -> Duration {
+        self.store.age()
+    }
+
     /// Stores the response `id`, which has `head` and so far the records of `log`.
     ///
     /// # Errors
@@ -56,6 +62,14 @@ impl ResponseStore {
         log: RecordLog,
     ) -> Result<(), StoreError> {
         self.checkpoint((named, AnswerFence::FIRST), created_s, head, log).await.map(drop)
+    }
+
+    /// Leaves the response `id`, which is incomplete, to other replicas.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn disown(&self, owner: Owner, id: &str) -> Result<(), StoreError> {
+        self.store.disown(Kind::Response, owner, id).await
     }
 
     /// [`Self::put`] by who generates the response with a fence; whether it is still to be stored

@@ -1,6 +1,5 @@
 //! Goes on with a background response whose replica has ended, when its client asks for it here.
 
-use loquent_infer::tenant::TenantId;
 use loquent_proto::{Delta, Replay};
 use serde_json::json;
 
@@ -15,9 +14,9 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::{self, KeptRequest};
-use crate::resumable::successor::{model_of, start_again};
+use crate::resumable::successor::{identity_of, model_of, start_again};
 use crate::service::StartedAnswer;
-use crate::store::{Kind, Owner};
+use crate::store::{Kind, Owner, Store};
 
 /// Generates `response` here from now on, whose replica has ended; whether this replica or another
 /// one does.
@@ -49,11 +48,13 @@ async fn try_adopt(
     if app.responses.find(owner, id).is_some() {
         return Ok(());
     }
-    let reservation = app.resumable.reserve(TenantId::default(), 0)?;
+    let tenant = identity_of(app, request.marks.asker.clone()).tenant;
+    let reservation = app.resumable.reserve(tenant, 0)?;
     // Begun before it is claimed: what cannot begin here is left to another replica.
     let stream = StreamParams { include_usage: true, ..StreamParams::default() };
     let started = start_again(app, request, Some(stream)).await?;
     let Some(fence) = app.store.claim(Kind::Response, owner, id).await? else { return Ok(()) };
+    let mut claim = ResponseClaim { store: app.store.clone(), owner, id: Some(id.to_owned()) };
     // Its owner's last word, which nothing follows.
     let stored = app.store.get(Kind::Response, owner, id).await?;
     let unreadable = || ApiError::internal("The stored response cannot be read.");
@@ -69,7 +70,28 @@ async fn try_adopt(
         charge: None,
     };
     let new = NewResponse { owner, fence, created_s, template, input, log };
-    app.responses.start(ResponseStore::of(app), new, generation, reservation).await.map(drop)
+    app.responses.start(ResponseStore::of(app), new, generation, reservation).await?;
+    claim.id = None;
+    Ok(())
+}
+
+/// A response that this replica has claimed. Dropped before it is generated here, because its client
+/// left for example, it is left to others.
+struct ResponseClaim {
+    store: Store,
+    owner: Owner,
+    id: Option<String>,
+}
+
+impl Drop for ResponseClaim {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let (store, owner) = (self.store.clone(), self.owner);
+        // Without a runtime this process ends, and the others see that by themselves.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(store.disown(Kind::Response, owner, &id).await) });
+        }
+    }
 }
 
 /// The generation of what is missing in `stored`, the records that are there, and when the response

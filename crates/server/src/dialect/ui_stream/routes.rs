@@ -12,7 +12,7 @@ use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
-use loquent_proto::AnswerHandle;
+use loquent_proto::{AnswerHandle, Position};
 
 use super::events::{STOPPED, UiWriter};
 use super::request::{UiRequest, lower};
@@ -108,7 +108,8 @@ async fn resume(
     let (skipped, tail) =
         first_chunk(&app, &named.handle, Query::of(&uri).text("startIndex")).await?;
     // From the beginning in any case: a chunk's number comes from the records before it.
-    let Some((_, inbox)) = app.resumable.attach_events(&named.handle, 0).await else {
+    let begin = Position::default();
+    let Ok((_, inbox)) = app.resumable.attach_events(&named.handle, begin).await else {
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
         return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
     };
@@ -131,7 +132,7 @@ async fn first_chunk(
     if let Ok(skipped) = u64::try_from(start) {
         return Ok((skipped, None));
     }
-    let look = app.resumable.look(handle, 0, usize::MAX).await.ok_or_else(ApiError::no_stream)?;
+    let look = app.resumable.look(handle, 0, usize::MAX).await?;
     let is_large = look.bytes.len() > SMALL_BYTES;
     let count = move || {
         let mut writer = UiWriter::new(false, u64::MAX);

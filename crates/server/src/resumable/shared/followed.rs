@@ -8,7 +8,8 @@ use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{AnswerHandle, Delta};
 use tokio::sync::mpsc;
 
-use super::reply::ReadLog;
+use super::epochs::Epochs;
+use super::reply::{OwnerState, ReadLog};
 use super::state::LogState;
 
 /// Most bytes that one command reads.
@@ -23,6 +24,8 @@ const MAX_PIECES: usize = 4;
 pub enum FollowedPiece {
     /// Its next records, whole.
     Records(Vec<u8>),
+    /// What follows is of another owner.
+    Epochs(Epochs),
     /// A client has stopped the answer.
     Stopped,
     /// The replica that generated it has ended before it.
@@ -39,8 +42,30 @@ pub struct FollowedLog {
     pub next: AtomicU64,
     /// Where its pieces go.
     pub pieces: mpsc::Sender<FollowedPiece>,
+    /// The owners that it has had.
+    epochs: Mutex<Epochs>,
     /// Since when nothing can be learned of it.
     missing_since: Mutex<Option<Instant>>,
+}
+
+/// What was learned of a log, and of its store.
+#[derive(Debug, Clone, Copy)]
+pub struct LogRead<'a> {
+    /// What the store has of it.
+    pub log: &'a ReadLog,
+    /// A silent owner is dead, and not just unheard.
+    pub knows_the_dead: bool,
+}
+
+impl LogRead<'_> {
+    /// Whether nobody generates the answer any more.
+    pub fn is_orphaned(&self) -> bool {
+        match self.log.owner {
+            OwnerState::Lives => false,
+            OwnerState::Silent => self.knows_the_dead,
+            OwnerState::None => true,
+        }
+    }
 }
 
 /// The task's end of a log that is followed; dropped, nobody follows it.
@@ -80,20 +105,26 @@ impl FollowedLog {
     pub fn new(handle: &AnswerHandle) -> (Self, Follower) {
         let (pieces, inbox) = mpsc::channel(MAX_PIECES);
         let (next, missing_since) = (AtomicU64::new(0), Mutex::new(None));
-        (Self { id: handle.id_hex(), next, pieces, missing_since }, Follower(inbox))
+        let (id, epochs) = (handle.id_hex(), Mutex::default());
+        (Self { id, next, pieces, epochs, missing_since }, Follower(inbox))
     }
 
-    /// The same from `offset` on.
-    pub fn beginning_at(self, offset: u64) -> Self {
-        Self { next: AtomicU64::new(offset), ..self }
+    /// The same from `offset` on, of a log with `epochs`.
+    pub fn beginning_at(self, offset: u64, epochs: Epochs) -> Self {
+        Self { next: AtomicU64::new(offset), epochs: Mutex::new(epochs), ..self }
     }
 
     /// Hands on what was read; `None` if the store could not be asked.
-    pub fn note(&self, read: Option<&ReadLog>) -> Following {
-        let Some(read) = read else { return self.note_missing("its store cannot be reached") };
+    pub fn note(&self, known: Option<LogRead<'_>>) -> Following {
+        let Some(known @ LogRead { log: read, .. }) = known else {
+            return self.note_missing("its store cannot be reached");
+        };
         match read.state {
             Some(LogState::Running | LogState::Ended) => {}
             Some(LogState::Stopped) => return self.end(FollowedPiece::Stopped),
+            Some(LogState::Lost) => {
+                return self.end(FollowedPiece::Lost("its owner could not store all of it"));
+            }
             // The store may have lost it, and its owner writes it again.
             None => return self.note_missing("its store has lost it"),
         }
@@ -102,8 +133,11 @@ impl FollowedLog {
             // Its owner, if it lives, writes it again from its beginning.
             return self.note_missing("its store has lost a part of it");
         }
+        if let Some(following) = self.note_epochs(&read.epochs, next) {
+            return following;
+        }
         let (len, is_last) = whole_records(&read.bytes);
-        let is_cut = len == 0 && !read.bytes.is_empty() && !read.owner_lives;
+        let is_cut = len == 0 && !read.bytes.is_empty() && known.is_orphaned();
         if is_cut || len == 0 && read.bytes.len() > MAX_RECORD_BYTES + 8 {
             return self.end(FollowedPiece::Lost("its log cannot be read"));
         }
@@ -116,11 +150,27 @@ impl FollowedLog {
             return Following::Over;
         }
         // Other logs may have left no room for what there is more of this one.
-        if read.head == next && !read.owner_lives {
+        if read.head == next && known.is_orphaned() {
             return self.end(FollowedPiece::Orphaned);
         }
         *self.missing() = None;
         Following::On
+    }
+
+    /// Notes who owns the log now; what is to be done if that is another one.
+    fn note_epochs(&self, epochs: &Epochs, next: u64) -> Option<Following> {
+        let mut known = self.epochs.lock().expect("nothing panics under this lock");
+        if *known == *epochs {
+            return None;
+        }
+        if !epochs.go_on_from(&known, next) {
+            let why = "its new owner has less of it than was read here";
+            return Some(self.end(FollowedPiece::Lost(why)));
+        }
+        known.clone_from(epochs);
+        // There is room: only this task sends, and it has looked. The records come next time.
+        let _ = self.pieces.try_send(FollowedPiece::Epochs(epochs.clone()));
+        Some(Following::On)
     }
 
     fn note_missing(&self, why: &'static str) -> Following {
@@ -173,7 +223,13 @@ mod tests {
     /// What there is of a log behind the first `next` bytes.
     fn read_from(next: u64, bytes: &[u8]) -> ReadLog {
         let head = next + bytes.len() as u64;
-        ReadLog { state: Some(LogState::Running), owner_lives: true, head, bytes: bytes.to_vec() }
+        let (state, owner) = (Some(LogState::Running), OwnerState::Lives);
+        ReadLog { state, owner, head, bytes: bytes.to_vec(), epochs: Epochs::default() }
+    }
+
+    /// Of a store that has worked for long.
+    fn note(log: &FollowedLog, read: &ReadLog) -> Following {
+        log.note(Some(LogRead { log: read, knows_the_dead: true }))
     }
 
     fn read(bytes: &[u8]) -> ReadLog {
@@ -185,7 +241,7 @@ mod tests {
         let (log, mut follower) = log();
         let whole = records(&[Delta::text("one"), Delta::text("two")]);
         let cut = whole.len() - 1;
-        assert_eq!(log.note(Some(&read(&whole[..cut]))), Following::On);
+        assert_eq!(note(&log, &read(&whole[..cut])), Following::On);
         let first = records(&[Delta::text("one")]);
         assert_eq!(follower.ready(), Some(FollowedPiece::Records(first.clone())));
         assert_eq!(log.next.load(Ordering::Relaxed), first.len() as u64);
@@ -195,12 +251,12 @@ mod tests {
     fn the_last_record_ends_it_and_so_does_a_stop() {
         let (log, mut follower) = log();
         let all = records(&[Delta::text("all"), Delta::Done]);
-        let last = ReadLog { owner_lives: false, ..read(&all) };
-        assert_eq!(log.note(Some(&last)), Following::Over);
+        let last = ReadLog { owner: OwnerState::Silent, ..read(&all) };
+        assert_eq!(note(&log, &last), Following::Over);
         assert_eq!(follower.ready(), Some(FollowedPiece::Records(all)));
         let (log, mut follower) = self::log();
         let stopped = ReadLog { state: Some(LogState::Stopped), ..read(&[]) };
-        assert_eq!(log.note(Some(&stopped)), Following::Over);
+        assert_eq!(note(&log, &stopped), Following::Over);
         assert_eq!(follower.ready(), Some(FollowedPiece::Stopped));
     }
 
@@ -208,14 +264,14 @@ mod tests {
     fn a_log_is_orphaned_where_it_ends_alone() {
         let (log, mut follower) = log();
         let first = records(&[Delta::text("one")]);
-        log.note(Some(&ReadLog { owner_lives: false, ..read(&first) }));
+        note(&log, &ReadLog { owner: OwnerState::Silent, ..read(&first) });
         assert_eq!(follower.ready(), Some(FollowedPiece::Records(first.clone())));
         let at = first.len() as u64;
         // There is more, for which other logs have left no room.
-        let more = ReadLog { owner_lives: false, head: at + 9, ..read_from(at, &[]) };
-        assert_eq!((log.note(Some(&more)), follower.ready()), (Following::On, None));
-        let dead = ReadLog { owner_lives: false, ..read_from(at, &[]) };
-        assert_eq!(log.note(Some(&dead)), Following::Over);
+        let more = ReadLog { owner: OwnerState::Silent, head: at + 9, ..read_from(at, &[]) };
+        assert_eq!((note(&log, &more), follower.ready()), (Following::On, None));
+        let dead = ReadLog { owner: OwnerState::Silent, ..read_from(at, &[]) };
+        assert_eq!(note(&log, &dead), Following::Over);
         assert_eq!(follower.ready(), Some(FollowedPiece::Orphaned));
     }
 
@@ -223,15 +279,50 @@ mod tests {
     fn a_log_that_was_cut_is_lost_and_not_waited_for_in_vain() {
         let whole = records(&[Delta::text("one")]);
         let (log, mut follower) = log();
-        let cut = ReadLog { owner_lives: false, ..read(&whole[..whole.len() - 1]) };
-        assert_eq!(log.note(Some(&cut)), Following::Over);
+        let cut = ReadLog { owner: OwnerState::Silent, ..read(&whole[..whole.len() - 1]) };
+        assert_eq!(note(&log, &cut), Following::Over);
         assert!(matches!(follower.ready(), Some(FollowedPiece::Lost(_))));
         // One that is shorter than what was read of it may be written again.
         let (log, mut follower) = self::log();
-        log.note(Some(&read(&whole)));
+        note(&log, &read(&whole));
         assert!(follower.ready().is_some());
-        let shorter = ReadLog { owner_lives: false, ..read(&[]) };
-        assert_eq!((log.note(Some(&shorter)), follower.ready()), (Following::On, None));
+        let shorter = ReadLog { owner: OwnerState::Silent, ..read(&[]) };
+        assert_eq!((note(&log, &shorter), follower.ready()), (Following::On, None));
+    }
+
+    #[test]
+    fn a_silent_owner_is_not_dead_while_the_store_was_away() {
+        let (log, mut follower) = log();
+        let silent = ReadLog { owner: OwnerState::Silent, ..read(&[]) };
+        let unsure = LogRead { log: &silent, knows_the_dead: false };
+        assert_eq!((log.note(Some(unsure)), follower.ready()), (Following::On, None));
+        let ended = ReadLog { owner: OwnerState::None, ..read(&[]) };
+        let told = LogRead { log: &ended, knows_the_dead: false };
+        assert_eq!(log.note(Some(told)), Following::Over);
+        assert_eq!(follower.ready(), Some(FollowedPiece::Orphaned), "it has said so itself");
+    }
+
+    #[test]
+    fn another_owners_log_is_followed_only_as_far_as_both_are_the_same() {
+        let first = records(&[Delta::text("one")]);
+        let at = first.len() as u64;
+        for (start, goes_on) in [(at, true), (at - 1, false)] {
+            let (log, mut follower) = log();
+            note(&log, &read(&first));
+            assert_eq!(follower.ready(), Some(FollowedPiece::Records(first.clone())));
+            let epochs = Epochs::parse(&format!("7:{start}")).unwrap();
+            let second = records(&[Delta::text("two")]);
+            let more = ReadLog { epochs: epochs.clone(), ..read_from(at, &second) };
+            let following = note(&log, &more);
+            assert_eq!(following == Following::On, goes_on);
+            if goes_on {
+                assert_eq!(follower.ready(), Some(FollowedPiece::Epochs(epochs)));
+                note(&log, &more);
+                assert_eq!(follower.ready(), Some(FollowedPiece::Records(second)));
+            } else {
+                assert!(matches!(follower.ready(), Some(FollowedPiece::Lost(_))));
+            }
+        }
     }
 
     proptest! {
@@ -240,7 +331,7 @@ mod tests {
             let (len, _) = whole_records(&bytes);
             prop_assert!(len <= bytes.len());
             let (log, _follower) = log();
-            log.note(Some(&read(&bytes)));
+            note(&log, &read(&bytes));
             prop_assert_eq!(log.next.load(Ordering::Relaxed), len as u64);
         }
     }

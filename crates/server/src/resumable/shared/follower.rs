@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use redis::Script;
 
-use super::followed::{FollowedLog, MOST_BYTES};
+use super::followed::{FollowedLog, LogRead, MOST_BYTES};
 use super::logs::{SharedLogs, TICK};
 use super::reply::{self, ReadLog};
 use crate::store::StoreError;
-use crate::store::shared::connection::SharedConnection;
+use crate::store::shared::connection::{REPLICA_LEASE, SharedConnection};
 use crate::store::shared::reply::StoreReply;
 
 /// Most logs that one command reads.
@@ -33,8 +33,10 @@ impl SharedLogs {
                 self.followed().iter().filter(|log| log.pieces.capacity() > 0).cloned().collect();
             for logs in ready.chunks(MAX_LOGS) {
                 let read = self.read_logs(logs).await;
+                let knows_the_dead = self.connection.knows_the_dead();
                 for (at, log) in logs.iter().enumerate() {
                     let read = read.as_ref().ok().map(|read| &read[at]);
+                    let read = read.map(|log| LogRead { log, knows_the_dead });
                     if log.note(read).is_over() {
                         self.followed().retain(|known| !Arc::ptr_eq(known, log));
                     }
@@ -56,6 +58,7 @@ impl SharedLogs {
     pub(super) async fn read(&self, from: &[(&str, u64)]) -> Result<Vec<ReadLog>, StoreError> {
         let mut call = SharedConnection::invocation(&READ);
         call.arg(self.connection.replica()).arg(READING.as_millis() as u64).arg(MOST_BYTES);
+        call.arg(REPLICA_LEASE.as_millis() as u64);
         for (id, offset) in from {
             call.arg(*id).arg(*offset);
         }

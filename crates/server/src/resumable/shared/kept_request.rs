@@ -30,6 +30,30 @@ pub struct AnswerMarks {
     pub trace_parent: Option<TraceParent>,
     /// For whom it is stored in the end, if its request asks for that.
     pub stored: Option<KeptMetadata>,
+    /// Who asked.
+    pub asker: KeptAsker,
+    /// What answered.
+    pub answered_by: KeptService,
+}
+
+/// Who sent a request, for a replica with the same keys.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeptAsker {
+    /// The owner of the key.
+    pub owner: Owner,
+    /// Whose share of a server it takes.
+    pub tenant: u64,
+    /// It came with a token, which separates its prefixes by this.
+    pub token_salt: Option<String>,
+}
+
+/// What answers requests: another one has other answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeptService {
+    /// Of the model, what computes it, and its settings; empty where that is not known.
+    pub fingerprint: String,
+    /// Longest sequence in tokens.
+    pub context_tokens: u32,
 }
 
 /// What is stored of a chat and is not in its body any more.
@@ -71,7 +95,7 @@ impl AskedBody {
             Endpoint::Chat => "chat",
             Endpoint::Text => "text",
         };
-        let AnswerMarks { model, seed, call_ids, trace_parent, stored } = marks;
+        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by } = marks;
         let stored = stored.as_ref().map(|KeptMetadata { owner, metadata }| {
             json!({"owner": hex::encode(&owner.0), "metadata": metadata})
         });
@@ -83,6 +107,11 @@ impl AskedBody {
             "call_ids": call_ids.to_string(),
             "trace": trace_parent.as_ref().map(TraceParent::to_text),
             "stored": stored,
+            "owner": hex::encode(&asker.owner.0),
+            "tenant": asker.tenant.to_string(),
+            "token_salt": asker.token_salt,
+            "fingerprint": answered_by.fingerprint,
+            "context": answered_by.context_tokens,
         })
         .to_string();
         // The body is written already, and may be long.
@@ -130,6 +159,15 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
             None | Some(Value::Null) => None,
             Some(stored) => Some(metadata_of(stored)?),
         },
+        asker: KeptAsker {
+            owner: Owner(hex::decode(text("owner")?)?),
+            tenant: text("tenant")?.parse().ok()?,
+            token_salt: text("token_salt").map(str::to_owned),
+        },
+        answered_by: KeptService {
+            fingerprint: text("fingerprint")?.to_owned(),
+            context_tokens: u32::try_from(outer.map().get("context")?.as_u64()?).ok()?,
+        },
     };
     let body = outer.map().get("body")?.as_object()?.clone();
     Some(KeptRequest { endpoint, marks, fields: outer.replaced(body) })
@@ -153,6 +191,8 @@ mod tests {
             call_ids: u64::MAX - 1,
             trace_parent: None,
             stored: None,
+            asker: KeptAsker::default(),
+            answered_by: KeptService::default(),
         }
     }
 
@@ -164,8 +204,16 @@ mod tests {
         let trace = TraceParent::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         assert!(trace.is_some());
         let stored = KeptMetadata { owner: Owner([7; 16]), metadata: json!({"a": "b"}) };
-        let whole =
-            AnswerMarks { trace_parent: trace, stored: Some(stored), ..marks("a \"model\"") };
+        let asker =
+            KeptAsker { owner: Owner([8; 16]), tenant: u64::MAX, token_salt: Some("s".into()) };
+        let answered_by = KeptService { fingerprint: "ab".into(), context_tokens: 4096 };
+        let whole = AnswerMarks {
+            trace_parent: trace,
+            stored: Some(stored),
+            asker,
+            answered_by,
+            ..marks("a \"model\"")
+        };
         for marks in [whole, marks("m")] {
             let kept = decode(&asked.encode(&marks).unwrap()).unwrap();
             assert_eq!(kept.marks, marks);

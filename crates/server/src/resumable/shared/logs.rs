@@ -10,13 +10,14 @@ use tokio::sync::Notify;
 use super::followed::FollowedLog;
 use super::slot::LogSlot;
 use super::state::NewsSink;
+use super::takeover::GivenBack;
 use crate::store::shared::connection::{SharedConnection, StoreHealth};
 
 /// How often what is due is looked for. What somebody at another replica reads is delayed by half
 /// of it here, and by as much again there.
 pub const TICK: Duration = Duration::from_millis(20);
 /// How long the log of an answer is kept that goes on. It is as long again from each write on.
-const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
+pub(super) const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
 /// How long the end of this process waits for what is not stored yet.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// The fence of an answer's first owner.
@@ -32,6 +33,8 @@ pub struct SharedLogs {
     /// Those that are written, of answers that have ended and are still kept here.
     shelved: Mutex<Vec<Arc<LogSlot>>>,
     followed: Mutex<Vec<Arc<FollowedLog>>>,
+    /// Those of answers that are left to other replicas once they are written.
+    leaving: Mutex<Vec<Arc<LogSlot>>>,
     /// There is a first slot.
     first_slot: Notify,
     /// There is a first log to follow.
@@ -56,6 +59,7 @@ impl SharedLogs {
             slots: Mutex::default(),
             shelved: Mutex::default(),
             followed: Mutex::default(),
+            leaving: Mutex::default(),
             first_slot: Notify::new(),
             first_followed: Notify::new(),
         }
@@ -118,6 +122,26 @@ impl SharedLogs {
         };
         if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
             tracing::warn!("not all answers could be stored before the end");
+        }
+    }
+
+    /// Whether the store can be used, as of the last call.
+    pub fn is_well(&self) -> bool {
+        self.connection.health() == StoreHealth::Well
+    }
+
+    /// Leaves an answer to other replicas, once [`Self::leave_all`] is called.
+    pub fn leave(&self, slot: Arc<LogSlot>) {
+        self.leaving.lock().expect("nothing panics under this lock").push(slot);
+    }
+
+    /// Writes what there is of all answers that are left to other replicas, and gives them back.
+    pub async fn leave_all(&self) {
+        self.flush().await;
+        let leaving =
+            std::mem::take(&mut *self.leaving.lock().expect("nothing panics under this lock"));
+        for slot in leaving {
+            self.release(&slot.id, slot.fence, GivenBack::Unused).await;
         }
     }
 

@@ -3,20 +3,21 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use loquent_proto::AnswerHandle;
+use loquent_proto::{AnswerHandle, Position};
 use redis::Script;
 use subtle::ConstantTimeEq;
 
+use super::epochs::Epochs;
 use super::followed::{MOST_BYTES, whole_records};
-use super::logs::{SharedLogs, TICK};
-use super::reply::{self, FoundAnswer, ReadLog};
+use super::logs::{KEEP_RUNNING, SharedLogs, TICK};
+use super::reply::{self, FoundAnswer, OwnerState, ReadLog};
 use super::state::{LogState, hash_of};
 use crate::store::StoreError;
 use crate::store::shared::connection::SharedConnection;
 use crate::store::shared::reply::StoreReply;
 
-/// How long a reader that is ahead of the store waits for it.
-const AHEAD_LIMIT: Duration = Duration::from_secs(1);
+/// How long a reader that is ahead of the store, or of a mirror, waits for it.
+pub const AHEAD_LIMIT: Duration = Duration::from_secs(1);
 
 static FIND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/find.lua")));
 static STOP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/stop.lua")));
@@ -34,33 +35,42 @@ impl SharedLogs {
         let hash = hash_of(&handle.token);
         Ok(found.is_some_and(|FoundAnswer { token_hash, state }| {
             let is_same = bool::from(token_hash.as_bytes().ct_eq(hash.as_bytes()));
-            is_same && state != LogState::Stopped
+            is_same && !matches!(state, LogState::Stopped | LogState::Lost)
         }))
     }
 
     /// Stops the answer with `handle`, whoever owns it; whether there was one.
-    pub async fn stop(&self, handle: &AnswerHandle) -> bool {
+    ///
+    /// # Errors
+    /// When the store cannot be used: then the answer may go on.
+    pub async fn stop(&self, handle: &AnswerHandle) -> Result<bool, StoreError> {
         let mut call = SharedConnection::invocation(&STOP);
         call.arg(handle.id_hex()).arg(self.times.ended.as_millis() as u64);
-        let stopped = self.connection.run(&call).await;
-        stopped.is_ok_and(|value| StoreReply(value).flag() == Ok(true))
+        call.arg(KEEP_RUNNING.as_millis() as u64);
+        Ok(StoreReply(self.connection.run(&call).await?).flag()?)
     }
 
     /// The log of the answer with `handle` from its beginning, piece by piece to `take`, at least
-    /// up to `offset` and to where it ends now. Where it ends, if it reaches that far.
+    /// up to `position` and to where it ends now. Where it ends and the owners that it has had, if
+    /// it reaches that far and has that position.
     ///
     /// # Errors
     /// When the store cannot be used.
     pub async fn load(
         &self,
         handle: &AnswerHandle,
-        offset: u64,
+        position: Position,
         take: &mut (dyn FnMut(&[u8]) -> bool + Send),
-    ) -> Result<Option<u64>, StoreError> {
+    ) -> Result<Option<(u64, Epochs)>, StoreError> {
         let (id, begun, mut next) = (handle.id_hex(), Instant::now(), 0);
+        let mut known: Option<Epochs> = None;
         loop {
             let mut read = self.read(&[(&*id, next)]).await?;
-            let Some(ReadLog { bytes, owner_lives, .. }) = read.pop() else { return Ok(None) };
+            let Some(ReadLog { bytes, owner, epochs, .. }) = read.pop() else { return Ok(None) };
+            let goes_on = known.is_none_or(|known| epochs.go_on_from(&known, next));
+            let Some(offset) = epochs.offset_of(position).filter(|_| goes_on) else {
+                return Ok(None);
+            };
             let (len, is_last) = whole_records(&bytes);
             if len > 0 && !take(&bytes[..len]) {
                 return Ok(None);
@@ -68,15 +78,16 @@ impl SharedLogs {
             next += len as u64;
             let is_all = bytes.len() < MOST_BYTES;
             if next >= offset && is_all || is_last {
-                return Ok((next >= offset).then_some(next));
+                return Ok((next >= offset).then_some((next, epochs)));
             }
             if len == 0 {
                 // It is ahead of the store, by what its owner has not written yet.
-                if !owner_lives || begun.elapsed() >= AHEAD_LIMIT {
+                if owner == OwnerState::None || begun.elapsed() >= AHEAD_LIMIT {
                     return Ok(None);
                 }
                 tokio::time::sleep(TICK).await;
             }
+            known = Some(epochs);
         }
     }
 }

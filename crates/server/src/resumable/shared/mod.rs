@@ -3,6 +3,7 @@
 //! | part | does |
 //! | --- | --- |
 //! | [`logs`] | all logs that this replica shares |
+//! | [`epochs`] | the owners that a log has had, and where each began |
 //! | [`state`] | what an answer's task and the store tell each other |
 //! | [`slot`] | what waits to be written of one answer's log |
 //! | [`writer`] | writes what is due of all logs with one command |
@@ -18,6 +19,7 @@
 //! comes from the store in place of an engine. So it has the same offsets, and every transport
 //! serves it.
 
+pub mod epochs;
 pub mod followed;
 pub mod follower;
 pub mod kept_request;

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use super::epochs::{EPOCHS_BYTES, Epochs};
 use super::state::LogState;
 use crate::store::shared::reply::{StoreReply, Unexpected};
 
@@ -39,12 +40,25 @@ pub struct Appended {
 pub struct ReadLog {
     /// The answer's state; `None` if the store does not know the answer.
     pub state: Option<LogState>,
-    /// Its owner lives.
-    pub owner_lives: bool,
+    /// What is known of its owner.
+    pub owner: OwnerState,
     /// The log's length.
     pub head: u64,
     /// The log from where it was asked for.
     pub bytes: Vec<u8>,
+    /// The owners that it has had.
+    pub epochs: Epochs,
+}
+
+/// What the store knows of the replica that generates an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerState {
+    /// It has said so within its lease.
+    Lives,
+    /// It has said nothing for longer than that: it is dead, or its word did not get through.
+    Silent,
+    /// There is none: it has ended, or has given the answer back.
+    None,
 }
 
 /// An answer that the store knows.
@@ -67,7 +81,13 @@ pub enum Taken {
         head: u64,
         /// The request, as the store has it.
         request: Vec<u8>,
+        /// The owners that the log has had; once it is taken, this one too.
+        epochs: Epochs,
+        /// If this replica has another answer too, it is to end with that.
+        is_last: bool,
     },
+    /// Another replica's than this one, which has another answer to its request.
+    Tried,
     /// Another replica's, or it has ended.
     Others,
     /// Nobody's: the store does not have its request, or has lost a part of its log.
@@ -79,15 +99,23 @@ pub enum Taken {
 /// # Errors
 /// When the store has returned something else.
 pub fn taken(reply: StoreReply, most_bytes: usize) -> Result<Taken, Unexpected> {
-    let values = exactly(reply, 4)?;
-    let [whose, fence, head, request] = in_groups(values).next().ok_or(Unexpected)?.map(StoreReply);
+    let values = exactly(reply, 6)?;
+    let values = in_groups(values).next().ok_or(Unexpected)?;
+    let [whose, fence, head, request, epochs, is_last] = values.map(StoreReply);
     match whose.text(NAME_BYTES)?.as_str() {
         "others" => Ok(Taken::Others),
         "never" => Ok(Taken::Never),
+        "tried" => Ok(Taken::Tried),
         "ours" => {
             let request = request.bytes()?;
             let fits = request.len() <= most_bytes;
-            let taken = Taken::Ours { fence: fence.number()?, head: head.number()?, request };
+            let taken = Taken::Ours {
+                fence: fence.number()?,
+                head: head.number()?,
+                request,
+                epochs: epochs_of(epochs)?,
+                is_last: is_last.flag()?,
+            };
             if fits { Ok(taken) } else { Err(Unexpected) }
         }
         _ => Err(Unexpected),
@@ -123,17 +151,24 @@ pub fn read(
     count: usize,
     most_bytes: usize,
 ) -> Result<Vec<ReadLog>, Unexpected> {
-    let values = exactly(reply, 4 * count)?;
+    let values = exactly(reply, 5 * count)?;
     let mut room = most_bytes;
-    let one = |values: [Value; 4]| {
-        let [state, lives, head, bytes] = values.map(StoreReply);
+    let one = |values: [Value; 5]| {
+        let [state, owner, head, bytes, epochs] = values.map(StoreReply);
         let state = match state.text(NAME_BYTES)?.as_str() {
             "unknown" => None,
             name => Some(state_of(name)?),
         };
         let bytes = bytes.bytes()?;
         room = room.checked_sub(bytes.len()).ok_or(Unexpected)?;
-        Ok(ReadLog { state, owner_lives: lives.flag()?, head: head.number()?, bytes })
+        let owner = match owner.text(NAME_BYTES)?.as_str() {
+            "lives" => OwnerState::Lives,
+            "silent" => OwnerState::Silent,
+            "none" => OwnerState::None,
+            _ => return Err(Unexpected),
+        };
+        let (head, epochs) = (head.number()?, epochs_of(epochs)?);
+        Ok(ReadLog { state, owner, head, bytes, epochs })
     };
     in_groups(values).map(one).collect()
 }
@@ -151,8 +186,12 @@ pub fn found(reply: StoreReply) -> Result<Option<FoundAnswer>, Unexpected> {
     })
 }
 
+fn epochs_of(reply: StoreReply) -> Result<Epochs, Unexpected> {
+    Epochs::parse(&reply.text(EPOCHS_BYTES)?).ok_or(Unexpected)
+}
+
 fn state_of(name: &str) -> Result<LogState, Unexpected> {
-    let all = [LogState::Running, LogState::Ended, LogState::Stopped];
+    let all = [LogState::Running, LogState::Ended, LogState::Stopped, LogState::Lost];
     all.into_iter().find(|state| state.name() == name).ok_or(Unexpected)
 }
 
@@ -182,6 +221,8 @@ mod tests {
             Just("running"),
             Just("ended"),
             Just("unknown"),
+            Just("silent"),
+            Just("7:1"),
         ];
         let leaf = prop_oneof![
             Just(Value::Nil),
@@ -219,12 +260,13 @@ mod tests {
         let taken = Appended { outcome: AppendOutcome::Taken, head: 7, is_read: true };
         assert_eq!(appended(StoreReply(Value::Array(one.clone())), 1), Ok(vec![taken]));
         assert_eq!(appended(StoreReply(Value::Array(one)), 2), Err(Unexpected));
-        let one = vec![text("running"), Value::Int(1), Value::Int(9), text("abc")];
+        let one = vec![text("running"), text("lives"), Value::Int(9), text("abc"), text("5:2")];
         let log = ReadLog {
             state: Some(LogState::Running),
-            owner_lives: true,
+            owner: OwnerState::Lives,
             head: 9,
             bytes: b"abc".to_vec(),
+            epochs: Epochs::parse("5:2").unwrap(),
         };
         assert_eq!(read(StoreReply(Value::Array(one.clone())), 1, 3), Ok(vec![log]));
         assert_eq!(

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use loquent_proto::AnswerHandle;
 
+use super::epochs::Epochs;
 use super::reply::{AppendOutcome, Appended};
 use super::state::{LogState, NewsSink, StoreNews, hash_of};
 
@@ -17,6 +18,9 @@ use super::state::{LogState, NewsSink, StoreNews, hash_of};
 pub const SLOT_BYTES: usize = 64 * 1024;
 /// How long bytes are gathered that nobody at another replica waits for.
 const GATHER: Duration = Duration::from_millis(80);
+/// How long another replica's reader counts after the store has last told of it. The store is asked
+/// once a second; where it does not reply, nobody is known to read.
+const READ_FOR: Duration = Duration::from_secs(3);
 
 /// See the module's documentation.
 pub struct LogSlot {
@@ -26,10 +30,14 @@ pub struct LogSlot {
     pub token_hash: String,
     /// What its owner writes with.
     pub fence: u64,
+    /// The owners that it has had, as the store has them.
+    pub epochs: String,
+    begun: Instant,
     task: Arc<dyn NewsSink>,
     waiting: Mutex<WaitingBytes>,
     stored: AtomicU64,
-    is_read: AtomicBool,
+    /// Until when another replica counts as reading it, milliseconds after `begun`.
+    read_until_ms: AtomicU64,
     /// The store takes what it is given.
     is_prompt: AtomicBool,
     /// The task waits for the next that is stored.
@@ -82,10 +90,12 @@ impl LogSlot {
             id: handle.id_hex(),
             token_hash: hash_of(&handle.token),
             fence,
+            epochs: String::new(),
+            begun: Instant::now(),
             task,
             waiting: Mutex::new(waiting),
             stored: AtomicU64::new(0),
-            is_read: AtomicBool::new(false),
+            read_until_ms: AtomicU64::new(0),
             is_prompt: AtomicBool::new(true),
             wants_word: AtomicBool::new(false),
             orphaned: OnceLock::new(),
@@ -98,8 +108,9 @@ impl LogSlot {
         self
     }
 
-    /// The same for a log of which the store has everything below `offset`.
-    pub fn beginning_at(mut self, offset: u64) -> Self {
+    /// The same for a log with `epochs` of which the store has everything below `offset`.
+    pub fn beginning_at(mut self, offset: u64, epochs: &Epochs) -> Self {
+        self.epochs = epochs.to_text();
         self.waiting.get_mut().expect("nobody else has it").from = offset;
         self.stored = AtomicU64::new(offset);
         self
@@ -137,11 +148,28 @@ impl LogSlot {
 
     /// The answer is over, and the store is to forget it.
     pub fn stop(&self) {
+        self.end_as(LogState::Stopped);
+    }
+
+    /// The answer goes on here, and the store cannot have all of it.
+    pub fn give_up(&self) {
+        self.end_as(LogState::Lost);
+    }
+
+    fn end_as(&self, state: LogState) {
         let mut waiting = self.waiting();
         waiting.bytes.clear();
         waiting.is_lost = false;
-        waiting.state = LogState::Stopped;
+        waiting.state = state;
         waiting.due = Some(Instant::now());
+    }
+
+    /// Writes nothing more, and tells the store nothing: another replica is to have the answer.
+    pub fn let_go(&self) {
+        let mut waiting = self.waiting();
+        waiting.bytes.clear();
+        waiting.is_lost = false;
+        (waiting.due, waiting.state) = (None, LogState::Stopped);
     }
 
     /// Asks the store about the answer soon, though nothing is to be written.
@@ -149,16 +177,29 @@ impl LogSlot {
         self.waiting().due.get_or_insert_with(Instant::now);
     }
 
-    /// Whether the answer goes on, as far as the store is to know.
-    pub fn is_running(&self) -> bool {
-        self.waiting().state == LogState::Running
+    /// Whether the store is to be asked about the answer now and then: while it goes on, and as long
+    /// as another replica reads it, which keeps it.
+    pub fn is_looked_after(&self) -> bool {
+        match self.waiting().state {
+            LogState::Running => true,
+            LogState::Ended => self.is_read(),
+            LogState::Stopped | LogState::Lost => false,
+        }
+    }
+
+    /// Whether another replica can take the answer over.
+    pub fn can_be_taken(&self) -> bool {
+        let waiting = self.waiting();
+        let is_known = !waiting.request.is_empty() || self.fence > 1;
+        is_known && waiting.state == LogState::Running && !waiting.is_lost
     }
 
     /// Whether anything is to be written, or may be later.
     pub fn is_of_use(&self) -> bool {
         let may_come = {
             let waiting = self.waiting();
-            waiting.state == LogState::Running || waiting.is_lost
+            let is_read = waiting.state == LogState::Ended && self.is_read();
+            waiting.state == LogState::Running || waiting.is_lost || is_read
         };
         self.is_waiting() || may_come && !self.task.is_gone()
     }
@@ -201,7 +242,10 @@ impl LogSlot {
             AppendOutcome::Taken => Some(StoreNews::Taken),
             AppendOutcome::Stopped => Some(StoreNews::Stopped),
         };
-        let was_read = self.is_read.swap(appended.is_read, Ordering::Relaxed);
+        let was_read = self.is_read();
+        let until = self.begun.elapsed() + READ_FOR;
+        let until_ms = if appended.is_read { until.as_millis() as u64 } else { 0 };
+        self.read_until_ms.store(until_ms, Ordering::Relaxed);
         let is_new = was_read != appended.is_read;
         if let Some(news) = news.or(is_new.then_some(StoreNews::Progress)) {
             match appended.outcome {
@@ -209,7 +253,7 @@ impl LogSlot {
                 AppendOutcome::Lost => {
                     let mut waiting = self.waiting();
                     waiting.due = None;
-                    waiting.is_lost = waiting.state != LogState::Stopped;
+                    waiting.is_lost = matches!(waiting.state, LogState::Running | LogState::Ended);
                 }
                 // Nothing of it is written any more.
                 AppendOutcome::Taken | AppendOutcome::Stopped => {
@@ -275,7 +319,14 @@ impl LogSlot {
 
     /// Whether another replica reads the log.
     pub fn is_read(&self) -> bool {
-        self.is_read.load(Ordering::Relaxed)
+        self.read_for().is_some()
+    }
+
+    /// How long another replica counts as reading the log without further word of it; `None` if
+    /// none does.
+    pub fn read_for(&self) -> Option<Duration> {
+        let until = Duration::from_millis(self.read_until_ms.load(Ordering::Relaxed));
+        until.checked_sub(self.begun.elapsed()).filter(|left| !left.is_zero())
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingBytes> {

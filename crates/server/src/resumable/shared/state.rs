@@ -12,6 +12,8 @@ pub enum LogState {
     Ended,
     /// A client has stopped it, or nobody came back.
     Stopped,
+    /// Its owner could not store all of it: it goes on there, and at no other replica.
+    Lost,
 }
 
 impl LogState {
@@ -21,6 +23,7 @@ impl LogState {
             Self::Running => "running",
             Self::Ended => "ended",
             Self::Stopped => "stopped",
+            Self::Lost => "lost",
         }
     }
 }

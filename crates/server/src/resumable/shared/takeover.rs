@@ -3,14 +3,16 @@
 //!
 //! The seed of its random numbers is kept with its request, so the second answer is the first one
 //! wherever the engine is deterministic. It is compared with all that the log has ([`Replay`]);
-//! where it differs, the answer ends with an error, since no other end would be of one piece.
+//! where it differs, another replica may have more luck, and the third one ends the answer with an
+//! error: no other end would be of one piece.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use loquent_proto::{AnswerHandle, Delta, Replay};
+use loquent_proto::{AnswerHandle, Delta, Position, Replay, position};
 use redis::Script;
 
+use super::epochs::Epochs;
 use super::followed::{FollowedLog, Follower};
 use super::kept_request::{self, KeptRequest, REQUEST_BYTES};
 use super::logs::SharedLogs;
@@ -28,6 +30,11 @@ use crate::store::{AnswerFence, StoreError};
 
 /// Most bytes of a log that is compared.
 const LOG_BYTES: usize = 4 << 20;
+/// An epoch's number is up to so much above the one before: after the store has lost a takeover,
+/// another one has another number.
+const EPOCH_STEP: u64 = 512;
+/// How long a replica with another answer leaves one to the others, seconds.
+const DIFFERS_RETRY_S: u64 = 30;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
 static RELEASE: LazyLock<Script> =
@@ -86,6 +93,10 @@ pub struct OwnedAnswer {
     pub answer: SecondAnswer,
     /// What the log has of it; `None` if that has nothing.
     pub replay: Option<Replay>,
+    /// The owners that the log has had, this one included.
+    pub epochs: Epochs,
+    /// If it differs from what the log has, it ends with an error: others had no more luck.
+    pub is_last: bool,
     /// Takes the rest to the store.
     pub slot: Arc<LogSlot>,
     /// That it is this replica's.
@@ -116,12 +127,38 @@ impl Drop for TakeoverClaim {
         let (logs, id, fence) = (self.logs.clone(), std::mem::take(&mut self.id), self.fence);
         // Without a runtime this process ends, and the others see that by themselves.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { logs.release(&id, fence).await });
+            runtime.spawn(async move { logs.release(&id, fence, GivenBack::Unused).await });
+        }
+    }
+}
+
+/// Why a replica gives an answer back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivenBack {
+    /// It does not generate it any more.
+    Unused,
+    /// It has another answer to the same request.
+    Differs,
+}
+
+impl GivenBack {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Unused => "unused",
+            Self::Differs => "differs",
         }
     }
 }
 
 /// An answer that could be taken over, as the store has it.
+/// What was taken, or could be.
+struct TakenAnswer {
+    fence: u64,
+    request: Vec<u8>,
+    epochs: Epochs,
+    is_last: bool,
+}
+
 struct Heritage {
     request: KeptRequest,
     name: Option<AnswerName>,
@@ -129,11 +166,12 @@ struct Heritage {
 }
 
 impl SharedLogs {
-    /// Takes over the answer with `handle`, whose log ends at `head`, for its task here.
+    /// Takes over the answer with `handle`, whose log ends at `head` and has had the owners of
+    /// `epochs`, for its task here.
     pub async fn succeed(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        head: u64,
+        (head, epochs): (u64, Epochs),
         task: Arc<dyn NewsSink>,
         successor: &dyn Successor,
     ) -> Succession {
@@ -143,7 +181,7 @@ impl SharedLogs {
             // Whoever follows learns what it is: a new owner, more of the log, or again none.
             Err(Refused::NotYet) => {
                 let (log, follower) = FollowedLog::new(handle);
-                self.follow(log.beginning_at(head));
+                self.follow(log.beginning_at(head, epochs));
                 Succession::Follow(follower)
             }
         }
@@ -161,42 +199,45 @@ impl SharedLogs {
         }
         // All that can be known before the answer is taken: one that this replica cannot go on with
         // is left to another.
-        let (_, request) = self.take(handle, head, TakeMode::Look).await?;
-        let heritage = self.inspect(handle, &request).await?;
+        let looked = self.take(handle, head, TakeMode::Look).await?;
+        let heritage = self.inspect(handle, &looked.request).await?;
         successor.check(&heritage.request).map_err(Refused::of)?;
-        let (fence, _) = self.take(handle, head, TakeMode::Take).await?;
+        let taken = self.take(handle, head, TakeMode::Take).await?;
+        let TakenAnswer { fence, epochs, is_last, .. } = taken;
         let claim =
             TakeoverClaim { logs: self.clone(), id: handle.id_hex(), fence, is_kept: false };
         let Heritage { request, name, replay } = heritage;
         let first = FirstAnswer { name, fence: AnswerFence(fence) };
         let answer = successor.begin(request, first).await.map_err(Refused::of)?;
-        let slot = self.add(LogSlot::new(handle, fence, task).beginning_at(head));
-        Ok(OwnedAnswer { answer, replay, slot, claim })
+        let slot = self.add(LogSlot::new(handle, fence, task).beginning_at(head, &epochs));
+        Ok(OwnedAnswer { answer, replay, epochs, is_last, slot, claim })
     }
 
-    /// The fence and the request of an answer whose log ends at `head`, and in the mode
-    /// [`TakeMode::Take`] the answer.
+    /// What there is of an answer whose log ends at `head`, and in the mode [`TakeMode::Take`] the
+    /// answer.
     async fn take(
         &self,
         handle: &AnswerHandle,
         head: u64,
         mode: TakeMode,
-    ) -> Result<(u64, Vec<u8>), Refused> {
+    ) -> Result<TakenAnswer, Refused> {
         let mut call = SharedConnection::invocation(&TAKE);
         call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
-        call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64);
+        call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64).arg(head);
+        call.arg(rand::random_range(1..=EPOCH_STEP)).arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
         let taken = match self.connection.run(&call).await {
             Ok(value) => reply::taken(StoreReply(value), REQUEST_BYTES),
             // It may have run. Then it does no harm: what is ours and not generated can be taken.
             Err(_) => return Err(Refused::NotYet),
         };
         match taken {
-            Ok(Taken::Ours { fence, head: stored, request }) if stored == head => {
-                Ok((fence, request))
+            Ok(Taken::Ours { fence, head: stored, request, epochs, is_last }) if stored == head => {
+                Ok(TakenAnswer { fence, request, epochs, is_last })
             }
             // The owner's last word came after its lease was over.
             Ok(Taken::Ours { .. } | Taken::Others) => Err(Refused::NotYet),
             Ok(Taken::Never) => Err(Refused::lost("its store does not have all of it")),
+            Ok(Taken::Tried) => Err(Refused::lost("this replica has another answer")),
             Err(error) => Err(Refused::Lost(StoreError::from(error).to_string())),
         }
     }
@@ -210,7 +251,7 @@ impl SharedLogs {
             records.extend_from_slice(bytes);
             records.len() <= LOG_BYTES
         };
-        match self.load(handle, 0, &mut take).await {
+        match self.load(handle, Position::default(), &mut take).await {
             Ok(Some(_)) => {}
             Ok(None) => return Err(Refused::lost("its log cannot be read")),
             Err(_) => return Err(Refused::NotYet),
@@ -227,9 +268,11 @@ impl SharedLogs {
         Ok(Heritage { request, name, replay })
     }
 
-    async fn release(&self, id: &str, fence: u64) {
+    /// Gives back the answer `id`, which this replica generates with `fence`, to whoever has a
+    /// reader of it.
+    pub async fn release(&self, id: &str, fence: u64, why: GivenBack) {
         let mut call = SharedConnection::invocation(&RELEASE);
-        call.arg(id).arg(self.connection.replica()).arg(fence);
+        call.arg(id).arg(self.connection.replica()).arg(fence).arg(why.name());
         // Where this fails, it is free again when this replica ends, or has a reader of it.
         drop(self.connection.run(&call).await);
     }

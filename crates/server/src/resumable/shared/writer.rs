@@ -10,11 +10,11 @@ use super::logs::{LogTimes, SharedLogs, TICK};
 use super::reply::{self, Appended};
 use super::slot::{LogSlot, WaitingPiece};
 use crate::store::StoreError;
-use crate::store::shared::connection::SharedConnection;
+use crate::store::shared::connection::{REPLICA_LEASE, SharedConnection};
 use crate::store::shared::reply::StoreReply;
 
-/// How often each answer that goes on is looked after, though nothing is written: whether it was
-/// stopped or taken over, and whether somebody reads it.
+/// How often each answer that goes on, or that another replica reads, is looked after, though
+/// nothing is written: whether it was stopped or taken over, and whether somebody reads it.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
 /// How long the store is left alone after a failure.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
@@ -44,7 +44,10 @@ impl SharedLogs {
             tokio::time::sleep(TICK).await;
             if touched.elapsed() >= TOUCH_EVERY {
                 touched = Instant::now();
-                self.slots().iter().filter(|slot| slot.is_running()).for_each(|slot| slot.touch());
+                self.slots()
+                    .iter()
+                    .filter(|slot| slot.is_looked_after())
+                    .for_each(|slot| slot.touch());
             }
             // What comes meanwhile is the next tick's: a quick store would get a command a token.
             while self.write_due().await == Ok(DueLogs::More) {}
@@ -113,9 +116,11 @@ impl SharedLogs {
         let mut call = SharedConnection::invocation(&APPEND);
         call.arg(self.connection.replica());
         call.arg(running.as_millis() as u64).arg(ended.as_millis() as u64);
+        call.arg(REPLICA_LEASE.as_millis() as u64);
         for (slot, piece) in due {
             call.arg(&slot.id).arg(slot.fence).arg(piece.offset).arg(piece.state.name());
             call.arg(&slot.token_hash).arg(&piece.bytes[..]).arg(&*slot.request_with(piece));
+            call.arg(&slot.epochs);
         }
         let value = self.connection.run(&call).await?;
         Ok(reply::appended(StoreReply(value), due.len())?)

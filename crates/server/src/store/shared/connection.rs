@@ -3,12 +3,13 @@
 //! The client reconnects by itself. What the store returns is judged by whoever asked: the scripts
 //! bound its size, and the decoders check the rest.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loquent_proto::{hex, printable::printable};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, RedisError, Script, ScriptInvocation, Value};
+use redis::{Client, ErrorKind, RedisError, Script, ScriptInvocation, Value};
 use tokio::sync::{Semaphore, watch};
 
 use super::address::SharedAddress;
@@ -25,10 +26,17 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// What all keys begin with; the number is that of their format.
 const KEY_PREFIX: &str = "loquent:1:";
-/// How often a replica says that it lives.
+/// How often a replica says that it lives, and how long that may take: one word that is lost is
+/// followed by another one within the lease.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// After how long without a word a replica counts as dead.
 pub const REPLICA_LEASE: Duration = Duration::from_secs(3);
+/// How long the store remembers that a replica has ended.
+const RETIRED_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
+/// The store may have stood still during a call that took so long: leases ran out meanwhile.
+const SLOW_CALL: Duration = Duration::from_secs(1);
+/// What the store did between two calls is known if they are no further apart.
+const CALL_GAP: Duration = Duration::from_millis(1700);
 
 /// Whether the store can be used, as of the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +56,40 @@ struct StoreLink {
     manager: ConnectionManager,
     places: Semaphore,
     health: Mutex<StoreHealth>,
+    uptime: Mutex<StoreUptime>,
+    has_retired: AtomicBool,
     replica: String,
     /// How often the store did not know any more that this replica lives.
     lapses: watch::Sender<u64>,
+}
+
+/// Since when the store has worked without a pause, as far as this replica's calls can tell.
+struct StoreUptime {
+    since: Instant,
+    latest: Instant,
+}
+
+impl StoreUptime {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self { since: now, latest: now }
+    }
+
+    /// A call that was begun at `begun` has ended now, well or not.
+    fn note(&mut self, begun: Instant, now: Instant, is_well: bool) {
+        let is_prompt = now.duration_since(begun) < SLOW_CALL;
+        let is_known = begun.saturating_duration_since(self.latest) < CALL_GAP;
+        if !(is_well && is_prompt && is_known) {
+            self.since = now;
+        }
+        self.latest = now;
+    }
+
+    /// Whether whoever lives has had the time to say so.
+    fn covers(&self, lease: Duration, now: Instant) -> bool {
+        self.latest.duration_since(self.since) >= lease
+            && now.saturating_duration_since(self.latest) < CALL_GAP
+    }
 }
 
 impl std::fmt::Debug for SharedConnection {
@@ -62,8 +101,10 @@ impl std::fmt::Debug for SharedConnection {
 impl SharedConnection {
     /// Connects to the store at `address`.
     ///
+    /// A store that cannot be reached may be there later: it counts as away until then.
+    ///
     /// # Errors
-    /// [`StoreError::Unusable`], when it cannot be reached or refuses the login.
+    /// [`StoreError::Unusable`], when it refuses the login.
     pub async fn open(address: &SharedAddress) -> Result<Self, StoreError> {
         let config = ConnectionManagerConfig::new()
             // One attempt for each call: the next call, or the next announcement, tries again.
@@ -83,16 +124,23 @@ impl SharedConnection {
             manager,
             places: Semaphore::new(MAX_CALLS),
             health: Mutex::new(StoreHealth::Well),
+            uptime: Mutex::new(StoreUptime::begin()),
+            has_retired: AtomicBool::new(false),
             replica: hex::encode(&rand::random::<[u8; 16]>()),
             lapses: watch::Sender::new(0),
         }));
         let announced = tokio::time::timeout(START_LIMIT, connection.announce()).await;
         match announced.unwrap_or_else(|_| Err(StoreError::Failed("it does not answer".into()))) {
             Ok(()) => Ok(connection),
-            Err(StoreError::Failed(why) | StoreError::Unusable(why)) => Err(unusable(format!(
-                "{why}; start it (redis-server, valkey-server), or correct --store"
-            ))),
-            Err(error) => Err(error),
+            Err(StoreError::Unusable(why)) => Err(unusable(format!("{why}; correct --store"))),
+            Err(error) => {
+                connection.note(Some(&"it does not answer".to_owned()));
+                tracing::error!(
+                    "starting without the store {address}: {error}; start it (redis-server, \
+                     valkey-server), or correct --store"
+                );
+                Ok(connection)
+            }
         }
     }
 
@@ -121,18 +169,34 @@ impl SharedConnection {
     /// Runs a script within [`CALL_LIMIT`]. Cancelled, it may or may not have run.
     ///
     /// # Errors
-    /// [`StoreError::Failed`].
+    /// [`StoreError::Failed`], or [`StoreError::Unusable`] where the store refuses the login.
     pub async fn run(&self, invocation: &ScriptInvocation<'_>) -> Result<Value, StoreError> {
+        let begun = Instant::now();
         let call = async {
             let _place = self.0.places.acquire().await.expect("the semaphore is never closed");
             invocation.invoke_async::<Value>(&mut self.0.manager.clone()).await
         };
         let returned = match tokio::time::timeout(CALL_LIMIT, call).await {
-            Ok(returned) => returned.map_err(|error| said(&error)),
-            Err(_) => Err("it takes too long".to_owned()),
+            Ok(returned) => returned.map_err(|error| (said(&error), is_refused(&error))),
+            Err(_) => Err(("it takes too long".to_owned(), false)),
         };
-        self.note(returned.as_ref().err());
-        returned.map_err(|why| StoreError::Failed(why.into()))
+        self.note(returned.as_ref().err().map(|(why, _)| why));
+        self.uptime().note(begun, Instant::now(), returned.is_ok());
+        returned.map_err(|(why, is_refused)| match is_refused {
+            true => StoreError::Unusable(why.into()),
+            false => StoreError::Failed(why.into()),
+        })
+    }
+
+    /// Whether a replica that the store has heard nothing of for its lease is dead: only if the
+    /// store has worked for all that time. After a pause of the store, those who live have had no
+    /// chance to say so.
+    pub fn knows_the_dead(&self) -> bool {
+        self.uptime().covers(REPLICA_LEASE, Instant::now())
+    }
+
+    fn uptime(&self) -> MutexGuard<'_, StoreUptime> {
+        self.0.uptime.lock().expect("nothing panics under this lock")
     }
 
     /// Says that this replica lives, for ever.
@@ -141,15 +205,21 @@ impl SharedConnection {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
+            if self.0.has_retired.load(Ordering::Relaxed) {
+                return;
+            }
             // A failure was logged, and the next time is soon.
-            drop(self.announce().await);
+            let begun = Instant::now();
+            if tokio::time::timeout(ANNOUNCE_EVERY, self.announce()).await.is_err() {
+                self.uptime().note(begun, Instant::now(), false);
+            }
         }
     }
 
     async fn announce(&self) -> Result<(), StoreError> {
         let script = announcement();
         let mut invocation = Self::invocation(&script);
-        invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64);
+        invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64).arg(0);
         let is_known = StoreReply(self.run(&invocation).await?).flag()?;
         if !is_known {
             self.0.lapses.send_modify(|lapses| *lapses += 1);
@@ -162,11 +232,12 @@ impl SharedConnection {
         self.0.lapses.subscribe()
     }
 
-    /// Says that this replica ends.
+    /// Says that this replica ends: nobody has to wait for its lease.
     pub async fn retire(&self) {
+        self.0.has_retired.store(true, Ordering::Relaxed);
         let script = announcement();
         let mut invocation = Self::invocation(&script);
-        invocation.arg(self.replica()).arg(0);
+        invocation.arg(self.replica()).arg(0).arg(RETIRED_KEPT.as_millis() as u64);
         // Without it, the others wait until the lease is over.
         drop(self.run(&invocation).await);
     }
@@ -194,13 +265,22 @@ impl SharedConnection {
 
 fn announcement() -> Script {
     Script::new(
-        "-- announce PREFIX REPLICA LEASE_MS: this replica lives; a lease of 0 ends it. Returns\n\
-         -- whether it was known to live.\n\
+        "-- announce PREFIX REPLICA LEASE_MS ENDED_MS: this replica lives; a lease of 0 ends it,\n\
+         -- which is remembered for ENDED_MS. Returns whether it was known to live.\n\
          local key = ARGV[1] .. 'p:' .. ARGV[2]\n\
          local known = redis.call('EXISTS', key)\n\
-         if ARGV[3] == '0' then redis.call('DEL', key) else redis.call('SET', key, 1, 'PX', ARGV[3]) end\n\
+         if ARGV[3] ~= '0' then redis.call('SET', key, 1, 'PX', ARGV[3])\n\
+         else\n\
+         redis.call('DEL', key)\n\
+         redis.call('SET', ARGV[1] .. 'd:' .. ARGV[2], 1, 'PX', ARGV[4])\n\
+         end\n\
          return known",
     )
+}
+
+/// Whether the store refuses this replica, and will do so again.
+fn is_refused(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
 }
 
 /// What the store says, on one line.
@@ -208,4 +288,29 @@ fn said(error: &RedisError) -> String {
     const MOST_CHARS: usize = 300;
     let short: String = error.to_string().chars().take(MOST_CHARS).collect();
     printable(&short).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_store_that_worked_for_a_whole_lease_knows_the_dead() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut uptime = StoreUptime { since: begun, latest: begun };
+        let mut call = |from: u64, to: u64, is_well| {
+            uptime.note(at(from), at(to), is_well);
+            uptime.covers(REPLICA_LEASE, at(to))
+        };
+        assert!(!call(1_000, 1_001, true));
+        assert!(!call(2_000, 2_001, true));
+        assert!(call(3_100, 3_101, true), "a lease has passed");
+        assert!(!call(4_000, 5_500, true), "it stood still");
+        assert!(!call(6_500, 6_501, true));
+        assert!(!call(7_500, 7_501, true));
+        assert!(call(8_600, 8_601, true));
+        assert!(!call(8_700, 8_701, false), "it failed");
+        assert!(!call(14_000, 14_001, true), "nobody knows what it did meanwhile");
+    }
 }

@@ -29,6 +29,7 @@ static GET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script
 static LIST: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/list.lua")));
 static FENCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/fence.lua")));
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/claim.lua")));
+static DISOWN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/disown.lua")));
 static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/remove.lua")));
 
 /// The objects of a shared store; clones share its connection.
@@ -58,11 +59,10 @@ impl SharedShelf {
         key: ObjectKey,
         object: StoredObject,
         mode: WriteMode,
-        now_s: u64,
     ) -> Result<bool, StoreError> {
         index::check_size(&self.limits, object.json.len())?;
         let mut call = keyed(&PUT, &key);
-        call.arg(time_digits(object.created_s)).arg(self.cutoff(now_s));
+        call.arg(time_digits(object.created_s)).arg(self.limits.age.as_secs());
         let (mode, AnswerFence(fence)) = match mode {
             WriteMode::Put => ("put", AnswerFence::FIRST),
             WriteMode::Replace => ("replace", AnswerFence::FIRST),
@@ -87,6 +87,16 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.optional(|reply| Ok(AnswerFence(reply.number()?)))).await
     }
 
+    /// Leaves the object with `key`, whose answer is incomplete, to other replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn disown(&self, key: &ObjectKey) -> Result<(), StoreError> {
+        let mut call = keyed(&DISOWN, key);
+        call.arg(self.connection.replica());
+        self.ask(&call, |reply| reply.flag()).await.map(drop)
+    }
+
     /// Refuses to complete the object with `key` to all with a lower fence.
     ///
     /// # Errors
@@ -105,15 +115,14 @@ impl SharedShelf {
     ///
     /// # Errors
     /// When the store cannot be used, or has something else there.
-    pub async fn get(
-        &self,
-        key: &ObjectKey,
-        now_s: u64,
-    ) -> Result<Option<StoredObject>, StoreError> {
+    pub async fn get(&self, key: &ObjectKey) -> Result<Option<StoredObject>, StoreError> {
         let mut call = keyed(&GET, key);
-        call.arg(self.cutoff(now_s)).arg(self.most_json_bytes());
-        let found = self
-            .ask(&call, |reply| reply.optional(|reply| object_of(&mut reply.list(4)?.into_iter())));
+        call.arg(self.limits.age.as_secs()).arg(self.most_json_bytes());
+        call.arg(self.connection.replica());
+        let knows_the_dead = self.connection.knows_the_dead();
+        let found = self.ask(&call, |reply| {
+            reply.optional(|reply| object_of(&mut reply.list(4)?.into_iter(), knows_the_dead))
+        });
         Ok(found.await?.map(|(_, object)| object))
     }
 
@@ -122,9 +131,11 @@ impl SharedShelf {
     ///
     /// # Errors
     /// When the store cannot be used.
-    pub async fn delete(&self, key: &ObjectKey, now_s: u64) -> Result<bool, StoreError> {
-        let mut call = keyed(&REMOVE, key);
-        call.arg(self.cutoff(now_s)).arg(FENCE_KEPT.as_millis() as u64);
+    pub async fn delete(&self, key: &ObjectKey) -> Result<bool, StoreError> {
+        let mut call = SharedConnection::invocation(&REMOVE);
+        call.arg(self.limits.age.as_secs());
+        call.arg(owner_digits(key.owner.0)).arg(key.kind as u8).arg(&*key.id);
+        call.arg(FENCE_KEPT.as_millis() as u64);
         self.ask(&call, |reply| reply.flag()).await
     }
 
@@ -132,9 +143,9 @@ impl SharedShelf {
     ///
     /// # Errors
     /// When the store cannot be used.
-    pub async fn sweep(&self, now_s: u64) -> Result<(), StoreError> {
+    pub async fn sweep(&self) -> Result<(), StoreError> {
         let mut call = SharedConnection::invocation(&REMOVE);
-        call.arg(self.cutoff(now_s));
+        call.arg(self.limits.age.as_secs());
         self.ask(&call, |reply| reply.flag()).await.map(drop)
     }
 
@@ -152,7 +163,7 @@ impl SharedShelf {
             ObjectKey::new(list.kind, list.owner, after).map_err(|_| StoreError::UnknownAfter)?;
         let mut call = keyed(&GET, &key);
         // The place alone is wanted, and comes without the JSON.
-        call.arg(self.cutoff(list.now_s)).arg(0);
+        call.arg(self.limits.age.as_secs()).arg(0).arg(self.connection.replica());
         let found = self.ask(&call, |reply| {
             reply.optional(|reply| {
                 reply.list(4)?.into_iter().next().map_or(Err(Unexpected), place_of)
@@ -170,7 +181,7 @@ impl SharedShelf {
         list: List,
         from: Option<SharedPlace>,
     ) -> Result<Option<(SharedPlace, Vec<StoredObject>)>, StoreError> {
-        let oldest = format!("[{}", self.cutoff(list.now_s));
+        let oldest = "oldest".to_owned();
         let behind = from.map(|place| format!("({}", place.0));
         let (first, last) = match list.newest_first {
             false => (behind.unwrap_or(oldest), "+".to_owned()),
@@ -179,17 +190,12 @@ impl SharedShelf {
         let mut call = SharedConnection::invocation(&LIST);
         call.arg(owner_digits(list.owner.0)).arg(list.kind as u8);
         call.arg(first).arg(last).arg(u8::from(list.newest_first));
-        call.arg(self.most_json_bytes()).arg(PART_BYTES);
+        call.arg(self.most_json_bytes()).arg(PART_BYTES).arg(self.limits.age.as_secs());
         self.ask(&call, part_of).await
     }
 
     fn most_json_bytes(&self) -> usize {
         index::most_json_bytes(&self.limits)
-    }
-
-    /// What is older than this is too old.
-    fn cutoff(&self, now_s: u64) -> String {
-        time_digits(now_s.saturating_sub(self.limits.age.as_secs()))
     }
 
     async fn ask<T>(
@@ -217,9 +223,11 @@ fn time_digits(time_s: u64) -> String {
     format!("{time_s:016x}")
 }
 
-/// The object of the next four values, and its place.
+/// The object of the next four values, and its place. A silent replica is dead only to who knows the
+/// dead.
 fn object_of(
     values: &mut impl Iterator<Item = Value>,
+    knows_the_dead: bool,
 ) -> Result<(SharedPlace, StoredObject), Unexpected> {
     let mut next = || values.next().map(StoreReply).ok_or(Unexpected);
     let place = place_of(next()?.0)?;
@@ -228,7 +236,12 @@ fn object_of(
         "running" => false,
         _ => return Err(Unexpected),
     };
-    let lives = next()?.flag()?;
+    let lives = match next()?.text(16)?.as_str() {
+        "lives" => true,
+        "silent" => !knows_the_dead,
+        "none" => false,
+        _ => return Err(Unexpected),
+    };
     let json = Bytes::from(next()?.bytes()?);
     let digits = place.0.get(..TIME_DIGITS).ok_or(Unexpected)?;
     let created_s = u64::from_str_radix(digits, 16).map_err(|_| Unexpected)?;
@@ -259,7 +272,7 @@ fn part_of(reply: StoreReply) -> Result<Option<(SharedPlace, Vec<StoredObject>)>
     let end = place_of(end)?;
     let mut objects = Vec::new();
     while values.peek().is_some() {
-        objects.push(object_of(&mut values)?.1);
+        objects.push(object_of(&mut values, true)?.1);
     }
     Ok(Some((end, objects)))
 }
@@ -277,7 +290,7 @@ mod tests {
             any::<i64>().prop_map(Value::Int),
             prop::collection::vec(any::<u8>(), 0..80).prop_map(Value::BulkString),
             "[0-9a-f]{32}[12][a-zä]{0,9}".prop_map(|text| Value::BulkString(text.into_bytes())),
-            prop_oneof![Just("ended"), Just("running")]
+            prop_oneof![Just("ended"), Just("running"), Just("lives"), Just("silent")]
                 .prop_map(|text| Value::BulkString(text.into())),
             Just(Value::Okay),
         ];
@@ -294,7 +307,7 @@ mod tests {
                 prop_assert!(objects.iter().all(|object| object.id.len() <= MAX_ID_BYTES));
             }
             let _ = StoreReply(value.clone()).optional(|reply| {
-                object_of(&mut reply.list(4)?.into_iter())
+                object_of(&mut reply.list(4)?.into_iter(), true)
             });
             let _ = place_of(value);
         }
@@ -304,11 +317,19 @@ mod tests {
     fn an_object_is_read_with_its_place() {
         let text = |text: &str| Value::BulkString(text.into());
         let member = format!("{:016x}{:016x}1name", 7, 3);
-        let mut values =
-            vec![text(&member), text("running"), Value::Int(1), text("{}")].into_iter();
-        let (place, object) = object_of(&mut values).unwrap();
-        assert_eq!((place.0, object.id.as_str(), object.created_s), (member, "name", 7));
-        assert_eq!(object.progress, Progress::RunningElsewhere);
+        for (replica, knows_the_dead, progress) in [
+            ("lives", true, Progress::RunningElsewhere),
+            ("silent", false, Progress::RunningElsewhere),
+            ("silent", true, Progress::Running),
+            ("none", false, Progress::Running),
+        ] {
+            let mut values =
+                vec![text(&member), text("running"), text(replica), text("{}")].into_iter();
+            let (place, object) = object_of(&mut values, knows_the_dead).unwrap();
+            let read = (place.0.as_str(), object.id.as_str(), object.created_s);
+            assert_eq!(read, (member.as_str(), "name", 7));
+            assert_eq!(object.progress, progress, "{replica}");
+        }
         // A number where hex digits belong, and an id that begins within a character.
         for wrong in ["zz", &format!("{}ä", "0".repeat(31)), &"0".repeat(32)] {
             assert!(place_of(text(wrong)).is_err(), "{wrong}");

@@ -1,38 +1,43 @@
--- Appends to the logs of answers: append.lua PREFIX REPLICA RUNNING_MS ENDED_MS, and for each answer
--- ID FENCE OFFSET STATE TOKEN BYTES REQUEST. Returns for each: what became of it, the log's length, whether another
--- replica reads it.
+-- Appends to the logs of answers: append.lua PREFIX REPLICA RUNNING_MS ENDED_MS LEASE_MS, and for each answer
+-- ID FENCE OFFSET STATE TOKEN BYTES REQUEST EPOCHS. Returns for each: what became of it, the log's length, whether
+-- another replica reads it.
 -- An answer is its owner's alone, as long as nobody has taken it over with a higher fence: what an owner sends
 -- that slept meanwhile is refused, though the answer may have ended and be gone. Bytes that are there already are
 -- not appended again. Where the store has lost an answer, and its older owner was the first to write it again, the
 -- newer one writes it once more.
 local prefix, replica, running_ms, ended_ms = unpack(ARGV, 1, 4)
+-- Who writes lives, unless the store has forgotten it: then it says so itself, and learns that it was forgotten.
+redis.call('PEXPIRE', prefix .. 'p:' .. replica, ARGV[5])
 local out = {}
-for i = 5, #ARGV, 7 do
-    local id, fence, offset, state, token, bytes, request = unpack(ARGV, i, i + 6)
+for i = 6, #ARGV, 8 do
+    local id, fence, offset, state, token, bytes, request, epochs = unpack(ARGV, i, i + 7)
     local answer, log = prefix .. 'a:' .. id, prefix .. 'g:' .. id
     local known = redis.call('HMGET', answer, 'f', 'o', 's')
     local outcome, head = 'stored', 0
     offset = tonumber(offset)
+    local is_over = state == 'stopped' or state == 'lost'
     local known_fence = tonumber(known[1] or redis.call('GET', prefix .. 'x:' .. id) or '0')
     local is_new = not known[1] or known_fence < tonumber(fence)
     if known[3] == 'stopped' then
         outcome = 'stopped'
     elseif known_fence > tonumber(fence) then
         outcome = 'taken'
-    elseif is_new and (offset > 0 or state == 'stopped') then
+    elseif is_new and (offset > 0 or is_over) then
         outcome = 'lost'
     elseif is_new then
         redis.call('DEL', log)
-        redis.call('HSET', answer, 'f', fence, 'o', replica, 's', 'running', 't', token, 'q', request)
+        redis.call('HSET', answer, 'f', fence, 'o', replica, 's', 'running', 't', token, 'q', request, 'e', epochs)
     elseif known[2] ~= replica then
         outcome = 'taken'
     end
     if outcome == 'stored' then
         head = redis.call('STRLEN', log)
-        if state == 'stopped' then
+        if is_over then
             redis.call('HSET', answer, 's', state)
             redis.call('DEL', log)
             redis.call('PEXPIRE', answer, ended_ms)
+            -- Nobody writes it again, though the answer itself is forgotten soon.
+            redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', running_ms)
         elseif head < offset then
             outcome = 'lost'
         else

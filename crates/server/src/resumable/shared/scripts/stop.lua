@@ -1,7 +1,9 @@
--- Stops an answer, whoever its owner is: stop.lua PREFIX ID KEEP_MS. The owner learns of it when it writes next.
+-- Stops an answer, whoever its owner is: stop.lua PREFIX ID KEEP_MS FENCE_MS. The owner learns of it when it writes
+-- next, and writes nothing of it though it slept for longer than the answer is remembered.
 local prefix, id = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'a:' .. id) == 0 then return 0 end
 redis.call('HSET', prefix .. 'a:' .. id, 's', 'stopped')
 redis.call('DEL', prefix .. 'g:' .. id)
 redis.call('PEXPIRE', prefix .. 'a:' .. id, ARGV[3])
+redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])
 return 1

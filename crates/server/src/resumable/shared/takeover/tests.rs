@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use super::*;
 use crate::api::request::Endpoint;
 use crate::resumable::shared::followed::FollowedPiece;
-use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody};
+use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptService};
 use crate::resumable::shared::state::{LogState, StoreNews};
 use crate::store::shared::test_server::RedisServer;
 
@@ -106,11 +106,12 @@ impl Replica {
     }
 
     async fn take(&self, head: u64) -> Result<u64, Refused> {
-        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|(fence, _)| fence)
+        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|taken| taken.fence)
     }
 
     async fn succeed(&self, head: u64, successor: &Reluctant) -> Succession {
-        self.logs.succeed(&HANDLE, head, Arc::new(Task::default()), successor).await
+        let at = (head, Epochs::default());
+        self.logs.succeed(&HANDLE, at, Arc::new(Task::default()), successor).await
     }
 
     /// What the store says to `words`.
@@ -138,6 +139,8 @@ fn request() -> Arc<[u8]> {
         call_ids: 2,
         trace_parent: None,
         stored: None,
+        asker: KeptAsker::default(),
+        answered_by: KeptService::default(),
     };
     AskedBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
 }
@@ -218,7 +221,7 @@ async fn a_store_that_has_lost_all_believes_the_newest_owner() {
     put(&slot, &log);
     until(|| slot.stored() == log.len() as u64).await;
     let newer = LogSlot::new(&HANDLE, 2, Arc::new(Task::default()));
-    let newer = second.logs.add(newer.beginning_at(log.len() as u64));
+    let newer = second.logs.add(newer.beginning_at(log.len() as u64, &Epochs::default()));
     newer.restart();
     let other = records(&[Delta::text("other")]);
     put(&newer, &other);
@@ -329,4 +332,76 @@ async fn an_answer_that_has_ended_is_written_once_more_for_a_store_that_has_lost
     until(|| slot.stored() == whole.len() as u64).await;
     let stored = Replica::ask(&server, &[b"GET", &key('g')]).await;
     assert_eq!(stored, redis::Value::BulkString(whole));
+}
+
+/// The state of the answer, and what its mirrors make of it.
+#[tokio::test]
+async fn an_answer_that_its_owner_cannot_share_any_more_was_not_stopped_by_a_client() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (owner, other) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let (slot, _task) = owner.share(&log).await;
+    let (followed, mut follower) = FollowedLog::new(&HANDLE);
+    other.logs.follow(followed);
+    assert_eq!(follower.next().await, FollowedPiece::Records(log));
+    slot.give_up();
+    assert!(matches!(follower.next().await, FollowedPiece::Lost(_)), "nobody has stopped it");
+    assert_eq!(other.logs.has(&HANDLE).await.ok(), Some(false));
+}
+
+#[tokio::test]
+async fn a_replica_with_another_answer_leaves_it_to_two_others_before_it_ends_it() {
+    let Some(server) = RedisServer::start().await else { return };
+    let first = Replica::start(&server).await;
+    let log = beginning();
+    let head = log.len() as u64;
+    first.share(&log).await;
+    first.die().await;
+    let mut tried = Vec::new();
+    for (at, is_last) in [(0, false), (1, false), (2, true)] {
+        let replica = Replica::start(&server).await;
+        let taken = replica.logs.take(&HANDLE, head, TakeMode::Take).await.ok().unwrap();
+        assert_eq!(taken.is_last, is_last, "replica {at}");
+        let known = taken.epochs.end_of(0);
+        assert_eq!(known, Some(head), "the first owner's log is this one up to there");
+        replica.logs.release(&HANDLE.id_hex(), taken.fence, GivenBack::Differs).await;
+        let again = replica.take(head).await;
+        assert!(matches!(again, Err(Refused::Lost(why)) if why.contains("another answer")));
+        tried.push(replica);
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_answer_is_not_written_again_by_an_owner_that_slept() {
+    let Some(server) = RedisServer::start().await else { return };
+    let owner = Replica::start(&server).await;
+    let log = beginning();
+    let (slot, task) = owner.share(&log).await;
+    assert_eq!(owner.logs.stop(&HANDLE).await.ok(), Some(true));
+    // It is too old to be remembered as such.
+    Replica::ask(&server, &[b"DEL", &key('a'), &key('g')]).await;
+    slot.restart();
+    put(&slot, &log);
+    task.hears(StoreNews::Taken).await;
+    let left = Replica::ask(&server, &[b"EXISTS", &key('a'), &key('g')]).await;
+    assert_eq!(left, redis::Value::Int(0));
+}
+
+#[tokio::test]
+async fn another_replicas_reader_counts_as_long_as_it_reads_and_no_longer() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (owner, other) = (Replica::start(&server).await, Replica::start(&server).await);
+    let (slot, _task) = owner.share(&beginning()).await;
+    let (followed, mut follower) = FollowedLog::new(&HANDLE);
+    other.logs.follow(followed);
+    follower.next().await;
+    until(|| slot.is_read()).await;
+    let end = records(&[Delta::Done]);
+    slot.put(LogState::Ended, true, |_, waiting| {
+        waiting.extend_from_slice(&end);
+        true
+    });
+    follower.next().await;
+    drop(follower);
+    until(|| !slot.is_read()).await;
 }

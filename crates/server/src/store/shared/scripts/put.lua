@@ -1,10 +1,15 @@
--- Stores an object: put.lua PREFIX OWNER KIND ID CREATED CUTOFF MODE PROGRESS REPLICA JSON BYTES
+-- Stores an object: put.lua PREFIX OWNER KIND ID CREATED AGE_S MODE PROGRESS REPLICA JSON BYTES
 -- OWNER_LIMIT LIMIT FENCE. Returns 1, or 0 if there was none to replace, or it is not to be completed with FENCE:
 -- its answer was taken over with a higher one, or was complete before it was taken over with this one.
 -- An owner's list has members that sort as their objects do: time, number (16 hex digits each), kind, id.
-local prefix, owner, kind, id, created, cutoff = unpack(ARGV, 1, 6)
+local prefix, owner, kind, id, created, age = unpack(ARGV, 1, 6)
 local mode, progress, replica, json = unpack(ARGV, 7, 10)
 local bytes, owner_limit, limit = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+-- One clock decides for all replicas what is too old: one that is ahead makes nothing that outlives the rest.
+local now = redis.call('TIME')[1]
+local cutoff = string.format('%016x', math.max(0, now - age))
+local today = string.format('%016x', now)
+if created > today then created = today end
 local weights, total = prefix .. 'w', prefix .. 'b'
 
 local function weigh(of, change)

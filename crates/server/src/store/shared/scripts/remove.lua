@@ -1,8 +1,10 @@
--- Deletes an object: remove.lua PREFIX OWNER KIND ID CUTOFF KEEP_MS. Returns whether there was one that is not too old.
+-- Deletes an object: remove.lua PREFIX AGE_S OWNER KIND ID KEEP_MS. Returns whether there was one that is not too old.
 -- Of an answer that is incomplete nothing is stored any more: its fence is above that of any replica.
--- Deletes what is too old: remove.lua PREFIX CUTOFF.
+-- Deletes what is too old: remove.lua PREFIX AGE_S.
 local prefix = ARGV[1]
 local weights, total = prefix .. 'w', prefix .. 'b'
+-- One clock decides for all replicas: one that is ahead deletes nothing of the others.
+local cutoff = string.format('%016x', math.max(0, redis.call('TIME')[1] - ARGV[2]))
 
 local function drop(of, member)
     local object = prefix .. 'o:' .. of .. ':' .. string.sub(member, 33)
@@ -20,7 +22,7 @@ if #ARGV == 2 then
     local left = 1000
     for _, owner in ipairs(redis.call('ZRANGE', weights, 0, 9999)) do
         local list = prefix .. 'l:' .. owner
-        for _, member in ipairs(redis.call('ZRANGEBYLEX', list, '-', '(' .. ARGV[2], 'LIMIT', 0, left)) do
+        for _, member in ipairs(redis.call('ZRANGEBYLEX', list, '-', '(' .. cutoff, 'LIMIT', 0, left)) do
             drop(owner, member)
             left = left - 1
         end
@@ -28,7 +30,7 @@ if #ARGV == 2 then
     return 1
 end
 
-local owner, kind, id, cutoff, keep_ms = unpack(ARGV, 2, 6)
+local owner, kind, id, keep_ms = unpack(ARGV, 3, 6)
 local name = owner .. ':' .. kind .. id
 local member, progress = unpack(redis.call('HMGET', prefix .. 'o:' .. name, 'm', 'p'))
 if not member then return 0 end
