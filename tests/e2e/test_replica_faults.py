@@ -10,6 +10,7 @@ import time
 import httpx
 import openai
 import pytest
+
 from test_replicas import BODY, PATIENCE_S, QUESTION, eventually, named, sdk, text_of, whole  # noqa: F401
 from test_takeover import CHAT, Reading, breaks_off, fence, goes_on, killed, resumed
 
