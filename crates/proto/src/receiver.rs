@@ -225,8 +225,8 @@ impl Receiver {
     }
 
     /// Continues the same answer on another path, as `channel` of another connection. What has
-    /// arrived up to [`Self::cumulative`] is kept: ask the sender to resume from there (D-9.7). What
-    /// lies beyond it may be other bytes there (D-6.8).
+    /// arrived up to [`Self::cumulative`] is kept: ask the sender to resume from there (D-9.7).
+    /// What lies beyond it may be other bytes there (D-6.8).
     pub fn migrate(&mut self, now: Micros, channel: u64) {
         self.channel = channel;
         self.assembler.forget_held();

@@ -285,8 +285,8 @@ impl Ports {
         }
     }
 
-    /// Refuses new work, leaves what other replicas can go on with to them, waits at most `limit` for
-    /// the other streams and ends the rest with an error.
+    /// Refuses new work, leaves what other replicas can go on with to them, waits at most `limit`
+    /// for the other streams and ends the rest with an error.
     async fn drain(self, app: &App, limit: Duration) {
         // New TCP connections are refused; QUIC stays open, because its answers end over it.
         drop(self.listener);

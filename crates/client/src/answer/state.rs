@@ -81,7 +81,8 @@ impl AnswerState {
         }
     }
 
-    /// Hands a record over that ends at the position with number `offset`; why the answer cannot go on, if it cannot.
+    /// Hands a record over that ends at the position with number `offset`; why the answer cannot go
+    /// on, if it cannot.
     pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) -> Option<PathOutcome> {
         let delta = match self.again.rest_of(delta) {
             Ok(Some(delta)) => delta,

@@ -516,8 +516,8 @@ mod llama {
         })
     }
 
-    /// What decides the numbers that an answer is made of: the weights, by samples of their file, and
-    /// what computes with them.
+    /// What decides the numbers that an answer is made of: the weights, by samples of their file,
+    /// and what computes with them.
     fn computed_by(path: &Path, engine: &EngineArgs, template: &str) -> anyhow::Result<String> {
         let weights = sample_of(path).with_context(|| format!("cannot read {}", path.display()))?;
         let tuning = &engine.tuning;

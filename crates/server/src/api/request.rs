@@ -297,16 +297,9 @@ impl Request {
             echo,
             suffix: parse_suffix(&mut fields, endpoint)?,
             charge: fields.charge(),
-            store: None,
-            kept: None,
-            context_limit: None,
-            call_ids: None,
-            forward: None,
-            trace_parent: None,
-            id: None,
-            identity: Identity::default(),
             // Last: whatever nothing above has taken has no effect.
             ignored: fields.rest(),
+            ..Self::empty(endpoint)
         };
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts required tools and forms such as 'response_format': \

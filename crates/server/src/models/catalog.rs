@@ -365,8 +365,8 @@ impl ModelEntry {
         }
     }
 
-    /// What answers, for replicas that go on with an answer; not known before a model that comes and
-    /// goes is there.
+    /// What answers, for replicas that go on with an answer; not known before a model that comes
+    /// and goes is there.
     pub fn answers_by(&self) -> KeptService {
         let Some(service) = self.service() else { return KeptService::default() };
         KeptService {

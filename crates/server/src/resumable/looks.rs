@@ -47,8 +47,8 @@ pub struct LookRequest {
 pub struct WaitingLooks(Vec<(LookRequest, Option<u64>)>);
 
 impl WaitingLooks {
-    /// Answers a look from a log offset on, or lets it wait; `None` if the log does not have what was
-    /// asked for.
+    /// Answers a look from a log offset on, or lets it wait; `None` if the log does not have what
+    /// was asked for.
     pub fn handle(
         &mut self,
         (look, from): (LookRequest, Option<u64>),

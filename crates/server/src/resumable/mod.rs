@@ -57,8 +57,8 @@ use shared::epochs::Epochs;
 use shared::followed::FollowedLog;
 use shared::logs::SharedLogs;
 use shared::slot::{LogSlot, SLOT_BYTES};
-use shared::state::{NewsSink, StoreNews};
-use shared::takeover::{GivenBack, Succession, Successor};
+use shared::state::{GivenBack, NewsSink, StoreNews};
+use shared::takeover::{Succession, Successor};
 use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
@@ -345,8 +345,8 @@ impl ResumableAnswers {
         drop(self.successor.set(successor));
     }
 
-    /// Takes over the answer with `handle` for its task here: where its log ends, and the owners that
-    /// it has had.
+    /// Takes over the answer with `handle` for its task here: where its log ends, and the owners
+    /// that it has had.
     fn take_over(self: &Arc<Self>, handle: AnswerHandle, at: (u64, Epochs)) {
         // One that was forgotten meanwhile needs no owner.
         let Some(commands) = self.find(&handle) else { return };

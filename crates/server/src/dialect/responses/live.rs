@@ -317,6 +317,9 @@ impl LiveResponse {
                         Ok(false) => self.push(&lost(TAKEN)),
                         Err(_) => {}
                     }
+                    // A store that is away takes as long as the time to the next one: what is
+                    // generated would wait for one after the other.
+                    checkpoint.reset();
                 }
             }
             if self.state().log.is_ended() {

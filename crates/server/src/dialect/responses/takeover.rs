@@ -75,8 +75,8 @@ async fn try_adopt(
     Ok(())
 }
 
-/// A response that this replica has claimed. Dropped before it is generated here, because its client
-/// left for example, it is left to others.
+/// A response that this replica has claimed. Dropped before it is generated here, because its
+/// client left for example, it is left to others.
 struct ResponseClaim {
     store: Store,
     owner: Owner,

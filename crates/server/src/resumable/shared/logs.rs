@@ -9,8 +9,7 @@ use tokio::sync::Notify;
 
 use super::followed::FollowedLog;
 use super::slot::LogSlot;
-use super::state::NewsSink;
-use super::takeover::GivenBack;
+use super::state::{GivenBack, NewsSink};
 use crate::store::shared::connection::{SharedConnection, StoreHealth};
 
 /// How often what is due is looked for. What somebody at another replica reads is delayed by half

@@ -177,8 +177,8 @@ impl LogSlot {
         self.waiting().due.get_or_insert_with(Instant::now);
     }
 
-    /// Whether the store is to be asked about the answer now and then: while it goes on, and as long
-    /// as another replica reads it, which keeps it.
+    /// Whether the store is to be asked about the answer now and then: while it goes on, and as
+    /// long as another replica reads it, which keeps it.
     pub fn is_looked_after(&self) -> bool {
         match self.waiting().state {
             LogState::Running => true,

@@ -41,6 +41,25 @@ pub enum StoreNews {
     Stopped,
 }
 
+/// Why a replica gives an answer back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivenBack {
+    /// It does not generate it any more.
+    Unused,
+    /// It has another answer to the same request.
+    Differs,
+}
+
+impl GivenBack {
+    /// Its name in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unused => "unused",
+            Self::Differs => "differs",
+        }
+    }
+}
+
 /// The task of an answer, which is told what becomes of its log in the store.
 pub trait NewsSink: Send + Sync {
     /// Tells it, whenever it has room.

@@ -18,7 +18,7 @@ use super::kept_request::{self, KeptRequest, REQUEST_BYTES};
 use super::logs::SharedLogs;
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
-use super::state::NewsSink;
+use super::state::{GivenBack, NewsSink};
 use crate::active_request::ActiveRequest;
 use crate::api::head::AnswerName;
 use crate::error::ApiError;
@@ -132,25 +132,6 @@ impl Drop for TakeoverClaim {
     }
 }
 
-/// Why a replica gives an answer back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GivenBack {
-    /// It does not generate it any more.
-    Unused,
-    /// It has another answer to the same request.
-    Differs,
-}
-
-impl GivenBack {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Unused => "unused",
-            Self::Differs => "differs",
-        }
-    }
-}
-
-/// An answer that could be taken over, as the store has it.
 /// What was taken, or could be.
 struct TakenAnswer {
     fence: u64,
@@ -159,6 +140,7 @@ struct TakenAnswer {
     is_last: bool,
 }
 
+/// An answer that could be taken over, as the store has it.
 struct Heritage {
     request: KeptRequest,
     name: Option<AnswerName>,

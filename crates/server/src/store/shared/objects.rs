@@ -223,8 +223,8 @@ fn time_digits(time_s: u64) -> String {
     format!("{time_s:016x}")
 }
 
-/// The object of the next four values, and its place. A silent replica is dead only to who knows the
-/// dead.
+/// The object of the next four values, and its place. A silent replica is dead only to who knows
+/// the dead.
 fn object_of(
     values: &mut impl Iterator<Item = Value>,
     knows_the_dead: bool,
