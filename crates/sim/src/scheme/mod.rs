@@ -116,8 +116,8 @@ pub trait ReceiverEnd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
-    /// TCP as Linux has it, with CUBIC unless said: RACK-TLP, selective acknowledgements, one segment for each
-    /// token that the window lets out.
+    /// TCP as Linux has it, with CUBIC unless said: RACK-TLP, selective acknowledgements, one
+    /// segment for each token that the window lets out.
     Tcp {
         /// What limits the segments in flight.
         #[serde(default)]
