@@ -19,7 +19,7 @@ CLOSE_ANSWERS = 2
 
 def on_card(kind):
     """The share of exact answers that the model's card gives for a kind of questions."""
-    rows = re.findall(rf"^\| {kind} \|.*\| (\.\d+) \|$", CARD.read_text(), re.MULTILINE)
+    rows = re.findall(rf"^\| {kind} \|.*\| (0?\.\d+) \|$", CARD.read_text(), re.MULTILINE)
     assert len(rows) == 1, rows
     return float(rows[0])
 
