@@ -58,8 +58,9 @@ async function written(page, text) {
   }, text);
 }
 
-/** Waits for the end of what is being answered. */
+/** Waits for the end of what is being answered: the button to send stands there also before the answer begins. */
 async function finished(page) {
+  await page.locator("article.assistant[aria-busy=false] .text").last().filter({ hasText: /\S/ }).waitFor();
   await page.locator("#send").waitFor();
   return answerOf(page);
 }
