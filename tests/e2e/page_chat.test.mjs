@@ -60,7 +60,10 @@ async function written(page, text) {
 
 /** Waits for the end of what is being answered: the button to send stands there also before the answer begins. */
 async function finished(page) {
-  await page.locator("article.assistant[aria-busy=false] .text").last().filter({ hasText: /\S/ }).waitFor();
+  await page.waitForFunction(() => {
+    const answer = [...document.querySelectorAll("article.assistant[aria-busy=false]")].at(-1);
+    return answer && (answer.classList.contains("failed") || answer.querySelector(".text").textContent.trim() !== "");
+  });
   await page.locator("#send").waitFor();
   return answerOf(page);
 }
