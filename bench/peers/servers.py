@@ -91,8 +91,10 @@ class Server:
     def peak_mib(self):
         """Largest resident memory of its life so far, in MiB."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-        return int(kib) / 1024
+        for line in status.splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+        raise NotReady(f"{self.name} has ended")
 
 
 def loquent(binary, arguments, log):
