@@ -12,6 +12,7 @@
 
 pub mod cells;
 pub mod cli;
+mod ends;
 pub mod metrics;
 pub mod plan;
 pub mod quic;

@@ -14,12 +14,12 @@ use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, Tr
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::task::JoinSet;
 
+use super::ends::{self, Known, Times};
 use super::metrics::StreamTrace;
 use super::plan::{DeliveryPlan, TimedTokens};
-use super::sse::{self, Times};
-use super::starts::{Starts, blocking_runtime};
+use super::sse;
+use super::starts::Starts;
 use super::testbed::StreamNetwork;
-use crate::link::realtime::be_realtime;
 
 /// The server's port; its namespace has no other server.
 const PORT: u16 = 8443;
@@ -37,41 +37,14 @@ pub fn run(
     network: &dyn StreamNetwork,
     starts: &Arc<Starts>,
 ) -> anyhow::Result<Vec<StreamTrace>> {
-    let sides = network.server_side().zip(network.client_side());
-    let (server_side, client_side) =
-        sides.ok_or_else(|| anyhow::anyhow!("a plain QUIC stream needs namespaces"))?;
-    let answers: Arc<Vec<TimedTokens>> =
-        Arc::new((0..plan.sessions).map(|session| plan.answer(session)).collect());
+    let (server_side, _) = ends::sides(network)?;
     let (server_config, client_config) = configs()?;
     let socket = server_side.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
     let addresses: Vec<SocketAddr> =
         (0..plan.sessions).map(|session| network.server_address(session, PORT)).collect();
-    let sending = {
-        let (answers, starts) = (Arc::clone(&answers), Arc::clone(starts));
-        server_side.spawn("quic-server", move || {
-            be_realtime();
-            blocking_runtime()?.block_on(serve_all(socket, server_config, answers, starts))
-        })?
-    };
-    let receiving = {
-        let (answers, starts) = (Arc::clone(&answers), Arc::clone(starts));
-        client_side.spawn("quic-client", move || {
-            be_realtime();
-            blocking_runtime()?.block_on(read_all(addresses, client_config, answers, starts))
-        })?
-    };
-    starts.open(|session, at| network.begin(session, at));
-    let joined = |thread: std::thread::JoinHandle<io::Result<io::Result<Times>>>| {
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("a side has panicked")))
-    };
-    let generated = joined(sending)??;
-    let ready = joined(receiving)??;
-    let traces = generated.into_iter().zip(ready).map(|(generated_us, ready_us)| StreamTrace {
-        generated_us,
-        ready_us,
-        ..StreamTrace::default()
-    });
-    Ok(traces.collect())
+    let serve = move |known| serve_all(socket, server_config, known);
+    let read = move |known| read_all(addresses, client_config, known);
+    ends::stream(plan, network, starts, serve, read)
 }
 
 /// What both ends are: the library's defaults, but for probes of larger packets, which would count
@@ -107,8 +80,7 @@ fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
 async fn serve_all(
     socket: UdpSocket,
     config: ServerConfig,
-    answers: Arc<Vec<TimedTokens>>,
-    starts: Arc<Starts>,
+    (answers, starts): Known,
 ) -> io::Result<Times> {
     let runtime = Arc::new(quinn::TokioRuntime);
     let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)?;
@@ -125,7 +97,7 @@ async fn serve_all(
             serve_one(connection, answers, starts).await
         });
     }
-    sse::gather(tasks, answers.len()).await
+    ends::gather(tasks, answers.len()).await
 }
 
 /// The session's number is what the client says on its stream.
@@ -160,8 +132,7 @@ async fn serve_one(
 async fn read_all(
     addresses: Vec<SocketAddr>,
     config: ClientConfig,
-    answers: Arc<Vec<TimedTokens>>,
-    starts: Arc<Starts>,
+    (answers, starts): Known,
 ) -> io::Result<Times> {
     let mut tasks = JoinSet::new();
     for (session, address) in addresses.into_iter().enumerate() {
@@ -179,5 +150,5 @@ async fn read_all(
             Ok((session, ready))
         });
     }
-    sse::gather(tasks, answers.len()).await
+    ends::gather(tasks, answers.len()).await
 }

@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::ends::{self, Known, Times};
 use super::metrics::StreamTrace;
 use super::plan::{DeliveryPlan, DeliveryScheme, TimedTokens};
-use super::starts::{Starts, blocking_runtime};
+use super::starts::Starts;
 use super::testbed::StreamNetwork;
 use crate::link::LinkError;
-use crate::link::realtime::be_realtime;
 
 /// The server's port; its namespace has no other server.
 const PORT: u16 = 8000;
@@ -66,52 +66,17 @@ pub fn run(
     network: &dyn StreamNetwork,
     starts: &Arc<Starts>,
 ) -> anyhow::Result<Vec<StreamTrace>> {
-    let sides = network.server_side().zip(network.client_side());
-    let (server_side, client_side) =
-        sides.ok_or_else(|| anyhow::anyhow!("TCP needs namespaces"))?;
+    let (server_side, _) = ends::sides(network)?;
     let congestion = scheme.congestion().expect("TCP has a congestion control");
     let listener = server_side.within(|| listen(congestion, PORT))??;
-    let answers: Vec<TimedTokens> =
-        (0..plan.sessions).map(|session| plan.answer(session)).collect();
     let addresses: Vec<SocketAddr> =
         (0..plan.sessions).map(|session| network.server_address(session, PORT)).collect();
-    let (served, asked) = (Arc::new(answers), addresses);
-    let sending = {
-        let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
-        server_side.spawn("sse-server", move || {
-            be_realtime();
-            blocking_runtime()?.block_on(serve(listener, answers, starts))
-        })?
-    };
-    let receiving = {
-        let (answers, starts) = (Arc::clone(&served), Arc::clone(starts));
-        client_side.spawn("sse-client", move || {
-            be_realtime();
-            blocking_runtime()?.block_on(read_all(asked, answers, starts))
-        })?
-    };
-    starts.open(|session, at| network.begin(session, at));
-    let joined = |thread: std::thread::JoinHandle<io::Result<io::Result<_>>>| {
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("a side has panicked")))
-    };
-    let generated = joined(sending)??;
-    let ready = joined(receiving)??;
-    let traces = generated.into_iter().zip(ready).map(|(generated_us, ready_us)| StreamTrace {
-        generated_us,
-        ready_us,
-        ..StreamTrace::default()
-    });
-    Ok(traces.collect())
+    let serve = move |known| serve(listener, known);
+    let read = move |known| read_all(addresses, known);
+    ends::stream(plan, network, starts, serve, read)
 }
 
-/// Times by session, in µs after the session's start.
-pub(super) type Times = Vec<Vec<u64>>;
-
-async fn serve(
-    listener: std::net::TcpListener,
-    answers: Arc<Vec<TimedTokens>>,
-    starts: Arc<Starts>,
-) -> io::Result<Times> {
+async fn serve(listener: std::net::TcpListener, (answers, starts): Known) -> io::Result<Times> {
     let listener = TcpListener::from_std(listener)?;
     let mut tasks = JoinSet::new();
     for _ in 0..answers.len() {
@@ -122,20 +87,7 @@ async fn serve(
         let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
         tasks.spawn(serve_one(stream, answers, starts));
     }
-    gather(tasks, answers.len()).await
-}
-
-/// The times of all sessions, as their tasks end.
-pub(super) async fn gather(
-    mut tasks: JoinSet<io::Result<(usize, Vec<u64>)>>,
-    sessions: usize,
-) -> io::Result<Times> {
-    let mut all = vec![Vec::new(); sessions];
-    while let Some(done) = tasks.join_next().await {
-        let (session, times_us) = done.map_err(io::Error::other)??;
-        all[session] = times_us;
-    }
-    Ok(all)
+    ends::gather(tasks, answers.len()).await
 }
 
 /// Which session a request is for stands in its path: `/session/7`.
@@ -192,11 +144,7 @@ pub(super) fn event(token: &str) -> String {
     )
 }
 
-async fn read_all(
-    addresses: Vec<SocketAddr>,
-    answers: Arc<Vec<TimedTokens>>,
-    starts: Arc<Starts>,
-) -> io::Result<Times> {
+async fn read_all(addresses: Vec<SocketAddr>, (answers, starts): Known) -> io::Result<Times> {
     let mut tasks = JoinSet::new();
     for (session, address) in addresses.into_iter().enumerate() {
         let (answers, starts) = (Arc::clone(&answers), Arc::clone(&starts));
@@ -208,7 +156,7 @@ async fn read_all(
             io::Result::Ok((session, ready))
         });
     }
-    gather(tasks, answers.len()).await
+    ends::gather(tasks, answers.len()).await
 }
 
 /// Reads one stream of events until its end or the deadline: when each token could be shown.
