@@ -147,6 +147,14 @@ async def test_from_the_end(target):
         assert events.events == []
 
 
+async def not_found(url, name, token, offset):
+    """An event stream from there is refused with 404."""
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        async with resume_events(url, name, token, offset):
+            pass
+    assert refused.value.response.status_code == 404
+
+
 @rules("D-6.2, D-6.5, S-4.7, S-5.2")
 @scenario
 async def test_gone(target):
@@ -159,10 +167,7 @@ async def test_gone(target):
         for asked in ((name, wrong, 0), (wrong, token, 0), (name, token, end + 1)):
             with pytest.raises(StreamEnded):
                 await session.resume_from(*asked)
-            with pytest.raises(httpx.HTTPStatusError) as refused:
-                async with resume_events(target.url, *asked):
-                    pass
-            assert refused.value.response.status_code == 404
+            await not_found(target.url, *asked)
 
 
 @rules("D-6.4, S-5.2")
@@ -173,10 +178,7 @@ async def test_inside_a_record(target):
         answer, path = await session.ask(request_of(20))
         await whole(answer, path)
         inside = answer.log[0].offset - 1
-        with pytest.raises(httpx.HTTPStatusError) as refused:
-            async with resume_events(target.url, answer.id, answer.token, inside):
-                pass
-        assert refused.value.response.status_code == 404
+        await not_found(target.url, answer.id, answer.token, inside)
         _, path = await session.resume_from(answer.id, answer.token, inside)
         assert (await path.head).offset == inside
 
@@ -190,10 +192,7 @@ async def test_another_epoch(target):
         await whole(answer, path)
         assert (await path.head).epoch == 0
         other = EPOCH + answer.offset
-        with pytest.raises(httpx.HTTPStatusError) as refused:
-            async with resume_events(target.url, answer.id, answer.token, other):
-                pass
-        assert refused.value.response.status_code == 404
+        await not_found(target.url, answer.id, answer.token, other)
         with pytest.raises(StreamEnded):
             await session.resume_from(answer.id, answer.token, other)
 
