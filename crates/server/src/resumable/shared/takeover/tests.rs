@@ -132,6 +132,21 @@ fn put(slot: &LogSlot, bytes: &[u8]) {
     });
 }
 
+/// The store forgets the answer, and an owner that wakes up afterwards leaves it so.
+async fn writes_nothing_of_what_is_gone(
+    server: &RedisServer,
+    slot: &LogSlot,
+    task: &Task,
+    log: &[u8],
+) {
+    Replica::ask(server, &[b"DEL", &key('a'), &key('g')]).await;
+    slot.restart();
+    put(slot, log);
+    task.hears(StoreNews::Taken).await;
+    let left = Replica::ask(server, &[b"EXISTS", &key('a'), &key('g')]).await;
+    assert_eq!(left, redis::Value::Int(0));
+}
+
 fn request() -> Arc<[u8]> {
     let marks = AnswerMarks {
         model: "m".to_owned(),
@@ -199,12 +214,7 @@ async fn an_owner_that_slept_for_long_does_not_bring_its_answer_back() {
     first.die().await;
     assert!(matches!(second.take(log.len() as u64).await, Ok(2)));
     // The answer has ended, and is too old.
-    Replica::ask(&server, &[b"DEL", &key('a'), &key('g')]).await;
-    slot.restart();
-    put(&slot, &log);
-    task.hears(StoreNews::Taken).await;
-    let left = Replica::ask(&server, &[b"EXISTS", &key('a'), &key('g')]).await;
-    assert_eq!(left, redis::Value::Int(0));
+    writes_nothing_of_what_is_gone(&server, &slot, &task, &log).await;
 }
 
 #[tokio::test]
@@ -379,12 +389,7 @@ async fn a_stopped_answer_is_not_written_again_by_an_owner_that_slept() {
     let (slot, task) = owner.share(&log).await;
     assert_eq!(owner.logs.stop(&HANDLE).await.ok(), Some(true));
     // It is too old to be remembered as such.
-    Replica::ask(&server, &[b"DEL", &key('a'), &key('g')]).await;
-    slot.restart();
-    put(&slot, &log);
-    task.hears(StoreNews::Taken).await;
-    let left = Replica::ask(&server, &[b"EXISTS", &key('a'), &key('g')]).await;
-    assert_eq!(left, redis::Value::Int(0));
+    writes_nothing_of_what_is_gone(&server, &slot, &task, &log).await;
 }
 
 #[tokio::test]
