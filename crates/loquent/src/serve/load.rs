@@ -190,7 +190,7 @@ mod llama {
         let Computing { weights, runner, description } =
             computing(path, engine, default, progress)?;
         let context_tokens = runner.capacity().context_tokens;
-        let model = describe(name, &weights, (path, engine), context_tokens)?;
+        let model = describe(name, &weights, path, engine, context_tokens)?;
         Ok(LoadedEngine { runner, model, description, stages: None })
     }
 
@@ -255,7 +255,7 @@ mod llama {
         let options = LoadOptions { vocab_only: true, memory_bytes, ..LoadOptions::default() };
         let vocab = LlamaModel::load(path, &options, |_| true)?;
         let EngineFacts { capacity, summary, details, .. } = runner.facts();
-        let model = describe(name, &vocab, (path, engine), capacity.context_tokens)?;
+        let model = describe(name, &vocab, path, engine, capacity.context_tokens)?;
         let summary = format!("{summary}, in a process of its own");
         let description = Description { summary, details: details.clone() };
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
@@ -296,7 +296,7 @@ mod llama {
         let depth = engine.staged.pipeline_depth;
         let runner = StagedRunner::new(cluster.clone(), Box::new(embeddings), depth);
         let context_tokens = runner.capacity().context_tokens;
-        let model = describe(name, &entry, (&path, engine), context_tokens)?;
+        let model = describe(name, &entry, &path, engine, context_tokens)?;
         let description = format!("{} stages, {} layers", stages.len(), keys.all_layers).into();
         let stages: Arc<dyn RemoteStages> = Arc::new(cluster);
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: Some(stages) })
@@ -486,7 +486,8 @@ mod llama {
     fn describe(
         name: Option<String>,
         weights: &Arc<LlamaModel>,
-        (path, engine): (&Path, &EngineArgs),
+        path: &Path,
+        engine: &EngineArgs,
         context_tokens: u32,
     ) -> anyhow::Result<ServedModel> {
         let vocab = LlamaVocab::new(weights.clone());

@@ -25,7 +25,7 @@ use super::datagram_reader::DatagramReader;
 use super::event_reader::{EventReader, PieceCutter};
 use super::events_slot::ReadyBodies;
 use super::log_pump::{LogPump, PumpEnd, PumpInput};
-use super::looks::{LookRequest, WaitingLooks};
+use super::looks::{LookRequest, PlacedLook, WaitingLooks};
 use super::reader_status::ReaderEnd;
 use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
 use super::reading::ReadingClock;
@@ -193,7 +193,7 @@ impl AnswerTask {
 
     /// The same with a first reader.
     pub fn with_reader(mut self, id: PathId, path: ReaderPath) -> Self {
-        let attached = self.attach(self.time, (id, path), 0, SentSoFar::default());
+        let attached = self.attach(self.time, id, path, 0, SentSoFar::default());
         debug_assert!(attached.is_some(), "a fresh log begins at 0");
         self
     }
@@ -363,7 +363,7 @@ impl AnswerTask {
             AheadWish::Attach(AttachRequest { id, path, position, reply }) => {
                 let sent = self.sent_elsewhere();
                 let offset = self.epochs.offset_of(position);
-                let chunks = offset.and_then(|offset| self.attach(now, (id, path), offset, sent));
+                let chunks = offset.and_then(|offset| self.attach(now, id, path, offset, sent));
                 self.answers.metrics.on_resume(chunks.is_some());
                 let _ = reply.send(chunks.map(|chunks| (chunks, self.epochs.current())));
             }
@@ -373,7 +373,12 @@ impl AnswerTask {
                 if let Some(from) = from {
                     self.note_look(now, from, look.waits);
                 }
-                self.looks.handle((look, from), &self.pump, (&self.answer, &self.epochs));
+                self.looks.handle(
+                    PlacedLook { look, from },
+                    &self.pump,
+                    &self.answer,
+                    &self.epochs,
+                );
             }
         }
     }
@@ -536,7 +541,8 @@ impl AnswerTask {
     fn attach(
         &mut self,
         now: Micros,
-        (id, path): (PathId, ReaderPath),
+        id: PathId,
+        path: ReaderPath,
         offset: u64,
         sent: SentSoFar,
     ) -> Option<ChunkWriter> {
@@ -601,8 +607,8 @@ impl AnswerTask {
                 ControlFlow::Break(PumpEnd::Lost) => return ControlFlow::Break(Code::BrokenOff),
                 ControlFlow::Break(PumpEnd::Orphaned) => {
                     tracing::warn!("the replica that generates an answer has ended");
-                    let at = (self.answer.log().head(), self.epochs.clone());
-                    self.answers.take_over(self.handle, at);
+                    let head = self.answer.log().head();
+                    self.answers.take_over(self.handle, head, self.epochs.clone());
                 }
                 ControlFlow::Break(PumpEnd::Differs) => return self.give_back(),
             }
@@ -637,7 +643,7 @@ impl AnswerTask {
         }
         self.share();
         self.check_ahead(now);
-        self.looks.check(&self.pump, (&self.answer, &self.epochs));
+        self.looks.check(&self.pump, &self.answer, &self.epochs);
         self.note_reading(now);
         self.note_readers(now);
         ControlFlow::Continue(())

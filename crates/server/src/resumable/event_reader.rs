@@ -60,7 +60,7 @@ fn records_from(log: &Log, offset: u64, end: u64) -> Vec<u8> {
 }
 
 /// The length of the whole records at the front of `bytes`, at most `most` but at least one.
-fn whole_records(bytes: &[u8], most: usize) -> usize {
+pub fn whole_records(bytes: &[u8], most: usize) -> usize {
     let mut end = 0;
     while let Ok(Some((len, _))) = Delta::decode(&bytes[end..]) {
         if end > 0 && end + len > most {

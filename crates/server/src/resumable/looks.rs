@@ -1,9 +1,10 @@
 //! Readers of a log without a path: each asks for a piece of it, now or once there is more.
 
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{AnswerLog, Delta, Log, Position};
+use loquent_proto::{AnswerLog, Log, Position};
 use tokio::sync::oneshot;
 
+use super::event_reader::whole_records;
 use super::log_pump::LogPump;
 use super::shared::epochs::Epochs;
 
@@ -42,78 +43,75 @@ pub struct LookRequest {
     pub reply: oneshot::Sender<LogLook>,
 }
 
+/// A look, and the log offset that it is from; `None` if the log does not have what was asked for.
+pub struct PlacedLook {
+    /// What was asked for.
+    pub look: LookRequest,
+    /// Where that is in the log.
+    pub from: Option<u64>,
+}
+
 /// Readers that wait for more of one log.
 #[derive(Default)]
-pub struct WaitingLooks(Vec<(LookRequest, Option<u64>)>);
+pub struct WaitingLooks(Vec<PlacedLook>);
 
 impl WaitingLooks {
-    /// Answers a look from a log offset on, or lets it wait; `None` if the log does not have what
-    /// was asked for.
+    /// Answers a look, or lets it wait.
     pub fn handle(
         &mut self,
-        (look, from): (LookRequest, Option<u64>),
+        placed: PlacedLook,
         pump: &LogPump,
-        source: (&AnswerLog, &Epochs),
+        source: &AnswerLog,
+        epochs: &Epochs,
     ) {
-        if look.waits && !is_due(from, source.0.log()) {
+        if placed.look.waits && !placed.is_due(source.log()) {
             // Clients that hung up must not count against the bound.
-            self.0.retain(|(waiting, _)| !waiting.reply.is_closed());
+            self.0.retain(|waiting| !waiting.look.reply.is_closed());
             if self.0.len() < MAX_WAITING {
-                return self.0.push((look, from));
+                return self.0.push(placed);
             }
         }
-        answer((look, from), pump, source);
+        placed.answer(pump, source, epochs);
     }
 
     /// Answers those for whom there is something.
-    pub fn check(&mut self, pump: &LogPump, source: (&AnswerLog, &Epochs)) {
-        for look in self.0.extract_if(.., |(_, from)| is_due(*from, source.0.log())) {
-            answer(look, pump, source);
+    pub fn check(&mut self, pump: &LogPump, source: &AnswerLog, epochs: &Epochs) {
+        for placed in self.0.extract_if(.., |placed| placed.is_due(source.log())) {
+            placed.answer(pump, source, epochs);
         }
     }
 }
 
-fn is_due(from: Option<u64>, log: &Log) -> bool {
-    from.is_none_or(|from| from < log.head()) || log.is_ended()
-}
-
-fn answer(
-    (look, from): (LookRequest, Option<u64>),
-    pump: &LogPump,
-    (source, epochs): (&AnswerLog, &Epochs),
-) {
-    let LookRequest { from: asked, most, reply, .. } = look;
-    let log = source.log();
-    let place = |offset| Position { epoch: epochs.current(), offset }.number();
-    let chunks = from.and_then(|from| pump.chunks_at(source, from));
-    let mut bytes = Vec::new();
-    if let Some(from) = from.filter(|_| chunks.is_some()) {
-        let end = log.head().min(from.saturating_add(most as u64));
-        log.read(from..end, &mut bytes).expect("the chunks' state was found there");
-        bytes.truncate(whole_records(&bytes));
+impl PlacedLook {
+    fn is_due(&self, log: &Log) -> bool {
+        self.from.is_none_or(|from| from < log.head()) || log.is_ended()
     }
-    let look = LogLook {
-        from: from.map_or(asked, place),
-        bytes,
-        chunks,
-        base: place(log.base()),
-        head: place(log.head()),
-        is_ended: log.is_ended(),
-        has_failed: pump.has_failed(),
-    };
-    send(reply, look);
+
+    fn answer(self, pump: &LogPump, source: &AnswerLog, epochs: &Epochs) {
+        let Self { look: LookRequest { from: asked, most, reply, .. }, from } = self;
+        let log = source.log();
+        let place = |offset| Position { epoch: epochs.current(), offset }.number();
+        let chunks = from.and_then(|from| pump.chunks_at(source, from));
+        let mut bytes = Vec::new();
+        if let Some(from) = from.filter(|_| chunks.is_some()) {
+            let end = log.head().min(from.saturating_add(most as u64));
+            log.read(from..end, &mut bytes).expect("the chunks' state was found there");
+            bytes.truncate(whole_records(&bytes, usize::MAX));
+        }
+        let look = LogLook {
+            from: from.map_or(asked, place),
+            bytes,
+            chunks,
+            base: place(log.base()),
+            head: place(log.head()),
+            is_ended: log.is_ended(),
+            has_failed: pump.has_failed(),
+        };
+        send(reply, look);
+    }
 }
 
 fn send(reply: oneshot::Sender<LogLook>, look: LogLook) {
     // Who asked may have left meanwhile.
     let _ = reply.send(look);
-}
-
-/// The length of the whole records at the front of `bytes`.
-fn whole_records(bytes: &[u8]) -> usize {
-    let mut end = 0;
-    while let Ok(Some((len, _))) = Delta::decode(&bytes[end..]) {
-        end += len;
-    }
-    end
 }

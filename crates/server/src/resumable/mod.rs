@@ -345,9 +345,9 @@ impl ResumableAnswers {
         drop(self.successor.set(successor));
     }
 
-    /// Takes over the answer with `handle` for its task here: where its log ends, and the owners
-    /// that it has had.
-    fn take_over(self: &Arc<Self>, handle: AnswerHandle, at: (u64, Epochs)) {
+    /// Takes over the answer with `handle`, whose log ends at `head` and has had the owners of
+    /// `epochs`, for its task here.
+    fn take_over(self: &Arc<Self>, handle: AnswerHandle, head: u64, epochs: Epochs) {
         // One that was forgotten meanwhile needs no owner.
         let Some(commands) = self.find(&handle) else { return };
         let answers = self.clone();
@@ -355,7 +355,7 @@ impl ResumableAnswers {
             let succession = match (answers.shared.get(), answers.successor.get()) {
                 (Some(shared), Some(successor)) => {
                     let task = Arc::new(TaskLink(commands.clone()));
-                    shared.succeed(&handle, at, task, &**successor).await
+                    shared.succeed(&handle, head, epochs, task, &**successor).await
                 }
                 _ => Succession::Lost("this replica has no model yet".into()),
             };

@@ -153,7 +153,8 @@ impl SharedLogs {
     pub async fn succeed(
         self: &Arc<Self>,
         handle: &AnswerHandle,
-        (head, epochs): (u64, Epochs),
+        head: u64,
+        epochs: Epochs,
         task: Arc<dyn NewsSink>,
         successor: &dyn Successor,
     ) -> Succession {

@@ -110,8 +110,8 @@ impl Replica {
     }
 
     async fn succeed(&self, head: u64, successor: &Reluctant) -> Succession {
-        let at = (head, Epochs::default());
-        self.logs.succeed(&HANDLE, at, Arc::new(Task::default()), successor).await
+        let task = Arc::new(Task::default());
+        self.logs.succeed(&HANDLE, head, Epochs::default(), task, successor).await
     }
 
     /// What the store says to `words`.
