@@ -44,8 +44,8 @@ GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
 FIELDS = {"name", "about", "engine", "command", "commit", "tree", "date", "seconds", "outcome", "cause", "machine",
           "versions", "binary", "models", "load", "tables", "captions", "notes", "runs"}
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "loquent"
-#: Records of other scripts: the simulator's figures are bench/sim-record.py's.
-OTHERS = {"sim"}
+#: The simulator's figures, which bench/sim-record.py keeps.
+SIMULATED = BENCH / "sim.json"
 OUTCOMES = {"reached", "missed", "measured", "failed"}
 FASTAPI = ["fastapi==0.116.2", "uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0"]
 
@@ -385,7 +385,7 @@ def check():
     problems = []
     known = {record_path(name, of_machine) for of_machine, name in read_all()}
     problems += [f"{path.relative_to(ROOT)} is the record of no bench: remove it"
-                 for path in sorted(RECORDS.glob("**/*.json")) if path not in known and path.stem not in OTHERS]
+                 for path in sorted(RECORDS.glob("**/*.json")) if path not in known]
     for key, kept in read_all().items():
         path = record_path(key[1], key[0]).relative_to(ROOT)
         if lacking := FIELDS - set(kept):
@@ -401,7 +401,8 @@ def check():
 def check_history():
     """Records of commits that are not in this history; all of them where the history is not all here."""
     kept = {f"{of_machine}/{name}".lstrip("/"): one for (of_machine, name), one in read_all().items()}
-    kept |= {name: read(name) for name in OTHERS if read(name)}
+    if SIMULATED.exists():
+        kept["sim"] = json.loads(SIMULATED.read_text())
     if history.is_shallow(ROOT):
         return ["the history is not all here, so that the records' commits cannot be looked for"] if kept else []
     return [f"{name}: its commit {str(kept[name].get('commit'))[:9]} is no ancestor of HEAD, and no commit has its tree "

@@ -6,7 +6,7 @@
     bench/sim-record.py --check               exit with 1 if a table is not what the record says
 
 The record is bench/sim.json. The tables stand between `<!-- sim: NAME -->` and `<!-- end of sim -->`
-in docs/eloquent.md, docs/demo.md and README.md. The simulator's figures do not depend on the machine: the same
+in README.md, in some chapters of docs/ and in spec/delivery.md. The simulator's figures do not depend on the machine: the same
 commit gives the same record.
 """
 
@@ -21,12 +21,16 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench/sim.json"
-PAGES = [ROOT / name for name in ("docs/eloquent.md", "docs/demo.md", "README.md")]
+PAGES = [ROOT / name for name in ("docs/eloquent.md", "docs/demo.md", "docs/scheduling.md", "spec/delivery.md", "README.md")]
 PLANS = ["bad-weather", "channels", "fast-generators", "fig5", "fig6", "fig7", "hidden-tab", "narrow-links",
-         "outages", "pacing", "padding", "pareto"]
-KEPT = ["full", "late", "delay-ms", "shown-full", "hold-ms", "added-ms", "wire-kb", "text-bits"]
+         "outages", "pacing", "padding", "pareto", "burst"]
+KEPT = ["full", "late", "delay-ms", "shown-full", "hold-ms", "added-ms", "wire-kb", "text-bits", "change-bits"]
 BLOCK = re.compile(r"<!-- sim: ([\w-]+) -->\n.*?<!-- end of sim -->", re.DOTALL)
 DEFAULTS = [("RTT 400 ms", "default, RTT 400"), ("RTT 100 ms", "default, RTT 100"), ("RTT 50 ms", "default, RTT 50")]
+#: The plan's name of each step of padding, and what the table calls it.
+STEPS = {**{step: step for step in ("none", "16", "20", "24", "32", "48", "64", "128", "256", "largest")},
+         "24, no memory": "24, each frame only as long as it needs"}
+SHIPPED_STEP = "24"
 WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
         ("bursts that lose everything, RTT 100 ms", "channels", "default, 100 % loss"),
         ("longer bursts that lose everything, RTT 100 ms", "channels", "p .9 q .8, 100 % loss"),
@@ -93,6 +97,8 @@ def written(record):
 def kept(report):
     """What the documentation uses of a report, rounded to what it means."""
     plan = report["plan"]
+    if "machine" in plan:
+        return kept_bursts(report)
     rows = [{"case": row["case"], "scheme": row["scheme"],
              **{key: [round(row[key]["mean"], 5), round(row[key]["ci95"], 5)] for key in KEPT if key in row}}
             for row in report["rows"]]
@@ -101,6 +107,14 @@ def kept(report):
                for change in report["changes"]]
     return {"seed": plan["seed"], "sessions": plan["sessions"], "seconds": plan["seconds"],
             "claims": len(report["claims"]), "rows": rows, "changes": changes}
+
+
+def kept_bursts(report):
+    """The same of the plan of bursts, whose report is of another form: the largest bursts by machine and prompt."""
+    rows = [{"machine": row["machine"], "prompt_tokens": row["prompt_tokens"],
+             "first_come": row["first_come"]["readers"], "by_need": row["by_need"]["readers"],
+             "ratio": round(row["ratio"], 5), "bound": row["bound"]} for row in report["rows"]]
+    return {"rows": rows, "changes": []}
 
 
 def with_tables(text, record):
@@ -233,8 +247,39 @@ def narrow(plans):
     return table(["simulated mean delay, ms", *three, "kB/s of TCP, Eloquent, Loquent"], rows)
 
 
+def padding(plans):
+    """What each step of padding costs and tells: the largest of all channels, and some channels."""
+    rows = []
+    for scheme, name in STEPS.items():
+        channels = {row["case"]: row for row in plans["padding"]["rows"] if row["scheme"] == scheme}
+
+        def most(key, channels=channels):
+            return f"{max(row[key][0] for row in channels.values()):.3f}"
+
+        def by_rtt(key, decimals, channels=channels):
+            return " / ".join(f"{channels[case][key][0]:.{decimals}f}" for _, case in DEFAULTS)
+
+        rows.append([f"**{name}**" if scheme == SHIPPED_STEP else name, most("text-bits"), most("change-bits"),
+                     f"{channels['clean']['wire-kb'][0]:.2f}", by_rtt("wire-kb", 2), by_rtt("full", 3),
+                     f"{channels['24 kbit/s']['delay-ms'][0]:.0f}"])
+    return table(["step", "bits, by length", "bits, by change", "kB/s, no loss", "kB/s, RTT 400 / 100 / 50 ms",
+                  "stall ratio, RTT 400 / 100 / 50 ms", "delay on 24 kbit/s, ms"], rows)
+
+
+def burst(plans):
+    """The largest bursts of both machines by the length of the prompts."""
+    machines = {}
+    for row in plans["burst"]["rows"]:
+        cells = [str(row["first_come"]), str(row["by_need"]), f"{row['ratio']:.2f}", str(row["bound"])]
+        machines.setdefault(row["machine"], {})[row["prompt_tokens"]] = cells
+    head = [heading for name in machines for heading in (f"{name}: first come", "by need", "ratio", "bound")]
+    rows = [[str(tokens), *(cell for of in machines.values() for cell in of[tokens])]
+            for tokens in next(iter(machines.values()))]
+    return table(["prompt tokens", *head], rows)
+
+
 TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
-          "demo": demo, "narrow": narrow}
+          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst}
 
 
 if __name__ == "__main__":

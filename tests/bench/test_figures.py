@@ -21,7 +21,7 @@ RESULTS = ROOT / "bench/RESULTS.md"
 SIMULATED = "docs/eloquent.md"
 # Written from the records, and held to them by tests of their own.
 WRITTEN = r"<!-- (times) -->.*?<!-- end of times -->|<!-- (sim): [\w-]+ -->.*?<!-- end of sim -->"
-SIMULATORS_RECORD = "bench/results/sim.json"
+SIMULATORS_RECORD = "bench/sim.json"
 
 NUMBER = r"(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 WORD = r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|fifty|a hundred)"
@@ -67,15 +67,13 @@ def documents():
 
 def blocks(text):
     """(line, section, text, context) of each paragraph, item and table outside code; where it may name its source: in
-    itself, a table also in the paragraph before it or by a mark of bench/simulated.py."""
-    found, lines, start, section, is_code, marked, of_section = [], [], 1, "", False, "", {}
+    itself, a table also in the paragraph before it."""
+    found, lines, start, section, is_code, of_section = [], [], 1, "", False, {}
 
     def end():
-        nonlocal marked
         if lines:
-            found.append((start, section, "\n".join(lines), marked))
+            found.append((start, section, "\n".join(lines)))
             lines.clear()
-            marked = ""
 
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith(("```", "~~~")):
@@ -88,8 +86,6 @@ def blocks(text):
             section = line.lstrip("# ")
         elif not line.strip() or line.startswith("<!--"):
             end()
-            if mark := re.fullmatch(r"<!-- simulated: ([\w-]+) -->", line):
-                marked = f"plans/records/{mark[1]}.json"
             if mark := re.fullmatch(r"<!-- record: (\S+) -->", line):
                 of_section[section] = mark[1]
         else:
@@ -101,11 +97,11 @@ def blocks(text):
             lines.append(line)
     end()
     joined = []
-    for at, (start, section, body, record) in enumerate(found):
+    for at, (start, section, body) in enumerate(found):
         is_table = body.lstrip().startswith("|")
         before = found[at - 1] if at and found[at - 1][1] == section else None
         context = f"{before[2]}\n\n{body}" if is_table and before else body
-        joined.append((start, section, body, f"{record} {of_section.get(section, '')} {context}"))
+        joined.append((start, section, body, f"{of_section.get(section, '')} {context}"))
     return joined
 
 
@@ -335,7 +331,7 @@ def test_the_models_card_is_of_the_bundled_model():
 
 def test_what_is_written_from_the_simulators_record_needs_no_other_source(tmp_path, monkeypatch):
     (tmp_path / "bench/results").mkdir(parents=True)
-    (tmp_path / "bench/results/sim.json").write_text(json.dumps({"full": 0.142}))
+    (tmp_path / SIMULATORS_RECORD).write_text(json.dumps({"full": 0.142}))
     monkeypatch.setattr("test_figures.ROOT", tmp_path)
     table = "<!-- sim: demo -->\n\n| stall ratio |\n| --- |\n| .999 |\n\n<!-- end of sim -->"
     page = f"# Demo\n\n{table}\n\nIt is ten times as fast, and .142.\n\n## Else\n\nIt is ten times as fast."

@@ -198,12 +198,13 @@ def test_a_record_of_a_commit_that_no_history_has_is_found(copy):
 
 
 def test_a_record_of_another_script_has_its_commit_looked_for_too(copy):
+    simulated = copy.root / "bench/sim.json"
+    simulated.write_text(json.dumps({"commit": git(copy.root, "rev-parse", "HEAD"), "tree": None}))
+    assert copy.check() == ""
+    simulated.write_text(json.dumps({"commit": "0" * 40, "tree": "0" * 40}))
+    assert "sim: its commit 000000000 is no ancestor" in copy.check()
     folder = copy.root / "bench/results"
     folder.mkdir(exist_ok=True)
-    (folder / "sim.json").write_text(json.dumps({"commit": git(copy.root, "rev-parse", "HEAD"), "tree": None}))
-    assert copy.check() == ""
-    (folder / "sim.json").write_text(json.dumps({"commit": "0" * 40, "tree": "0" * 40}))
-    assert "sim: its commit 000000000 is no ancestor" in copy.check()
     (folder / "other.json").write_text("{}")
     assert "bench/results/other.json is the record of no bench" in copy.check()
 
