@@ -254,6 +254,13 @@ def test_who_asked_stays_the_same_after_a_takeover(start, redis):
     assert cached == [0, 0], "Bob's prompt was computed for him alone"
 
 
+def test_a_client_that_has_an_answers_name_finds_it_at_any_replica(start, redis):
+    owner, other = pair(start, redis)
+    for _ in range(20):
+        with asked(owner, BODY) as (name, _), resumed(other, name, None) as response:
+            assert response.status_code == 200
+
+
 def test_a_mirror_that_is_behind_is_waited_for(start, redis):
     """A balancer that flaps: each reader comes with an id that the other replica is about to have."""
     owner, other = (start("--simulate", "1000", *PACE[2:], "--store", redis.url) for _ in range(2))

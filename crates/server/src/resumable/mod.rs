@@ -66,6 +66,9 @@ const FULL_RETRY_S: u64 = 10;
 /// `Retry-After` for a reader that finds its answer at another replica, or here soon, in seconds.
 const ELSEWHERE_RETRY_S: u64 = 2;
 
+/// How long the handle of a new answer waits for the store to know the answer.
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
+
 /// What an answer takes besides its log, bytes: its task, its records' writer, its entries in the
 /// tables.
 pub const TASK_BYTES: usize = 8 * 1024;
@@ -430,8 +433,10 @@ impl ResumableAnswers {
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
-    /// is the request's idempotency key, `kept` the request for another replica.
-    pub fn start(
+    /// is the request's idempotency key, `kept` the request for another replica. Where replicas
+    /// share answers, it returns once the others can find this one, within a bound: its client
+    /// may come back to any of them as soon as it has the handle.
+    pub async fn start(
         self: &Arc<Self>,
         reservation: Reservation,
         request: ActiveRequest,
@@ -445,9 +450,10 @@ impl ResumableAnswers {
         let pump = LogPump::new(request, context);
         let mut task = AnswerTask::new(self.clone(), reservation, handle, pump, config)
             .with_reader(path.0, path.1);
-        if let Some(shared) = self.shared.get() {
-            task =
-                task.shared_by(shared.share(&handle, kept, Arc::new(TaskLink(commands.clone()))));
+        let link = Arc::new(TaskLink(commands.clone()));
+        let slot = self.shared.get().map(|shared| shared.share(&handle, kept, link));
+        if let Some(slot) = &slot {
+            task = task.shared_by(slot.clone());
         }
         let (started, _key) = first.map(FirstRequest::split).unzip();
         let (token, is_owned) = (handle.token, task.is_owned());
@@ -458,6 +464,10 @@ impl ResumableAnswers {
             started.send_replace(Some(handle));
         }
         tokio::spawn(task.run(inbox));
+        if let Some(slot) = slot {
+            // A store that hangs keeps nobody from the answer itself.
+            drop(tokio::time::timeout(ANNOUNCE_LIMIT, slot.announced()).await);
+        }
         BegunAnswer { handle, commands }
     }
 

@@ -84,8 +84,8 @@ pub async fn start(
     let StartedAnswer { mut active, echo, vocab, .. } = app.models.start(request, arrived).await?;
     stored_chats::record(app, &vocab, of, store, &mut active);
     let context = RecordContext { vocab: &vocab, echo: &echo };
-    let started = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
-    let BegunAnswer { handle, commands } = started;
+    let begun = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
+    let BegunAnswer { handle, commands } = begun.await;
     Ok(JoinedAnswer { handle, epoch: 0, commands, ignored })
 }
 

@@ -64,7 +64,8 @@ impl SharedLogs {
         }
     }
 
-    /// Shares the answer with `handle`, whose task is `task`.
+    /// Shares the answer with `handle`, whose task is `task`. It is written at once, before it has
+    /// any bytes, so that other replicas know it when its client does.
     pub fn share(
         &self,
         handle: &AnswerHandle,
@@ -72,7 +73,9 @@ impl SharedLogs {
         task: Arc<dyn NewsSink>,
     ) -> Arc<LogSlot> {
         let slot = LogSlot::new(handle, FIRST_FENCE, task);
-        self.add(slot.with_request(request.unwrap_or_default()))
+        let slot = slot.with_request(request.unwrap_or_default());
+        slot.touch();
+        self.add(slot)
     }
 
     /// Writes what `slot` gets.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use loquent_proto::AnswerHandle;
+use tokio::sync::SetOnce;
 
 use super::epochs::Epochs;
 use super::reply::{AppendOutcome, Appended};
@@ -42,6 +43,8 @@ pub struct LogSlot {
     is_prompt: AtomicBool,
     /// The task waits for the next that is stored.
     wants_word: AtomicBool,
+    /// The store has replied about the log once, or cannot be used.
+    announced: SetOnce<()>,
     /// When it was first seen that the answer's task is gone.
     orphaned: OnceLock<Instant>,
 }
@@ -98,6 +101,7 @@ impl LogSlot {
             read_until_ms: AtomicU64::new(0),
             is_prompt: AtomicBool::new(true),
             wants_word: AtomicBool::new(false),
+            announced: SetOnce::new(),
             orphaned: OnceLock::new(),
         }
     }
@@ -234,8 +238,14 @@ impl LogSlot {
         if is_first { self.waiting().request.clone() } else { Arc::default() }
     }
 
+    /// Resolves once other replicas can find the answer, or the store cannot be used.
+    pub async fn announced(&self) {
+        self.announced.wait().await;
+    }
+
     /// Notes what became of `piece`, and tells the answer's task what it has to know.
     pub fn note(&self, piece: &WaitingPiece, appended: Appended) {
+        let _ = self.announced.set(());
         let news = match appended.outcome {
             AppendOutcome::Stored => self.note_stored(piece),
             AppendOutcome::Lost => Some(StoreNews::Lost),
@@ -312,6 +322,7 @@ impl LogSlot {
 
     /// The store does not work: nobody is to wait for it.
     pub fn release(&self) {
+        let _ = self.announced.set(());
         if self.is_prompt.swap(false, Ordering::Relaxed) {
             self.task.tell(StoreNews::Progress);
         }
