@@ -1,5 +1,5 @@
-//! One completion between the engine and its client: tokens become text, the text is cut at
-//! stop strings, split into reasoning, tool calls and answer, and gathered into flushes.
+//! One completion between the engine and its client: turns tokens into text, cuts it at stop
+//! strings, splits it into reasoning, tool calls and answer, and gathers these into flushes.
 
 pub mod logprobs;
 pub mod reader;
@@ -24,47 +24,47 @@ use crate::held::HeldDeltas;
 use logprobs::{HeldLogprobs, ScoredPrompt};
 use reader::{SplitConfig, TextSplitter};
 
-/// How a completion's tokens become flushes.
+/// Settings of a completion's text and flushes.
 #[derive(Debug, Clone)]
 pub struct CompletionConfig {
-    /// The text ends before the first of these.
+    /// Stop strings: the text ends before the first one that occurs.
     pub stops: Vec<String>,
     /// Tokens per flush.
     pub interval: StreamInterval,
-    /// How long content may be held for a larger flush.
+    /// Maximum time for which content may be held for a larger flush.
     pub max_delay: Option<Duration>,
-    /// Keep the time of each token and flush, for the answer's timings.
+    /// Records the time of each token and flush, for the answer's timings.
     pub timings: bool,
-    /// What the text may contain besides the answer.
+    /// Parts that the text may contain besides the answer.
     pub split: SplitConfig,
-    /// What becomes of log-probabilities.
+    /// Handling of log-probabilities.
     pub logprobs: LogprobConfig,
-    /// Say which stop string ended the text, as the choices of this endpoint do.
+    /// Reports which stop string ended the text, in the format of this endpoint's choices.
     pub names_stop: Option<Endpoint>,
 }
 
-/// What becomes of a completion's log-probabilities.
+/// Handling of a completion's log-probabilities.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogprobConfig {
-    /// The repeated prompt, where its tokens have log-probabilities too.
+    /// The echoed prompt, if its tokens have log-probabilities too.
     pub prompt: Option<ScoredPrompt>,
-    /// Whether only those are wanted, and no completion.
+    /// Returns only the prompt's log-probabilities, without a completion.
     pub only_prompt: bool,
-    /// Whether the token that ends the text has some, though it has no text.
+    /// Returns log-probabilities for the token that ends the text, though it has no text.
     pub keeps_end: bool,
 }
 
-/// What an event changed for a completion's client.
+/// State of a completion's flush after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushState {
-    /// Nothing has to leave yet.
+    /// Nothing has to be flushed yet.
     Held,
-    /// [`Completion::take_flush`] has something that should leave now.
+    /// [`Completion::take_flush`] has content to flush now.
     Due,
     /// The last flush is ready; the engine has ended the completion itself.
     Ended,
-    /// The last flush is ready, and the engine must end the completion: only its text shows
-    /// that it is over.
+    /// The last flush is ready, and the engine must end the completion: only the text shows that it
+    /// is over.
     Stopped,
 }
 
@@ -74,9 +74,9 @@ pub struct Completion {
     detok: Detokenizer,
     stop: StopMatcher,
     coalescer: Coalescer,
-    /// Control tokens that are read by their names.
+    /// Control tokens that are replaced by their names.
     spoken: Arc<[TokenId]>,
-    /// Absent where all text is the answer, so that most completions skip a copy.
+    /// `None` if the text has no reasoning or tool calls: most completions then skip a copy.
     splitter: Option<TextSplitter>,
     held: HeldDeltas,
     held_tokens: u32,
@@ -84,9 +84,9 @@ pub struct Completion {
     keeps_end_logprobs: bool,
     only_prompt: bool,
     end: Option<Box<End>>,
-    /// The latest token's text; its memory is used again.
+    /// Buffer for the latest token's text.
     fresh: String,
-    /// Text between the stop strings and the splitter; its memory is used again.
+    /// Buffer for text between the stop strings and the splitter.
     unsplit: String,
     completion_tokens: u32,
     reasoning_tokens: u32,
@@ -96,7 +96,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The `index`-th completion of a request.
+    /// Returns the completion number `index` of a request.
     pub fn new(index: u32, vocab: Arc<dyn Vocab>, config: CompletionConfig) -> Self {
         let CompletionConfig { stops, interval, max_delay, timings, split, logprobs, names_stop } =
             config;
@@ -123,7 +123,7 @@ impl Completion {
         }
     }
 
-    /// Takes one event of a step that had `rows` sequences and ended at `now`.
+    /// Handles one event of a step that had `rows` sequences and ended at `now`.
     ///
     /// `clear`: the client has taken all earlier flushes; see [`Self::minds_backlog`].
     pub fn on_event(
@@ -174,12 +174,12 @@ impl Completion {
         }
     }
 
-    /// Which of the request's completions it is.
+    /// Index of this completion within the request.
     pub const fn choice(&self) -> u32 {
         self.held.choice()
     }
 
-    /// What should leave now; `None` when there is nothing to show.
+    /// Takes the content to flush; `None` if there is none.
     pub fn take_flush(&mut self, now: Duration) -> Option<Flush> {
         let logprobs = match self.end {
             Some(_) => self.logprobs.take_all(),
@@ -206,22 +206,22 @@ impl Completion {
         Some(Flush { choice, tokens, deltas, logprobs, end })
     }
 
-    /// When its latest token was committed.
+    /// Time when the latest token was committed.
     pub fn last_token(&self) -> Option<Duration> {
         self.timings.last_token
     }
 
-    /// When held content must leave, whatever the interval.
+    /// Time by which held content must be flushed regardless of the interval.
     pub fn deadline(&self) -> Option<Duration> {
         self.coalescer.deadline().map(Duration::from)
     }
 
-    /// Whether [`Self::on_event`] needs to know if the client has taken all flushes.
+    /// Returns true if [`Self::on_event`] depends on its argument `clear`.
     pub fn minds_backlog(&self) -> bool {
         self.coalescer.minds_backlog()
     }
 
-    /// Whether text waits for the backlog to clear.
+    /// Returns true if text is waiting for the client to take earlier flushes.
     pub fn wants_clear(&mut self) -> bool {
         self.coalescer.on_clear()
     }
@@ -255,7 +255,7 @@ impl Completion {
         }
     }
 
-    /// Bytes of content and log-probabilities that could leave now.
+    /// Bytes of content and log-probabilities that could be flushed now.
     fn payload(&self) -> usize {
         self.held.bytes() + self.logprobs.ready()
     }
@@ -282,7 +282,8 @@ impl Completion {
         }
     }
 
-    /// [`Self::take_fresh`] where log-probabilities leave with the text: it is counted.
+    /// Like [`Self::take_fresh`], and counts the characters so that log-probabilities are sent with
+    /// their text.
     fn take_fresh_with_logprobs(&mut self) -> Match {
         let from = match self.splitter {
             Some(_) => 0,
@@ -297,7 +298,7 @@ impl Completion {
         found
     }
 
-    /// Passes fresh text through the stop strings and, where there is one, the splitter.
+    /// Passes fresh text through the stop strings and the splitter, if there is one.
     fn take_fresh(&mut self) -> Match {
         let Some(splitter) = &mut self.splitter else {
             return self.stop.push(&self.fresh, self.held.text_mut());
@@ -308,8 +309,8 @@ impl Completion {
         found
     }
 
-    /// The text is over. What was held back as half a character, half a stop string or half a
-    /// tag is text after all, and leaves in the order in which it was held back.
+    /// Ends the text. Anything held back as an incomplete character, stop string or tag turns out
+    /// to be text, and is released in order.
     fn drain_held_text(&mut self) {
         self.fresh.clear();
         self.detok.finish(&mut self.fresh);
@@ -348,12 +349,12 @@ impl Completion {
     }
 }
 
-/// Whether the engine computed all that was to be computed.
+/// Returns true if the engine completed the computation.
 fn is_complete(finish: &Finish) -> bool {
     matches!(finish, Finish::Stop | Finish::Length)
 }
 
-/// The stop string that ended a choice, as vLLM has it in its choices.
+/// Returns the stop string that ended a choice, in vLLM's format.
 fn stop_reason(endpoint: Endpoint, choice: u32, stop: &str) -> Delta {
     let json = match endpoint {
         Endpoint::Chat => json!({"index": choice, "delta": {}, "stop_reason": stop}),

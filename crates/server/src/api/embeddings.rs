@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: the request as parsed, and the response with its vectors.
+//! `/v1/embeddings`: the parsed request, and the response with its vectors.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::dialect::parameters::{Parameter, ignored, supported};
 use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
 
-/// Most inputs of one request, as OpenAI has it.
+/// Maximum number of inputs in one request (OpenAI's limit).
 pub const MAX_INPUTS: usize = 2048;
-/// Most tokens of all inputs of one request together, as OpenAI has it.
+/// Maximum number of tokens in all inputs of one request together (OpenAI's limit).
 pub const MAX_TOTAL_TOKENS: usize = 300_000;
-/// No model's vectors are longer.
+/// Upper limit for `dimensions`; no model's vectors are longer.
 const MAX_DIMENSIONS: i64 = 1 << 20;
 
-/// What becomes of the endpoint's parameters.
+/// Support status of each of the endpoint's parameters.
 pub const PARAMETERS: &[Parameter] = &[
     supported("input", "a string, token ids, or up to 2,048 of them; 300,000 tokens in all"),
     supported("model", "any name; of several models, or with `--strict-model`, one that is served"),
@@ -38,7 +38,7 @@ pub enum Input {
     Tokens(Vec<TokenId>),
 }
 
-/// How vectors are written.
+/// Encoding of the vectors in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// A list of numbers.
@@ -47,12 +47,12 @@ pub enum Encoding {
     Base64,
 }
 
-/// What to do with a text that has more tokens than the model takes.
+/// Handling of a text that has more tokens than the model accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLong {
     /// Refuse the request, as OpenAI does.
     Refused,
-    /// Embed its beginning.
+    /// Embed only its beginning.
     Cut,
 }
 
@@ -61,17 +61,17 @@ pub enum TooLong {
 pub struct EmbeddingRequest {
     /// The requested model.
     pub model: Option<String>,
-    /// At least one, at most [`MAX_INPUTS`].
+    /// At least one and at most [`MAX_INPUTS`] inputs.
     pub inputs: Vec<Input>,
-    /// What to do with texts that are too long.
+    /// Handling of texts that are too long.
     pub too_long: TooLong,
-    /// Numbers of a vector; `None` for all that the model makes.
+    /// Length of the returned vectors; `None` for the model's full length.
     pub dimensions: Option<usize>,
-    /// How vectors are written.
+    /// Encoding of the vectors in the response.
     pub encoding: Encoding,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
-    /// What it is charged to the memory of requests, held as long as its inputs are.
+    /// Memory charged for this request, held as long as its inputs are.
     pub charge: Option<Arc<MemoryCharge>>,
 }
 
@@ -96,14 +96,14 @@ impl EmbeddingRequest {
         Ok(Self { model, inputs, too_long, dimensions, encoding, ignored, charge })
     }
 
-    /// Names of the ignored parameters that the client should learn of: those that the API does not
-    /// have.
+    /// Returns the names of ignored parameters to report to the client: those that the API does not
+    /// define.
     pub fn unknown(&self) -> Vec<&str> {
         let known = |name: &&str| PARAMETERS.iter().any(|one| one.name == *name);
         self.ignored.iter().map(String::as_str).filter(|name| !known(name)).collect()
     }
 
-    /// Tokens of all inputs, guessed from their length before they are tokenized.
+    /// Number of tokens in all inputs, estimated from their length before tokenization.
     pub fn estimated_tokens(&self) -> u64 {
         let of_input = |input: &Input| match input {
             Input::Text(text) => text.len().div_ceil(BYTES_PER_TOKEN),
@@ -116,13 +116,13 @@ impl EmbeddingRequest {
 /// Takes `dimensions`.
 ///
 /// # Errors
-/// 400 unless it is a number that a vector may have.
+/// 400 if it is not a whole number within the allowed range.
 pub fn take_dimensions(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let dimensions = fields.integer("dimensions", 1..=MAX_DIMENSIONS)?;
     Ok(dimensions.map(|count| count as usize))
 }
 
-/// 400 about the input `index`.
+/// Returns a 400 error about input number `index`.
 pub fn input_error(index: usize, message: impl AsRef<str>) -> ApiError {
     ApiError::invalid_param("input", format!("'input[{index}]' {}", message.as_ref()))
 }
@@ -149,7 +149,7 @@ fn parse_inputs(fields: &mut Fields) -> Result<Vec<Input>, ApiError> {
     items.into_iter().enumerate().map(parse).collect()
 }
 
-/// Refuses a list of too many inputs.
+/// Checks the number of inputs.
 ///
 /// # Errors
 /// 400 for more than [`MAX_INPUTS`].
@@ -161,10 +161,10 @@ pub fn check_count(fields: &Fields, inputs: usize) -> Result<(), ApiError> {
     Err(fields.error("input", many))
 }
 
-/// A text as an input.
+/// Makes an input of a text.
 ///
 /// # Errors
-/// 400 for an empty one.
+/// 400 if the text is empty.
 pub fn text_input(index: usize, text: String) -> Result<Input, ApiError> {
     match text.is_empty() {
         true => Err(input_error(index, "must not be empty.")),
@@ -187,8 +187,8 @@ fn shown(value: &Value) -> String {
     quoted(&value.to_string()).into_owned()
 }
 
-/// Makes `vector` one of length 1, of its first `dimensions` numbers. `None` for one without a
-/// direction: all zeros, or numbers that are not finite.
+/// Truncates `vector` to its first `dimensions` numbers and scales it to length 1. Returns `None`
+/// if it has no direction: all zeros, or numbers that are not finite.
 pub fn normalized(mut vector: Vec<f32>, dimensions: Option<usize>) -> Option<Vec<f32>> {
     vector.truncate(dimensions.unwrap_or(vector.len()));
     // In 64 bits, because squares of large 32-bit floats overflow.
@@ -201,7 +201,7 @@ pub fn normalized(mut vector: Vec<f32>, dimensions: Option<usize>) -> Option<Vec
     Some(vector)
 }
 
-/// The response, without a `Value` for each number.
+/// Builds the response's JSON without allocating a `Value` per number.
 pub fn response_json(
     model: &str,
     vectors: &[Vec<f32>],
@@ -220,7 +220,7 @@ pub fn response_json(
     json
 }
 
-/// About how many bytes a number takes in the response.
+/// Approximate size of one number in the response, in bytes.
 pub const fn number_bytes(encoding: Encoding) -> usize {
     match encoding {
         Encoding::Float => 14,

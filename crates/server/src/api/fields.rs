@@ -1,7 +1,7 @@
 //! Typed access to the fields of a JSON request, with errors that name the field.
 //!
-//! Fields are taken out of the object as they are read. Those left at the end are reported as
-//! having no effect, so that a misspelt parameter does not go unnoticed.
+//! Fields are removed from the object as they are read. Any left at the end are reported as having
+//! no effect, so that a misspelt parameter does not go unnoticed.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -13,27 +13,27 @@ use super::json::{self, JsonError, MAX_VALUES};
 use crate::error::ApiError;
 use crate::memory::MemoryCharge;
 
-/// Most names of fields inside objects that are remembered as without effect: a conversation may
-/// have thousands, and a client learns from the first.
+/// Maximum number of nested field names to remember as ignored: a conversation may have thousands,
+/// and the first ones are enough for the client.
 const MAX_NESTED_NAMES: usize = 64;
 
 /// The fields of one JSON object.
 #[derive(Debug)]
 pub struct Fields {
     map: Map<String, Value>,
-    /// Prefix of names in errors: empty, or `stream_options.` and the like.
+    /// Prefix of field names in errors: empty, or for example `stream_options.`.
     path: String,
-    /// Names of fields inside these that have no effect.
+    /// Names of ignored fields in nested objects.
     ignored: Vec<String>,
-    /// What the fields are charged to the memory of requests.
+    /// Memory charged for the fields.
     charge: Option<Arc<MemoryCharge>>,
 }
 
 impl Fields {
-    /// Refuses a body of so many values, counted by `json::count_values`.
+    /// Checks the number of values in a body, as counted by `json::count_values`.
     ///
     /// # Errors
-    /// 400 when they are more than `MAX_VALUES`.
+    /// 400 if there are more than `MAX_VALUES`.
     pub fn check_values(values: usize) -> Result<(), ApiError> {
         match values <= MAX_VALUES {
             true => Ok(()),
@@ -62,51 +62,51 @@ impl Fields {
         Self { map, path, ignored: Vec::new(), charge: None }
     }
 
-    /// The fields, with what they are charged to the memory of requests.
+    /// Attaches the memory charge for the fields.
     pub fn charged(self, charge: MemoryCharge) -> Self {
         Self { charge: Some(Arc::new(charge)), ..self }
     }
 
-    /// Replaces what the client sent as `stream` and `resumable`: a request for an answer by
-    /// datagram streams whatever these say (S-4.1), and is the same request over HTTP if they say
-    /// so there (S-4.9).
+    /// Overrides the client's `stream` and `resumable`: an answer by datagram always streams
+    /// (S-4.1). The request then equals one over HTTP that asks for streaming (S-4.9).
     pub fn set_streaming(&mut self) {
         self.map.insert("stream".to_owned(), Value::Bool(true));
         self.map.remove("resumable");
     }
 
-    /// Replaces what the client sent as `model`: another one answers.
+    /// Overrides the client's `model`, because another model answers.
     pub fn set_model(&mut self, name: &str) {
         self.map.insert("model".to_owned(), name.into());
     }
 
-    /// Other fields in place of these, under the same charge: what a dialect's request is lowered
-    /// to.
+    /// Replaces all fields with `map`, a dialect's request translated to OpenAI's form; the memory
+    /// charge stays.
     pub fn replaced(self, map: Map<String, Value>) -> Self {
         Self { map, path: String::new(), ..self }
     }
 
-    /// Sets `field`, which a dialect's request lacks or has in another form.
+    /// Sets `field`, which is absent from a dialect's request or has another form there.
     pub fn put(&mut self, field: &str, value: Value) {
         self.map.insert(field.to_owned(), value);
     }
 
-    /// No fields, under the charge of others.
+    /// Returns an empty set of fields that holds `charge`.
     pub fn empty(charge: Option<Arc<MemoryCharge>>) -> Self {
         Self { charge, ..Self::of(Map::new(), String::new()) }
     }
 
-    /// What the fields are charged, for who charges more; [`Self::put_charge`] puts it back.
+    /// Takes the memory charge so that the caller can increase it; [`Self::put_charge`] puts it
+    /// back.
     pub fn take_charge(&mut self) -> MemoryCharge {
         self.charge.take().and_then(Arc::into_inner).unwrap_or_default()
     }
 
-    /// Charges the fields in place of what was taken from them.
+    /// Sets the memory charge, replacing the one that was taken.
     pub fn put_charge(&mut self, charge: MemoryCharge) {
         self.charge = Some(Arc::new(charge));
     }
 
-    /// What must be held as long as anything that was taken from the fields.
+    /// Returns the memory charge; hold it as long as any value taken from the fields.
     pub fn charge(&self) -> Option<Arc<MemoryCharge>> {
         self.charge.clone()
     }
@@ -115,7 +115,7 @@ impl Fields {
         format!("{}{field}", self.path)
     }
 
-    /// 400 with a message about `field`, which begins with its full name.
+    /// Returns a 400 error whose message begins with the full name of `field`.
     pub fn error(&self, field: &str, message: impl AsRef<str>) -> ApiError {
         let name = self.name(field);
         let message = format!("'{name}' {}", message.as_ref());
@@ -231,18 +231,18 @@ impl Fields {
         }
     }
 
-    /// The fields that were not taken.
+    /// Returns the fields that were not taken.
     pub fn into_map(self) -> Map<String, Value> {
         self.map
     }
 
-    /// The fields that have not been taken yet.
+    /// Returns the fields that have not been taken yet.
     pub fn map(&self) -> &Map<String, Value> {
         &self.map
     }
 
-    /// Counts what is left of `inner`, an object among these fields, to what has no effect. What is
-    /// empty asks for nothing: clients send messages back with all members that they got.
+    /// Adds the untaken fields of `inner`, a nested object, to the ignored ones. Empty values are
+    /// skipped: clients send messages back with all the members that they received.
     pub fn ignore_rest(&mut self, inner: Self) {
         let Self { map, path, ignored, .. } = inner;
         let asks = |value: &Value| match value {
@@ -257,7 +257,7 @@ impl Fields {
         self.ignored.extend(names.take(room));
     }
 
-    /// The full names of the fields that were not taken, here and in the objects that were read.
+    /// Returns the full names of the fields that were not taken, here and in nested objects.
     pub fn rest(self) -> Vec<String> {
         let Self { map, path, ignored, .. } = self;
         map.into_iter()
@@ -272,7 +272,7 @@ fn not_json(error: &JsonError) -> ApiError {
     ApiError::invalid(format!("The request body is not valid JSON: {error}."))
 }
 
-/// The type of a JSON value in words, for error messages.
+/// Returns the type of a JSON value in words, for error messages.
 pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! The form that a request wants its answer's text to have: JSON, a grammar, a regular expression
+//! The form that a request prescribes for the answer's text: JSON, a grammar, a regular expression
 //! or one of several texts, under the names of OpenAI, llama-server and vLLM.
 
 use loquent_engine::grammar::AnswerForm;
@@ -8,15 +8,15 @@ use super::fields::{Fields, kind_of};
 use super::tools::{check_schema, parse_format};
 use crate::error::ApiError;
 
-/// Most texts to choose from.
+/// Maximum number of texts to choose from.
 const MAX_TEXTS: usize = 1024;
 
-/// An answer's form, and the parameter that asks for it.
+/// The form prescribed for an answer, and the parameter that prescribes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestedForm {
-    /// What the text must be.
+    /// The form that the text must have.
     pub form: AnswerForm,
-    /// The parameter's name, for errors.
+    /// Name of the parameter, for errors.
     pub param: &'static str,
 }
 
@@ -24,7 +24,7 @@ pub struct RequestedForm {
 /// and its older names, `guided_json`, `guided_regex`, `guided_choice` and `guided_grammar`.
 ///
 /// # Errors
-/// 400 with the name of the wrong field, also where there are two of them.
+/// 400 with the name of the wrong field, or of the second one if two are set.
 pub fn parse_form(fields: &mut Fields) -> Result<Option<RequestedForm>, ApiError> {
     let mut found: Option<RequestedForm> = None;
     let mut take =
@@ -78,12 +78,12 @@ fn parse_one(fields: &mut Fields, kind: &str, name: &str) -> Result<Option<Answe
     }
 }
 
-/// A grammar in either language: only GBNF defines its rules by this sign.
+/// Reads a grammar in either language: only GBNF defines its rules with `::=`.
 fn grammar(text: String) -> AnswerForm {
     if text.contains("::=") { AnswerForm::Gbnf(text) } else { AnswerForm::Lark(text) }
 }
 
-/// A schema, which vLLM's clients also send as a string of JSON.
+/// Reads a JSON schema, which vLLM's clients may also send as a string of JSON.
 fn parse_schema(fields: &mut Fields, name: &str) -> Result<Option<AnswerForm>, ApiError> {
     let schema = match fields.take(name) {
         None => return Ok(None),

@@ -1,4 +1,4 @@
-//! The answer to a request that does not stream, as one of OpenAI's objects.
+//! The response to a request that does not stream, as one of OpenAI's objects.
 
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::logprobs::logprobs_json;
 use super::request::Endpoint;
 use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 
-/// The response of a complete `answer`.
+/// Returns the response for a complete `answer`.
 pub fn full_response(answer: &FullAnswer, vocab: &dyn Vocab) -> Value {
     let FullAnswer { head, completions, usage, .. } = answer;
     let object = match head.endpoint {
@@ -45,7 +45,7 @@ impl FullCompletion {
         choice
     }
 
-    /// It as a chat message of the assistant.
+    /// Returns the completion as an assistant's chat message.
     pub fn message(&self) -> Value {
         let only_calls = self.text.is_empty() && !self.calls.is_empty();
         let content = if only_calls { Value::Null } else { self.text.as_str().into() };

@@ -1,35 +1,37 @@
-//! What every chunk of an answer, and the full response, begin with.
+//! The fields at the beginning of every chunk and of the full response.
 
 use serde_json::{Value, json};
 
 use super::request::Endpoint;
 
-/// What all chunks of an answer, and a full response, have in common.
+/// Fields that all chunks of an answer, and a full response, have in common.
 #[derive(Debug, Clone)]
 pub struct AnswerHead {
-    /// Which endpoint answers.
+    /// The endpoint that the request was sent to.
     pub endpoint: Endpoint,
     /// `chatcmpl-…` or `cmpl-…`.
     pub id: String,
-    /// The model that answers, whatever was asked for.
+    /// The model that answers, which may differ from the requested one.
     pub model: String,
-    /// Unix time in seconds.
+    /// Time of creation, Unix time in seconds.
     pub created_s: u64,
-    /// OpenAI's name of a server's configuration; an upstream's own.
+    /// `system_fingerprint`, OpenAI's name for a server's configuration: set only if an upstream
+    /// sends one.
     pub fingerprint: Option<String>,
 }
 
-/// What an answer is known by.
+/// The id and creation time that identify an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerName {
-    /// Its id.
+    /// The answer's id.
     pub id: String,
-    /// When it began, Unix time in seconds.
+    /// Time of creation, Unix time in seconds.
     pub created_s: u64,
 }
 
 impl AnswerName {
-    /// That of an answer whose chunks begin with `meta`; `None` if that has none.
+    /// Reads the name from `meta`, the fields at the beginning of an answer's chunks; `None` if
+    /// they are missing.
     pub fn of_meta(meta: &str) -> Option<Self> {
         let meta: Value = serde_json::from_str(meta).ok()?;
         Some(Self { id: meta["id"].as_str()?.to_owned(), created_s: meta["created"].as_u64()? })
@@ -37,7 +39,7 @@ impl AnswerName {
 }
 
 impl AnswerHead {
-    /// What every chunk begins with.
+    /// Returns the fields at the beginning of every chunk.
     pub fn json(&self) -> Value {
         let object = match self.endpoint {
             Endpoint::Chat => "chat.completion.chunk",

@@ -1,30 +1,31 @@
-//! JSON from outside, counted before it is parsed.
+//! JSON from clients, with its values counted before it is parsed.
 //!
 //! A parsed value takes many times the bytes of its text: `[0,0,…]` 36 times as many and
-//! `[{"":0},…]` 60 times. So the values are counted in the text, which allocates nothing, and a
-//! text with too many is refused before any of them exists.
+//! `[{"":0},…]` 60 times. Values are therefore counted in the text, which allocates nothing, and a
+//! text with too many is rejected before it is parsed.
 
 use serde_json::Value;
 
-/// Most values in a body. More than any conversation has, and as many token ids as
+/// Maximum number of values in a body. More than any conversation has, and as many token ids as
 /// `--max-queued-tokens` admits by default; they take at most 32 MiB.
 pub const MAX_VALUES: usize = 262_144;
 
-/// What a counted value takes at most, bytes: a `Value` is 72 bytes long, and an array that has
-/// just grown may be half empty.
+/// Maximum size of a counted value in bytes: a `Value` is 72 bytes long, and an array that has just
+/// grown may be half empty.
 pub const VALUE_BYTES: usize = 128;
 
-/// What an array and an object count besides their items: each first allocates room for four.
+/// Extra values counted for an array and an object besides their items: each first allocates room
+/// for four.
 const ARRAY_VALUES: usize = 3;
 const OBJECT_VALUES: usize = 5;
 
-/// Why a text is not accepted as JSON.
+/// Reason why a text is not accepted as JSON.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// It has more values than the reader accepts.
+    /// The text has more values than the limit.
     #[error("it has more than {0} values; send fewer, or text instead of token ids")]
     TooManyValues(usize),
-    /// It is not JSON.
+    /// The text is not JSON.
     #[error(transparent)]
     Syntax(#[from] serde_json::Error),
 }
@@ -40,9 +41,9 @@ pub fn parse(text: &str, max_values: usize) -> Result<Value, JsonError> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// How many values `text` has at most, weighted so that each takes [`VALUE_BYTES`] at most, besides
-/// the bytes of its strings. What is not JSON is counted too: the parser finds that out after it
-/// has built the values before.
+/// Returns an upper bound of the values in `text`, weighted so that each takes at most
+/// [`VALUE_BYTES`], besides the bytes of its strings. Invalid JSON is counted too: the parser
+/// detects it only after building the values before it.
 pub fn count_values(text: &[u8]) -> usize {
     let mut values = 1;
     let mut bytes = text.iter();
@@ -59,17 +60,17 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
-/// How much of memory a parsed value takes.
+/// Memory taken by a parsed value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValueSize {
-    /// Its values, weighted as [`count_values`] weighs them.
+    /// Number of values, weighted as in [`count_values`].
     pub values: usize,
-    /// The bytes of its strings, keys among them.
+    /// Bytes of all strings, keys included.
     pub text_bytes: usize,
 }
 
 impl ValueSize {
-    /// The size of `value`.
+    /// Returns the size of `value`.
     pub fn of(value: &Value) -> Self {
         let mut size = Self::default();
         size.add(value);
@@ -96,7 +97,7 @@ impl ValueSize {
         }
     }
 
-    /// What is charged for it: its strings twice, for they are copied into a prompt.
+    /// Bytes to charge: strings count twice, because they are copied into a prompt.
     pub const fn charged_bytes(self) -> usize {
         self.values * VALUE_BYTES + 2 * self.text_bytes
     }

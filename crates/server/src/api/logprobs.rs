@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::request::Endpoint;
 use crate::flush::TokenLogprobs;
 
-/// Stands for minus infinity, which JSON lacks, as in OpenAI's answers.
+/// Replacement for minus infinity, which JSON lacks, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
 
-/// The `logprobs` of one chunk or full response.
+/// Returns the `logprobs` object of one chunk or full response.
 pub fn logprobs_json(endpoint: Endpoint, vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
     match endpoint {
         Endpoint::Chat => {
@@ -49,8 +49,8 @@ fn text_logprobs(vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
     })
 }
 
-/// The most likely tokens, and the one that stands there, by their texts: of those with the same
-/// text, the likeliest. `None` where there are no log-probabilities.
+/// Maps the texts of the most likely tokens and of the chosen one to their log-probabilities. Among
+/// tokens with the same text the likeliest counts. `None` if there are no log-probabilities.
 fn best_by_text(vocab: &dyn Vocab, one: &TokenLogprobs) -> Option<Map<String, Value>> {
     let logprobs = one.logprobs.as_ref()?;
     let mut best = Map::new();
@@ -60,7 +60,8 @@ fn best_by_text(vocab: &dyn Vocab, one: &TokenLogprobs) -> Option<Map<String, Va
     Some(best)
 }
 
-/// A token as text; bytes of half characters are replaced, as `bytes` carries them exactly.
+/// Returns a token as text. Bytes of incomplete characters are replaced, since `bytes` carries them
+/// exactly.
 fn token_text(vocab: &dyn Vocab, token: TokenId) -> String {
     let piece = vocab.piece(token);
     let bytes = if piece.is_empty() { vocab.name(token) } else { piece };

@@ -6,14 +6,14 @@ use serde_json::Value;
 use super::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
-/// Most messages in one request. Chosen by hand: far above any conversation, and bounded,
-/// because templates take time per message.
+/// Maximum number of messages in one request. Chosen by hand: far above any conversation, and
+/// bounded because templates take time per message.
 const MAX_MESSAGES: usize = 4096;
 
 /// Takes `messages` from a chat request.
 ///
 /// # Errors
-/// 400 with the place of the message that is wrong.
+/// 400 with the index of the invalid message.
 pub fn parse_messages(fields: &mut Fields) -> Result<Vec<ChatMessage>, ApiError> {
     let items =
         fields.array("messages")?.ok_or_else(|| fields.error("messages", "is required."))?;
@@ -49,14 +49,14 @@ fn parse_message(fields: &mut Fields) -> Result<ChatMessage, ApiError> {
     })
 }
 
-/// The reasoning of an assistant's message, by either of the names that servers return it under.
+/// Takes the reasoning of an assistant's message, under either of the names that servers use.
 fn parse_reasoning(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let other = fields.string("reasoning")?;
     Ok(fields.string("reasoning_content")?.or(other))
 }
 
-/// The tool calls of an assistant's message: unchanged, but for the members that templates
-/// require.
+/// Takes the tool calls of an assistant's message: unchanged, but with the members that templates
+/// require checked.
 fn parse_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     let calls = fields.array("tool_calls")?.unwrap_or_default();
     for (index, call) in calls.iter().enumerate() {
@@ -74,7 +74,7 @@ fn parse_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     Ok(calls)
 }
 
-/// The role under the name that chat templates use.
+/// Takes the role, translated to the name that chat templates use.
 fn parse_role(fields: &mut Fields) -> Result<&'static str, ApiError> {
     match fields.string("role")?.as_deref() {
         Some("system" | "developer") => Ok("system"),

@@ -1,8 +1,8 @@
-//! What becomes of each parameter of `/v1/chat/completions` and `/v1/completions`.
+//! Support status of each parameter of `/v1/chat/completions` and `/v1/completions`.
 
 use crate::dialect::parameters::{Parameter, ignored, refused, supported};
 
-/// Parameters of both endpoints.
+/// Parameters that both endpoints share.
 const SHARED: &[Parameter] = &[
     supported("model", "any name; of several models, or with `--strict-model`, one that is served"),
     supported("stream", ""),
@@ -58,7 +58,7 @@ const SHARED: &[Parameter] = &[
     refused("best_of", "use `n`"),
 ];
 
-/// Parameters of `/v1/chat/completions` alone.
+/// Parameters of `/v1/chat/completions` only.
 const CHAT: &[Parameter] = &[
     supported("messages", "text parts; images, audio and files are refused by name"),
     supported("tools", "functions, at most 128"),
@@ -79,7 +79,7 @@ const CHAT: &[Parameter] = &[
     supported("metadata", "of stored completions: at most 16 short strings"),
 ];
 
-/// Parameters of `/v1/completions` alone.
+/// Parameters of `/v1/completions` only.
 const TEXT: &[Parameter] = &[
     supported("prompt", "text or token ids, one or many"),
     supported("echo", "with `logprobs`, the prompt's tokens have them too; allows `max_tokens: 0`"),
@@ -89,12 +89,12 @@ const TEXT: &[Parameter] = &[
     ignored("metadata", ""),
 ];
 
-/// The tables of an endpoint.
+/// All parameters of `/v1/chat/completions`.
 pub fn chat() -> impl Iterator<Item = &'static Parameter> {
     CHAT.iter().chain(SHARED)
 }
 
-/// [`chat`] for `/v1/completions`.
+/// All parameters of `/v1/completions`.
 pub fn text() -> impl Iterator<Item = &'static Parameter> {
     TEXT.iter().chain(SHARED)
 }

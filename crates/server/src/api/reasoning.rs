@@ -1,21 +1,21 @@
-//! How much a request has the model reason: an effort for its chat template, and a budget.
+//! Reasoning controls of a request: an effort for the chat template, and a token budget.
 
 use super::fields::Fields;
 use crate::error::{ApiError, quoted};
 
-/// The efforts that OpenAI and its peers name, least first.
+/// The efforts that OpenAI and its peers name, lowest first.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// What the budget is called: by llama-server, and by vLLM.
+/// Names of the token budget: llama-server's and vLLM's.
 const BUDGETS: [&str; 2] = ["thinking_budget_tokens", "thinking_token_budget"];
 
-/// How much to reason, and how much to say; by default as the model does by itself.
+/// Requested effort, verbosity and reasoning budget; unset fields leave the choice to the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReasoningParams {
     /// `reasoning_effort`: one of OpenAI's names.
     pub effort: Option<String>,
     /// `verbosity`: a word for the chat template.
     pub verbosity: Option<String>,
-    /// Most tokens of reasoning, and what the request calls that.
+    /// Maximum number of reasoning tokens, with the name of the parameter that sets it.
     pub budget: Option<(u32, &'static str)>,
 }
 
@@ -56,13 +56,13 @@ fn parse_effort(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiEr
     }
 }
 
-/// A number of tokens; llama-server writes -1 for no limit.
+/// Takes a number of tokens; -1, llama-server's notation for no limit, becomes `None`.
 fn parse_budget(fields: &mut Fields, name: &str) -> Result<Option<u32>, ApiError> {
     let tokens = fields.integer(name, -1..=i64::from(u32::MAX))?;
     Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
 }
 
-/// The effort among the three that gpt-oss knows.
+/// Maps `effort` to one of the three efforts that gpt-oss knows.
 pub fn of_three(effort: &str) -> &'static str {
     match effort {
         "none" | "minimal" | "low" => "low",

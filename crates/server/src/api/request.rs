@@ -1,4 +1,4 @@
-//! Requests to `/v1/chat/completions` and `/v1/completions`, parsed once and valid from then on.
+//! Requests to `/v1/chat/completions` and `/v1/completions`, parsed and validated once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use crate::memory::MemoryCharge;
 use crate::request_log::RequestId;
 use crate::trace_context::TraceParent;
 
-/// Most completions of one request, all its prompts together.
+/// Maximum number of completions in one request, over all its prompts.
 const MAX_CHOICES: usize = 64;
-/// Most stop strings, and most bytes of each.
+/// Maximum number of stop strings, and maximum bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
-/// Most alternatives per token in log-probabilities, as OpenAI has it.
+/// Maximum number of alternatives per token in log-probabilities (OpenAI's limit).
 const MAX_TOP_LOGPROBS: i64 = 20;
-/// Longest `cache_salt` in bytes.
+/// Maximum length of `cache_salt` in bytes.
 const MAX_SALT_BYTES: usize = 256;
-/// Bytes of a token in English text, for estimates.
+/// Average bytes per token of English text, for estimates.
 pub const BYTES_PER_TOKEN: usize = 4;
-/// Default `max_tokens` of `/v1/completions`, as OpenAI has it.
+/// Default `max_tokens` of `/v1/completions` (OpenAI's default).
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
-/// Most tokens in `logit_bias`, as OpenAI has it: each costs the engine time at every token.
+/// Maximum number of tokens in `logit_bias` (OpenAI's limit): each costs engine time at every step.
 const MAX_BIASES: usize = 1024;
-/// Most names in the header that lists ignored parameters.
+/// Maximum number of names in the header that lists ignored parameters.
 const MAX_IGNORED_NAMES: usize = 16;
 
-/// Parameters that annotate a request or hint at its use: accepted, without effect.
+/// Parameters that annotate a request or hint at its use: accepted without effect.
 const ANNOTATIONS: &[&str] = &[
     "metadata",
     "user",
@@ -50,7 +50,8 @@ const ANNOTATIONS: &[&str] = &[
     "safety_identifier",
 ];
 
-/// Parameters that cannot be ignored, because the answer would not be what was requested.
+/// Parameters that are rejected rather than ignored, because the answer would not be the requested
+/// one.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("audio", "audio output is not supported"),
     ("web_search_options", "web search is not supported"),
@@ -87,9 +88,9 @@ pub struct Chat {
     pub tools: Option<ToolUse>,
     /// Further variables of the template (`chat_template_kwargs`).
     pub variables: Vec<(String, Value)>,
-    /// How much to reason.
+    /// Requested reasoning.
     pub reasoning: ReasoningParams,
-    /// How the prompt ends.
+    /// End of the prompt: a new answer, or a continuation of the last message.
     pub ending: PromptEnding,
 }
 
@@ -97,7 +98,7 @@ impl Chat {
     /// Takes a conversation from a request.
     ///
     /// # Errors
-    /// 400 with the name of the parameter that is wrong.
+    /// 400 with the name of the invalid parameter.
     pub fn parse(fields: &mut Fields) -> Result<Self, ApiError> {
         let messages = parse_messages(fields)?;
         let tools = parse_tools(fields)?;
@@ -114,7 +115,7 @@ impl Chat {
         Ok(Self { messages, tools, variables, reasoning, ending })
     }
 
-    /// Sets a variable of the template, unless the request does.
+    /// Sets a variable of the template unless the request sets it.
     pub fn set_variable(&mut self, name: &str, value: Value) {
         if !self.variables.iter().any(|(set, _)| set == name) {
             self.variables.push((name.to_owned(), value));
@@ -122,7 +123,7 @@ impl Chat {
     }
 }
 
-/// What the model continues.
+/// The input that the model continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     /// A conversation, which the model's chat template turns into text.
@@ -134,7 +135,7 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// Takes the text, which has become tokens; `None` for a prompt that never was one text.
+    /// Takes the text once it has been tokenized; `None` for a prompt that was not plain text.
     pub fn take_text(&mut self) -> Option<String> {
         match self {
             Self::Chat(chat) => {
@@ -147,7 +148,7 @@ impl Prompt {
     }
 }
 
-/// Sampling parameters; `None` is the model's default.
+/// Sampling parameters; `None` means the model's default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingParams {
     /// Within `0..=2`; 0 is greedy.
@@ -158,18 +159,18 @@ pub struct SamplingParams {
     pub top_k: Option<u32>,
     /// Within `0..=1`; 0 keeps all tokens.
     pub min_p: Option<f32>,
-    /// Within `-2..=2`; above 0 discourages tokens that occurred.
+    /// Within `-2..=2`; above 0 discourages tokens that have occurred.
     pub presence_penalty: f32,
     /// Within `-2..=2`; above 0 discourages tokens for each occurrence.
     pub frequency_penalty: f32,
     /// Above 0; 1 is off.
     pub repetition_penalty: Option<f32>,
-    /// Seed of the random numbers; `None` draws one.
+    /// Seed of the random numbers; `None` draws a random one.
     pub seed: Option<u64>,
-    /// Tokens, in order and each once, with what is added to their logits, within
-    /// `-100..=100`; all completions share them.
+    /// Tokens, sorted and without duplicates, with the values added to their logits, within
+    /// `-100..=100`; shared by all completions.
     pub logit_bias: Arc<[(TokenId, f32)]>,
-    /// `Some(k)`: log-probabilities of the sampled token and of the k most likely ones.
+    /// `Some(k)`: returns the log-probabilities of the sampled token and of the k most likely ones.
     pub logprobs: Option<u8>,
     /// Forbids the model's end tokens, so that only `max_tokens` ends the text.
     pub ignore_eos: bool,
@@ -184,16 +185,16 @@ pub struct StreamParams {
     pub continuous_usage: bool,
     /// Adds the server's timings to the usage chunk (`loquent_timings`).
     pub include_timings: bool,
-    /// Whether to pad events to few lengths; `None` leaves it to the server.
+    /// Whether to pad events to a few fixed lengths; `None` uses the server's setting.
     pub include_obfuscation: Option<bool>,
-    /// Progress before the first token comes as chunks (`return_progress`); otherwise as comments.
+    /// Sends progress before the first token as chunks (`return_progress`) instead of comments.
     pub return_progress: bool,
 }
 
 /// A valid request for completions.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The endpoint it was sent to.
+    /// The endpoint that the request was sent to.
     pub endpoint: Endpoint,
     /// The requested model.
     pub model: Option<String>,
@@ -201,52 +202,54 @@ pub struct Request {
     pub prompts: Vec<Prompt>,
     /// Completions per prompt.
     pub n: u32,
-    /// Most tokens to generate, 0 only with `echo`; `None` is as many as the context holds.
+    /// Maximum number of tokens to generate, 0 only with `echo`; `None` means as many as the
+    /// context holds.
     pub max_tokens: Option<u32>,
     /// Stop strings: the text ends before the first one that occurs.
     pub stop: Vec<String>,
-    /// Whether the answer names the stop string that ended it, as vLLM's `stop_reason`.
+    /// Adds the stop string that ended the answer, as vLLM's `stop_reason`.
     pub include_stop_reason: bool,
-    /// How tokens are sampled.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// What the answer's text must be.
+    /// Prescribed form of the answer's text.
     pub form: Option<RequestedForm>,
-    /// Options of the stream; `None` for an answer in one body.
+    /// Options of the stream; `None` if the answer is sent as a single body.
     pub stream: Option<StreamParams>,
-    /// Whether the answer can be resumed after its connection was lost (S-5.1).
+    /// Whether the answer can be resumed after its connection is lost (S-5.1).
     pub resumable: bool,
-    /// Stream interval; `None` is the server's default.
+    /// Stream interval; `None` means the server's default.
     pub interval: Option<StreamInterval>,
     /// Scheduling priority; lower values go first.
     pub priority: i32,
-    /// Separates the prefixes that it may reuse from those of requests without it.
+    /// Separates this request's reusable prefixes from those of requests without the same salt.
     pub cache_salt: Option<String>,
-    /// Whether the prompt is returned before its completion (`/v1/completions`).
+    /// Returns the prompt before its completion (`/v1/completions`).
     pub echo: bool,
-    /// Text that follows the completion, which fills the place between it and the prompt
+    /// Text after the completion, which fills the gap between it and the prompt
     /// (`/v1/completions`).
     pub suffix: Option<String>,
-    /// What is stored of it beside its answer, if it asks for that.
+    /// Data to store with the answer, if the request asks for storage.
     pub store: Option<Box<ChatToStore>>,
-    /// The longest sequence that its first replica takes, where another one answers; `None` for the
-    /// model's own.
+    /// Context length in tokens of the replica that answered first, if another one takes over;
+    /// `None` means the model's own.
     pub context_limit: Option<u32>,
-    /// The request for another replica, which goes on with its answer when this one ends.
+    /// The serialized request, with which another replica can continue the answer when this one
+    /// fails.
     pub kept: Option<Arc<[u8]>>,
-    /// What the ids of its calls of tools are made of; random where it is `None`.
+    /// Seed of the tool call ids; random if `None`.
     pub call_ids: Option<u64>,
     /// Names of parameters that have no effect.
     pub ignored: Vec<String>,
-    /// The request as an upstream server gets it. With one, it also interprets most of the
+    /// The request as sent to an upstream server. If set, the upstream interprets most of the
     /// fields above, which are then empty here.
     pub forward: Option<Forward>,
-    /// The caller's place in a trace, from the request's headers.
+    /// The caller's trace context, from the request's headers.
     pub trace_parent: Option<TraceParent>,
-    /// Its id in the log; `None` for a request of this process.
+    /// The request's id in the log; `None` for a request from this process.
     pub id: Option<RequestId>,
-    /// What it is charged to the memory of requests, held as long as its prompts are.
+    /// Memory charged for this request, held as long as its prompts are.
     pub charge: Option<Arc<MemoryCharge>>,
-    /// Who is answered.
+    /// The client that is answered.
     pub identity: Identity,
 }
 
@@ -254,8 +257,7 @@ impl Request {
     /// Parses a request body.
     ///
     /// # Errors
-    /// 400 when the body is not a JSON object, or with the name of the first parameter that is
-    /// wrong.
+    /// 400 if the body is not a JSON object, or with the name of the first invalid parameter.
     pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Self, ApiError> {
         Self::read(endpoint, Fields::parse(body)?)
     }
@@ -263,7 +265,7 @@ impl Request {
     /// Reads a request from the fields of its body.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
+    /// 400 with the name of the first invalid parameter.
     pub fn read(endpoint: Endpoint, mut fields: Fields) -> Result<Self, ApiError> {
         // First, so that an unsupported parameter is named even if others are wrong too.
         refuse_unsupported(&mut fields)?;
@@ -309,7 +311,7 @@ impl Request {
         Ok(request)
     }
 
-    /// A request without prompts, with all parameters at their defaults.
+    /// Returns a request without prompts, with all parameters at their defaults.
     pub fn empty(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -341,8 +343,9 @@ impl Request {
         }
     }
 
-    /// Leaves the priority out, and names it among what has no effect. An upstream server still
-    /// gets it unless `checks_keys`: without keys here, only that server tells clients apart.
+    /// Drops the priority and lists it among the ignored parameters. An upstream server still gets
+    /// it unless `checks_keys`: if this server checks no keys, only the upstream tells clients
+    /// apart.
     pub fn ignore_priority(&mut self, checks_keys: bool) {
         let forwarded = self.forward.as_mut().filter(|_| checks_keys);
         let forwarded = forwarded.and_then(|forward| forward.body.remove("priority"));
@@ -352,13 +355,13 @@ impl Request {
         }
     }
 
-    /// How many alternatives to give with the log-probabilities of the prompts' tokens, where these
-    /// are wanted: a repeated prompt has them like the completion behind it.
+    /// Number of alternatives per prompt token in log-probabilities. `None` unless the request asks
+    /// for them and for the prompt to be echoed.
     pub fn prompt_logprobs(&self) -> Option<u8> {
         self.sampling.logprobs.filter(|_| self.echo)
     }
 
-    /// The tools that the answer may or must call.
+    /// Returns the tools that the answer may or must call.
     pub fn tools(&self) -> Option<&ToolUse> {
         self.prompts.iter().find_map(|prompt| match prompt {
             Prompt::Chat(chat) => chat.tools.as_ref(),
@@ -366,7 +369,7 @@ impl Request {
         })
     }
 
-    /// Most tokens of reasoning, and what the request calls that.
+    /// Maximum number of reasoning tokens, with the name of the parameter that sets it.
     pub fn thinking_budget(&self) -> Option<(u32, &'static str)> {
         self.prompts.iter().find_map(|prompt| match prompt {
             Prompt::Chat(chat) => chat.reasoning.budget,
@@ -374,17 +377,17 @@ impl Request {
         })
     }
 
-    /// Whether the answer follows a grammar.
+    /// True if the answer must follow a grammar.
     pub fn is_constrained(&self) -> bool {
         self.form.is_some() || self.tools().is_some_and(ToolUse::is_forced)
     }
 
-    /// Completions of all prompts together.
+    /// Number of completions over all prompts.
     pub fn choices(&self) -> usize {
         self.prompts.len() * self.n as usize
     }
 
-    /// Tokens of all prompts, guessed from their length before they are tokenized.
+    /// Number of tokens in all prompts, estimated from their length before tokenization.
     pub fn estimated_prompt_tokens(&self) -> u64 {
         let of_prompt = |prompt: &Prompt| match prompt {
             Prompt::Chat(chat) => chat.messages.iter().map(ChatMessage::bytes).sum::<usize>(),
@@ -397,18 +400,18 @@ impl Request {
         ((own + forwarded) / BYTES_PER_TOKEN).max(1) as u64
     }
 
-    /// Names of the ignored parameters that the client should learn of: all but annotations.
+    /// Returns the names of ignored parameters to report to the client: all but annotations.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.ignored.iter().map(String::as_str).filter(|name| !ANNOTATIONS.contains(name))
     }
 
-    /// [`Self::unknown`] for a header: separated by commas, and bounded.
+    /// Returns [`Self::unknown`] as a header value: comma-separated and bounded.
     pub fn ignored_names(&self) -> String {
         header_list(&self.unknown().collect::<Vec<_>>())
     }
 }
 
-/// Names for a header: separated by commas, and bounded.
+/// Formats names for a header: comma-separated and bounded.
 pub fn header_list(names: &[impl AsRef<str>]) -> String {
     let listed = names.iter().take(MAX_IGNORED_NAMES).map(|name| quoted(name.as_ref()));
     let listed = listed.collect::<Vec<_>>().join(", ");
@@ -433,7 +436,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Takes `suffix`. An empty one asks for nothing.
+/// Takes `suffix`. An empty one counts as absent.
 fn parse_suffix(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<String>, ApiError> {
     let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
     match (endpoint, suffix) {
@@ -444,7 +447,7 @@ fn parse_suffix(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<String
     }
 }
 
-/// Takes `add_generation_prompt` and `continue_final_message`, as vLLM has them.
+/// Takes `add_generation_prompt` and `continue_final_message`, as in vLLM.
 fn parse_ending(fields: &mut Fields) -> Result<PromptEnding, ApiError> {
     let adds = fields.boolean("add_generation_prompt")?;
     match (fields.boolean("continue_final_message")?.unwrap_or(false), adds) {
@@ -516,7 +519,7 @@ fn parse_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// Bytes of all strings in `value`.
+/// Returns the bytes of all strings in `value`.
 pub fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -564,7 +567,7 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
     })
 }
 
-/// `top_k`; vLLM writes -1 for all tokens, llama-server 0.
+/// Takes `top_k`; vLLM writes -1 for all tokens, llama-server 0.
 fn parse_top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?;
     Ok(top_k.map(|k| u32::try_from(k).unwrap_or(0)))

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
-/// Most tools of one request, as OpenAI has it.
+/// Maximum number of tools in one request (OpenAI's limit).
 const MAX_TOOLS: usize = 128;
-/// Longest tool name in bytes, as OpenAI has it.
+/// Maximum length of a tool name in bytes (OpenAI's limit).
 const MAX_NAME_BYTES: usize = 64;
 
 /// Tools that an answer may or must call.
@@ -18,23 +18,23 @@ pub struct ToolUse {
     pub definitions: Vec<Value>,
     /// The tools that may be called.
     pub callable: Vec<ToolShape>,
-    /// Whether the answer must be a call.
+    /// Whether the model may or must call a tool.
     pub choice: ToolChoice,
-    /// Whether one answer may hold several calls.
+    /// Allows several calls in one answer.
     pub parallel: bool,
 }
 
-/// Who decides whether a tool is called.
+/// Choice between an answer and a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// The model decides.
+    /// The model decides whether to call a tool.
     Auto,
-    /// The request does: the answer must be a call of one of the callable tools.
+    /// The answer must be a call of one of the callable tools.
     Forced,
 }
 
 impl ToolUse {
-    /// Whether the answer must be a call.
+    /// Returns true if the answer must be a call.
     pub fn is_forced(&self) -> bool {
         self.choice == ToolChoice::Forced
     }
@@ -154,7 +154,7 @@ impl Wanted {
         }
     }
 
-    /// `allowed_tools`: the tools that this answer may call, of all that the prompt tells of.
+    /// Reads `allowed_tools`: the subset of the tools that this answer may call.
     fn of_allowed(allowed: &Value) -> Option<Self> {
         let choice = match allowed["mode"].as_str()? {
             "auto" => ToolChoice::Auto,
@@ -170,7 +170,7 @@ fn function_name(tool: &Value) -> Option<String> {
     tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// Takes `response_format`; gives the JSON schema that the answer must fit, if any.
+/// Takes `response_format`; returns the JSON schema that the answer must match, if any.
 ///
 /// # Errors
 /// 400 with the name of the wrong field.
@@ -207,10 +207,10 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     Ok(schema)
 }
 
-/// `schema` if it is an object.
+/// Returns `schema` if it is an object.
 ///
 /// # Errors
-/// 400 with `name` if not.
+/// 400 with `name` if it is not.
 pub fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value, ApiError> {
     match schema {
         Value::Object(_) => Ok(schema),

@@ -1,4 +1,4 @@
-//! Wrong API keys by address: a client that sends many is told to stop.
+//! Limits wrong API keys per client address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use loquent_infer::rate::MinuteBudget;
 
-/// Wrong keys that an address may send at once, and within each minute.
+/// Number of wrong keys that an address may send at once, and within each minute.
 const WRONG_KEYS_PER_MINUTE: u32 = 60;
-/// Most addresses that are remembered. An attacker with more of them is not slowed down, but
-/// keeps nobody else from being served.
+/// Maximum number of addresses to remember. An attacker with more of them is not slowed down, but
+/// cannot lock anybody else out.
 const MAX_ADDRESSES: usize = 4096;
 
-/// The budgets of addresses that sent wrong keys lately.
+/// Budgets of addresses that recently sent wrong keys.
 #[derive(Default)]
 pub struct FailedAttempts(HashMap<IpAddr, MinuteBudget>);
 
 impl FailedAttempts {
-    /// Notes a wrong key from `address` at `now`. Returns how long the address should wait if it
-    /// has sent too many.
+    /// Records a wrong key from `address` at `now`. Returns the time for which the address should
+    /// wait if it has sent too many.
     pub fn on_wrong_key(&mut self, address: IpAddr, now: Duration) -> Option<Duration> {
         if self.0.len() >= MAX_ADDRESSES && !self.0.contains_key(&address) {
             self.0.retain(|_, budget| !budget.wait_until_full(now).is_zero());

@@ -1,4 +1,4 @@
-//! The file of API keys: one key per line, or in TOML a table `[[key]]` for each owner.
+//! The API key file: one key per line, or in TOML one table `[[key]]` per owner.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,20 +13,20 @@ use toml::value::{Datetime, Offset};
 
 use crate::identity::{ApiKey, KeyDigest, digest_of};
 
-/// Largest file in bytes: it is read again every second.
+/// Maximum size of the file in bytes: it is read every second.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Longest name of an owner in bytes.
+/// Maximum length of an owner's name in bytes.
 const MAX_NAME_BYTES: usize = 64;
-/// Largest weight: a larger one would leave the others next to nothing.
+/// Maximum weight: a larger one would leave the other owners next to nothing.
 const MAX_WEIGHT: u32 = 1000;
 
-/// A file of keys that may change while the server runs.
+/// A key file that may change while the server runs.
 pub struct KeyFile {
     path: PathBuf,
     last: Mutex<LastRead>,
 }
 
-/// What the file was when it was looked at last.
+/// Result of the last read, for detecting changes.
 #[derive(PartialEq, Eq)]
 enum LastRead {
     Unreadable,
@@ -34,20 +34,20 @@ enum LastRead {
 }
 
 impl KeyFile {
-    /// The file at `path`, not read yet.
+    /// Returns the file at `path`, not read yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, last: Mutex::new(LastRead::Unreadable) }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its text.
+    /// Reads the file's text.
     ///
     /// # Errors
-    /// When it cannot be read, is too long or is not UTF-8.
+    /// If the file cannot be read, is too long or is not UTF-8.
     pub fn read(&self) -> anyhow::Result<String> {
         let text = self.text()?;
         self.differs(LastRead::Text(digest_of(text.as_bytes())));
@@ -55,8 +55,8 @@ impl KeyFile {
         Ok(text)
     }
 
-    /// Its text, or the error of [`Self::read`], if it is another one than last time. The texts
-    /// are compared, because two changes may have the same time and length.
+    /// Reads the file and returns its text, or the error of [`Self::read`], if it has changed since
+    /// the last read. Compares contents, because two versions may have the same time and length.
     pub fn read_if_changed(&self) -> Option<anyhow::Result<String>> {
         let read = self.text();
         let now = match &read {
@@ -85,7 +85,7 @@ impl KeyFile {
         Ok(text)
     }
 
-    /// Whoever can read a key can use it.
+    /// Warns if other users can read the file: a key that can be read can be used.
     fn warn_if_open(&self) {
         if is_open_to_others(&self.path) {
             let path = self.path.display();
@@ -105,14 +105,14 @@ fn is_open_to_others(_: &Path) -> bool {
     false
 }
 
-/// The file in TOML.
+/// Contents of a TOML key file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyTables {
     key: Vec<KeyTable>,
 }
 
-/// One `[[key]]`.
+/// One `[[key]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyTable {
@@ -128,7 +128,7 @@ struct KeyTable {
     expires: Option<Datetime>,
 }
 
-/// Two keys of one owner are valid while clients change from one to the other.
+/// One key or several: both an old and a new key are valid while clients switch.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
@@ -145,10 +145,10 @@ impl OneOrMany {
     }
 }
 
-/// The owners in a file's text.
+/// Parses the owners in a file's text.
 ///
 /// # Errors
-/// When the text has an error, or no key. Errors never quote a key.
+/// If the text has an error or no key. Errors never quote a key.
 pub fn parse(text: &str) -> anyhow::Result<Vec<ApiKey>> {
     let lines = || text.lines().map(str::trim);
     let is_toml = lines().any(|line| line.starts_with("[[key]]"));
@@ -157,7 +157,7 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<ApiKey>> {
     Ok(owners)
 }
 
-/// One key per line; empty lines and those that begin with `#` are left out.
+/// Parses one key per line; skips empty lines and those that begin with `#`.
 fn parse_lines<'a>(lines: impl Iterator<Item = &'a str>) -> anyhow::Result<Vec<ApiKey>> {
     let mut owners = Vec::new();
     for (index, line) in lines.enumerate() {
@@ -248,7 +248,7 @@ fn sha256_from_hex(digits: &str) -> Option<KeyDigest> {
     Some(digest)
 }
 
-/// Unix time in seconds of an RFC 3339 time, or of the beginning of a date in UTC.
+/// Converts an RFC 3339 time, or the beginning of a date in UTC, to Unix time in seconds.
 fn unix_s(at: Datetime) -> anyhow::Result<u64> {
     let wrong = "expires must be a date (2027-01-31) or a time with its offset \
                  (2027-01-31T12:00:00Z)";
@@ -275,7 +275,7 @@ fn time_of_day(time: toml::value::Time) -> Result<Time, time::error::ComponentRa
 
 #[cfg(test)]
 mod tests {
-    //! Both forms of the file, and what is wrong with others.
+    //! Both forms of the file, and errors in them.
     use super::*;
 
     const EXAMPLE: &str = r#"

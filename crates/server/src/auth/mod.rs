@@ -1,5 +1,4 @@
-//! API keys: clients send one of them as `Authorization: Bearer KEY`, or a token that was made with
-//! one.
+//! API keys: clients send `Authorization: Bearer` with a key, or with a token made with one.
 
 mod failures;
 mod key_file;
@@ -23,13 +22,13 @@ use failures::FailedAttempts;
 use key_file::{KeyFile, parse};
 use token::{BrowserToken, Id, NewToken, TokenMint, TokenWish};
 
-/// How often the file of keys is looked at.
+/// Interval at which the key file is checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Most keys of a server: all of them are compared with each key that a client sends.
+/// Maximum number of keys: each key that a client sends is compared with all of them.
 const MAX_KEYS: usize = 10_000;
 
-/// The keys that clients may use; without any, the API is open. Copies share their keys.
+/// The keys that clients may use; without any, the API is open. Clones share their keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<SharedKeys>);
 
@@ -43,25 +42,25 @@ struct SharedKeys {
     mint: TokenMint,
 }
 
-/// Who sends a request, as was found before it reached its route: over QUIC, the head of a request
-/// is looked at before its body comes. A request has this in its extensions so that one wrong key
-/// does not count twice.
+/// The client of a request, identified before routing: over QUIC, the head of a request is checked
+/// before its body arrives. Stored in the request's extensions so that one wrong key does not count
+/// twice.
 #[derive(Debug, Clone)]
 pub struct EarlyIdentity(pub Result<Identity, ApiError>);
 
-/// The keys at present.
+/// The current keys.
 #[derive(Default)]
 struct KeyTable {
     owners: Vec<Arc<ApiKey>>,
-    /// Each key with its owner's index.
+    /// Each key's digest, with the index of its owner.
     digests: Vec<(KeyDigest, u32)>,
-    /// The same by what tokens name keys by.
+    /// The same by the key ids used in tokens.
     ids: HashMap<Id, u32>,
 }
 
 impl KeyTable {
     /// # Errors
-    /// When two owners have the same key or name, or there are too many.
+    /// If two owners have the same key or name, or there are too many keys.
     fn new(owners: Vec<Arc<ApiKey>>, mint: &TokenMint) -> anyhow::Result<Self> {
         let mut digests = HashMap::new();
         let mut names = HashMap::new();
@@ -80,12 +79,12 @@ impl KeyTable {
         Ok(Self { digests: digests.into_iter().collect(), ids, owners })
     }
 
-    /// The owner of the key that made `token`.
+    /// Returns the owner of the key that made `token`.
     fn maker(&self, token: &BrowserToken) -> Option<&Arc<ApiKey>> {
         self.ids.get(&token.key).map(|&at| &self.owners[at as usize])
     }
 
-    /// The owner of the key with `digest`, in a time that depends on neither.
+    /// Returns the owner of the key with `digest`, in a time that depends on neither.
     fn find(&self, digest: &KeyDigest) -> Option<&Arc<ApiKey>> {
         let (mut found, mut at) = (Choice::from(0), 0);
         for (known, owner) in &self.digests {
@@ -104,12 +103,12 @@ impl std::fmt::Debug for ApiKeys {
 }
 
 impl ApiKeys {
-    /// The keys `given`, without white space around them, and those of the file at `path`, if
-    /// there is one.
+    /// Loads the keys `given`, with surrounding white space removed, and those of the file at
+    /// `path`, if any.
     ///
     /// # Errors
-    /// When a key is empty or occurs twice, or the file cannot be read, has an error or no key:
-    /// a server that should have keys must not start open to everybody.
+    /// If a key is empty or occurs twice, or the file cannot be read, has an error or no key: a
+    /// server meant to have keys must not start open to everybody.
     pub fn load(given: &[String], path: Option<PathBuf>) -> anyhow::Result<Self> {
         let mut fixed = Vec::with_capacity(given.len());
         for key in given.iter().map(|key| key.trim()) {
@@ -133,7 +132,7 @@ impl ApiKeys {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// The keys `given`, for tests and for embedding.
+    /// Returns the keys `given`, for tests and for embedding.
     ///
     /// # Panics
     /// If one is empty.
@@ -142,18 +141,18 @@ impl ApiKeys {
         Self::load(&given, None).expect("no key is empty")
     }
 
-    /// Whether the API is open to clients without a key.
+    /// Returns true if the API is open to clients without a key.
     pub fn is_empty(&self) -> bool {
         self.table().digests.is_empty()
     }
 
-    /// Who sends a request with the header `authorization` from `address`, at `now` on the
-    /// server's clock and `unix_s` on the calendar.
+    /// Identifies the client of a request with the header `authorization` from `address`, at `now`
+    /// on the server's clock and `unix_s` on the calendar.
     ///
     /// # Errors
-    /// 401 when there are keys and the header has none of them, or one that has expired; 429 when
-    /// the address has sent many wrong keys. A right key is accepted nevertheless: others may
-    /// share the address.
+    /// 401 if the server has keys and the header holds none of them or an expired one; 429 if the
+    /// address has sent many wrong keys. A valid key is accepted even then, since clients may share
+    /// an address.
     pub fn identify(
         &self,
         authorization: Option<&[u8]>,
@@ -182,7 +181,7 @@ impl ApiKeys {
         Ok(Identity::of_token(key, (&token).into()))
     }
 
-    /// The token that `given` is, and whose key made it.
+    /// Reads the token `given`; returns it with the owner of the key that made it.
     fn token<'a>(
         &self,
         table: &'a KeyTable,
@@ -192,10 +191,10 @@ impl ApiKeys {
         Some((token, table.maker(&token)?))
     }
 
-    /// A token of the key in the header `authorization`.
+    /// Makes a token with the key in the header `authorization`.
     ///
     /// # Errors
-    /// 403 on a server without keys, where nobody needs one; 401 if there is no key in it.
+    /// 403 on a server without keys, which needs no tokens; 401 if the header holds no valid key.
     pub fn mint(
         &self,
         authorization: Option<&[u8]>,
@@ -213,7 +212,7 @@ impl ApiKeys {
         Ok(self.0.mint.mint(&digest, wish, unix_s))
     }
 
-    /// The error for a wrong key from `address`.
+    /// Counts a wrong key from `address` and returns the error for it.
     fn refuse(&self, address: IpAddr, now: Duration) -> ApiError {
         match self.failures().on_wrong_key(network(address), now) {
             None => ApiError::unauthorized(
@@ -227,19 +226,18 @@ impl ApiKeys {
         }
     }
 
-    /// The owners of all keys.
+    /// Returns the owners of all keys.
     pub fn owners(&self) -> Vec<Arc<ApiKey>> {
         self.table().owners.clone()
     }
 
-    /// The owners of keys with a name.
+    /// Returns the owners of named keys.
     pub fn named(&self) -> Vec<Arc<ApiKey>> {
         let table = self.table();
         table.owners.iter().filter(|key| key.name.is_some()).cloned().collect()
     }
 
-    /// Reads the file of keys again whenever it has changed, for ever. A file with an error
-    /// changes nothing.
+    /// Reloads the key file whenever it changes, forever. A file with an error changes nothing.
     pub async fn keep_current(self) {
         if self.0.file.is_none() {
             return std::future::pending().await;
@@ -253,7 +251,7 @@ impl ApiKeys {
         }
     }
 
-    /// Takes over the file of keys if it has changed.
+    /// Adopts the key file if it has changed.
     fn refresh(&self) {
         let Some(file) = &self.0.file else { return };
         let Some(read) = file.read_if_changed() else { return };
@@ -276,11 +274,11 @@ impl ApiKeys {
 const UNPOISONED: &str = "nothing panics under this lock";
 
 impl SharedKeys {
-    /// Replaces the file's keys by those in `text`; returns how many keys there are then. Owners
-    /// that were there before keep their counts.
+    /// Replaces the file's keys with those in `text`; returns the new number of keys. Owners that
+    /// remain keep their usage counts.
     ///
     /// # Errors
-    /// When the text has an error or no key.
+    /// If the text has an error or no key.
     fn adopt(&self, text: &str) -> anyhow::Result<usize> {
         let file = self.file.as_ref().map(KeyFile::path).unwrap_or_else(|| "".as_ref());
         let context = || format!("cannot use the API keys in {}", file.display());
@@ -303,7 +301,7 @@ impl SharedKeys {
 }
 
 /// # Errors
-/// 401 when `key` has expired.
+/// 401 if `key` has expired.
 fn check_current(key: &ApiKey, unix_s: u64) -> Result<(), ApiError> {
     match key.expires_s.is_some_and(|at| unix_s >= at) {
         true => Err(ApiError::unauthorized("The API key has expired. Ask for a new one.")),
@@ -311,8 +309,8 @@ fn check_current(key: &ApiKey, unix_s: u64) -> Result<(), ApiError> {
     }
 }
 
-/// The credential that a request came with, as OpenAI's clients send it: Anthropic's have a header
-/// of their own for the key.
+/// Returns a request's credential in the form that OpenAI's clients use. Anthropic's clients send
+/// the key in `x-api-key`.
 pub fn authorization(headers: &HeaderMap) -> Option<HeaderValue> {
     let own = headers.get(header::AUTHORIZATION).cloned();
     own.or_else(|| {
@@ -323,7 +321,8 @@ pub fn authorization(headers: &HeaderMap) -> Option<HeaderValue> {
     })
 }
 
-/// The credential of the scheme `Bearer`, whose name may be in any case (RFC 9110, section 11.1).
+/// Returns the credential of the `Bearer` scheme, whose name is case-insensitive (RFC 9110, section
+/// 11.1).
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     let at = header.iter().position(|&byte| byte == b' ')?;
     let (scheme, key) = header.split_at(at);

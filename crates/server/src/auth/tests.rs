@@ -1,4 +1,4 @@
-//! Who gets in, with what, and how that changes with the file of keys.
+//! Access with keys and tokens, and changes of the key file.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn enter(keys: &ApiKeys, header: &str) -> Result<Identity, ApiError> {
     keys.identify(Some(header.as_bytes()), HOME, START, 0)
 }
 
-/// Keys of a file in a folder of its own, which goes away with it.
+/// Keys of a file in a temporary folder.
 struct InFile {
     folder: tempfile::TempDir,
     keys: ApiKeys,
@@ -35,7 +35,7 @@ impl InFile {
         self.folder.path().join("keys")
     }
 
-    /// Writes the file anew, and looks at it as the server does every second.
+    /// Rewrites the file and reloads it, as the server does every second.
     fn rewrite(&self, text: &str) {
         fs::write(self.path(), text).unwrap();
         self.keys.refresh();

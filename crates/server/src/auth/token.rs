@@ -1,8 +1,9 @@
-//! Short-lived tokens for browsers: made with an API key, good for asking in its owner's name, and
-//! for nothing else.
+//! Short-lived tokens for browsers: made with an API key, and valid only for requests in its
+//! owner's name.
 //!
-//! A token is what it says, and a signature of this process over that: nothing is stored until one
-//! with a limit of requests is used. It names its key only by a keyed hash, and ends with it.
+//! A token holds its claims and this process's signature over them. Nothing is stored until a token
+//! with a request limit is used. A token names its key only by a keyed hash, and becomes invalid
+//! with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,82 +17,84 @@ use sha2::Sha256;
 
 use crate::error::ApiError;
 
-/// How tokens begin, so that people and secret scanners know one when they see it.
+/// Prefix of all tokens, by which people and secret scanners recognise them.
 const PREFIX: &str = "lqt_";
-/// Of the layout below: another one means that the rest cannot be read.
+/// Version of the layout below. A token with another version cannot be read.
 const VERSION: u8 = 1;
-/// Version, end, requests, id, reader, key.
+/// Version, expiry, requests, id, reader, key.
 const SIGNED_BYTES: usize = 1 + 8 + 4 + ID_BYTES * 3;
 const ID_BYTES: usize = 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Most tokens whose requests are counted at a time. Each is forgotten at its end.
+/// Maximum number of tokens whose requests are counted at a time. Each is forgotten when it
+/// expires.
 const MAX_COUNTED: usize = 65_536;
-/// `Retry-After` while so many are counted, in seconds.
+/// `Retry-After` in seconds while [`MAX_COUNTED`] tokens are counted.
 const FULL_RETRY_S: u64 = 60;
 
-/// The longest that a token lasts.
+/// Maximum lifetime of a token.
 pub const MAX_LIFE: Duration = Duration::from_secs(3600);
-/// How long a token lasts if nobody says.
+/// Default lifetime of a token.
 pub const USUAL_LIFE: Duration = Duration::from_secs(600);
 
-/// 128 bits that stand for something.
+/// A 128-bit identifier.
 pub type Id = [u8; ID_BYTES];
 
-/// What is wanted of a new token.
+/// Requested properties of a new token.
 #[derive(Debug, Clone)]
 pub struct TokenWish {
-    /// How long it lasts.
+    /// Lifetime of the token.
     pub life: Duration,
-    /// How many requests it is good for; `None`: any number.
+    /// Maximum number of requests; `None` means unlimited.
     pub max_requests: Option<u32>,
-    /// Who reads by it, in the words of the key's owner: tokens of one reader share computed
-    /// prefixes. Without it a token shares none.
+    /// Name that the key's owner gives the reader: tokens of one reader share cached prefixes. A
+    /// token without it shares none.
     pub reader: Option<String>,
 }
 
 /// A new token.
 #[derive(Debug)]
 pub struct NewToken {
-    /// What the client sends.
+    /// The token as the client sends it.
     pub text: String,
-    /// Unix time in seconds from which it is refused.
+    /// Expiry, Unix time in seconds.
     pub expires_s: u64,
 }
 
-/// What a token says, once its signature was found right.
+/// The claims of a token whose signature is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrowserToken {
-    /// Unix time in seconds from which it is refused.
+    /// Expiry, Unix time in seconds.
     pub expires_s: u64,
     max_requests: Option<u32>,
     id: Id,
-    /// Who reads by it.
+    /// The reader that uses the token.
     pub reader: Id,
-    /// The key that made it, by [`TokenMint::key_id`].
+    /// Id of the key that made the token, from [`TokenMint::key_id`].
     pub key: Id,
 }
 
-/// Makes tokens and knows its own again.
+/// Makes tokens and verifies its own.
 pub struct TokenMint {
     secret: [u8; 32],
-    /// Ends of the tokens with a limit of requests, and how many each has made.
+    /// For each used token with a request limit: its expiry and the number of requests made.
     counted: Mutex<HashMap<Id, (u64, u32)>>,
 }
 
 impl Default for TokenMint {
-    /// With a secret of this process, so that tokens end with it.
+    /// Draws a secret for this process, so that tokens do not outlive it.
     fn default() -> Self {
         Self { secret: rand::random(), counted: Mutex::default() }
     }
 }
 
 impl TokenMint {
-    /// By what tokens name the key with `digest`: who reads it off a token cannot even try keys.
+    /// Returns the id by which tokens name the key with `digest`. It is a keyed hash, so guesses at
+    /// the key cannot be checked against it.
     pub fn key_id(&self, digest: &[u8; 32]) -> Id {
         self.keyed_id(b"key", digest, &[])
     }
 
-    /// A token of the key with `digest`.
+    /// Makes a token of the key with `digest`.
     pub fn mint(&self, digest: &[u8; 32], wish: &TokenWish, unix_s: u64) -> NewToken {
         let key = self.key_id(digest);
         let id: Id = rand::random();
@@ -106,7 +109,7 @@ impl TokenMint {
         NewToken { text, expires_s }
     }
 
-    /// What the token `given` says; `None` if it is not one of this process.
+    /// Returns the claims of the token `given`; `None` if this process did not make it.
     pub fn read(&self, given: &[u8]) -> Option<BrowserToken> {
         let text = given.strip_prefix(PREFIX.as_bytes())?;
         let mut bytes = [0; SIGNED_BYTES + SIGNATURE_BYTES];
@@ -120,10 +123,10 @@ impl TokenMint {
         BrowserToken::parse(signed)
     }
 
-    /// Counts a request by `token` at `unix_s`.
+    /// Counts a request made with `token` at `unix_s`.
     ///
     /// # Errors
-    /// 401 when it is over or has made all its requests; 503 while too many are counted.
+    /// 401 if the token has expired or made all its requests; 503 if too many tokens are counted.
     pub fn count(&self, token: &BrowserToken, unix_s: u64) -> Result<(), ApiError> {
         let over = "The token has expired. Get a new one from the app's server.";
         if unix_s >= token.expires_s {
@@ -151,7 +154,7 @@ impl TokenMint {
         std::array::from_fn(|at| mac[at])
     }
 
-    /// Keyed hashes of one `kind` are never those of another.
+    /// Starts a keyed hash of one `kind`, distinct from those of all other kinds.
     fn mac(&self, kind: &[u8]) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes any key");
         mac.chain_update(kind).chain_update([0])
@@ -185,8 +188,8 @@ impl BrowserToken {
         (version == VERSION).then_some(token)
     }
 
-    /// Whether a request for `path` is what tokens are for: to ask, and to learn what the models
-    /// are. What its owner has stored, and to make further tokens, is for keys.
+    /// Returns true if a token may make this request: completions, and queries about models. Stored
+    /// data and new tokens need the key itself.
     pub fn allows(method: &Method, path: &str) -> bool {
         match *method {
             Method::POST => matches!(path, "/v1/chat/completions" | "/v1/completions"),
@@ -196,10 +199,10 @@ impl BrowserToken {
     }
 }
 
-/// What a request by a token may do less than one by its key.
+/// Restrictions on a request made with a token instead of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenScope {
-    /// Separates what its reader computed from what others did.
+    /// Separates the reader's cached prefixes from those of others.
     pub cache_salt: Arc<str>,
 }
 
@@ -211,7 +214,7 @@ impl From<&BrowserToken> for TokenScope {
 
 #[cfg(test)]
 mod tests {
-    //! Only what this process has signed is a token, as long as it says and as often.
+    //! Only tokens signed by this process are valid, within their lifetime and request limit.
     use super::*;
 
     const NOW: u64 = 1_800_000_000;

@@ -1,4 +1,4 @@
-//! `POST /v1/tokens`: an app's server gets a token for one of its users' browsers.
+//! `POST /v1/tokens`: an app's server obtains a token for one of its users' browsers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::json_response::json_response;
 
-/// Longest name of a reader in bytes.
+/// Maximum length of a reader's name in bytes.
 const MAX_READER_BYTES: usize = 256;
 
-/// The route, for requests whose key was found right.
+/// Returns the route, for requests whose key has been verified.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/tokens", post(create))
 }
@@ -49,11 +49,11 @@ async fn create(
 }
 
 impl TokenWish {
-    /// What a request's `fields` wish for.
+    /// Reads the requested properties from `fields`.
     ///
     /// # Errors
-    /// 400 for a field that is wrong, and for one that does not exist: a limit that is misspelt
-    /// would be none.
+    /// 400 for an invalid field, and for an unknown one: a misspelt limit would otherwise be no
+    /// limit.
     fn read(fields: &mut Fields) -> Result<Self, ApiError> {
         let life = fields.integer("expires_in", 1..=MAX_LIFE.as_secs() as i64)?;
         let life = life.map_or(USUAL_LIFE, |seconds| Duration::from_secs(seconds as u64));

@@ -1,36 +1,36 @@
-//! Log-probabilities on their way to the client: each leaves with its token's text, never before
-//! it, and knows where in the text that begins.
+//! Log-probabilities waiting to be sent: each is sent with its token's text, never earlier, and
+//! records the text offset of its token.
 
 use loquent_infer::sampling::{Logprobs, SampledToken};
 use loquent_infer::token::TokenId;
 
 use crate::flush::TokenLogprobs;
 
-/// A prompt that is repeated before its completion, with its tokens' log-probabilities.
+/// A prompt echoed before its completion, with log-probabilities of its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScoredPrompt {
-    /// Its first token, which has no log-probability.
+    /// The prompt's first token, which has no log-probability.
     pub first: TokenId,
-    /// Where in the repeated text each of its tokens begins, in characters.
+    /// Offset of each token in the echoed text, in characters.
     pub offsets: Vec<usize>,
-    /// Characters of the repeated text.
+    /// Length of the echoed text in characters.
     pub chars: usize,
 }
 
-/// Log-probabilities that wait for their text.
+/// Log-probabilities waiting for their text.
 #[derive(Debug, Default)]
 pub struct HeldLogprobs {
     held: Vec<TokenLogprobs>,
-    /// Offsets of the prompt's tokens that are still to be scored, the last one first.
+    /// Offsets of the prompt tokens that have not been scored yet, last one first.
     prompt_offsets: Vec<usize>,
-    /// Characters of all tokens so far, those of a repeated prompt included.
+    /// Characters of all tokens so far, including an echoed prompt.
     generated_chars: usize,
-    /// Characters of them that the client may see.
+    /// Characters already released to the client.
     shown_chars: usize,
 }
 
 impl HeldLogprobs {
-    /// Those of a completion behind `prompt`, if that is scored.
+    /// Returns the log-probabilities of a completion that follows `prompt`, if that is scored.
     pub fn behind(prompt: Option<ScoredPrompt>) -> Self {
         let Some(ScoredPrompt { first, offsets: mut prompt_offsets, chars }) = prompt else {
             return Self::default();
@@ -42,7 +42,7 @@ impl HeldLogprobs {
         Self { held, prompt_offsets, generated_chars: chars, shown_chars: chars }
     }
 
-    /// Takes in the prompt's next tokens.
+    /// Adds the scores of the prompt's next tokens.
     pub fn push_prompt(&mut self, scores: &[SampledToken]) {
         for SampledToken { token, logprobs } in scores {
             let offset = self.prompt_offsets.pop().unwrap_or(self.generated_chars);
@@ -51,25 +51,26 @@ impl HeldLogprobs {
         }
     }
 
-    /// Takes in a generated token, whose text comes next.
+    /// Adds a generated token, before its text.
     pub fn push(&mut self, token: TokenId, logprobs: Logprobs) {
         let offset = self.generated_chars;
         self.held.push(TokenLogprobs { token, logprobs: Some(logprobs), offset });
     }
 
-    /// Tokens have become `text`; of this and what was held back before, the client may see
-    /// `shown`.
+    /// Notes that tokens became `text`, and that `shown` was released to the client, including text
+    /// held back before.
     pub fn on_text(&mut self, text: &str, shown: &str) {
         self.generated_chars += text.chars().count();
         self.shown_chars += shown.chars().count();
     }
 
-    /// How many may leave: those whose text begins before the end of what the client may see.
+    /// Number of log-probabilities that may be sent: their tokens' text begins within the released
+    /// text.
     pub fn ready(&self) -> usize {
         self.held.partition_point(|one| one.offset < self.shown_chars)
     }
 
-    /// Takes those that may leave.
+    /// Takes the log-probabilities that may be sent.
     pub fn take_ready(&mut self) -> Vec<TokenLogprobs> {
         // Most flushes of most answers have none: no vector is made for them.
         match self.ready() {
@@ -78,12 +79,12 @@ impl HeldLogprobs {
         }
     }
 
-    /// Takes all: no further text comes.
+    /// Takes all log-probabilities, at the end of the text.
     pub fn take_all(&mut self) -> Vec<TokenLogprobs> {
         std::mem::take(&mut self.held)
     }
 
-    /// A stop string was found: tokens behind the text before it are no part of the answer.
+    /// Drops the tokens after a stop string, which are not part of the answer.
     pub fn cut(&mut self) {
         self.held.truncate(self.ready());
     }

@@ -1,8 +1,8 @@
-//! Takes a model's text apart: what is reasoning, what calls a tool, and what is said.
+//! Splits a model's text into reasoning, tool calls and the answer.
 //!
-//! Text comes in pieces of any size, and everything that is certain leaves at once: half a
-//! tag is held back, the arguments of a call are passed on while they are written. Where
-//! text only looked like a call, it is said as it stands.
+//! Text arrives in pieces of any size, and everything unambiguous is passed on at once: an
+//! incomplete tag is held back, the arguments of a call are passed on as they arrive. Text that
+//! only looked like a call is passed on as part of the answer.
 //!
 //! Models write calls in different formats. [`families`] is the table of them, with one file for
 //! each family; all but Harmony, whose text is messages throughout, share the states of
@@ -36,7 +36,7 @@ enum Splitter {
 }
 
 impl TextSplitter {
-    /// A reader at a completion's begin.
+    /// Returns a reader for the beginning of a completion.
     pub fn new(config: SplitConfig) -> Self {
         Self(match config.thinking {
             Thinking::Channels => Splitter::Channels(Box::new(ChannelSplitter::new(config))),
@@ -44,7 +44,7 @@ impl TextSplitter {
         })
     }
 
-    /// Takes `fresh` text and appends what it certainly is to `out`.
+    /// Reads `fresh` text and appends the parts that are unambiguous to `out`.
     pub fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
         match &mut self.0 {
             Splitter::Tags(splitter) => splitter.push(fresh, out),
@@ -52,7 +52,7 @@ impl TextSplitter {
         }
     }
 
-    /// Ends the text: what was held back is what it looks like.
+    /// Ends the text, and releases text held back.
     pub fn finish(&mut self, out: &mut HeldDeltas) {
         match &mut self.0 {
             Splitter::Tags(splitter) => splitter.finish(out),
@@ -60,7 +60,7 @@ impl TextSplitter {
         }
     }
 
-    /// Whether text now would be reasoning.
+    /// Returns true if text that follows now would be reasoning.
     pub fn is_thinking(&self) -> bool {
         match &self.0 {
             Splitter::Tags(splitter) => splitter.is_thinking(),
@@ -68,7 +68,7 @@ impl TextSplitter {
         }
     }
 
-    /// Whether all further text is the answer, and nothing is held back.
+    /// Returns true if all further text is the answer and nothing is held back.
     pub fn is_plain(&self) -> bool {
         match &self.0 {
             Splitter::Tags(splitter) => splitter.is_plain(),
@@ -76,7 +76,7 @@ impl TextSplitter {
         }
     }
 
-    /// Whether any tool was called.
+    /// Returns true if any tool was called.
     pub fn has_called(&self) -> bool {
         match &self.0 {
             Splitter::Tags(splitter) => splitter.has_called(),

@@ -1,7 +1,7 @@
-//! What one connection does at present, and from it, when it has held its place long enough.
+//! Activity of one connection, and the time limits that follow from it.
 //!
-//! A connection keeps its place while the server works for it. While only its client is waited
-//! for, the time is bounded: for a request, for the rest of a body, for the reading of a response.
+//! A connection keeps its place while the server works for it. Waiting only for the client is
+//! bounded in time: for a request, for the rest of a body, and for reading a response.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -16,53 +16,53 @@ pub struct Activity(Mutex<ConnectionState>);
 struct ConnectionState {
     phase: ConnectionPhase,
     exchanges: Slab<ExchangePhase>,
-    /// The socket has taken nothing since.
+    /// Time since which the socket has accepted no data.
     unread_since: Option<Instant>,
-    /// When the last exchange ended.
+    /// Time when the last exchange ended.
     idle_since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
-    /// No request has come.
+    /// No request has arrived yet.
     New,
-    /// It takes requests.
+    /// Accepts requests.
     Open,
-    /// It takes no more requests.
+    /// Accepts no more requests.
     Closing {
         since: Instant,
-        /// The server shuts down: it does not wait for the rest of a body.
+        /// The server is shutting down: the rest of a body is not waited for.
         is_shutdown: bool,
     },
 }
 
-/// Who is waited for in one request and its response.
+/// The party that one request and its response are waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangePhase {
-    /// The client: its request's body has not ended.
+    /// The client: the request's body has not ended.
     Receiving,
     /// The server.
     Answering,
-    /// The client: a piece of the response has been handed out, and no further one was asked for.
+    /// The client: a piece of the response was handed out, and no further one has been requested.
     Sending {
-        /// When the piece was handed out.
+        /// Time when the piece was handed out.
         since: Instant,
     },
 }
 
-/// What the connection's task does next.
+/// Next action of the connection's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
-    /// Asks again at this time, or later.
+    /// Check again at this time or later.
     CheckAt(Instant),
-    /// Lets the running requests end and takes no more.
+    /// Let the running requests end and accept no more.
     Close,
-    /// Gives up the connection: nothing but its client is waited for.
+    /// Drop the connection: only its client is waited for.
     Abandon,
 }
 
 impl Activity {
-    /// A connection of which nothing has been read.
+    /// Returns the state of a new connection, from which nothing has been read.
     pub fn new(now: Instant) -> Self {
         Self(Mutex::new(ConnectionState {
             phase: ConnectionPhase::New,
@@ -72,7 +72,7 @@ impl Activity {
         }))
     }
 
-    /// Notes a request; returns its number.
+    /// Adds a request; returns its number.
     pub fn begin(&self) -> usize {
         let mut state = self.state();
         if state.phase == ConnectionPhase::New {
@@ -81,14 +81,14 @@ impl Activity {
         state.exchanges.insert(ExchangePhase::Receiving)
     }
 
-    /// Notes who is waited for in a request.
+    /// Sets the phase of a request.
     pub fn note(&self, exchange: usize, phase: ExchangePhase) {
         if let Some(noted) = self.state().exchanges.get_mut(exchange) {
             *noted = phase;
         }
     }
 
-    /// Notes that a request's body has ended, or that nobody reads it any more.
+    /// Notes that a request's body has ended or is no longer read.
     pub fn received(&self, exchange: usize) {
         let mut state = self.state();
         let noted = state.exchanges.get_mut(exchange);
@@ -97,19 +97,20 @@ impl Activity {
         }
     }
 
-    /// Notes that a request's response has ended.
+    /// Removes a request whose response has ended.
     pub fn end(&self, exchange: usize, now: Instant) {
         let mut state = self.state();
         state.exchanges.try_remove(exchange);
         state.idle_since = now;
     }
 
-    /// Notes since when the socket takes nothing; `None` as soon as it does.
+    /// Sets the time since which the socket has accepted no data; `None` as soon as it accepts
+    /// some.
     pub fn note_unread(&self, since: Option<Instant>) {
         self.state().unread_since = since;
     }
 
-    /// Notes that the connection takes no more requests.
+    /// Notes that the connection accepts no more requests.
     pub fn close(&self, now: Instant, is_shutdown: bool) {
         let mut state = self.state();
         let since = match state.phase {
@@ -119,7 +120,7 @@ impl Activity {
         state.phase = ConnectionPhase::Closing { since, is_shutdown };
     }
 
-    /// What is to be done at `now`.
+    /// Returns the action due at `now`.
     pub fn next_step(&self, now: Instant, limits: &TcpLimits) -> NextStep {
         let state = self.state();
         let due = match state.phase {
@@ -147,12 +148,14 @@ impl Activity {
 }
 
 impl ConnectionState {
-    /// A response that is written while its request counts as ended is not idleness.
+    /// Returns true if there is no request and no unread response. A response may still be unread
+    /// after its request counts as ended.
     fn is_idle(&self) -> bool {
         self.exchanges.is_empty() && self.unread_since.is_none()
     }
 
-    /// Since when the longest unread response is unread; `now` if all are read.
+    /// Returns the time since which the oldest unread piece of a response is unread; `now` if there
+    /// is none.
     fn first_stall(&self, now: Instant) -> Instant {
         let unread = self.exchanges.iter().filter_map(|(_, phase)| match phase {
             ExchangePhase::Sending { since } => Some(*since),
@@ -194,7 +197,8 @@ mod tests {
         }
     }
 
-    /// A connection, its clock's zero, and what it is to do at a second.
+    /// Returns a connection, the zero of its clock, and a function that returns its next step at a
+    /// given second.
     fn connection() -> (Activity, Instant, impl Fn(&Activity, u32) -> NextStep) {
         let start = Instant::now();
         let step =

@@ -1,4 +1,4 @@
-//! Arguments of calls: JSON that is passed on as it stands, and text that becomes JSON by the
+//! Arguments of calls: JSON that is passed on unchanged, and text that is converted to JSON by the
 //! tool's schema.
 
 use loquent_engine::grammar::ToolShape;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::held::HeldDeltas;
 
-/// How far a JSON value reaches.
+/// Tracks the extent of a JSON value while it is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueExtent {
     depth: u32,
@@ -17,7 +17,7 @@ pub(super) struct ValueExtent {
 impl ValueExtent {
     pub(super) const NONE: Self = Self { depth: 0, in_string: false, escaped: false };
 
-    /// Takes the value's next character; true when it was the last.
+    /// Reads the value's next character; returns true if it was the last.
     pub(super) fn push(&mut self, c: char) -> bool {
         if std::mem::take(&mut self.escaped) {
             return false;
@@ -39,42 +39,42 @@ impl ValueExtent {
         false
     }
 
-    /// Whether `c` comes after a value that has no closing symbol: a number, `true`, `null`.
+    /// Returns true if `c` ends a value that has no closing symbol: a number, `true`, `null`.
     pub(super) fn is_ended_by(&self, c: char) -> bool {
         self.depth == 0 && !self.in_string && (c == ',' || c == '}' || c.is_whitespace())
     }
 }
 
-/// What reading arguments came to.
+/// Result of reading arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArgumentsEnd {
-    /// They go on.
+    /// The arguments are not complete yet.
     More,
-    /// The object is closed; so many bytes belong to it.
+    /// The object is closed; it ends after this many bytes.
     Closed(usize),
-    /// They are no object.
+    /// The arguments are not an object.
     NoObject,
 }
 
-/// An object of JSON that is passed on as it stands.
+/// A JSON object that is passed on unchanged.
 #[derive(Debug, Default)]
 pub(super) struct ArgumentsText {
-    /// `None` before it begins.
+    /// `None` before the object begins.
     extent: Option<ValueExtent>,
 }
 
 impl ArgumentsText {
-    /// Whether the object has begun.
+    /// Returns true once the object has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.extent.is_some()
     }
 
-    /// Whether `text` begins an object; `None` while it is blank.
+    /// Returns true if `text` begins an object; `None` while it is blank.
     pub(super) fn begins(text: &str) -> Option<bool> {
         text.trim_start().chars().next().map(|c| c == '{')
     }
 
-    /// Passes on what of `text` belongs to the object.
+    /// Passes on the part of `text` that belongs to the object.
     pub(super) fn push(&mut self, text: &str, index: u32, out: &mut HeldDeltas) -> ArgumentsEnd {
         let mut from = 0;
         for (at, c) in text.char_indices() {
@@ -100,19 +100,19 @@ impl ArgumentsText {
     }
 }
 
-/// What a parameter may be, by its schema.
+/// Type of a parameter, according to its schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParameterKind {
-    /// Text only, which can be passed on while it is written.
+    /// Text only, which can be passed on as it arrives.
     Text,
-    /// JSON of another type; text only where it cannot be read as such.
+    /// JSON of another type; text if it does not parse.
     Json,
-    /// Whatever it looks like.
+    /// Text or JSON, depending on the value itself.
     Any,
 }
 
 impl ParameterKind {
-    /// The kind of the parameter `key` of `tool`.
+    /// Returns the kind of the parameter `key` of `tool`.
     pub(super) fn of(tool: Option<&ToolShape>, key: &str) -> Self {
         let schema = tool.and_then(|tool| tool.parameters.get("properties")?.get(key));
         let mut types = Vec::new();
@@ -126,7 +126,7 @@ impl ParameterKind {
         }
     }
 
-    /// `text` as JSON of this kind.
+    /// Converts `text` to JSON of this kind.
     pub(super) fn to_json(self, text: &str) -> String {
         let quoted = || Value::from(text).to_string();
         if self == Self::Text {
@@ -150,7 +150,7 @@ impl ParameterKind {
     }
 }
 
-/// The types that `schema` allows, as far as it says so itself.
+/// Collects the types that `schema` allows, as far as it states them itself.
 fn collect_types<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: u32) {
     match schema.get("type") {
         Some(Value::String(name)) => types.push(name),
@@ -170,7 +170,7 @@ fn collect_types<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: u32) {
     }
 }
 
-/// `text` inside a JSON string.
+/// Returns `text` escaped for the inside of a JSON string.
 pub(super) fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,50 +1,50 @@
-//! What the readers of calls have in common.
+//! Interface shared by the readers of calls.
 
 use super::config::CallConfig;
 use crate::held::HeldDeltas;
 
-/// What reading a piece came to.
+/// Result of reading a piece of text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
-    /// The call goes on; what was not taken is needed again.
+    /// The call is incomplete; the text that was not taken is needed again.
     More,
     /// The call is complete.
     Complete,
-    /// The call is complete, and the reader goes on, since there may be another.
+    /// The call is complete; the reader continues, because another may follow.
     Next,
-    /// There was no other call.
+    /// No further call follows.
     End,
-    /// It is no call, or a broken one: this text was not passed on.
+    /// The text is no call, or a broken one; this part of it was not passed on.
     NoCall(String),
 }
 
 /// Reads calls of one family.
 pub(super) trait CallReader: Send {
-    /// Reads as much of `text` as belongs to the call; gives that many bytes.
+    /// Reads the part of `text` that belongs to the call; returns its length in bytes.
     fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome);
 
-    /// The text ends with `rest`, which no push has taken: gives what was not passed on.
+    /// Ends the text with `rest`, which no push has taken; returns the text that was not passed on.
     fn finish(&mut self, rest: &str, out: &mut HeldDeltas) -> String;
 
-    /// Whether the call has been passed on, in part at least.
+    /// Returns true if at least part of the call has been passed on.
     fn is_open(&self) -> bool;
 
-    /// Bytes of text that it has taken and not passed on.
+    /// Bytes of text that were taken but not passed on.
     fn held_bytes(&self) -> usize;
 }
 
-/// A call that begins.
+/// The beginning of a call.
 pub(super) struct CallStart {
-    /// Its number in the answer.
+    /// Index of the call in the answer.
     pub(super) index: u32,
-    /// The tag that begins it, and the blanks before.
+    /// The tag that begins the call, with the white space before it.
     pub(super) opening: String,
-    /// The tools, and how calls are named.
+    /// The tools, and the settings for call ids.
     pub(super) config: CallConfig,
 }
 
 impl CallStart {
-    /// Passes on that `name` is called.
+    /// Passes on the beginning of a call of `name`.
     pub(super) fn open(&self, name: &str, out: &mut HeldDeltas) {
         out.open_call(self.index, self.config.call_id(self.index), name.to_owned());
     }

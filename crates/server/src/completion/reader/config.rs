@@ -1,49 +1,49 @@
-//! What the reader of a completion looks for in its text.
+//! Settings of the reader of a completion.
 
 use std::sync::Arc;
 
 use loquent_engine::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_infer::token::TokenId;
 
-/// What a [`TextSplitter`](super::TextSplitter) looks for.
+/// Settings of a [`TextSplitter`](super::TextSplitter).
 #[derive(Debug, Clone)]
 pub struct SplitConfig {
-    /// Reasoning before the answer.
+    /// Format of the reasoning before the answer.
     pub thinking: Thinking,
-    /// Calls of tools.
+    /// Tool calls to look for, if any.
     pub calls: Option<CallConfig>,
-    /// Where reasoning cannot be left in the text by not looking for it, as in channels: whether
-    /// it is text nevertheless.
+    /// Treats reasoning in channels as text. In other formats, reasoning stays in the text if it is
+    /// not looked for.
     pub keeps_reasoning: bool,
-    /// Control tokens that are read by their names, in order.
+    /// Control tokens that are replaced by their names, sorted.
     pub spoken: Arc<[TokenId]>,
 }
 
-/// How calls are recognised and named.
+/// Settings for recognising calls and making their ids.
 #[derive(Debug, Clone)]
 pub struct CallConfig {
-    /// How the model writes them.
+    /// The model's syntax for calls.
     pub syntax: CallSyntax,
-    /// The tools: where no tag shows a call, a name that is not among them is no call.
+    /// The tools. In formats without a tag, a call of an unknown name is no call.
     pub tools: Arc<[ToolShape]>,
-    /// Random; ids of calls begin with it.
+    /// Random prefix of the calls' ids.
     pub id: u64,
 }
 
 impl SplitConfig {
-    /// For text that is all answer.
+    /// Settings for text that is answer throughout.
     pub fn none() -> Self {
         let (calls, spoken) = Default::default();
         Self { thinking: Thinking::Never, calls, keeps_reasoning: false, spoken }
     }
 
-    /// For an upstream server's text, which may begin with `<think>`, and is all answer else.
+    /// Settings for an upstream server's text, which may begin with `<think>` and is otherwise
+    /// answer throughout.
     pub fn reasoning() -> Self {
         Self { thinking: Thinking::Optional(ThinkTags::Angle), ..Self::none() }
     }
 
-    /// The same for another completion, whose calls have ids of their own, made of `id` if there is
-    /// one.
+    /// Returns the settings for another completion, with its own call ids: made of `id`, or random.
     pub fn for_completion(&self, id: Option<u64>) -> Self {
         let mut config = self.clone();
         // Clients match results to calls by id, over all completions of a conversation.
@@ -53,20 +53,20 @@ impl SplitConfig {
         config
     }
 
-    /// Whether there is anything to look for.
+    /// Returns true if there is anything to look for.
     pub fn is_needed(&self) -> bool {
         self.thinking != Thinking::Never || self.calls.is_some()
     }
 }
 
 impl CallConfig {
-    /// The id of an answer's `index`-th call.
+    /// Returns the id of call number `index` in an answer.
     pub fn call_id(&self, index: u32) -> String {
         // Bits of the id are spread over the calls of an answer by their number.
         format!("call_{:016x}{index:04x}", self.id)
     }
 
-    /// Whether `name` is a tool.
+    /// Returns true if `name` is a tool.
     pub fn knows(&self, name: &str) -> bool {
         self.tools.iter().any(|tool| tool.name == name)
     }

@@ -11,15 +11,15 @@ const SEPARATOR: &str = "<｜tool▁sep｜>";
 const FENCE: &str = "```";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 const CALLS_END: &str = "<｜tool▁calls▁end｜>";
-/// What older models write in front of the separator; the name is behind it.
+/// Word that older models write before the separator; the name follows it.
 const KIND: &str = "function";
-/// Longest text between the tag and the arguments.
+/// Maximum bytes between the tag and the arguments.
 const MAX_HEAD_BYTES: usize = 256;
 
 enum DeepSeekState {
     /// Before a call's tag.
     Between,
-    /// Behind it.
+    /// After the tag, before the arguments.
     Head,
     /// In the arguments.
     Arguments(ArgumentsText),
@@ -29,7 +29,7 @@ enum DeepSeekState {
 pub(super) struct DeepSeekCalls {
     start: CallStart,
     state: DeepSeekState,
-    /// All text so far, its tag included, until a call has been opened.
+    /// All text so far, including the tag, until a call has been opened.
     raw: String,
     opened: bool,
 }
@@ -61,7 +61,7 @@ impl DeepSeekCalls {
         }
     }
 
-    /// Reads what is before the object: `NAME<sep>`, or `function<sep>NAME`, a line break and the
+    /// Reads the text before the object: `NAME<sep>`, or `function<sep>NAME`, a line break and the
     /// beginning of a fenced block.
     fn head(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, Option<CallOutcome>) {
         let window = &text[..text.floor_char_boundary(MAX_HEAD_BYTES)];

@@ -1,4 +1,4 @@
-//! The table of formats: which tags begin a call in the text, and who reads it from there.
+//! The table of formats: the tags that begin a call, and the reader for the text after them.
 
 use loquent_engine::grammar::CallSyntax;
 
@@ -10,9 +10,9 @@ use super::xml::{DSML, GLM, QWEN, XmlCall};
 
 /// A format of calls.
 pub(super) struct CallFamily {
-    /// Each of these begins a call, or a list of calls. Without any, the answer as a whole is one.
+    /// Tags that begin a call or a list of calls. If empty, the answer as a whole is a call.
     pub(super) open: &'static [&'static str],
-    /// Dropped behind a call.
+    /// Tags dropped after a call.
     pub(super) close: &'static [&'static str],
     /// Makes the reader of a call.
     pub(super) reader: fn(CallStart) -> Box<dyn CallReader>,
@@ -59,7 +59,7 @@ const DSML_XML: CallFamily = CallFamily {
     reader: |start| Box::new(XmlCall::new(start, &DSML)),
 };
 
-/// The family of `syntax`.
+/// Returns the family of `syntax`.
 pub(super) const fn family(syntax: CallSyntax) -> &'static CallFamily {
     match syntax {
         // Harmony's text has no tags around calls; without its channels there is nothing to find.

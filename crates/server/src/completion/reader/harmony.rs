@@ -1,5 +1,6 @@
-//! Harmony (gpt-oss): an answer is messages, each with a head that says what it is. Those in the
-//! channel `analysis` are reasoning, those to `functions.NAME` calls, all others the answer.
+//! Harmony (gpt-oss): an answer consists of messages, each with a head that gives its kind. The
+//! channel `analysis` is reasoning, messages to `functions.NAME` are calls, all others are the
+//! answer.
 
 use super::arguments::{ArgumentsEnd, ArgumentsText};
 use super::config::SplitConfig;
@@ -9,14 +10,14 @@ use crate::held::HeldDeltas;
 const CHANNEL: &str = "<|channel|>";
 const START: &str = "<|start|>";
 const MESSAGE: &str = "<|message|>";
-/// Any of these begins a head. (The prompt ends with `<|start|>assistant`.)
+/// Tags that begin a head. (The prompt ends with `<|start|>assistant`.)
 const HEADS: [&str; 4] = [CHANNEL, START, MESSAGE, "to=functions."];
-/// Any of these ends a body; the last two belong to the next message, whose head they begin.
+/// Tags that end a body; the last two begin the next message's head.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
-/// Longest head.
+/// Maximum bytes of a head.
 const MAX_HEAD_BYTES: usize = 512;
 
-/// What a message is.
+/// Kind of a message.
 enum MessageBody {
     Answer,
     Reasoning,
@@ -25,7 +26,7 @@ enum MessageBody {
         name: String,
         arguments: ArgumentsText,
     },
-    /// Behind a call's arguments: nothing counts up to the message's end.
+    /// After a call's arguments: text up to the message's end is ignored.
     Called,
 }
 
@@ -39,19 +40,19 @@ enum ChannelState {
 pub(super) struct ChannelSplitter {
     config: SplitConfig,
     state: ChannelState,
-    /// Text that may yet be part of a head or tag.
+    /// Text that may still become part of a head or tag.
     pending: String,
     calls: u32,
     has_begun: bool,
     said: Said,
 }
 
-/// What messages have said: a further one is set off from those before.
+/// Kinds of messages that have had text: the next one of a kind is separated from those before.
 #[derive(Default)]
 struct Said {
     answer: bool,
     reasoning: bool,
-    /// The message is a further one and has said nothing yet.
+    /// True at the beginning of a further message, before its first text.
     is_next: bool,
 }
 
@@ -135,7 +136,7 @@ impl ChannelSplitter {
         true
     }
 
-    /// What the message behind `head` is.
+    /// Returns the kind of the message that follows `head`.
     fn message(&self, head: &str) -> MessageBody {
         let word = |text: &str| {
             let end = text.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(text.len());
@@ -182,7 +183,7 @@ impl ChannelSplitter {
         true
     }
 
-    /// Passes on what a message says.
+    /// Passes on a message's text.
     fn put(&mut self, body: &mut MessageBody, text: &str, out: &mut HeldDeltas) {
         match body {
             MessageBody::Answer => self.say(text, out),
@@ -207,7 +208,7 @@ impl ChannelSplitter {
         }
     }
 
-    /// A call without arguments has none.
+    /// Completes a call without arguments with an empty object.
     fn complete_call(&mut self, body: &MessageBody, out: &mut HeldDeltas) {
         if let MessageBody::Call { name, arguments } = body
             && !arguments.has_begun()

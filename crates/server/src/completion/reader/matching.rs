@@ -1,17 +1,17 @@
-//! Finding tags in text that is still being written.
+//! Finds tags in text that is still arriving.
 
-/// What a text begins with, blanks apart.
+/// Result of looking for a tag at the beginning of a text, after white space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagMatch {
-    /// The tag, which ends here.
+    /// The tag is there, and ends at this byte.
     Is(usize),
-    /// Too short to say.
+    /// The text is too short to decide.
     MayBe,
-    /// Something else.
+    /// The text begins with something else.
     Not,
 }
 
-/// Whether `text` begins with `tag`.
+/// Looks for `tag` at the beginning of `text`.
 pub(super) fn front(text: &str, tag: &str) -> TagMatch {
     let trimmed = text.trim_start();
     if trimmed.starts_with(tag) {
@@ -24,7 +24,7 @@ pub(super) fn front(text: &str, tag: &str) -> TagMatch {
     }
 }
 
-/// Which of `tags` begins `text`: its number, and where it ends.
+/// Returns which of `tags` begins `text`: its index, and where it ends.
 pub(super) fn front_of(text: &str, tags: &[&str]) -> Result<(usize, usize), TagMatch> {
     let mut may_be = TagMatch::Not;
     for (number, tag) in tags.iter().enumerate() {
@@ -37,13 +37,13 @@ pub(super) fn front_of(text: &str, tags: &[&str]) -> Result<(usize, usize), TagM
     Err(may_be)
 }
 
-/// Where the first of `tags` begins in `text`, and which it is.
+/// Returns the position and text of the first of `tags` in `text`.
 pub(super) fn find_any<'a>(text: &str, tags: &[&'a str]) -> Option<(usize, &'a str)> {
     let found = tags.iter().filter_map(|&tag| Some((text.find(tag)?, tag)));
     found.min_by_key(|(at, _)| *at)
 }
 
-/// Bytes at the end of `text` that begin `tag`.
+/// Number of bytes at the end of `text` that may begin `tag`.
 pub(super) fn overlap(text: &str, tag: &str) -> usize {
     let longest = text.len().min(tag.len() - 1);
     // A cut inside a character of the tag never fits: `text` ends with a whole one.
@@ -51,15 +51,15 @@ pub(super) fn overlap(text: &str, tag: &str) -> usize {
     (1..=longest).rev().find(ends).unwrap_or(0)
 }
 
-/// Bytes at the end of `text` that begin any of `tags`.
+/// Number of bytes at the end of `text` that may begin any of `tags`.
 pub(super) fn overlap_any(text: &str, tags: &[&str]) -> usize {
     tags.iter().map(|tag| overlap(text, tag)).max().unwrap_or(0)
 }
 
-/// Longest name of a tool in bytes, as OpenAI has it.
+/// Maximum length of a tool name in bytes (OpenAI's limit).
 const MAX_NAME_BYTES: usize = 64;
 
-/// Whether a tool can have this name.
+/// Returns true if `text` is a valid tool name.
 pub(super) fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     !text.is_empty() && text.len() <= MAX_NAME_BYTES && text.chars().all(allowed)

@@ -1,4 +1,4 @@
-//! Mistral's calls behind `[TOOL_CALLS]`: an array of objects, or a name and `[ARGS]` with an
+//! Mistral's calls after `[TOOL_CALLS]`: an array of objects, or a name and `[ARGS]` with an
 //! object.
 
 use super::arguments::{ArgumentsEnd, ArgumentsText};
@@ -9,27 +9,27 @@ use crate::held::HeldDeltas;
 
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
-/// Longest name with the id behind it.
+/// Maximum bytes of a name with the id after it.
 const MAX_HEAD_BYTES: usize = 256;
 
 enum MistralState {
-    /// Right behind the tag.
+    /// Directly after the tag.
     Begin,
     /// Between the objects of an array.
     Between,
     /// In an object of an array.
     Object(Box<ObjectCall>),
-    /// Before the arguments of a call with its name in front.
+    /// In the name before a call's arguments.
     Name,
-    /// In these arguments.
+    /// In the arguments after a name.
     Arguments(ArgumentsText),
 }
 
-/// Reads the calls behind one tag.
+/// Reads the calls after one tag.
 pub(super) struct MistralCalls {
     start: CallStart,
     state: MistralState,
-    /// All text so far, its tag included, until a call has been opened.
+    /// All text so far, including the tag, until a call has been opened.
     raw: String,
     opened: bool,
 }

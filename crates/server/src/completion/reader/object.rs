@@ -1,16 +1,16 @@
-//! A tool call's JSON object, read while it is written: `{"name": …, "arguments": …}`.
+//! A tool call's JSON object, read as it arrives: `{"name": …, "arguments": …}`.
 //!
-//! The members may come in any order; others are skipped. The arguments are passed on as
-//! they stand, from the moment the name is known.
+//! The members may come in any order; others are skipped. The arguments are passed on unchanged as
+//! soon as the name is known.
 
 use super::arguments::ValueExtent;
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use crate::held::HeldDeltas;
 
-/// What models write before a call's name where no tag shows the call.
+/// Members that models write before a call's name in formats without a tag.
 const BESIDE_CALLS: [&str; 2] = ["type", "id"];
 
-/// Where in the object the reader stands.
+/// Position of the reader in the object.
 #[derive(Debug)]
 enum ObjectState {
     /// Before `{`.
@@ -48,12 +48,12 @@ impl CallMember {
 /// Reads one call.
 pub(super) struct ObjectCall {
     start: CallStart,
-    /// Names that make a call; `None` for any.
+    /// Names that are accepted; `None` accepts any.
     known: Option<Vec<String>>,
     state: ObjectState,
-    /// All text so far, its tag included, until the call has been opened.
+    /// All text so far, including the tag, until the call has been opened.
     raw: String,
-    /// The value being read, where it is not passed on directly.
+    /// The value being read, if it is not passed on directly.
     value: String,
     /// Arguments that came before the name.
     early: String,
@@ -94,7 +94,7 @@ impl CallReader for ObjectCall {
 }
 
 impl ObjectCall {
-    /// The call that begins with `start`.
+    /// Returns a reader for the call that begins with `start`.
     pub(super) fn new(start: CallStart, known: Option<Vec<String>>) -> Self {
         Self {
             known,
@@ -113,7 +113,7 @@ impl ObjectCall {
         CallOutcome::NoCall(if self.opened { String::new() } else { raw })
     }
 
-    /// Takes one character; true when it closes the object.
+    /// Reads one character; returns true if it closes the object.
     fn take(&mut self, c: char, out: &mut HeldDeltas) -> Result<bool, NotJson> {
         let blank = c.is_whitespace();
         match &mut self.state {
@@ -157,7 +157,7 @@ impl ObjectCall {
         self.state = ObjectState::Value(member, extent);
     }
 
-    /// Keeps or passes on a character of a value.
+    /// Keeps a character of a value, or passes it on.
     fn keep(&mut self, member: CallMember, c: char, out: &mut HeldDeltas) {
         // Arguments in a string are JSON once more, which shows only at their end.
         let streams = member == CallMember::Arguments
@@ -217,7 +217,8 @@ impl ObjectCall {
         Ok(())
     }
 
-    /// The object is closed: a call has a name, and arguments that are an object at least.
+    /// Ends the object. Returns true if it is a call: it has a name. A call without arguments gets
+    /// an empty object.
     fn close(&mut self, out: &mut HeldDeltas) -> bool {
         if self.opened && !self.has_arguments {
             out.push_arguments(self.start.index, "{}");
@@ -226,5 +227,5 @@ impl ObjectCall {
     }
 }
 
-/// What was read is no call.
+/// The text read is no call.
 struct NotJson;

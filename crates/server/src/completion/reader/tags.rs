@@ -1,4 +1,4 @@
-//! Text with tags in it: reasoning between its own first, then the answer, and calls in the answer.
+//! Text with tags: first reasoning between its own tags, then the answer, which may contain calls.
 
 use loquent_engine::grammar::{ThinkTags, Thinking};
 
@@ -9,29 +9,29 @@ use super::matching::{TagMatch, find_any, front, front_of, overlap, overlap_any}
 use crate::held::HeldDeltas;
 
 enum SplitState {
-    /// Nothing but white space yet: reasoning may begin.
+    /// Only white space so far: reasoning may follow.
     Beginning,
-    /// In the reasoning; `true` once it has said something.
+    /// In the reasoning; `true` once it has had text.
     Thinking(bool),
-    /// White space between reasoning and answer, or at the answer's begin, is dropped.
+    /// White space between reasoning and answer, or at the answer's beginning; dropped.
     BeforeAnswer,
-    /// The answer, which may hold calls.
+    /// In the answer, which may contain calls.
     Answer,
     /// Inside a call.
     Calling(Box<dyn CallReader>),
-    /// After a call: its end tag or the next call.
+    /// After a call: its end tag or the next call may follow.
     AfterCall,
-    /// The answer, with no calls to be found in it.
+    /// In an answer without calls.
     Plain,
 }
 
 /// Reads one completion.
 pub(super) struct TagSplitter {
     config: SplitConfig,
-    /// The tags around reasoning.
+    /// The opening and closing tag of reasoning.
     think: [&'static str; 2],
     state: SplitState,
-    /// Text that may yet be part of a tag.
+    /// Text that may still become part of a tag.
     pending: String,
     calls: u32,
 }
@@ -93,7 +93,7 @@ impl TagSplitter {
         self.pending.len() + of_call
     }
 
-    /// Does what can be done with the pending text; false when more must come.
+    /// Processes the pending text as far as possible; returns false if more is needed.
     fn step(&mut self, out: &mut HeldDeltas) -> bool {
         match &mut self.state {
             SplitState::Beginning => self.begin(),
@@ -182,7 +182,7 @@ impl TagSplitter {
         false
     }
 
-    /// Without tags, only an answer that begins as JSON can be a call.
+    /// Handles an answer in a format without tags: only one that begins as JSON can be a call.
     fn bare_answer(&mut self) -> bool {
         let separators = |c: char| c.is_whitespace() || (self.calls > 0 && ";,".contains(c));
         let text = self.pending.trim_start_matches(separators);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What a client puts together from the deltas of an answer.
+/// The deltas of an answer, joined as a client does.
 #[derive(Debug, Default, PartialEq)]
 struct Gathered {
     text: String,
@@ -59,7 +59,7 @@ fn config(thinking: Thinking, syntax: Option<CallSyntax>) -> SplitConfig {
     SplitConfig { thinking, calls, ..SplitConfig::none() }
 }
 
-/// Everything that `pieces` are split into.
+/// Splits `pieces` and joins the result.
 fn split(config: SplitConfig, pieces: &[&str]) -> Gathered {
     let (mut splitter, mut held) = (TextSplitter::new(config), HeldDeltas::new(0));
     let mut all = Gathered::default();
@@ -187,12 +187,12 @@ fn an_answer_in_json_streams_where_calls_have_no_tags() {
     assert_eq!((all, splitter.held_bytes()), (plain(begun), 0));
 }
 
-/// Everything that a format's text is split into.
+/// Splits a text of one format.
 fn by(syntax: CallSyntax, text: &str) -> Gathered {
     split(config(thinking_of(syntax), Some(syntax)), &[text])
 }
 
-/// Reasoning as the models of a format write it.
+/// Returns the reasoning format that goes with a call syntax.
 fn thinking_of(syntax: CallSyntax) -> Thinking {
     match syntax {
         CallSyntax::Harmony => Thinking::Channels,
@@ -385,7 +385,7 @@ const SYNTAXES: [CallSyntax; 11] = [
     CallSyntax::DsmlTools,
 ];
 
-/// Texts of a format: its tags, and what stands between them, in any order.
+/// Generates texts of a format: its tags and the text between them, in any order.
 fn text_of(syntax: CallSyntax) -> impl Strategy<Value = String> {
     let words = [
         "<think>",
@@ -430,7 +430,7 @@ fn text_of(syntax: CallSyntax) -> impl Strategy<Value = String> {
         .prop_map(|words| words.concat())
 }
 
-/// `text` cut where `mask` says.
+/// Cuts `text` at the bits set in `mask`.
 fn cut(text: &str, mask: u64) -> Vec<&str> {
     let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let cuts: Vec<usize> = (bounds.iter().enumerate())
@@ -460,7 +460,7 @@ proptest! {
         prop_assert_eq!(split(config, &cut(&text, mask)), whole);
     }
 
-    /// Complete calls have the arguments that were written, as JSON, in every format.
+    /// Complete calls keep the written arguments, as JSON, in every format.
     #[test]
     fn arguments_are_those_written(
         members in proptest::collection::vec(("[a-z]{1,4}", "[^<\\r]{0,8}"), 0..4),
@@ -496,7 +496,7 @@ proptest! {
     }
 }
 
-/// A tool whose parameters are texts.
+/// Returns a configuration with a tool whose parameters are all texts.
 fn texts_only<'a>(syntax: CallSyntax, keys: impl Iterator<Item = &'a String>) -> SplitConfig {
     let mut config = config(thinking_of(syntax), Some(syntax));
     let properties: serde_json::Map<_, _> =

@@ -1,36 +1,36 @@
 //! Calls with an element for each argument: Qwen3-Coder's, GLM's and DeepSeek's.
 //!
-//! Values are plain text in the answer. They become JSON by the types in the tool's schema, or by
-//! what the model itself says of them; texts
-//! are passed on while they are written, other values when they are complete.
+//! Values are plain text in the answer. They are converted to JSON by the types in the tool's
+//! schema, or by the type that the model states. Texts are passed on as they arrive, other values
+//! when they are complete.
 
 use super::arguments::{ParameterKind, escaped};
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::matching::{TagMatch, find_any, front, front_of, is_name, overlap_any};
 use crate::held::HeldDeltas;
 
-/// Longest name of a tool or parameter, with its tags.
+/// Maximum bytes of a tool's or parameter's name, with its tags.
 const MAX_NAME_BYTES: usize = 256;
 
 /// The elements of one format.
 pub(super) struct XmlTags {
-    /// Tags before the head behind which a call is meant, whatever its name.
+    /// Tags before the head that mark a call, even one of an unknown name.
     pub(super) trusted: [&'static str; 2],
-    /// Before the tool's name.
+    /// Tag before the tool's name.
     pub(super) head: &'static str,
-    /// The name ends before the first of these.
+    /// Strings that end the name.
     name_ends: &'static [&'static str],
-    /// Dropped behind the name.
+    /// String dropped after the name.
     head_close: &'static str,
     key_open: &'static str,
     key_close: &'static str,
-    /// Before the value; may be empty.
+    /// Tag before the value; may be empty.
     value_open: &'static str,
-    /// Behind the value; the second form has the line break that is not part of it.
+    /// Tags after the value; the second form includes the line break that is not part of it.
     value_ends: &'static [&'static str],
-    /// A line break right before the value is not part of it.
+    /// True if a line break directly before the value is not part of it.
     trims_begin: bool,
-    /// Ends the call. The first is dropped, the others are left where they are.
+    /// Tags that end the call. The first is dropped, the second is left in the text.
     call_ends: [&'static str; 2],
 }
 
@@ -76,7 +76,7 @@ pub(super) const DSML: XmlTags = XmlTags {
     call_ends: ["</｜DSML｜invoke>", "</｜DSML｜function_calls>"],
 };
 
-/// A parameter's name, and its kind if the model says it: `KEY`, or `KEY" string="true"`.
+/// Returns a parameter's name, and its kind if the model states it: `KEY`, or `KEY" string="true"`.
 fn parameter(written: &str) -> (&str, Option<ParameterKind>) {
     let Some((key, rest)) = written.split_once('"') else { return (written.trim(), None) };
     let kind = match rest.trim() {
@@ -87,31 +87,31 @@ fn parameter(written: &str) -> (&str, Option<ParameterKind>) {
     (key, kind)
 }
 
-/// Where a value goes.
+/// Destination of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueUse {
-    /// It is passed on as it is written.
+    /// Passed on as it arrives.
     Streamed,
-    /// It is kept until its end shows what it is.
+    /// Kept until its end, which determines its type.
     Kept(ParameterKind),
-    /// Its parameter had a value already.
+    /// Dropped, because its parameter already had a value.
     Dropped,
 }
 
 enum XmlState {
     /// Before the tag with the name.
     Head,
-    /// Before the name's end.
+    /// Before the end of the name.
     Name,
     /// Before a parameter or the end.
     Between,
-    /// Behind a parameter's name, and its kind if the model said it.
+    /// After a parameter's name, with its kind if the model states it.
     Key(String, Option<ParameterKind>),
     /// In a value.
     Value(ValueUse),
 }
 
-/// What a step came to: it took so many bytes, and may go on or not.
+/// Result of a step: the number of bytes taken, and whether to continue, wait or end.
 enum XmlStep {
     Took(usize),
     Wait(usize),
@@ -123,9 +123,9 @@ pub(super) struct XmlCall {
     start: CallStart,
     tags: &'static XmlTags,
     state: XmlState,
-    /// All text so far, its tag included, until the call has been opened.
+    /// All text so far, including the tag, until the call has been opened.
     raw: String,
-    /// A value that is kept.
+    /// A value that is kept until its end.
     value: String,
     tool: String,
     keys: Vec<String>,
@@ -210,7 +210,7 @@ impl XmlCall {
         }
     }
 
-    /// Ends the arguments, so that they are JSON whatever follows.
+    /// Ends the arguments, so that they are complete JSON regardless of the text that follows.
     fn close(&mut self, taken: usize, out: &mut HeldDeltas) -> XmlStep {
         let end = if self.keys.is_empty() { "{}" } else { "}" };
         out.push_arguments(self.start.index, end);
@@ -286,7 +286,8 @@ impl XmlCall {
     }
 }
 
-/// As much of `text` as a name may take: so a name's fate does not depend on what came with it.
+/// Returns the longest prefix of `text` that a name may take, so that the result does not depend on
+/// how the text was cut.
 fn window(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
 }
