@@ -215,7 +215,7 @@ pub struct Request {
     pub form: Option<RequestedForm>,
     /// Options of the stream; `None` if the answer is sent as a single body.
     pub stream: Option<StreamParams>,
-    /// Whether the answer can be resumed after its connection is lost (S-5.1).
+    /// True if the answer can be resumed after its connection is lost (S-5.1).
     pub resumable: bool,
     /// Stream interval; `None` means the server's default.
     pub interval: Option<StreamInterval>,

@@ -107,7 +107,7 @@ impl ApiKeys {
     /// `path`, if any.
     ///
     /// # Errors
-    /// If a key is empty or occurs twice, or the file cannot be read, has an error or no key: a
+    /// If a given key is empty, or the file cannot be read, has an error, a key twice or no key: a
     /// server meant to have keys must not start open to everybody.
     pub fn load(given: &[String], path: Option<PathBuf>) -> anyhow::Result<Self> {
         let mut fixed = Vec::with_capacity(given.len());

@@ -154,8 +154,8 @@ impl ConnectionState {
         self.exchanges.is_empty() && self.unread_since.is_none()
     }
 
-    /// Returns the time since which the oldest unread piece of a response is unread; `now` if there
-    /// is none.
+    /// Returns the time since which the oldest unread piece of a response has been unread; `now` if
+    /// there is none.
     fn first_stall(&self, now: Instant) -> Instant {
         let unread = self.exchanges.iter().filter_map(|(_, phase)| match phase {
             ExchangePhase::Sending { since } => Some(*since),

@@ -1,5 +1,5 @@
-//! The bodies of requests and responses on a TCP connection, as far as time is concerned: a
-//! request's must come in time, and of a response it is known who waits for whom.
+//! Bodies of requests and responses on a TCP connection, with their timing: a request's body must
+//! arrive in time, and a response's body records whether it waits for the client or the server.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::activity::{Activity, ExchangePhase};
 use super::limits::TcpLimits;
 use crate::error::SlowBody;
 
-/// One request and its response on a connection; it has ended when this is dropped.
+/// One request and its response on a connection; ends when dropped.
 pub struct Exchange {
     activity: Arc<Activity>,
     number: usize,
 }
 
 impl Exchange {
-    /// Begins with a request's head.
+    /// Begins an exchange when a request's head has arrived.
     pub fn begin(activity: &Arc<Activity>) -> Arc<Self> {
         Arc::new(Self { activity: activity.clone(), number: activity.begin() })
     }
@@ -39,25 +39,25 @@ impl Drop for Exchange {
     }
 }
 
-/// A request's body, which fails when it comes too slowly.
+/// A request's body, which fails if it arrives too slowly.
 pub struct RequestBody {
     body: Incoming,
     exchange: Arc<Exchange>,
-    /// When it must have ended; what is received moves it.
+    /// Deadline for the end of the body; received bytes extend it.
     due: Instant,
     bytes_per_s: u64,
-    /// Runs from the first wait on.
+    /// Timer for the deadline, created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody {
-    /// The body of the request of `exchange`, whose head has just come.
+    /// Returns the body of the request of `exchange`, whose head has just arrived.
     pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> Self {
         let due = Instant::now() + limits.request_timeout;
         Self { body, exchange, due, bytes_per_s: limits.body_bytes_per_s.max(1), timer: None }
     }
 
-    /// Fails when the body is overdue.
+    /// Resolves when the body is overdue.
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let due: tokio::time::Instant = self.due.into();
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
@@ -105,14 +105,14 @@ impl Drop for RequestBody {
     }
 }
 
-/// A response's body, which notes who waits for whom.
+/// A response's body, which records whether it waits for the client or the server.
 pub struct ResponseBody {
     body: Body,
     exchange: Arc<Exchange>,
 }
 
 impl ResponseBody {
-    /// The body of the response of `exchange`.
+    /// Returns the body of the response of `exchange`.
     pub fn new(body: Body, exchange: Arc<Exchange>) -> Self {
         exchange.note(ExchangePhase::Answering);
         Self { body, exchange }

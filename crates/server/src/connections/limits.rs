@@ -1,42 +1,42 @@
-//! What a TCP connection may take: places and time.
+//! Limits on the number and duration of TCP connections.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::peer::TrustedProxies;
 
-/// Bounds on TCP connections. Every wait for a client has one.
+/// Limits on TCP connections. Every wait for a client is bounded.
 #[derive(Debug, Clone)]
 pub struct TcpLimits {
-    /// Connections served at once. Those beyond are told so.
+    /// Maximum number of connections served at once. Those beyond it get an error.
     pub max_connections: usize,
-    /// Connections from one IPv4 address or one IPv6 /64, except this machine's own address and
-    /// proxies: behind those are many clients.
+    /// Maximum number of connections from one IPv4 address or one IPv6 /64. This machine's own
+    /// address and proxies are exempt, since many clients may be behind them.
     pub max_connections_per_address: usize,
     /// The proxies.
     pub trusted_proxies: TrustedProxies,
-    /// How long a client may take for its TLS handshake and first bytes, for the head of its
-    /// first request, and for each body beyond what [`Self::body_bytes_per_s`] gives it.
+    /// Time limit for a client's TLS handshake and first bytes, for the head of its first request,
+    /// and for each body in addition to the time granted by [`Self::body_bytes_per_s`].
     pub request_timeout: Duration,
-    /// Received bytes of a body that give its sender one second more.
+    /// Number of received body bytes that extend the time limit by one second.
     pub body_bytes_per_s: u64,
-    /// How long a connection may be without a request.
+    /// Time limit for a connection without a request.
     pub idle_timeout: Duration,
-    /// How long a client may leave what was sent to it unread. It should not be shorter than
-    /// the time after which a slow reader's answer is ended, so that the answer can say so.
+    /// Maximum time for which a client may leave sent data unread. It should not be shorter than
+    /// the time after which a slow reader's answer is ended, so that the answer can report that.
     pub write_timeout: Duration,
-    /// How long connections may take to close when nothing but their clients is waited for.
+    /// Time limit for closing a connection when only its client is waited for.
     pub close_timeout: Duration,
-    /// How long a connection that came when all places were taken may last.
+    /// Time limit for a connection that arrived when all places were taken.
     pub reserve_timeout: Duration,
-    /// How often an HTTP/2 client is asked whether it is there, and how soon it must answer.
+    /// Interval between pings to an HTTP/2 client, and the time limit for its reply.
     pub ping_interval: Duration,
-    /// Most requests at once on one HTTP/2 connection.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub max_streams: u32,
 }
 
 impl TcpLimits {
-    /// The shortest time after which a connection may have to be closed.
+    /// Returns the shortest time after which a connection may have to be closed.
     pub fn shortest(&self) -> Duration {
         self.request_timeout.min(self.idle_timeout).min(self.write_timeout)
     }
@@ -60,7 +60,7 @@ impl Default for TcpLimits {
     }
 }
 
-/// Whether `address` is that of this machine, from which local proxies connect.
+/// Returns true if `address` belongs to this machine, from which local proxies connect.
 pub fn is_this_machine(address: IpAddr) -> bool {
     // Of 127.0.0.0/8 only the address that programs use by themselves.
     let address = address.to_canonical();

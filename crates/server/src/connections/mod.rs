@@ -1,5 +1,5 @@
-//! TCP connections: accepted within limits of number and time, with TLS or without, each served
-//! by the router.
+//! TCP connections: accepted within limits on number and time, with or without TLS, and served by
+//! the router.
 
 mod activity;
 mod body;
@@ -42,12 +42,12 @@ use socket::ClientSocket;
 /// Pause after an error of `accept`. Chosen by hand: long enough not to spin while the process
 /// has no free file descriptor, short enough that no client notices.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Least time between two lines of the log about the same trouble.
+/// Minimum time between two log lines about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes that hyper buffers per connection, or per stream of HTTP/2. It is small, because tokens
-/// that a slow reader leaves should wait where they can still be merged into larger flushes.
+/// Bytes that hyper buffers per connection, or per HTTP/2 stream. Kept small, because tokens that a
+/// slow reader has not taken should wait where they can still be merged into larger flushes.
 const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
-/// Unread request bytes per stream, and per connection, of HTTP/2.
+/// Limit of unread request bytes per HTTP/2 stream, and per HTTP/2 connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 
@@ -58,17 +58,17 @@ pub struct Connections {
     places: Arc<Places>,
     reserve: Reserve,
     metrics: Arc<Metrics>,
-    /// Becomes true when the server shuts down. Connections hold receivers, so that it is closed
-    /// when the last one has ended.
+    /// Becomes true when the server shuts down. Each connection holds a receiver, so the channel is
+    /// closed once the last connection has ended.
     draining: watch::Sender<bool>,
     tls: Option<Https>,
 }
 
 impl Connections {
-    /// Connections whose requests `router` answers.
+    /// Returns a set of connections whose requests `router` answers.
     ///
     /// # Errors
-    /// When the certificate cannot be used.
+    /// If the certificate cannot be used.
     pub fn new(
         router: Router,
         tls: Option<CertificateSource>,
@@ -87,7 +87,7 @@ impl Connections {
         })
     }
 
-    /// Accepts connections for ever; returns only when the listener fails.
+    /// Accepts connections forever; returns only if the listener fails.
     pub async fn accept(&self, listener: &TcpListener) -> io::Error {
         let keep_current = async {
             match &self.tls {
@@ -126,8 +126,8 @@ impl Connections {
         }
     }
 
-    /// Serves a connection. None waits in the kernel's queue for a place: clients beyond the
-    /// limit are told so, and a health check among them is answered.
+    /// Serves a connection. Clients beyond the limit are not left waiting in the kernel's queue:
+    /// they get an error, and health checks among them are answered.
     async fn admit(&self, stream: TcpStream, peer: PeerAddress) {
         // Every flush is one write and should leave at once.
         let _ = stream.set_nodelay(true);
@@ -176,7 +176,7 @@ impl Connections {
     }
 }
 
-/// What serves one connection.
+/// The task that serves one connection.
 struct ConnectionTask {
     service: ConnectionService,
     activity: Arc<Activity>,
@@ -222,7 +222,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Runs the connection until it ends, or has held its place for too long.
+    /// Runs the connection until it ends or exceeds a time limit.
     async fn watch<C: HttpConnection>(mut self, mut connection: Pin<&mut C>) {
         let mut shuts_down = false;
         loop {
@@ -256,7 +256,7 @@ async fn begins(draining: &mut watch::Receiver<bool>) {
     let _ = draining.wait_for(|draining| *draining).await;
 }
 
-/// A connection of either version, which can be told to take no more requests.
+/// An HTTP/1 or HTTP/2 connection that can be told to accept no more requests.
 trait HttpConnection: Future<Output = Result<(), Self::Error>> {
     type Error: std::fmt::Debug;
 
@@ -303,15 +303,15 @@ fn builder(version: HttpVersion, limits: &TcpLimits) -> auto::Builder<TokioExecu
     }
 }
 
-/// Whether no later `accept` can succeed, because the listener itself is broken. All else passes:
-/// the client has left, or descriptors or memory are missing that others will free.
+/// Returns true if the listener itself is broken, so that no later `accept` can succeed. All other
+/// errors are temporary: the client has left, or there is a shortage of descriptors or memory.
 fn is_fatal(error: &io::Error) -> bool {
     /// `EBADF`, `EINVAL`, and `ENOTSOCK` on Linux and on BSD.
     const BROKEN: [i32; 4] = [9, 22, 88, 38];
     error.raw_os_error().is_some_and(|code| BROKEN.contains(&code))
 }
 
-/// Keeps a trouble that repeats itself from filling the log.
+/// Keeps a recurring problem from filling the log.
 #[derive(Default)]
 struct RareLog {
     last: Option<Instant>,
@@ -319,7 +319,7 @@ struct RareLog {
 }
 
 impl RareLog {
-    /// Calls `log` unless it was called just now; gives it the number of calls left out since.
+    /// Calls `log` with the number of calls skipped since the last one, unless that was just now.
     fn log(&mut self, log: impl FnOnce(u64)) {
         if self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
             self.unsaid += 1;

@@ -1,22 +1,22 @@
-//! Connections that came when all places were taken. They are told so, and health checks among
-//! them are answered: a server that is full is not a server that is dead.
+//! Connections that arrived when all places were taken. They get an error, and health checks among
+//! them are answered: a full server is not a dead one.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use tokio::task::JoinHandle;
 
-/// Most connections in the reserve. Each lasts for a few seconds at most.
+/// Maximum number of connections in the reserve. Each lasts a few seconds at most.
 pub const RESERVED: usize = 32;
 
-/// The connections without a place, the oldest first.
+/// Connections without a place, oldest first.
 #[derive(Default)]
 pub struct Reserve(Mutex<VecDeque<JoinHandle<()>>>);
 
 impl Reserve {
-    /// Takes a connection in; when there are too many, the oldest is dropped for it. Those who
-    /// connect and say nothing thus cannot keep others out: an honest request is answered in less
-    /// time than it takes to push it out.
+    /// Adds a connection; if there are too many, drops the oldest. Clients that connect and stay
+    /// silent thus cannot keep others out: a genuine request is answered faster than it can be
+    /// pushed out.
     pub async fn hold(&self, connection: JoinHandle<()>) {
         if let Some(oldest) = self.exchange(connection) {
             oldest.abort();

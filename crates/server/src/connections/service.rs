@@ -1,5 +1,5 @@
-//! The requests of one connection: each is noted while it runs, carries its client's address, and
-//! goes to the router, or is refused where the connection has no place.
+//! Requests of one connection. Each is tracked while it runs, carries its client's address, and
+//! goes to the router, or is refused if the connection has no place.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::peer::PeerRouter;
 use crate::places::NoPlace;
 
-/// What is answered even when all places are taken.
+/// Paths answered even when all places are taken.
 const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/ready", "/metrics"];
 /// `Retry-After` when all places are taken, in seconds.
 const RETRY_S: u64 = 5;
@@ -28,15 +28,15 @@ const RETRY_S: u64 = 5;
 /// Answers the requests of one connection.
 #[derive(Clone)]
 pub struct ConnectionService {
-    /// Answers the requests.
+    /// The router that answers the requests.
     pub router: PeerRouter,
-    /// Where they are noted.
+    /// Tracks the requests while they run.
     pub activity: Arc<Activity>,
-    /// Bounds on the time of a body.
+    /// Time limits of bodies.
     pub limits: Arc<TcpLimits>,
-    /// Counts refusals.
+    /// Counter of refusals.
     pub metrics: Arc<Metrics>,
-    /// Why the connection has no place, if so.
+    /// Reason why the connection has no place; `None` if it has one.
     pub no_place: Option<NoPlace>,
 }
 

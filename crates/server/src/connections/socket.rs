@@ -1,5 +1,5 @@
-//! A connection's bytes: those of its beginning, which tell the version of HTTP, and a limit on
-//! how long a write may wait for its reader.
+//! A connection's socket: detects the HTTP version from the first bytes, and limits how long a
+//! write may wait for its reader.
 
 use std::io;
 use std::pin::Pin;
@@ -13,38 +13,38 @@ use tokio::time::Sleep;
 
 use super::activity::Activity;
 
-/// How an HTTP/2 connection begins (RFC 9113 §3.4). No method of HTTP/1 does, so that nothing
-/// beyond this is needed to tell them apart.
+/// Beginning of an HTTP/2 connection (RFC 9113 §3.4). No method of HTTP/1 begins like this, so
+/// these bytes suffice to tell the versions apart.
 const PREFACE: &[u8] = b"PRI ";
 
-/// Bytes taken by a reader that give it a second more. A reader of fewer loses its connection
-/// when [`Patience`] is over, however it spreads them.
+/// Number of bytes that a reader must take to gain one second. A slower reader loses its connection
+/// when [`Patience`] runs out, however it spreads its reads.
 const LEAST_BYTES_PER_S: u64 = 128;
 
 /// A connection's socket, plain or with TLS.
 pub struct ClientSocket<S> {
     stream: S,
-    /// What was read to tell the version, and how much of it has been read again.
+    /// Bytes read to detect the version, and how many of them have been read again.
     beginning: [u8; PREFACE.len()],
     begun: usize,
     reread: usize,
     patience: Patience,
-    /// Runs while a write waits.
+    /// Timer that runs while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
     activity: Arc<Activity>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientSocket<S> {
-    /// The socket `stream`, whose reader may leave a write waiting for `write_timeout`.
+    /// Wraps `stream`, whose reader may keep a write waiting for `write_timeout`.
     pub fn new(stream: S, write_timeout: Duration, activity: Arc<Activity>) -> Self {
         let (beginning, patience) = ([0; PREFACE.len()], Patience::new(write_timeout));
         Self { stream, beginning, begun: 0, reread: 0, patience, timer: None, activity }
     }
 
-    /// Reads until the version is known. Hyper can do this too, but without a limit of time.
+    /// Reads until the version is known. Hyper can do this too, but without a time limit.
     ///
     /// # Errors
-    /// When nothing more comes.
+    /// If the connection ends first.
     pub async fn version(&mut self) -> io::Result<HttpVersion> {
         while self.begun < PREFACE.len() {
             let read = self.stream.read(&mut self.beginning[self.begun..]).await?;
@@ -59,7 +59,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientSocket<S> {
         Ok(HttpVersion::Two)
     }
 
-    /// The outcome of a write, unless the reader has let it wait for too long.
+    /// Returns the outcome of a write, or an error if the reader has kept it waiting for too long.
     fn within_limit<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -125,8 +125,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientSocket<S> {
     }
 }
 
-/// The time for which a reader may keep writes waiting. Waiting spends it, and what the reader
-/// takes gives it back.
+/// Remaining time for which a reader may keep writes waiting. Waiting uses it up, and bytes taken
+/// by the reader restore it.
 struct Patience {
     limit: Duration,
     left: Duration,
@@ -138,19 +138,19 @@ impl Patience {
         Self { limit, left: limit, blocked_since: None }
     }
 
-    /// A write has begun to wait; returns when it is over.
+    /// Notes that a write is waiting; returns the time at which patience runs out.
     fn blocked(&mut self, now: Instant) -> Instant {
         *self.blocked_since.get_or_insert(now) + self.left
     }
 
-    /// The write has gone on, with `bytes` taken.
+    /// Notes that the write has continued, with `bytes` taken.
     fn moved(&mut self, now: Instant, bytes: usize) {
         let Some(since) = self.blocked_since.take() else { return };
         let gained = Duration::from_millis(bytes as u64 * 1000 / LEAST_BYTES_PER_S);
         self.left = (self.left.saturating_sub(now - since) + gained).min(self.limit);
     }
 
-    /// Nothing waits any more.
+    /// Restores the full time when no write waits any more.
     fn renew(&mut self) {
         *self = Self::new(self.limit);
     }

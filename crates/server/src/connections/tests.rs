@@ -1,4 +1,4 @@
-//! The listener's troubles.
+//! Listener errors and connection limits.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -96,7 +96,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedWrites<S> {
     }
 }
 
-/// A body of the pieces that are sent to it.
+/// A body made of the pieces sent to it.
 struct Pieces(UnboundedReceiver<Bytes>);
 
 impl http_body::Body for Pieces {
@@ -114,7 +114,7 @@ impl http_body::Body for Pieces {
 /// An HTTP/2 connection to a server whose every answer is a body of [`Pieces`].
 struct Streams {
     client: h2::client::SendRequest<Bytes>,
-    /// Where the pieces of the answers are sent to.
+    /// Senders for the pieces of each answer.
     answers: Arc<Mutex<Vec<UnboundedSender<Bytes>>>>,
     writes: Arc<AtomicUsize>,
 }

@@ -1,4 +1,4 @@
-//! The figures of one second, by their names: what the events call `columns`.
+//! The dashboard's figures for one second, by name: the `columns` of its events.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::metrics::sketch::{SketchCounts, difference, quantile};
 use crate::metrics::{LatencyReadings, MetricsReading, StreamCarrier};
 use crate::quic::links::LinkFigures;
 
-/// The figures of one second. Not a number where there is none, as for a percentile of nothing.
+/// The figures of one second. NaN if there is no value, as for a percentile without samples.
 pub type Row = [f32; COLUMNS.len()];
 
-/// A figure's name, and how it is told.
+/// A figure's name and how to compute it.
 type Column = (&'static str, fn(&Stretch<'_>) -> Option<f64>);
 
-/// Names say the unit; those without one are counts at that moment or, in a verb's past form, of
-/// that second. Shares are from 0 to 1.
+/// All figures. Names include the unit; those without one are counts at that moment or, with a past
+/// participle, within that second. Shares range from 0 to 1.
 pub const COLUMNS: [Column; 37] = [
     ("at_s", |of| Some(of.now.at.as_secs_f64().round())),
     ("running", |of| Some(of.now.metrics.running as f64)),
@@ -57,22 +57,22 @@ pub const COLUMNS: [Column; 37] = [
     ("preempted", |of| Some(since(of, |it| it.preemptions))),
 ];
 
-/// The figures of a stretch.
+/// Computes the figures of a stretch.
 pub fn row(stretch: &Stretch<'_>) -> Row {
     COLUMNS.map(|(_, figure)| figure(stretch).map_or(f32::NAN, |value| value as f32))
 }
 
-/// How much a total has grown per second.
+/// Returns a total's growth per second.
 fn rate(of: &Stretch<'_>, total: fn(&MetricsReading) -> f64) -> f64 {
     (total(&of.now.metrics) - total(&of.before.metrics)) / of.elapsed_s()
 }
 
-/// How much a total has grown.
+/// Returns a total's growth.
 fn since(of: &Stretch<'_>, total: fn(&MetricsReading) -> u64) -> f64 {
     (total(&of.now.metrics) - total(&of.before.metrics)) as f64
 }
 
-/// How much one total has grown in the window for each by which another has.
+/// Returns the ratio of two totals' growth within the window; `None` if `whole` has not grown.
 fn share(
     of: &Stretch<'_>,
     part: fn(&MetricsReading) -> f64,
@@ -83,7 +83,8 @@ fn share(
     (grown(whole) > 0.0).then(|| grown(part) / grown(whole))
 }
 
-/// The share of the time between two moments in which the engine, or the upstream server, computed.
+/// Returns the share of the time between two moments in which the engine, or the upstream server,
+/// was computing.
 pub fn busy_share(now: &Moment, before: &Moment) -> f64 {
     let elapsed_s = now.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
     let busy_s = match (now.upstream_busy, before.upstream_busy) {
@@ -114,7 +115,7 @@ fn lost_share(of: &Stretch<'_>) -> Option<f64> {
     (now.0 > before.0).then(|| (now.1 - before.1) as f64 / (now.0 - before.0) as f64)
 }
 
-/// The worse of the two kinds of connections.
+/// Returns the larger value of the two kinds of connections.
 fn rtt_ms(of: &Stretch<'_>, which: fn(&LinkFigures) -> Option<Duration>) -> Option<f64> {
     of.now.links.iter().filter_map(which).max().map(|rtt| rtt.as_secs_f64() * 1e3)
 }

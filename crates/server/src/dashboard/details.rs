@@ -1,5 +1,4 @@
-//! What an event of the dashboard says beside its row of figures: of which there is no history, or
-//! a list.
+//! Details of a dashboard event beside its row of figures: lists, and values without a history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +13,13 @@ use crate::metrics::StreamCarrier;
 use crate::models::{ModelEntry, ServedModels};
 use crate::quic::links::LinkFigures;
 
-/// Most owners of keys that are listed by name; the others are summed up.
+/// Maximum number of key owners listed by name; the others are summed up.
 const MAX_KEYS: usize = 50;
 
-/// Most models that are listed.
+/// Maximum number of models listed.
 const MAX_MODELS: usize = 50;
 
-/// Where each of several models is; null for one that is always there.
+/// Lists the states of several models; null if all are always loaded.
 pub(super) fn models(all: &ServedModels) -> Value {
     if !all.entries().iter().any(ModelEntry::is_kept) {
         return Value::Null;
@@ -32,7 +31,7 @@ pub(super) fn models(all: &ServedModels) -> Value {
     all.entries().iter().take(MAX_MODELS).map(row).collect()
 }
 
-/// What the owners of one or several keys use.
+/// Usage by the owners of one or several keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KeyRow {
     in_flight: u64,
@@ -82,8 +81,8 @@ impl KeyRow {
     }
 }
 
-/// What each owner of a key uses, the busiest first. Those without a name are one row with the name
-/// `null`, and those beyond the longest list another in `others`.
+/// Lists each key owner's usage, busiest first. Unnamed owners share one row with the name `null`;
+/// owners beyond the list's limit are summed up in `others`.
 pub fn keys(owners: &[Arc<ApiKey>]) -> Value {
     let (named, unnamed): (Vec<_>, Vec<_>) = owners.iter().partition(|key| key.name.is_some());
     let row = |key: &&Arc<ApiKey>| (Value::from(key.name.clone()), KeyRow::of(&key.usage));
@@ -100,7 +99,7 @@ pub fn keys(owners: &[Arc<ApiKey>]) -> Value {
     json!({"listed": listed, "others": others})
 }
 
-/// Streams by the way that they take, with what is known of it.
+/// Lists streams by transport, with the transport's connection figures.
 pub fn transports(of: &Stretch<'_>) -> Value {
     let links = [None, Some(0), Some(1)];
     let row = |(transport, link): (StreamCarrier, Option<usize>)| {
@@ -122,7 +121,8 @@ fn lost_share(now: &LinkFigures, before: &LinkFigures) -> Option<f64> {
         .then(|| (now.lost - before.lost) as f64 / (now.sent - before.sent) as f64)
 }
 
-/// The stages of a split model, with what they did in the window; `null` if there are none.
+/// Describes the stages of a split model and their work within the window; `null` if there are
+/// none.
 pub fn stages(of: &Stretch<'_>) -> Value {
     let Some(now) = &of.now.stages else { return Value::Null };
     let before = of.window.stages.as_ref().map_or(&[][..], |it| &it.stages);
@@ -146,7 +146,7 @@ pub fn stages(of: &Stretch<'_>) -> Value {
     })
 }
 
-/// The upstream server; `null` if there is none.
+/// Describes the upstream server; `null` if there is none.
 pub fn upstream(of: &Stretch<'_>, authority: Option<&str>) -> Value {
     let Some(authority) = authority else { return Value::Null };
     json!({

@@ -1,4 +1,4 @@
-//! The dashboard's events as text, made once for all readers.
+//! The dashboard's events as text, rendered once for all readers.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::columns::{COLUMNS, Row, row};
 use super::moment::Stretch;
 use super::sampler::{INTERVAL, MAX_ROWS, SecondSampler, WINDOW};
 
-/// The first event: what the figures are called, and those of the minutes before.
+/// Returns the first event: the names of the figures, and the rows of the last minutes.
 pub fn opening(sampler: &SecondSampler) -> Bytes {
     let columns: Vec<_> = COLUMNS.iter().map(|(name, _)| name).collect();
     let about = json!({
@@ -31,7 +31,7 @@ pub fn opening(sampler: &SecondSampler) -> Bytes {
     event("open", &format!("{about},\"rows\":[{rows}]}}"))
 }
 
-/// An event of the present: its row of figures, and the `details` that have no history.
+/// Returns an event with the current row of figures and the `details` that have no history.
 pub fn snapshot(stretch: &Stretch<'_>, details: Value) -> Bytes {
     let mut figures = String::new();
     write_row(&row(stretch), &mut figures);
@@ -56,7 +56,7 @@ fn write_row(row: &Row, out: &mut String) {
     out.push(']');
 }
 
-/// Four digits, or all of a whole number.
+/// Rounds to four significant digits; whole numbers keep all digits.
 fn rounded(value: f32) -> f64 {
     let value = f64::from(value);
     if value == 0.0 || value.fract() == 0.0 {

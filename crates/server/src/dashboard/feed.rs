@@ -1,24 +1,24 @@
-//! What readers of the dashboard get, and their places.
+//! The feed that dashboard readers receive, and their places.
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// What all readers get.
+/// The latest state sent to all readers.
 #[derive(Debug, Clone)]
 pub enum DashboardFeed {
-    /// Nothing was sent yet.
+    /// Nothing has been sent yet.
     Quiet,
     /// The latest event.
     Latest(Bytes),
-    /// The server stops.
+    /// The server is shutting down.
     Closed,
 }
 
-/// A place among the readers, given back when it is dropped.
+/// A place among the readers, released when dropped.
 #[derive(Debug)]
 pub struct Seat {
-    /// The history up to now, as an event.
+    /// The history so far, as an event.
     pub opening: Bytes,
-    /// The events after that.
+    /// The events after `opening`.
     pub feed: watch::Receiver<DashboardFeed>,
 }

@@ -1,4 +1,4 @@
-//! Takes the server's figures once a second.
+//! Samples the server's figures once a second.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::models::ModelEntry;
 use crate::service::Service;
 use crate::upstream::Upstream;
 
-/// Takes the figures each second, for ever.
+/// Samples the figures every second, forever.
 pub async fn keep_sampled(app: Arc<App>) {
     let mut tick = tokio::time::interval(INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -25,7 +25,7 @@ pub async fn keep_sampled(app: Arc<App>) {
     }
 }
 
-/// Takes the figures of this moment.
+/// Samples the figures at this moment.
 pub(super) fn sample(app: &App) {
     let service = app.service();
     let at = app.clock.now();

@@ -1,9 +1,10 @@
-//! What the server does, second by second, for the page at `/dashboard`.
+//! The server's activity, second by second, for the page at `/dashboard`.
 //!
-//! A [`Moment`](moment::Moment) is taken each second ([`gather`]), whether or not anybody looks:
-//! some hundred numbers, of which a row of figures is kept for ten minutes ([`sampler`]). Only
-//! while there are readers it becomes an event, once for all of them. A reader that falls behind
-//! gets the latest event next, so that none waits for another and none takes memory.
+//! A [`Moment`](moment::Moment) is sampled each second ([`gather`]), whether or not there are
+//! readers: some hundred numbers, from which a row of figures is kept for ten minutes
+//! ([`sampler`]). It becomes an event only while there are readers, once for all of them. A reader
+//! that falls behind gets the latest event next, so that none waits for another and none takes
+//! memory.
 
 mod columns;
 mod details;
@@ -25,10 +26,10 @@ use feed::{DashboardFeed, Seat};
 use moment::{Moment, Stretch};
 use sampler::SecondSampler;
 
-/// Most readers at once: the pages of those who run a server.
+/// Maximum number of concurrent readers: pages open at the server's operators.
 const MAX_READERS: usize = 32;
 
-/// What the server did in the last minutes, and who looks at it.
+/// The server's activity in the last minutes, and the readers of it.
 #[derive(Debug)]
 pub struct Dashboard {
     state: Mutex<DashboardState>,
@@ -38,7 +39,7 @@ pub struct Dashboard {
 #[derive(Debug, Default)]
 struct DashboardState {
     sampler: SecondSampler,
-    /// The first event of readers who come before the next moment.
+    /// The first event for readers that connect before the next moment.
     opening: Option<Bytes>,
     is_closed: bool,
 }
@@ -50,8 +51,8 @@ impl Default for Dashboard {
 }
 
 impl Dashboard {
-    /// Takes the figures of a moment. `describe` gives what else an event has; it is asked only if
-    /// anybody reads.
+    /// Adds a moment. `describe` returns the event's further details, and is called only if there
+    /// are readers.
     fn take(&self, moment: Moment, describe: impl FnOnce(&Stretch<'_>) -> Value) {
         let mut state = self.state();
         state.opening = None;
@@ -62,7 +63,7 @@ impl Dashboard {
         }
     }
 
-    /// A place for one more reader, unless all are taken or the server stops.
+    /// Returns a place for one more reader; `None` if all are taken or the server is shutting down.
     fn sit_down(&self) -> Option<Seat> {
         let mut state = self.state();
         // All come through this lock.
@@ -74,7 +75,7 @@ impl Dashboard {
         Some(Seat { opening, feed: self.feed.subscribe() })
     }
 
-    /// Ends all readers' streams: they would hold up a server that waits for its streams to end.
+    /// Ends all readers' streams, for which a shutdown would otherwise wait.
     pub fn close(&self) {
         self.state().is_closed = true;
         self.feed.send_replace(DashboardFeed::Closed);

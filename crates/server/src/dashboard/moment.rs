@@ -1,4 +1,4 @@
-//! All that the figures are made of: what the server had counted at one time, and at earlier ones.
+//! Source data of the figures: the server's counters at one time, and at earlier ones.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use loquent_infer::remote::RemoteFigures;
 use crate::metrics::MetricsReading;
 use crate::quic::links::LinkFigures;
 
-/// What the server had counted at one time.
+/// The server's counters at one time.
 #[derive(Debug, Clone)]
 pub struct Moment {
-    /// When, on the server's clock.
+    /// Time of the sample, on the server's clock.
     pub at: Duration,
-    /// What the metrics held.
+    /// Values of the metrics.
     pub metrics: MetricsReading,
-    /// The connections over QUIC, plain ones and browsers' sessions.
+    /// QUIC connections: plain ones, and browsers' WebTransport sessions.
     pub links: [LinkFigures; 2],
-    /// How long an upstream server has computed anything, if there is one.
+    /// Total time for which the upstream server has computed; `None` if there is none.
     pub upstream_busy: Option<Duration>,
     /// The stages of a split model.
     pub stages: Option<RemoteFigures>,
 }
 
-/// The time before a moment.
+/// A moment with the earlier ones to compare it with.
 #[derive(Debug, Clone, Copy)]
 pub struct Stretch<'a> {
     /// The moment.
     pub now: &'a Moment,
-    /// The one before it.
+    /// The previous moment.
     pub before: &'a Moment,
-    /// The one at the window's beginning.
+    /// The moment at the beginning of the window.
     pub window: &'a Moment,
 }
 
 impl Stretch<'_> {
-    /// Seconds since the moment before.
+    /// Seconds since the previous moment.
     pub fn elapsed_s(&self) -> f64 {
         self.now.at.saturating_sub(self.before.at).as_secs_f64().max(1e-3)
     }

@@ -1,5 +1,4 @@
-//! A reader of the dashboard: server-sent events, the first with the minutes before, then one each
-//! second.
+//! A reader of the dashboard: server-sent events, the first with the history, then one each second.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,9 +9,10 @@ use tokio::sync::watch;
 use super::feed::{DashboardFeed, Seat};
 use crate::sse::{EventSource, StreamStatus};
 
-/// Events after which a stream ends, so that its reader shows its key again: a quarter of an hour.
+/// Number of events after which a stream ends, so that its reader must authenticate again: a
+/// quarter of an hour.
 const MAX_EVENTS: u32 = 900;
-/// What leaves after a silence, as while the server loads its model.
+/// Sent after a silence, for example while the server loads its model.
 const HEARTBEAT: &[u8] = b": no news\n\n";
 
 type NextFeed =
@@ -25,7 +25,7 @@ pub struct DashboardEvents {
 }
 
 impl DashboardEvents {
-    /// The events for whoever has `seat`, the first of which comes beside them.
+    /// Returns the events for the reader in `seat`, and the first event.
     pub(super) fn new(seat: Seat) -> (Self, Vec<u8>) {
         let Seat { opening, feed } = seat;
         (Self { next: next_feed(feed), left: MAX_EVENTS }, opening.to_vec())

@@ -1,4 +1,4 @@
-//! `GET /v1/dashboard/events`, for those who may see what the whole server does.
+//! `GET /v1/dashboard/events`, for clients that may see the whole server's activity.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::sse::{SseBody, event_stream};
 
-/// `Retry-After` while all places are taken, in seconds.
+/// `Retry-After` in seconds while all places are taken.
 const FULL_RETRY_S: u64 = 10;
 
-/// The dashboard's routes; who asks is known before they are reached.
+/// Returns the dashboard's routes, for requests whose client has been identified.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/dashboard/events", get(events))
 }

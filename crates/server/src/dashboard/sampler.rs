@@ -1,4 +1,4 @@
-//! The figures of the last minutes: a row for each second.
+//! The figures of the last minutes, one row per second.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use super::moment::{Moment, Stretch};
 
 /// Time between two moments.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// Rows that are kept: ten minutes.
+/// Number of rows kept: ten minutes.
 pub const MAX_ROWS: usize = 600;
-/// How many intervals percentiles and shares are taken over. Of one second alone they would jump
-/// about where few streams run.
+/// Number of intervals over which percentiles and shares are computed. Over a single second they
+/// would jump when few streams run.
 pub const WINDOW: usize = 10;
 
-/// Keeps the last moments and the rows of the minutes before.
+/// Keeps the latest moments, and the rows of the last minutes.
 #[derive(Debug, Default)]
 pub struct SecondSampler {
-    /// One more than the window has intervals, oldest first.
+    /// Moments of the window, oldest first: one more than it has intervals.
     moments: VecDeque<Moment>,
     rows: VecDeque<Row>,
 }
 
 impl SecondSampler {
-    /// Takes the figures of a moment; `None` for the very first one, before which there is nothing.
+    /// Adds a moment; returns `None` for the very first one, which has no predecessor.
     pub fn take(&mut self, moment: Moment) -> Option<Stretch<'_>> {
         if self.moments.len() > WINDOW {
             self.moments.pop_front();
@@ -37,13 +37,13 @@ impl SecondSampler {
         self.latest()
     }
 
-    /// The time before the latest moment.
+    /// Returns the stretch that ends with the latest moment.
     fn latest(&self) -> Option<Stretch<'_>> {
         let before = self.moments.iter().rev().nth(1)?;
         Some(Stretch { now: self.moments.back()?, before, window: self.moments.front()? })
     }
 
-    /// The rows that are kept, oldest first.
+    /// Returns the kept rows, oldest first.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter()
     }

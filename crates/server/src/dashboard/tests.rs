@@ -1,4 +1,4 @@
-//! The dashboard stepped through time: what its events say, and that readers are bounded.
+//! The dashboard stepped through time: contents of its events, and the limit on readers.
 
 use std::cell::Cell;
 use std::task::{Context, Waker};
@@ -13,7 +13,7 @@ use super::*;
 use crate::metrics::{Metrics, StreamCarrier};
 use crate::sse::{EventSource, StreamStatus};
 
-/// A dashboard and the metrics that it shows, at whole seconds.
+/// A dashboard and its metrics, stepped in whole seconds.
 struct Bench {
     dashboard: Dashboard,
     metrics: Metrics,
@@ -50,14 +50,14 @@ impl Bench {
     }
 }
 
-/// The data of all events in `text`.
+/// Returns the data of all events in `text`.
 fn data(text: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(text).unwrap();
     let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
     lines.map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
-/// What the reader gets now.
+/// Returns the events that the reader gets now, and whether its stream has ended.
 fn read(reader: &mut DashboardEvents) -> (Vec<Value>, bool) {
     let mut context = Context::from_waker(Waker::noop());
     let mut out = Vec::new();

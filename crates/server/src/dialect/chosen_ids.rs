@@ -1,6 +1,6 @@
-//! Answers by ids that clients choose: an app's chat, a conversation. An id belongs to the API key
-//! that it came with. Without keys everybody could guess it, so that it works on a server for this
-//! machine alone.
+//! Answers under ids that clients choose: an app's chat, a conversation. An id belongs to the API
+//! key that it was sent with. Without keys anybody could guess it, so ids then work only on a
+//! server for this machine alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -15,12 +15,12 @@ use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
 use crate::resumable::ResumableAnswers;
 
-/// Longest id, bytes.
+/// Maximum length of an id in bytes.
 pub const MAX_ID_BYTES: usize = 256;
-/// Ids that are kept before those of forgotten answers are looked for.
+/// Minimum number of ids before those of forgotten answers are swept.
 const LEAST_SWEPT: usize = 64;
 
-/// What an id names. Those of different kinds may be alike.
+/// Kind of an id. Ids of different kinds may be equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IdKind {
     /// A chat of the AI SDK.
@@ -33,44 +33,44 @@ pub enum IdKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ChosenId {
     kind: IdKind,
-    /// Whose it is; `None` on a server without keys.
+    /// Owner of the id; `None` on a server without keys.
     owner: Option<TenantId>,
     id: Box<str>,
 }
 
-/// What became of an answer, shared with its readers.
+/// State of an answer, shared with its readers.
 #[derive(Debug, Default)]
 pub struct AnswerFate {
-    /// A reader has been given all of it.
+    /// True once a reader has received all of it.
     pub is_read: AtomicBool,
 }
 
 /// The latest answer of an id.
 #[derive(Debug, Clone)]
 pub struct NamedAnswer {
-    /// Where it is kept.
+    /// Handle of the stored answer.
     pub handle: AnswerHandle,
-    /// What became of it.
+    /// State shared with the answer's readers.
     pub fate: Arc<AnswerFate>,
-    /// Whether it is more of the message before it instead of one of its own.
+    /// True if it extends the previous message instead of starting one.
     pub continues: bool,
-    /// When it began: Unix time in seconds.
+    /// Time when the answer began, Unix time in seconds.
     pub started_s: u64,
 }
 
 impl NamedAnswer {
-    /// An answer that has just begun.
+    /// Returns a new entry for an answer that has just begun.
     pub fn begun(handle: AnswerHandle) -> Self {
         Self { handle, fate: Arc::default(), continues: false, started_s: unix_time_s() }
     }
 
-    /// The same, as more of the message before it if `continues`.
+    /// Sets whether the answer extends the previous message.
     #[must_use]
     pub fn continuing(self, continues: bool) -> Self {
         Self { continues, ..self }
     }
 
-    /// Stops it: its generation ends, and nobody finds it any more.
+    /// Stops the answer: ends its generation and makes it unavailable.
     pub async fn stop(&self, answers: &ResumableAnswers) {
         // One that is gone is stopped.
         let _ = answers.stop(&self.handle).await;
@@ -78,7 +78,8 @@ impl NamedAnswer {
 }
 
 impl ChosenId {
-    /// The id `id` of the client `identity`, on a server that is asked for by the names of `hosts`.
+    /// Checks and returns the id `id` of the client `identity`, on a server reachable under the
+    /// names in `hosts`.
     ///
     /// # Errors
     /// 400 for an empty or long id; 403 on a server without keys that others can reach.
@@ -103,17 +104,17 @@ impl ChosenId {
 #[derive(Default)]
 struct IdTable {
     answers: HashMap<ChosenId, NamedAnswer>,
-    /// Entries after the last sweep.
+    /// Number of entries after the last sweep.
     swept: usize,
 }
 
-/// The latest answers of all ids. There are hardly more than answers that are kept, which are
-/// bounded.
+/// The latest answers of all ids. Their number is bounded, since kept answers are and forgotten
+/// ones are swept.
 #[derive(Default)]
 pub struct ChosenIds(Mutex<IdTable>);
 
 impl ChosenIds {
-    /// Makes `answer` the latest of `id`; gives the one before it.
+    /// Makes `answer` the latest of `id`; returns the previous one.
     pub fn insert(
         &self,
         id: ChosenId,
@@ -128,12 +129,12 @@ impl ChosenIds {
         table.answers.insert(id, answer)
     }
 
-    /// The latest answer of `id`.
+    /// Returns the latest answer of `id`.
     pub fn find(&self, id: &ChosenId) -> Option<NamedAnswer> {
         self.table().answers.get(id).cloned()
     }
 
-    /// [`Self::find`], and forgets the id.
+    /// Like [`Self::find`], but also forgets the id.
     pub fn remove(&self, id: &ChosenId) -> Option<NamedAnswer> {
         self.table().answers.remove(id)
     }

@@ -1,6 +1,6 @@
-//! Holds `docs/compatibility.md` to the code: its tables are the APIs' own, and each parameter is
-//! sent to find out whether it does what its table says. `UPDATE_DOCS=1 cargo test -p
-//! loquent-server compatibility` writes the page anew.
+//! Checks `docs/compatibility.md` against the code: its tables are the APIs' own, and each
+//! parameter is sent to find out whether it behaves as its table says. `UPDATE_DOCS=1 cargo test -p
+//! loquent-server compatibility` rewrites the page.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::error::ApiError;
 
 // Tables that no code goes by: what these endpoints do not read themselves is a completion's.
 
-/// What becomes of each query of `GET /v1/chat/completions`.
+/// Support status of each query parameter of `GET /v1/chat/completions`.
 const LIST: &[Parameter] = &[
     supported("after", ""),
     supported("limit", "1 to 100"),
@@ -33,7 +33,7 @@ const LIST: &[Parameter] = &[
     supported("order", "`asc` or `desc`"),
 ];
 
-/// What becomes of each parameter of `/infill`.
+/// Support status of each parameter of `/infill`.
 const INFILL: &[Parameter] = &[
     supported("input_prefix", "text before the place"),
     supported("input_suffix", "text behind it"),
@@ -55,8 +55,8 @@ const INFILL: &[Parameter] = &[
     refused("n_probs", "use `logprobs` at `/v1/completions`"),
 ];
 
-/// The parameters of `POST /v1/ui/chat` beside those of a chat completion, which an app puts into
-/// its transport's `body`.
+/// The parameters of `POST /v1/ui/chat` beyond those of a chat completion; an app puts the latter
+/// into its transport's `body`.
 const UI_CHAT: &[Parameter] = &[
     supported("messages", "UI messages; their files are refused, data and source parts left out"),
     supported("id", "the chat's id, by which its answer is resumed and stopped"),
@@ -65,20 +65,20 @@ const UI_CHAT: &[Parameter] = &[
     supported("n", "1: a UI message holds one completion"),
 ];
 
-/// An API's table, and how a request of it is read.
+/// An API's table of parameters, and how to read a request to it.
 pub(super) struct Api {
     pub(super) endpoint: &'static str,
     pub(super) parameters: Vec<&'static Parameter>,
     /// A valid request.
     pub(super) base: Value,
-    /// What becomes of names that the table does not have.
+    /// Support status of parameters that are not in the table.
     unknown: Support,
-    /// Reads a request; gives the names that it ignores.
+    /// Reads a request; returns the names that it ignores.
     pub(super) read: fn(Value) -> Result<Vec<String>, ApiError>,
 }
 
 impl Api {
-    /// One that ignores what it does not know, like all but few.
+    /// Returns an API that ignores unknown parameters, like all but a few.
     fn new(
         endpoint: &'static str,
         parameters: impl IntoIterator<Item = &'static Parameter>,
@@ -141,7 +141,7 @@ fn without_prefix(names: &[String], prefix: &str) -> Vec<String> {
     names.iter().map(|name| name.strip_prefix(prefix).unwrap_or(name).to_owned()).collect()
 }
 
-/// `values` as the query of a list, which has metadata by its keys.
+/// Encodes `values` as the query of a list; metadata gets one parameter per key.
 fn list_query(values: &Value) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -201,7 +201,7 @@ fn ollamas() -> Vec<Api> {
     ]
 }
 
-/// The names that a dialect ignores, and those that a completion does of what it is lowered to.
+/// Returns the names that a dialect ignores, and those that the completion ignores.
 fn read_lowered<T>(
     body: &Value,
     lower: fn(Fields) -> Result<Lowered<T>, ApiError>,
@@ -211,12 +211,12 @@ fn read_lowered<T>(
     Ok(ignored.into_iter().chain(request.ignored).collect())
 }
 
-/// Values of every kind: one of them is of the type that the parameter takes, or of none.
+/// Values of every kind, at least one of which has the type that a parameter takes.
 fn probes() -> [Value; 6] {
     [json!(true), json!(1), json!("loquent"), json!({"a": {}}), json!(["loquent"]), json!([{}])]
 }
 
-/// What the code makes of a parameter.
+/// Determines the support status of a parameter by sending it.
 fn found(api: &Api, name: &str) -> Support {
     let outcomes: Vec<_> = probes()
         .into_iter()
@@ -236,7 +236,7 @@ fn found(api: &Api, name: &str) -> Support {
     }
 }
 
-/// Supported parameters that none of [`probes`] fits: each takes a form of its own.
+/// Supported parameters that accept none of the [`probes`], since each takes a form of its own.
 const OWN_FORMS: &[&str] = &[
     "messages",
     "order",

@@ -1,5 +1,5 @@
-//! Errors in the words of the API that was asked. Whatever refuses a request, on its way or at its
-//! route, says so by an [`ApiError`], which stays with the response; here it is written anew.
+//! Errors in the format of the requested API. Middleware and routes refuse a request with an
+//! [`ApiError`], which stays with the response; this module renders it in the API's format.
 
 use axum::body::Body;
 use axum::middleware::Next;
@@ -11,7 +11,7 @@ use super::{messages, ollama};
 use crate::error::ApiError;
 use crate::request_log::REQUEST_ID_HEADER;
 
-/// The APIs that have errors of their own; all others have OpenAI's.
+/// APIs with their own error format; all others use OpenAI's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     Messages,
@@ -31,7 +31,7 @@ impl Dialect {
     }
 }
 
-/// Writes the errors of `request` in the words of its API.
+/// Renders the errors of `request` in the format of its API.
 pub async fn translate(request: Request<Body>, next: Next) -> Response {
     let dialect = Dialect::of(&request);
     let response = next.run(request).await;
@@ -53,7 +53,7 @@ fn for_messages(response: Response) -> Response {
     response
 }
 
-/// `response` with the error in it, if there is one, as `json`.
+/// Replaces the body of `response` with its error rendered by `json`, if it has one.
 fn with_error(mut response: Response, json: impl FnOnce(&ApiError) -> Value) -> Response {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         *response.body_mut() = Body::from(json(&error).to_string());

@@ -1,5 +1,5 @@
-//! The way of a dialect's request that all of them share: from its body to an answer under way, and
-//! from that to a response.
+//! Steps that the requests of all dialects share: from a body to an answer in progress, and from
+//! that to a response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,49 +23,49 @@ use crate::records::RecordContext;
 use crate::service::{Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody};
 
-/// Names of what bounds a completion.
+/// Names of the parameters that limit a completion's length.
 const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
-/// A dialect's request as one that the service knows.
+/// A dialect's request, translated to a completion.
 pub struct Lowered<T> {
-    /// The endpoint whose fields these are.
+    /// The endpoint to which the fields belong.
     pub endpoint: Endpoint,
     /// The fields of a completion.
     pub fields: Fields,
     /// Names of the dialect's parameters that have no effect.
     pub ignored: Vec<String>,
-    /// What only the dialect needs to know for its answer.
+    /// Data that only the dialect needs for its answer.
     pub kept: T,
 }
 
-/// A dialect's request as parsed.
+/// A dialect's parsed request.
 pub struct Parsed<T> {
-    /// The request as the service knows it.
+    /// The request in the service's form.
     pub request: Request,
-    /// What only the dialect needs to know for its answer.
+    /// Data that only the dialect needs for its answer.
     pub kept: T,
-    /// When it arrived, on the server's clock.
+    /// Time when the request arrived, on the server's clock.
     pub arrived: Duration,
 }
 
-/// An answer under way.
+/// An answer in progress.
 pub struct LoweredAnswer<T> {
     vocab: Arc<dyn Vocab>,
     active: ActiveRequest,
-    /// When the request arrived, on the server's clock.
+    /// Time when the request arrived, on the server's clock.
     pub arrived: Duration,
-    /// Names of the request's parameters without effect, separated by commas.
+    /// Comma-separated names of the request's ignored parameters.
     pub ignored: String,
-    /// Whether the answer is to be streamed.
+    /// True if the answer is to be streamed.
     pub streams: bool,
-    /// What only the dialect needs to know for its answer.
+    /// Data that only the dialect needs for its answer.
     pub kept: T,
 }
 
-/// Has the service answer `request`, which `lower` turns into one that it knows.
+/// Starts the answer to `request`, which `lower` translates to a completion.
 ///
 /// # Errors
-/// Those of the body, of `lower`, and of [`Service::start`].
+/// The errors of the body, of `lower`, and of [`Service::start`].
 pub async fn generate<T: Send + 'static>(
     app: &App,
     request: HttpRequest<Body>,
@@ -75,10 +75,10 @@ pub async fn generate<T: Send + 'static>(
     parse(app, request, lower).await?.start(app).await
 }
 
-/// Reads `request` as one that the service knows.
+/// Reads `request`, which `lower` translates to a completion.
 ///
 /// # Errors
-/// Those of the body and of `lower`.
+/// The errors of the body and of `lower`.
 pub async fn parse<T: Send + 'static>(
     app: &App,
     request: HttpRequest<Body>,
@@ -105,10 +105,10 @@ pub async fn parse<T: Send + 'static>(
 }
 
 impl<T> Parsed<T> {
-    /// Has the service answer the request.
+    /// Starts the answer to the request.
     ///
     /// # Errors
-    /// Those of [`Service::start`].
+    /// The errors of [`Service::start`].
     pub async fn start(self, app: &App) -> Result<LoweredAnswer<T>, ApiError> {
         let Self { mut request, kept, arrived } = self;
         let streams = request.stream.is_some();
@@ -121,22 +121,22 @@ impl<T> Parsed<T> {
 }
 
 impl<T> LoweredAnswer<T> {
-    /// Tokens of the prompt, as far as they are known yet.
+    /// Number of prompt tokens, as far as it is known yet.
     pub fn prompt_tokens(&self) -> u64 {
         self.active.usage().prompt_tokens
     }
 
-    /// The answer as a stream of what `events` writes.
+    /// Returns the answer as a stream, written by `events`.
     pub fn stream(self, app: &App, events: impl EventWriter + 'static) -> Body {
         let context = RecordContext { vocab: &self.vocab, echo: &[] };
         let (answer, preface) = DirectAnswer::open(self.active, &context, events);
         Body::new(SseBody::new(answer, preface, app.config.heartbeat))
     }
 
-    /// The answer as the object that `object` makes of it.
+    /// Returns the answer as an object, built by `object`.
     ///
     /// # Errors
-    /// Those of [`FullAnswer::collect`].
+    /// The errors of [`FullAnswer::collect`].
     pub async fn full(
         self,
         app: &App,

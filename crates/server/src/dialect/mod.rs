@@ -1,6 +1,6 @@
-//! The APIs that Loquent speaks beside OpenAI's chat: each turns its request into the fields of a
-//! chat completion, so that everything behind parsing (limits, templates, tools, upstream servers)
-//! knows one kind of request, and writes its events from the answer's records.
+//! The APIs that Loquent offers beside OpenAI's chat: each translates its request to the fields of
+//! a chat completion, so that everything after parsing (limits, templates, tools, upstream servers)
+//! knows only one kind of request, and writes its events from the answer's records.
 
 pub mod chosen_ids;
 #[cfg(test)]
@@ -26,28 +26,28 @@ use loquent_proto::{Delta, Error, Progress, put_pause};
 
 use crate::error::ApiError;
 
-/// The comment that begins an event stream and tells a client that it was admitted.
+/// Comment at the beginning of an event stream: the request has been admitted.
 pub const COMMENT: &[u8] = b": admitted\n\n";
 
 /// Writes an answer's records as the events of one API.
 pub trait EventWriter: Send + Unpin {
-    /// Appends the events of `delta` to `out`. `id`: log offset behind the record, of an answer
+    /// Appends the events of `delta` to `out`. `id`: log offset after the record, for an answer
     /// that is kept.
     ///
     /// # Errors
     /// For a record that cannot be written, such as an upstream server's broken JSON.
     fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error>;
 
-    /// Appends the event that says why the answer breaks off. Nothing is written after it.
+    /// Appends the event for the error that ends the answer early. Nothing is written after it.
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
 
-    /// Whether [`Self::write`] also takes what says where the answer stands before its first token.
+    /// Returns true if [`Self::write`] also accepts progress reports before the first token.
     fn takes_progress(&self) -> bool {
         false
     }
 
-    /// Appends what says where the answer stands before its first token: a comment, in an API that
-    /// has them and nothing better.
+    /// Appends a progress report before the first token: a comment, in an API that has comments and
+    /// no event for it.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -67,28 +67,28 @@ pub trait EventWriter: Send + Unpin {
         Ok(())
     }
 
-    /// Appends what says why nothing comes for now: a comment, in an API that has them.
+    /// Appends the reason for a pause: a comment, in an API that has comments.
     fn write_pause(&mut self, why: &str, out: &mut Vec<u8>) {
         if !self.heartbeat().is_empty() {
             put_pause(why, out);
         }
     }
 
-    /// What leaves at once, before the first token is there.
+    /// Bytes sent at once, before the first token.
     fn preface(&self) -> &'static [u8] {
         COMMENT
     }
 
-    /// What leaves after a silence, so that proxies keep the connection open.
+    /// Bytes sent after a silence, so that proxies keep the connection open.
     fn heartbeat(&self) -> Bytes {
         Bytes::from_static(b": waiting\n\n")
     }
 }
 
-/// Appends the events of a record to `out`, or what takes their place.
+/// Appends the events of a record to `out`, or their substitute.
 ///
 /// # Errors
-/// Those of [`EventWriter::write`].
+/// The errors of [`EventWriter::write`].
 pub fn write_record<W: EventWriter>(
     events: &mut W,
     id: Option<u64>,
@@ -105,8 +105,8 @@ pub fn write_record<W: EventWriter>(
     }
 }
 
-/// Lets `writer` write whole `records`, the first of which begins at log `offset`; gives the offset
-/// behind the last.
+/// Passes complete `records`, the first of which begins at log `offset`, to `writer`; returns the
+/// offset after the last.
 ///
 /// # Errors
 /// For records that cannot be read or written.
@@ -126,13 +126,13 @@ pub fn write_records(
     Ok(offset + at as u64)
 }
 
-/// OpenAI's chunks.
+/// Writes OpenAI's chunks.
 impl EventWriter for ChunkWriter {
     fn write(&mut self, id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
         self.write(id, delta, out)
     }
 
-    /// As a chunk for those who asked, under llama-server's names (S-6.7).
+    /// Progress reports are chunks if the client asks for them, under llama-server's names (S-6.7).
     fn takes_progress(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
-//! Makes `docs/openapi.json` and `docs/api-reference.md` from the code: the routes are held to
-//! those in the sources, parameters come from the tables of [`super::compatibility`], and their
-//! types are found by sending values of each. `UPDATE_DOCS=1 cargo test -p loquent-server openapi`
-//! writes both anew.
+//! Generates `docs/openapi.json` and `docs/api-reference.md` from the code. The routes are checked
+//! against those in the sources, parameters come from the tables of [`super::compatibility`], and
+//! their types are found by sending values of each. `UPDATE_DOCS=1 cargo test -p loquent-server
+//! openapi` rewrites both files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 use super::compatibility::{Api, apis};
 use super::parameters::{Parameter, Support};
 
-/// Who may use a route, and what it takes.
+/// The credential that a route requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RouteAccess {
-    /// Takes a key where the server has keys.
+    /// An API key, if the server has keys.
     Key,
-    /// Takes none.
+    /// None.
     Open,
-    /// Takes the answer's own token instead.
+    /// The answer's own token.
     StreamToken,
 }
 
@@ -27,7 +27,7 @@ enum RouteAccess {
 struct RouteEntry {
     method: &'static str,
     path: &'static str,
-    /// Whose API it belongs to.
+    /// Name of the API that the route belongs to.
     api: &'static str,
     summary: &'static str,
     access: RouteAccess,
@@ -77,7 +77,7 @@ const STREAM_QUERY: &[(&str, &str)] = &[
     ("timeout", "Durable Streams: seconds of a long poll"),
 ];
 
-/// Every route in the order of the page; a test holds it to the sources.
+/// All routes in the order of the page; a test checks them against the sources.
 const ROUTES: &[RouteEntry] = &[
     keyed("post", "/v1/chat/completions", OPENAI, "Answer a conversation, whole or as a stream"),
     keyed("get", "/v1/chat/completions", OPENAI, "List stored completions"),
@@ -139,7 +139,7 @@ const ROUTES: &[RouteEntry] = &[
     open("get", "/metrics", "Metrics in Prometheus' format"),
 ];
 
-/// Parameters that are objects with tables of their own: endpoint, parameter, table.
+/// Parameters that are objects with their own tables: endpoint, parameter, table.
 const INNER: &[(&str, &str, &str)] = &[
     ("POST /v1/responses", "reasoning", "`reasoning` of responses"),
     ("POST /api/chat", "options", "Ollama's `options`"),
@@ -219,7 +219,7 @@ fn types_are_those_that_the_code_accepts() {
     assert!(reasoning["properties"]["effort"].is_object(), "{reasoning}");
 }
 
-/// The whole file.
+/// Returns the whole file.
 fn document() -> Value {
     let apis: BTreeMap<&str, Api> = apis().into_iter().map(|api| (api.endpoint, api)).collect();
     let mut paths = Map::new();
@@ -320,7 +320,7 @@ fn request_body(api: &Api, apis: &BTreeMap<&str, Api>) -> Value {
     json!({"required": true, "content": {"application/json": {"schema": schema}}})
 }
 
-/// An API's table as the schema of an object.
+/// Returns an API's table as the schema of an object.
 fn schema(api: &Api) -> Value {
     let listed = api.parameters.iter().filter(|it| it.support != Support::Refused);
     let properties: Map<String, Value> =
@@ -351,7 +351,7 @@ fn property(api: &Api, parameter: &Parameter) -> Value {
     property.into()
 }
 
-/// The JSON types of which a request may give a parameter some value.
+/// Returns the JSON types of which a parameter accepts some value.
 fn accepted_types(api: &Api, name: &str) -> Vec<&'static str> {
     let accepts = |value: Value| {
         let mut body = api.base.clone();
@@ -373,7 +373,7 @@ fn accepted_types(api: &Api, name: &str) -> Vec<&'static str> {
     kinds.into_iter().filter(|(_, accepted)| *accepted).map(|(kind, _)| kind).collect()
 }
 
-/// What the smallest request cannot do without.
+/// Returns the parameters that a request requires.
 fn required(api: &Api) -> Vec<String> {
     let members = api.base.as_object().into_iter().flatten();
     let is_required = |name: &String| {
@@ -408,7 +408,7 @@ fn responses(route: &RouteEntry, streams: bool) -> Value {
     })
 }
 
-/// The page of all routes.
+/// Returns the page of all routes.
 fn page() -> String {
     let mut page = String::from(
         "# API reference\n\n\

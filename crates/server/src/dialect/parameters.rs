@@ -1,53 +1,53 @@
-//! What becomes of each parameter of an API: the lowering of requests reads these tables, and
-//! `docs/compatibility.md` is made from them.
+//! Tables of each API's parameters and their support status: the translation of requests reads
+//! them, and `docs/compatibility.md` is generated from them.
 
 use serde_json::Value;
 
 use crate::api::fields::Fields;
 use crate::error::ApiError;
 
-/// What becomes of a parameter.
+/// Support status of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It does what its API says.
+    /// Works as its API specifies.
     Supported,
-    /// It is accepted without effect, and named in `x-loquent-ignored-parameters`.
+    /// Accepted without effect, and named in `x-loquent-ignored-parameters`.
     Ignored,
-    /// A request with it gets 400: its answer would not be what was asked for.
+    /// Rejected with 400, because the answer would not be the requested one.
     Refused,
 }
 
 /// A parameter of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// Its name in the JSON.
+    /// Name in the JSON.
     pub name: &'static str,
-    /// What becomes of it.
+    /// Support status.
     pub support: Support,
-    /// Bounds, or why it is refused; may be empty.
+    /// Bounds, or the reason for a refusal; may be empty.
     pub note: &'static str,
 }
 
-/// A parameter with full support.
+/// Returns a parameter with full support.
 pub const fn supported(name: &'static str, note: &'static str) -> Parameter {
     Parameter { name, support: Support::Supported, note }
 }
 
-/// A parameter without effect.
+/// Returns a parameter without effect.
 pub const fn ignored(name: &'static str, note: &'static str) -> Parameter {
     Parameter { name, support: Support::Ignored, note }
 }
 
-/// A parameter that is refused.
+/// Returns a parameter that is refused.
 pub const fn refused(name: &'static str, note: &'static str) -> Parameter {
     Parameter { name, support: Support::Refused, note }
 }
 
-/// Takes from `fields` what has no effect, and gives the names of it: parameters that the table
+/// Removes parameters without effect from `fields` and returns their names: those that the table
 /// `known` lists as ignored, and those that it does not list.
 ///
 /// # Errors
-/// 400 with the name of a parameter that is refused. One that is empty asks for nothing.
+/// 400 with the name of a parameter that is refused, unless its value is empty.
 pub fn sift(fields: &mut Fields, known: &[Parameter]) -> Result<Vec<String>, ApiError> {
     let entry = |name: &str| known.iter().find(|one| one.name == name);
     let names: Vec<String> = fields.map().keys().cloned().collect();

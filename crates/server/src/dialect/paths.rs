@@ -1,20 +1,20 @@
-//! Which paths are whose: those of dialects, which are answered here even before an upstream
-//! server, and those that clients send without the version.
+//! Classification of paths: those of dialects, which this server handles itself even in front of an
+//! upstream server, and those that clients send without the version.
 
 use http::Uri;
 use http::uri::PathAndQuery;
 
-/// OpenAI's paths, which many clients are given a base URL without `/v1` for.
+/// OpenAI's paths, which clients request without `/v1` if their base URL lacks it.
 const UNVERSIONED: [&str; 5] =
     ["/chat/completions", "/completions", "/embeddings", "/models", "/responses"];
 
-/// Whether requests for `path` become chat completions, of which an upstream server gets the
-/// completion.
+/// Returns true if requests for `path` are translated to chat completions, which is also what an
+/// upstream server receives.
 pub fn is_lowered(path: &str) -> bool {
     path == "/v1/messages" || path.starts_with("/api/")
 }
 
-/// `uri` with the version in front, if it is one of OpenAI's paths without it.
+/// Returns `uri` with the version added, if it is one of OpenAI's paths without it.
 pub fn versioned(uri: &Uri) -> Option<Uri> {
     let is_below = |root: &str| {
         let rest = uri.path().strip_prefix(root);

@@ -1,4 +1,4 @@
-//! A conversation's events, of which a client counts the bytes: every reader must get the same. So
+//! A conversation's events. Clients count their bytes, so every reader must get the same ones:
 //! there are no comments after a silence, and padding depends on the answer alone.
 
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use loquent_proto::{Delta, Error};
 use crate::dialect::{COMMENT, EventWriter, write_record};
 use crate::error::ApiError;
 
-/// Writes an answer's events without the first bytes of them.
+/// Writes an answer's events, leaving out a number of bytes at the beginning.
 pub struct BytesFrom {
     chunks: ChunkWriter,
-    /// Bytes that are still left out.
+    /// Number of bytes still to be left out.
     left_out: u64,
     /// Bytes of all events so far.
     total: u64,
@@ -19,8 +19,8 @@ pub struct BytesFrom {
 }
 
 impl BytesFrom {
-    /// A writer at the answer's beginning that leaves out `from` bytes; and what is left of the
-    /// comment that begins the stream.
+    /// Returns a writer at the answer's beginning that leaves out `from` bytes, and the remainder
+    /// of the comment that begins the stream.
     pub fn new(chunks: ChunkWriter, from: u64) -> (Self, Vec<u8>) {
         let begin = usize::try_from(from).unwrap_or(usize::MAX).min(COMMENT.len());
         let total = COMMENT.len() as u64;
@@ -28,7 +28,7 @@ impl BytesFrom {
         (Self { chunks, left_out, total, event: Vec::new() }, COMMENT[begin..].to_vec())
     }
 
-    /// Bytes of the stream so far, those included that were left out.
+    /// Number of bytes of the stream so far, including those left out.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -1,6 +1,6 @@
-//! llama-server's resumable streams: a completion that is sent with `X-Conversation-Id` goes on
-//! when its connection is lost, `GET /v1/stream?conv_id=…&from=…` gives its events from a byte on,
-//! and `DELETE` stops it.
+//! llama-server's resumable streams: a completion sent with `X-Conversation-Id` continues when its
+//! connection is lost, `GET /v1/stream?conv_id=…&from=…` returns its events from a byte on, and
+//! `DELETE` stops it.
 
 mod events;
 mod routes;

@@ -29,9 +29,9 @@ use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{SseBody, event_stream, with_ignored};
 
-/// Names the conversation whose next answer a completion is.
+/// Header that names the conversation to which a completion belongs.
 const CONVERSATION_HEADER: &str = "x-conversation-id";
-/// Most conversations that may be asked for at once.
+/// Maximum number of conversations in one lookup.
 const MAX_LOOKED_UP: usize = 64;
 
 type Shared = State<Arc<App>>;
@@ -43,17 +43,18 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/streams/lookup", post(look_up))
 }
 
-/// The conversation that a streaming request with `head` names. Where ids of clients are not
-/// accepted, the header is another's: clients and proxies send it for their own purposes too.
+/// Returns the conversation that a streaming request with `head` names. If the server does not
+/// accept clients' ids, the header is ignored: clients and proxies send it for their own purposes
+/// too.
 pub fn asked_id(app: &App, head: &Parts, identity: &Identity) -> Option<ChosenId> {
     let id = head.headers.get(CONVERSATION_HEADER)?.to_str().ok()?;
     ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Conversation, id).ok()
 }
 
-/// Answers a completion of the conversation `id`. It replaces that one's latest answer.
+/// Answers a completion of the conversation `id`, replacing its latest answer.
 ///
 /// # Errors
-/// Those of [`start_events`].
+/// The errors of [`start_events`].
 pub async fn stream(
     app: &App,
     id: ChosenId,
@@ -71,7 +72,8 @@ pub async fn stream(
     Ok(with_handle(with_ignored(response, &started.ignored), &started.handle))
 }
 
-/// `GET /v1/stream?conv_id=…&from=…`: the events of a conversation's latest answer from a byte on.
+/// `GET /v1/stream?conv_id=…&from=…`: returns the events of a conversation's latest answer from a
+/// byte on.
 async fn replay(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
@@ -87,8 +89,7 @@ async fn replay(
     Ok(events(&app, inbox, chunks(&app, &named.handle, &extensions), from))
 }
 
-/// `DELETE /v1/stream?conv_id=…`: stops a conversation's latest answer. Nothing to stop is no
-/// error.
+/// `DELETE /v1/stream?conv_id=…`: stops a conversation's latest answer. Succeeds if there is none.
 async fn stop(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
@@ -101,7 +102,7 @@ async fn stop(
     Ok(no_content())
 }
 
-/// `POST /v1/streams/lookup`: which of the client's conversations have an answer that is kept.
+/// `POST /v1/streams/lookup`: returns the client's conversations whose answers are kept.
 async fn look_up(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
     let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
@@ -132,7 +133,7 @@ fn asked_ids(mut fields: Fields) -> Result<HashSet<String>, ApiError> {
     ids.into_iter().map(text).collect()
 }
 
-/// A conversation's state, as llama-server shows it; `None` if its answer is forgotten.
+/// Describes a conversation's state in llama-server's format; `None` if its answer is forgotten.
 async fn describe(
     app: &App,
     id: &str,

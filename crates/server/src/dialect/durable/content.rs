@@ -1,4 +1,4 @@
-//! What a stream consists of: an answer's records as JSON messages, or as text.
+//! Content of a stream: an answer's records as JSON messages, or as text.
 
 use http::HeaderValue;
 use loquent_proto::chunk::ChunkWriter;
@@ -7,7 +7,7 @@ use loquent_proto::{Delta, Error};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
 
-/// What stands before an event's data.
+/// Prefix of an event's data.
 const DATA: &[u8] = b"data: ";
 
 /// The forms of a stream.
@@ -28,12 +28,12 @@ impl Format {
         }
     }
 
-    /// Whether a reader of this form learns that the answer failed.
+    /// Returns true if a reader of this format can learn that the answer failed.
     pub const fn tells_failure(self) -> bool {
         matches!(self, Self::Chunks)
     }
 
-    /// The body of a response with `content`.
+    /// Returns the body of a response with `content`.
     pub fn body(self, content: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Chunks => [b"[", &content[..], b"]"].concat(),
@@ -42,10 +42,10 @@ impl Format {
     }
 }
 
-/// Writes records as a stream's content: messages with commas between them, or text.
+/// Writes records as a stream's content: comma-separated messages, or text.
 pub struct ContentWriter {
     form: Form,
-    /// The log offset behind the last record.
+    /// The log offset after the last record.
     offset: u64,
     has_failed: bool,
 }
@@ -56,7 +56,7 @@ enum Form {
 }
 
 impl ContentWriter {
-    /// A writer from log `offset` on, where `chunks` is the state of the chunks.
+    /// Returns a writer from log `offset` on, where `chunks` is the state of the chunks.
     pub fn new(format: Format, chunks: ChunkWriter, offset: u64) -> Self {
         let form = match format {
             Format::Chunks => Form::Chunks { chunks: Box::new(chunks), events: Vec::new() },
@@ -65,18 +65,19 @@ impl ContentWriter {
         Self { form, offset, has_failed: false }
     }
 
-    /// The log offset behind what was written.
+    /// Returns the log offset after the content written so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// A writer behind the last record of an answer that failed.
+    /// Turns this into a writer after the last record of an answer that failed.
     #[must_use]
     pub fn after_failure(self) -> Self {
         Self { has_failed: true, ..self }
     }
 
-    /// Whether the answer's error was written, or is left out because text cannot tell it.
+    /// Returns true if the answer's error has been written, or left out because text cannot express
+    /// it.
     pub fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -116,7 +117,7 @@ impl EventWriter for ContentWriter {
     }
 }
 
-/// The JSON in events of chunks, one line each; `[DONE]` is none.
+/// Returns the JSON in events of chunks, one line each, without `[DONE]`.
 fn messages_of(events: &[u8]) -> impl Iterator<Item = &[u8]> {
     let lines = events.split(|byte| *byte == b'\n');
     lines.filter_map(|line| line.strip_prefix(DATA)).filter(|data| data.first() == Some(&b'{'))

@@ -1,15 +1,15 @@
-//! Cursors, by which caches tell apart what clients that wait for the same offset get at different
-//! times. A cursor never repeats, so that no client is fed from a cache for ever.
+//! Cursors, by which caches distinguish responses to clients that wait for the same offset at
+//! different times. A cursor never repeats, so that no client is served from a cache forever.
 
-/// The time from which intervals are counted: 9 October 2024, Unix time in seconds.
+/// Time from which intervals are counted: 9 October 2024, Unix time in seconds.
 const EPOCH_S: u64 = 1_728_432_000;
-/// How long a cursor is the same for all who have none.
+/// Time in seconds for which all clients without a cursor get the same one.
 const INTERVAL_S: u64 = 20;
-/// Most that a repeated cursor is moved on by, seconds.
+/// Maximum advance of a repeated cursor, in seconds.
 const MAX_JITTER_S: u64 = 3600;
 
-/// The cursor of a response at `now_s`, Unix time in seconds, to a client that sent `known`.
-/// `random` is any number.
+/// Returns the cursor of a response at `now_s`, Unix time in seconds, to a client that sent
+/// `known`. `random` is any number.
 pub fn next_cursor(now_s: u64, known: Option<&str>, random: u64) -> u64 {
     let current = now_s.saturating_sub(EPOCH_S) / INTERVAL_S;
     match known.and_then(|known| known.parse::<u64>().ok()) {

@@ -1,5 +1,5 @@
 //! A stream as server-sent events: its content in `data` events, each followed by a `control` event
-//! that says where to go on.
+//! with the offset to continue from.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -16,22 +16,22 @@ use crate::clock::unix_time_s;
 use crate::resumable::sse_reader::LogReader;
 use crate::sse::{EventSource, StreamStatus};
 
-/// How long a connection lasts before its client has to come back, so that caches can join those
-/// who wait for the same.
+/// Lifetime of a connection, after which its client must reconnect, so that caches can join clients
+/// that wait for the same offset.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// Content of one event, after which it leaves although more is ready.
+/// Content size after which an event is sent although more is ready.
 const EVENT_BYTES: usize = 16 * 1024;
 
-/// The content's line ends: every kind of them would begin a line of the event stream, and one of
-/// two characters may be cut in two.
+/// Normalises the content's line ends: each kind would begin a new line of the event stream, and a
+/// two-character one may be split between pieces.
 #[derive(Debug, Default)]
 struct LineEnds {
-    /// The last piece ended with a carriage return.
+    /// True if the last piece ended with a carriage return.
     after_return: bool,
 }
 
 impl LineEnds {
-    /// The next piece, with one kind of line end.
+    /// Returns the next piece with its line ends normalised.
     fn unified(&mut self, piece: &str) -> String {
         let rest = match self.after_return {
             true => piece.strip_prefix('\n').unwrap_or(piece),
@@ -48,16 +48,16 @@ pub struct LiveReader {
     format: Format,
     cursor: Option<String>,
     line_ends: LineEnds,
-    /// The stream's end when the reader came: only from there on it may be up to date.
+    /// The stream's end when the reader connected: only from there on may it be up to date.
     tail: u64,
-    /// Whether a `control` event has told the reader where it is.
+    /// True once a `control` event has given the reader its offset.
     is_told: bool,
     end: Pin<Box<Sleep>>,
 }
 
 impl LiveReader {
-    /// A reader of what `reader` gets, for a client that sent `cursor`; the stream ends at `tail`
-    /// now.
+    /// Returns a reader of the content of `reader`, for a client that sent `cursor`; `tail` is the
+    /// current end of the stream.
     pub fn new(
         reader: LogReader<ContentWriter>,
         format: Format,

@@ -15,34 +15,34 @@ use crate::dialect::write_records;
 use crate::error::{ApiError, no_content, not_modified};
 use crate::resumable::LogLook;
 
-/// Log bytes of one response.
+/// Maximum log bytes in one response.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Where to go on.
+/// Header with the offset to continue from.
 pub const NEXT_OFFSET: HeaderName = HeaderName::from_static("stream-next-offset");
 const UP_TO_DATE: HeaderName = HeaderName::from_static("stream-up-to-date");
 const CLOSED: HeaderName = HeaderName::from_static("stream-closed");
 const CURSOR: HeaderName = HeaderName::from_static("stream-cursor");
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 
-/// An offset as clients see it: in the order of numbers when compared as text.
+/// Formats an offset for clients: offsets compared as text have the order of the numbers.
 pub fn shown(offset: u64) -> String {
     format!("{offset:020}")
 }
 
-/// Piece of a stream.
+/// A piece of a stream.
 struct Piece {
     content: Vec<u8>,
     from: u64,
     next: u64,
     is_up_to_date: bool,
     is_closed: bool,
-    /// The answer failed, and the piece does not tell.
+    /// True if the answer failed and the piece cannot report it.
     failure_follows: bool,
 }
 
 impl Piece {
-    /// The content of what `look` found.
+    /// Returns the content that `look` found.
     fn of(request: &ReadRequest, look: LogLook) -> Result<Self, ApiError> {
         let (chunks, from) = (readable(&look)?, look.from);
         let mut writer = ContentWriter::new(request.format, chunks, from);
@@ -63,10 +63,10 @@ impl Piece {
     }
 }
 
-/// The state of the chunks where `look` was asked to read.
+/// Returns the state of the chunks at the offset that `look` was read from.
 ///
 /// # Errors
-/// 410 for what is not kept any more, 400 for what is no offset of the stream.
+/// 410 if the content there is no longer kept, 400 if it is no offset of the stream.
 pub fn readable(look: &LogLook) -> Result<ChunkWriter, ApiError> {
     match &look.chunks {
         Some(chunks) => Ok(chunks.clone()),
@@ -82,11 +82,11 @@ pub fn readable(look: &LogLook) -> Result<ChunkWriter, ApiError> {
     }
 }
 
-/// Answers a read that is not by events.
+/// Answers a catch-up read or long poll.
 ///
 /// # Errors
-/// 404 for an unknown stream; 400 and 410 for offsets that cannot be read, the latter also for the
-/// rest of an answer that failed where its text cannot tell.
+/// 404 for an unknown stream; 400 and 410 for offsets that cannot be read; 410 also for the end of
+/// a failed answer if its text cannot report the failure.
 pub async fn read(
     app: &App,
     handle: &AnswerHandle,
@@ -123,7 +123,8 @@ pub async fn read(
     Ok(response(handle, request, piece, headers))
 }
 
-/// The next piece with content, or the stream's end. Records that are not seen are passed over.
+/// Returns the next piece with content, or the stream's end. Skips records that have no content in
+/// this format.
 async fn next_piece(
     app: &App,
     handle: &AnswerHandle,
@@ -186,7 +187,7 @@ fn response(
     response
 }
 
-/// The stream's end, without its content.
+/// Returns the stream's end, without its content.
 ///
 /// # Errors
 /// 404 for an unknown stream.

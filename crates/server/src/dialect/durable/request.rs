@@ -1,4 +1,4 @@
-//! What a Durable Streams client asks for, from the query of its request.
+//! Parameters of a Durable Streams request, from its query.
 
 use std::time::Duration;
 
@@ -7,50 +7,50 @@ use http::Uri;
 use super::content::Format;
 use crate::error::ApiError;
 
-/// Longest wait of a long poll, and that of one that names none.
+/// Maximum and default wait of a long poll.
 const MAX_POLL: Duration = Duration::from_secs(20);
 
-/// Where to begin.
+/// Position at which to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// At a log offset.
     At(u64),
-    /// At the stream's end as it is now.
+    /// At the current end of the stream.
     Now,
 }
 
-/// How to follow the stream.
+/// Way of following the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// What there is, and no more.
+    /// Return the available content only.
     CatchUp,
-    /// What comes next, once.
+    /// Wait for the next content, once.
     LongPoll {
-        /// How long to wait for it.
+        /// Maximum wait.
         timeout: Duration,
     },
-    /// Everything that comes, as server-sent events.
+    /// Follow the stream as server-sent events.
     Events,
 }
 
 /// A read of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where to begin.
+    /// Position at which to begin.
     pub start: Start,
-    /// How to follow.
+    /// Way of following the stream.
     pub mode: Mode,
-    /// What the stream consists of.
+    /// Format of the content.
     pub format: Format,
-    /// The cursor of the response before.
+    /// Cursor of the previous response.
     pub cursor: Option<String>,
 }
 
 impl ReadRequest {
-    /// Parses the query of `uri`; `None` if that is no read of Durable Streams.
+    /// Parses the query of `uri`; `None` if it is no Durable Streams read.
     ///
     /// # Errors
-    /// 400 with the parameter that is wrong.
+    /// 400 with the invalid parameter.
     pub fn parse(uri: &Uri) -> Result<Option<Self>, ApiError> {
         let fields =
             || uri.query().unwrap_or_default().split('&').filter_map(|it| it.split_once('='));

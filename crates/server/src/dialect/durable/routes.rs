@@ -19,11 +19,11 @@ use crate::resumable::routes::{handle, resume};
 use crate::resumable::sse_reader::LogReader;
 use crate::sse::{SseBody, event_stream};
 
-/// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, else Loquent's own resume.
+/// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, otherwise Loquent's own resume.
 ///
 /// # Errors
-/// 404, whichever part does not fit, so that nothing can be learnt from it; 400 and 410 for offsets
-/// that cannot be read.
+/// 404 whichever part does not match, so that nothing can be learnt from it; 400 and 410 for
+/// offsets that cannot be read.
 pub async fn read_or_resume(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,
@@ -41,10 +41,10 @@ pub async fn read_or_resume(
     }
 }
 
-/// `HEAD /v1/streams/{id}`: where the stream ends.
+/// `HEAD /v1/streams/{id}`: returns the offset of the stream's end.
 ///
 /// # Errors
-/// 404, whichever part does not fit.
+/// 404 whichever part does not match.
 pub async fn head(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,

@@ -45,7 +45,7 @@ impl EventWriter for InfillEvents {
     }
 }
 
-/// The answer as one object.
+/// Returns the answer as one object.
 pub fn whole(answer: &FullAnswer) -> Value {
     let (text, reason) = answer.completions.first().map_or(("", ""), |completion| {
         (completion.text.as_str(), completion.finish_reason.as_deref().unwrap_or_default())

@@ -1,5 +1,5 @@
-//! llama-server's `/infill`: editors ask for the text between two others. It becomes a completion
-//! with a `suffix`.
+//! llama-server's `/infill`: editors request the text between two others. It is translated to a
+//! completion with a `suffix`.
 
 mod events;
 pub mod request;

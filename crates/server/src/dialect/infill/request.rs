@@ -1,11 +1,11 @@
-//! A request to `/infill` as the fields of a completion.
+//! Translates a request to `/infill` to the fields of a completion.
 
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
 use crate::dialect::generation::Lowered;
 use crate::error::ApiError;
 
-/// The completion that `fields` ask for; names that mean nothing there stay.
+/// Translates `fields` to a completion; names without a meaning there stay.
 ///
 /// # Errors
 /// 400 with the name of the wrong field.

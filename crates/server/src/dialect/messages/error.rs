@@ -1,10 +1,10 @@
-//! Errors in Anthropic's words.
+//! Errors in Anthropic's format.
 
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-/// The body that says `error`.
+/// Returns the response body for `error`.
 pub fn error_json(error: &ApiError) -> Value {
     let kind = match error.status() {
         401 => "authentication_error",

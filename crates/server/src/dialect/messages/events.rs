@@ -16,30 +16,30 @@ use crate::usage::Usage;
 
 const PING: &[u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
-/// A content block that is being written.
+/// The content block being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     Thinking,
     Text,
-    /// The tool call of this number.
+    /// The tool call with this number.
     ToolUse(u32),
 }
 
 /// Writes one answer as Anthropic's events.
 #[derive(Debug, Default)]
 pub struct MessageEvents {
-    /// What is known of the counts.
+    /// Token counts known so far.
     usage: Usage,
     thinking: ThinkingDisplay,
     open: Option<Block>,
-    /// Blocks that have ended.
+    /// Number of blocks that have ended.
     ended: u64,
     finish: Option<String>,
     stop: Option<String>,
 }
 
 impl MessageEvents {
-    /// A writer for the answer to a prompt of `prompt_tokens`.
+    /// Returns a writer for the answer to a prompt of `prompt_tokens`.
     pub fn new(prompt_tokens: u64, thinking: ThinkingDisplay) -> Self {
         Self { usage: Usage { prompt_tokens, ..Usage::default() }, thinking, ..Self::default() }
     }
@@ -54,7 +54,7 @@ impl MessageEvents {
         Ok(())
     }
 
-    /// Ends the block that is open, if any, and begins `block`.
+    /// Ends the open block, if any, and begins `block`.
     fn begin(&mut self, block: Block, content: &Value, out: &mut Vec<u8>) {
         if self.open == Some(block) {
             return;
@@ -76,7 +76,7 @@ impl MessageEvents {
         self.ended += 1;
     }
 
-    /// A piece of the block, written by hand: there is one for each token.
+    /// Writes a piece of the block. Done by hand, because there is one for each token.
     fn put_delta(&self, [kind, member]: [&str; 2], text: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(
             b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":",

@@ -12,7 +12,7 @@ pub use error::error_json;
 pub use models::{model, models};
 pub use routes::routes;
 
-/// The header by which Anthropic's clients say which version of the API they speak.
+/// Header with which Anthropic's clients state their version of the API.
 pub const VERSION: &str = "anthropic-version";
-/// The header of a response that names the request.
+/// Header of a response that identifies the request.
 pub const REQUEST_ID: &str = "request-id";

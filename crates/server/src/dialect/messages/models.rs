@@ -1,11 +1,11 @@
-//! The model in Anthropic's words, for clients that ask for it by `/v1/models`.
+//! Models in Anthropic's format, for its clients at `/v1/models`.
 
 use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
 use crate::models::{ModelEntry, ServedModels};
 
-/// The answer to `GET /v1/models`.
+/// Returns the response to `GET /v1/models`.
 pub fn models(served: &ServedModels) -> Value {
     let all: Vec<_> = served.entries().iter().map(model).collect();
     let id = |one: Option<&Value>| one.map(|one| one["id"].clone());
@@ -13,7 +13,7 @@ pub fn models(served: &ServedModels) -> Value {
     json!({"data": all, "has_more": false, "first_id": first, "last_id": last})
 }
 
-/// The answer to `GET /v1/models/{id}`.
+/// Returns the response to `GET /v1/models/{id}`.
 pub fn model(entry: &ModelEntry) -> Value {
     let mut model = json!({
         "id": entry.name(), "type": "model", "display_name": entry.name(),

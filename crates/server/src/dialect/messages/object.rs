@@ -1,4 +1,4 @@
-//! A whole answer as Anthropic's message.
+//! A full answer as Anthropic's message.
 
 use serde_json::{Value, json};
 
@@ -7,20 +7,20 @@ use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 use crate::usage::Usage;
 
 /// The signature of every thinking block. Anthropic's clients send it back with the block; here it
-/// proves nothing, and nothing is asked of it.
+/// proves nothing and is not checked.
 pub const SIGNATURE: &str = "unsigned";
 
-/// Whether a client wants to read the thinking, or only to know of it.
+/// Whether a client receives the text of the thinking, or only a sign of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThinkingDisplay {
-    /// Its text is in the block.
+    /// The block contains the text.
     #[default]
     Shown,
     /// The block is empty.
     Omitted,
 }
 
-/// The message of a complete `answer`.
+/// Returns the message of a complete `answer`.
 pub fn message(answer: &FullAnswer, thinking: ThinkingDisplay) -> Value {
     let nothing = FullCompletion::default();
     // There is one: the API has no parameter for more.
@@ -35,7 +35,7 @@ pub fn message(answer: &FullAnswer, thinking: ThinkingDisplay) -> Value {
     message
 }
 
-/// A message of which nothing has been generated.
+/// Returns a message without any content yet.
 pub fn open_message(id: &str, model: &str, usage: Usage) -> Value {
     json!({
         "id": id, "type": "message", "role": "assistant", "model": model, "content": [],
@@ -43,12 +43,12 @@ pub fn open_message(id: &str, model: &str, usage: Usage) -> Value {
     })
 }
 
-/// The id of the message that OpenAI's clients know as `id`.
+/// Converts an OpenAI completion's `id` to a message id.
 pub fn message_id(id: &str) -> String {
     format!("msg_{}", id.strip_prefix("chatcmpl-").unwrap_or(id))
 }
 
-/// Anthropic counts the tokens that came from a cache apart.
+/// Formats token counts; Anthropic counts cached tokens separately.
 pub fn usage_json(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
@@ -59,7 +59,8 @@ pub fn usage_json(usage: Usage) -> Value {
     })
 }
 
-/// Anthropic's name of why an answer ended, and the stop sequence if that was one.
+/// Returns Anthropic's name for the reason why an answer ended, and the stop sequence if one ended
+/// it.
 pub fn stop_reason<'a>(
     reason: Option<&'a str>,
     stop: Option<&'a str>,

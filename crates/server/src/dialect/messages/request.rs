@@ -1,4 +1,4 @@
-//! A request of Anthropic's as the fields of a chat completion.
+//! Translates Anthropic's requests to the fields of a chat completion.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::dialect::generation::Lowered;
 use crate::dialect::parameters::{Parameter, ignored, refused, sift, supported};
 use crate::error::{ApiError, quoted};
 
-/// What becomes of each parameter of `/v1/messages`.
+/// Support status of each parameter of `/v1/messages`.
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("max_tokens", "may be left out"),
@@ -45,7 +45,7 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("stream_interval", "Loquent's own"),
 ];
 
-/// What has the same name and meaning in a chat completion.
+/// Parameters with the same name and meaning in a chat completion.
 const SAME: &[&str] = &[
     "model",
     "max_tokens",
@@ -61,10 +61,10 @@ const SAME: &[&str] = &[
     "stream_interval",
 ];
 
-/// The chat completion that `fields` ask for.
+/// Translates `fields` to a chat completion.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
     let ignored = sift(&mut fields, PARAMETERS)?;
     let mut messages = Vec::new();
@@ -92,7 +92,7 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
     Ok(Lowered { endpoint: Endpoint::Chat, fields, ignored, kept: display })
 }
 
-/// Whether the answer continues this last message: the assistant has begun it.
+/// Returns true if the answer continues the last message, which the assistant has begun.
 fn goes_on(last: &Value) -> bool {
     last["role"] == "assistant" && last.get("tool_calls").is_none()
 }
@@ -155,7 +155,8 @@ fn lower_tool(mut tool: Fields) -> Result<Value, ApiError> {
     Ok(json!({"type": "function", "function": function}))
 }
 
-/// Whether to think, and for how long. Templates that can be told have a variable for it.
+/// Translates `thinking`: whether to think, and for how long. Chat templates that support it have a
+/// variable for it.
 fn lower_thinking(
     fields: &mut Fields,
     chat: &mut Map<String, Value>,

@@ -1,14 +1,15 @@
-//! The messages of Anthropic's API, whose content is blocks, as those of a chat completion.
+//! Translates the messages of Anthropic's API, whose content is blocks, to those of a chat
+//! completion.
 
 use serde_json::{Value, json};
 
 use crate::api::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
-/// Appends the messages of a chat that `messages` in `fields` stand for.
+/// Appends the chat messages for `messages` in `fields`.
 ///
 /// # Errors
-/// 400 with the place of the block that is wrong.
+/// 400 with the position of the invalid block.
 pub fn lower_messages(fields: &mut Fields, chat: &mut Vec<Value>) -> Result<(), ApiError> {
     let turns = fields.array("messages")?;
     let turns = turns.ok_or_else(|| fields.error("messages", "is required."))?;
@@ -37,7 +38,7 @@ fn lower_turn(mut turn: Fields, chat: &mut Vec<Value>) -> Result<(), ApiError> {
     }
 }
 
-/// The results of tools become messages of their own, in the place where they stand.
+/// Translates a user's message. Tool results become messages of their own, in their place.
 fn lower_user(turn: &Fields, content: Value, chat: &mut Vec<Value>) -> Result<(), ApiError> {
     let mut text: Option<String> = None;
     for block in blocks(turn, "content", content)? {
@@ -115,7 +116,7 @@ fn tool_use(mut block: Fields) -> Result<Value, ApiError> {
     Ok(json!({"id": id, "type": "function", "function": function}))
 }
 
-/// The text of `content`, a string or blocks of text, with `between` between the blocks.
+/// Returns the text of `content`, a string or text blocks, with `between` between the blocks.
 ///
 /// # Errors
 /// 400 for a block that is not text.
@@ -135,7 +136,7 @@ pub fn text_of(
     Ok(text)
 }
 
-/// The blocks of `content`, one after the other; a string is one of text.
+/// Returns the blocks of `content` in order; a string is one text block.
 fn blocks<'a>(
     fields: &'a Fields,
     name: &'a str,
@@ -157,7 +158,7 @@ fn kind(block: &mut Fields) -> Result<String, ApiError> {
     block.string("type")?.ok_or_else(|| block.error("type", "is required."))
 }
 
-/// The text of a block of `kind`.
+/// Returns the text of a block of `kind`.
 fn text_block(mut block: Fields, kind: &str) -> Result<String, ApiError> {
     match kind {
         "text" => block.string("text")?.ok_or_else(|| block.error("text", "is required.")),
@@ -170,7 +171,7 @@ fn text_block(mut block: Fields, kind: &str) -> Result<String, ApiError> {
     }
 }
 
-/// A document's text, under its title. Other sources than plain text are files.
+/// Returns a document's text, under its title. Sources other than plain text are files and refused.
 fn document(mut block: Fields) -> Result<String, ApiError> {
     let title = block.string("title")?;
     let source = block.object("source")?;

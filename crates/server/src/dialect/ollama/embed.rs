@@ -1,4 +1,4 @@
-//! Ollama's embeddings: `/api/embed`, and `/api/embeddings`, its older form for one text.
+//! Ollama's embeddings: `/api/embed`, and `/api/embeddings`, its older form for a single text.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::dialect::parameters::{Parameter, ignored, sift, supported};
 use crate::error::ApiError;
 use crate::service::Embedded;
 
-/// What becomes of each parameter of `/api/embed`.
+/// Support status of each parameter of `/api/embed`.
 pub const EMBED_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("input", "a text, or up to 2,048 of them; without any there are no vectors"),
@@ -22,7 +22,7 @@ pub const EMBED_PARAMETERS: &[Parameter] = &[
     ignored("keep_alive", "the operator says how long the model stays"),
 ];
 
-/// What becomes of each parameter of `/api/embeddings`.
+/// Support status of each parameter of `/api/embeddings`.
 pub const EMBEDDINGS_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("prompt", "one text, of which the beginning counts if it is too long"),
@@ -30,10 +30,10 @@ pub const EMBEDDINGS_PARAMETERS: &[Parameter] = &[
     ignored("keep_alive", "the operator says how long the model stays"),
 ];
 
-/// A request to `/api/embed`, and the model's name as the client has it.
+/// Reads a request to `/api/embed`; returns it with the model's name as the client gave it.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn read_embed(mut fields: Fields) -> Result<(EmbeddingRequest, String), ApiError> {
     let ignored = sift(&mut fields, EMBED_PARAMETERS)?;
     let texts = match fields.take("input") {
@@ -60,10 +60,10 @@ pub fn read_embed(mut fields: Fields) -> Result<(EmbeddingRequest, String), ApiE
     finish(fields, EmbeddingRequest { inputs, too_long, dimensions, ..empty(ignored) })
 }
 
-/// A request to `/api/embeddings`, and the model's name as the client has it.
+/// Reads a request to `/api/embeddings`; returns it with the model's name as the client gave it.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn read_embeddings(mut fields: Fields) -> Result<(EmbeddingRequest, String), ApiError> {
     let ignored = sift(&mut fields, EMBEDDINGS_PARAMETERS)?;
     let prompt = fields.string("prompt")?.filter(|prompt| !prompt.is_empty());
@@ -92,7 +92,8 @@ fn finish(
     Ok((EmbeddingRequest { model: asked, charge: fields.charge(), ..request }, model))
 }
 
-/// The answer of `/api/embed`, which took `nanos`; without a `Value` for each number.
+/// Returns the response of `/api/embed`, which took `nanos`, without allocating a `Value` per
+/// number.
 pub fn embed_json(model: &str, embedded: &Embedded, nanos: u64) -> String {
     let model = Value::from(model);
     // Finite numbers always have a JSON form.
@@ -103,7 +104,7 @@ pub fn embed_json(model: &str, embedded: &Embedded, nanos: u64) -> String {
     )
 }
 
-/// The answer of `/api/embeddings`: one vector, or an empty one to no text.
+/// Returns the response of `/api/embeddings`: one vector, or an empty one if there was no text.
 pub fn embeddings_json(embedded: &Embedded) -> String {
     let only = embedded.vectors.first().map_or(&[][..], Vec::as_slice);
     let vector = serde_json::to_string(only).unwrap_or_default();

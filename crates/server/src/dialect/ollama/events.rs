@@ -18,20 +18,21 @@ use crate::usage::Usage;
 /// Writes one answer as Ollama's lines of JSON.
 pub struct OllamaLines {
     shape: Shape,
-    /// As the client names it.
+    /// The model's name as the client gave it.
     model: String,
     clock: Clock,
     arrived: Duration,
     first: Option<Duration>,
     last: Duration,
     usage: Usage,
-    /// A tool call whose arguments are still coming. Ollama's clients take only whole ones.
+    /// A tool call whose arguments are incomplete: Ollama's clients accept only complete ones.
     call: Option<FullCall>,
     finish: Option<String>,
 }
 
 impl OllamaLines {
-    /// A writer for the answer of `model` to a request that arrived at `arrived` on `clock`.
+    /// Returns a writer for the answer of `model` to a request that arrived at `arrived` on
+    /// `clock`.
     pub fn new(shape: Shape, model: String, clock: Clock, arrived: Duration) -> Self {
         Self {
             shape,

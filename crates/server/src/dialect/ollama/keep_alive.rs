@@ -1,5 +1,5 @@
-//! Ollama's `keep_alive`: how long a model stays in memory after a request, as seconds or as a
-//! duration in Go's writing (`5m`, `1h30m`). Less than nothing is for ever.
+//! Ollama's `keep_alive`: time for which a model stays in memory after a request, as seconds or in
+//! Go's notation for durations (`5m`, `1h30m`). Negative values mean forever.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::api::fields::Fields;
 use crate::error::{ApiError, quoted};
 use crate::models::KeepAlive;
 
-/// The longest time that is not for ever, in seconds.
+/// Maximum finite time in seconds.
 const MAX_S: f64 = 365.0 * 86_400.0;
 
 /// Takes `keep_alive`.
 ///
 /// # Errors
-/// 400 for what is no time.
+/// 400 if it is not a duration.
 pub fn take_keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
     let seconds = match fields.take("keep_alive") {
         None | Some(Value::Null) => return Ok(None),
@@ -36,7 +36,7 @@ fn wrong(fields: &Fields, found: &str) -> ApiError {
     fields.error("keep_alive", message)
 }
 
-/// The seconds of `text`: numbers, each with its unit behind it.
+/// Parses `text`, numbers each followed by a unit, to seconds.
 fn seconds_of(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

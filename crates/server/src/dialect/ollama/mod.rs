@@ -1,5 +1,5 @@
-//! Ollama's API, for the desktop apps that know nothing else: `/api/chat`, `/api/generate`,
-//! `/api/embed` and what they ask of a server's models.
+//! Ollama's API, for desktop apps that support no other: `/api/chat`, `/api/generate`, `/api/embed`
+//! and queries about the server's models.
 
 pub mod embed;
 mod events;
@@ -15,7 +15,7 @@ use crate::error::ApiError;
 
 pub use routes::routes;
 
-/// The body that says `error`.
+/// Returns the response body for `error`.
 pub fn error_json(error: &ApiError) -> Value {
     json!({"error": error.to_string()})
 }

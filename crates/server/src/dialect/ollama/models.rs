@@ -1,4 +1,4 @@
-//! What Ollama's API says of models.
+//! Ollama's descriptions of models.
 
 use loquent_proto::hex;
 use serde_json::{Value, json};
@@ -8,17 +8,17 @@ use crate::clock::{rfc3339, unix_time_s};
 use crate::models::{ModelEntry, ModelFigures, ServedModels};
 use crate::service::Service;
 
-/// The version of Ollama's API that this one follows. Clients compare it with what they need.
+/// The version of Ollama's API that is implemented. Clients compare it with the version they need.
 const VERSION: &str = "0.12.6";
-/// How long the model is said to stay loaded, in seconds: it stays for ever.
+/// Reported remaining time in memory for a model that is never unloaded, in seconds.
 const LOADED_FOR_S: u64 = 100 * 365 * 86_400;
 
-/// The answer to `GET /api/version`.
+/// Returns the response to `GET /api/version`.
 pub fn version() -> Value {
     json!({"version": VERSION})
 }
 
-/// The answer to `GET /api/tags`.
+/// Returns the response to `GET /api/tags`.
 pub fn tags(models: &ServedModels) -> Value {
     let tag = |model: &ModelEntry| {
         let mut tag = entry(&model.figures());
@@ -28,7 +28,7 @@ pub fn tags(models: &ServedModels) -> Value {
     json!({"models": models.entries().iter().map(tag).collect::<Vec<_>>()})
 }
 
-/// The answer to `GET /api/ps`.
+/// Returns the response to `GET /api/ps`.
 pub fn running(models: &ServedModels) -> Value {
     let process = |model: &ModelEntry| {
         let (figures, service) = (model.figures(), model.service()?);
@@ -43,7 +43,7 @@ pub fn running(models: &ServedModels) -> Value {
     json!({"models": models.entries().iter().filter_map(process).collect::<Vec<_>>()})
 }
 
-/// The answer to `POST /api/show`.
+/// Returns the response to `POST /api/show`.
 pub fn show(entry: &ModelEntry) -> Value {
     let mut shown = json!({
         "modelfile": format!("FROM {}\n", entry.name()),
@@ -81,7 +81,7 @@ fn capabilities(service: &Service) -> Vec<&'static str> {
     capabilities
 }
 
-/// Stands where the model's architecture is expected, which this part of the server does not know.
+/// Placeholder for the model's architecture, which is not known in this module.
 const FAMILY: &str = "loquent";
 
 fn entry(model: &ModelFigures) -> Value {

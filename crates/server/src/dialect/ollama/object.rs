@@ -1,4 +1,4 @@
-//! The objects of Ollama's answers: the lines of a stream, and a whole answer.
+//! Objects of Ollama's answers: the lines of a stream, and a full answer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::clock::timestamp;
 use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 use crate::usage::Usage;
 
-/// Which of the two endpoints answers.
+/// The endpoint whose format an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `/api/chat`: the text is in a message.
@@ -18,18 +18,18 @@ pub enum Shape {
     Generate,
 }
 
-/// What a line, or the whole answer, says.
+/// Content of a line, or of the full answer.
 #[derive(Debug, Clone, Default)]
 pub struct LineContent<'a> {
     /// Text of the answer.
     pub text: &'a str,
     /// Text of the reasoning before it.
     pub thinking: &'a str,
-    /// Tools to be called.
+    /// Tool calls.
     pub calls: &'a [FullCall],
 }
 
-/// The members of an object that says `piece`.
+/// Returns the members of an object with the content `piece`.
 pub fn members(shape: Shape, model: &str, piece: &LineContent<'_>) -> Map<String, Value> {
     let mut members = Map::new();
     members.insert("model".into(), model.into());
@@ -56,7 +56,7 @@ pub fn members(shape: Shape, model: &str, piece: &LineContent<'_>) -> Map<String
     members
 }
 
-/// Adds what the last object of an answer says: why it ended, and what it took.
+/// Adds the members of an answer's last object: the reason it ended, and its usage and times.
 pub fn finish(
     members: &mut Map<String, Value>,
     reason: Option<&str>,
@@ -78,7 +78,7 @@ pub fn finish(
     members.insert("eval_duration".into(), nanos(times.generation));
 }
 
-/// The object of an answer to no prompt at all: the model is loaded.
+/// Returns the object that answers an empty prompt: the model is loaded.
 pub fn loaded(shape: Shape, model: &str) -> Value {
     let mut members = members(shape, model, &LineContent::default());
     members.insert("done".into(), true.into());
@@ -86,7 +86,7 @@ pub fn loaded(shape: Shape, model: &str) -> Value {
     members.into()
 }
 
-/// The object of a complete `answer`.
+/// Returns the object of a complete `answer`.
 pub fn full(shape: Shape, model: &str, answer: &FullAnswer) -> Value {
     let nothing = FullCompletion::default();
     // There is one: the API has no parameter for more.

@@ -1,4 +1,4 @@
-//! Requests of Ollama's as the fields of a completion.
+//! Translates Ollama's requests to the fields of a completion.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use crate::dialect::parameters::{Parameter, ignored, refused, sift, supported};
 use crate::error::ApiError;
 use crate::models::KeepAlive;
 
-/// What becomes of each parameter of `/api/chat`.
+/// Support status of each parameter of `/api/chat`.
 pub const CHAT_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("messages", "text, tool calls and their results; no images"),
@@ -27,7 +27,7 @@ pub const CHAT_PARAMETERS: &[Parameter] = &[
     ignored("shift", "an answer ends where the context is full"),
 ];
 
-/// What becomes of each parameter of `/api/generate`.
+/// Support status of each parameter of `/api/generate`.
 pub const GENERATE_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("prompt", ""),
@@ -48,7 +48,7 @@ pub const GENERATE_PARAMETERS: &[Parameter] = &[
     ignored("shift", "an answer ends where the context is full"),
 ];
 
-/// What becomes of each of `options`, by its name in a completion where it has an effect.
+/// Support status of each of the `options`.
 pub const OPTIONS: &[Parameter] = &[
     supported("num_predict", "-1 and -2: as much as the context holds"),
     supported("temperature", ""),
@@ -71,23 +71,23 @@ pub const OPTIONS: &[Parameter] = &[
     ignored("use_mmap", ""),
 ];
 
-/// What only Ollama's answers need to know of a request.
+/// Parts of a request that only Ollama's answers need.
 #[derive(Debug)]
 pub struct OllamaRequest {
-    /// Which endpoint answers.
+    /// The endpoint whose format the answer has.
     pub shape: Shape,
-    /// The model, as the client names it.
+    /// The model's name as the client gave it.
     pub model: String,
-    /// The request has no prompt: it only wants the model loaded.
+    /// True if the request has no prompt and only loads the model.
     pub only_loads: bool,
-    /// How long the model is to stay after it.
+    /// Time for which the model stays in memory afterwards.
     pub keep: Option<KeepAlive>,
 }
 
-/// The chat completion that a request to `/api/chat` asks for.
+/// Translates a request to `/api/chat` to a chat completion.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, CHAT_PARAMETERS)?;
     let mut lowered = Map::new();
@@ -110,11 +110,11 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError
     Ok(Lowered { endpoint: Endpoint::Chat, fields: fields.replaced(lowered), ignored, kept })
 }
 
-/// The completion that a request to `/api/generate` asks for: a conversation of one question, or a
-/// text where it goes without a template.
+/// Translates a request to `/api/generate` to a completion: a conversation with one question, or
+/// plain text if it uses no template.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError> {
     let mut ignored = sift(&mut fields, GENERATE_PARAMETERS)?;
     let mut lowered = Map::new();
@@ -143,7 +143,7 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
     Ok(Lowered { endpoint, fields: fields.replaced(lowered), ignored, kept })
 }
 
-/// What both endpoints have in common; gives the name of the model.
+/// Translates the parameters that both endpoints share; returns the model's name.
 fn lower_common(
     fields: &mut Fields,
     lowered: &mut Map<String, Value>,
@@ -160,7 +160,7 @@ fn lower_common(
     Ok(model)
 }
 
-/// Ollama's clients add `:latest` to a name without a tag.
+/// Removes the tag `:latest`, which Ollama's clients add to a name without a tag.
 pub fn without_tag(model: &str) -> &str {
     model.strip_suffix(":latest").unwrap_or(model)
 }
@@ -179,7 +179,8 @@ fn lower_format(fields: &mut Fields, lowered: &mut Map<String, Value>) -> Result
     Ok(())
 }
 
-/// Whether to think, or how much. Templates that can be told have a variable for it.
+/// Translates `think`: whether to think, or how much. Chat templates that support it have a
+/// variable for it.
 fn lower_think(fields: &mut Fields, lowered: &mut Map<String, Value>) -> Result<(), ApiError> {
     let thinks = match fields.take("think") {
         None => return Ok(()),
@@ -218,11 +219,11 @@ fn lower_options(
     Ok(ignored.into_iter().map(|name| format!("options.{name}")).collect())
 }
 
-/// A conversation that is being lowered.
+/// A conversation being translated.
 #[derive(Default)]
 struct LoweredTurns {
     messages: Vec<Value>,
-    /// Calls so far, by tool: Ollama's results name the tool and not the call.
+    /// Unanswered calls, by tool: Ollama's results name the tool and not the call.
     calls: Vec<(String, String)>,
 }
 
@@ -274,7 +275,7 @@ impl LoweredTurns {
         Ok(json!({"id": id, "type": "function", "function": function}))
     }
 
-    /// The id of the first call that has no result yet, of `tool` if it is named.
+    /// Takes the id of the first call without a result, of `tool` if it is named.
     fn answered(&mut self, tool: Option<&str>) -> String {
         let at = self.calls.iter().position(|(name, _)| tool.is_none_or(|tool| tool == name));
         at.map_or_else(|| "call".to_owned(), |at| self.calls.remove(at).1)

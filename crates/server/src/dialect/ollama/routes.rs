@@ -27,7 +27,8 @@ use crate::sse::{event_stream, with_ignored};
 
 type Shared = State<Arc<App>>;
 
-/// The routes, for clients whose key has been checked. `is_offered`: the operator wants them.
+/// Returns the routes, for clients whose key has been checked. `is_offered`: the operator has
+/// enabled the API.
 pub fn routes(is_offered: bool) -> Router<Arc<App>> {
     if !is_offered {
         return Router::new().route("/api/{*path}", any(not_offered));
@@ -126,7 +127,7 @@ async fn embed_prompt(
     embed(&app, request, read).await
 }
 
-/// A response whose body is a stream of lines of JSON.
+/// Returns a response whose body is a stream of JSON lines.
 fn lines_stream(body: Body) -> Response {
     let mut response = event_stream(body);
     let kind = HeaderValue::from_static("application/x-ndjson");

@@ -1,7 +1,7 @@
-//! From an answer's records to the events of a response and to its object.
+//! Converts an answer's records to the events of a response and to its object.
 //!
 //! Every record gives the same events with the same numbers whenever it is read, so that a reader
-//! which comes back after event N goes on with N + 1.
+//! that reconnects after event N continues with N + 1.
 
 use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{Delta, Error};
@@ -13,29 +13,29 @@ use crate::dialect::EventWriter;
 use crate::error::ApiError;
 use crate::usage::Usage;
 
-/// The code of the record that ends a cancelled response.
+/// Code of the record that ends a cancelled response.
 pub const CANCELLED: &str = "cancelled";
-/// The code of the record that ends a response of which the server knows no end.
+/// Code of the record that ends a response whose actual end is unknown to the server.
 pub const LOST: &str = "lost";
-/// The member of a record that another replica has written which goes on with the response: the
-/// number of the next event.
+/// Member of the record that another replica writes when it takes over a response: the number of
+/// the next event.
 pub const TAKEN_OVER_AT: &str = "loquent_taken_over_at";
-/// How far the numbers of events are apart there. A reader may have had more events of the replica
-/// that has ended than were stored; numbers in between are those, and no others.
+/// Gap left in the event numbers by a takeover. A reader may have received more events from the
+/// replica that has ended than were stored; numbers within the gap belong to those alone.
 pub const NUMBERS_APART: u64 = 1 << 20;
-/// The member of a record that says when the response was complete.
+/// Member of the record with the time when the response was complete.
 pub const COMPLETED_AT: &str = "completed_at";
 
-/// Which events are written.
+/// The events to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventRange {
-    /// Those with this number and higher ones.
+    /// Events from this number on.
     From(u64),
-    /// None: only the object is wanted.
+    /// None: only the object is needed.
     Nothing,
 }
 
-/// Writes a response's events, and knows its object at any time.
+/// Writes a response's events, and keeps its current object.
 #[derive(Debug)]
 pub struct ResponseEvents {
     template: ResponseTemplate,
@@ -47,15 +47,15 @@ pub struct ResponseEvents {
     facts: ResponseFacts,
     finish: Option<String>,
     output: Vec<Value>,
-    /// Bytes of what the output is made of, log-probabilities among them.
+    /// Bytes of the records that make up the output, including log-probabilities.
     output_bytes: usize,
     open: Option<OpenItem>,
-    /// Log-probabilities of tokens whose text has not come yet.
+    /// Log-probabilities of tokens whose text has not arrived yet.
     logprobs: Vec<Value>,
 }
 
 impl ResponseEvents {
-    /// The events of a response of which no record was read.
+    /// Returns the events of a response from which no record has been read.
     pub fn new(template: ResponseTemplate, wanted: EventRange) -> Self {
         let queued = template.background;
         Self {
@@ -73,36 +73,36 @@ impl ResponseEvents {
         }
     }
 
-    /// Pads the events of text.
+    /// Sets the padding for events with text.
     pub fn padded(mut self, padding: Option<Obfuscation>) -> Self {
         self.padding = padding;
         self
     }
 
-    /// How the response stands after the records so far.
+    /// Returns the response's status after the records so far.
     pub const fn status(&self) -> &ResponseStatus {
         &self.status
     }
 
-    /// The response turns out not to be in the store: its object says so from here on.
+    /// Marks the response as not stored, from here on.
     pub fn not_stored(&mut self) {
         self.template.object["store"] = false.into();
     }
 
-    /// Reads a record of which no event is wanted.
+    /// Reads a record without writing events.
     pub fn note(&mut self, delta: &Delta) {
         debug_assert_eq!(self.wanted, EventRange::Nothing);
         self.apply(delta, &mut Vec::new());
     }
 
-    /// The response after the records so far.
+    /// Returns the response object after the records so far.
     pub fn object(&self) -> Value {
         let mut output = self.output.clone();
         output.extend(self.open.as_ref().map(|item| item.json("in_progress")));
         self.template.render(&self.status, &self.facts, &output)
     }
 
-    /// About how long the output is as JSON, bytes.
+    /// Returns the approximate size of the output as JSON, in bytes.
     pub const fn output_bytes(&self) -> usize {
         self.output_bytes
     }
@@ -160,7 +160,7 @@ impl ResponseEvents {
         }
     }
 
-    /// The number of the next event.
+    /// Returns the number of the next event.
     pub const fn next_number(&self) -> u64 {
         self.next
     }
@@ -216,7 +216,7 @@ impl ResponseEvents {
         self.put_delta("response.function_call_arguments.delta", text, None, out);
     }
 
-    /// Begins an item; the one before it is complete.
+    /// Begins an item and completes the previous one.
     fn open_item(&mut self, body: ItemBody, out: &mut Vec<u8>) {
         self.close_item("completed", out);
         // With an item the engine has surely begun, whether or not it reported progress.
@@ -283,7 +283,7 @@ impl ResponseEvents {
         self.output.push(whole);
     }
 
-    /// How a response without an error ended.
+    /// Returns the final status of a response without an error.
     fn success(&self) -> ResponseStatus {
         match self.finish.as_deref() {
             Some("length") => ResponseStatus::Incomplete("max_output_tokens"),
@@ -310,7 +310,7 @@ impl ResponseEvents {
         put_event(name, number, members(), out);
     }
 
-    /// An event of text, which most events are: written without a tree of values.
+    /// Writes an event of text, the most frequent kind, without building a tree of values.
     fn put_delta(
         &mut self,
         name: &'static str,
@@ -345,7 +345,7 @@ impl ResponseEvents {
         out.extend_from_slice(b"}\n\n");
     }
 
-    /// The number of the next event, if that is wanted.
+    /// Returns the number of the next event if it is to be written, and advances the count.
     fn number(&mut self) -> Option<u64> {
         let number = self.next;
         // Events that this reader does not want count too, or its numbers would be its own.
@@ -376,8 +376,8 @@ impl EventWriter for ResponseEvents {
     }
 }
 
-/// The number of the event that would have come next when a response was taken over, if `json` says
-/// so.
+/// Returns the number of the event that would have come next when a response was taken over, if
+/// `json` records a takeover.
 pub fn takeover_number(json: &str) -> Option<u64> {
     // Nearly all of these are something else.
     json.contains(TAKEN_OVER_AT).then_some(())?;
@@ -396,7 +396,7 @@ fn put_event(name: &'static str, number: u64, members: Value, out: &mut Vec<u8>)
     out.extend_from_slice(format!("event: {name}\ndata: {event}\n\n").as_bytes());
 }
 
-/// `object` with further members.
+/// Returns `object` with further members.
 fn with(mut object: Value, members: Value) -> Value {
     if let (Value::Object(object), Value::Object(members)) = (&mut object, members) {
         object.extend(members);
@@ -404,7 +404,7 @@ fn with(mut object: Value, members: Value) -> Value {
     object
 }
 
-/// The log-probabilities in a record, one entry for each token.
+/// Returns the bytes that a record adds to the output.
 fn output_bytes(delta: &Delta) -> usize {
     match delta {
         Delta::Text { text, .. } | Delta::Reasoning { text, .. } => text.len(),
@@ -422,7 +422,7 @@ fn token_logprobs(json: &str) -> Vec<Value> {
     }
 }
 
-/// A token's log-probabilities as the events have them.
+/// Returns a token's log-probabilities in the events' format, without `bytes`.
 fn without_bytes(token: &Value) -> Value {
     let mut token = token.clone();
     // `shift_remove` below leaves the other members in their order.
@@ -443,7 +443,7 @@ mod tests {
         ResponseTemplate { object: json!({"id": id, "object": "response"}), background }
     }
 
-    /// An answer that thinks, speaks, calls twice, and speaks again.
+    /// Returns an answer with reasoning, text, two calls, and text again.
     fn records() -> Vec<Delta> {
         let call = |index: u32, id: &str, arguments: &str| Delta::ToolCall {
             choice: 0,

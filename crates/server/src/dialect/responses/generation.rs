@@ -1,4 +1,4 @@
-//! A response while the engine, or an upstream server, generates it: from flushes to records.
+//! A response while the engine, or an upstream server, generates it: converts flushes to records.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::fit_record::fit_record;
 
-/// Why a response ends that another replica has begun.
+/// Error that ends a response taken over from another replica, if the answers differ.
 const DIFFERS: &str = "The replica that generated this response has ended, and another one has \
                        another answer to the same request.";
 
@@ -20,23 +20,23 @@ const DIFFERS: &str = "The replica that generated this response has ended, and a
 pub struct Generation {
     active: ActiveRequest,
     records: RecordWriter,
-    /// What is known of a response that is generated once more.
+    /// The records known so far of a response that is generated again.
     known: Option<Replay>,
 }
 
-/// What came of a look at the engine's work.
+/// Result of polling the generation.
 #[derive(Debug)]
 pub enum Generated {
-    /// There may be more records.
+    /// More records may follow.
     Going,
-    /// The last record was given: the response is complete.
+    /// The last record was passed on: the response is complete.
     Complete,
-    /// The last record was given: it says that the response failed.
+    /// The last record was passed on: the response failed.
     Failed(ApiError),
 }
 
 impl Generation {
-    /// The generation of `active`; `put` gets the records that begin it.
+    /// Starts the generation of `active`; passes its first records to `put`.
     pub fn open(
         active: ActiveRequest,
         context: &RecordContext<'_>,
@@ -46,14 +46,15 @@ impl Generation {
         Self { active, records, known: None }
     }
 
-    /// The generation of `active`, of whose response `known` is known: only what follows is given.
+    /// Starts the generation of `active`, whose response is known up to `known`: only the rest is
+    /// passed on.
     pub fn again(active: ActiveRequest, context: &RecordContext<'_>, known: Replay) -> Self {
         // The first record is there.
         let records = RecordWriter::open(&active, context, &mut |_| {});
         Self { active, records, known: Some(known) }
     }
 
-    /// Gives `put` the records of the next flush.
+    /// Passes the records of the next flush to `put`.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -75,13 +76,13 @@ impl Generation {
         })
     }
 
-    /// The records of a response that its client cancels.
+    /// Passes on the records that end a cancelled response.
     pub fn cancel(&self, put: &mut impl FnMut(Delta)) {
         put(self.active.usage().to_delta());
         put(Delta::Error { code: CANCELLED.into(), message: "The response was cancelled.".into() });
     }
 
-    /// The records of a response that ends with `error`.
+    /// Passes on the records that end a response with `error`.
     pub fn fail(&self, error: ApiError, put: &mut impl FnMut(Delta)) -> Generated {
         // Before the end, behind which nothing is read.
         put(self.active.usage().to_delta());
@@ -104,7 +105,7 @@ impl Generation {
     }
 }
 
-/// Gives `put` what lacks of `delta`, where something is known already.
+/// Passes the part of `delta` that is not yet known to `put`.
 fn rest_of(
     known: &mut Option<Replay>,
     delta: Delta,

@@ -1,17 +1,17 @@
-//! The items of a response's input: checked, brought to one form, and turned into chat messages.
+//! Items of a response's input: validated, normalised, and translated to chat messages.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
-/// Most items of a conversation, as many as a chat may have messages.
+/// Maximum number of items in a conversation: as many as a chat may have messages.
 pub const MAX_ITEMS: usize = 4096;
 
-/// Takes `input`, as items in one form.
+/// Takes `input` as normalised items.
 ///
 /// # Errors
-/// 400 with the place of the item that is wrong.
+/// 400 with the position of the invalid item.
 pub fn parse_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     let items = match fields.take("input") {
         None => return Ok(Vec::new()),
@@ -28,7 +28,7 @@ pub fn parse_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     items.into_iter().enumerate().map(parse).collect()
 }
 
-/// Refuses a conversation of too many items.
+/// Checks the number of items in a conversation.
 ///
 /// # Errors
 /// 400 for more than [`MAX_ITEMS`].
@@ -102,7 +102,7 @@ fn parse_message(fields: &mut Fields) -> Result<Value, ApiError> {
     Ok(message_of(&role, texts.iter().map(|text| text_part(&role, text)).collect()))
 }
 
-/// The texts of a content, which is a string or an array of parts.
+/// Returns the texts of a content, which is a string or an array of parts.
 fn parse_texts(fields: &Fields, name: &str, content: Value) -> Result<Vec<String>, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(vec![text]),
@@ -151,8 +151,9 @@ fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
     }))
 }
 
-/// Reasoning as this server gave it. A summary is no thought of the model, and what another server
-/// has encrypted cannot be read: both go back as they came, and the model does not see them.
+/// Parses reasoning in this server's format. A summary is not the model's own reasoning, and
+/// another server's encrypted content cannot be read: both are returned unchanged, and the model
+/// does not see them.
 fn parse_reasoning(fields: &mut Fields) -> Result<Value, ApiError> {
     let summary = fields.array("summary")?.unwrap_or_default();
     let texts = match fields.take("content") {
@@ -167,7 +168,7 @@ fn parse_reasoning(fields: &mut Fields) -> Result<Value, ApiError> {
     }))
 }
 
-/// Gives an id to each item that has none: of its response, whose id is `response`, and its place.
+/// Gives an id to each item without one, made of the id `response` and the item's index.
 pub fn name_items(items: &mut [Value], response: &str) {
     let digits = response.trim_start_matches("resp_");
     for (index, item) in items.iter_mut().enumerate() {
@@ -184,16 +185,16 @@ pub fn name_items(items: &mut [Value], response: &str) {
     }
 }
 
-/// The id of the response that an item of this server belongs to.
+/// Returns the id of the response to which an item of this server belongs.
 pub fn response_of_item(id: &str) -> Option<String> {
-    /// Digits of a response's id.
+    /// Number of digits of a response's id.
     const DIGITS: usize = 32;
     // Not by an index: a client's id may have a character across that byte.
     let digits = id.split_once('_')?.1.get(..DIGITS)?;
     digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| format!("resp_{digits}"))
 }
 
-/// A conversation as chat messages, which begin with `instructions`.
+/// Converts a conversation to chat messages that begin with `instructions`.
 pub fn messages(instructions: Option<&str>, items: &[Value]) -> Vec<Value> {
     let mut messages = Messages::default();
     if let Some(text) = instructions {
@@ -203,8 +204,8 @@ pub fn messages(instructions: Option<&str>, items: &[Value]) -> Vec<Value> {
     messages.finish()
 }
 
-/// Chat messages as they are put together: what the API has as several items of the assistant, its
-/// thoughts, text and calls, is one message of a chat.
+/// Chat messages under construction: the assistant's reasoning, text and calls, which the API has
+/// as several items, become one message of a chat.
 #[derive(Default)]
 struct Messages {
     all: Vec<Value>,

@@ -1,31 +1,31 @@
-//! One item of a response's output while it is being generated.
+//! One output item of a response while it is generated.
 
 use serde_json::{Value, json};
 
-/// What an item is, and what it has so far.
+/// Kind of an item, and its content so far.
 #[derive(Debug)]
 pub enum ItemBody {
     /// Text of the answer.
     Message {
         /// The text.
         text: String,
-        /// Log-probabilities of its tokens, where the request asks for them.
+        /// Log-probabilities of its tokens, if the request asks for them.
         logprobs: Vec<Value>,
     },
-    /// What the model thought.
+    /// The model's reasoning.
     Reasoning {
         /// The text.
         text: String,
     },
     /// A call of a function.
     Call {
-        /// Its number among the answer's calls.
+        /// Index among the answer's calls.
         index: u32,
-        /// The id that its output refers to.
+        /// The id that the call's output refers to.
         call_id: String,
-        /// The function.
+        /// Name of the function.
         name: String,
-        /// Its arguments as JSON.
+        /// Arguments as JSON.
         arguments: String,
     },
 }
@@ -33,14 +33,14 @@ pub enum ItemBody {
 /// An item that is being generated.
 #[derive(Debug)]
 pub struct OpenItem {
-    /// Its id: the response's, and its place.
+    /// Id of the item: the response's id and the item's index.
     pub id: String,
-    /// What it is.
+    /// Kind and content so far.
     pub body: ItemBody,
 }
 
 impl ItemBody {
-    /// The beginning of the ids of such items.
+    /// Returns the prefix of the ids of such items.
     pub const fn id_prefix(&self) -> &'static str {
         match self {
             Self::Message { .. } => "msg",
@@ -51,12 +51,12 @@ impl ItemBody {
 }
 
 impl OpenItem {
-    /// The item with all that it has.
+    /// Returns the item with its content so far.
     pub fn json(&self, status: &str) -> Value {
         self.object(status, self.part().into_iter().collect())
     }
 
-    /// The item as it is announced.
+    /// Returns the item as first announced, without content.
     pub fn announced(&self) -> Value {
         let mut item = self.object("in_progress", Vec::new());
         if let ItemBody::Call { .. } = self.body {
@@ -83,12 +83,12 @@ impl OpenItem {
         }
     }
 
-    /// Whether its text is in a part of its content.
+    /// Returns true if the item's text is in a part of its content.
     pub const fn has_content(&self) -> bool {
         !matches!(self.body, ItemBody::Call { .. })
     }
 
-    /// The one part of its content; calls have none.
+    /// Returns the only part of the content; `None` for calls.
     pub fn part(&self) -> Option<Value> {
         match &self.body {
             ItemBody::Message { text, logprobs } => Some(json!({
@@ -99,7 +99,7 @@ impl OpenItem {
         }
     }
 
-    /// That part as it is announced.
+    /// Returns that part as first announced, without text.
     pub fn empty_part(&self) -> Option<Value> {
         let mut part = self.part()?;
         part["text"] = "".into();

@@ -1,5 +1,5 @@
-//! Background responses while they are generated. Each is a task that keeps its records, for any
-//! number of readers that come and go, and stores them now and then, so that a restart loses
+//! Background responses while they are generated. Each is a task that keeps its records for any
+//! number of readers, which may come and go, and stores them periodically, so that a restart loses
 //! little.
 
 use std::collections::HashMap;
@@ -25,19 +25,21 @@ use crate::error::ApiError;
 use crate::resumable::Reservation;
 use crate::store::{AnswerFence, Owner, StoreError};
 
-/// How often a response that grows is stored. A restart loses the text since the last time.
+/// Interval at which a growing response is stored. A restart loses the text since the last
+/// checkpoint.
 const CHECKPOINT: Duration = Duration::from_secs(2);
-/// Why a response ends here that another replica generates, or deleted.
+/// Error for a response that another replica now generates, or that was deleted.
 const TAKEN: &str =
     "Another replica generates this response now, or it was deleted. Read it again.";
-/// When it can be read there, in seconds.
+/// `Retry-After` in seconds for a response that another replica now generates.
 const TAKEN_RETRY_S: u64 = 1;
-/// How long after a failure the end of a response is stored again; twice as long each time.
+/// First and longest pause before a failed attempt to store a response's end is repeated; each
+/// pause is twice the previous one.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LAST: Duration = Duration::from_secs(10);
-/// How long the end of this process waits for what is not stored yet.
+/// Maximum time for which a shutdown waits for responses to be stored.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
-/// Why a response ends here when the server does.
+/// Error for readers of a response that this server leaves to another replica at shutdown.
 const LEFT: &str = "This server ends. Another one goes on with the response: read it again.";
 
 type Key = (Owner, String);
@@ -46,49 +48,50 @@ type Key = (Owner, String);
 #[derive(Default)]
 pub struct LiveResponses {
     responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
-    /// The server ends, and other replicas go on.
+    /// True once the server is shutting down and other replicas continue.
     is_leaving: watch::Sender<bool>,
-    /// Held by who takes over another replica's response, so that nobody else does so meanwhile.
+    /// Held while another replica's response is taken over, so that only one task does so at a
+    /// time.
     pub takeover: tokio::sync::Mutex<()>,
 }
 
-/// One of them.
+/// A background response that is being generated.
 pub struct LiveResponse {
     owner: Owner,
     fence: AnswerFence,
     created_s: u64,
-    /// What its request said.
+    /// Members of its object that come from the request.
     pub template: ResponseTemplate,
     input: KeptInput,
     state: Mutex<LiveState>,
     cancelled: Notify,
-    /// Whether it has ended and, unless that failed, is in the store.
+    /// True once the response has ended and is in the store, or storing it has failed.
     settled: watch::Sender<bool>,
-    /// Whether its task is over.
+    /// True once its task is over.
     left: watch::Sender<bool>,
-    /// Another replica is to go on with it.
+    /// True if another replica is to continue the response.
     is_left: AtomicBool,
 }
 
 struct LiveState {
     log: RecordLog,
-    /// Readers so far, each of which gets a number.
+    /// Number of readers so far; each reader gets its number from this.
     readers: u64,
-    /// Those that wait for more.
+    /// Wakers of the readers that wait for more.
     waiting: HashMap<u64, Waker>,
 }
 
-/// Reads one of them. When it goes, nothing of it stays behind.
+/// Reads a background response. Dropping it removes its waker.
 pub struct LiveReader {
     live: Arc<LiveResponse>,
     number: u64,
 }
 
-/// One of them that has ended: nothing of it changes any more.
+/// A background response that has ended and no longer changes.
 pub struct EndedResponse<'a>(&'a LiveResponse);
 
-/// A response's place in the table, which it leaves when its task ends, however that ends: nobody
-/// waits for a task that has panicked.
+/// A response's entry in the table, removed when its task ends in any way: nobody waits for a task
+/// that has panicked.
 struct LiveEntry {
     table: Arc<LiveResponses>,
     live: Arc<LiveResponse>,
@@ -103,28 +106,28 @@ impl Drop for LiveEntry {
     }
 }
 
-/// What begins a background response.
+/// Initial state of a background response.
 pub struct NewResponse {
-    /// To whom it belongs.
+    /// Owner of the response.
     pub owner: Owner,
-    /// What it is generated with.
+    /// The fence under which it is generated.
     pub fence: AnswerFence,
-    /// Unix time in seconds.
+    /// Time of creation, Unix time in seconds.
     pub created_s: u64,
-    /// What its request said.
+    /// Members of its object that come from the request.
     pub template: ResponseTemplate,
-    /// The conversation before it.
+    /// The conversation before the response.
     pub input: KeptInput,
-    /// Its first records, and room for the others.
+    /// The response's first records, with the limit for all of them.
     pub log: RecordLog,
 }
 
 impl LiveResponses {
-    /// Generates `new` whether or not anybody reads it. It can be found, and is in the store, when
-    /// this returns.
+    /// Generates `new` whether or not it has readers. The response can be found and is in the store
+    /// when this returns.
     ///
     /// # Errors
-    /// When it cannot be stored.
+    /// If it cannot be stored.
     pub async fn start(
         self: &Arc<Self>,
         store: ResponseStore,
@@ -148,14 +151,14 @@ impl LiveResponses {
         Ok(live)
     }
 
-    /// Leaves all responses to other replicas, each as far as it is, because this one ends. Waits,
-    /// within a bound, until the store has them.
+    /// Leaves all responses in their current state to other replicas, because this one shuts down.
+    /// Waits, within a time limit, until they are stored.
     pub async fn leave(&self) {
         self.is_leaving.send_replace(true);
         self.wait_for(|live| live.can_be_left() || live.ends()).await;
     }
 
-    /// Waits, within a bound, until what has ended is stored.
+    /// Waits, within a time limit, until all responses that have ended are stored.
     pub async fn flush(&self) {
         self.wait_for(LiveResponse::ends).await;
     }
@@ -172,13 +175,13 @@ impl LiveResponses {
         }
     }
 
-    /// The response `id` of `owner`, while it is generated.
+    /// Returns the response `id` of `owner` while it is generated.
     pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveResponse>> {
         let found = self.table().get(&(owner, id.to_owned())).cloned();
         found.filter(|live| !live.is_left.load(Ordering::Relaxed))
     }
 
-    /// Forgets `live`, which has ended.
+    /// Removes `live`, which has ended.
     pub fn forget(&self, live: &LiveResponse) {
         self.table().remove(&live.key());
     }
@@ -205,34 +208,34 @@ impl LiveResponse {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Bytes of what the store has of it, or will have: no less than its JSON and its input's.
+    /// Returns the response's size in the store, in bytes: no less than its JSON and its input's.
     pub fn bytes(&self) -> usize {
         self.input.head.len() + self.state().log.bytes().len()
     }
 
-    /// Its object now.
+    /// Returns the current response object.
     pub fn object(&self) -> Value {
         // A copy, so that writing the object does not hold up the generation.
         let log = self.state().log.clone();
         object(&self.template, &log)
     }
 
-    /// Checks what there is of its records.
+    /// Calls `check` with the records so far.
     pub fn check<T>(&self, check: impl FnOnce(&RecordLog) -> T) -> T {
         check(&self.state().log)
     }
 
-    /// Its conversation.
+    /// Returns the conversation before the response.
     pub fn input(&self) -> &[Value] {
         &self.input.items
     }
 
-    /// It as a whole, if it has ended. Its readers learn of the end before the store has it.
+    /// Returns the complete response if it has ended. Readers learn of the end before it is stored.
     pub fn ended(&self) -> Option<EndedResponse<'_>> {
         self.state().log.is_ended().then_some(EndedResponse(self))
     }
 
-    /// Cancels it, and waits until it has ended and was stored.
+    /// Cancels the response, and waits until it has ended and been stored.
     pub async fn cancel(&self) {
         // This is remembered where `run` is busy with a checkpoint.
         self.cancelled.notify_one();
@@ -240,7 +243,7 @@ impl LiveResponse {
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
-    /// Generates it to its end, and has it stored.
+    /// Generates the response to its end and stores it.
     async fn carry(
         &self,
         store: &ResponseStore,
@@ -264,7 +267,8 @@ impl LiveResponse {
         }
     }
 
-    /// Stores the end, whenever the store works again: until then it can be read here alone.
+    /// Retries storing the end, with backoff, until the store works again; until then it can be
+    /// read only here.
     async fn save_later(&self, store: &ResponseStore, first: &StoreError) {
         tracing::warn!(error = %first, "a response could not be stored, and is kept until it can be");
         let mut pause = RETRY_FIRST;
@@ -280,17 +284,17 @@ impl LiveResponse {
         }
     }
 
-    /// Whether the store would forget it at once.
+    /// Returns true if the response is past the store's retention time.
     fn is_too_old(&self, store: &ResponseStore) -> bool {
         unix_time_s() > self.created_s.saturating_add(store.age().as_secs())
     }
 
-    /// Whether nothing is generated of it any more.
+    /// Returns true if the response is no longer generated here.
     fn ends(&self) -> bool {
         self.state().log.is_ended() || self.is_left.load(Ordering::Relaxed)
     }
 
-    /// Keeps the records of `generation` until it ends, or is left to another replica.
+    /// Collects the records of `generation` until it ends or is left to another replica.
     async fn run(
         &self,
         store: &ResponseStore,
@@ -328,12 +332,13 @@ impl LiveResponse {
         }
     }
 
-    /// Whether another replica can go on with it.
+    /// Returns true if another replica can continue the response.
     fn can_be_left(&self) -> bool {
         !self.input.running.is_empty()
     }
 
-    /// Stores what there is of it, which goes on elsewhere, and sends its readers there.
+    /// Stores the records so far, leaves the response to another replica, and redirects its
+    /// readers.
     async fn leave(&self, store: &ResponseStore) {
         self.is_left.store(true, Ordering::Relaxed);
         let left = match self.save(store).await {
@@ -348,7 +353,7 @@ impl LiveResponse {
         self.push(&lost(LEFT));
     }
 
-    /// Takes the records of one flush.
+    /// Collects the records of one flush.
     async fn step(&self, generation: &mut Generation) {
         let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
         if let Generated::Failed(error) = progress.await {
@@ -369,7 +374,7 @@ impl LiveResponse {
         waiting.into_values().for_each(Waker::wake);
     }
 
-    /// Ends it for its readers, if nothing else has: its task is gone.
+    /// Ends the response for its readers when its task is gone, unless it has ended already.
     fn break_off(&self) {
         // Its records cannot be trusted if they were being written when the task panicked.
         let is_open = self.state.lock().is_ok_and(|state| !state.log.is_ended());
@@ -383,7 +388,7 @@ impl LiveResponse {
         if is_due { self.save(store).await } else { Ok(true) }
     }
 
-    /// Stores what there is of it; false if it is another replica's now.
+    /// Stores the records so far; returns false if the response now belongs to another replica.
     async fn save(&self, store: &ResponseStore) -> Result<bool, StoreError> {
         // Copied, because readers need the lock while the store writes.
         let log = self.state().log.clone();
@@ -401,13 +406,13 @@ async fn is_asked_to_leave(leaving: &mut watch::Receiver<bool>) {
     }
 }
 
-/// The end of a response that does not go on here.
+/// Returns the record that ends a response which does not continue here.
 fn lost(why: &str) -> Delta {
     Delta::Error { code: LOST.into(), message: why.into() }
 }
 
 impl LiveReader {
-    /// One more reader of `live`.
+    /// Adds a reader of `live`.
     pub fn new(live: Arc<LiveResponse>) -> Self {
         let number = {
             let mut state = live.state();
@@ -417,8 +422,8 @@ impl LiveReader {
         Self { live, number }
     }
 
-    /// The records from byte `at` on, or a part of them, and whether the response ends with them.
-    /// Without any, the task of `context` is woken when there are more.
+    /// Returns a piece of the records from byte `at` on, and whether the response ends with it. If
+    /// there is none, wakes the task of `context` when more arrives.
     pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
         let mut state = self.live.state();
         let (piece, is_last) = state.log.piece(at);
@@ -437,7 +442,7 @@ impl Drop for LiveReader {
 }
 
 impl EndedResponse<'_> {
-    /// What a copy of it, parsed, is charged to the memory of requests.
+    /// Returns the memory charge for a parsed copy.
     pub fn charged_bytes(&self) -> usize {
         let mut size = ValueSize::default();
         self.0.input.items.iter().for_each(|item| size.add(item));
@@ -448,7 +453,7 @@ impl EndedResponse<'_> {
         size.charged_bytes()
     }
 
-    /// The response as the store will have it.
+    /// Returns a copy of the response in its stored form.
     pub fn copy(&self) -> StoredResponse {
         let LiveResponse { template, input, .. } = self.0;
         let log = self.0.state().log.clone();
@@ -463,7 +468,7 @@ impl EndedResponse<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! What a reader leaves behind, and a task.
+    //! State left behind by a reader and by a task.
     use serde_json::json;
 
     use super::*;

@@ -1,8 +1,8 @@
-//! OpenAI's Responses API: `/v1/responses` and what belongs to it.
+//! OpenAI's Responses API: `/v1/responses` and related routes.
 //!
-//! A response is an answer's records and what its request said. The records alone decide its
-//! events, their numbers and its object ([`events`]), so a response that is read again, while it is
-//! generated or from the store, gives the same events with the same numbers.
+//! A response consists of an answer's records and the parameters of its request. The records alone
+//! determine its events, their numbers and its object ([`events`]). A response that is read again,
+//! during generation or from the store, thus gives the same events with the same numbers.
 
 mod events;
 mod generation;

@@ -4,39 +4,39 @@ use serde_json::{Value, json};
 
 use crate::usage::Usage;
 
-/// What a response's request said: the members of its object that do not change.
+/// The members of a response object that come from the request and do not change.
 #[derive(Debug, Clone)]
 pub struct ResponseTemplate {
-    /// The object, with room for what is not known yet.
+    /// The object, with placeholders for unknown members.
     pub object: Value,
-    /// Whether it is generated whether or not anybody reads it.
+    /// True if it is generated whether or not it has readers.
     pub background: bool,
 }
 
-/// How a response stands, or ended.
+/// Status of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseStatus {
-    /// The engine has not begun with it.
+    /// The engine has not started it.
     Queued,
-    /// It is being generated.
+    /// Being generated.
     InProgress,
-    /// The model ended it.
+    /// Ended by the model.
     Completed,
-    /// It was cut for this reason.
+    /// Cut off, for this reason.
     Incomplete(&'static str),
-    /// It broke off.
+    /// Ended with an error.
     Failed {
-        /// For programs.
+        /// Error code, for programs.
         code: String,
-        /// For people.
+        /// Error message, for people.
         message: String,
     },
-    /// Its client cancelled it.
+    /// Cancelled by its client.
     Cancelled,
 }
 
 impl ResponseStatus {
-    /// The API's name of it.
+    /// Returns the API's name of the status.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -48,8 +48,7 @@ impl ResponseStatus {
         }
     }
 
-    /// The event that ends a stream of such a response; the API has none of its own for cancelled
-    /// ones.
+    /// Returns the event that reports this status. The API has none for cancelled responses.
     pub const fn event(&self) -> &'static str {
         match self {
             Self::Queued => "response.queued",
@@ -61,26 +60,26 @@ impl ResponseStatus {
     }
 }
 
-/// What the records say of a response as a whole.
+/// Properties of a response as a whole that come from its records.
 #[derive(Debug, Clone, Default)]
 pub struct ResponseFacts {
-    /// The model that answers.
+    /// The model that answered.
     pub model: Value,
-    /// Unix time in seconds.
+    /// Time of creation, Unix time in seconds.
     pub created_s: Value,
-    /// Unix time in seconds of a successful end.
+    /// Time of completion, Unix time in seconds; null unless successful.
     pub completed_s: Value,
-    /// What it took.
+    /// Token counts.
     pub usage: Option<Usage>,
 }
 
 impl ResponseTemplate {
-    /// The response's id.
+    /// Returns the response's id.
     pub fn id(&self) -> &str {
         self.object["id"].as_str().unwrap_or_default()
     }
 
-    /// The whole object.
+    /// Returns the whole object.
     pub fn render(
         &self,
         status: &ResponseStatus,
@@ -109,7 +108,7 @@ impl ResponseTemplate {
     }
 }
 
-/// The API's name of an error's code.
+/// Maps an error code to the API's name for it.
 fn error_code(code: &str) -> &'static str {
     match code {
         "rate_limit_exceeded" | "server_overloaded" => "rate_limit_exceeded",

@@ -1,4 +1,4 @@
-//! Lists of items a page at a time.
+//! Paging of item lists.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,11 +6,11 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::query::{Query, wrong};
 
-/// Most items of a page, and as many as one has unless its request says so.
+/// Maximum and default number of items per page.
 const MAX_LIMIT: usize = 100;
 const DEFAULT_LIMIT: usize = 20;
 
-/// A part of a list.
+/// One page of a list.
 #[derive(Serialize)]
 struct ItemPage<'a> {
     object: &'static str,
@@ -20,10 +20,10 @@ struct ItemPage<'a> {
     has_more: bool,
 }
 
-/// The page of `items` that `query` asks for, as JSON.
+/// Returns the page of `items` that `query` asks for, as JSON.
 ///
 /// # Errors
-/// 400 for a wrong `limit` or `order`, or an item that is not there in `after`.
+/// 400 for an invalid `limit` or `order`, or if `after` names no item of the list.
 pub fn page(items: &[Value], query: Query<'_>) -> Result<String, ApiError> {
     let limit = match query.number("limit")? {
         None => DEFAULT_LIMIT,

@@ -1,15 +1,15 @@
-//! The records of one response: what its events and its object are made from, now and later.
+//! The records of one response, from which its events and its object are made at any time.
 
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{Delta, Error, Log};
 
-/// Room beyond the bound for the records that end a response.
+/// Bytes allowed beyond the limit for the records that end a response.
 pub const END_RESERVE_BYTES: usize = 2 * 1024;
 
-/// Bytes of records that are read at once: two of the longest at least.
+/// Maximum bytes of records read at once: at least two of the longest.
 const PIECE_BYTES: usize = 2 * MAX_RECORD_BYTES + 16;
 
-/// Records one after another, within a bound.
+/// Concatenated records, within a limit.
 #[derive(Debug, Clone)]
 pub struct RecordLog {
     bytes: Vec<u8>,
@@ -17,22 +17,23 @@ pub struct RecordLog {
     is_ended: bool,
 }
 
-/// The log has no room for a record.
+/// Error: the log has no room for a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogFull;
 
 impl RecordLog {
-    /// An empty log of at most `max_bytes`, and a little more for its end.
+    /// Returns an empty log of at most `max_bytes`, with a small reserve for its end.
     pub const fn new(max_bytes: usize) -> Self {
         Self { bytes: Vec::new(), max_bytes, is_ended: false }
     }
 
-    /// The same log, which holds at most `max_bytes` from here on, and a little more for its end.
+    /// Returns the same log with the limit `max_bytes` from here on, with a small reserve for its
+    /// end.
     pub fn bounded(self, max_bytes: usize) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// A log of `bytes` from the store. It is cut where its records end.
+    /// Returns the log in `bytes` from the store, cut off after its last complete record.
     pub fn from_bytes(mut bytes: Vec<u8>) -> Self {
         let (mut end, mut is_ended) = (0, false);
         while !is_ended && let Ok(Some((len, delta))) = Delta::decode(&bytes[end..]) {
@@ -43,11 +44,11 @@ impl RecordLog {
         Self { max_bytes: bytes.len(), bytes, is_ended }
     }
 
-    /// Appends `delta`; one that is too long for a record becomes several. Nothing is appended to a
-    /// log that has ended.
+    /// Appends `delta`, split into several records if it is too long for one. Does nothing if the
+    /// log has ended.
     ///
     /// # Errors
-    /// [`LogFull`]; the log is then as it was.
+    /// [`LogFull`]; the log is then unchanged.
     pub fn push(&mut self, delta: &Delta) -> Result<(), LogFull> {
         // The rest of a flush that filled the log comes behind the end that says so.
         if self.is_ended {
@@ -66,8 +67,8 @@ impl RecordLog {
         Ok(())
     }
 
-    /// Appends a delta whose text the protocol's log divides among records. JSON that is too long
-    /// cannot be divided: it is left out.
+    /// Appends a delta whose text is split among records as in the protocol's log. JSON that is too
+    /// long cannot be split and is left out.
     fn push_split(&mut self, delta: &Delta) {
         let mut pieces = Log::new(usize::MAX / 2);
         if let Ok(range) = pieces.push(delta) {
@@ -75,30 +76,30 @@ impl RecordLog {
         }
     }
 
-    /// All records so far.
+    /// Returns all records so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether the last record says how the response ended.
+    /// Returns true if the last record ends the response.
     pub const fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Bytes from `at` on, which may break off within a record, and whether the response ends with
-    /// them.
+    /// Returns bytes from `at` on, which may stop within a record, and whether the response ends
+    /// with them.
     pub fn piece(&self, at: usize) -> (&[u8], bool) {
         let end = self.bytes.len().min(at + PIECE_BYTES);
         (&self.bytes[at..end], self.is_ended && end == self.bytes.len())
     }
 
-    /// Gives `take` all records from byte `at` on.
+    /// Passes all records from byte `at` on to `take`.
     pub fn read(&self, at: usize, take: impl FnMut(Delta)) {
         read_records(&self.bytes[at..], take);
     }
 }
 
-/// Gives `take` the whole records at the front of `bytes`; returns their length.
+/// Passes the complete records at the beginning of `bytes` to `take`; returns their length.
 pub fn read_records(bytes: &[u8], mut take: impl FnMut(Delta)) -> usize {
     let mut at = 0;
     while let Ok(Some((len, delta))) = Delta::decode(&bytes[at..]) {

@@ -1,4 +1,4 @@
-//! The parameters of a response, and the chat completion that it is lowered to.
+//! The parameters of a response, translated to a chat completion.
 
 use serde_json::{Map, Value, json};
 
@@ -10,9 +10,9 @@ use crate::dialect::parameters::{Parameter, Support, ignored, refused, sift, sup
 use crate::dialect::stored_chats::request::parse_metadata;
 use crate::error::{ApiError, quoted};
 
-/// Most alternatives per token in log-probabilities.
+/// Maximum number of alternatives per token in log-probabilities.
 const MAX_TOP_LOGPROBS: i64 = 20;
-/// What becomes of what `include` may name.
+/// Support status of each value of `include`.
 pub const INCLUDES: &[Parameter] = &[
     supported(LOGPROBS, "as many as `top_logprobs` says"),
     ignored("reasoning.encrypted_content", "reasoning comes in clear and goes back so: it is null"),
@@ -23,7 +23,7 @@ pub const INCLUDES: &[Parameter] = &[
     ignored("code_interpreter_call.outputs", "no tool runs on the server"),
     ignored("message.input_image.image_url", "input is text"),
 ];
-/// What becomes of the members of `reasoning`.
+/// Support status of each member of `reasoning`.
 pub const REASONING: &[Parameter] = &[
     supported("effort", "where the chat template reads it"),
     ignored("summary", "reasoning comes as the model wrote it, and nothing sums it up"),
@@ -31,7 +31,7 @@ pub const REASONING: &[Parameter] = &[
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// The parameters of chat completions that responses take beside their own.
+/// Parameters of chat completions that responses accept beside their own.
 const OF_CHAT: &[&str] = &[
     "cache_salt",
     "chat_template_kwargs",
@@ -51,11 +51,11 @@ const OF_CHAT: &[&str] = &[
     "top_k",
 ];
 
-/// Parameters without effect that a response's object shows.
+/// Ignored parameters that are shown in a response's object.
 const ANNOTATIONS: &[&str] =
     &["max_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "user"];
 
-/// What becomes of each parameter.
+/// Support status of each parameter.
 pub const PARAMETERS: &[Parameter] = &[
     supported("background", "with `store` only; resumable by `starting_after`"),
     supported("include", "see below"),
@@ -106,7 +106,7 @@ pub const PARAMETERS: &[Parameter] = &[
     refused("prompt", "prompt templates are not supported; use 'instructions'"),
 ];
 
-/// Names of a chat completion's parameters in errors, and what a response's client calls them.
+/// Names of a chat completion's parameters in errors, and their names in the Responses API.
 pub const NAMES: &[(&str, &str)] = &[
     ("messages", "input"),
     ("response_format.json_schema.schema", "text.format.schema"),
@@ -116,7 +116,7 @@ pub const NAMES: &[(&str, &str)] = &[
     (".function.", "."),
 ];
 
-/// What to do with a conversation that is longer than the context.
+/// Handling of a conversation that is longer than the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncation {
     /// Refuse it.
@@ -128,32 +128,32 @@ pub enum Truncation {
 /// A request for a response.
 #[derive(Debug)]
 pub struct ResponseRequest {
-    /// What its object says of it.
+    /// The members of the response object that come from the request.
     pub template: ResponseTemplate,
-    /// Whether events are wanted.
+    /// True if the response is streamed.
     pub streams: bool,
-    /// Whether the response is stored.
+    /// True if the response is stored.
     pub stores: bool,
-    /// Whether text is padded; `None` leaves it to the server.
+    /// Asks for padded text; `None` uses the server's setting.
     pub obfuscation: Option<bool>,
-    /// What to do if it is too long.
+    /// Handling of a conversation that is too long.
     pub truncation: Truncation,
-    /// The response that it goes on from.
+    /// Id of the response that this one continues.
     pub previous: Option<String>,
-    /// What the model is told first.
+    /// Instructions that precede the conversation.
     pub instructions: Option<String>,
-    /// Its own items.
+    /// The request's own items.
     pub input: Vec<Value>,
-    /// The chat completion that it becomes, without messages.
+    /// The chat completion for this request, without messages.
     pub chat: Map<String, Value>,
-    /// Names of parameters without effect.
+    /// Names of ignored parameters.
     pub ignored: Vec<String>,
-    /// Emptied fields, which hold what the request is charged.
+    /// Emptied fields, which hold the request's memory charge.
     pub fields: Fields,
 }
 
 impl ResponseRequest {
-    /// The requested model.
+    /// Returns the requested model.
     pub fn model(&self) -> Option<&str> {
         self.chat.get("model").and_then(Value::as_str)
     }
@@ -161,7 +161,7 @@ impl ResponseRequest {
     /// Reads a request from the fields of its body.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
+    /// 400 with the name of the first invalid parameter.
     pub fn read(mut fields: Fields) -> Result<Self, ApiError> {
         refuse(&mut fields)?;
         let (mut chat, mut object) = (Map::new(), empty_object());
@@ -203,7 +203,7 @@ impl ResponseRequest {
     }
 }
 
-/// Shows the parameters that only annotate.
+/// Copies the parameters that only annotate into `object`.
 fn annotate(fields: &Fields, object: &mut Value) {
     for name in ANNOTATIONS {
         if let Some(value @ (Value::String(_) | Value::Number(_))) = fields.map().get(*name) {
@@ -222,7 +222,7 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A response's object before anything is known of it.
+/// Returns a response object with all members unset.
 fn empty_object() -> Value {
     json!({
         "id": null, "object": "response", "created_at": null, "status": null, "background": false,
@@ -248,7 +248,7 @@ fn read_keeping(fields: &mut Fields, object: &mut Value) -> Result<(bool, bool),
     Ok((background, stores))
 }
 
-/// Takes what concerns tools; gives the names of what has no effect.
+/// Takes the parameters about tools; returns the names of those without effect.
 fn read_tools(
     fields: &mut Fields,
     chat: &mut Map<String, Value>,
@@ -285,7 +285,7 @@ fn read_truncation(fields: &mut Fields, object: &mut Value) -> Result<Truncation
     }
 }
 
-/// Takes what concerns sampling; gives the names of what has no effect.
+/// Takes the parameters about sampling; returns the names of those without effect.
 fn read_sampling(
     fields: &mut Fields,
     chat: &mut Map<String, Value>,
@@ -314,7 +314,8 @@ fn read_sampling(
     Ok(ignored)
 }
 
-/// Takes `include`: whether it asks for log-probabilities, and the names of what has no effect.
+/// Takes `include`; returns whether it asks for log-probabilities, and the names of values without
+/// effect.
 fn parse_include(fields: &mut Fields) -> Result<(bool, Vec<String>), ApiError> {
     let include = fields.array("include")?.unwrap_or_default();
     let mut ignored = Vec::new();
@@ -330,7 +331,7 @@ fn parse_include(fields: &mut Fields) -> Result<(bool, Vec<String>), ApiError> {
     Ok((include.iter().any(|one| one == LOGPROBS), ignored))
 }
 
-/// Takes `reasoning`; gives the names of what has no effect.
+/// Takes `reasoning`; returns the names of members without effect.
 fn read_reasoning(
     fields: &mut Fields,
     chat: &mut Map<String, Value>,

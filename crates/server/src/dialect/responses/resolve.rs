@@ -1,4 +1,4 @@
-//! The conversation of a response: what came before it, from the store, and its own items.
+//! Assembles the conversation of a response: the previous items, from the store, and its own.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::error::{ApiError, quoted};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::store::{Kind, Owner, Progress};
 
-/// Most responses whose items a request may refer to.
+/// Maximum number of responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;
 
-/// The response `id` of `owner` as the store has it, charged to `charge`.
+/// Loads the response `id` of `owner` from the store, charging its memory to `charge`.
 ///
 /// # Errors
-/// When the store cannot be read, or there is no memory for the response.
+/// If the store cannot be read, or there is no memory for the response.
 pub async fn load(
     app: &App,
     owner: Owner,
@@ -42,11 +42,11 @@ pub async fn load(
     }))
 }
 
-/// The items of the whole conversation: those before `request`, and its own, which get ids.
+/// Returns the items of the whole conversation: those before `request`, and its own, which get ids.
 ///
 /// # Errors
-/// 400 if the previous response, or an item that is referred to, is not there, or is still being
-/// generated, or if the items that are referred to are larger than a request may be.
+/// 400 if the previous response or a referenced item does not exist or is still being generated, or
+/// if the referenced items are larger than a request may be.
 pub async fn conversation(
     app: &App,
     owner: Owner,
@@ -79,17 +79,17 @@ fn still_generated(param: &str) -> ApiError {
     ApiError::invalid_param(param, message)
 }
 
-/// Puts a conversation together.
+/// Assembles a conversation.
 struct Resolver<'a> {
     app: &'a App,
     owner: Owner,
     charge: MemoryCharge,
     items: Vec<Value>,
-    /// The first place of each item's id.
+    /// Index at which each item's id first occurs.
     places: HashMap<String, usize>,
-    /// Items that may be referred to, by their responses and their ids.
+    /// Items that may be referenced, by response and id.
     loaded: HashMap<String, HashMap<String, Value>>,
-    /// What was copied: a short reference may name a long item, any number of times.
+    /// Total size of the copies: a short reference may name a long item, any number of times.
     copied: ValueSize,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Resolver<'a> {
         self.items.push(item);
     }
 
-    /// The response `id`, which `param` of the request names.
+    /// Loads the response `id`, which `param` of the request names.
     async fn load_ended(
         &mut self,
         id: &str,
@@ -126,7 +126,8 @@ impl<'a> Resolver<'a> {
         Ok(Some(ended.copy()))
     }
 
-    /// A copy of the item `id`, wherever it is, in place of the reference at `index`.
+    /// Returns a copy of the item `id`, from this conversation or a stored response, for the
+    /// reference at `index`.
     async fn copy(&mut self, index: usize, id: &str) -> Result<Value, ApiError> {
         let param = format!("input[{index}].id");
         let unknown = || {
@@ -150,7 +151,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Loads the items of `response`, if there is one.
+    /// Loads the items of `response`, if it exists.
     async fn load_items(&mut self, response: String, param: &str) -> Result<(), ApiError> {
         if self.loaded.contains_key(&response) {
             return Ok(());
@@ -171,8 +172,8 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Charges a copy of `size` before it is made. All copies together are no larger than a
-    /// request's body may be.
+    /// Charges a copy of `size` before it is made. All copies together may be no larger than a
+    /// request's body.
     async fn charge_copy(&mut self, size: ValueSize) -> Result<(), ApiError> {
         self.copied.values += size.values;
         self.copied.text_bytes += size.text_bytes;
@@ -188,7 +189,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// A response's conversation with its output.
+/// Returns a response's conversation with its output.
 async fn items_of(app: &App, response: StoredResponse) -> Result<Vec<Value>, ApiError> {
     let is_large = response.log.bytes().len() > SMALL_BYTES;
     let read = move || {

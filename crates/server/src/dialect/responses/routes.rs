@@ -46,10 +46,10 @@ use crate::store::{AnswerFence, Kind, Owner};
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
 
-/// `Retry-After` for what only another replica can do, in seconds.
+/// `Retry-After` in seconds for requests that only another replica can serve.
 const ELSEWHERE_RETRY_S: u64 = 2;
 
-/// The routes, for clients whose key was checked.
+/// Returns the routes, for clients whose key has been checked.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/responses", post(create))
@@ -59,7 +59,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/responses/{id}/input_items", get(input_items))
 }
 
-/// A request that has become one for a chat completion.
+/// A request translated to a chat completion.
 struct LoweredRequest {
     request: Request,
     template: ResponseTemplate,
@@ -70,14 +70,14 @@ struct LoweredRequest {
     obfuscation: Option<bool>,
 }
 
-/// A response that the engine, or the upstream server, has taken on.
+/// A response that the engine or the upstream server has accepted.
 struct StartedResponse {
     owner: Owner,
     created_s: u64,
     template: ResponseTemplate,
     input: KeptInput,
     generation: Generation,
-    /// Its first records.
+    /// The response's first records.
     log: RecordLog,
     ignored: String,
 }
@@ -121,7 +121,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     Ok(with_ignored(response, &ignored))
 }
 
-/// Reads a request and what it refers to, and turns it into one for a chat completion.
+/// Reads a request with the items it refers to, and translates it to a chat completion.
 async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
     let mut asked = body.parse(ResponseRequest::read).await?;
     let entry = app.models.find(asked.model())?.clone();
@@ -145,8 +145,9 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
     lowered.map_err(|error| error.renamed(NAMES))
 }
 
-/// The request for a chat completion. `counter` counts tokens where a conversation that is too long
-/// is to be cut. Where replicas share answers, the request is kept for who takes the response over.
+/// Builds the request for a chat completion. `counter` counts tokens if a conversation that is too
+/// long is to be cut. If replicas share answers, the request is kept for a replica that takes the
+/// response over.
 fn to_chat(
     (entry, counter): (&ModelEntry, Option<&Service>),
     caller: Caller,
@@ -215,8 +216,8 @@ async fn start(
     Ok(StartedResponse { owner, created_s, template, input, generation, log, ignored })
 }
 
-/// Most bytes of records that are kept of a response: as many as were reserved for one that is
-/// read while it is generated, and as the store takes of any other.
+/// Maximum bytes of records kept for a response: the reserved size for a background response, the
+/// store's limit for any other.
 fn most_record_bytes(app: &App, template: &ResponseTemplate, input: &KeptInput) -> usize {
     match template.background {
         true => app.resumable.limits().log_bytes,
@@ -224,7 +225,7 @@ fn most_record_bytes(app: &App, template: &ResponseTemplate, input: &KeptInput) 
     }
 }
 
-/// Whether, and with which letters, text is padded.
+/// Returns the padding of text, with its alphabet; `None` if text is not padded.
 fn padding(app: &App, extensions: &Extensions, asked: Option<bool>) -> Option<Obfuscation> {
     let padding = app.config.obfuscation.of_request(extensions);
     padding.applies(asked).then_some(padding)
@@ -234,7 +235,7 @@ fn events<S: EventSource + Send + 'static>(app: &App, (source, preface): (S, Vec
     event_stream(Body::new(SseBody::new(source, preface, app.config.heartbeat)))
 }
 
-/// A response as a stream for who asked for it.
+/// Streams a response to the client that requested it.
 fn stream(
     app: &App,
     mut started: StartedResponse,
@@ -247,7 +248,7 @@ fn stream(
     events(app, DirectResponse::new(generation, writer, log, save))
 }
 
-/// A response in one body.
+/// Returns a response in a single body.
 async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
     let save = stores.then(|| saver(app, &mut started));
     let StartedResponse { template, mut generation, log, .. } = started;
@@ -270,19 +271,20 @@ async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
     Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
 }
 
-/// A response of `live` as it is now.
+/// Returns the current state of `live`.
 async fn whole_live(app: &App, live: Arc<LiveResponse>) -> Caught {
     let (charge, bytes) = (MemoryCharge::default(), live.bytes());
     charged_json(&app.bodies, charge, bytes, move || Ok(live.object().to_string())).await
 }
 
-/// A response of what was read from the store, and what that is charged.
+/// Returns a response read from the store, with its memory charge.
 async fn whole_stored(app: &App, response: StoredResponse, charge: MemoryCharge) -> Caught {
     let bytes = response.log.bytes().len();
     charged_json(&app.bodies, charge, bytes, move || Ok(response.object().to_string())).await
 }
 
-/// Stores a response that has ended. One that cannot be stored is not lost to who reads it now.
+/// Returns a function that stores a response that has ended. If that fails, its current reader
+/// still receives the response.
 fn saver(app: &App, started: &mut StartedResponse) -> Save {
     let StartedResponse { owner, created_s, template, input, .. } = started;
     let (owner, created_s, id) = (*owner, *created_s, template.id().to_owned());
@@ -300,7 +302,7 @@ fn saver(app: &App, started: &mut StartedResponse) -> Save {
     })
 }
 
-/// A stream of the events of `records` from number `first` on.
+/// Streams the events of `records` from number `first` on.
 fn read(
     app: &App,
     records: Records,
@@ -356,8 +358,8 @@ async fn retrieve(
     }
 }
 
-/// Refuses to go on with an event that a replica has sent and not stored: what comes there now has
-/// another place in the text.
+/// Rejects `first` if its event was sent by a replica before it was stored: the event with that
+/// number now has another place in the text.
 fn check_number(log: &RecordLog, first: u64) -> Result<(), ApiError> {
     let mut is_unknown = false;
     log.read(0, |delta| {
@@ -372,7 +374,7 @@ fn check_number(log: &RecordLog, first: u64) -> Result<(), ApiError> {
     if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
 }
 
-/// The error for what only the replica that generates a response can do.
+/// Returns the error for requests that only the generating replica can serve.
 fn elsewhere() -> ApiError {
     let message = "Another replica is generating this response: read it without 'stream', or try again when it has \
                    ended.";
@@ -446,7 +448,7 @@ async fn input_items(
     charged_json(&app.bodies, charge, 0, render).await
 }
 
-/// `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.
+/// `POST /v1/responses/input_tokens`: counts the tokens of a request's prompt.
 async fn input_tokens(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let (mut head, body) = request.into_parts();
     let owner = Caller::of(&head).identity.owner();

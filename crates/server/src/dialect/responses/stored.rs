@@ -1,4 +1,4 @@
-//! A response as the store keeps it: what its request said, the conversation, and its records.
+//! Stored form of a response: the parameters of its request, the conversation, and its records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::blocking_workers::BlockingWorkers;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::store::{AnswerFence, Kind, Owner, Progress, Store, StoreError, StoredObject};
 
-/// Separates the JSON from the records behind it; JSON as it is written here has none.
+/// Separator between the JSON and the records; the JSON written here never contains it.
 const SEPARATOR: u8 = b'\n';
 
-/// A conversation that is kept until it is stored with its answer.
+/// A conversation kept until it is stored with its answer.
 #[derive(Debug, Default)]
 pub struct KeptInput {
-    /// Items with ids, for readers before that.
+    /// Items with ids, for readers before it is stored.
     pub items: Vec<Value>,
-    /// What the store keeps before the records.
+    /// The stored bytes before the records.
     pub head: Arc<[u8]>,
-    /// The same until it has ended, with the request, for a replica that takes it over; empty where
-    /// none can.
+    /// The same bytes with the request, until the response has ended, for a replica that takes it
+    /// over; empty if none can.
     pub running: Arc<[u8]>,
-    /// What both are charged to the memory of requests.
+    /// Memory charged for both.
     pub charge: Option<Arc<MemoryCharge>>,
 }
 
-/// Where responses are stored, and who writes what is long.
+/// The store for responses, with the workers that encode long ones.
 #[derive(Debug, Clone)]
 pub struct ResponseStore {
     store: Store,
@@ -40,17 +40,17 @@ pub struct ResponseStore {
 }
 
 impl ResponseStore {
-    /// That of `app`.
+    /// Returns the store of `app`.
     pub fn of(app: &App) -> Self {
         Self { store: app.store.clone(), workers: app.bodies.workers().clone() }
     }
 
-    /// How long it keeps what is stored.
+    /// Returns the retention time of stored responses.
     pub const fn age(&self) -> Duration {
         self.store.age()
     }
 
-    /// Stores the response `id`, which has `head` and so far the records of `log`.
+    /// Stores the response `id` with `head` and the records of `log` so far.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -64,7 +64,7 @@ impl ResponseStore {
         self.checkpoint((named, AnswerFence::FIRST), created_s, head, log).await.map(drop)
     }
 
-    /// Leaves the response `id`, which is incomplete, to other replicas.
+    /// Leaves the incomplete response `id` to other replicas.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -72,8 +72,8 @@ impl ResponseStore {
         self.store.disown(Kind::Response, owner, id).await
     }
 
-    /// [`Self::put`] by who generates the response with a fence; whether it is still to be stored
-    /// by that one.
+    /// Like [`Self::put`], for a response generated under a fence. Returns false if another replica
+    /// has taken it over.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -94,32 +94,33 @@ impl ResponseStore {
     }
 }
 
-/// A response's JSON in the store.
+/// The JSON part of a stored response.
 #[derive(Serialize)]
 struct StoredHead<'a> {
     object: &'a Value,
     background: bool,
     input: &'a [Value],
-    /// Its request as a text, while it is generated.
+    /// The request as text, while the response is generated.
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<&'a str>,
 }
 
-/// A response that is, or was, in the store.
+/// A response in its stored form.
 #[derive(Debug, Clone)]
 pub struct StoredResponse {
-    /// What its request said.
+    /// The members of its object that come from the request.
     pub template: ResponseTemplate,
-    /// The whole conversation before it, as items with ids.
+    /// The whole conversation before the response, as items with ids.
     pub input: Vec<Value>,
-    /// Its records.
+    /// The response's records.
     pub log: RecordLog,
-    /// Its request, for a replica that takes it over.
+    /// The request, for a replica that takes the response over.
     pub request: Option<String>,
 }
 
 impl StoredResponse {
-    /// What the store keeps before the records; with `request` until they have their end.
+    /// Encodes the stored bytes before the records; includes `request` until the response has
+    /// ended.
     pub fn encode_head(
         template: &ResponseTemplate,
         input: &[Value],
@@ -132,12 +133,12 @@ impl StoredResponse {
         bytes
     }
 
-    /// The bytes for the store, of a response with `head` and `records`.
+    /// Concatenates `head` and `records` for the store.
     pub fn encode(head: &[u8], records: &[u8]) -> Vec<u8> {
         [head, records].concat()
     }
 
-    /// A response from the store; `None` if its bytes are none.
+    /// Decodes a stored response; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == SEPARATOR)?;
         let mut head: Value = serde_json::from_slice(&bytes[..end]).ok()?;
@@ -149,7 +150,7 @@ impl StoredResponse {
         Some(Self { template, input, log, request })
     }
 
-    /// Ends a response of which the server knows no end: it was restarted meanwhile.
+    /// Ends a response whose end is missing because the server was restarted.
     pub fn end_if_lost(mut self) -> Self {
         if !self.log.is_ended() {
             let message = "The server was restarted while it generated this response.".to_owned();
@@ -164,13 +165,13 @@ impl StoredResponse {
         self
     }
 
-    /// Its object.
+    /// Returns the response object.
     pub fn object(&self) -> Value {
         object(&self.template, &self.log)
     }
 }
 
-/// The object of a response with the records of `log`.
+/// Returns the object of a response with the records of `log`.
 pub fn object(template: &ResponseTemplate, log: &RecordLog) -> Value {
     let mut events = ResponseEvents::new(template.clone(), EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));

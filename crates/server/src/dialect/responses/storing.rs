@@ -1,5 +1,4 @@
-//! What becomes of a response's records beside the events that its reader gets: they are kept until
-//! it ends, then stored.
+//! Keeps a response's records while its reader gets the events, and stores them at the end.
 
 use std::pin::Pin;
 
@@ -9,36 +8,36 @@ use super::events::ResponseEvents;
 use super::record_log::RecordLog;
 use crate::dialect::EventWriter;
 
-/// A response on its way into the store; whether it got there.
+/// A response being stored; resolves to whether that succeeded.
 pub type Saving = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Stores what was generated.
+/// Stores a response's records.
 pub type Save = Box<dyn FnOnce(RecordLog) -> Saving + Send>;
 
-/// The records of a response that one reader waits for. The last of them says whether the response
-/// is stored, and is not written before that is known.
+/// The records of a response with a single reader. The last one reports whether the response is
+/// stored, and is not written before that is known.
 pub struct KeptRecords {
     kept: Kept,
     last: Vec<Delta>,
 }
 
 enum Kept {
-    /// The request asks for no storing, or that is under way.
+    /// The request does not ask for storage, or storing is in progress.
     Nothing,
-    /// All records so far, and what stores them.
+    /// All records so far, and the function that stores them.
     Log(RecordLog, Save),
-    /// There were more than the store takes.
+    /// The records exceed the store's limit.
     TooMuch,
 }
 
 impl KeptRecords {
-    /// Keeps what comes after the records of `log`, if `save` is to store them.
+    /// Keeps the records that follow those of `log`, if `save` is to store them.
     pub fn new(log: RecordLog, save: Option<Save>) -> Self {
         let kept = save.map_or(Kept::Nothing, |save| Kept::Log(log, save));
         Self { kept, last: Vec::new() }
     }
 
-    /// Writes the events of the record, or records, that `delta` becomes in the log.
+    /// Writes the events of `delta`, in the records to which the log splits it.
     pub fn put(&mut self, delta: Delta, events: &mut ResponseEvents, out: &mut Vec<u8>) {
         let Kept::Log(log, _) = &mut self.kept else { return self.write(delta, events, out) };
         let at = log.bytes().len();
@@ -61,7 +60,8 @@ impl KeptRecords {
         }
     }
 
-    /// Stores the response, which has ended; whether what it says of that is true.
+    /// Stores the response, which has ended. Resolves to true if the object's `store` member is
+    /// correct: the response was stored, or was not meant to be.
     pub fn store(&mut self) -> Saving {
         match std::mem::replace(&mut self.kept, Kept::Nothing) {
             Kept::Log(log, save) => save(log),
@@ -70,7 +70,7 @@ impl KeptRecords {
         }
     }
 
-    /// Writes the end, of a response that is `stored` as it says.
+    /// Writes the last events; `stored` is the result of [`Self::store`].
     pub fn end(&mut self, stored: bool, events: &mut ResponseEvents, out: &mut Vec<u8>) {
         if !stored {
             events.not_stored();

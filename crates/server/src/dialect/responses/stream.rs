@@ -1,5 +1,5 @@
-//! Responses as event streams: while they are generated for this reader alone, while they are
-//! generated in the background, and from the store.
+//! Responses as event streams: generated for a single reader, generated in the background, or read
+//! from the store.
 
 use std::task::{Context, Poll};
 
@@ -20,7 +20,7 @@ use crate::sse::{EventSource, StreamStatus};
 /// Bytes of events gathered into one frame.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// A response that is generated for this reader alone: without it, generation ends.
+/// A response generated for a single reader: generation ends when it is dropped.
 pub struct DirectResponse {
     generation: Generation,
     events: ResponseEvents,
@@ -28,7 +28,7 @@ pub struct DirectResponse {
     ending: Option<ResponseEnding>,
 }
 
-/// The end of a response waits until it is stored: its reader may refer to it at once.
+/// The end of a response, held back until it is stored, because its reader may refer to it at once.
 struct ResponseEnding {
     saving: Saving,
     events: Vec<u8>,
@@ -36,8 +36,8 @@ struct ResponseEnding {
 }
 
 impl DirectResponse {
-    /// The events of `generation`, whose first records are in `log`; `save` stores the response, if
-    /// it is to be stored.
+    /// Returns the events of `generation`, whose first records are in `log`; `save` stores the
+    /// response if requested.
     pub fn new(
         generation: Generation,
         mut events: ResponseEvents,
@@ -91,15 +91,15 @@ impl EventSource for DirectResponse {
     }
 }
 
-/// Where the records of a response come from that is read apart from its generation.
+/// Source of the records of a response that is read separately from its generation.
 pub enum Records {
-    /// It may be generated yet.
+    /// The response may still be generated.
     Live(LiveReader),
-    /// It has ended; what it is charged to the memory of requests.
+    /// The response has ended; with its memory charge.
     Ended(RecordLog, #[expect(dead_code, reason = "held until the log is gone")] MemoryCharge),
 }
 
-/// Reads a response from its beginning. Events that its reader has already are not written again.
+/// Reads a response from its beginning. Events that its reader already has are not written again.
 pub struct ResponseReader {
     records: Records,
     at: usize,
@@ -107,13 +107,13 @@ pub struct ResponseReader {
 }
 
 impl ResponseReader {
-    /// Reads `records`, as `events` writes them.
+    /// Returns a reader of `records`, with events written by `events`.
     pub fn new(records: Records, events: ResponseEvents) -> (Self, Vec<u8>) {
         let preface = events.preface().to_vec();
         (Self { records, at: 0, events }, preface)
     }
 
-    /// How the stream ends after the last record: a failed response never with a clean end.
+    /// Returns how the stream ends after the last record: a failed response never ends cleanly.
     fn end(&self) -> StreamStatus {
         match self.events.status() {
             ResponseStatus::Failed { message, .. } => {

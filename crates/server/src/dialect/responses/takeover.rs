@@ -1,4 +1,4 @@
-//! Goes on with a background response whose replica has ended, when its client asks for it here.
+//! Continues a background response whose replica has ended, when its client requests it here.
 
 use loquent_proto::{Delta, Replay};
 use serde_json::json;
@@ -18,8 +18,8 @@ use crate::resumable::successor::{identity_of, model_of, start_again};
 use crate::service::StartedAnswer;
 use crate::store::{Kind, Owner, Store};
 
-/// Generates `response` here from now on, whose replica has ended; whether this replica or another
-/// one does.
+/// Takes over generation of `response`, whose replica has ended. Returns true if the response
+/// continues, here or elsewhere, or may do so later.
 pub async fn adopt(app: &App, owner: Owner, response: &StoredResponse) -> bool {
     let request = response.request.as_deref();
     let Some(request) = request.and_then(|text| kept_request::decode(text.as_bytes())) else {
@@ -75,8 +75,8 @@ async fn try_adopt(
     Ok(())
 }
 
-/// A response that this replica has claimed. Dropped before it is generated here, because its
-/// client left for example, it is left to others.
+/// A claim of this replica on a response. If dropped before generation starts, for example because
+/// the client left, the response is left to others.
 struct ResponseClaim {
     store: Store,
     owner: Owner,
@@ -94,8 +94,8 @@ impl Drop for ResponseClaim {
     }
 }
 
-/// The generation of what is missing in `stored`, the records that are there, and when the response
-/// began; `None` if these cannot be compared.
+/// Returns the generation of the records missing in `stored`, the existing records, and the time
+/// when the response began; `None` if these cannot be compared.
 fn generate_again(
     app: &App,
     started: StartedAnswer,

@@ -1,4 +1,4 @@
-//! `tools` and `tool_choice` of a response, and what becomes of them in a chat completion.
+//! `tools` and `tool_choice` of a response, translated to a chat completion.
 
 use serde_json::{Map, Value, json};
 
@@ -8,27 +8,27 @@ use crate::error::{ApiError, quoted};
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub struct GivenTools {
-    /// As chat completions have them.
+    /// The tools in the format of chat completions.
     pub chat: Vec<Value>,
-    /// As the response's object shows them.
+    /// The tools in the format of the response's object.
     pub shown: Vec<Value>,
-    /// Tools that OpenAI's servers run, and this one cannot: they are left out.
+    /// Tools that only OpenAI's servers can run; these are left out.
     pub left_out: Vec<String>,
 }
 
-/// Which tools may or must be called.
+/// The tools that may or must be called.
 #[derive(Debug)]
 pub struct ToolDemand {
-    /// As chat completions have it.
+    /// The choice in the format of chat completions.
     pub chat: Option<Value>,
-    /// As the response's object shows it.
+    /// The choice in the format of the response's object.
     pub shown: Value,
 }
 
 /// Takes `tools`.
 ///
 /// # Errors
-/// 400 with the place of the tool that is wrong.
+/// 400 with the position of the invalid tool.
 pub fn parse_tools(fields: &mut Fields) -> Result<GivenTools, ApiError> {
     let mut tools = GivenTools::default();
     for (index, tool) in fields.array("tools")?.unwrap_or_default().into_iter().enumerate() {

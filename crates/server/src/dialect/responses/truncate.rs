@@ -1,4 +1,4 @@
-//! `truncation: auto`: a conversation that is longer than the context loses its oldest turns.
+//! `truncation: auto`: drops the oldest turns of a conversation that is longer than the context.
 
 use loquent_infer::token::TokenId;
 use serde_json::{Map, Value};
@@ -8,14 +8,14 @@ use crate::api::request::{Chat, Prompt};
 use crate::error::ApiError;
 use crate::service::Service;
 
-/// The part of the context that is left for the answer at most: one in so many.
+/// Maximum part of the context reserved for the answer, as a divisor.
 const ANSWER_SHARE: u32 = 4;
 
-/// Drops the oldest of `messages` until the others fit the context with room for an answer. What
-/// the system says stays, and a conversation goes on with a user's message.
+/// Drops the oldest of `messages` until the others fit the context with room for an answer. System
+/// messages stay, and the conversation continues with a user's message.
 ///
 /// # Errors
-/// 400 for a conversation that the model's template refuses.
+/// 400 for a conversation that the model's template rejects.
 pub fn truncate(
     service: &Service,
     chat: &Map<String, Value>,
@@ -56,10 +56,10 @@ fn fits(
     }
 }
 
-/// The tokens of `messages` with the tools and variables of `chat`.
+/// Returns the tokens of `messages` with the tools and variables of `chat`.
 ///
 /// # Errors
-/// 400 when the model's template or tokenizer refuses them.
+/// 400 if the model's template or tokenizer rejects them.
 pub fn count(
     service: &Service,
     chat: &Map<String, Value>,

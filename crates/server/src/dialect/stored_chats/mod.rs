@@ -1,5 +1,5 @@
-//! Stored chat completions: those whose requests had `store: true`, to be listed, read, annotated
-//! and deleted later.
+//! Stored chat completions: those requested with `store: true`, to be listed, read, annotated and
+//! deleted later.
 
 mod object;
 pub mod request;
@@ -18,7 +18,8 @@ use crate::store::Owner;
 use crate::store::object::{AnswerFence, Kind};
 use crate::store::recorder::{AnswerRecorder, StorePlace};
 
-/// Has the answer to `active` stored for `owner` when it is complete, if its request asks for that.
+/// Arranges for the answer to `active` to be stored for `owner` when it is complete, if its request
+/// asks for that.
 pub fn record(
     app: &App,
     vocab: &Arc<dyn Vocab>,

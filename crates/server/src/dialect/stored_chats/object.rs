@@ -1,5 +1,5 @@
 //! A stored chat completion: two lines of JSON, the completion and the messages that it answers.
-//! Lists and single reads need the first line alone, and copy it unread.
+//! Lists and single reads need only the first line, and copy it unparsed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::store::recorder::RecordedObject;
 
 /// A chat whose answer is stored.
 pub struct StoredChat {
-    /// What is stored of the request.
+    /// The stored parts of the request.
     pub chat: ChatToStore,
     /// The vocabulary of the answer's tokens.
     pub vocab: Arc<dyn Vocab>,
@@ -40,7 +40,7 @@ fn object(id: &str, created_s: u64, completion: &Value, messages: &str) -> Store
     StoredObject { id: id.to_owned(), created_s, progress: Progress::Ended, json }
 }
 
-/// The completion's JSON.
+/// Returns the completion's JSON.
 pub fn completion(stored: &StoredObject) -> &[u8] {
     lines(stored).0
 }
@@ -51,10 +51,10 @@ fn lines(stored: &StoredObject) -> (&[u8], &[u8]) {
     (first, second.get(1..).unwrap_or_default())
 }
 
-/// The stored completion with other metadata.
+/// Returns the stored completion with other metadata.
 ///
 /// # Errors
-/// 500 when it cannot be read.
+/// 500 if it cannot be read.
 pub fn with_metadata(stored: &StoredObject, metadata: Value) -> Result<StoredObject, ApiError> {
     let (first, messages) = lines(stored);
     // The messages, by far the longer line, are copied unread.
@@ -64,7 +64,7 @@ pub fn with_metadata(stored: &StoredObject, metadata: Value) -> Result<StoredObj
     Ok(object(&stored.id, stored.created_s, &completion, messages))
 }
 
-/// What a list chooses by.
+/// Members of a completion that lists filter by.
 #[derive(Deserialize)]
 struct Summary {
     model: String,
@@ -72,7 +72,7 @@ struct Summary {
 }
 
 impl ListFilter {
-    /// Whether the list has this completion.
+    /// Returns true if the list includes this completion.
     pub fn accepts(&self, stored: &StoredObject) -> bool {
         if self.model.is_none() && self.metadata.is_empty() {
             // Without a filter nothing has to be parsed.
@@ -89,10 +89,10 @@ impl ListFilter {
     }
 }
 
-/// A page of the messages that a stored completion answers.
+/// Returns a page of the messages that a stored completion answers.
 ///
 /// # Errors
-/// 500 when they cannot be read; 400 for a page after a message that is not there.
+/// 500 if they cannot be read; 400 for a page after a message that does not exist.
 pub fn messages(stored: &StoredObject, page: &ListPage) -> Result<Value, ApiError> {
     let messages: Vec<Value> = serde_json::from_slice(lines(stored).1).map_err(unreadable)?;
     let mut all: Vec<Value> = messages
@@ -122,7 +122,8 @@ pub fn messages(stored: &StoredObject, page: &ListPage) -> Result<Value, ApiErro
     }))
 }
 
-/// A message as the API shows it: its text in `content`, and its parts, if it has several, apart.
+/// Returns a message in the API's format: its text in `content`, and its parts, if it has several,
+/// separately.
 fn stored_message(id: String, message: Value) -> Value {
     let Value::Object(mut message) = message else { return json!({"id": id}) };
     let content = message.remove("content").unwrap_or(Value::Null);

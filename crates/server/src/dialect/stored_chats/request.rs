@@ -1,4 +1,4 @@
-//! What requests say of storing: `store` and `metadata` of a chat completion, and the queries of
+//! Storage parameters of requests: `store` and `metadata` of a chat completion, and the queries of
 //! lists.
 
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
 use crate::store::object::ListPage;
 
-/// Most pairs of `metadata`, and the length of their keys and values in characters, as OpenAI has
-/// it.
+/// Maximum number of `metadata` pairs, and maximum length of keys and values in characters
+/// (OpenAI's limits).
 const MAX_PAIRS: usize = 16;
 const MAX_KEY_CHARS: usize = 64;
 const MAX_VALUE_CHARS: usize = 512;
-/// Objects of a page, by default and at most.
+/// Default and maximum number of objects per page.
 const DEFAULT_LIMIT: usize = 20;
 const MAX_LIMIT: usize = 100;
 
-/// The parameters of a request that a stored completion shows, null where the request lacks them.
+/// The request parameters that a stored completion shows, null if the request lacks them.
 const SHOWN: [&str; 8] = [
     "temperature",
     "top_p",
@@ -31,22 +31,22 @@ const SHOWN: [&str; 8] = [
     "response_format",
 ];
 
-/// What is stored of a request, beside the answer.
+/// The parts of a request that are stored beside the answer.
 #[derive(Debug, Clone)]
 pub struct ChatToStore {
-    /// Its messages as JSON.
+    /// The request's messages as JSON.
     pub messages: String,
-    /// What the completion shows of its parameters.
+    /// Parameters shown in the completion.
     pub shown: Map<String, Value>,
-    /// What the messages are charged to the memory of requests.
+    /// Memory charged for the messages.
     pub charge: Option<Arc<MemoryCharge>>,
 }
 
 impl ChatToStore {
-    /// Takes `store` from a request, and what is stored with the answer if it is true.
+    /// Takes `store` from a request; returns the parts to store with the answer if it is true.
     ///
     /// # Errors
-    /// 400 where `store` or `metadata` are wrong.
+    /// 400 if `store` or `metadata` is invalid.
     pub fn take(fields: &mut Fields) -> Result<Option<Box<Self>>, ApiError> {
         if !fields.boolean("store")?.unwrap_or(false) {
             return Ok(None);
@@ -56,7 +56,7 @@ impl ChatToStore {
         Ok(Some(Box::new(Self::of(fields, metadata))))
     }
 
-    /// What is stored of the request in `fields`, with `metadata`.
+    /// Returns the parts of the request in `fields` to be stored, with `metadata`.
     pub fn of(fields: &Fields, metadata: Value) -> Self {
         let map = fields.map();
         // Copies: the request itself still needs them.
@@ -69,16 +69,16 @@ impl ChatToStore {
         Self { messages, shown, charge: fields.charge() }
     }
 
-    /// Its metadata.
+    /// Returns the request's metadata.
     pub fn metadata(&self) -> &Value {
         &self.shown["metadata"]
     }
 }
 
-/// Takes `metadata`, an object even where the request has none.
+/// Takes `metadata`; returns an empty object if the request has none.
 ///
 /// # Errors
-/// 400 when it is no object of few short strings.
+/// 400 if it is not an object with a few short strings.
 pub fn parse_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
     let map = match fields.take("metadata") {
         None => return Ok(json!({})),
@@ -106,30 +106,30 @@ pub fn parse_metadata(fields: &mut Fields) -> Result<Value, ApiError> {
     Ok(Value::Object(map))
 }
 
-/// Which stored completions a list is of.
+/// Filter of a list of stored completions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ListFilter {
-    /// Those of this model.
+    /// Includes only completions of this model.
     pub model: Option<String>,
-    /// Those whose metadata has all these pairs.
+    /// Includes only completions whose metadata has all these pairs.
     pub metadata: Vec<(String, String)>,
 }
 
-/// What a list is asked for.
+/// The parsed query of a list.
 #[derive(Debug)]
 pub struct ListQuery {
-    /// Which page.
+    /// The requested page.
     pub page: ListPage,
-    /// Of which completions.
+    /// The filter.
     pub filter: ListFilter,
-    /// Names in the query that have no effect.
+    /// Names of ignored query parameters.
     pub ignored: Vec<String>,
 }
 
-/// Reads the query of a list.
+/// Parses the query of a list.
 ///
 /// # Errors
-/// 400 that names the parameter.
+/// 400 with the name of the invalid parameter.
 pub fn parse_list(query: Option<&str>) -> Result<ListQuery, ApiError> {
     let mut page = ListPage { after: None, limit: DEFAULT_LIMIT, newest_first: false };
     let (mut filter, mut ignored) = (ListFilter::default(), Vec::new());
@@ -152,7 +152,7 @@ pub fn parse_list(query: Option<&str>) -> Result<ListQuery, ApiError> {
     Ok(ListQuery { page, filter, ignored })
 }
 
-/// The key of metadata that the query's `name` asks for.
+/// Returns the metadata key in the query parameter `name`.
 fn metadata_key(name: &str) -> Option<&str> {
     name.strip_prefix("metadata[")?.strip_suffix(']')
 }

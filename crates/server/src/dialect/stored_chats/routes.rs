@@ -23,7 +23,7 @@ use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
 use crate::store::object::{Kind, ObjectList, StoredObject};
 
-/// Copies of a stored object that exist at once: as it was read, and in the response.
+/// Number of copies of a stored object that exist at once: as read, and in the response.
 const COPIES: usize = 2;
 
 type Shared = State<Arc<App>>;
@@ -53,7 +53,7 @@ async fn list(
     Ok(with_ignored(response, &header_list(&ignored)))
 }
 
-/// The objects as they are stored, with a list around them.
+/// Returns a list of the objects in their stored form.
 fn list_json(listed: &ObjectList) -> String {
     let texts = listed.objects.iter().map(|one| String::from_utf8_lossy(completion(one)));
     let data = texts.collect::<Vec<_>>().join(",");
@@ -128,13 +128,13 @@ async fn read_messages(
     charged_json(&app.bodies, charge, 0, render).await
 }
 
-/// The stored completion `id` of `identity`.
+/// Returns the stored completion `id` of `identity`.
 async fn find(app: &App, identity: &Identity, id: &str) -> Result<StoredObject, ApiError> {
     let found = app.store.get(Kind::ChatCompletion, identity.owner(), id).await?;
     found.ok_or_else(|| missing(id))
 }
 
-/// [`find`], and what the completion is charged to the memory of requests with what is made of it.
+/// Like [`find`], and charges the memory for the completion and its parsed form.
 async fn find_to_parse(
     app: &App,
     identity: &Identity,
@@ -157,7 +157,7 @@ fn text_of(stored: &StoredObject) -> String {
     String::from_utf8_lossy(completion(stored)).into_owned()
 }
 
-/// Does `work` with `stored`, on a thread that may block if that is large.
+/// Calls `work` with `stored`, on a thread that may block if it is large.
 async fn work<T: Send + 'static>(
     app: &App,
     stored: StoredObject,

@@ -1,5 +1,5 @@
-//! An answer's records as chunks of a UI message stream. What a record becomes depends on those
-//! before it alone, so that a chunk's number means the same to every reader.
+//! An answer's records as chunks of a UI message stream. The chunks of a record depend only on
+//! those before it, so that a chunk's number means the same to every reader.
 
 use loquent_proto::{Delta, Error};
 use serde_json::{Value, json};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::dialect::EventWriter;
 use crate::error::ApiError;
 
-/// What ends every stream that is complete.
+/// Event at the end of every complete stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
-/// What a reader gets when the answer is stopped, whose connection then ends cleanly: it was the
-/// user's wish. Without `finish` the workflow transport would reconnect.
+/// Events sent to a reader when the user stops the answer; its connection then ends cleanly.
+/// Without `finish` the workflow transport would reconnect.
 pub const STOPPED: &[u8] = b"data: {\"type\":\"abort\"}\n\n\
     data: {\"type\":\"finish\",\"finishReason\":\"other\"}\n\ndata: [DONE]\n\n";
 
-/// The part of the message that is being written.
+/// The part of the message being written.
 enum OpenPart {
     None,
     Text {
@@ -23,7 +23,7 @@ enum OpenPart {
     Reasoning {
         id: u64,
     },
-    /// Upstream servers may send pieces of several calls by turns.
+    /// Calls. Upstream servers may interleave pieces of several calls.
     Calls(Vec<Call>),
 }
 
@@ -36,21 +36,21 @@ struct Call {
 
 /// Writes an answer's records as chunks.
 pub struct UiWriter {
-    /// Whether the message gets an id of its own, or goes on with an earlier one.
+    /// True if the answer continues an earlier message instead of getting an id of its own.
     continues: bool,
     part: OpenPart,
     parts: u64,
     finish_reason: Option<&'static str>,
     usage: Option<Value>,
-    /// Chunks written or left out.
+    /// Number of chunks written or left out.
     count: u64,
-    /// Chunks at the beginning that are left out.
+    /// Number of chunks at the beginning to leave out.
     skipped: u64,
 }
 
 impl UiWriter {
-    /// A writer at the answer's beginning that leaves out the first `skipped` chunks. `continues`:
-    /// the answer is more of the last message, whose id it keeps.
+    /// Returns a writer at the answer's beginning that leaves out the first `skipped` chunks.
+    /// `continues`: the answer extends the last message and keeps its id.
     pub fn new(continues: bool, skipped: u64) -> Self {
         Self {
             continues,
@@ -63,7 +63,7 @@ impl UiWriter {
         }
     }
 
-    /// Chunks of the records so far.
+    /// Returns the number of chunks of the records so far.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -92,7 +92,7 @@ impl UiWriter {
         }
     }
 
-    /// Opens the next part of text or reasoning, whose id it gives.
+    /// Opens the next part of text or reasoning; returns its id.
     fn next_part(&mut self, kind: &str, out: &mut Vec<u8>) -> u64 {
         self.close_part(out);
         let id = self.parts;
@@ -119,7 +119,7 @@ impl UiWriter {
         self.put(&json!({"type": "reasoning-delta", "id": id.to_string(), "delta": text}), out);
     }
 
-    /// A fragment of a call; `id` and `name` come with its first.
+    /// Writes a fragment of a call; `id` and `name` come with its first.
     fn call(&mut self, index: u32, [id, name, more]: [&str; 3], out: &mut Vec<u8>) {
         if !matches!(self.part, OpenPart::Calls(_)) {
             self.close_part(out);
@@ -204,7 +204,7 @@ impl EventWriter for UiWriter {
     }
 }
 
-/// A call whose arguments are whole.
+/// Returns the chunk for a call with complete arguments.
 fn input(call: Call) -> Value {
     let Call { id, name, arguments, .. } = call;
     // Without arguments a model calls a tool with none.
@@ -220,7 +220,7 @@ fn input(call: Call) -> Value {
     }
 }
 
-/// OpenAI's reason by the AI SDK's name.
+/// Translates OpenAI's finish reason to the AI SDK's.
 fn finish_reason(reason: &str) -> &'static str {
     match reason {
         "stop" => "stop",

@@ -1,15 +1,15 @@
-//! From a UI message to chat messages. An assistant's message holds several steps of a dialogue
-//! with tools; each becomes a message of its own, followed by its tools' results.
+//! Translates a UI message to chat messages. An assistant's message holds several steps of a
+//! dialogue with tools; each becomes a message of its own, followed by its tools' results.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::Fields;
 use crate::error::{ApiError, quoted};
 
-/// Appends `message` to `out`; whether it is the assistant's.
+/// Appends `message` to `out`; returns true if it is the assistant's.
 ///
 /// # Errors
-/// 400 with the name of what is wrong.
+/// 400 with the name of the invalid field.
 pub fn lower_message(mut message: Fields, out: &mut Vec<Value>) -> Result<bool, ApiError> {
     let role = message.string("role")?.ok_or_else(|| message.error("role", "is required."))?;
     let parts = message.array("parts")?.ok_or_else(|| message.error("parts", "is required."))?;
@@ -42,11 +42,12 @@ enum Part {
     Reasoning(String),
     StepStart,
     Call(Call),
-    /// Data and sources of the app, which a model never gets; a call whose input is not whole.
+    /// Data and sources of the app, which are never sent to a model, or a call with incomplete
+    /// input.
     Other,
 }
 
-/// A tool call, and its result if there is one.
+/// A tool call, with its result if there is one.
 struct Call {
     id: String,
     name: String,
@@ -99,7 +100,7 @@ fn read_call(mut part: Fields, name: String) -> Result<Part, ApiError> {
     Ok(Part::Call(Call { id, name, arguments, result }))
 }
 
-/// A value as a model reads it.
+/// Returns a value as text for the model.
 fn text_of(value: Value) -> String {
     match value {
         Value::String(text) => text,
@@ -116,7 +117,7 @@ struct Step {
 }
 
 impl Step {
-    /// Appends it to `out`, unless it is empty.
+    /// Appends the step to `out`, unless it is empty.
     fn finish(self, out: &mut Vec<Value>) {
         let Self { text, reasoning, calls } = self;
         let mut message = Map::new();

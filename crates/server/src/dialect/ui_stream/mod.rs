@@ -1,5 +1,5 @@
 //! The AI SDK's UI message stream: `useChat` streams, resumes and stops at `/v1/ui/chat`, and its
-//! workflow transport reconnects there, without a server of the app's own in between.
+//! workflow transport reconnects there, without an app server in between.
 
 mod events;
 mod message;

@@ -1,4 +1,4 @@
-//! From the body that the AI SDK's chat transports send to the fields of a chat completion.
+//! Translates the body that the AI SDK's chat transports send to the fields of a chat completion.
 
 use serde_json::Value;
 
@@ -8,20 +8,21 @@ use crate::api::request::Endpoint;
 use crate::dialect::generation::Lowered;
 use crate::error::ApiError;
 
-/// What only this API knows of a request.
+/// Parts of a request that only this API needs.
 #[derive(Debug, Default)]
 pub struct UiRequest {
     /// The chat's id.
     pub chat_id: Option<String>,
-    /// The answer goes on with the last message, which is the assistant's: one whose tools were
-    /// called by the app.
+    /// True if the answer extends the last message, which is the assistant's, after the app has run
+    /// its tools.
     pub continues: bool,
 }
 
-/// Turns the fields of a request into those of a chat completion that streams and can be resumed.
+/// Translates the fields of a request to those of a chat completion that streams and can be
+/// resumed.
 ///
 /// # Errors
-/// 400 with the name of the parameter that is wrong.
+/// 400 with the name of the invalid parameter.
 pub fn lower(mut fields: Fields) -> Result<Lowered<UiRequest>, ApiError> {
     let chat_id = fields.string("id")?;
     for name in ["trigger", "messageId"] {

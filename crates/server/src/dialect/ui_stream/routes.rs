@@ -1,5 +1,5 @@
-//! The routes of the AI SDK's chat transports. An answer goes on when its connection is lost, since
-//! it can be resumed; it ends early only by `DELETE`.
+//! The routes of the AI SDK's chat transports. An answer continues when its connection is lost,
+//! since it can be resumed; only `DELETE` ends it early.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,14 +28,14 @@ use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
 
-/// Says that the body is a UI message stream, and in which version.
+/// Header that marks the body as a UI message stream, with its version.
 const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-message-stream");
-/// The answer's own id, which the workflow transport reconnects with.
+/// Header with the answer's own id, with which the workflow transport reconnects.
 const RUN_HEADER: HeaderName = HeaderName::from_static("x-workflow-run-id");
-/// Number of the latest chunk, which a negative `startIndex` counts from.
+/// Header with the number of the latest chunk, from which a negative `startIndex` counts.
 const TAIL_HEADER: HeaderName = HeaderName::from_static("x-workflow-stream-tail-index");
-/// What run ids begin with: of an answer that is a message of its own, and of one that is more of
-/// the message before it.
+/// Prefixes of run ids: of an answer that is a message of its own, and of one that extends the
+/// previous message.
 const RUN_PREFIXES: [&str; 2] = ["run-", "more-"];
 
 type Shared = State<Arc<App>>;
@@ -48,7 +48,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/ui/chat/{id}/stream", get(resume).delete(stop))
 }
 
-/// `POST /v1/ui/chat`: the answer to a chat's messages. It replaces the chat's latest answer.
+/// `POST /v1/ui/chat`: answers a chat's messages, replacing the chat's latest answer.
 async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     app.models.check_room()?;
     let Parsed { request, kept: ui, arrived } = parse(&app, request, lower).await?;
@@ -64,8 +64,8 @@ async fn ask(State(app): Shared, request: HttpRequest<Body>) -> Result<Response,
     Ok(response)
 }
 
-/// Lets the chat's id name the answer where ids may be chosen, and stops the answer before it.
-/// Elsewhere the answer is found by its run id alone.
+/// Registers the answer under the chat's id, if clients may choose ids, and stops the previous
+/// answer. Otherwise the answer can be found only by its run id.
 async fn name_answer(
     app: &App,
     identity: &Identity,
@@ -87,9 +87,9 @@ fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> 
     ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Chat, id)
 }
 
-/// `GET /v1/ui/chat/{id}/stream`: the answer from its beginning. 204 if a chat's latest answer is
-/// over and a reader had all of it. By a run id, from chunk `startIndex` on; from the end if that
-/// is negative.
+/// `GET /v1/ui/chat/{id}/stream`: replays the answer from its beginning, or returns 204 if a chat's
+/// latest answer has been read to its end. With a run id, starts at chunk `startIndex`, counted
+/// from the end if negative.
 async fn resume(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
@@ -120,8 +120,8 @@ async fn resume(
     Ok(response)
 }
 
-/// How many chunks a reader leaves out who begins at `start`; and the number of the latest chunk if
-/// `start` counts from it.
+/// Returns the number of chunks to leave out for a reader that begins at `start`, and the number of
+/// the latest chunk if `start` counts from it.
 async fn first_chunk(
     app: &App,
     handle: &AnswerHandle,
@@ -144,8 +144,8 @@ async fn first_chunk(
     Ok((count.saturating_sub(start.unsigned_abs()), Some(count.saturating_sub(1))))
 }
 
-/// `DELETE /v1/ui/chat/{id}`, or its stream: stops the answer. Nothing to stop is no error, so that
-/// a client may always ask.
+/// `DELETE /v1/ui/chat/{id}`, or its stream: stops the answer. Succeeds if there is none, so that a
+/// client may always ask.
 async fn stop(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
@@ -185,7 +185,7 @@ fn stream(app: &App, inbox: EventsInbox, skipped: u64, named: NamedAnswer) -> Re
     response
 }
 
-/// A reader that notes what became of its answer.
+/// A reader that records when its answer has been read.
 struct UiReader {
     reader: LogReader<UiWriter>,
     named: NamedAnswer,
