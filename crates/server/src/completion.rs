@@ -48,9 +48,9 @@ pub struct CompletionConfig {
 pub struct LogprobConfig {
     /// The echoed prompt, if its tokens have log-probabilities too.
     pub prompt: Option<ScoredPrompt>,
-    /// Returns only the prompt's log-probabilities, without a completion.
+    /// True if only the prompt's log-probabilities are requested, and no completion.
     pub only_prompt: bool,
-    /// Returns log-probabilities for the token that ends the text, though it has no text.
+    /// True if the token that ends the text also gets log-probabilities, though it has no text.
     pub keeps_end: bool,
 }
 

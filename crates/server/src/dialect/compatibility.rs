@@ -55,7 +55,7 @@ const INFILL: &[Parameter] = &[
     refused("n_probs", "use `logprobs` at `/v1/completions`"),
 ];
 
-/// The parameters of `POST /v1/ui/chat` beyond those of a chat completion; an app puts the latter
+/// The parameters of `POST /v1/ui/chat` beyond those of a chat completion. An app puts the latter
 /// into its transport's `body`.
 const UI_CHAT: &[Parameter] = &[
     supported("messages", "UI messages; their files are refused, data and source parts left out"),

@@ -14,7 +14,7 @@ pub(super) enum CallOutcome {
     Next,
     /// No further call follows.
     End,
-    /// The text is no call, or a broken one; this part of it was not passed on.
+    /// The text is not a call, or a broken one; this part of it was not passed on.
     NoCall(String),
 }
 

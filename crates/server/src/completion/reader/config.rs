@@ -24,7 +24,7 @@ pub struct SplitConfig {
 pub struct CallConfig {
     /// The model's syntax for calls.
     pub syntax: CallSyntax,
-    /// The tools. In formats without a tag, a call of an unknown name is no call.
+    /// The tools. In formats without a tag, only an object with one of their names is a call.
     pub tools: Arc<[ToolShape]>,
     /// Random prefix of the calls' ids.
     pub id: u64,

@@ -227,5 +227,5 @@ impl ObjectCall {
     }
 }
 
-/// The text read is no call.
+/// The text read is not a call.
 struct NotJson;

@@ -337,8 +337,8 @@ impl LiveResponse {
         !self.input.running.is_empty()
     }
 
-    /// Stores the records so far, leaves the response to another replica, and redirects its
-    /// readers.
+    /// Stores the records so far, leaves the response to another replica, and ends its readers'
+    /// streams with the error `LEFT`.
     async fn leave(&self, store: &ResponseStore) {
         self.is_left.store(true, Ordering::Relaxed);
         let left = match self.save(store).await {
