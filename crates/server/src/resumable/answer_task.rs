@@ -772,7 +772,7 @@ impl AnswerTask {
         [readers, gather, ahead, self.read_until(now), self.forget_at()].into_iter().flatten().min()
     }
 
-    /// Returns the time to act at: the timer's time once it is less than [`EARLY`] away, otherwise
+    /// Returns the time to act at: the timer's time once it is at most [`EARLY`] away, otherwise
     /// the clock's.
     fn now(&mut self) -> Micros {
         let clock = self.clock();

@@ -72,8 +72,8 @@ const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes charged for an answer besides its log: its task, its record writer and its table entries.
 pub const TASK_BYTES: usize = 8 * 1024;
 
-/// Bytes charged for each reader of an answer beyond the first: the data sent to it and its
-/// packets' times.
+/// Bytes charged for each reader of an answer beyond the first: records of what was sent to it, and
+/// its packets' times.
 const READER_BYTES: usize = 8 * 1024;
 
 /// Maximum commands queued for an answer's task: all readers may acknowledge a token at once. When

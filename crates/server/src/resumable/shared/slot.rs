@@ -122,8 +122,8 @@ impl LogSlot {
     }
 
     /// Adds the bytes that `read` appends. `read` receives the maximum number of bytes, and returns
-    /// true if these are all; `state` then becomes the answer's once they are stored. Bytes are not
-    /// gathered if `awaited`. Returns the number of bytes added.
+    /// true if the log has no more; `state` then applies once all of them are stored. Bytes that
+    /// are `awaited` are not gathered. Returns the number of bytes added.
     pub fn put(
         &self,
         state: LogState,

@@ -27,7 +27,7 @@ const MAX_BYTES: usize = 1 << 20;
 
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/append.lua")));
 
-/// Logs left over by a command.
+/// Logs still due after one command: some or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DueLogs {
     More,

@@ -345,7 +345,7 @@ async fn an_answer_that_has_ended_is_written_once_more_for_a_store_that_has_lost
     assert_eq!(stored, redis::Value::BulkString(whole));
 }
 
-/// The state of the answer, and its effect on mirrors.
+/// Checks the state of the answer, and its effect on mirrors.
 #[tokio::test]
 async fn an_answer_that_its_owner_cannot_share_any_more_was_not_stopped_by_a_client() {
     let Some(server) = RedisServer::start().await else { return };
