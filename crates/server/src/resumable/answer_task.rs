@@ -1,11 +1,11 @@
 //! One resumable answer: a task that owns its flushes, its log, and the paths to its readers.
 //!
-//! It waits for a flush, a command, an event stream's body, or a time; after each it gives the
-//! readers whom that concerns what they have due. Time goes into everything here as an argument.
+//! The task waits for a flush, a command, an event stream's body, or a timer. After each it sends
+//! to the readers concerned whatever is due. Time is always passed as an argument.
 //!
-//! The furthest reader sets the pace: generation goes on while one of them keeps up, and the log
-//! drops what that one has acknowledged once it is full. One that needs what was dropped is gone
-//! (S-5.4).
+//! The furthest reader sets the pace: generation continues while one reader keeps up, and a full
+//! log drops the bytes that this reader has acknowledged. A reader that still needs dropped bytes
+//! is cut off (S-5.4).
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -39,22 +39,22 @@ use super::{AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, Resum
 use crate::clock::unix_time_ms;
 use crate::metrics::StreamCarrier;
 
-/// How long flushes to a reader in no hurry are gathered. It trades chunks and records against
-/// delay; a reader in the background gets a packet a second anyway (`spec/delivery.md`,
-/// section 8), and one that is behind its own pace shows nothing sooner.
+/// Time for which flushes to readers in no hurry are gathered: fewer chunks and records, but more
+/// delay. A background reader gets a packet a second anyway (`spec/delivery.md`, section 8), and a
+/// reader behind its own pace shows nothing sooner.
 const BACKGROUND_GATHER: Micros = Micros::from_ms(200);
-/// Flushes, or commands, taken at once before what is due is sent.
+/// Maximum flushes or commands taken at once before due data is sent.
 const MAX_AT_ONCE: usize = 64;
-/// Timers fire up to a millisecond after their time, a fifth of the gap between repetitions on a
-/// short path (`spec/delivery.md`, section 8). So they are set this much before it, and what is due
+/// Timers fire up to a millisecond late, which is a fifth of the gap between repetitions on a short
+/// path (`spec/delivery.md`, section 8). They are therefore set early by this much, and work due
 /// within this time counts as due.
 const EARLY: Micros = Micros::from_ms(1);
-/// How far ahead the timer is set while nothing is due.
+/// Duration of the timer while nothing is due.
 const NEVER: Duration = Duration::from_hours(24);
-/// Readers that wait for a mirror to come as far as they are, at most.
+/// Maximum readers waiting for a mirror to catch up with them.
 const MAX_AHEAD: usize = 1024;
 
-/// What woke the task.
+/// Event that woke the task.
 enum TaskEvent {
     Command(Option<AnswerCommand>),
     Input(PumpInput),
@@ -62,7 +62,7 @@ enum TaskEvent {
     Time,
 }
 
-/// A reader that has more than a mirror, which is behind the store.
+/// A reader that has more of the log than this mirror, which is behind the store.
 struct AheadReader {
     until: Micros,
     offset: u64,
@@ -83,15 +83,15 @@ impl AheadWish {
     }
 }
 
-/// The way of an answer's log to the store that replicas share.
+/// Sends an answer's log to the store that replicas share.
 struct LogSharing {
     slot: Arc<LogSlot>,
-    /// Everything below was handed on.
+    /// Log offset below which everything was given to `slot`.
     handed: u64,
 }
 
 impl LogSharing {
-    /// Hands on what `log` has got; false if a part of that is gone already.
+    /// Gives the new bytes of `log` to the slot; returns false if the log has already dropped some.
     fn hand_on(&mut self, log: &Log, is_awaited: bool) -> bool {
         let state = if log.is_ended() { LogState::Ended } else { LogState::Running };
         if self.handed == log.head() {
@@ -115,7 +115,7 @@ impl LogSharing {
     }
 }
 
-/// See the module's documentation.
+/// The task of one resumable answer.
 pub struct AnswerTask {
     answers: Arc<ResumableAnswers>,
     reservation: Reservation,
@@ -124,37 +124,37 @@ pub struct AnswerTask {
     config: SenderConfig,
     answer: AnswerLog,
     readers: Readers,
-    /// What the only reader has in hand.
+    /// Estimates the unread text of the only reader.
     reading: ReadingClock,
     cutter: PieceCutter,
-    /// Where event streams' bodies report.
+    /// List in which event streams' bodies report.
     ready: Arc<ReadyBodies>,
-    /// Readers without a path that wait for more.
+    /// Requests without a path that wait for more of the log.
     looks: WaitingLooks,
-    /// Takes the log to the store that replicas share.
+    /// Sends the log to the store that replicas share.
     sharing: Option<LogSharing>,
-    /// The owners that the log has had.
+    /// Owners that the log has had.
     epochs: Epochs,
-    /// This replica generates the answer.
+    /// True if this replica generates the answer.
     is_owned: Arc<AtomicBool>,
-    /// Readers who have more than this mirror.
+    /// Readers that have more of the log than this mirror.
     ahead: Vec<AheadReader>,
-    /// Dropped when the task has ended: the answer goes on at another replica.
+    /// Dropped when the task has ended, so that the answer can continue at another replica.
     handed_over: Option<oneshot::Sender<()>>,
-    /// A client has stopped the answer, for all readers of all replicas.
+    /// True if a client has stopped the answer, for all readers of all replicas.
     is_stopped: bool,
-    /// Nobody has read since then.
+    /// Time since which nobody has read.
     unread_since: Option<Micros>,
-    /// No reader is in a hurry: flushes wait until then.
+    /// While no reader is in a hurry, time until which flushes wait.
     gather_until: Micros,
-    /// What the timer is set for.
+    /// Time for which the timer is set.
     armed: Option<Micros>,
-    /// The latest time by which anything was done.
+    /// Latest time at which the task acted.
     time: Micros,
 }
 
 impl AnswerTask {
-    /// A task that fills a log from `pump` and delivers it as `config` says.
+    /// Creates a task that fills a log from `pump` and delivers it as `config` specifies.
     pub fn new(
         answers: Arc<ResumableAnswers>,
         reservation: Reservation,
@@ -191,32 +191,32 @@ impl AnswerTask {
         task
     }
 
-    /// The same with a first reader.
+    /// Adds a first reader.
     pub fn with_reader(mut self, id: PathId, path: ReaderPath) -> Self {
         let attached = self.attach(self.time, id, path, 0, SentSoFar::default());
         debug_assert!(attached.is_some(), "a fresh log begins at 0");
         self
     }
 
-    /// The same, and what the log gets goes to `slot`.
+    /// Also sends the log to `slot`.
     pub fn shared_by(mut self, slot: Arc<LogSlot>) -> Self {
         self.sharing = Some(LogSharing { slot, handed: 0 });
         self
     }
 
-    /// The same for a log that has had the owners of `epochs`.
+    /// Sets the owners that the log has had.
     pub fn with_epochs(mut self, epochs: Epochs) -> Self {
         self.set_epochs(epochs);
         self
     }
 
-    /// Whether this replica generates the answer, from now on.
+    /// Returns the flag that is set once this replica generates the answer.
     pub fn is_owned(&self) -> Arc<AtomicBool> {
         self.is_owned.clone()
     }
 
-    /// Takes records of another replica's log before anybody reads them here. What lies below
-    /// `offset` may go when the log is full. Whether they could be taken.
+    /// Appends records of another replica's log before anybody reads them here. Bytes below
+    /// `offset` may be dropped when the log is full. Returns whether the records could be appended.
     pub fn preload(&mut self, bytes: &[u8], offset: u64) -> bool {
         let taken = self.pump.take_records(self.time, bytes, &mut self.answer);
         let head = self.answer.log().head();
@@ -257,7 +257,7 @@ impl AnswerTask {
         tracing::debug!(bytes = self.answer.log().head(), "an answer is forgotten");
     }
 
-    /// Waits for what comes first; `timer` is there if anything is due at a time.
+    /// Waits for the first event; `timer` is set if anything is due at a time.
     async fn wait(
         &mut self,
         now: Micros,
@@ -293,7 +293,7 @@ impl AnswerTask {
         }
     }
 
-    /// Handles what woke the task; breaks with the reason why the answer is over.
+    /// Handles the event that woke the task; breaks with the reason if the answer is over.
     fn handle(
         &mut self,
         event: TaskEvent,
@@ -345,7 +345,7 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    /// Answers a reader, or lets it wait for a mirror that is behind the store.
+    /// Answers a reader, or lets it wait while this mirror is behind the store.
     fn handle_reader(&mut self, now: Micros, wish: AheadWish) {
         let offset = self.epochs.offset_of(wish.position());
         let is_ahead = offset.is_some_and(|offset| offset > self.answer.log().head());
@@ -383,7 +383,7 @@ impl AnswerTask {
         }
     }
 
-    /// Answers those who wait for this mirror, once it is as far as they are, or cannot be.
+    /// Answers the readers waiting for this mirror once it has caught up or no longer can.
     fn check_ahead(&mut self, now: Micros) {
         let head = self.answer.log().head();
         let can_come = self.pump.is_mirror() && self.pump.is_open();
@@ -396,8 +396,8 @@ impl AnswerTask {
         }
     }
 
-    /// Notes whose log this is from here on. A path of datagrams belongs to one epoch: its reader
-    /// comes back, and learns of the new one.
+    /// Sets the owners of the log from here on. A datagram path belongs to one epoch: it ends, and
+    /// its reader resumes in the new one.
     fn set_epochs(&mut self, epochs: Epochs) {
         if self.epochs == epochs {
             return;
@@ -407,7 +407,7 @@ impl AnswerTask {
         self.readers.end_datagrams(Code::BrokenOff);
     }
 
-    /// Leaves the answer to another replica, if one can have it: this one ends.
+    /// Releases the answer to another replica, if one can take it: this replica is shutting down.
     fn hand_over(&mut self, reply: oneshot::Sender<()>) -> ControlFlow<Code> {
         let is_open = self.pump.is_open();
         if let Some(sharing) = self.sharing.as_ref().filter(|_| is_open) {
@@ -447,7 +447,7 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    /// Leaves an answer that was taken over, and is another one here, to other replicas.
+    /// Gives back an answer that was taken over but came out differently here.
     fn give_back(&mut self) -> ControlFlow<Code> {
         tracing::warn!("an answer that was taken over is another one here, and is given back");
         if let Some(LogSharing { slot, .. }) = self.sharing.take() {
@@ -480,9 +480,9 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    /// What event streams may have of the log. Their readers come back with an offset alone, so
-    /// that one who had more than the store would be lost with this replica: what the store does
-    /// not have waits for it, as long as it works.
+    /// Returns the log offset up to which event streams may read. Their readers resume with an
+    /// offset alone, so one that had more than the store would be lost with this replica. Bytes
+    /// that the store does not have yet are therefore held back, as long as the store works.
     fn visible(&self) -> u64 {
         let head = self.answer.log().head();
         match &self.sharing {
@@ -491,7 +491,7 @@ impl AnswerTask {
         }
     }
 
-    /// Hands on what the log has got since the last time.
+    /// Gives the new bytes of the log to the store.
     fn share(&mut self) {
         let is_awaited = self.readers.has_events();
         let Some(sharing) = &mut self.sharing else { return };
@@ -504,7 +504,7 @@ impl AnswerTask {
         }
     }
 
-    /// Tells other replicas what becomes of the answer, which is forgotten here for this reason.
+    /// Tells other replicas the outcome of the answer, which is forgotten here because of `code`.
     fn end_sharing(&mut self, code: Code) {
         let is_ended = self.answer.log().is_ended();
         if self.pump.is_mirror() || is_ended && self.sharing.is_none() {
@@ -523,8 +523,8 @@ impl AnswerTask {
         }
     }
 
-    /// What other replicas may have sent of the answer: numbers of packets continue (D-6.3), and
-    /// nobody sends a thousand in a second.
+    /// Returns a bound on what other replicas may have sent of the answer: packet numbers continue
+    /// (D-6.3), and no sender reaches a thousand a second.
     fn sent_elsewhere(&self) -> SentSoFar {
         if !self.answers.is_shared() {
             return SentSoFar::default();
@@ -536,8 +536,8 @@ impl AnswerTask {
         SentSoFar::below(since_ms.unwrap_or_default())
     }
 
-    /// Delivers the answer over `path` too, from `offset` on; `sent` was sent to readers that this
-    /// task does not know.
+    /// Delivers the answer over `path` too, from `offset` on. `sent` covers readers unknown to this
+    /// task. Returns `None` if the log cannot be read from there.
     fn attach(
         &mut self,
         now: Micros,
@@ -594,7 +594,7 @@ impl AnswerTask {
         self.keep_for_furthest();
     }
 
-    /// Takes a flush, or a piece of another replica's log, and those that wait behind it.
+    /// Takes a flush, or a piece of another replica's log, and those queued behind it.
     fn handle_inputs(&mut self, now: Micros, first: PumpInput) -> ControlFlow<Code> {
         let (mut next, mut taken) = (Some(first), 0);
         while let Some(input) = next {
@@ -628,7 +628,7 @@ impl AnswerTask {
         self.readers.note_append(now, self.answer.log().head());
     }
 
-    /// Does what is due at `now`; breaks with the reason why the answer is over.
+    /// Does everything due at `now`; breaks with the reason if the answer is over.
     fn drive(&mut self, now: Micros) -> ControlFlow<Code> {
         self.drive_readers(now)?;
         if self.is_waiting() {
@@ -649,7 +649,8 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    /// Tells the scheduler what the reader has in hand, if that is not what it expects.
+    /// Reports the reader's unread text to the scheduler if it differs from the scheduler's
+    /// estimate.
     fn note_reading(&mut self, now: Micros) {
         self.reading.note_append(self.answer.log().head(), self.pump.tokens());
         let news = match self.readers.only_by_datagrams().map(DatagramReader::delivery) {
@@ -685,8 +686,8 @@ impl AnswerTask {
         }
     }
 
-    /// The log keeps, while it has room, all that the furthest reader has not acknowledged. While
-    /// nobody reads, that is where the last one was.
+    /// Makes the log keep, while it has room, everything that the furthest reader has not
+    /// acknowledged. While nobody reads, the position of the last reader counts.
     fn keep_for_furthest(&mut self) {
         let ahead = self.ahead.iter().map(|reader| reader.offset).max();
         let ahead = ahead.map(|offset| offset.min(self.answer.log().head()));
@@ -700,12 +701,13 @@ impl AnswerTask {
         }
     }
 
-    /// Whether anybody reads, here or at another replica.
+    /// True if anybody reads, here or at another replica.
     fn is_read(&self) -> bool {
         self.readers.is_reading() || self.sharing.as_ref().is_some_and(|it| it.slot.is_read())
     }
 
-    /// Notes since when nobody reads; an ended answer without a reader frees what it can.
+    /// Records the time since which nobody reads. An ended answer without a reader releases its
+    /// unused reservation.
     fn note_readers(&mut self, now: Micros) {
         let is_read = self.is_read();
         self.unread_since = if is_read { None } else { self.unread_since.or(Some(now)) };
@@ -715,21 +717,21 @@ impl AnswerTask {
         }
     }
 
-    /// Whether even the furthest reader has as much to acknowledge as one may have.
+    /// True if even the furthest reader has reached the limit on unacknowledged bytes.
     fn are_behind(&self) -> bool {
         let limit = self.answers.limits.unacked_bytes as u64;
         let head = self.answer.log().head();
         self.readers.furthest().is_some_and(|furthest| head - furthest >= limit)
     }
 
-    /// Whether generation waits for what readers acknowledge.
+    /// True if generation waits for readers' acknowledgements.
     fn is_waiting(&self) -> bool {
         self.pump.is_open() && (self.are_behind() || !self.pump.is_ready())
     }
 
-    /// A reader without a path has all before `from`, so that the log may drop it. Whoever reads
-    /// on, or waits for more, has the answer kept for its next visit; asking again and again for
-    /// the same keeps nothing.
+    /// Records that a reader without a path has everything before `from`, so that the log may drop
+    /// it. Reading further, or waiting for more, keeps the answer for the next visit; repeated
+    /// requests for the same bytes do not.
     fn note_look(&mut self, now: Micros, from: u64, waits: bool) {
         let reads_on = from > self.answer.log().acked();
         let waits_for_more = waits && from == self.answer.log().head() && self.pump.is_open();
@@ -740,16 +742,16 @@ impl AnswerTask {
         }
     }
 
-    /// Whether the log wants more. Readers bound it by what the furthest of them has not
-    /// acknowledged; while nobody reads, the log's own size does (S-5.5). Flushes that are not
-    /// taken fill their channel, which pauses generation.
+    /// True if the log takes another flush. With readers, the limit is the unacknowledged bytes of
+    /// the furthest one; without, the log's own size (S-5.5). Flushes that are not taken fill their
+    /// channel, which pauses generation.
     fn takes_flushes(&self, now: Micros) -> bool {
         // Whoever is ahead of this mirror is its furthest reader.
         let is_behind = self.ahead.is_empty() && self.are_behind();
         self.pump.is_ready() && !is_behind && now >= self.gather_until
     }
 
-    /// When nobody at another replica counts as reading an ended answer any more.
+    /// Returns the time until which another replica counts as reading an ended answer.
     fn read_until(&self, now: Micros) -> Option<Micros> {
         let sharing = self.sharing.as_ref().filter(|_| self.answer.log().is_ended())?;
         Some(now + sharing.slot.read_for()?.into())
@@ -770,7 +772,8 @@ impl AnswerTask {
         [readers, gather, ahead, self.read_until(now), self.forget_at()].into_iter().flatten().min()
     }
 
-    /// The time by which to act: what the timer is set for, from shortly before it on.
+    /// Returns the time to act at: the timer's time once it is at most [`EARLY`] away, otherwise
+    /// the clock's.
     fn now(&mut self) -> Micros {
         let clock = self.clock();
         let due = self.armed.filter(|at| *at <= clock + EARLY);
@@ -783,8 +786,8 @@ impl AnswerTask {
     }
 }
 
-/// Has `timer` fire after `left`, or not at all. Left as it was while nothing is due, it would wake
-/// a task that has nothing to do: once for each token that is acknowledged in time.
+/// Sets `timer` to fire after `left`, or not at all. If it were left unchanged while nothing is
+/// due, it would wake an idle task once for each token acknowledged in time.
 fn set_timer(timer: Pin<&mut Sleep>, left: Option<Duration>) {
     timer.reset(Instant::now() + left.unwrap_or(NEVER));
 }

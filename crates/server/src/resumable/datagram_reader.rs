@@ -1,4 +1,4 @@
-//! An answer's path over datagrams, with a QUIC stream for when they do not get through.
+//! An answer's path over datagrams, with a QUIC stream as fallback.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use super::reader_status::{ReaderEnd, ReaderStatus};
 use super::{DatagramLink, StreamFrame};
 use crate::metrics::{Metrics, StreamCarrier};
 
-/// Largest datagram that leaves. QUIC's own limit is often higher, but browsers accept no more
+/// Maximum size of a datagram sent. QUIC's own limit is often higher, but browsers accept no more
 /// than this in one WebTransport datagram on a path of 1,200 bytes.
 const DATAGRAM_BYTES: usize = 1150;
-/// Log bytes in one frame of the QUIC stream.
+/// Maximum log bytes in one frame of the QUIC stream.
 const FRAME_BYTES: u64 = 16 * 1024;
-/// Times of appends remembered for the acknowledgements' latency. Beyond it the metric misses
-/// some; 256 tokens are seconds of an answer, so only a reader that is away gets there.
+/// Maximum append times remembered to measure acknowledgement latency. Further appends are not
+/// measured; 256 tokens are seconds of an answer, so this affects only a reader that is away.
 const MAX_APPENDS: usize = 256;
 
-/// One reader of an answer that leaves by datagram.
+/// A reader of an answer by datagram.
 pub struct DatagramReader {
     delivery: Delivery,
     link: Box<dyn DatagramLink>,
     frames: mpsc::Sender<StreamFrame>,
     fallback: ReliableFallback,
-    /// Everything below has left by datagram: what leaves again is redundant.
+    /// Log offset below which everything was sent by datagram: sending it again is redundant.
     sent: u64,
-    /// Ends of what was appended, and when, oldest first.
+    /// End offset and time of each append, oldest first.
     appends: VecDeque<(u64, Micros)>,
-    /// The datagram being written; its memory stays.
+    /// The datagram being written; a reused buffer.
     datagram: Vec<u8>,
 }
 
 impl DatagramReader {
-    /// A reader over `link`, to whom `delivery` has begun to send.
+    /// Creates a reader over `link`, to which `delivery` has begun to send.
     pub fn new(
         link: Box<dyn DatagramLink>,
         frames: mpsc::Sender<StreamFrame>,
@@ -50,17 +50,17 @@ impl DatagramReader {
         Self { delivery, link, frames, fallback, sent, appends, datagram }
     }
 
-    /// What is known of the reader.
+    /// Returns the state of delivery to the reader.
     pub const fn delivery(&self) -> &Delivery {
         &self.delivery
     }
 
-    /// What carries its datagrams.
+    /// Returns the transport of its datagrams.
     pub fn transport(&self) -> StreamCarrier {
         self.link.transport()
     }
 
-    /// Notes that the log was appended to, up to `head`.
+    /// Records that the log was appended to, up to `head`.
     pub fn note_append(&mut self, now: Micros, head: u64) {
         self.delivery.note_append(now);
         if self.appends.len() < MAX_APPENDS {
@@ -68,7 +68,7 @@ impl DatagramReader {
         }
     }
 
-    /// Takes a frame from the reader.
+    /// Handles a frame from the reader.
     pub fn handle_frame(
         &mut self,
         now: Micros,
@@ -122,13 +122,13 @@ impl DatagramReader {
         }
     }
 
-    /// When [`Self::drive`] has something to do next.
+    /// Returns the next time at which [`Self::drive`] has work.
     pub fn poll_timeout(&self, answer: &AnswerLog) -> Option<Micros> {
         let fallback = self.fallback.poll_timeout(&self.delivery);
         [self.delivery.poll_timeout(answer), fallback].into_iter().flatten().min()
     }
 
-    /// Ends the QUIC stream in a way that says why the path is over.
+    /// Ends the QUIC stream with the reason why the path is over.
     pub fn end(&self, end: StreamFrame) {
         let queued = self.frames.try_send(end);
         // It fails only if the QUIC stream has ended by itself.

@@ -1,4 +1,4 @@
-//! An answer's reader over server-sent events: pieces of its log for the response's body.
+//! An answer's reader over server-sent events: supplies pieces of the log to the response's body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use super::events_slot::{EventsPath, LogPiece, ReadyBodies};
 use super::path_id::PathId;
 use super::reader_status::{ReaderEnd, ReaderStatus};
 
-/// Log bytes in one piece: about one TLS record of chunks, and little enough that two of them
-/// in the body's queue hardly count next to the log.
+/// Log bytes in one piece: about one TLS record of chunks, and so few that two of them in the
+/// body's queue hardly matter next to the log.
 const PIECE_BYTES: u64 = 16 * 1024;
 
-/// Cuts pieces from a log. Readers who are at the same place share one.
+/// Cuts pieces from a log. Readers at the same offset share a piece.
 #[derive(Default)]
 pub struct PieceCutter {
     latest: Option<LatestPiece>,
-    /// More than one reader is there to share.
+    /// True if several readers can share a piece.
     pub is_shared: bool,
-    /// The epoch of what is cut.
+    /// Epoch of the bytes being cut.
     pub epoch: u64,
 }
 
 struct LatestPiece {
     offset: u64,
-    /// Where the log ended for its readers when it was cut.
+    /// Visible end of the log when the piece was cut.
     end: u64,
     bytes: Bytes,
 }
 
 impl PieceCutter {
-    /// Whole records from `offset` to `end`, about [`PIECE_BYTES`] at most.
+    /// Returns whole records from `offset` to `end`, about [`PIECE_BYTES`] at most.
     fn cut(&mut self, log: &Log, offset: u64, end: u64) -> Bytes {
         let latest = self.latest.as_ref().filter(|it| (it.offset, it.end) == (offset, end));
         if let Some(latest) = latest {
@@ -59,7 +59,8 @@ fn records_from(log: &Log, offset: u64, end: u64) -> Vec<u8> {
     bytes
 }
 
-/// The length of the whole records at the front of `bytes`, at most `most` but at least one.
+/// Returns the length of the whole records at the front of `bytes`: at most `most`, but at least
+/// one record.
 pub fn whole_records(bytes: &[u8], most: usize) -> usize {
     let mut end = 0;
     while let Ok(Some((len, _))) = Delta::decode(&bytes[end..]) {
@@ -71,21 +72,23 @@ pub fn whole_records(bytes: &[u8], most: usize) -> usize {
     end
 }
 
-/// A reader of the log: a cursor, and where its pieces go.
+/// A reader of the log: a cursor, and the path for its pieces.
 pub struct EventReader {
     path: EventsPath,
-    /// Everything below was handed to the response's body.
+    /// Log offset below which everything was given to the response's body.
     next: u64,
-    /// The connection has taken everything below: only from there on must the log keep it.
+    /// Log offset below which the connection has taken everything: the log needs to keep only the
+    /// rest.
     taken: u64,
-    /// When it last took something.
+    /// Time when the connection last took something.
     heard: Micros,
-    /// Anything that the body does not take counts as paused: TCP's own buffers lie behind it.
+    /// Counts any byte that the body does not take as a pause, because TCP's own buffers lie behind
+    /// the body.
     backlog: Backlog,
 }
 
 impl EventReader {
-    /// A reader that goes on from log `offset`, and is cut off if it takes nothing for
+    /// Creates a reader that continues from log `offset` and is cut off if it takes nothing for
     /// `stall_limit`.
     pub fn new(now: Micros, path: EventsPath, offset: u64, stall_limit: Duration) -> Self {
         let stall_limit = Some(Micros::from(stall_limit));
@@ -93,34 +96,34 @@ impl EventReader {
         Self { path, next: offset, taken: offset, heard: now, backlog }
     }
 
-    /// Reports the body to `ready` under `id`.
+    /// Sends the body's notifications to `ready` under `id`.
     pub fn report_to(&self, ready: Arc<ReadyBodies>, id: PathId) {
         self.path.report_to(ready, id);
     }
 
-    /// The log offset up to which the connection has taken the answer, as far as is known here.
+    /// Returns the log offset up to which the connection has taken the answer, as last seen.
     pub const fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// When the connection last took something, as far as is known here.
+    /// Returns the time when the connection last took something, as last seen.
     pub const fn heard(&self) -> Micros {
         self.heard
     }
 
-    /// Asks how far the connection is, and for word of the next that it takes.
+    /// Reads the connection's progress, and requests a notification of the next.
     pub fn ask_for_word(&mut self, now: Micros) {
         let taken = self.path.ask_for_word().taken;
         self.note_taken(now, taken);
     }
 
-    /// Ends the path of an answer that a client has stopped.
+    /// Ends the path because a client has stopped the answer.
     pub fn stop(self) {
         self.path.stop();
     }
 
-    /// Gives the body what it has room for, of what lies below `visible`. `failed`: the answer
-    /// ended with an error.
+    /// Gives the body the pieces that it has room for, up to `visible`. `failed` means that the
+    /// answer ended with an error.
     pub fn drive(
         &mut self,
         now: Micros,
@@ -155,7 +158,7 @@ impl EventReader {
         }
     }
 
-    /// When [`Self::drive`] ends the path unless the reader takes something.
+    /// Returns the time at which [`Self::drive`] ends the path unless the reader takes something.
     pub fn poll_timeout(&self) -> Option<Micros> {
         self.backlog.ends_at()
     }
@@ -168,7 +171,8 @@ impl EventReader {
         }
     }
 
-    /// Gives the body its next piece, for which there is room; why the path is over, if it is.
+    /// Gives the body its next piece, for which there is room; returns the reason if the path is
+    /// then over.
     fn hand_on(
         &mut self,
         now: Micros,

@@ -1,9 +1,9 @@
-//! Where an answer's task and the body of an event stream meet: pieces of the log go one way, how
-//! much of them the connection has taken comes back.
+//! Connects an answer's task with the body of an event stream: pieces of the log go to the body,
+//! and the amount that the connection has taken comes back.
 //!
-//! The task looks at the slot whenever it has something for the body, so that a body that keeps up
-//! never wakes it. Only where the task waits for a body does it ask for word of it, and then the
-//! body's id enters the task's list of [`ReadyBodies`]: one wait for any number of bodies.
+//! The task checks the slot whenever it has something for the body, so a body that keeps up never
+//! wakes it. Only when the task has to wait for a body does it request a notification. The body's
+//! id then enters the task's list of [`ReadyBodies`]: one wait covers any number of bodies.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,21 +15,21 @@ use tokio::sync::Notify;
 
 use super::path_id::PathId;
 
-/// Pieces that wait for the connection: one on its way and one ready.
+/// Maximum pieces queued for the connection: one being sent and one ready.
 const MAX_PIECES: usize = 2;
 
 /// A piece of a log: whole records.
 #[derive(Debug)]
 pub struct LogPiece {
-    /// Where its first byte is.
+    /// Position of its first byte.
     pub position: Position,
-    /// The records; none if the reader had all of an answer that has ended.
+    /// The records; empty if the reader already had all of an answer that has ended.
     pub bytes: Bytes,
-    /// The log ends with it.
+    /// True if the log ends with this piece.
     pub is_last: bool,
 }
 
-/// The bodies that have done what an answer's task waits for.
+/// The bodies that have made the progress an answer's task waits for.
 #[derive(Default)]
 pub struct ReadyBodies {
     ids: Mutex<Vec<PathId>>,
@@ -37,13 +37,13 @@ pub struct ReadyBodies {
 }
 
 impl ReadyBodies {
-    /// Resolves when there are any. Cancelling it loses none.
+    /// Waits for a body to be added. Cancel-safe: no notification is lost.
     pub async fn wait(&self) {
         // `notify_one` is remembered while nobody waits, so that no news falls between two waits.
         self.news.notified().await;
     }
 
-    /// Empties the list.
+    /// Empties the list and returns it.
     pub fn take(&self) -> Vec<PathId> {
         std::mem::take(&mut self.ids.lock().expect("nothing panics under this lock"))
     }
@@ -58,14 +58,14 @@ impl ReadyBodies {
 struct SlotState {
     pieces: VecDeque<LogPiece>,
     taken: u64,
-    /// The task waits for the body to do anything, once.
+    /// True if the task waits for the body's next progress; reset by the first notification.
     wants_word: bool,
-    /// The task that has attached the path.
+    /// The list of the task that attached the path, and the path's id in it.
     task: Option<(Arc<ReadyBodies>, PathId)>,
     is_task_gone: bool,
-    /// A client has stopped the answer.
+    /// True if a client has stopped the answer.
     is_stopped: bool,
-    /// The body waits for a piece.
+    /// Waker of the body while it waits for a piece.
     body: Option<Waker>,
     is_body_gone: bool,
 }
@@ -76,20 +76,20 @@ fn lock(slot: &Slot) -> MutexGuard<'_, SlotState> {
     slot.lock().expect("nothing panics under this lock")
 }
 
-/// The two ends of an event stream, which begins at log `offset`.
+/// Creates the two ends of an event stream that begins at log `offset`.
 pub fn events_path(offset: u64) -> (EventsPath, EventsInbox) {
     let slot = Slot::new(Mutex::new(SlotState { taken: offset, ..SlotState::default() }));
     (EventsPath(slot.clone()), EventsInbox { slot, offset })
 }
 
-/// What the body has done so far.
+/// Progress of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyState {
-    /// The log offset up to which the connection has taken what the body gave it.
+    /// Log offset up to which the connection has taken the bytes from the body.
     pub taken: u64,
-    /// There is room for a piece.
+    /// True if there is room for a piece.
     pub has_room: bool,
-    /// It is gone.
+    /// True if the body was dropped.
     pub is_gone: bool,
 }
 
@@ -98,17 +98,17 @@ pub struct BodyState {
 pub struct EventsPath(Slot);
 
 impl EventsPath {
-    /// Reports the body to `ready` under `id` from now on.
+    /// Sends the body's notifications to `ready` under `id` from now on.
     pub fn report_to(&self, ready: Arc<ReadyBodies>, id: PathId) {
         lock(&self.0).task = Some((ready, id));
     }
 
-    /// What the body has done.
+    /// Returns the body's progress.
     pub fn look(&self) -> BodyState {
         Self::state(&lock(&self.0))
     }
 
-    /// As [`Self::look`]; the next thing that the body does is reported.
+    /// Like [`Self::look`], and requests a notification of the body's next progress.
     pub fn ask_for_word(&self) -> BodyState {
         let mut slot = lock(&self.0);
         // Under the same lock as the look: what the body does after it is reported.
@@ -116,7 +116,7 @@ impl EventsPath {
         Self::state(&slot)
     }
 
-    /// Hands the body a piece, for which it has room.
+    /// Gives the body a piece, for which it must have room.
     pub fn put(&self, piece: LogPiece) {
         let mut slot = lock(&self.0);
         slot.pieces.push_back(piece);
@@ -126,7 +126,7 @@ impl EventsPath {
         body.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the stream of an answer that a client has stopped.
+    /// Ends the stream because a client has stopped the answer.
     pub fn stop(self) {
         lock(&self.0).is_stopped = true;
     }
@@ -156,18 +156,18 @@ pub struct EventsInbox {
 }
 
 impl EventsInbox {
-    /// The log offset where the stream begins.
+    /// Returns the log offset where the stream begins.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the path was ended because a client has stopped the answer.
+    /// True if the path ended because a client has stopped the answer.
     pub fn is_stopped(&self) -> bool {
         lock(&self.slot).is_stopped
     }
 
-    /// The next piece; the connection has `taken` everything below that offset. `None` if the task
-    /// has ended the path.
+    /// Polls for the next piece, and reports that the connection has `taken` everything below that
+    /// offset. Returns `None` if the task has ended the path.
     pub fn poll_piece(&self, context: &mut Context<'_>, taken: u64) -> Poll<Option<LogPiece>> {
         let mut slot = lock(&self.slot);
         let has_moved = std::mem::replace(&mut slot.taken, taken) != taken;

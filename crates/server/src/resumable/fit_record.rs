@@ -1,8 +1,8 @@
-//! JSON that is too long for a record of a log: shortened, and said.
+//! Shortens JSON that is too long for a log record, and marks the omission.
 //!
-//! JSON cannot be split among records as text can. What does not fit one is an upstream's
-//! extension or a long answer's timings, and failing the answer for it would be worse than doing
-//! without. Its largest members are left out, and named, so that a reader knows.
+//! JSON cannot be split among records as text can. JSON that does not fit in one is an upstream's
+//! extension or a long answer's timings, and failing the answer would be worse than leaving it out.
+//! The largest members are omitted and named, so that a reader knows.
 
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 use crate::error::quoted;
 use crate::records::MAX_JSON_BYTES;
 
-/// The member that names those that were left out.
+/// Member that names the omitted ones.
 const OMITTED: &str = "loquent_omitted";
-/// Most members left out one by one; each costs a look at all of the JSON.
+/// Maximum members omitted one by one; each costs a pass over all of the JSON.
 const MAX_ROUNDS: usize = 8;
 
-/// `delta` as a record can hold it.
+/// Returns `delta`, shortened if necessary to fit in a record.
 pub fn fit_record(mut delta: Delta) -> Delta {
     if let Delta::Logprobs { json, .. } | Delta::Other { json, .. } = &mut delta
         && json.len() > MAX_JSON_BYTES
@@ -41,8 +41,8 @@ fn shortened(json: &str) -> String {
     json!({OMITTED: omitted}).to_string()
 }
 
-/// Removes the largest member and gives its path. Of an object or a single choice, only the
-/// largest member is removed in turn.
+/// Removes the largest member and returns its path. From an object or a single choice, removes only
+/// the largest member, recursively.
 fn remove_largest(members: &mut Map<String, Value>) -> Option<String> {
     let sizes = members.iter().map(|(name, value)| (value.to_string().len(), name));
     let name = sizes.max_by_key(|(size, _)| *size)?.1.clone();

@@ -1,5 +1,5 @@
-//! Idempotency keys: a client whose connection died before it received the answer's handle
-//! sends the request again with the same key, and joins the answer in progress (S-4.9).
+//! Idempotency keys: a client whose connection died before it received the answer's handle repeats
+//! the request with the same key, and joins the answer in progress (S-4.9).
 //!
 //! The table has an entry for each answer that is being admitted or is kept. The answer's own
 //! entry owns it, so both are forgotten together.
@@ -17,15 +17,15 @@ use tokio::sync::watch;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
 
-/// Longest key in bytes (S-4.9).
+/// Maximum key length in bytes (S-4.9).
 const MAX_KEY_BYTES: usize = 128;
 
-/// A hash of the API key, and the idempotency key: clients cannot meet each other's.
+/// Hash of the API key, and the idempotency key: the keys of different clients are separate.
 type RequestKey = (u64, Box<str>);
 
-/// One request's part of the table.
+/// A request in the table.
 struct KnownRequest {
-    /// Of the body: another request with the same key is a client's mistake.
+    /// Digest of the body: another request with the same key is a client's mistake.
     digest: u64,
     handle: watch::Receiver<Option<AnswerHandle>>,
 }
@@ -43,32 +43,33 @@ pub struct IdempotentRequest {
     digest: u64,
 }
 
-/// Whether a key is used for the first time.
+/// Result of looking up a key.
 pub enum KeyUse {
-    /// It is.
+    /// The key is used for the first time.
     First(FirstRequest),
     /// The same request came before.
     Repeated(RepeatedRequest),
 }
 
-/// The first request of its key. Dropped before [`Self::split`], it lets the next be the first.
+/// The first request with its key. If dropped before [`Self::split`], the next one becomes the
+/// first.
 pub struct FirstRequest {
     handle: watch::Sender<Option<AnswerHandle>>,
     entry: KeyEntry,
 }
 
-/// A later request of the same key.
+/// A later request with the same key.
 pub struct RepeatedRequest(watch::Receiver<Option<AnswerHandle>>);
 
-/// An entry of the table, removed when this is dropped.
+/// An entry of the table, removed on drop.
 pub struct KeyEntry {
     keys: Arc<IdempotencyKeys>,
     id: RequestKey,
 }
 
 impl IdempotencyKeys {
-    /// A request to `endpoint` with the idempotency key `key` and the members `question` of its
-    /// body, from a client with the API key `asker`; `None` without an idempotency key.
+    /// Creates a request to `endpoint` with the idempotency key `key` and the members `question` of
+    /// its body, from a client with the API key `asker`; returns `None` without an idempotency key.
     ///
     /// # Errors
     /// 400 for an invalid key.
@@ -94,10 +95,10 @@ impl IdempotencyKeys {
         Ok(Some(IdempotentRequest { id, digest: digest.finish() }))
     }
 
-    /// Makes `request` the first of its key, or finds the first one.
+    /// Makes `request` the first with its key, or finds the first one.
     ///
     /// # Errors
-    /// 400 if that one was another request.
+    /// 400 if the key was used with another request.
     pub fn enter(self: &Arc<Self>, request: &IdempotentRequest) -> Result<KeyUse, ApiError> {
         let mut known = self.known();
         if let Some(before) = known.get(&request.id) {
@@ -119,15 +120,16 @@ impl IdempotencyKeys {
 }
 
 impl FirstRequest {
-    /// Where to send the answer's handle once it can be found by it, and the key's entry in the
-    /// table.
+    /// Returns the sender for the answer's handle, to be used once the answer can be found by it,
+    /// and the key's entry in the table.
     pub fn split(self) -> (watch::Sender<Option<AnswerHandle>>, KeyEntry) {
         (self.handle, self.entry)
     }
 }
 
 impl RepeatedRequest {
-    /// The first one's answer; `None` if that request was refused, or its answer forgotten.
+    /// Waits for the handle of the first request's answer; `None` if that request was refused, or
+    /// its answer forgotten.
     pub async fn handle(mut self) -> Option<AnswerHandle> {
         self.0.wait_for(Option::is_some).await.ok().and_then(|name| *name)
     }
@@ -139,7 +141,7 @@ impl Drop for KeyEntry {
     }
 }
 
-/// Hashes a value, whatever the order of its objects' members.
+/// Hashes a value independently of the order of its objects' members.
 fn hash_json(value: &Value, digest: &mut impl Hasher) {
     match value {
         Value::Object(members) => hash_members(members.iter(), digest),

@@ -1,4 +1,4 @@
-//! Readers of a log without a path: each asks for a piece of it, now or once there is more.
+//! Readers of a log without a path: each requests a piece of the log, now or once there is more.
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{AnswerLog, Log, Position};
@@ -8,55 +8,56 @@ use super::event_reader::whole_records;
 use super::log_pump::LogPump;
 use super::shared::epochs::Epochs;
 
-/// Those that wait, at most. Each has a connection of its own, and those are bounded too.
+/// Maximum waiting requests. Each has its own connection, and connections are bounded too.
 const MAX_WAITING: usize = 1024;
 
-/// What a log holds. Its places are numbers of positions in the log's last epoch (D-6.8).
+/// A piece of a log. Its places are numbers of positions in the log's last epoch (D-6.8).
 #[derive(Debug)]
 pub struct LogLook {
-    /// The requested place; as it was asked for, if there is none such.
+    /// The requested place, unchanged if the log does not have it.
     pub from: u64,
-    /// Whole records from the requested offset on; none if no record ends there, or it is not kept.
+    /// Whole records from the requested offset on; empty if no record ends there, or it is no
+    /// longer kept.
     pub bytes: Vec<u8>,
-    /// The state of the chunks at the requested offset; `None` if the log cannot be read there.
+    /// State of the chunks at the requested offset; `None` if the log cannot be read there.
     pub chunks: Option<ChunkWriter>,
-    /// The log's first byte that is kept.
+    /// Place of the oldest byte kept.
     pub base: u64,
-    /// The log's end so far.
+    /// Current end of the log.
     pub head: u64,
-    /// Nothing follows.
+    /// True if nothing follows.
     pub is_ended: bool,
-    /// It ended with an error.
+    /// True if the log ended with an error.
     pub has_failed: bool,
 }
 
-/// A wish to read a log without a path: whoever asks again and again is as good a reader as one
-/// that stays.
+/// A request to read a log without a path. A client that polls is as good a reader as one that
+/// stays.
 pub struct LookRequest {
-    /// The number of the position from which on to read; `u64::MAX` for the log's end.
+    /// Number of the position to read from; `u64::MAX` for the log's end.
     pub from: u64,
-    /// Most bytes to read.
+    /// Maximum bytes to read.
     pub most: usize,
-    /// Whether to wait until there is anything from there on, or the log has ended.
+    /// True to wait until there are bytes from there on, or the log has ended.
     pub waits: bool,
-    /// Gets what is found.
+    /// Receives the piece read.
     pub reply: oneshot::Sender<LogLook>,
 }
 
-/// A look, and the log offset that it is from; `None` if the log does not have what was asked for.
+/// A request and its log offset.
 pub struct PlacedLook {
-    /// What was asked for.
+    /// The request.
     pub look: LookRequest,
-    /// Where that is in the log.
+    /// Log offset to read from; `None` if the log does not have the requested position.
     pub from: Option<u64>,
 }
 
-/// Readers that wait for more of one log.
+/// Requests that wait for more of one log.
 #[derive(Default)]
 pub struct WaitingLooks(Vec<PlacedLook>);
 
 impl WaitingLooks {
-    /// Answers a look, or lets it wait.
+    /// Answers a request, or lets it wait.
     pub fn handle(
         &mut self,
         placed: PlacedLook,
@@ -74,7 +75,7 @@ impl WaitingLooks {
         placed.answer(pump, source, epochs);
     }
 
-    /// Answers those for whom there is something.
+    /// Replies to the waiting requests whose data has arrived.
     pub fn check(&mut self, pump: &LogPump, source: &AnswerLog, epochs: &Epochs) {
         for placed in self.0.extract_if(.., |placed| placed.is_due(source.log())) {
             placed.answer(pump, source, epochs);

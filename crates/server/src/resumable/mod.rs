@@ -1,9 +1,9 @@
-//! Resumable answers: their readers may lose the connection and come back, over QUIC or by
+//! Resumable answers: their readers may lose the connection and reconnect, over QUIC or by
 //! server-sent events (`spec/session.md`, sections 4 and 5).
 //!
-//! Each is a task ([`answer_task`]) that owns the answer's flushes, its log and the paths to its
-//! readers. They share one table, locked when an answer begins, is resumed or is forgotten, or a
-//! further reader comes or goes, never per token.
+//! Each answer is a task ([`answer_task`]) that owns its flushes, its log and the paths to its
+//! readers. All answers share one table. It is locked when an answer begins, is resumed or is
+//! forgotten, or when a further reader comes or goes, but never per token.
 
 mod answer_task;
 mod datagram_reader;
@@ -63,71 +63,70 @@ use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
 const FULL_RETRY_S: u64 = 10;
-/// `Retry-After` for a reader that finds its answer at another replica, or here soon, in seconds.
+/// `Retry-After` for a reader whose answer is at another replica, or will soon be here, in seconds.
 const ELSEWHERE_RETRY_S: u64 = 2;
 
-/// How long the handle of a new answer waits for the store to know the answer.
+/// Time limit for the store to register a new answer before its handle is returned.
 const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
 
-/// What an answer takes besides its log, bytes: its task, its records' writer, its entries in the
-/// tables.
+/// Bytes charged for an answer besides its log: its task, its record writer and its table entries.
 pub const TASK_BYTES: usize = 8 * 1024;
 
-/// What each reader of an answer beyond the first takes, bytes: what was sent to it, and its
-/// packets' times.
+/// Bytes charged for each reader of an answer beyond the first: records of what was sent to it, and
+/// its packets' times.
 const READER_BYTES: usize = 8 * 1024;
 
-/// Commands that wait for an answer's task: all readers may acknowledge a token at once. Datagrams
-/// beyond them are dropped, as a network would; everything else waits for room.
+/// Maximum commands queued for an answer's task: all readers may acknowledge a token at once. When
+/// the queue is full, datagrams are dropped, as on a network; everything else waits for room.
 const MAX_COMMANDS: usize = readers::MAX_READERS;
 
-/// Bounds of resumable answers.
+/// Limits of resumable answers.
 #[derive(Debug, Clone, Copy)]
 pub struct ResumableLimits {
-    /// Most bytes of one answer's log. Acknowledged bytes are kept while there is room.
+    /// Maximum bytes of one answer's log. Acknowledged bytes are kept while there is room.
     pub log_bytes: usize,
-    /// Bytes that all of an answer's readers may leave unacknowledged before generation pauses.
+    /// Unacknowledged bytes of the furthest reader at which generation pauses.
     pub unacked_bytes: usize,
-    /// Most bytes of all logs and their tasks. An answer counts with `log_bytes` until it has
-    /// ended.
+    /// Maximum bytes of all logs and their tasks. Until an answer has ended, its log counts as
+    /// `log_bytes`.
     pub kept_bytes: usize,
-    /// Most answers that are generated for one tenant at once.
+    /// Maximum number of answers generated for one tenant at once.
     pub answers_per_key: usize,
-    /// How long an answer is kept without a reader.
+    /// Time for which an answer is kept without a reader.
     pub grace: Duration,
-    /// How long a reader of server-sent events may take nothing before it is cut off.
+    /// Maximum time for which a reader of server-sent events may take nothing before it is cut off.
     pub stall_limit: Duration,
-    /// How long a reader by datagram may acknowledge nothing before nothing is sent to it any more
-    /// (D-7.2): [`MUTE_LIMIT`], except in tests.
+    /// Maximum time for which a datagram reader may acknowledge nothing before nothing more is sent
+    /// to it (D-7.2): [`MUTE_LIMIT`], except in tests.
     pub mute_limit: Duration,
-    /// How long a reader by datagram takes for a token, where its client does not say. `None`:
-    /// nothing is known of such a reader.
+    /// Reading time per token assumed for a datagram reader whose client reports none. `None`:
+    /// nothing is assumed.
     pub token_time: Option<Duration>,
 }
 
-/// The protocol's own limit on how long a reader may acknowledge nothing (D-7.2).
+/// The protocol's limit on the time for which a reader may acknowledge nothing (D-7.2).
 pub const MUTE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A handle that nobody can guess.
+/// Returns a handle that nobody can guess.
 fn random_handle() -> AnswerHandle {
     AnswerHandle { id: rand::random(), token: rand::random() }
 }
 
-/// A connection that takes datagrams, as an answer's task sees it.
+/// A connection that carries datagrams, as an answer's task sees it.
 pub trait DatagramLink: LowerLayer + Send {
-    /// Largest datagram now, bytes; 0 if the peer takes none.
+    /// Returns the current maximum datagram size in bytes; 0 if the peer accepts none.
     fn max_bytes(&self) -> usize;
-    /// Sends a datagram, or loses it.
+    /// Sends a datagram, which may be lost.
     fn send(&self, datagram: Bytes);
-    /// The connection's smoothed round trip.
+    /// Returns the connection's smoothed round-trip time.
     fn rtt(&self) -> Duration;
-    /// What kind of connection it is.
+    /// Returns the kind of the connection.
     fn transport(&self) -> StreamCarrier;
 }
 
-/// How an answer reaches its reader. Dropping it tells the other end that the path is over.
+/// The path of an answer to its reader. Dropping it tells the other end that the path is over.
 pub enum ReaderPath {
-    /// Datagrams, and a QUIC stream for when they do not get through.
+    /// Datagrams, with a QUIC stream as fallback.
     Datagrams {
         /// The answer's number within the connection.
         channel: u64,
@@ -140,49 +139,49 @@ pub enum ReaderPath {
     Events(EventsPath),
 }
 
-/// What leaves on the QUIC stream.
+/// An item sent on the QUIC stream.
 #[derive(Debug)]
 pub enum StreamFrame {
     /// A frame of the protocol.
     Frame(Vec<u8>),
-    /// The end: the reader has acknowledged the whole log ([`Code::None`]), or why the path is
-    /// over before that.
+    /// End of the stream: [`Code::None`] if the reader has acknowledged the whole log, otherwise
+    /// the reason why the path is over.
     End(Code),
-    /// GONE (D-6.5), and the end: the log no longer has what the reader needs next.
+    /// GONE (D-6.5), then the end: the log no longer has the reader's next bytes.
     Gone,
 }
 
-/// The wish to read an answer over a path.
+/// A request to read an answer over a path.
 pub struct AttachRequest {
     /// The new path's id.
     pub id: PathId,
     /// The new path.
     pub path: ReaderPath,
-    /// Where to go on from.
+    /// Position to continue from.
     pub position: Position,
-    /// Gets the state of the chunks there, and the epoch of what follows; `None` if the log cannot
-    /// be read from there.
+    /// Receives the state of the chunks at the position, and the epoch of the following bytes;
+    /// `None` if the log cannot be read from there.
     pub reply: oneshot::Sender<Option<(ChunkWriter, u64)>>,
 }
 
-/// A reader's path to an answer that was there.
+/// A reader attached to an existing answer.
 pub struct AttachedReader {
-    /// The state of the chunks where it begins.
+    /// State of the chunks where the path begins.
     pub chunks: ChunkWriter,
-    /// The epoch of what follows.
+    /// Epoch of the following bytes.
     pub epoch: u64,
-    /// Reaches the answer's task.
+    /// Sends commands to the answer's task.
     pub commands: CommandSender,
 }
 
-/// Why an answer cannot be read or stopped here.
+/// Reason why an answer cannot be read or stopped here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreachable {
-    /// There is none with such a handle, or its log cannot be read from there.
+    /// No answer has this handle, or its log cannot be read from the position.
     Unknown,
-    /// Another replica generates it, and here is no room for a copy.
+    /// Another replica generates the answer, and there is no room for a mirror here.
     NoRoom,
-    /// Nobody knows: the store is away, or this replica ends.
+    /// Unknown: the store is unavailable, or this replica is shutting down.
     Away,
 }
 
@@ -214,20 +213,20 @@ pub enum AnswerCommand {
     Frame(PathId, Bytes),
     /// The path is gone; its reader may come back.
     Leave(PathId),
-    /// The path's reader wants no more, and that nobody does.
+    /// The path's reader stops the answer for all readers.
     Cancel(PathId),
-    /// Who goes on with the answer of a replica that has ended.
+    /// Outcome of an attempt to take the answer over from a replica that has ended.
     Succeed(Succession),
-    /// What the store that replicas share says.
+    /// News from the store that replicas share.
     Store(StoreNews),
-    /// Leave the answer to another replica, if one can have it. What is sent is dropped once the
-    /// task has ended, or stays.
+    /// Release the answer to another replica, if one can take it. The sender is dropped when the
+    /// task has ended, or at once if the answer stays.
     HandOver(oneshot::Sender<()>),
-    /// Forget the answer, whoever reads it, for this reason.
+    /// Forget the answer, even if it has readers, for this reason.
     End(Code),
 }
 
-/// The way to an answer's task for what the store says.
+/// Forwards the store's news to an answer's task.
 struct TaskLink(CommandSender);
 
 impl NewsSink for TaskLink {
@@ -251,9 +250,9 @@ pub type CommandSender = mpsc::Sender<AnswerCommand>;
 struct AnswerEntry {
     token: [u8; 16],
     commands: CommandSender,
-    /// This replica generates the answer.
+    /// True if this replica generates the answer.
     is_owned: Arc<AtomicBool>,
-    /// The idempotency key of its request, forgotten with it.
+    /// Idempotency key of its request, forgotten with the answer.
     _key: Option<KeyEntry>,
 }
 
@@ -262,7 +261,7 @@ struct AnswerTable {
     answers: HashMap<[u8; 16], AnswerEntry>,
     reserved_bytes: usize,
     per_tenant: HashMap<TenantId, usize>,
-    /// Answers whose log has not ended, or that somebody still reads.
+    /// Answers whose log has not ended or that still have a reader.
     busy: usize,
 }
 
@@ -273,49 +272,49 @@ pub struct ResumableAnswers {
     clock: Clock,
     metrics: Arc<Metrics>,
     table: Mutex<AnswerTable>,
-    /// Requests that may be sent again.
+    /// Idempotency keys of requests that may be repeated.
     pub idempotency: Arc<IdempotencyKeys>,
     idle: Notify,
-    /// The logs that replicas share, where they do.
+    /// Logs shared with other replicas, if any.
     shared: OnceLock<Arc<SharedLogs>>,
-    /// Begins other replicas' requests once more, where this one has a model.
+    /// Generates other replicas' answers again, if this replica has a model.
     successor: OnceLock<Box<dyn Successor>>,
-    /// This replica ends: readers of others' answers are sent away.
+    /// True once this replica is shutting down: readers of other replicas' answers are sent away.
     is_leaving: AtomicBool,
 }
 
-/// An answer's part of the limits, given back when it is dropped.
+/// An answer's share of the limits, released on drop.
 pub struct Reservation {
     answers: Arc<ResumableAnswers>,
     counted: CountedAs,
     bytes: usize,
 }
 
-/// What an answer counts as until it has ended.
+/// Category of an answer in the limits until it has ended.
 enum CountedAs {
-    /// As one of this tenant's.
+    /// Generated here for this tenant.
     Generated(TenantId),
-    /// As one that another replica generates.
+    /// Generated by another replica.
     Mirrored,
-    /// It has ended.
+    /// The answer has ended.
     Ended,
 }
 
-/// A further reader's part of the limits, given back when it is dropped.
+/// A further reader's share of the limits, released on drop.
 pub struct ReaderPlace {
     answers: Arc<ResumableAnswers>,
 }
 
 /// A resumable answer that has begun.
 pub struct BegunAnswer {
-    /// What its reader resumes it with.
+    /// Handle with which its reader resumes it.
     pub handle: AnswerHandle,
-    /// Reaches its task.
+    /// Sends commands to its task.
     pub commands: CommandSender,
 }
 
 impl ResumableAnswers {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(
         limits: ResumableLimits,
         obfuscation: ObfuscationDefault,
@@ -342,14 +341,14 @@ impl ResumableAnswers {
         self.shared.get_or_init(|| shared::start(connection, kept));
     }
 
-    /// Goes on with the answers of replicas that have ended, by `successor`.
+    /// Continues the answers of replicas that have ended, using `successor`.
     pub fn succeed_by(&self, successor: Box<dyn Successor>) {
         // The first one stays: a server is opened once.
         drop(self.successor.set(successor));
     }
 
-    /// Takes over the answer with `handle`, whose log ends at `head` and has had the owners of
-    /// `epochs`, for its task here.
+    /// Takes over the answer with `handle` for its task here. Its log ends at `head` and has had
+    /// the owners of `epochs`.
     fn take_over(self: &Arc<Self>, handle: AnswerHandle, head: u64, epochs: Epochs) {
         // One that was forgotten meanwhile needs no owner.
         let Some(commands) = self.find(&handle) else { return };
@@ -366,12 +365,12 @@ impl ResumableAnswers {
         });
     }
 
-    /// Whether other replicas may serve this one's answers.
+    /// True if other replicas may serve this one's answers.
     pub fn is_shared(&self) -> bool {
         self.shared.get().is_some()
     }
 
-    /// Room for one more answer of `tenant`, its first reader, and what is kept of its request.
+    /// Reserves room for one more answer of `tenant`, its first reader, and its stored request.
     ///
     /// # Errors
     /// 429 when the tenant or the server is at its limit.
@@ -400,7 +399,8 @@ impl ResumableAnswers {
         Ok(Reservation { answers: self.clone(), counted: CountedAs::Generated(tenant), bytes })
     }
 
-    /// Room for the log of another replica's answer; `None` if there is none.
+    /// Reserves room for the log of another replica's answer; returns `None` if the limit is
+    /// reached.
     fn reserve_mirror(self: &Arc<Self>) -> Option<Reservation> {
         let bytes = self.answer_bytes();
         let mut table = self.table();
@@ -414,13 +414,14 @@ impl ResumableAnswers {
         Some(Reservation { answers: self.clone(), counted: CountedAs::Mirrored, bytes })
     }
 
-    /// What an answer may take until it has ended.
+    /// Returns the bytes reserved for an answer until it has ended.
     fn answer_bytes(&self) -> usize {
         let slot = if self.is_shared() { SLOT_BYTES } else { 0 };
         self.limits.log_bytes + TASK_BYTES + slot
     }
 
-    /// Room for one more reader of an answer that has one; `None` if there is none.
+    /// Reserves room for one more reader of an answer that has one; returns `None` if the limit is
+    /// reached.
     fn place_reader(self: &Arc<Self>) -> Option<ReaderPlace> {
         let mut table = self.table();
         if table.reserved_bytes + READER_BYTES > self.limits.kept_bytes {
@@ -432,10 +433,10 @@ impl ResumableAnswers {
         Some(ReaderPlace { answers: self.clone() })
     }
 
-    /// Starts the task that keeps the answer to `request` and delivers it over `path`; `first`
-    /// is the request's idempotency key, `kept` the request for another replica. Where replicas
-    /// share answers, it returns once the others can find this one, within a bound: its client
-    /// may come back to any of them as soon as it has the handle.
+    /// Starts the task that keeps the answer to `request` and delivers it over `path`. `first`
+    /// holds the request's idempotency key, `kept` the request for another replica. If replicas
+    /// share answers, returns once the others can find this one, within a time limit: its client
+    /// may resume at any of them as soon as it has the handle.
     pub async fn start(
         self: &Arc<Self>,
         reservation: Reservation,
@@ -471,7 +472,8 @@ impl ResumableAnswers {
         BegunAnswer { handle, commands }
     }
 
-    /// How an answer is sent: padded unless its request, or the operator, declined (D-2.7).
+    /// Returns the sender's configuration: answers are padded unless the request or the operator
+    /// declined (D-2.7).
     fn sender_config(&self, asked: Option<bool>) -> SenderConfig {
         let mut config = SenderConfig {
             max_log_bytes: self.limits.log_bytes,
@@ -484,7 +486,8 @@ impl ResumableAnswers {
         config
     }
 
-    /// The answer with `handle`. Unknown ids and wrong tokens look alike, in time too (D-6.2).
+    /// Finds the answer with `handle`. Unknown ids and wrong tokens are indistinguishable, in
+    /// timing too (D-6.2).
     pub fn find(&self, handle: &AnswerHandle) -> Option<CommandSender> {
         let table = self.table();
         let entry = table.answers.get(&handle.id);
@@ -493,10 +496,10 @@ impl ResumableAnswers {
         entry.filter(|_| known).map(|entry| entry.commands.clone())
     }
 
-    /// Attaches a reader to an answer, beside those that it has, from `position` on.
+    /// Attaches a further reader to an answer, from `position` on.
     ///
     /// # Errors
-    /// Why it cannot be read from there.
+    /// [`Unreachable`], if the answer cannot be read from there.
     pub async fn attach(
         self: &Arc<Self>,
         handle: &AnswerHandle,
@@ -514,10 +517,10 @@ impl ResumableAnswers {
         Ok(AttachedReader { chunks, epoch, commands })
     }
 
-    /// [`Self::attach`] for a reader of server-sent events.
+    /// Like [`Self::attach`], for a reader of server-sent events.
     ///
     /// # Errors
-    /// Those of [`Self::attach`].
+    /// As [`Self::attach`].
     pub async fn attach_events(
         self: &Arc<Self>,
         handle: &AnswerHandle,
@@ -529,10 +532,10 @@ impl ResumableAnswers {
         Ok((attached.chunks, inbox))
     }
 
-    /// Stops an answer: its generation ends, and nobody finds it any more.
+    /// Stops an answer: its generation ends, and it can no longer be found.
     ///
     /// # Errors
-    /// Where there is none, and where its owner cannot be told: then it goes on.
+    /// When there is no such answer, or its owner cannot be reached: the answer then continues.
     pub async fn stop(&self, handle: &AnswerHandle) -> Result<(), Unreachable> {
         let Some(commands) = self.find(handle) else {
             let shared = self.find_elsewhere(handle).await?;
@@ -557,20 +560,20 @@ impl ResumableAnswers {
         Ok(())
     }
 
-    /// Whether this replica generates the answer with `handle`.
+    /// True if this replica generates the answer with `handle`.
     fn is_owned(&self, handle: &AnswerHandle) -> bool {
         let table = self.table();
         table.answers.get(&handle.id).is_some_and(|it| it.is_owned.load(Ordering::Relaxed))
     }
 
-    /// Stops the answer with `handle` wherever it is generated.
+    /// Stops the answer with `handle` at whichever replica generates it.
     fn stop_elsewhere(&self, handle: AnswerHandle) {
         let Some(shared) = self.shared.get().cloned() else { return };
         // Tried once more by whoever stops it again.
         tokio::spawn(async move { drop(shared.stop(&handle).await) });
     }
 
-    /// An answer that another replica has stored.
+    /// Returns the shared logs if they have the answer with `handle`.
     async fn find_elsewhere(&self, handle: &AnswerHandle) -> Result<&Arc<SharedLogs>, Unreachable> {
         let shared = self.shared.get().ok_or(Unreachable::Unknown)?;
         match shared.has(handle).await {
@@ -583,8 +586,8 @@ impl ResumableAnswers {
         }
     }
 
-    /// The task of the answer with `handle`; for another replica's answer, a mirror of it that has
-    /// what there is from `position` on.
+    /// Finds the task of the answer with `handle`. For another replica's answer, starts a mirror
+    /// that has the log from `position` on.
     async fn reach(
         self: &Arc<Self>,
         handle: &AnswerHandle,
@@ -618,21 +621,21 @@ impl ResumableAnswers {
         Ok(self.insert_mirror(handle, task.with_epochs(epochs)))
     }
 
-    /// Gives back an answer that this replica took over, for this reason.
+    /// Gives back an answer that this replica took over, for the reason `why`.
     fn give_back(&self, slot: Arc<LogSlot>, why: GivenBack) {
         let Some(shared) = self.shared.get().cloned() else { return };
         tokio::spawn(async move { shared.release(&slot.id, slot.fence, why).await });
     }
 
-    /// Leaves an answer to the others once all of it is stored.
+    /// Releases an answer to other replicas once all of it is stored.
     fn hand_on(&self, slot: Arc<LogSlot>) {
         if let Some(shared) = self.shared.get() {
             shared.leave(slot);
         }
     }
 
-    /// Leaves all answers that other replicas can go on with to them, because this one ends. While
-    /// the store is away there is nobody to leave them to.
+    /// Releases all answers that other replicas can continue, because this replica is shutting
+    /// down. Does nothing while the store is unavailable: nobody could take them.
     pub async fn hand_over(&self) {
         let Some(shared) = self.shared.get().filter(|shared| shared.is_well()) else { return };
         self.is_leaving.store(true, Ordering::Relaxed);
@@ -652,7 +655,8 @@ impl ResumableAnswers {
         shared.leave_all().await;
     }
 
-    /// Starts `task`, unless somebody else was faster.
+    /// Starts `task`, unless the answer already has a task; returns the sender to the
+    /// running one.
     fn insert_mirror(&self, handle: &AnswerHandle, task: AnswerTask) -> CommandSender {
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
         let (token, is_owned) = (handle.token, task.is_owned());
@@ -666,7 +670,7 @@ impl ResumableAnswers {
         commands
     }
 
-    /// Waits, within a bound, until the store that replicas share has what there is.
+    /// Waits, within a time limit, until the store that replicas share has everything.
     pub async fn flush_shared(&self) {
         if let Some(shared) = self.shared.get() {
             shared.flush().await;
@@ -674,7 +678,7 @@ impl ResumableAnswers {
     }
 
     /// Reads at most `most` bytes of an answer's log from the position with number `from` on;
-    /// `u64::MAX` for its end.
+    /// `u64::MAX` stands for the log's end.
     ///
     /// # Errors
     /// When there is no such answer, or it cannot be reached.
@@ -687,10 +691,10 @@ impl ResumableAnswers {
         self.ask_look(handle, from, most, false).await
     }
 
-    /// [`Self::look`] once there is anything from there on, or the log has ended.
+    /// Like [`Self::look`], but waits until there are bytes from there on or the log has ended.
     ///
     /// # Errors
-    /// Those of [`Self::look`].
+    /// As [`Self::look`].
     pub async fn look_ahead(
         self: &Arc<Self>,
         handle: &AnswerHandle,
@@ -717,7 +721,7 @@ impl ResumableAnswers {
         replied.await.map_err(|_| Unreachable::Unknown)
     }
 
-    /// Resolves when no answer is being generated or on its way to its reader.
+    /// Waits until no answer is being generated or delivered.
     pub async fn settled(&self) {
         loop {
             // Registered before the count is read, so that no notice falls in between.
@@ -729,7 +733,7 @@ impl ResumableAnswers {
         }
     }
 
-    /// Ends all answers, because the server does, and tells their readers.
+    /// Ends all answers because the server is shutting down, and tells their readers.
     pub async fn shut_down(&self) {
         let commands: Vec<_> =
             self.table().answers.values().map(|entry| entry.commands.clone()).collect();
@@ -739,7 +743,7 @@ impl ResumableAnswers {
         }
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub fn limits(&self) -> &ResumableLimits {
         &self.limits
     }
@@ -748,7 +752,7 @@ impl ResumableAnswers {
         self.table.lock().expect("nothing panics under this lock")
     }
 
-    /// Takes an answer out of the table; its task goes on.
+    /// Removes an answer from the table; its task continues.
     pub fn forget(&self, handle: &AnswerHandle) {
         let entry = self.table().answers.remove(&handle.id);
         // After the table's lock: dropping the entry takes the lock of the idempotency keys.
@@ -757,7 +761,8 @@ impl ResumableAnswers {
 }
 
 impl Reservation {
-    /// The answer has ended, its log takes `bytes`, and the reader has it or is gone.
+    /// Releases the excess of an answer that has ended: its log takes `bytes`, and it has no reader
+    /// left.
     fn settle(&mut self, bytes: usize) {
         self.give_back_all_but(bytes + TASK_BYTES);
     }

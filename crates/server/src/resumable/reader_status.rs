@@ -1,29 +1,29 @@
-//! What becomes of an answer's readers.
+//! Status of an answer's readers.
 
 use loquent_proto::message::Code;
 
-/// What has become of a reader.
+/// Status of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReaderStatus {
-    /// It reads.
+    /// The reader is active.
     Reading,
-    /// It has acknowledged nothing for long, so that nothing is sent to it (D-7.2).
+    /// The reader has acknowledged nothing for so long that nothing more is sent to it (D-7.2).
     Mute,
-    /// Its path is over.
+    /// The reader's path is over.
     Over(ReaderEnd),
 }
 
-/// Why a reader's path is over.
+/// Reason why a reader's path is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReaderEnd {
-    /// It has the whole log.
+    /// The reader has the whole log.
     Complete,
-    /// It wants no more.
+    /// The reader stopped the answer.
     Stopped,
-    /// Its connection is gone.
+    /// The reader's connection is gone.
     Left,
-    /// The log no longer has what it needs next.
+    /// The log no longer has the reader's next bytes.
     FellBehind,
-    /// The path is given up, for this reason.
+    /// The path was given up, for this reason.
     Broken(Code),
 }

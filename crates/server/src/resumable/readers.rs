@@ -1,5 +1,5 @@
-//! The readers of one answer. Each has its own path, place in the log and pace; none waits for
-//! another (S-5.4).
+//! The readers of one answer. Each has its own path, log position and pace; none waits for another
+//! (S-5.4).
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::reader_status::{ReaderEnd, ReaderStatus};
 use super::{PathId, ReaderPlace, StreamFrame};
 use crate::metrics::{GaugeGuard, Metrics};
 
-/// Most readers of one answer.
+/// Maximum number of readers of one answer.
 pub const MAX_READERS: usize = 1024;
 
-/// How a reader gets the log.
+/// Transport of a reader.
 pub enum ReaderKind {
-    /// In datagrams.
+    /// Datagrams.
     Datagrams(Box<DatagramReader>),
-    /// As server-sent events.
+    /// Server-sent events.
     Events(EventReader),
 }
 
@@ -33,12 +33,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that takes `place`, if it needs one, and is `counted`.
+    /// Creates a reader that occupies `place`, if it needs one, and is counted by `counted`.
     pub fn new(kind: ReaderKind, place: Option<ReaderPlace>, counted: [GaugeGuard; 2]) -> Self {
         Self { kind, status: ReaderStatus::Reading, _counted: counted, _place: place }
     }
 
-    /// The path over datagrams, if it is one.
+    /// Returns the datagram path, if the reader has one.
     pub fn datagrams(&mut self) -> Option<&mut DatagramReader> {
         match &mut self.kind {
             ReaderKind::Datagrams(reader) => Some(reader),
@@ -46,7 +46,7 @@ impl Reader {
         }
     }
 
-    /// Log offset below which it has everything.
+    /// Returns the log offset below which the reader has everything.
     fn acknowledged(&self) -> u64 {
         match &self.kind {
             ReaderKind::Datagrams(reader) => reader.delivery().cumulative(),
@@ -54,7 +54,7 @@ impl Reader {
         }
     }
 
-    /// When it last acknowledged or took something.
+    /// Returns the time when the reader last acknowledged or took something.
     fn heard(&self) -> Micros {
         match &self.kind {
             ReaderKind::Datagrams(reader) => reader.delivery().last_heard(),
@@ -70,7 +70,7 @@ impl Reader {
         matches!(self.kind, ReaderKind::Events(_))
     }
 
-    /// Whether it can wait for new text.
+    /// True if the reader can wait for new text.
     fn is_background(&self, answer: &AnswerLog) -> bool {
         match &self.kind {
             ReaderKind::Datagrams(reader) => reader.delivery().is_background(answer),
@@ -101,8 +101,8 @@ impl Reader {
         }
     }
 
-    /// Tells the other end why its path is over. An event stream
-    /// breaks off, and knows whether a client has stopped the answer.
+    /// Tells the other end why the path is over. An event stream is broken off; its body can tell
+    /// whether a client has stopped the answer.
     fn end(self, end: ReaderEnd) {
         let is_stopped = matches!(end, ReaderEnd::Stopped | ReaderEnd::Broken(Code::Stopped));
         let reader = match self.kind {
@@ -121,44 +121,44 @@ impl Reader {
     }
 }
 
-/// What readers read.
+/// The log as its readers see it.
 pub struct LogSource<'a> {
     /// The log.
     pub answer: &'a AnswerLog,
-    /// What event streams may have of it: everything below.
+    /// Log offset below which event streams may read.
     pub visible: u64,
-    /// The answer ended with an error.
+    /// True if the answer ended with an error.
     pub has_failed: bool,
-    /// Pieces of the log.
+    /// Cuts pieces of the log.
     pub cutter: &'a mut PieceCutter,
 }
 
 /// All readers, by the ids of their paths.
 #[derive(Default)]
 pub struct Readers {
-    /// Ascending; the other two lists are in the same order.
+    /// Ascending; `due` and `readers` are in the same order.
     ids: Vec<PathId>,
-    /// When each is to be driven. They lie together, because the earliest is looked for often.
+    /// Time at which each reader is due. Contiguous, because the earliest is often looked up.
     due: Vec<Micros>,
     readers: Vec<Reader>,
-    /// How many of them are event streams.
+    /// Number of readers that are event streams.
     events: usize,
-    /// The log offset that the furthest of those who read has acknowledged; `None` if nobody reads.
+    /// Log offset acknowledged by the furthest active reader; `None` if nobody reads.
     reached: Option<u64>,
-    /// What was sent to those who have left.
+    /// Record of what was sent to readers that have left.
     sent: SentSoFar,
 }
 
-/// Nothing is due.
+/// Due time of a reader with nothing to do.
 const NEVER: Micros = Micros(u64::MAX);
 
 impl Readers {
-    /// How many there are.
+    /// Returns the number of readers.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Adds one that is to be driven at once.
+    /// Adds a reader, due at once.
     pub fn insert(&mut self, id: PathId, reader: Reader) {
         let at = self.ids.partition_point(|known| *known < id);
         self.events += usize::from(reader.is_events());
@@ -168,21 +168,21 @@ impl Readers {
         self.readers.insert(at, reader);
     }
 
-    /// The reader at path `id`, which is to be driven after this.
+    /// Returns the reader at path `id` and marks it as due.
     pub fn touch(&mut self, id: PathId) -> Option<&mut Reader> {
         let at = self.ids.binary_search(&id).ok()?;
         self.due[at] = Micros::ZERO;
         Some(&mut self.readers[at])
     }
 
-    /// Removes the reader at path `id` and tells it why; whether there was one.
+    /// Removes the reader at path `id` and tells it why; returns whether there was one.
     pub fn remove(&mut self, id: PathId, end: ReaderEnd) -> bool {
         let at = self.ids.binary_search(&id).ok();
         at.into_iter().for_each(|at| self.remove_at(at, end));
         at.is_some()
     }
 
-    /// Removes the one that was heard from least recently, to make room.
+    /// Removes the reader heard from least recently, to make room.
     pub fn supersede(&mut self) {
         let heard = self.readers.iter().map(Reader::heard);
         if let Some((at, _)) = heard.enumerate().min_by_key(|(_, heard)| *heard) {
@@ -190,7 +190,7 @@ impl Readers {
         }
     }
 
-    /// Removes all.
+    /// Removes all readers.
     pub fn end_all(&mut self, code: Code) {
         while !self.readers.is_empty() {
             // From the back, so that the lists are not moved up each time.
@@ -198,7 +198,7 @@ impl Readers {
         }
     }
 
-    /// Removes those who read by datagrams, whose paths have one epoch each.
+    /// Removes the datagram readers, whose paths carry one epoch each.
     pub fn end_datagrams(&mut self, code: Code) {
         for at in (0..self.readers.len()).rev() {
             if !self.readers[at].is_events() {
@@ -230,12 +230,12 @@ impl Readers {
         }
     }
 
-    /// What was sent to any of them.
+    /// Returns a record of what was sent to any reader, past or present.
     pub fn sent_so_far(&self) -> SentSoFar {
         self.readers.iter().map(Self::sent_to).fold(self.sent, SentSoFar::or)
     }
 
-    /// The log was appended to, up to `head`.
+    /// Records that the log was appended to, up to `head`; all readers become due.
     pub fn note_append(&mut self, now: Micros, head: u64) {
         for reader in &mut self.readers {
             if let ReaderKind::Datagrams(reader) = &mut reader.kind {
@@ -245,8 +245,8 @@ impl Readers {
         self.due.fill(Micros::ZERO);
     }
 
-    /// Drives those that are due at `now`. Returns one that is over and why, if any is: it is to
-    /// be removed, and the rest driven after it.
+    /// Drives the readers due at `now`. Returns the first whose path is over, and why: the caller
+    /// removes it and drives the rest again.
     pub fn drive(
         &mut self,
         now: Micros,
@@ -273,12 +273,12 @@ impl Readers {
         None
     }
 
-    /// When [`Self::drive`] has something to do next.
+    /// Returns the next time at which [`Self::drive`] has work.
     pub fn poll_timeout(&self) -> Option<Micros> {
         self.due.iter().copied().min().filter(|at| *at < NEVER)
     }
 
-    /// The only reader, if it reads and acknowledges datagrams.
+    /// Returns the only reader, if it is active and acknowledges datagrams.
     pub fn only_by_datagrams(&self) -> Option<&DatagramReader> {
         match self.readers.as_slice() {
             [
@@ -290,22 +290,22 @@ impl Readers {
         }
     }
 
-    /// Whether anybody reads.
+    /// True if anybody reads.
     pub const fn is_reading(&self) -> bool {
         self.reached.is_some()
     }
 
-    /// The log offset that the furthest of those who read has acknowledged; `None` if nobody reads.
+    /// Returns the log offset acknowledged by the furthest active reader; `None` if nobody reads.
     pub const fn furthest(&self) -> Option<u64> {
         self.reached
     }
 
-    /// Whether all can wait for new text.
+    /// True if there are readers and all of them can wait for new text.
     pub fn are_background(&self, answer: &AnswerLog) -> bool {
         !self.readers.is_empty() && self.readers.iter().all(|reader| reader.is_background(answer))
     }
 
-    /// Asks the event streams how far they are, and for word of the next that they take.
+    /// Reads the progress of all event streams, and requests a notification of their next.
     pub fn ask_for_word(&mut self, now: Micros) {
         for reader in &mut self.readers {
             if let ReaderKind::Events(reader) = &mut reader.kind {
@@ -315,17 +315,17 @@ impl Readers {
         }
     }
 
-    /// Whether there are event streams to wait for.
+    /// True if there are event streams to wait for.
     pub const fn has_events(&self) -> bool {
         self.events > 0
     }
 
-    /// All are to be driven.
+    /// Marks all readers as due.
     pub fn touch_everyone(&mut self) {
         self.due.fill(Micros::ZERO);
     }
 
-    /// Those in `ready` are to be driven.
+    /// Marks the readers in `ready` as due.
     pub fn touch_all(&mut self, ready: &Arc<ReadyBodies>) {
         for id in ready.take() {
             // One that was removed meanwhile is not found, and nothing is lost with it.

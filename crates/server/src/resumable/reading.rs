@@ -1,9 +1,9 @@
-//! What an answer's reader has in hand, for the scheduler: from its acknowledgements, and from the
-//! speed at which it reads.
+//! Estimates the unread text of an answer's reader for the scheduler, from its acknowledgements and
+//! its reading speed.
 //!
-//! A client that holds text back says how fast it shows it. For others the operator may say how
-//! fast people read; each token then lasts that long from when it was acknowledged, or from when
-//! those before it were read. Without either nothing is known, and nothing is told.
+//! A client that holds text back reports the speed at which it shows it. For others the operator
+//! may configure a reading speed: each token then lasts that long from its acknowledgement, or from
+//! when the tokens before it were read. Without either, nothing is known or reported.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,40 +11,41 @@ use std::time::Duration;
 use loquent_infer::reading::ReaderReport;
 use loquent_proto::{Micros, ReaderState};
 
-/// The scheduler counts on by itself from one report to the next. It is told anew when that is
-/// wrong by so much: half of what a fast reader takes for a token.
+/// Minimum error of the scheduler's estimate that is worth another report: half the time that a
+/// fast reader takes for a token. Between reports the scheduler extrapolates.
 const WORTH_TELLING: Duration = Duration::from_millis(50);
-/// Ends of flushes that are remembered. Beyond them flushes count together.
+/// Maximum number of flush ends remembered. Flushes beyond it are merged.
 const MAX_APPENDS: usize = 256;
 
-/// What is known of an answer's reader.
+/// Reading progress of an answer's reader.
 #[derive(Debug, Default)]
 pub struct ReadingClock {
-    /// How long a reader takes for a token, if its client does not say.
+    /// Time per token to assume if the reader's client reports none.
     assumed: Option<Duration>,
-    /// How long it takes as its client last said.
+    /// Time per token that the client last reported.
     said: Option<Duration>,
-    /// Ends of what was appended to the log, and the tokens up to there, oldest first.
+    /// Log offset and token count after each append, oldest first.
     appends: VecDeque<(u64, u32)>,
     /// Bytes and tokens of the whole log.
     head: (u64, u32),
-    /// Tokens that the reader has.
+    /// Tokens that the reader has acknowledged.
     acked_tokens: u32,
-    /// When it will have read them.
+    /// Time when the reader will have read them.
     dry_at: Micros,
     told: Option<ReaderReport>,
 }
 
-/// Something that the scheduler should be told: what the reader has, or that it is not known.
+/// News for the scheduler: the reader's unread text, or `None` if it is no longer known.
 pub type News = Option<ReaderReport>;
 
 impl ReadingClock {
-    /// A clock of a reader who takes `assumed` for a token, if its client does not say.
+    /// Creates a clock for a reader that takes `assumed` per token, unless its client reports
+    /// another time.
     pub fn new(assumed: Option<Duration>) -> Self {
         Self { assumed, ..Self::default() }
     }
 
-    /// The log goes up to `end`, which is `tokens` of the answer.
+    /// Records that the log ends at `end`, after `tokens` tokens of the answer.
     pub fn note_append(&mut self, end: u64, tokens: u32) {
         self.head = (end, tokens);
         let is_full = self.appends.len() >= MAX_APPENDS;
@@ -54,14 +55,14 @@ impl ReadingClock {
         }
     }
 
-    /// Nothing is known of a reader any more: there is none, there are several, or it does not
-    /// look.
+    /// Records that nothing is known of a reader any more: there is none, there are several, or it
+    /// does not look.
     pub fn lose_sight(&mut self) -> Option<News> {
         self.told.take().map(|_| None)
     }
 
-    /// The reader has acknowledged everything below `acked` and is as `state` says, at the end of a
-    /// path with this round trip.
+    /// Records that the reader has acknowledged everything below `acked` and is in `state`, at the
+    /// end of a path with this round-trip time.
     pub fn note_reader(
         &mut self,
         now: Micros,
@@ -93,7 +94,7 @@ impl ReadingClock {
         self.tell(ReaderReport { tokens: self.acked_tokens, lasts_until, token_time })
     }
 
-    /// How long a token lasts at a pace in log bytes; `None` at pace 0.
+    /// Returns the time per token at a pace in log bytes; `None` at pace 0.
     fn time_for_token(&self, pace_bytes_per_s: u64) -> Option<Duration> {
         let (bytes, tokens) = self.head;
         let micros = (bytes.saturating_mul(1_000_000) / u64::from(tokens.max(1)))

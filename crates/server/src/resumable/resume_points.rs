@@ -1,5 +1,5 @@
-//! Offsets in a log at which reading can begin, so that a resume by event id finds the
-//! records and the state of the chunks without an entry for every record.
+//! Log offsets at which reading can begin, so that a resume by event id finds the records and the
+//! state of the chunks without an entry for every record.
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Log};
@@ -8,19 +8,19 @@ use loquent_proto::{Delta, Log};
 /// a log of 1 MiB has a thousand points.
 const SPACING_BYTES: u64 = 1024;
 
-/// The points of one log, and what its chunks need to know of the log before them.
+/// The points of one log, and the facts about the log before them that its chunks need.
 #[derive(Debug, Default)]
 pub struct ResumePoints {
-    /// Of the log's Open record.
+    /// Metadata of the log's Open record.
     meta: String,
-    /// Ascending ends of records after which no record waits for another (S-6.5).
+    /// Ends of records after which no record waits for another (S-6.5), ascending.
     points: Vec<u64>,
-    /// Where each choice's first record of a chunk ends.
+    /// End of each choice's first record with a chunk.
     starts: Vec<(u32, u64)>,
 }
 
 impl ResumePoints {
-    /// What is appended from `head` on does not need what came before.
+    /// Notes that the records appended from `head` on do not depend on earlier ones.
     pub fn note_point(&mut self, head: u64) {
         let last = self.points.last().copied();
         if last.is_none_or(|last| head >= last + SPACING_BYTES) {
@@ -28,7 +28,7 @@ impl ResumePoints {
         }
     }
 
-    /// A record was appended that ends at `end`.
+    /// Notes an appended record that ends at `end`.
     pub fn note_record(&mut self, end: u64, delta: &Delta) {
         let choice = match delta {
             Delta::Open { meta } => {
@@ -46,14 +46,14 @@ impl ResumePoints {
         }
     }
 
-    /// When the answer began, Unix time in seconds; `None` if its log does not say.
+    /// Returns the answer's start, Unix time in seconds; `None` if the log does not contain it.
     pub fn created_s(&self) -> Option<u64> {
         let meta: serde_json::Value = serde_json::from_str(&self.meta).ok()?;
         meta["created"].as_u64()
     }
 
-    /// The state of the chunks at `offset` of `log`; `None` if no record ends there, or the
-    /// log does not reach back far enough to know.
+    /// Returns the state of the chunks at `offset` of `log`; `None` if no record ends there, or the
+    /// log no longer reaches back far enough.
     pub fn chunks_at(&self, log: &Log, offset: u64) -> Option<ChunkWriter> {
         if offset == 0 {
             return (log.base() == 0).then(ChunkWriter::new);

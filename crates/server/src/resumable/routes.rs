@@ -31,26 +31,26 @@ use crate::store::AnswerFence;
 pub struct ResumableRequest {
     /// The request itself.
     pub request: Request,
-    /// When it arrived, on the server's clock.
+    /// Arrival time, on the server's clock.
     pub arrived: Duration,
-    /// Its idempotency key, if it has one.
+    /// Idempotency key, if any.
     pub idempotent: Option<IdempotentRequest>,
 }
 
 /// A resumable answer that has begun, or was joined.
 pub struct JoinedAnswer {
-    /// What its reader resumes it with.
+    /// Handle with which its reader resumes it.
     pub handle: AnswerHandle,
-    /// The epoch of its log.
+    /// Epoch of its log.
     pub epoch: u64,
-    /// Reaches its task.
+    /// Sends commands to its task.
     pub commands: CommandSender,
-    /// Names of parameters that have no effect, where that is worth a warning.
+    /// Names of ignored parameters that are worth a warning.
     pub ignored: String,
 }
 
-/// Admits a request and delivers its answer over `path`. A repeated request joins the first
-/// one's answer, which is delivered over `path` from its beginning (S-4.9).
+/// Admits a request and delivers its answer over `path`. A repeated request joins the first one's
+/// answer and gets it from the beginning (S-4.9).
 ///
 /// # Errors
 /// Those of [`Service::start`](crate::service::Service::start), and 429 beyond the limits of
@@ -89,10 +89,10 @@ pub async fn start(
     Ok(JoinedAnswer { handle, epoch: 0, commands, ignored })
 }
 
-/// [`start`] for a reader of server-sent events.
+/// Like [`start`], for a reader of server-sent events.
 ///
 /// # Errors
-/// Those of [`start`].
+/// As [`start`].
 pub async fn start_events(
     app: &App,
     resumable: ResumableRequest,
@@ -102,7 +102,7 @@ pub async fn start_events(
     Ok((started, inbox))
 }
 
-/// `response` with the headers that an answer is resumed by (S-5.1).
+/// Adds the headers with which an answer is resumed to `response` (S-5.1).
 pub fn with_handle(mut response: Response, handle: &AnswerHandle) -> Response {
     for (name, digits) in [(ID_HEADER, handle.id_hex()), (TOKEN_HEADER, handle.token_hex())] {
         let value = HeaderValue::from_str(&digits).expect("hex is a header value");
@@ -111,7 +111,7 @@ pub fn with_handle(mut response: Response, handle: &AnswerHandle) -> Response {
     response
 }
 
-/// Makes `request` the first of its key, or gives the handle of the first one's answer.
+/// Makes `request` the first with its key, or returns the handle of the first one's answer.
 async fn first_or_handle(
     app: &App,
     request: &IdempotentRequest,
@@ -129,10 +129,10 @@ async fn first_or_handle(
     }
 }
 
-/// Answers a streaming request with events that can be resumed (S-5.1).
+/// Answers a streaming request with resumable events (S-5.1).
 ///
 /// # Errors
-/// Those of [`start`].
+/// As [`start`].
 pub async fn stream(
     app: &App,
     request: ResumableRequest,
@@ -151,8 +151,8 @@ fn events(app: &App, reader: LogReader<ChunkWriter>) -> Response {
 /// `GET /v1/streams/{id}` (S-5.2).
 ///
 /// # Errors
-/// 404, whichever part does not fit, so that nothing can be learnt from it; 503 for another
-/// replica's answer that cannot be served here now.
+/// 404 if any part is wrong, so that nothing can be learnt from it; 503 for another replica's
+/// answer that cannot be served here now.
 pub async fn resume(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,
@@ -173,8 +173,8 @@ pub async fn resume(
 /// `DELETE /v1/streams/{id}` (S-5.3).
 ///
 /// # Errors
-/// 404, whichever part does not fit, so that nothing can be learnt from it; 503 while the replica
-/// that generates the answer cannot be told.
+/// 404 if any part is wrong, so that nothing can be learnt from it; 503 if the replica that
+/// generates the answer cannot be reached.
 pub async fn forget(
     State(app): State<Arc<App>>,
     UrlPath(id): UrlPath<String>,

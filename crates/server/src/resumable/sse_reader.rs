@@ -12,35 +12,35 @@ use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
 use crate::sse::{EventSource, StreamStatus};
 
-/// Reads an answer's log from some offset on. Every event that completes a record has the position
-/// behind it as its id (S-5.1).
+/// Reads an answer's log from an offset on. Every event that completes a record has the position
+/// after it as its id (S-5.1).
 pub struct LogReader<W> {
     inbox: EventsInbox,
     events: W,
-    /// The connection has what was written of the log up to here.
+    /// Log offset up to which the connection has taken the events.
     taken: u64,
-    /// Log offset behind the piece that was written last.
+    /// Log offset after the last piece written.
     written: u64,
 }
 
 impl<W: EventWriter> LogReader<W> {
-    /// Reads what comes into `inbox`; `events` has the state of the offset where that begins.
+    /// Creates a reader of `inbox`; `events` has the state at the offset where it begins.
     pub fn new(inbox: EventsInbox, events: W) -> Self {
         let written = inbox.offset();
         Self { inbox, events, taken: written, written }
     }
 
-    /// What writes the events.
+    /// Returns the writer of the events.
     pub fn events(&self) -> &W {
         &self.events
     }
 
-    /// Whether the stream ends early because a client has stopped the answer.
+    /// True if the stream ends early because a client has stopped the answer.
     pub fn is_stopped(&self) -> bool {
         self.inbox.is_stopped()
     }
 
-    /// Appends the events of a piece; whether the log goes on after it.
+    /// Appends the events of a piece; returns whether the log continues after it.
     fn write(&mut self, piece: &LogPiece, out: &mut Vec<u8>) -> StreamStatus {
         let Position { epoch, offset } = piece.position;
         self.written = offset + piece.bytes.len() as u64;
@@ -71,7 +71,8 @@ impl<W: EventWriter> EventSource for LogReader<W> {
 }
 
 impl<W: EventWriter> LogReader<W> {
-    /// [`EventSource::poll_events`] again, before the connection has what that one gave.
+    /// Like [`EventSource::poll_events`], but before the connection has taken the
+    /// previous events.
     pub fn poll_more(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
         while out.is_empty() {
             match self.inbox.poll_piece(context, self.taken) {

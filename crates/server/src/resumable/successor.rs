@@ -1,4 +1,4 @@
-//! Begins the requests of replicas that have ended once more, with this server's own model.
+//! Restarts the requests of replicas that have ended, with this server's own model.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -19,11 +19,11 @@ use crate::records::{RecordContext, RecordWriter};
 use crate::service::{Caller, StartedAnswer};
 use crate::store::Kind;
 
-/// See the module's documentation.
+/// A [`Successor`] that starts requests on this server's [`App`].
 pub struct AppSuccessor(Weak<App>);
 
 impl AppSuccessor {
-    /// One that begins requests as `app` does.
+    /// Creates a successor that starts requests with `app`.
     pub fn of(app: &Arc<App>) -> Self {
         Self(Arc::downgrade(app))
     }
@@ -51,13 +51,13 @@ impl Successor for AppSuccessor {
     }
 }
 
-/// `Retry-After` for an answer that another replica can go on with, in seconds.
+/// `Retry-After` for an answer that another replica can continue, in seconds.
 const ELSEWHERE_RETRY_S: u64 = 2;
 
-/// The model that `request` was sent to, if it answers as it did there.
+/// Returns the model that `request` was sent to, if it gives the same answers here.
 ///
 /// # Errors
-/// 404 for a model that is not served here, 503 for one that answers otherwise.
+/// 404 for a model that is not served here, 503 for one that gives other answers here.
 pub fn model_of<'a>(app: &'a App, request: &KeptRequest) -> Result<&'a ModelEntry, ApiError> {
     let model = &request.marks.model;
     let entry = app.models.find(Some(model))?;
@@ -70,7 +70,7 @@ pub fn model_of<'a>(app: &'a App, request: &KeptRequest) -> Result<&'a ModelEntr
     Ok(entry)
 }
 
-/// Whether `entry` answers as the first replica did, where both are known.
+/// Checks that `entry` gives the same answers as the first replica, if both are known.
 fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError> {
     let here = entry.answers_by();
     let is_known = !here.fingerprint.is_empty() && !first.fingerprint.is_empty();
@@ -85,8 +85,8 @@ fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError
     Ok(())
 }
 
-/// Who sent a request, by the keys of this server. Without the key, there are no limits but the
-/// server's, and still nobody finds another one's prefixes.
+/// Returns the sender of a request, according to this server's keys. If the key is unknown, only
+/// the server's own limits apply; prefixes still stay separate from those of others.
 pub fn identity_of(app: &App, asker: KeptAsker) -> Identity {
     let KeptAsker { owner, tenant, token_salt } = asker;
     let key = app.config.api_keys.owners().into_iter().find(|key| key.owner() == owner);
@@ -98,8 +98,8 @@ pub fn identity_of(app: &App, asker: KeptAsker) -> Identity {
     }
 }
 
-/// Starts a request once more, with the same model and chances; with `stream`, as if it had asked
-/// for that.
+/// Starts a request again, with the same model and seed. `stream` replaces the request's own
+/// streaming parameters, if given.
 ///
 /// # Errors
 /// Those of [`ServedModels::start`](crate::models::ServedModels::start), and 404 for a model that

@@ -1,9 +1,10 @@
-//! Objects in a file: an embedded database, each of whose commits is there as a whole after a
-//! crash, or not at all.
+//! Objects in a file, an embedded database. After a crash, each of its commits is either complete
+//! or absent.
 //!
-//! One thread writes. It makes one commit of all that waits, so that many answers that end at once
-//! share the wait for the disk, and replies when the commit is safe. Where a write fails, as on a
-//! full disk, nothing of its commit remains, and the file is opened again before the next one.
+//! One thread writes. It puts all waiting changes into one commit, so that answers that end at the
+//! same time share the wait for the disk, and replies once the commit is safe. If a write fails,
+//! for instance on a full disk, nothing of its commit remains, and the file is reopened before the
+//! next one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -19,14 +20,14 @@ use super::index::{Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};
 use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 use crate::clock::unix_time_s;
 
-/// Changes that wait for the writer; whoever has a further one waits for room.
+/// Maximum changes queued for the writer; further callers wait for room.
 const MAX_WAITING: usize = 16;
-/// Bytes of a list that are read at once, unless one object has more.
+/// Maximum bytes of a list read at once, unless a single object has more.
 const PART_BYTES: usize = 1 << 20;
-/// How long after a failure the file is left alone.
+/// Delay after a failure before the file is reopened.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The file's objects; clones share them.
+/// The objects of a file; clones share them.
 #[derive(Debug, Clone)]
 pub struct DiskShelf {
     shared: Arc<Shared>,
@@ -37,13 +38,13 @@ pub struct DiskShelf {
 struct Shared {
     file: PathBuf,
     limits: StoreLimits,
-    /// Why there is none, after a failure and after the end.
+    /// The database; after a failure or the end, the reason why there is none.
     database: RwLock<Result<Arc<Database>, Arc<str>>>,
-    /// What is in the database, and what is about to be.
+    /// Index of the database, including changes about to be committed.
     index: Mutex<Index>,
 }
 
-/// What the writer is asked for.
+/// A job for the writer: a change, and the channel for its outcome.
 #[derive(Debug)]
 struct WriteJob {
     change: ObjectChange,
@@ -54,17 +55,17 @@ struct WriteJob {
 enum ObjectChange {
     Write(ObjectKey, StoredObject, WriteMode),
     Delete(ObjectKey),
-    /// Forget what is too old.
+    /// Remove expired objects.
     Sweep,
-    /// Close the file, once what came before is written.
+    /// Close the file once all earlier changes are written.
     Close,
 }
 
 impl DiskShelf {
-    /// Opens `file`, or begins it.
+    /// Opens `file`, or creates it.
     ///
     /// # Errors
-    /// [`StoreError::Unusable`], when it is in use, damaged, or no store.
+    /// [`StoreError::Unusable`], when it is in use, damaged, or not a store.
     pub fn open(file: &Path, limits: StoreLimits) -> Result<Self, StoreError> {
         let (database, index) = file::open(file, limits)?;
         let shared = Arc::new(Shared {
@@ -82,7 +83,7 @@ impl DiskShelf {
         Ok(Self { shared, jobs })
     }
 
-    /// Stores an object, and forgets what must go for it; whether it was stored.
+    /// Stores an object and evicts others to make room; returns whether it was stored.
     ///
     /// # Errors
     /// When it is too large, or the file cannot be written.
@@ -95,7 +96,7 @@ impl DiskShelf {
         self.ask(ObjectChange::Write(key, object, mode)).await
     }
 
-    /// Forgets an object; whether there was one that is not too old.
+    /// Deletes an object; returns true if it existed and had not expired.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -103,7 +104,7 @@ impl DiskShelf {
         self.ask(ObjectChange::Delete(key)).await
     }
 
-    /// Forgets what is too old.
+    /// Removes expired objects.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -124,7 +125,7 @@ impl DiskShelf {
         replied.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// The object with `key`. It blocks.
+    /// Returns the object with `key`. Blocks.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -135,16 +136,16 @@ impl DiskShelf {
         Ok(found.filter(|object| now_s.saturating_sub(object.created_s) <= age_s))
     }
 
-    /// Where a page begins.
+    /// Returns the position after which a page begins; `None` for the first page.
     ///
     /// # Errors
-    /// When it should come after an object that is not there.
+    /// When the page is to follow an object that does not exist.
     pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         self.shared.index().start(list, page)
     }
 
-    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
-    /// It blocks.
+    /// Returns the next objects of a list after `from`, and the position where the part ends;
+    /// `None` at the end of the list. Blocks.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -170,7 +171,8 @@ impl DiskShelf {
         Ok(Some((*end, objects)))
     }
 
-    /// Number of objects, their bytes, and how many of them are answers that were being generated.
+    /// Returns the number of objects, their bytes, and the number whose answers were being
+    /// generated.
     pub fn count(&self) -> (usize, usize, usize) {
         let index = self.shared.index();
         (index.len(), index.bytes(), index.running())
@@ -192,7 +194,7 @@ impl Shared {
         *self.database.write().expect("nothing panics under this lock") = database;
     }
 
-    /// The objects with `keys`, each if it is there.
+    /// Reads the objects with `keys`; `None` for each that is missing.
     fn read(&self, keys: &[ObjectKey]) -> Result<Vec<Option<StoredObject>>, StoreError> {
         let database = self.database()?;
         let read = || -> Result<Vec<Option<(Row, Bytes)>>, redb::Error> {
@@ -246,7 +248,7 @@ impl Writer {
         }
     }
 
-    /// Writes what `jobs` ask for as one commit, and replies to all of them.
+    /// Applies the changes of `jobs` in one commit and replies to each job.
     fn serve(&mut self, jobs: Vec<WriteJob>) {
         let (changes, replies): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.change, job.reply)).unzip();
@@ -264,7 +266,7 @@ impl Writer {
         }
     }
 
-    /// The database, opened again if it has failed some time ago.
+    /// Returns the database, reopened if its last failure is at least [`RETRY_AFTER`] ago.
     fn reopened(&mut self) -> Result<Arc<Database>, StoreError> {
         let failure = match self.shared.database() {
             Ok(database) => return Ok(database),
@@ -337,7 +339,7 @@ impl<'a> Tables<'a> {
         Ok(Self { entries: transaction.open_table(ENTRIES)?, json: transaction.open_table(JSON)? })
     }
 
-    /// Makes one change to the index and the tables. The inner error refuses this change alone.
+    /// Applies one change to the index and the tables. The inner error refuses only this change.
     fn apply(
         &mut self,
         index: &mut Index,

@@ -1,4 +1,4 @@
-//! The store's file: its tables, and what is said where it cannot be used.
+//! The store's file: its tables, and the errors of a file that cannot be used.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,23 +13,23 @@ use sha2::{Digest, Sha256};
 use super::index::{Entry, Index, OBJECT_BYTES, ObjectKey, ObjectOrder};
 use super::object::{Kind, Owner, Progress, StoreError, StoreLimits, StoredObject};
 
-/// An entry of the index and a check of its JSON: when it was made, its number, whether its answer
-/// runs, its length, and a part of its hash.
+/// An index entry with a check of its JSON: creation time, number, whether the answer is being
+/// generated, JSON length, and part of the JSON's hash.
 pub type Row = (u64, u64, bool, u64, u64);
 
-/// The index, by the bytes of keys.
+/// The index, by encoded key.
 pub const ENTRIES: TableDefinition<'static, &[u8], Row> = TableDefinition::new("entries");
-/// The objects, by the same keys.
+/// The objects' JSON, by the same keys.
 pub const JSON: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("json");
-/// What the file itself says.
+/// Metadata of the file: its version.
 const ABOUT: TableDefinition<'static, &str, u64> = TableDefinition::new("loquent");
 
 /// The version of the tables above.
 const VERSION: u64 = 1;
-/// Memory for pages of the file.
+/// Memory for the page cache, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Opens `file`, or begins it, and reads its index.
+/// Opens `file`, or creates it, and reads its index.
 ///
 /// # Errors
 /// [`StoreError::Unusable`].
@@ -84,7 +84,7 @@ impl From<redb::Error> for OpenError {
     }
 }
 
-/// Opens or begins a file that only its owner may read: it has people's conversations.
+/// Opens or creates a file that only its owner may read, because it holds conversations.
 fn open_private(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -115,7 +115,7 @@ fn read_index(database: &Database, limits: StoreLimits) -> Result<Index, OpenErr
     Ok(index)
 }
 
-/// Makes the tables of a new file; returns the file's version.
+/// Creates the tables of a new file; returns the file's version.
 fn prepare(database: &Database) -> Result<u64, redb::Error> {
     let transaction = database.begin_write()?;
     let version = {
@@ -147,7 +147,7 @@ fn rows(database: &Database) -> Result<Vec<(Vec<u8>, Row)>, redb::Error> {
     Ok(rows)
 }
 
-/// A key as the tables have it: kind, owner, id.
+/// Encodes a key for the tables: kind, owner, id.
 pub fn bytes_of(key: &ObjectKey) -> Vec<u8> {
     // The id is last: the others have fixed lengths, so that no two keys look alike.
     [&[key.kind as u8][..], &key.owner.0, key.id.as_bytes()].concat()
@@ -159,7 +159,7 @@ fn key_of(bytes: &[u8]) -> Option<ObjectKey> {
     ObjectKey::new(Kind::of_number(*kind)?, Owner(*owner), str::from_utf8(id).ok()?).ok()
 }
 
-/// An entry as the table has it.
+/// Encodes an entry for its table.
 pub fn row_of(entry: Entry, json: &[u8]) -> Row {
     let Entry { position, progress, .. } = entry;
     let runs = progress != Progress::Ended;
@@ -175,10 +175,10 @@ fn entry_of((created_s, number, runs, json_bytes, _): Row) -> Entry {
     }
 }
 
-/// The object with `key`, as the tables have it.
+/// Decodes the object with `key` from its row and JSON.
 ///
 /// # Errors
-/// When its JSON is not what was written.
+/// When the JSON is not what was written.
 pub fn object_of(key: &ObjectKey, row: Row, json: Bytes) -> Result<StoredObject, StoreError> {
     if check_of(&json) != row.4 {
         let why = format!("the object {} is damaged", key.id);

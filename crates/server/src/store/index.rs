@@ -1,5 +1,5 @@
-//! What a store holds, in which order, and what has to go: the keys and sizes of objects, without
-//! their bytes. The time is an argument.
+//! The keys and sizes of a store's objects, without their bytes: decides their order and which to
+//! evict. The time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use super::object::{Kind, ListPage, MAX_ID_BYTES, Owner, Progress, StoreError, StoreLimits};
 
-/// What an object counts besides its JSON, bytes: about what its entries here take.
+/// Bytes charged for an object besides its JSON: about the size of its index entries.
 pub const OBJECT_BYTES: usize = 512;
-/// Objects of a list that are read at once.
+/// Maximum objects of a list read at once.
 pub const PART_OBJECTS: usize = 32;
 
-/// Most bytes of an object's JSON within `limits`.
+/// Returns the maximum bytes of an object's JSON within `limits`.
 pub fn most_json_bytes(limits: &StoreLimits) -> usize {
     limits.bytes_per_owner.min(limits.bytes).saturating_sub(OBJECT_BYTES)
 }
 
-/// Whether an object with `json_bytes` can be stored within `limits` at all.
+/// Checks that an object with `json_bytes` can fit within `limits`.
 ///
 /// # Errors
 /// [`StoreError::TooLarge`].
@@ -27,19 +27,19 @@ pub fn check_size(limits: &StoreLimits, json_bytes: usize) -> Result<(), StoreEr
     if bytes > limit { Err(StoreError::TooLarge { bytes, limit }) } else { Ok(()) }
 }
 
-/// What an object is found by.
+/// The key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// To whom it belongs.
+    /// Owner of the object.
     pub owner: Owner,
-    /// Its name.
+    /// Id, unique within the kind and owner.
     pub id: Arc<str>,
 }
 
 impl ObjectKey {
-    /// The key of the object `id`.
+    /// Returns the key of the object `id`.
     ///
     /// # Errors
     /// When the id is too long.
@@ -52,43 +52,43 @@ impl ObjectKey {
     }
 }
 
-/// An object's place among the others, from oldest to newest.
+/// An object's position, from oldest to newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectOrder {
-    /// When it was made, Unix time in seconds.
+    /// Creation time, Unix time in seconds.
     pub created_s: u64,
-    /// Tells apart what was made in the same second.
+    /// Distinguishes objects made in the same second.
     pub number: u64,
 }
 
 const FIRST: ObjectOrder = ObjectOrder { created_s: 0, number: 0 };
 const LAST: ObjectOrder = ObjectOrder { created_s: u64::MAX, number: u64::MAX };
 
-/// The objects of a kind and an owner in an order, as they are at a time.
+/// The objects of one kind and owner, in one order, as of a point in time.
 #[derive(Debug, Clone, Copy)]
 pub struct List {
-    /// Their kind.
+    /// Kind of the objects.
     pub kind: Kind,
-    /// Their owner.
+    /// Owner of the objects.
     pub owner: Owner,
-    /// Whether the newest comes first.
+    /// True to list the newest object first.
     pub newest_first: bool,
-    /// Unix time in seconds.
+    /// The point in time, Unix time in seconds.
     pub now_s: u64,
 }
 
-/// What the index knows of an object.
+/// The index entry of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place among the others.
+    /// Position among the objects.
     pub position: ObjectOrder,
-    /// What it counts.
+    /// Bytes charged for the object.
     pub bytes: usize,
-    /// Whether it is stored again later.
+    /// Progress of the object's answer.
     pub progress: Progress,
 }
 
-/// Two objects say that they have the same place.
+/// Error: the key or position is taken, or the position is invalid.
 #[derive(Debug)]
 pub struct TakenPlace;
 
@@ -100,14 +100,14 @@ pub struct Index {
     by_owner: BTreeMap<(Owner, ObjectOrder), ObjectKey>,
     by_age: BTreeMap<ObjectOrder, ObjectKey>,
     bytes_of: HashMap<Owner, usize>,
-    /// Owners by what they have, to find the one with the most.
+    /// Owners by their bytes, to find the one with the most.
     heaviest: BTreeSet<(usize, Owner)>,
     bytes: usize,
     next_number: u64,
 }
 
 impl Index {
-    /// An index of nothing.
+    /// Creates an empty index.
     pub fn new(limits: StoreLimits) -> Self {
         Self {
             limits,
@@ -121,17 +121,17 @@ impl Index {
         }
     }
 
-    /// Bytes of all objects.
+    /// Returns the bytes of all objects.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether an object with `json_bytes` can be stored at all.
+    /// Checks that an object with `json_bytes` can fit at all.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`].
@@ -139,8 +139,8 @@ impl Index {
         check_size(&self.limits, json_bytes)
     }
 
-    /// Notes an object that was made at `created_s`. One that was there already keeps its place,
-    /// unless it is too old at `now_s`: then it was not there any more.
+    /// Adds an object made at `created_s`. An object that is already present keeps its position,
+    /// unless it has expired at `now_s`: it then counts as new.
     pub fn put(
         &mut self,
         key: &ObjectKey,
@@ -159,10 +159,10 @@ impl Index {
         entry
     }
 
-    /// Notes an object that has its place already.
+    /// Adds an object that already has a position.
     ///
     /// # Errors
-    /// When the place is taken, or there cannot be such a place.
+    /// When the key or position is taken, or the position is invalid.
     pub fn restore(&mut self, key: ObjectKey, entry: Entry) -> Result<(), TakenPlace> {
         // The numbers of a file may be anything.
         let next = entry.position.number.checked_add(1).ok_or(TakenPlace)?;
@@ -177,7 +177,7 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets an object.
+    /// Removes an object and returns its entry.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         self.by_owner.remove(&(key.owner, entry.position));
@@ -186,8 +186,8 @@ impl Index {
         Some(entry)
     }
 
-    /// Forgets what is too old at `now_s` and what exceeds the bounds, but never `fresh`, which has
-    /// just been put; returns it.
+    /// Removes the objects that have expired at `now_s`, then the oldest ones beyond the bounds
+    /// except `fresh`, which has just been put. Returns their keys.
     pub fn evict(&mut self, fresh: Option<&ObjectKey>, now_s: u64) -> Vec<ObjectKey> {
         let mut gone = Vec::new();
         while let Some(key) = self.next_to_go(fresh, now_s).cloned() {
@@ -197,7 +197,7 @@ impl Index {
         gone
     }
 
-    /// Whether something is too old at `now_s`, or too much.
+    /// True if an object has expired at `now_s` or the bounds are exceeded.
     pub fn has_to_evict(&self, now_s: u64) -> bool {
         self.next_to_go(None, now_s).is_some()
     }
@@ -218,7 +218,7 @@ impl Index {
         owners.find_map(|&(_, owner)| self.oldest_of(owner, fresh))
     }
 
-    /// The oldest object of `owner` beside `fresh`.
+    /// Returns the oldest object of `owner` other than `fresh`.
     fn oldest_of(&self, owner: Owner, fresh: Option<&ObjectKey>) -> Option<&ObjectKey> {
         let mut of_owner = self.by_owner.range((owner, FIRST)..=(owner, LAST)).map(|(_, key)| key);
         of_owner.find(|key| Some(*key) != fresh)
@@ -229,13 +229,13 @@ impl Index {
         now_s.saturating_sub(at.created_s) > self.limits.age.as_secs()
     }
 
-    /// What is known of an object that is not too old at `now_s`.
+    /// Returns the entry of an object that has not expired at `now_s`.
     pub fn find(&self, key: &ObjectKey, now_s: u64) -> Option<Entry> {
         let entry = self.entries.get(key).copied();
         entry.filter(|entry| !self.is_expired(entry.position, now_s))
     }
 
-    /// Where `page` of a list begins.
+    /// Returns the position after which `page` of a list begins; `None` for the first page.
     ///
     /// # Errors
     /// [`StoreError::UnknownAfter`].
@@ -247,7 +247,7 @@ impl Index {
         found.map(|entry| Some(entry.position)).ok_or(StoreError::UnknownAfter)
     }
 
-    /// The objects of a list behind `from`, in its order.
+    /// Returns the objects of a list after `from`, in list order.
     pub fn behind(
         &self,
         list: List,
@@ -269,7 +269,7 @@ impl Index {
             .map(|((_, at), key)| (*at, key, self.entries[key]))
     }
 
-    /// Number of objects whose answers were being generated.
+    /// Returns the number of objects whose answers were being generated.
     pub fn running(&self) -> usize {
         self.entries.values().filter(|entry| entry.progress == Progress::Running).count()
     }

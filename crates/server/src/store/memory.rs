@@ -1,4 +1,4 @@
-//! Objects in memory, gone at the end of the process.
+//! Objects in memory, lost at the end of the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,12 +19,12 @@ struct Objects {
 }
 
 impl MemoryShelf {
-    /// An empty one.
+    /// Creates an empty shelf.
     pub fn new(limits: StoreLimits) -> Self {
         Self(Arc::new(Mutex::new(Objects { index: Index::new(limits), json: HashMap::new() })))
     }
 
-    /// Stores an object, and forgets what must go for it; whether it was stored.
+    /// Stores an object and evicts others to make room; returns whether it was stored.
     ///
     /// # Errors
     /// When it is too large.
@@ -48,14 +48,14 @@ impl MemoryShelf {
         Ok(true)
     }
 
-    /// The object with `key`.
+    /// Returns the object with `key`.
     pub fn get(&self, key: &ObjectKey, now_s: u64) -> Option<StoredObject> {
         let objects = self.objects();
         let entry = objects.index.find(key, now_s)?;
         Some(objects.object(key, entry))
     }
 
-    /// Forgets an object; whether there was one that is not too old.
+    /// Deletes an object; returns true if it existed and had not expired.
     pub fn delete(&self, key: &ObjectKey, now_s: u64) -> bool {
         let mut objects = self.objects();
         let was_there = objects.index.find(key, now_s).is_some();
@@ -64,20 +64,21 @@ impl MemoryShelf {
         was_there
     }
 
-    /// Forgets what is too old.
+    /// Removes expired objects.
     pub fn sweep(&self, now_s: u64) {
         self.objects().evict(None, now_s);
     }
 
-    /// Where a page begins.
+    /// Returns the position after which a page begins; `None` for the first page.
     ///
     /// # Errors
-    /// When it should come after an object that is not there.
+    /// When the page is to follow an object that does not exist.
     pub fn start(&self, list: List, page: &ListPage) -> Result<Option<ObjectOrder>, StoreError> {
         self.objects().index.start(list, page)
     }
 
-    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
+    /// Returns the next objects of a list after `from`, and the position where the part ends;
+    /// `None` at the end of the list.
     pub fn part(
         &self,
         list: List,

@@ -1,12 +1,13 @@
-//! The store: finished answers that clients ask to be kept, and background answers while they run.
+//! The store: finished answers that clients ask to keep, and background answers while they run.
 //!
-//! It is bounded by bytes, in all and for each owner, and by age; the oldest objects go first.
-//! Without a file it lives in memory. A file survives restarts: what was acknowledged is there
-//! after a crash. A store at a server of its own is shared by replicas, and survives each of them.
+//! The store is bounded by bytes, in total and per owner, and by age; the oldest objects are
+//! evicted first. Without a file it lives in memory. With a file it survives restarts, and
+//! acknowledged writes survive a crash. A store at a separate server is shared by replicas and
+//! outlives each of them.
 //!
-//! [`index`] knows what is there and decides what goes, [`memory`] and [`disk`] hold the objects'
-//! bytes; [`shared`] leaves both to the server that it reaches. Objects belong to the API key that
-//! made them, and are found under no other.
+//! [`index`] tracks the objects and decides which to evict; [`memory`] and [`disk`] hold their
+//! bytes. [`shared`] leaves both to its server. Objects belong to the API key that made them and
+//! are found only with that key.
 
 mod disk;
 mod file;
@@ -36,15 +37,16 @@ pub use object::{
     StoreLocation, StoredObject,
 };
 
-/// Objects and lists that are read at once.
+/// Maximum number of objects and lists read concurrently.
 const READERS: usize = 4;
-/// Most bytes of a list's objects, unless one alone has more.
+/// Maximum bytes of the objects in one list page, unless a single object has more.
 const MAX_LIST_BYTES: usize = 8 << 20;
-/// How long a list of a shared store may take, which has many parts where its filter takes few.
+/// Time limit for a list of a shared store, which takes many parts if its filter accepts few
+/// objects.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
-/// `Retry-After` while the store does not work, in seconds.
+/// `Retry-After` while the store is unavailable, in seconds.
 const RETRY_S: u64 = 10;
-/// How often the store forgets what is too old. It is not found from the second on in which it is.
+/// Interval between sweeps of expired objects. Reads ignore an object from the second it expires.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 impl From<StoreError> for ApiError {
@@ -61,18 +63,18 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// Holds objects. Cheap to clone: all clones are one store.
+/// A store of objects. Cheap to clone: all clones share one store.
 #[derive(Debug, Clone)]
 pub struct Store {
     shelf: Shelf,
     readers: BlockingWorkers,
-    /// Most bytes of an object's JSON.
+    /// Maximum bytes of an object's JSON.
     most_json_bytes: usize,
-    /// How long objects are kept.
+    /// Retention time of objects.
     age: Duration,
 }
 
-/// Where the objects are.
+/// The backend that holds the objects.
 #[derive(Debug, Clone)]
 enum Shelf {
     Memory(MemoryShelf),
@@ -80,7 +82,7 @@ enum Shelf {
     Shared(SharedShelf),
 }
 
-/// A page as it is filled.
+/// A list page being filled.
 struct FilledPage {
     limit: usize,
     objects: Vec<StoredObject>,
@@ -88,7 +90,7 @@ struct FilledPage {
 }
 
 impl Store {
-    /// The store that `config` asks for.
+    /// Opens the store that `config` describes.
     ///
     /// # Errors
     /// When its file or its server cannot be used; the message says what to do.
@@ -104,7 +106,7 @@ impl Store {
         }
     }
 
-    /// A store at `address`, which other replicas may use too.
+    /// Connects to the store at `address`, which other replicas may use too.
     ///
     /// # Errors
     /// When it cannot be used; the message says what to do.
@@ -114,7 +116,8 @@ impl Store {
         Ok(Self::of(Shelf::Shared(SharedShelf::new(connection, limits)), limits))
     }
 
-    /// The connection to a store that replicas share; `None` for one of this process alone.
+    /// Returns the connection to a store that replicas share; `None` if the store is local to this
+    /// process.
     pub const fn shared(&self) -> Option<&SharedConnection> {
         match &self.shelf {
             Shelf::Shared(shared) => Some(&shared.connection),
@@ -122,7 +125,7 @@ impl Store {
         }
     }
 
-    /// Why a shared store cannot be used, if it cannot.
+    /// Returns the reason why a shared store cannot be used, if it cannot.
     pub fn outage(&self) -> Option<Arc<str>> {
         match self.shared()?.health() {
             StoreHealth::Well => None,
@@ -130,12 +133,12 @@ impl Store {
         }
     }
 
-    /// A store that is empty at each start.
+    /// Creates a store in memory, empty at each start.
     pub fn in_memory(limits: StoreLimits) -> Self {
         Self::of(Shelf::Memory(MemoryShelf::new(limits)), limits)
     }
 
-    /// A store in `file`, which is begun if there is none.
+    /// Opens the store in `file`, or creates it.
     ///
     /// # Errors
     /// When it cannot be used; the message says what to do.
@@ -151,21 +154,21 @@ impl Store {
         Self { shelf, readers: BlockingWorkers::new(READERS), most_json_bytes, age: limits.age }
     }
 
-    /// How long objects are kept.
+    /// Returns the retention time of objects.
     pub const fn age(&self) -> Duration {
         self.age
     }
 
-    /// Most bytes of an object's JSON; larger ones are refused.
+    /// Returns the maximum bytes of an object's JSON; larger objects are refused.
     pub const fn most_json_bytes(&self) -> usize {
         self.most_json_bytes
     }
 
-    /// Stores `object`, in place of an older one with its id, whose place in lists it keeps. When
-    /// this returns, a store with a file has it on disk.
+    /// Stores `object`, replacing any older one with its id and keeping that one's place in lists.
+    /// On return, a store with a file has written it to disk.
     ///
     /// # Errors
-    /// [`StoreError`]; the older one stays then.
+    /// [`StoreError`]; the older object is then kept.
     pub async fn put(
         &self,
         kind: Kind,
@@ -175,11 +178,11 @@ impl Store {
         self.write(kind, owner, object, WriteMode::Put).await.map(drop)
     }
 
-    /// Stores `object` in place of an older one with its id; whether there was one. Without one,
-    /// nothing changes: what a client has deleted does not come back.
+    /// Replaces the object that has the id of `object`; returns whether there was one. If not,
+    /// nothing changes: an object that a client has deleted does not come back.
     ///
     /// # Errors
-    /// [`StoreError`]; the older one stays then.
+    /// [`StoreError`]; the older object is then kept.
     pub async fn replace(
         &self,
         kind: Kind,
@@ -189,8 +192,8 @@ impl Store {
         self.write(kind, owner, object, WriteMode::Replace).await
     }
 
-    /// Stores `object`, whose answer is complete, by whoever generates it with `fence`; whether it
-    /// was stored. If not, another replica has stored it or will.
+    /// Stores `object`, whose complete answer was generated with `fence`; returns whether it was
+    /// stored. If not, another replica has stored it or will.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -204,11 +207,11 @@ impl Store {
         self.write(kind, owner, object, WriteMode::Complete(fence)).await
     }
 
-    /// Stores `object`, whose answer is generated with `fence`, as far as it is; whether it was
-    /// stored. If not, another replica has taken it over.
+    /// Stores `object`, whose answer is generated with `fence`, in its current state; returns
+    /// whether it was stored. If not, another replica has taken it over.
     ///
     /// # Errors
-    /// [`StoreError`]; the older one stays then.
+    /// [`StoreError`]; the older object is then kept.
     pub async fn checkpoint(
         &self,
         kind: Kind,
@@ -219,8 +222,8 @@ impl Store {
         self.write(kind, owner, object, WriteMode::Checkpoint(fence)).await
     }
 
-    /// Takes over the object `id`, whose answer is incomplete and whose replica has ended; `None`
-    /// if it is not to be had, or this store is not shared.
+    /// Takes over the object `id`, whose answer is incomplete and whose replica has ended. Returns
+    /// `None` if it cannot be taken over or this store is not shared.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -237,7 +240,7 @@ impl Store {
         }
     }
 
-    /// Leaves the object `id`, whose answer is incomplete, to other replicas.
+    /// Releases the object `id`, whose answer is incomplete, to other replicas.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -249,7 +252,8 @@ impl Store {
         }
     }
 
-    /// Refuses [`Self::complete`] of the object `id` to all with a lower fence from now on.
+    /// Makes [`Self::complete`] and [`Self::checkpoint`] refuse the object `id` with any lower
+    /// fence from now on.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -283,7 +287,7 @@ impl Store {
         }
     }
 
-    /// The object `id`, unless it is too old.
+    /// Returns the object `id`, unless it has expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -304,7 +308,7 @@ impl Store {
         }
     }
 
-    /// Forgets the object `id`; whether there was one that is not too old.
+    /// Deletes the object `id`; returns true if it existed and had not expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -318,7 +322,7 @@ impl Store {
         }
     }
 
-    /// The objects of a kind that `wanted` accepts, from oldest to newest or the other way round.
+    /// Returns the objects of a kind that `wanted` accepts, oldest or newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -341,7 +345,8 @@ impl Store {
         }
     }
 
-    /// Forgets what is too old, and tells a shared store that this replica lives, for ever.
+    /// Removes expired objects periodically and renews this replica's lease in a shared store.
+    /// Never returns.
     pub async fn keep_current(self) {
         match self.shared() {
             Some(shared) => tokio::join!(self.keep_swept(), shared.keep_announced()).0,
@@ -367,8 +372,8 @@ impl Store {
         }
     }
 
-    /// Writes what waits and closes the file; the store refuses everything from then on. A shared
-    /// store learns that this replica ends.
+    /// Writes all pending changes and closes the file; later changes are refused. Tells a shared
+    /// store that this replica ends.
     pub async fn close(&self) {
         match &self.shelf {
             Shelf::Memory(_) => {}
@@ -377,7 +382,7 @@ impl Store {
         }
     }
 
-    /// Reads on a thread that may block, few at once: a filter may have to see every object.
+    /// Reads on a blocking thread, of which there are few: a filter may have to see every object.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
@@ -439,7 +444,7 @@ impl FilledPage {
         Self { limit: page.limit, objects: Vec::new(), bytes: 0 }
     }
 
-    /// Adds those of `objects` that are wanted, until there is no room for the next one.
+    /// Adds the wanted ones of `objects`; returns true as soon as the next one does not fit.
     fn is_full_with(
         &mut self,
         objects: Vec<StoredObject>,

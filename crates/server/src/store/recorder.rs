@@ -1,7 +1,7 @@
-//! Puts an answer together as it is generated, and stores it when it is complete.
+//! Assembles an answer as it is generated, and stores it when it is complete.
 //!
-//! It sees the answer's flushes on their way to whoever reads them, by whichever transport. The end
-//! of the stream waits for the store: a client that has the whole answer finds it there.
+//! The recorder observes the answer's flushes on their way to the reader, over any transport. The
+//! end of the stream waits for the store: a client that has the whole answer finds it there.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,36 +17,36 @@ use crate::full_answer::FullAnswer;
 use crate::memory::SMALL_BYTES;
 use crate::usage::Usage;
 
-/// Writes an answer as the object that is stored.
+/// Converts an answer into the object to store.
 pub trait RecordedObject: Send + 'static {
-    /// The object of `answer`, which is complete.
+    /// Returns the object of the complete `answer`.
     fn object(&self, answer: &FullAnswer) -> StoredObject;
 }
 
-/// Where an object goes.
+/// Destination of an object in the store.
 #[derive(Debug, Clone)]
 pub struct StorePlace {
     /// The store.
     pub store: Store,
-    /// The object's kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// To whom it belongs.
+    /// Owner of the object.
     pub owner: Owner,
-    /// What its answer is generated with.
+    /// Fence with which its answer is generated.
     pub fence: AnswerFence,
 }
 
-/// See the module's documentation. Dropped before the answer's end, it stores nothing.
+/// A recorder of one answer. If dropped before the answer's end, it stores nothing.
 pub enum AnswerRecorder<O> {
     /// The answer is being generated.
     Recording(Box<Recording<O>>),
-    /// It is complete and on its way into the store.
+    /// The answer is complete and being stored.
     Writing(JoinHandle<()>),
-    /// It is stored or could not be, or it has failed.
+    /// The answer was stored, could not be stored, or failed.
     Over,
 }
 
-/// An answer as far as it was generated.
+/// The part of an answer generated so far.
 pub struct Recording<O> {
     answer: FullAnswer,
     object: O,
@@ -54,7 +54,7 @@ pub struct Recording<O> {
 }
 
 impl<O: RecordedObject> AnswerRecorder<O> {
-    /// Records the answer to `active`, whose object `object` writes.
+    /// Creates a recorder of the answer to `active`, which `object` converts for the store.
     pub fn new(active: &ActiveRequest, object: O, place: StorePlace) -> Self {
         let answer = FullAnswer::begin(active, &[]);
         Self::Recording(Box::new(Recording { answer, object, place }))
@@ -89,8 +89,7 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 }
 
 impl<O: RecordedObject> Recording<O> {
-    /// Stores the answer. An error is the operator's to know: the answer goes to its reader all the
-    /// same.
+    /// Stores the answer. Errors are only logged: the reader gets the answer anyway.
     async fn write(self) {
         let Self { answer, object, place: StorePlace { store, kind, owner, fence } } = self;
         let id = answer.head.id.clone();

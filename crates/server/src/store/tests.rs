@@ -1,5 +1,5 @@
-//! The store keeps what it is given within its bounds, in order, and each owner's objects apart: in
-//! memory, on disk and at a server alike. A file survives what happens to it.
+//! Stores in memory, on disk and at a server keep objects within the bounds, in order, and separate
+//! for each owner. A file survives restarts and damage.
 
 use bytes::Bytes;
 
@@ -35,13 +35,14 @@ fn page(after: Option<&str>, limit: usize, newest_first: bool) -> ListPage {
     ListPage { after: after.map(str::to_owned), limit, newest_first }
 }
 
-/// What the stores of a test live in.
+/// Resources that a test's stores live in.
 struct Places {
     _folder: tempfile::TempDir,
     _server: Option<RedisServer>,
 }
 
-/// A store of each kind that has objects with `ids`, and what they live in.
+/// Creates a store of each kind that contains objects with `ids`; also returns the resources that
+/// the stores live in.
 async fn filled(limits: StoreLimits, owner: Owner, ids: &[&str]) -> (Places, Vec<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let on_disk = Store::open(&folder.path().join("store"), limits).unwrap();
@@ -177,7 +178,7 @@ async fn what_is_too_old_is_not_found_and_goes() {
 }
 
 mod file {
-    //! What becomes of the file.
+    //! Restarts, damage and misuse of the file.
     use std::path::PathBuf;
 
     use super::*;
@@ -260,7 +261,8 @@ mod file {
         assert!(missing.contains("missing/store: No such file"), "{missing}");
     }
 
-    /// Wherever a byte is wrong, the store says so, or returns what was stored, or lacks it.
+    /// If any byte is damaged, the store reports an error, returns the object as stored, or lacks
+    /// it.
     #[tokio::test]
     async fn a_damaged_file_never_gives_a_damaged_object() {
         let (folder, file) = place();
@@ -298,7 +300,7 @@ mod file {
 }
 
 mod bounds {
-    //! Whatever is put and deleted, the sums are right and the bounds hold.
+    //! After any puts and deletions, the sums are right and the bounds hold.
     use std::collections::HashMap;
 
     use proptest::prelude::*;
@@ -359,7 +361,7 @@ fn what_is_too_old_is_not_there_to_be_put_again_or_deleted() {
 }
 
 mod shared {
-    //! Replicas share a store at a server, and it may go away.
+    //! Replicas share a store at a server, which may become unavailable.
 
     use redis::Value;
 

@@ -1,16 +1,16 @@
 //! The owners that an answer's log has had, and where each later one began.
 //!
-//! An owner may have given its readers more than the store had when the next one took over, which
-//! goes on from the store with other bytes. So a [`Position`] names the owner besides the offset,
-//! by an epoch, and is served only as far as the logs of that owner and of its successors are the
-//! same.
+//! An owner may have given its readers more than the store had when the next owner took over, which
+//! continues after the stored part with other bytes. A [`Position`] therefore names the owner
+//! besides the offset, by an epoch. It is served only as far as the logs of that owner and of its
+//! successors are the same.
 
 use loquent_proto::Position;
 
-/// Most bytes of an answer's epochs in the store.
+/// Maximum bytes of an answer's epochs in the store.
 pub const EPOCHS_BYTES: usize = 8 * 1024;
 
-/// The epochs of one log behind the first one, which is 0 and begins at 0. Ascending.
+/// The epochs of one log after the first, which is 0 and begins at 0. Ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Epochs(Vec<Epoch>);
 
@@ -21,7 +21,7 @@ struct Epoch {
 }
 
 impl Epochs {
-    /// Those that the store has as `text`: `NUMBER:START`, separated by commas.
+    /// Parses the store's format: `NUMBER:START`, separated by commas.
     pub fn parse(text: &str) -> Option<Self> {
         let mut all = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -36,32 +36,35 @@ impl Epochs {
         Some(Self(all))
     }
 
-    /// As the store has them.
+    /// Returns the epochs in the store's format.
     pub fn to_text(&self) -> String {
         let parts = self.0.iter().map(|Epoch { number, start }| format!("{number}:{start}"));
         parts.collect::<Vec<_>>().join(",")
     }
 
-    /// The epoch of what is appended now.
+    /// Returns the epoch of the bytes appended now.
     pub fn current(&self) -> u64 {
         self.0.last().map_or(0, |last| last.number)
     }
 
-    /// Up to where the log of epoch `number` is also this one; `None` if it never was.
+    /// Returns the offset up to which the log of epoch `number` equals this one; `None` if it never
+    /// did.
     pub fn end_of(&self, number: u64) -> Option<u64> {
         let is_known = number == 0 || self.0.iter().any(|epoch| epoch.number == number);
         let later = self.0.iter().filter(|epoch| epoch.number > number);
         is_known.then(|| later.map(|epoch| epoch.start).min().unwrap_or(u64::MAX))
     }
 
-    /// The offset in this log that `position` names; `None` if it names a byte of another one.
+    /// Returns the offset in this log that `position` names; `None` if it names a byte of another
+    /// log.
     pub fn offset_of(&self, position: Position) -> Option<u64> {
         // Everything begins at 0, whoever has it.
         let end = if position.offset == 0 { Some(0) } else { self.end_of(position.epoch) };
         end.filter(|end| position.offset <= *end).map(|_| position.offset)
     }
 
-    /// Whether a reader that has the log of `before` up to `offset` may go on in this one.
+    /// Returns true if a reader that has the log of `before` up to `offset` may continue in this
+    /// one.
     pub fn go_on_from(&self, before: &Self, offset: u64) -> bool {
         offset == 0 || self.end_of(before.current()).is_some_and(|end| offset <= end)
     }

@@ -1,4 +1,4 @@
-//! A log of another replica that is followed, and what comes of it.
+//! A log of another replica that is followed, and the pieces that result.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,25 +12,25 @@ use super::epochs::Epochs;
 use super::reply::{OwnerState, ReadLog};
 use super::state::LogState;
 
-/// Most bytes that one command reads.
+/// Maximum bytes read by one command.
 pub const MOST_BYTES: usize = 256 * 1024;
-/// How long readers wait for a store that is away, and for one that has lost the log.
+/// Time for which readers wait for a store that is unavailable or has lost the log.
 const LOST_AFTER: Duration = Duration::from_secs(10);
-/// Pieces that wait for the answer's task.
+/// Maximum pieces queued for the answer's task.
 const MAX_PIECES: usize = 4;
 
-/// What comes of following a log.
+/// A piece of a followed log, or a change of its state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FollowedPiece {
-    /// Its next records, whole.
+    /// The next whole records.
     Records(Vec<u8>),
-    /// What follows is of another owner.
+    /// The owners of the log, which now include another one.
     Epochs(Epochs),
     /// A client has stopped the answer.
     Stopped,
-    /// The replica that generated it has ended before it.
+    /// The replica that generated the answer ended before the answer did.
     Orphaned,
-    /// It does not go on, for this reason.
+    /// The answer does not continue, for this reason.
     Lost(&'static str),
 }
 
@@ -38,27 +38,27 @@ pub enum FollowedPiece {
 pub struct FollowedLog {
     /// The answer's id, in hex digits.
     pub id: String,
-    /// Log offset of what is read next.
+    /// Log offset to read next.
     pub next: AtomicU64,
-    /// Where its pieces go.
+    /// Sends pieces to the answer's task.
     pub pieces: mpsc::Sender<FollowedPiece>,
-    /// The owners that it has had.
+    /// Owners that the log has had.
     epochs: Mutex<Epochs>,
-    /// Since when nothing can be learned of it.
+    /// Time since which the log or its store has been missing; `None` if neither is.
     missing_since: Mutex<Option<Instant>>,
 }
 
-/// What was learned of a log, and of its store.
+/// The result of reading a log from the store.
 #[derive(Debug, Clone, Copy)]
 pub struct LogRead<'a> {
-    /// What the store has of it.
+    /// The store's reply about the log.
     pub log: &'a ReadLog,
-    /// A silent owner is dead, and not just unheard.
+    /// True if an owner whose lease has expired is dead, and not just unheard.
     pub knows_the_dead: bool,
 }
 
 impl LogRead<'_> {
-    /// Whether nobody generates the answer any more.
+    /// True if no replica generates the answer any more.
     pub fn is_orphaned(&self) -> bool {
         match self.log.owner {
             OwnerState::Lives => false,
@@ -68,40 +68,40 @@ impl LogRead<'_> {
     }
 }
 
-/// The task's end of a log that is followed; dropped, nobody follows it.
+/// The task's end of a followed log. When dropped, the log is no longer followed.
 pub struct Follower(mpsc::Receiver<FollowedPiece>);
 
 impl Follower {
-    /// The next piece.
+    /// Waits for the next piece.
     pub async fn next(&mut self) -> FollowedPiece {
         let ended = FollowedPiece::Lost("the server ends");
         self.0.recv().await.unwrap_or(ended)
     }
 
-    /// The next piece if it is there.
+    /// Returns the next piece if it is available now.
     pub fn ready(&mut self) -> Option<FollowedPiece> {
         self.0.try_recv().ok()
     }
 }
 
-/// Whether a log is followed on.
+/// State of following a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Following {
-    /// It is.
+    /// The log is still followed.
     On,
-    /// It is not any more.
+    /// The log is no longer followed.
     Over,
 }
 
 impl Following {
-    /// Whether it is not any more.
+    /// True if the log is no longer followed.
     pub fn is_over(self) -> bool {
         self == Self::Over
     }
 }
 
 impl FollowedLog {
-    /// The log of the answer with `handle`, and who gets it.
+    /// Creates the followed log of the answer with `handle`, and the receiver of its pieces.
     pub fn new(handle: &AnswerHandle) -> (Self, Follower) {
         let (pieces, inbox) = mpsc::channel(MAX_PIECES);
         let (next, missing_since) = (AtomicU64::new(0), Mutex::new(None));
@@ -109,12 +109,12 @@ impl FollowedLog {
         (Self { id, next, pieces, epochs, missing_since }, Follower(inbox))
     }
 
-    /// The same from `offset` on, of a log with `epochs`.
+    /// Begins at `offset`, in a log with `epochs`.
     pub fn beginning_at(self, offset: u64, epochs: Epochs) -> Self {
         Self { next: AtomicU64::new(offset), epochs: Mutex::new(epochs), ..self }
     }
 
-    /// Hands on what was read; `None` if the store could not be asked.
+    /// Sends what was read to the task; `None` if the store could not be asked.
     pub fn note(&self, known: Option<LogRead<'_>>) -> Following {
         let Some(known @ LogRead { log: read, .. }) = known else {
             return self.note_missing("its store cannot be reached");
@@ -157,7 +157,7 @@ impl FollowedLog {
         Following::On
     }
 
-    /// Notes who owns the log now; what is to be done if that is another one.
+    /// Records the owners of the log; returns whether to follow it further if they have changed.
     fn note_epochs(&self, epochs: &Epochs, next: u64) -> Option<Following> {
         let mut known = self.epochs.lock().expect("nothing panics under this lock");
         if *known == *epochs {
@@ -191,7 +191,8 @@ impl FollowedLog {
     }
 }
 
-/// The length of the whole records at the front of `bytes`, and whether the log ends with them.
+/// Returns the length of the whole records at the front of `bytes`, and whether the log ends with
+/// them.
 pub fn whole_records(bytes: &[u8]) -> (usize, bool) {
     let (mut end, mut is_last) = (0, false);
     while let Ok(Some((len, delta))) = Delta::decode(&bytes[end..]) {
@@ -220,14 +221,14 @@ mod tests {
         bytes
     }
 
-    /// What there is of a log behind the first `next` bytes.
+    /// Returns the reply for a log read from offset `next` on.
     fn read_from(next: u64, bytes: &[u8]) -> ReadLog {
         let head = next + bytes.len() as u64;
         let (state, owner) = (Some(LogState::Running), OwnerState::Lives);
         ReadLog { state, owner, head, bytes: bytes.to_vec(), epochs: Epochs::default() }
     }
 
-    /// Of a store that has worked for long.
+    /// Applies the reply of a store that has long worked without a pause.
     fn note(log: &FollowedLog, read: &ReadLog) -> Following {
         log.note(Some(LogRead { log: read, knows_the_dead: true }))
     }

@@ -1,5 +1,5 @@
-//! Follows the logs of other replicas' answers: the store is asked for all of them at once, a few
-//! times within the time that a token takes.
+//! Follows the logs of other replicas' answers: asks the store for all of them at once, a few times
+//! per token.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -14,15 +14,15 @@ use crate::store::StoreError;
 use crate::store::shared::connection::{REPLICA_LEASE, SharedConnection};
 use crate::store::shared::reply::StoreReply;
 
-/// Most logs that one command reads.
+/// Maximum number of logs read by one command.
 const MAX_LOGS: usize = 64;
-/// How long the store notes that a log is read, after it was.
+/// Time for which the store remembers that a log was read.
 const READING: Duration = Duration::from_millis(1500);
 
 static READ: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/read.lua")));
 
 impl SharedLogs {
-    /// Reads what there is more of the logs that are followed, for ever.
+    /// Reads new bytes of the followed logs. Never returns.
     pub(super) async fn keep_followed(self: Arc<Self>) {
         loop {
             self.wait_for_followed().await;

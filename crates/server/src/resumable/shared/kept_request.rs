@@ -1,5 +1,5 @@
-//! A resumable answer's request as the store has it: what another replica needs to generate the
-//! answer once more.
+//! A resumable answer's request as stored, with all that another replica needs to generate the
+//! answer again.
 
 use std::io;
 use std::sync::Arc;
@@ -12,84 +12,86 @@ use crate::api::request::Endpoint;
 use crate::store::Owner;
 use crate::trace_context::TraceParent;
 
-/// Most bytes of a request that is kept. The answer to a longer one ends with its replica.
+/// Maximum bytes of a stored request. The answer to a longer one ends with its replica.
 pub const REQUEST_BYTES: usize = 256 * 1024;
-/// Most bytes of its body; the rest is for what is kept beside it.
+/// Maximum bytes of the body; the rest is for the data stored with it.
 const BODY_BYTES: usize = REQUEST_BYTES - 4096;
 
-/// How an answer that is generated once more becomes the same, and what else is to be done with it.
+/// Facts that make an answer come out the same when it is generated again, and what else to do with
+/// it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerMarks {
-    /// The model that answers.
+    /// Model that answers.
     pub model: String,
-    /// The seed of its random numbers, whether or not its request named one.
+    /// Seed of the random numbers, whether or not the request named one.
     pub seed: u64,
-    /// What the ids of its calls of tools are made of.
+    /// Number from which the ids of the answer's tool calls are derived.
     pub call_ids: u64,
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
-    /// For whom it is stored in the end, if its request asks for that.
+    /// Owner and metadata of the stored answer, if the request asks to store it.
     pub stored: Option<KeptMetadata>,
-    /// Who asked.
+    /// Sender of the request.
     pub asker: KeptAsker,
-    /// What answered.
+    /// Service that computes the answer.
     pub answered_by: KeptService,
 }
 
-/// Who sent a request, for a replica with the same keys.
+/// Sender of a request, for a replica with the same keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeptAsker {
-    /// The owner of the key.
+    /// Owner of the API key.
     pub owner: Owner,
-    /// Whose share of a server it takes.
+    /// Tenant whose share of a server the request uses.
     pub tenant: u64,
-    /// It came with a token, which separates its prefixes by this.
+    /// Salt that separates the prefixes of the request's token, if it came with one.
     pub token_salt: Option<String>,
 }
 
-/// What answers requests: another one has other answers.
+/// Service that computes answers: another one gives other answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeptService {
-    /// Of the model, what computes it, and its settings; empty where that is not known.
+    /// Fingerprint of the model, its engine and its settings; empty if unknown.
     pub fingerprint: String,
-    /// Longest sequence in tokens.
+    /// Maximum length of a sequence, in tokens.
     pub context_tokens: u32,
 }
 
-/// What is stored of a chat and is not in its body any more.
+/// Data to store with a chat that its body no longer contains.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptMetadata {
-    /// To whom the chat belongs.
+    /// Owner of the chat.
     pub owner: Owner,
-    /// Its metadata.
+    /// Metadata of the chat.
     pub metadata: Value,
 }
 
 /// A request from the store.
 pub struct KeptRequest {
-    /// Where it was sent.
+    /// Endpoint to which it was sent.
     pub endpoint: Endpoint,
-    /// Its answer's.
+    /// Facts about its answer.
     pub marks: AnswerMarks,
-    /// Its body.
+    /// Body of the request.
     pub fields: Fields,
 }
 
-/// A request's body, to be kept once its seed is known.
+/// A request's body, to be stored once its seed is known.
 pub struct AskedBody {
     endpoint: Endpoint,
     json: String,
 }
 
 impl AskedBody {
-    /// That of a request to `endpoint`; `None` if it is too long.
+    /// Encodes the body of a request to `endpoint`; returns `None` if it is too long.
     pub fn of(endpoint: Endpoint, body: &Map<String, Value>) -> Option<Self> {
         let mut json = BoundedJson(Vec::new());
         serde_json::to_writer(&mut json, body).ok()?;
         Some(Self { endpoint, json: String::from_utf8(json.0).ok()? })
     }
 
-    /// As the store has it, for an answer with `marks`; `None` if it is too long.
+    /// Encodes the request for the store, with the `marks` of its answer; returns `None` if it is
+    /// too long.
     pub fn encode(&self, marks: &AnswerMarks) -> Option<Arc<[u8]>> {
         let endpoint = match self.endpoint {
             Endpoint::Chat => "chat",
@@ -121,7 +123,7 @@ impl AskedBody {
     }
 }
 
-/// Takes JSON up to [`BODY_BYTES`]: a body of megabytes is not written out for nothing.
+/// Collects JSON up to [`BODY_BYTES`]: encoding a body of megabytes stops early.
 struct BoundedJson(Vec<u8>);
 
 impl io::Write for BoundedJson {
@@ -138,7 +140,7 @@ impl io::Write for BoundedJson {
     }
 }
 
-/// The request that the store has as `bytes`; `None` if these are none.
+/// Decodes a request from the store; returns `None` if `bytes` is not a valid one.
 pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
     if bytes.len() > REQUEST_BYTES {
         return None;

@@ -1,4 +1,4 @@
-//! The logs that this replica shares: its own answers', and those of other replicas that it
+//! The logs that this replica shares: those of its own answers, and those of other replicas that it
 //! follows.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,45 +12,45 @@ use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use crate::store::shared::connection::{SharedConnection, StoreHealth};
 
-/// How often what is due is looked for. What somebody at another replica reads is delayed by half
-/// of it here, and by as much again there.
+/// Interval between checks for due work. Bytes read at another replica are delayed by half of it
+/// here, and by as much again there.
 pub const TICK: Duration = Duration::from_millis(20);
-/// How long the log of an answer is kept that goes on. It is as long again from each write on.
+/// Time for which the log of an unfinished answer is kept after each write.
 pub(super) const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
-/// How long the end of this process waits for what is not stored yet.
+/// Time limit for storing the remaining bytes when this process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
-/// The fence of an answer's first owner.
+/// Fence of an answer's first owner.
 const FIRST_FENCE: u64 = 1;
 
 /// The logs of all answers that this replica shares.
 pub struct SharedLogs {
-    /// The way to the store.
+    /// Connection to the store.
     pub(super) connection: SharedConnection,
-    /// How long logs are kept.
+    /// Retention times of logs.
     pub(super) times: LogTimes,
     slots: Mutex<Vec<Arc<LogSlot>>>,
-    /// Those that are written, of answers that have ended and are still kept here.
+    /// Fully written slots of ended answers that are still kept here.
     shelved: Mutex<Vec<Arc<LogSlot>>>,
     followed: Mutex<Vec<Arc<FollowedLog>>>,
-    /// Those of answers that are left to other replicas once they are written.
+    /// Slots of answers to release to other replicas once they are written.
     leaving: Mutex<Vec<Arc<LogSlot>>>,
-    /// There is a first slot.
+    /// Notified when a slot is added.
     first_slot: Notify,
-    /// There is a first log to follow.
+    /// Notified when a log to follow is added.
     first_followed: Notify,
 }
 
-/// How long the store keeps a log, after each write.
+/// Time for which the store keeps a log after each write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogTimes {
-    /// Of an answer that goes on.
+    /// For an unfinished answer.
     pub running: Duration,
-    /// Of one that has ended.
+    /// For an answer that has ended.
     pub ended: Duration,
 }
 
 impl SharedLogs {
-    /// Shares logs by `connection`; those of answers that have ended are kept for `ended`.
+    /// Shares logs over `connection`. The logs of ended answers are kept for `ended`.
     pub(super) fn new(connection: SharedConnection, ended: Duration) -> Self {
         Self {
             connection,
@@ -64,8 +64,8 @@ impl SharedLogs {
         }
     }
 
-    /// Shares the answer with `handle`, whose task is `task`. It is written at once, before it has
-    /// any bytes, so that other replicas know it when its client does.
+    /// Shares the answer with `handle` and the task `task`. The answer is written at once, before
+    /// it has any bytes, so that other replicas know it as soon as its client does.
     pub fn share(
         &self,
         handle: &AnswerHandle,
@@ -78,7 +78,7 @@ impl SharedLogs {
         self.add(slot)
     }
 
-    /// Writes what `slot` gets.
+    /// Adds a slot to be written.
     pub(super) fn add(&self, slot: LogSlot) -> Arc<LogSlot> {
         let slot = Arc::new(slot);
         if self.connection.health() != StoreHealth::Well {
@@ -88,13 +88,13 @@ impl SharedLogs {
         slot
     }
 
-    /// Writes what `slot` gets from now on, once more.
+    /// Adds a slot to be written, possibly again.
     pub(super) fn add_again(&self, slot: Arc<LogSlot>) {
         self.slots().push(slot);
         self.first_slot.notify_one();
     }
 
-    /// Puts away what is written, for as long as it is kept here.
+    /// Puts fully written slots aside for as long as their answers are kept here.
     pub(super) fn shelve(&self, written: Vec<Arc<LogSlot>>) {
         if written.is_empty() {
             return;
@@ -104,7 +104,7 @@ impl SharedLogs {
         shelved.retain(|slot| slot.is_kept());
     }
 
-    /// All that is put away.
+    /// Returns all slots put aside, and forgets them.
     pub(super) fn take_shelved(&self) -> Vec<Arc<LogSlot>> {
         std::mem::take(&mut *self.shelved.lock().expect("nothing panics under this lock"))
     }
@@ -115,7 +115,7 @@ impl SharedLogs {
         self.first_followed.notify_one();
     }
 
-    /// Waits, within a bound, until all that this replica's answers have is stored.
+    /// Waits, within a time limit, until all bytes of this replica's answers are stored.
     pub async fn flush(&self) {
         let flushed = async {
             while self.slots().iter().any(|slot| slot.is_waiting()) {
@@ -127,17 +127,17 @@ impl SharedLogs {
         }
     }
 
-    /// Whether the store can be used, as of the last call.
+    /// Returns true if the store can be used, as of the last call.
     pub fn is_well(&self) -> bool {
         self.connection.health() == StoreHealth::Well
     }
 
-    /// Leaves an answer to other replicas, once [`Self::leave_all`] is called.
+    /// Marks an answer for release to other replicas by [`Self::leave_all`].
     pub fn leave(&self, slot: Arc<LogSlot>) {
         self.leaving.lock().expect("nothing panics under this lock").push(slot);
     }
 
-    /// Writes what there is of all answers that are left to other replicas, and gives them back.
+    /// Writes the remaining bytes of all answers, and releases those marked by [`Self::leave`].
     pub async fn leave_all(&self) {
         self.flush().await;
         let leaving =
@@ -147,7 +147,7 @@ impl SharedLogs {
         }
     }
 
-    /// Resolves when there is something to write, or may be.
+    /// Waits until there is a slot.
     pub(super) async fn wait_for_slots(&self) {
         while self.slots().is_empty() {
             // Remembered while nobody waits, so that none falls in between.
@@ -155,19 +155,19 @@ impl SharedLogs {
         }
     }
 
-    /// Resolves when there is a log to follow.
+    /// Waits until there is a log to follow.
     pub(super) async fn wait_for_followed(&self) {
         while self.followed().is_empty() {
             self.first_followed.notified().await;
         }
     }
 
-    /// What waits to be written of each log.
+    /// Locks the slots to be written.
     pub(super) fn slots(&self) -> MutexGuard<'_, Vec<Arc<LogSlot>>> {
         self.slots.lock().expect("nothing panics under this lock")
     }
 
-    /// Other replicas' logs.
+    /// Locks the followed logs of other replicas.
     pub(super) fn followed(&self) -> MutexGuard<'_, Vec<Arc<FollowedLog>>> {
         self.followed.lock().expect("nothing panics under this lock")
     }

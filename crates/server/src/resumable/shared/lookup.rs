@@ -1,4 +1,4 @@
-//! Looks an answer up in the store, stops it there, and reads its log from the beginning.
+//! Finds an answer in the store, stops it there, and reads its log from the beginning.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use crate::store::StoreError;
 use crate::store::shared::connection::SharedConnection;
 use crate::store::shared::reply::StoreReply;
 
-/// How long a reader that is ahead of the store, or of a mirror, waits for it.
+/// Time limit for a reader to wait for a store, or a mirror, that is behind it.
 pub const AHEAD_LIMIT: Duration = Duration::from_secs(1);
 
 static FIND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/find.lua")));
 static STOP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/stop.lua")));
 
 impl SharedLogs {
-    /// Whether the store has the answer with `handle`. One that was stopped, and one with another
-    /// token, is not there.
+    /// Returns true if the store has the answer with `handle`. An answer that was stopped or has
+    /// another token does not count.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -39,10 +39,10 @@ impl SharedLogs {
         }))
     }
 
-    /// Stops the answer with `handle`, whoever owns it; whether there was one.
+    /// Stops the answer with `handle` at any owner; returns whether there was one.
     ///
     /// # Errors
-    /// When the store cannot be used: then the answer may go on.
+    /// When the store cannot be used: the answer may then continue.
     pub async fn stop(&self, handle: &AnswerHandle) -> Result<bool, StoreError> {
         let mut call = SharedConnection::invocation(&STOP);
         call.arg(handle.id_hex()).arg(self.times.ended.as_millis() as u64);
@@ -50,9 +50,9 @@ impl SharedLogs {
         Ok(StoreReply(self.connection.run(&call).await?).flag()?)
     }
 
-    /// The log of the answer with `handle` from its beginning, piece by piece to `take`, at least
-    /// up to `position` and to where it ends now. Where it ends and the owners that it has had, if
-    /// it reaches that far and has that position.
+    /// Reads the log of the answer with `handle` from its beginning, and passes it piece by piece
+    /// to `take`, at least up to `position` and to its current end. Returns the end of what was
+    /// read and the owners of the log, if it reaches that far and has that position.
     ///
     /// # Errors
     /// When the store cannot be used.

@@ -1,4 +1,4 @@
-//! What the store says about answers, decoded within bounds.
+//! Bounded decoding of the store's replies about answers.
 
 use redis::Value;
 
@@ -6,17 +6,17 @@ use super::epochs::{EPOCHS_BYTES, Epochs};
 use super::state::LogState;
 use crate::store::shared::reply::{StoreReply, Unexpected};
 
-/// Longest name in a reply.
+/// Maximum bytes of a name in a reply.
 const NAME_BYTES: usize = 16;
 /// Hex digits of a token's hash.
 const HASH_DIGITS: usize = 64;
 
-/// What became of what was appended to a log.
+/// Outcome of appending to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendOutcome {
-    /// It is there.
+    /// The bytes are stored.
     Stored,
-    /// The store does not have what comes before it.
+    /// The store does not have the bytes before them.
     Lost,
     /// Another replica owns the answer now.
     Taken,
@@ -27,77 +27,78 @@ pub enum AppendOutcome {
 /// The reply for one log that was appended to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// What became of it.
+    /// Outcome of the append.
     pub outcome: AppendOutcome,
-    /// The log's length.
+    /// Length of the log.
     pub head: u64,
-    /// Another replica reads it.
+    /// True if another replica reads the log.
     pub is_read: bool,
 }
 
 /// The reply for one log that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadLog {
-    /// The answer's state; `None` if the store does not know the answer.
+    /// State of the answer; `None` if the store does not know the answer.
     pub state: Option<LogState>,
-    /// What is known of its owner.
+    /// State of the answer's owner.
     pub owner: OwnerState,
-    /// The log's length.
+    /// Length of the log.
     pub head: u64,
-    /// The log from where it was asked for.
+    /// Bytes of the log from the requested offset on.
     pub bytes: Vec<u8>,
-    /// The owners that it has had.
+    /// Owners that the log has had.
     pub epochs: Epochs,
 }
 
-/// What the store knows of the replica that generates an answer.
+/// State of the replica that generates an answer, as known to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnerState {
-    /// It has said so within its lease.
+    /// The owner has renewed its lease in time.
     Lives,
-    /// It has said nothing for longer than that: it is dead, or its word did not get through.
+    /// The owner's lease has expired: it is dead, or its announcements did not get through.
     Silent,
-    /// There is none: it has ended, or has given the answer back.
+    /// The answer has no owner: it has ended, or has given the answer back.
     None,
 }
 
-/// An answer that the store knows.
+/// An answer known to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundAnswer {
-    /// The hash of its token, in hex digits.
+    /// The hash of the answer's token, in hex digits.
     pub token_hash: String,
-    /// Its state.
+    /// State of the answer.
     pub state: LogState,
 }
 
-/// Whose an answer is that was to be taken over.
+/// Result of an attempt to take over an answer, or of a look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
-    /// This replica's.
+    /// This replica owns the answer, or could take it over if it only looked.
     Ours {
-        /// What it writes with.
+        /// Fence with which this replica writes.
         fence: u64,
-        /// The log's length.
+        /// Length of the log.
         head: u64,
-        /// The request, as the store has it.
+        /// The request, as stored.
         request: Vec<u8>,
-        /// The owners that the log has had; once it is taken, this one too.
+        /// Owners that the log has had, including this replica once it has taken the answer over.
         epochs: Epochs,
-        /// If this replica has another answer too, it is to end with that.
+        /// True if the answer must end with an error should this replica have another one too.
         is_last: bool,
     },
-    /// Another replica's than this one, which has another answer to its request.
+    /// This replica has another answer to the request, and leaves it to the others for a while.
     Tried,
-    /// Another replica's, or it has ended.
+    /// Another replica owns the answer, or the answer has ended.
     Others,
-    /// Nobody's: the store does not have its request, or has lost a part of its log.
+    /// No replica can take it over: the store does not have its request, or has lost a part of its
+    /// log.
     Never,
 }
 
-/// Whose an answer is; its request has at most `most_bytes`.
+/// Decodes the result of an attempt to take over an answer; its request has at most `most_bytes`.
 ///
 /// # Errors
-/// When the store has returned something else.
+/// When the reply has an unexpected form.
 pub fn taken(reply: StoreReply, most_bytes: usize) -> Result<Taken, Unexpected> {
     let values = exactly(reply, 6)?;
     let values = in_groups(values).next().ok_or(Unexpected)?;
@@ -122,10 +123,10 @@ pub fn taken(reply: StoreReply, most_bytes: usize) -> Result<Taken, Unexpected> 
     }
 }
 
-/// The replies for `count` logs that were appended to.
+/// Decodes the replies for `count` logs that were appended to.
 ///
 /// # Errors
-/// When the store has returned something else.
+/// When the reply has an unexpected form.
 pub fn appended(reply: StoreReply, count: usize) -> Result<Vec<Appended>, Unexpected> {
     let values = exactly(reply, 3 * count)?;
     let one = |values: [Value; 3]| {
@@ -142,10 +143,10 @@ pub fn appended(reply: StoreReply, count: usize) -> Result<Vec<Appended>, Unexpe
     in_groups(values).map(one).collect()
 }
 
-/// The replies for `count` logs that were read, with at most `most_bytes` in all.
+/// Decodes the replies for `count` logs that were read, with at most `most_bytes` in total.
 ///
 /// # Errors
-/// When the store has returned something else.
+/// When the reply has an unexpected form.
 pub fn read(
     reply: StoreReply,
     count: usize,
@@ -173,10 +174,10 @@ pub fn read(
     in_groups(values).map(one).collect()
 }
 
-/// The answer that was looked for, if there is one.
+/// Decodes the reply to a lookup of an answer; `None` if there is no such answer.
 ///
 /// # Errors
-/// When the store has returned something else.
+/// When the reply has an unexpected form.
 pub fn found(reply: StoreReply) -> Result<Option<FoundAnswer>, Unexpected> {
     reply.optional(|reply| {
         let values = exactly(reply, 2)?;

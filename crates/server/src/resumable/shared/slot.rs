@@ -1,8 +1,8 @@
-//! What waits to be written of one answer's log.
+//! The bytes of one answer's log waiting to be written to the store.
 //!
-//! The answer's task puts bytes in as its log grows; the writer of all logs takes them when they
-//! are due. Nothing waits for the store: while it is away the bytes stay here, within a bound, and
-//! what does not fit stays in the log until there is room.
+//! The answer's task adds bytes as its log grows; the writer of all logs takes them when they are
+//! due. Nothing waits for the store: while it is unavailable, bytes stay here up to a limit, and
+//! the rest stays in the log until there is room.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -15,69 +15,70 @@ use super::epochs::Epochs;
 use super::reply::{AppendOutcome, Appended};
 use super::state::{LogState, NewsSink, StoreNews, hash_of};
 
-/// Most bytes of one log that wait here.
+/// Maximum waiting bytes of one log.
 pub const SLOT_BYTES: usize = 64 * 1024;
-/// How long bytes are gathered that nobody at another replica waits for.
+/// Time for which bytes are gathered while nobody at another replica waits for them.
 const GATHER: Duration = Duration::from_millis(80);
-/// How long another replica's reader counts after the store has last told of it. The store is asked
-/// once a second; where it does not reply, nobody is known to read.
+/// Time for which another replica's reader counts after the store last reported it. The store is
+/// asked once a second; if it does not reply, nobody is known to read.
 const READ_FOR: Duration = Duration::from_secs(3);
 
-/// See the module's documentation.
+/// The queue of one answer's log for the store.
 pub struct LogSlot {
     /// The answer's id, in hex digits.
     pub id: String,
-    /// The hash of its token, in hex digits.
+    /// The hash of the answer's token, in hex digits.
     pub token_hash: String,
-    /// What its owner writes with.
+    /// Fence with which the owner writes.
     pub fence: u64,
-    /// The owners that it has had, as the store has them.
+    /// Owners that the log has had, in the store's format.
     pub epochs: String,
     begun: Instant,
     task: Arc<dyn NewsSink>,
     waiting: Mutex<WaitingBytes>,
     stored: AtomicU64,
-    /// Until when another replica counts as reading it, milliseconds after `begun`.
+    /// Time until which another replica counts as reading the log, in milliseconds after `begun`.
     read_until_ms: AtomicU64,
-    /// The store takes what it is given.
+    /// True while the store accepts writes.
     is_prompt: AtomicBool,
-    /// The task waits for the next that is stored.
+    /// True if the task waits for more bytes to be stored.
     wants_word: AtomicBool,
-    /// The store has replied about the log once, or cannot be used.
+    /// Set once the store has replied about the log or cannot be used.
     announced: SetOnce<()>,
-    /// When it was first seen that the answer's task is gone.
+    /// Time when the task was first seen to have ended.
     orphaned: OnceLock<Instant>,
 }
 
 struct WaitingBytes {
-    /// Log offset of the first of them.
+    /// Log offset of the first byte in `bytes`.
     from: u64,
     bytes: Vec<u8>,
     state: LogState,
-    /// When they are to be written; `None` if nothing waits.
+    /// Time of the next write; `None` if nothing waits.
     due: Option<Instant>,
-    /// The task has more than there is room for.
+    /// True if the task has more bytes than there is room for.
     wants_room: bool,
-    /// Somebody waits for what comes next.
+    /// True if somebody waits for the next bytes.
     is_awaited: bool,
-    /// The store has lost the log, and the task has not handed it on again yet.
+    /// True if the store has lost the log and the task has not supplied it again yet.
     is_lost: bool,
-    /// The request, for who takes the answer over; empty if nobody can, or the answer has ended.
+    /// The request, for a replica that takes the answer over; empty if none can or the answer has
+    /// ended.
     request: Arc<[u8]>,
 }
 
 /// A piece of a log on its way to the store.
 pub struct WaitingPiece {
-    /// Log offset of its first byte.
+    /// Log offset of the first byte.
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The answer's state once they are there.
+    /// State of the answer once the bytes are stored.
     pub state: LogState,
 }
 
 impl LogSlot {
-    /// A slot for the answer with `handle`, whose task is `task`.
+    /// Creates a slot for the answer with `handle` and the task `task`.
     pub fn new(handle: &AnswerHandle, fence: u64, task: Arc<dyn NewsSink>) -> Self {
         let waiting = WaitingBytes {
             from: 0,
@@ -106,13 +107,13 @@ impl LogSlot {
         }
     }
 
-    /// The same with the answer's request.
+    /// Adds the answer's request.
     pub fn with_request(mut self, request: Arc<[u8]>) -> Self {
         self.waiting.get_mut().expect("nobody else has it").request = request;
         self
     }
 
-    /// The same for a log with `epochs` of which the store has everything below `offset`.
+    /// Sets the log's `epochs`, and the `offset` below which the store has everything.
     pub fn beginning_at(mut self, offset: u64, epochs: &Epochs) -> Self {
         self.epochs = epochs.to_text();
         self.waiting.get_mut().expect("nobody else has it").from = offset;
@@ -120,9 +121,9 @@ impl LogSlot {
         self
     }
 
-    /// Adds what `read` appends, at most as much as it is told that there is room for. `state` is
-    /// the answer's when all of it is stored. What is `awaited` is not gathered. Returns how many
-    /// bytes it was.
+    /// Adds the bytes that `read` appends. `read` receives the maximum number of bytes, and returns
+    /// true if the log has no more; `state` then applies once all of them are stored. Bytes that
+    /// are `awaited` are not gathered. Returns the number of bytes added.
     pub fn put(
         &self,
         state: LogState,
@@ -142,7 +143,7 @@ impl LogSlot {
         waiting.bytes.len() - before
     }
 
-    /// Begins anew: the store has lost the log.
+    /// Starts over from the log's beginning, because the store has lost the log.
     pub fn restart(&self) {
         let mut waiting = self.waiting();
         (waiting.from, waiting.due, waiting.state) = (0, None, LogState::Running);
@@ -150,12 +151,12 @@ impl LogSlot {
         self.stored.store(0, Ordering::Relaxed);
     }
 
-    /// The answer is over, and the store is to forget it.
+    /// Marks the answer as over, so that the store forgets it.
     pub fn stop(&self) {
         self.end_as(LogState::Stopped);
     }
 
-    /// The answer goes on here, and the store cannot have all of it.
+    /// Tells the store that the answer continues here but cannot be stored completely.
     pub fn give_up(&self) {
         self.end_as(LogState::Lost);
     }
@@ -168,7 +169,8 @@ impl LogSlot {
         waiting.due = Some(Instant::now());
     }
 
-    /// Writes nothing more, and tells the store nothing: another replica is to have the answer.
+    /// Discards the waiting bytes and writes nothing more, so that another replica can have the
+    /// answer.
     pub fn let_go(&self) {
         let mut waiting = self.waiting();
         waiting.bytes.clear();
@@ -176,13 +178,13 @@ impl LogSlot {
         (waiting.due, waiting.state) = (None, LogState::Stopped);
     }
 
-    /// Asks the store about the answer soon, though nothing is to be written.
+    /// Schedules a query of the store about the answer, even if nothing is to be written.
     pub fn touch(&self) {
         self.waiting().due.get_or_insert_with(Instant::now);
     }
 
-    /// Whether the store is to be asked about the answer now and then: while it goes on, and as
-    /// long as another replica reads it, which keeps it.
+    /// True if the store is to be asked about the answer regularly: while it is generated, and
+    /// while another replica reads it, which keeps it.
     pub fn is_looked_after(&self) -> bool {
         match self.waiting().state {
             LogState::Running => true,
@@ -191,14 +193,14 @@ impl LogSlot {
         }
     }
 
-    /// Whether another replica can take the answer over.
+    /// True if another replica can take the answer over.
     pub fn can_be_taken(&self) -> bool {
         let waiting = self.waiting();
         let is_known = !waiting.request.is_empty() || self.fence > 1;
         is_known && waiting.state == LogState::Running && !waiting.is_lost
     }
 
-    /// Whether anything is to be written, or may be later.
+    /// True if something is to be written, or may be later.
     pub fn is_of_use(&self) -> bool {
         let may_come = {
             let waiting = self.waiting();
@@ -208,22 +210,22 @@ impl LogSlot {
         self.is_waiting() || may_come && !self.task.is_gone()
     }
 
-    /// Whether the store has all of an answer that is still kept here.
+    /// True if the store has all of an answer that is still kept here.
     pub fn is_kept(&self) -> bool {
         self.waiting().state == LogState::Ended && !self.task.is_gone()
     }
 
-    /// Whether anything waits.
+    /// True if a write is due or scheduled.
     pub fn is_waiting(&self) -> bool {
         self.waiting().due.is_some()
     }
 
-    /// Whether the answer's task is gone for that long.
+    /// True if the task was seen to have ended at least `after` ago.
     pub fn is_abandoned(&self, after: Duration) -> bool {
         self.task.is_gone() && self.orphaned.get_or_init(Instant::now).elapsed() >= after
     }
 
-    /// What is to be written at `now`, if anything is. It stays here until [`Self::note`].
+    /// Returns the piece to write at `now`, if any. Its bytes stay here until [`Self::note`].
     pub fn due(&self, now: Instant) -> Option<WaitingPiece> {
         let waiting = self.waiting();
         waiting.due.filter(|due| *due <= now)?;
@@ -231,19 +233,19 @@ impl LogSlot {
         Some(WaitingPiece { offset, bytes, state: waiting.state })
     }
 
-    /// What of the request goes to the store with `piece`: it does not change, so that it goes with
-    /// the first bytes alone.
+    /// Returns the request to store with `piece`: only with the first bytes, because it does not
+    /// change.
     pub fn request_with(&self, piece: &WaitingPiece) -> Arc<[u8]> {
         let is_first = piece.offset == 0 && piece.state == LogState::Running;
         if is_first { self.waiting().request.clone() } else { Arc::default() }
     }
 
-    /// Resolves once other replicas can find the answer, or the store cannot be used.
+    /// Waits until other replicas can find the answer, or the store cannot be used.
     pub async fn announced(&self) {
         self.announced.wait().await;
     }
 
-    /// Notes what became of `piece`, and tells the answer's task what it has to know.
+    /// Applies the store's reply about `piece`, and sends the resulting news to the answer's task.
     pub fn note(&self, piece: &WaitingPiece, appended: Appended) {
         let _ = self.announced.set(());
         let news = match appended.outcome {
@@ -298,19 +300,20 @@ impl LogSlot {
         std::mem::take(&mut waiting.wants_room).then_some(StoreNews::Progress).or(word)
     }
 
-    /// How long what waits is gathered.
+    /// Returns the time for which the waiting bytes are gathered.
     fn gather(&self, waiting: &WaitingBytes) -> Duration {
         let is_urgent = waiting.is_awaited || waiting.state != LogState::Running || self.is_read();
         if is_urgent { Duration::ZERO } else { GATHER }
     }
 
-    /// Log offset below which the store has everything.
+    /// Returns the log offset below which the store has everything.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::SeqCst)
     }
 
-    /// What readers may have of a log that ends at `head`: what is stored, or while the store does
-    /// not work, all of it. If that is not all, the task is told of the next that is stored.
+    /// Returns the end of the bytes that readers may have of a log that ends at `head`: the stored
+    /// ones or, while the store does not work, all. If that is not all, the task is notified when
+    /// more is stored.
     pub fn visible(&self, head: u64) -> u64 {
         if !self.is_prompt.load(Ordering::Relaxed) || self.stored() >= head {
             return head;
@@ -320,7 +323,7 @@ impl LogSlot {
         self.stored().min(head)
     }
 
-    /// The store does not work: nobody is to wait for it.
+    /// Records that the store does not work, so that nobody waits for it.
     pub fn release(&self) {
         let _ = self.announced.set(());
         if self.is_prompt.swap(false, Ordering::Relaxed) {
@@ -328,13 +331,13 @@ impl LogSlot {
         }
     }
 
-    /// Whether another replica reads the log.
+    /// True if another replica reads the log.
     pub fn is_read(&self) -> bool {
         self.read_for().is_some()
     }
 
-    /// How long another replica counts as reading the log without further word of it; `None` if
-    /// none does.
+    /// Returns the time for which another replica still counts as reading the log without further
+    /// reports; `None` if none does.
     pub fn read_for(&self) -> Option<Duration> {
         let until = Duration::from_millis(self.read_until_ms.load(Ordering::Relaxed));
         until.checked_sub(self.begun.elapsed()).filter(|left| !left.is_zero())

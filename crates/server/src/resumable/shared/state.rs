@@ -1,23 +1,23 @@
-//! What an answer's task and the store tell each other.
+//! Messages between an answer's task and the store.
 
 use loquent_proto::hex;
 use sha2::{Digest, Sha256};
 
-/// An answer's state in the store.
+/// State of an answer in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogState {
-    /// Its owner generates it.
+    /// The owner is generating the answer.
     Running,
-    /// Its log has its last record.
+    /// The log has its last record.
     Ended,
-    /// A client has stopped it, or nobody came back.
+    /// A client has stopped the answer, or nobody came back.
     Stopped,
-    /// Its owner could not store all of it: it goes on there, and at no other replica.
+    /// The owner could not store all of the answer: it continues there, and at no other replica.
     Lost,
 }
 
 impl LogState {
-    /// Its name in the store.
+    /// Returns the state's name in the store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -28,30 +28,30 @@ impl LogState {
     }
 }
 
-/// What an answer's task has to know of the store.
+/// News from the store for an answer's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreNews {
-    /// There is room for more, or somebody reads it elsewhere, or does no more.
+    /// More was stored, there is room again, or readers at other replicas came or left.
     Progress,
     /// The store has lost the log.
     Lost,
     /// Another replica owns the answer now.
     Taken,
-    /// A client has stopped it at another replica.
+    /// A client has stopped the answer at another replica.
     Stopped,
 }
 
-/// Why a replica gives an answer back.
+/// Reason why a replica gives an answer back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenBack {
-    /// It does not generate it any more.
+    /// The replica no longer generates the answer.
     Unused,
-    /// It has another answer to the same request.
+    /// The replica has another answer to the same request.
     Differs,
 }
 
 impl GivenBack {
-    /// Its name in the store.
+    /// Returns the reason's name in the store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unused => "unused",
@@ -60,16 +60,16 @@ impl GivenBack {
     }
 }
 
-/// The task of an answer, which is told what becomes of its log in the store.
+/// The task of an answer, as the recipient of news about its log in the store.
 pub trait NewsSink: Send + Sync {
-    /// Tells it, whenever it has room.
+    /// Sends `news` to the task, which receives it when it has room.
     fn tell(&self, news: StoreNews);
 
-    /// Whether it has ended.
+    /// True if the task has ended.
     fn is_gone(&self) -> bool;
 }
 
-/// What the store has in place of a token.
+/// Returns the hash that the store has in place of a token.
 pub fn hash_of(token: &[u8]) -> String {
     hex::encode(&Sha256::digest(token))
 }

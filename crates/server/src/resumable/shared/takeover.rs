@@ -1,10 +1,10 @@
-//! Takes over an answer whose owner has ended: this replica becomes its owner, generates it once
-//! more, and goes on behind what the store has.
+//! Takes over an answer whose owner has ended: this replica becomes its owner, generates it again,
+//! and continues after the part that the store has.
 //!
-//! The seed of its random numbers is kept with its request, so the second answer is the first one
-//! wherever the engine is deterministic. It is compared with all that the log has ([`Replay`]);
-//! where it differs, another replica may have more luck, and the third one ends the answer with an
-//! error: no other end would be of one piece.
+//! The random seed is kept with the request, so the second answer equals the first if the engine is
+//! deterministic. It is compared with everything in the log ([`Replay`]). If it differs, another
+//! replica may have more luck; the third one ends the answer with an error, because no other end
+//! would be consistent.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -28,48 +28,48 @@ use crate::store::shared::objects::FENCE_KEPT;
 use crate::store::shared::reply::StoreReply;
 use crate::store::{AnswerFence, StoreError};
 
-/// Most bytes of a log that is compared.
+/// Maximum bytes of a log to compare with.
 const LOG_BYTES: usize = 4 << 20;
-/// An epoch's number is up to so much above the one before: after the store has lost a takeover,
-/// another one has another number.
+/// Maximum distance of an epoch's number from the one before. The distance is random: after the
+/// store has lost a takeover, the next one gets another number.
 const EPOCH_STEP: u64 = 512;
-/// How long a replica with another answer leaves one to the others, seconds.
+/// Time for which a replica with another answer leaves this one to the others, in seconds.
 const DIFFERS_RETRY_S: u64 = 30;
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
 static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 
-/// An answer that is generated once more.
+/// An answer being generated again.
 pub struct SecondAnswer {
-    /// Its request, under way.
+    /// The running request.
     pub request: Box<ActiveRequest>,
-    /// Writes its records.
+    /// Writer of the answer's records.
     pub records: RecordWriter,
-    /// Its first records.
+    /// First records of the answer.
     pub first: Vec<Delta>,
 }
 
-/// What a replica that takes an answer over has to know of it.
+/// Facts about an answer for the replica that takes it over.
 pub struct FirstAnswer {
-    /// What its readers know it by.
+    /// Name by which readers know the answer.
     pub name: Option<AnswerName>,
-    /// What it is generated with from here on.
+    /// Fence with which the answer is generated from here on.
     pub fence: AnswerFence,
 }
 
-/// Begins requests once more: what this part needs of the server around it.
+/// Starts requests again: the interface to the rest of the server.
 pub trait Successor: Send + Sync {
-    /// Whether it can begin any now.
+    /// Returns true if requests can be started now.
     fn is_ready(&self) -> bool;
 
-    /// Whether it can begin `request`.
+    /// Checks that `request` can be started.
     ///
     /// # Errors
-    /// When it has no such model.
+    /// When there is no such model.
     fn check(&self, request: &KeptRequest) -> Result<(), ApiError>;
 
-    /// Begins `request`, whose answer was begun as `first`.
+    /// Starts `request`, whose original answer is `first`.
     fn begin(
         &self,
         request: KeptRequest,
@@ -77,34 +77,36 @@ pub trait Successor: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>>;
 }
 
-/// What comes of an answer whose owner has ended.
+/// Outcome for an answer whose owner has ended.
 pub enum Succession {
-    /// This replica owns it now.
+    /// This replica owns the answer now.
     Owned(Box<OwnedAnswer>),
-    /// It is still another replica's, or there is more of its log.
+    /// The answer still belongs to another replica, or there is more of its log.
     Follow(Follower),
-    /// It cannot go on here, for this reason.
+    /// The answer cannot continue here, for this reason.
     Lost(String),
 }
 
 /// An answer that was taken over.
 pub struct OwnedAnswer {
-    /// It, from its beginning.
+    /// The answer, generated from its beginning.
     pub answer: SecondAnswer,
-    /// What the log has of it; `None` if that has nothing.
+    /// Content of the log to compare with; `None` if the log is empty.
     pub replay: Option<Replay>,
-    /// The owners that the log has had, this one included.
+    /// Owners that the log has had, including this one.
     pub epochs: Epochs,
-    /// If it differs from what the log has, it ends with an error: others had no more luck.
+    /// True if the answer ends with an error should it differ from the log: other replicas had no
+    /// more luck.
     pub is_last: bool,
-    /// Takes the rest to the store.
+    /// Queue of the rest for the store.
     pub slot: Arc<LogSlot>,
-    /// That it is this replica's.
+    /// This replica's claim to the answer.
     pub claim: TakeoverClaim,
 }
 
-/// An answer that this replica has taken over. Dropped before the answer's task has it, it gives
-/// the answer back: a replica that has it and does not generate it would keep all others from it.
+/// The claim to an answer that this replica has taken over. If dropped before the answer's task has
+/// it, it gives the answer back: an owner that does not generate the answer would keep all others
+/// from it.
 pub struct TakeoverClaim {
     logs: Arc<SharedLogs>,
     id: String,
@@ -113,7 +115,7 @@ pub struct TakeoverClaim {
 }
 
 impl TakeoverClaim {
-    /// The answer's task has it, and tells the store of its end.
+    /// Keeps the answer: its task has it, and tells the store of its end.
     pub fn keep(mut self) {
         self.is_kept = true;
     }
@@ -132,7 +134,7 @@ impl Drop for TakeoverClaim {
     }
 }
 
-/// What was taken, or could be.
+/// An answer that was taken over, or could be.
 struct TakenAnswer {
     fence: u64,
     request: Vec<u8>,
@@ -140,7 +142,7 @@ struct TakenAnswer {
     is_last: bool,
 }
 
-/// An answer that could be taken over, as the store has it.
+/// The stored data of an answer that could be taken over.
 struct Heritage {
     request: KeptRequest,
     name: Option<AnswerName>,
@@ -148,8 +150,8 @@ struct Heritage {
 }
 
 impl SharedLogs {
-    /// Takes over the answer with `handle`, whose log ends at `head` and has had the owners of
-    /// `epochs`, for its task here.
+    /// Takes over the answer with `handle` for its task here. Its log ends at `head` and has had
+    /// the owners of `epochs`.
     pub async fn succeed(
         self: &Arc<Self>,
         handle: &AnswerHandle,
@@ -196,8 +198,7 @@ impl SharedLogs {
         Ok(OwnedAnswer { answer, replay, epochs, is_last, slot, claim })
     }
 
-    /// What there is of an answer whose log ends at `head`, and in the mode [`TakeMode::Take`] the
-    /// answer.
+    /// Looks at an answer whose log ends at `head`; in the mode [`TakeMode::Take`], takes it over.
     async fn take(
         &self,
         handle: &AnswerHandle,
@@ -225,7 +226,7 @@ impl SharedLogs {
         }
     }
 
-    /// Reads what there is of an answer with `request`.
+    /// Reads the stored data of an answer with `request`.
     async fn inspect(&self, handle: &AnswerHandle, request: &[u8]) -> Result<Heritage, Refused> {
         let unreadable = || Refused::lost("its request cannot be read");
         let request = kept_request::decode(request).ok_or_else(unreadable)?;
@@ -251,8 +252,8 @@ impl SharedLogs {
         Ok(Heritage { request, name, replay })
     }
 
-    /// Gives back the answer `id`, which this replica generates with `fence`, to whoever has a
-    /// reader of it.
+    /// Gives back the answer `id`, which this replica generates with `fence`, to any replica that
+    /// has a reader of it.
     pub async fn release(&self, id: &str, fence: u64, why: GivenBack) {
         let mut call = SharedConnection::invocation(&RELEASE);
         call.arg(id).arg(self.connection.replica()).arg(fence).arg(why.name());
@@ -261,7 +262,7 @@ impl SharedLogs {
     }
 }
 
-/// Whether an answer is taken, or looked at.
+/// Mode of an attempt to take over an answer.
 #[derive(Debug, Clone, Copy)]
 enum TakeMode {
     Look,
@@ -277,11 +278,11 @@ impl TakeMode {
     }
 }
 
-/// Why an answer is not this replica's.
+/// Reason why an answer does not belong to this replica.
 enum Refused {
-    /// It may be soon, or somebody else's.
+    /// The answer may be available soon, or belong to another replica.
     NotYet,
-    /// It cannot be, for this reason.
+    /// The answer cannot be taken over here, for this reason.
     Lost(String),
 }
 

@@ -1,5 +1,5 @@
-//! Writes the logs of this replica's answers to the store: all that is due with one command, so
-//! that many answers cost hardly more commands than one.
+//! Writes the logs of this replica's answers to the store: all due pieces with one command, so that
+//! many answers need hardly more commands than one.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use crate::store::StoreError;
 use crate::store::shared::connection::{REPLICA_LEASE, SharedConnection};
 use crate::store::shared::reply::StoreReply;
 
-/// How often each answer that goes on, or that another replica reads, is looked after, though
-/// nothing is written: whether it was stopped or taken over, and whether somebody reads it.
+/// Interval of queries about each answer that is still generated or read by another replica, even
+/// if nothing is written: whether it was stopped or taken over, and whether anybody reads it.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
-/// How long the store is left alone after a failure.
+/// Delay after a failure before the store is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
-/// How long a log waits for a store that is away after its answer is forgotten here.
+/// Time for which a log waits for an unavailable store after its answer is forgotten here.
 const ABANDON_AFTER: Duration = Duration::from_secs(60);
-/// Most logs in one command.
+/// Maximum number of logs in one command.
 const MAX_LOGS: usize = 256;
-/// Bytes in one command, unless one log has more.
+/// Maximum bytes in one command, unless a single log has more.
 const MAX_BYTES: usize = 1 << 20;
 
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/append.lua")));
 
-/// Whether more is due than one command takes.
+/// Logs still due after one command: some or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DueLogs {
     More,
@@ -35,7 +35,7 @@ enum DueLogs {
 }
 
 impl SharedLogs {
-    /// Writes what is due, for ever.
+    /// Writes due pieces. Never returns.
     pub(super) async fn keep_written(self: Arc<Self>) {
         let mut touched = Instant::now();
         loop {
@@ -56,8 +56,9 @@ impl SharedLogs {
         }
     }
 
-    /// Looks after the answers that have ended, for ever: a store that was restarted may have lost
-    /// them, and gets them once more from the replicas that still keep them.
+    /// Writes ended answers again when the store has lost this replica's lease. A restarted store
+    /// may have lost the answers too, and gets them from the replicas that still keep them. Never
+    /// returns.
     pub(super) async fn keep_shelved(self: Arc<Self>) {
         let mut lapses = self.connection.lapses();
         while lapses.changed().await.is_ok() {
@@ -68,10 +69,10 @@ impl SharedLogs {
         }
     }
 
-    /// Writes what is due with one command, and says whether there is more.
+    /// Writes the due pieces with one command, and returns whether more are due.
     ///
     /// # Errors
-    /// When the store cannot be used; a while after that it may be tried again.
+    /// When the store cannot be used; returns only after a delay, so that the caller may try again.
     async fn write_due(&self) -> Result<DueLogs, StoreError> {
         let (now, mut bytes) = (Instant::now(), 0);
         let mut due: Vec<(Arc<LogSlot>, WaitingPiece)> = Vec::new();
@@ -97,8 +98,8 @@ impl SharedLogs {
         Ok(if is_full { DueLogs::More } else { DueLogs::None })
     }
 
-    /// Lets readers go on without the store, and leaves it alone for a while. What waits stays
-    /// where it is.
+    /// Backs off after a store error. Readers continue without the store; unsent pieces stay
+    /// queued.
     async fn rest_after(&self, error: StoreError) -> StoreError {
         // The connection has logged why.
         tracing::debug!(%error, "logs were not stored");

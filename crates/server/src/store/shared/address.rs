@@ -6,23 +6,23 @@ use std::sync::Arc;
 use loquent_proto::printable::printable;
 use redis::Client;
 
-/// The schemes that are understood, and what the client calls them.
+/// The supported schemes, and their names in the client library.
 const SCHEMES: [(&str, &str); 4] =
     [("redis", "redis"), ("rediss", "rediss"), ("valkey", "redis"), ("valkeys", "rediss")];
 
-/// Where a shared store is, and how to log in there. It is shown without the password.
+/// Address and login of a shared store. Displayed without the password.
 #[derive(Clone)]
 pub struct SharedAddress {
-    /// Connects there.
+    /// Client for this address.
     pub(crate) client: Arc<Client>,
     shown: String,
 }
 
 impl SharedAddress {
-    /// Reads `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`; `rediss://` uses TLS.
+    /// Parses `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`; `rediss://` uses TLS.
     ///
     /// # Errors
-    /// What is wrong with it, without the password.
+    /// Describes what is wrong with the address, without the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
         let Some((_, known)) = SCHEMES.iter().find(|(name, _)| *name == scheme) else {

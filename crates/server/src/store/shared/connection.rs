@@ -1,7 +1,7 @@
-//! The connection to a shared store: every call has a bound on its time, and there are few at once.
+//! The connection to a shared store: every call has a timeout, and few run at once.
 //!
-//! The client reconnects by itself. What the store returns is judged by whoever asked: the scripts
-//! bound its size, and the decoders check the rest.
+//! The client library reconnects by itself. Callers check what the store returns: the scripts bound
+//! its size, and the decoders validate the rest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,34 +16,34 @@ use super::address::SharedAddress;
 use super::reply::StoreReply;
 use crate::store::object::StoreError;
 
-/// Most calls at once; whoever has a further one waits for its turn, within its time.
+/// Maximum concurrent calls. A further call waits for its turn within its own timeout.
 const MAX_CALLS: usize = 64;
-/// How long a call may take, waiting for its turn and a new connection included.
+/// Time limit for a call, including the wait for its turn and for a new connection.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// How long an attempt to connect may take.
+/// Time limit for an attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// How long the store may take at the start.
+/// Time limit for the store at startup.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// What all keys begin with; the number is that of their format.
+/// Prefix of all keys; the number is the format version.
 const KEY_PREFIX: &str = "loquent:1:";
-/// How often a replica says that it lives, and how long that may take: one word that is lost is
-/// followed by another one within the lease.
+/// Interval between a replica's announcements that it is alive, and the time limit for each: if one
+/// is lost, the next follows within the lease.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// After how long without a word a replica counts as dead.
+/// Time without an announcement after which a replica counts as dead.
 pub const REPLICA_LEASE: Duration = Duration::from_secs(3);
-/// How long the store remembers that a replica has ended.
+/// Time that the store remembers the end of a replica.
 const RETIRED_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
-/// The store may have stood still during a call that took so long: leases ran out meanwhile.
+/// Duration from which a call suggests that the store was paused and that leases expired meanwhile.
 const SLOW_CALL: Duration = Duration::from_secs(1);
-/// What the store did between two calls is known if they are no further apart.
+/// Maximum gap between two calls across which the store is known to have worked.
 const CALL_GAP: Duration = Duration::from_millis(1700);
 
-/// Whether the store can be used, as of the last call.
+/// Health of the store, as of the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreHealth {
-    /// It answers.
+    /// The store answers.
     Well,
-    /// It does not, for this reason.
+    /// The store cannot be used, for this reason.
     Away(Arc<str>),
 }
 
@@ -59,11 +59,11 @@ struct StoreLink {
     uptime: Mutex<StoreUptime>,
     has_retired: AtomicBool,
     replica: String,
-    /// How often the store did not know any more that this replica lives.
+    /// Number of times that the store had no lease of this replica when it was renewed.
     lapses: watch::Sender<u64>,
 }
 
-/// Since when the store has worked without a pause, as far as this replica's calls can tell.
+/// The period in which the store has worked without a pause, as far as this replica's calls show.
 struct StoreUptime {
     since: Instant,
     latest: Instant,
@@ -75,7 +75,7 @@ impl StoreUptime {
         Self { since: now, latest: now }
     }
 
-    /// A call that was begun at `begun` has ended now, well or not.
+    /// Records a call that began at `begun` and ends at `now`, successfully or not.
     fn note(&mut self, begun: Instant, now: Instant, is_well: bool) {
         let is_prompt = now.duration_since(begun) < SLOW_CALL;
         let is_known = begun.saturating_duration_since(self.latest) < CALL_GAP;
@@ -85,7 +85,8 @@ impl StoreUptime {
         self.latest = now;
     }
 
-    /// Whether whoever lives has had the time to say so.
+    /// True if the store has worked for a whole `lease`, so that every live replica could renew its
+    /// own.
     fn covers(&self, lease: Duration, now: Instant) -> bool {
         self.latest.duration_since(self.since) >= lease
             && now.saturating_duration_since(self.latest) < CALL_GAP
@@ -101,10 +102,10 @@ impl std::fmt::Debug for SharedConnection {
 impl SharedConnection {
     /// Connects to the store at `address`.
     ///
-    /// A store that cannot be reached may be there later: it counts as away until then.
+    /// A store that cannot be reached may become available later: until then it counts as away.
     ///
     /// # Errors
-    /// [`StoreError::Unusable`], when it refuses the login.
+    /// [`StoreError::Unusable`], when the store refuses the login.
     pub async fn open(address: &SharedAddress) -> Result<Self, StoreError> {
         let config = ConnectionManagerConfig::new()
             // One attempt for each call: the next call, or the next announcement, tries again.
@@ -144,32 +145,32 @@ impl SharedConnection {
         }
     }
 
-    /// This replica's name in the store.
+    /// Returns this replica's name in the store.
     pub fn replica(&self) -> &str {
         &self.0.replica
     }
 
-    /// The address, without its password.
+    /// Returns the address, displayed without its password.
     pub fn address(&self) -> &SharedAddress {
         &self.0.address
     }
 
-    /// Whether the store can be used, as of the last call.
+    /// Returns the health of the store, as of the last call.
     pub fn health(&self) -> StoreHealth {
         self.state().clone()
     }
 
-    /// An invocation of `script` with the prefix of all keys as its first argument.
+    /// Prepares a call of `script` with the prefix of all keys as its first argument.
     pub fn invocation(script: &Script) -> ScriptInvocation<'_> {
         let mut invocation = script.prepare_invoke();
         invocation.arg(KEY_PREFIX);
         invocation
     }
 
-    /// Runs a script within [`CALL_LIMIT`]. Cancelled, it may or may not have run.
+    /// Runs a script within [`CALL_LIMIT`]. If cancelled, the script may or may not have run.
     ///
     /// # Errors
-    /// [`StoreError::Failed`], or [`StoreError::Unusable`] where the store refuses the login.
+    /// [`StoreError::Failed`], or [`StoreError::Unusable`] if the store refuses the login.
     pub async fn run(&self, invocation: &ScriptInvocation<'_>) -> Result<Value, StoreError> {
         let begun = Instant::now();
         let call = async {
@@ -188,9 +189,8 @@ impl SharedConnection {
         })
     }
 
-    /// Whether a replica that the store has heard nothing of for its lease is dead: only if the
-    /// store has worked for all that time. After a pause of the store, those who live have had no
-    /// chance to say so.
+    /// True if a replica whose lease has expired is dead: the store must have worked for a whole
+    /// lease. After a pause of the store, live replicas have had no chance to renew theirs.
     pub fn knows_the_dead(&self) -> bool {
         self.uptime().covers(REPLICA_LEASE, Instant::now())
     }
@@ -199,7 +199,7 @@ impl SharedConnection {
         self.0.uptime.lock().expect("nothing panics under this lock")
     }
 
-    /// Says that this replica lives, for ever.
+    /// Renews this replica's lease periodically until [`Self::retire`] is called.
     pub async fn keep_announced(&self) {
         let mut tick = tokio::time::interval(ANNOUNCE_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -227,12 +227,13 @@ impl SharedConnection {
         Ok(())
     }
 
-    /// Changes when the store has forgotten this replica: it may have lost all else too.
+    /// Returns a channel that changes when the store has lost this replica's lease: it may have
+    /// lost other data too.
     pub fn lapses(&self) -> watch::Receiver<u64> {
         self.0.lapses.subscribe()
     }
 
-    /// Says that this replica ends: nobody has to wait for its lease.
+    /// Announces that this replica ends, so that nobody waits for its lease to expire.
     pub async fn retire(&self) {
         self.0.has_retired.store(true, Ordering::Relaxed);
         let script = announcement();
@@ -242,7 +243,7 @@ impl SharedConnection {
         drop(self.run(&invocation).await);
     }
 
-    /// Notes why the store does not work, or that it does; what is new is logged.
+    /// Records why the store does not work, or that it works; logs a change.
     fn note(&self, failure: Option<&String>) {
         let mut state = self.state();
         match (failure, &*state) {
@@ -278,12 +279,12 @@ fn announcement() -> Script {
     )
 }
 
-/// Whether the store refuses this replica, and will do so again.
+/// True if the store refuses this client and a retry would not help.
 fn is_refused(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
 }
 
-/// What the store says, on one line.
+/// The error message, shortened and on one line.
 fn said(error: &RedisError) -> String {
     const MOST_CHARS: usize = 300;
     let short: String = error.to_string().chars().take(MOST_CHARS).collect();

@@ -1,16 +1,15 @@
-//! A store that replicas of a server share: Redis or Valkey, reached over its own protocol.
+//! A store shared by the replicas of a server: Redis or Valkey, over its own protocol.
 //!
-//! | part | does |
+//! | module | purpose |
 //! | --- | --- |
-//! | [`address`] | where it is, without showing the password |
-//! | [`connection`] | calls with bounds, whether the store works, and that this replica lives |
-//! | [`reply`] | reads what it returns |
+//! | [`address`] | address of the store, shown without its password |
+//! | [`connection`] | calls with timeouts, the store's health, and this replica's lease |
+//! | [`reply`] | bounded decoding of replies |
 //! | [`objects`] | stored objects |
 //!
-//! Every key begins with a prefix that carries the number of the format, so that versions which do
-//! not understand each other do not meet. All that must hold together is one script, which the
-//! store runs as a whole; so it has to be one server (with replicas of its own as one likes), and
-//! not a cluster that spreads keys.
+//! Every key begins with a prefix that carries the format version, so that incompatible versions
+//! use separate keys. All changes that must be atomic are one script. The store must therefore be a
+//! single server, optionally with replicas of its own, and not a cluster that shards keys.
 
 pub mod address;
 pub mod connection;

@@ -1,5 +1,5 @@
-//! Stored objects in a shared store. Each change is one script, so that replicas that store at once
-//! keep the bounds together.
+//! Stored objects in a shared store. Each change is one script, so that concurrent replicas keep
+//! the bounds together.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::store::object::{
     AnswerFence, ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits, StoredObject, WriteMode,
 };
 
-/// Bytes of a list that are read at once, unless one object has more.
+/// Maximum bytes of a list read at once, unless a single object has more.
 const PART_BYTES: usize = 1 << 20;
-/// How long a fence is remembered: a replica may sleep for so long, and stores nothing when it
-/// wakes that was taken over meanwhile.
+/// Time that a fence is remembered. A replica suspended for up to this time stores nothing of an
+/// answer taken over meanwhile.
 pub const FENCE_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
-/// Hex digits of an object's place before its kind and id: its time and its number.
+/// Hex digits of an object's place before its kind and id: time and number.
 const PLACE_DIGITS: usize = 32;
 /// Hex digits of a time.
 const TIME_DIGITS: usize = 16;
@@ -35,22 +35,22 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scr
 /// The objects of a shared store; clones share its connection.
 #[derive(Debug, Clone)]
 pub struct SharedShelf {
-    /// The connection.
+    /// Connection to the store.
     pub connection: SharedConnection,
     limits: StoreLimits,
 }
 
-/// An object's place among its owner's, as the store has it.
+/// An object's position in its owner's list, as encoded by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedPlace(String);
 
 impl SharedShelf {
-    /// The objects behind `connection`, within `limits`.
+    /// Returns the objects behind `connection`, within `limits`.
     pub const fn new(connection: SharedConnection, limits: StoreLimits) -> Self {
         Self { connection, limits }
     }
 
-    /// Stores an object, and forgets what must go for it; whether it was stored.
+    /// Stores an object and evicts others to make room; returns whether it was stored.
     ///
     /// # Errors
     /// When it is too large, or the store cannot be used.
@@ -77,7 +77,8 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.flag()).await
     }
 
-    /// Takes over the object with `key`, if its replica has ended before it.
+    /// Takes over the object with `key` if its answer is incomplete and its replica has ended;
+    /// returns the new fence.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -87,7 +88,7 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.optional(|reply| Ok(AnswerFence(reply.number()?)))).await
     }
 
-    /// Leaves the object with `key`, whose answer is incomplete, to other replicas.
+    /// Releases the object with `key`, whose answer is incomplete, to other replicas.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -97,7 +98,7 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.flag()).await.map(drop)
     }
 
-    /// Refuses to complete the object with `key` to all with a lower fence.
+    /// Refuses to store the answer of the object with `key` with any lower fence from now on.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -111,10 +112,10 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.flag()).await.map(drop)
     }
 
-    /// The object with `key`.
+    /// Returns the object with `key`.
     ///
     /// # Errors
-    /// When the store cannot be used, or has something else there.
+    /// When the store cannot be used, or holds something unexpected there.
     pub async fn get(&self, key: &ObjectKey) -> Result<Option<StoredObject>, StoreError> {
         let mut call = keyed(&GET, key);
         call.arg(self.limits.age.as_secs()).arg(self.most_json_bytes());
@@ -126,8 +127,8 @@ impl SharedShelf {
         Ok(found.await?.map(|(_, object)| object))
     }
 
-    /// Forgets an object; whether there was one that is not too old. If its answer is incomplete,
-    /// whichever replica generates it stores it no more.
+    /// Deletes an object; returns true if it existed and had not expired. If its answer is
+    /// incomplete, the replica that generates it can no longer store it.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -139,7 +140,7 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.flag()).await
     }
 
-    /// Forgets what is too old.
+    /// Removes expired objects.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -149,10 +150,10 @@ impl SharedShelf {
         self.ask(&call, |reply| reply.flag()).await.map(drop)
     }
 
-    /// Where a page begins.
+    /// Returns the position after which a page begins; `None` for the first page.
     ///
     /// # Errors
-    /// When it should come after an object that is not there.
+    /// When the page is to follow an object that does not exist, or the store cannot be used.
     pub async fn start(
         &self,
         list: List,
@@ -172,10 +173,11 @@ impl SharedShelf {
         found.await?.map(Some).ok_or(StoreError::UnknownAfter)
     }
 
-    /// The next objects of a list behind `from`, and where the part ends; `None` at the list's end.
+    /// Returns the next objects of a list after `from`, and the position where the part ends;
+    /// `None` at the end of the list.
     ///
     /// # Errors
-    /// When the store cannot be used, or has something else there.
+    /// When the store cannot be used, or holds something unexpected there.
     pub async fn part(
         &self,
         list: List,
@@ -208,7 +210,7 @@ impl SharedShelf {
     }
 }
 
-/// An invocation of `script` for the object with `key`.
+/// Prepares a call of `script` for the object with `key`.
 fn keyed<'a>(script: &'a Script, key: &ObjectKey) -> ScriptInvocation<'a> {
     let mut call = SharedConnection::invocation(script);
     call.arg(owner_digits(key.owner.0)).arg(key.kind as u8).arg(&*key.id);
@@ -223,8 +225,8 @@ fn time_digits(time_s: u64) -> String {
     format!("{time_s:016x}")
 }
 
-/// The object of the next four values, and its place. A silent replica is dead only to who knows
-/// the dead.
+/// Decodes an object and its place from the next four values. A replica whose lease has expired
+/// counts as dead only if `knows_the_dead`.
 fn object_of(
     values: &mut impl Iterator<Item = Value>,
     knows_the_dead: bool,
@@ -283,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// Values as a foreign or hostile store could return them.
+    /// Values that a foreign or hostile store could return.
     fn any_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Nil),

@@ -1,11 +1,11 @@
-//! What a shared store returns, read with bounds: it may have been written by another version, or
-//! by anybody who can reach the store.
+//! Bounded decoding of a shared store's replies: another version, or anybody who can reach the
+//! store, may have written the data.
 
 use redis::Value;
 
 use crate::store::object::StoreError;
 
-/// A value of another form than the one asked for.
+/// Error: a value of an unexpected form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unexpected;
 
@@ -15,12 +15,12 @@ impl From<Unexpected> for StoreError {
     }
 }
 
-/// A value to be read.
+/// A value to decode.
 #[derive(Debug)]
 pub struct StoreReply(pub Value);
 
 impl StoreReply {
-    /// 0 or 1.
+    /// Decodes 0 or 1.
     pub fn flag(self) -> Result<bool, Unexpected> {
         match self.0 {
             Value::Int(0) => Ok(false),
@@ -29,7 +29,7 @@ impl StoreReply {
         }
     }
 
-    /// A number that is not negative.
+    /// Decodes a non-negative number.
     pub fn number(self) -> Result<u64, Unexpected> {
         match self.0 {
             Value::Int(number) => u64::try_from(number).map_err(|_| Unexpected),
@@ -37,7 +37,7 @@ impl StoreReply {
         }
     }
 
-    /// Bytes, whose number the script bounds.
+    /// Decodes bytes; the script bounds their number.
     pub fn bytes(self) -> Result<Vec<u8>, Unexpected> {
         match self.0 {
             Value::BulkString(bytes) => Ok(bytes),
@@ -45,7 +45,7 @@ impl StoreReply {
         }
     }
 
-    /// Text of at most so many bytes.
+    /// Decodes text of at most `most` bytes.
     pub fn text(self, most: usize) -> Result<String, Unexpected> {
         let bytes = self.bytes()?;
         if bytes.len() > most {
@@ -54,7 +54,7 @@ impl StoreReply {
         String::from_utf8(bytes).map_err(|_| Unexpected)
     }
 
-    /// A list of at most so many values.
+    /// Decodes a list of at most `most` values.
     pub fn list(self, most: usize) -> Result<Vec<Value>, Unexpected> {
         match self.0 {
             Value::Array(values) if values.len() <= most => Ok(values),
@@ -62,7 +62,7 @@ impl StoreReply {
         }
     }
 
-    /// Nothing, or what `read` makes of it.
+    /// Decodes a missing value as `None`, any other with `read`.
     pub fn optional<T>(
         self,
         read: impl FnOnce(Self) -> Result<T, Unexpected>,

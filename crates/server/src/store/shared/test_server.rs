@@ -1,20 +1,20 @@
-//! A Redis server of a test's own, which ends with it.
+//! A Redis server for one test, which stops when the test ends.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::address::SharedAddress;
 
-/// A running server without a file.
+/// A running server that stores nothing on disk.
 pub struct RedisServer {
     process: Child,
     _folder: tempfile::TempDir,
-    /// Where it is.
+    /// Address of the server.
     pub address: SharedAddress,
 }
 
 impl RedisServer {
-    /// Starts one on a free port; `None`, with a word of it, where none is installed.
+    /// Starts a server on a free port. If none is installed, reports that and returns `None`.
     pub async fn start() -> Option<Self> {
         // Somebody else may take the port before the server does; then the next one is tried.
         for _ in 0..20 {
@@ -40,14 +40,15 @@ impl RedisServer {
         panic!("no free port");
     }
 
-    /// From now on it takes connections and calls, and answers none; or it goes on again.
+    /// Suspends the server, which then accepts connections and calls but answers none, or resumes
+    /// it.
     pub fn mute(&self, is_mute: bool) {
         let signal = if is_mute { "-STOP" } else { "-CONT" };
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
-    /// Waits until it answers; whether it does.
+    /// Waits until the server answers; returns false if it exits instead.
     async fn is_up(&mut self) -> bool {
         let begun = Instant::now();
         while self.process.try_wait().unwrap().is_none() {

@@ -1,4 +1,4 @@
-//! Who owns an answer after its owner has ended, whatever else fails: against a real store.
+//! Ownership of an answer after its owner has ended, despite other failures: against a real store.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::resumable::shared::state::{LogState, StoreNews};
 use crate::store::shared::test_server::RedisServer;
 
 const HANDLE: AnswerHandle = AnswerHandle { id: [1; 16], token: [2; 16] };
-/// How long a test waits for what comes soon.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The task of an answer, as the store sees it.
+/// A fake task of an answer, which records the store's news.
 #[derive(Default)]
 struct Task(Mutex<Vec<StoreNews>>);
 
@@ -32,13 +32,13 @@ impl NewsSink for Task {
 }
 
 impl Task {
-    /// Waits until it is told `news`.
+    /// Waits for `news`.
     async fn hears(&self, news: StoreNews) {
         until(|| self.0.lock().unwrap().contains(&news)).await;
     }
 }
 
-/// Begins nothing, and says why.
+/// A successor that refuses to begin any request, and gives a reason.
 #[derive(Default)]
 struct Reluctant {
     has_no_model: bool,
@@ -73,7 +73,7 @@ async fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// A replica that lives until it is retired.
+/// A replica that lives until [`Self::die`].
 struct Replica {
     logs: Arc<SharedLogs>,
     connection: SharedConnection,
@@ -89,14 +89,14 @@ impl Replica {
         Self { logs, connection, announcing }
     }
 
-    /// It is dead from here on, for the others, and may still write.
+    /// Makes this replica dead for the others, though it may still write.
     async fn die(&self) {
         self.announcing.abort();
         until(|| self.announcing.is_finished()).await;
         self.connection.retire().await;
     }
 
-    /// Shares an answer, of which `records` are stored when this returns.
+    /// Shares an answer; returns once its `records` are stored.
     async fn share(&self, records: &[u8]) -> (Arc<LogSlot>, Arc<Task>) {
         let task = Arc::new(Task::default());
         let slot = self.logs.share(&HANDLE, Some(request()), task.clone());
@@ -114,7 +114,7 @@ impl Replica {
         self.logs.succeed(&HANDLE, head, Epochs::default(), task, successor).await
     }
 
-    /// What the store says to `words`.
+    /// Returns the store's reply to the command `words`.
     async fn ask(server: &RedisServer, words: &[&[u8]]) -> redis::Value {
         let mut link = server.address.client.get_multiplexed_async_connection().await.unwrap();
         let mut command = Cmd::new();
@@ -132,7 +132,8 @@ fn put(slot: &LogSlot, bytes: &[u8]) {
     });
 }
 
-/// The store forgets the answer, and an owner that wakes up afterwards leaves it so.
+/// Makes the store forget the answer, and checks that an owner that wakes up later does not write
+/// it again.
 async fn writes_nothing_of_what_is_gone(
     server: &RedisServer,
     slot: &LogSlot,
@@ -344,7 +345,7 @@ async fn an_answer_that_has_ended_is_written_once_more_for_a_store_that_has_lost
     assert_eq!(stored, redis::Value::BulkString(whole));
 }
 
-/// The state of the answer, and what its mirrors make of it.
+/// Checks the state of the answer, and its effect on mirrors.
 #[tokio::test]
 async fn an_answer_that_its_owner_cannot_share_any_more_was_not_stopped_by_a_client() {
     let Some(server) = RedisServer::start().await else { return };
