@@ -69,7 +69,7 @@ pub struct ServedModel {
     pub trained_context: Option<u32>,
     /// Sampling parameters for requests that do not set them.
     pub defaults: SamplingDefaults,
-    /// When the model was loaded, in Unix seconds.
+    /// Time when the model was loaded, in Unix seconds.
     pub created_s: u64,
     /// Compiles grammars over the vocabulary.
     pub grammars: GrammarSource,

@@ -64,7 +64,7 @@ pub enum Presence {
     },
 }
 
-/// How long a model stays in memory after its last use.
+/// Time that a model stays in memory after its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
     /// For this time; zero unloads it at once.

@@ -38,11 +38,11 @@ pub enum ProgressWish {
 /// A completion's position in the engine, in the order of computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Its prompt is being computed; lower numbers got their places earlier.
+    /// The prompt is being computed; lower numbers got their places earlier.
     Computing(usize),
-    /// It has its first token.
+    /// The first token exists.
     Answering,
-    /// It waits for a place behind those with lower numbers.
+    /// Waiting for a place, behind those with lower numbers.
     Waiting(usize),
     /// The engine has not reported on it yet: it is behind all waiting completions.
     Fresh(u32),

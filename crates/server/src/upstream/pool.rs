@@ -75,7 +75,7 @@ pub struct Pool {
     pub name: Option<String>,
     /// Name for display: the model's name, or the addresses of the servers.
     pub label: String,
-    /// Its servers.
+    /// Servers of the upstream.
     pub servers: Vec<UpstreamServer>,
     /// Maximum silence of a server before and within a response.
     pub silence_limit: Duration,
