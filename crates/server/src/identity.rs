@@ -132,7 +132,7 @@ impl Identity {
     /// Checks that the identity may send a request by `method` for `path`.
     ///
     /// # Errors
-    /// 403 for a browser token, which only allows requests for answers.
+    /// 403 for a browser token, which allows only completions and reading the list of models.
     pub fn check_scope(&self, method: &Method, path: &str) -> Result<(), ApiError> {
         match self.token.is_none() || BrowserToken::allows(method, path) {
             true => Ok(()),

@@ -207,7 +207,7 @@ impl Drop for OpenSpan {
     }
 }
 
-/// Sends the SDK's requests to the collector with this project's HTTP client, on the server's
+/// Sends the SDK's requests to the collector with the server's own HTTP client, on the server's
 /// runtime.
 #[derive(Debug)]
 struct Collector {

@@ -329,7 +329,7 @@ impl ModelEntry {
         &self.name
     }
 
-    /// Returns when the entry was created, in Unix seconds.
+    /// Returns the creation time shown in `/v1/models`, in Unix seconds.
     pub fn created_s(&self) -> u64 {
         self.created_s
     }
