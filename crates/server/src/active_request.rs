@@ -1,4 +1,4 @@
-//! A request under way: its flushes as they come, and the counts and times that go with them.
+//! A request in progress: its flushes as they arrive, with their counts and times.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -23,82 +23,82 @@ use crate::request_spans::Finished;
 use crate::trace_context::TraceParent;
 use crate::usage::Usage;
 
-/// What a request asks for, and when it came.
+/// Parameters and times of an admitted request.
 pub struct AdmittedRequest {
-    /// What all parts of the answer share.
+    /// Members common to all parts of the answer.
     pub head: AnswerHead,
-    /// What the request asks of its stream.
+    /// Parameters of the stream.
     pub stream: StreamParams,
     /// Prompt tokens of each completion.
     pub prompt_tokens: Vec<usize>,
     /// Completions per prompt.
     pub n: usize,
-    /// When the request arrived, on the server's clock.
+    /// Arrival of the request, on the server's clock.
     pub arrived: Duration,
-    /// When it was admitted.
+    /// Time of the admission.
     pub accepted: Duration,
-    /// When its prompts were tokenized.
+    /// Time when the prompts were tokenized.
     pub tokenized: Duration,
-    /// The caller's place in a trace.
+    /// The caller's trace context.
     pub trace_parent: Option<TraceParent>,
-    /// Its span, if that had to begin with it.
+    /// Span of the request, if it had to begin together with it.
     pub span: Option<Arc<OpenSpan>>,
-    /// Its id in the log; `None` for a request of this process.
+    /// Id of the request in the log; `None` for a request from within this process.
     pub id: Option<RequestId>,
-    /// The API key that it came with.
+    /// API key of the request.
     pub key: Option<Arc<ApiKey>>,
 }
 
-/// Where requests are counted, traced and logged.
+/// Metrics, traces and logs of requests.
 #[derive(Clone)]
 pub struct Observers {
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
     /// The server's clock.
     pub clock: Clock,
-    /// Where spans go, if anywhere.
+    /// Exporter of spans, if any.
     pub telemetry: Option<Arc<Telemetry>>,
-    /// Where its line goes when it ends.
+    /// Log for the request's line when it ends.
     pub request_log: RequestLog,
 }
 
-/// How long an answer took.
+/// Durations of an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnswerTimes {
-    /// Until its first token.
+    /// Time to the first token.
     pub prompt: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub generation: Duration,
-    /// From the request's arrival to the end.
+    /// Time from the request's arrival to the end.
     pub total: Duration,
 }
 
-/// Where an answer's flushes come from.
+/// Source of an answer's flushes.
 pub enum FlushSource {
     /// The engine.
     Engine(CompletionFlushes),
     /// An upstream server.
     Upstream(FlushReceiver),
-    /// An engine whose model is still to be loaded.
+    /// An engine whose model still has to be loaded.
     Awaited(Box<AwaitedAnswer>),
-    /// Nothing: it could not begin.
+    /// None: the answer could not begin.
     Nowhere,
 }
 
-/// The counts that an upstream server reports.
+/// Counts reported by an upstream server.
 #[derive(Debug, Clone)]
 struct UpstreamCounts {
     usage: Usage,
-    /// The members of its usage chunk, as JSON: its own counts and all other members.
+    /// Members of its usage chunk, as JSON: its own counts and all other members.
     members: Option<String>,
 }
 
 /// Counts that grow with the answer.
 #[derive(Debug, Clone, Default)]
 struct Totals {
-    /// An upstream server's own counts; they count instead of ours.
+    /// The upstream server's own counts, which replace those of this server.
     reported: Option<Box<UpstreamCounts>>,
-    /// Why completions have ended, in the order of their ends, by their names in metrics.
+    /// Reasons why completions have ended, in the order of their ends, by their names in metrics.
     reasons: Vec<&'static str>,
     ended: usize,
     completion_tokens: u64,
@@ -106,28 +106,28 @@ struct Totals {
     reasoning_tokens: u64,
 }
 
-/// The server's side of one request from admission to its last flush.
-/// Dropping it cancels what still runs.
+/// The server's side of one request from admission to its last flush. Dropping it cancels the
+/// completions that still run.
 pub struct ActiveRequest {
     admitted: AdmittedRequest,
     source: FlushSource,
     observers: Observers,
-    /// The first completion's times, once it has ended.
+    /// Times of the first completion, once it has ended.
     timings: CompletionTimings,
     totals: Totals,
-    /// Sees what is handed on, such as for the store; most requests have none.
+    /// Observer of the flushes, such as for the store; most requests have none.
     observer: Option<Box<dyn FlushObserver>>,
-    /// When the first flush with a token was handed on.
+    /// Time of the first flush with a token.
     first_flush: Option<Duration>,
     carriers: Carriers,
-    /// Keeps its model in memory, where that may go.
+    /// Keeps the model in memory, if it can be unloaded.
     held: Option<Arc<dyn Send + Sync>>,
-    /// Whether it goes on with the answer of a replica that has ended.
+    /// True if the request continues the answer of a replica that has ended.
     is_takeover: bool,
 }
 
 impl ActiveRequest {
-    /// A request whose flushes come from `source`.
+    /// Creates a request whose flushes come from `source`.
     pub fn new(admitted: AdmittedRequest, source: FlushSource, observers: Observers) -> Self {
         if let Some(id) = &admitted.id {
             id.note_answer();
@@ -146,8 +146,8 @@ impl ActiveRequest {
         }
     }
 
-    /// Notes that it goes on with the answer of a replica that has ended, under the `name` and time
-    /// that its readers know.
+    /// Records that the request continues the answer of a replica that has ended, under the `name`
+    /// and creation time that its readers know.
     pub fn take_over(&mut self, name: Option<AnswerName>) {
         self.is_takeover = true;
         if let Some(AnswerName { id, created_s }) = name {
@@ -155,24 +155,24 @@ impl ActiveRequest {
         }
     }
 
-    /// Shows `observer` every flush from here on.
+    /// Passes every flush from now on to `observer`.
     pub fn observe(&mut self, observer: Box<dyn FlushObserver>) {
         self.observer = Some(observer);
     }
 
-    /// Counts its stream over HTTP until the guard is dropped.
+    /// Counts the request's stream over HTTP until the guard is dropped.
     pub fn count_stream(&self) -> GaugeGuard {
         self.observers.metrics.open_stream(StreamCarrier::Http)
     }
 
-    /// Notes what carries it to a reader.
+    /// Records the carrier of the answer to a reader.
     pub fn note_carrier(&mut self, carrier: StreamCarrier) {
         self.carriers.note(carrier);
     }
 
-    /// Tells the scheduler what the reader of an answer with one completion has in hand; `None` if
-    /// that is not known any more. Of several completions a reader reads one at a time, and which
-    /// is not known.
+    /// Reports the reader's buffered tokens to the scheduler, for an answer with one completion;
+    /// `None` if they are no longer known. For several completions the report is ignored: a reader
+    /// reads one at a time, and which one is unknown.
     pub fn note_reader(&mut self, report: Option<ReaderReport>) {
         let is_one = self.completions() == 1;
         if let (true, FlushSource::Engine(flushes)) = (is_one, &mut self.source) {
@@ -180,27 +180,27 @@ impl ActiveRequest {
         }
     }
 
-    /// What all parts of the answer share.
+    /// Returns the members common to all parts of the answer.
     pub fn head(&self) -> &AnswerHead {
         &self.admitted.head
     }
 
-    /// What the request asks of its stream.
+    /// Returns the parameters of the stream.
     pub fn stream(&self) -> StreamParams {
         self.admitted.stream
     }
 
-    /// Completions of the answer.
+    /// Returns the number of completions of the answer.
     pub fn completions(&self) -> usize {
         self.admitted.prompt_tokens.len()
     }
 
-    /// The prompt that completion `choice` goes on from, among those of `prompts`.
+    /// Returns the prompt of completion `choice`, among `prompts`.
     pub fn prompt_of<'a>(&self, choice: usize, prompts: &'a [String]) -> &'a str {
         &prompts[choice / self.admitted.n]
     }
 
-    /// The next flush; `None` after the last, or when the engine is gone.
+    /// Polls for the next flush; `None` after the last, or when the engine is gone.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
         let mut flush = ready!(self.poll_source(context));
         if let Some(flush) = &mut flush {
@@ -245,7 +245,7 @@ impl ActiveRequest {
         }
     }
 
-    /// Its model is loaded, and its engine has it.
+    /// Switches to the engine that has begun the answer, once the model is loaded.
     fn begin(&mut self, begun: EngineAnswer) {
         self.admitted.prompt_tokens = begun.prompt_tokens;
         self.admitted.tokenized = begun.tokenized;
@@ -253,7 +253,7 @@ impl ActiveRequest {
         self.source = FlushSource::Engine(begun.flushes);
     }
 
-    /// Keeps `model` in memory until its end.
+    /// Keeps `model` in memory until the request ends.
     pub fn hold(&mut self, model: Option<Arc<dyn Send + Sync>>) {
         self.held = model;
     }
@@ -273,7 +273,7 @@ impl ActiveRequest {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
-    /// The next flush if there is one already; the inner `None` is that of
+    /// Returns the next flush if it is already available; the inner `None` is that of
     /// [`Self::next_flush`].
     pub fn ready_flush(&mut self) -> Option<Option<Flush>> {
         match self.poll_flush(&mut Context::from_waker(Waker::noop())) {
@@ -282,12 +282,12 @@ impl ActiveRequest {
         }
     }
 
-    /// Whether every completion has ended.
+    /// Returns true if every completion has ended.
     pub fn is_complete(&self) -> bool {
         self.totals.ended == self.completions()
     }
 
-    /// Token counts so far.
+    /// Returns the token counts so far.
     pub fn usage(&self) -> Usage {
         if let Some(reported) = &self.totals.reported {
             return reported.usage;
@@ -302,8 +302,8 @@ impl ActiveRequest {
         }
     }
 
-    /// The members of the last chunk that carries counts, where they are more than
-    /// [`Self::usage`]: an upstream server's own, and the timings if the request asks for them.
+    /// Returns the members of the last chunk with counts if they are more than [`Self::usage`]: an
+    /// upstream server's own, and the timings if the request asks for them.
     pub fn usage_members(&self) -> Option<Map<String, Value>> {
         let reported = self.totals.reported.as_ref().and_then(|all| all.members.as_deref());
         let timings = self.stream().include_timings.then(|| self.timings());
@@ -317,7 +317,7 @@ impl ActiveRequest {
         Some(members)
     }
 
-    /// How long it took, by its first completion.
+    /// Returns the durations of the answer, measured on its first completion.
     pub fn times(&self) -> AnswerTimes {
         let arrived = self.admitted.arrived;
         let first = self.timings.first_token.unwrap_or(arrived);
@@ -329,14 +329,14 @@ impl ActiveRequest {
         }
     }
 
-    /// The first completion's times.
+    /// Returns the times of the first completion.
     pub fn timings(&self) -> Value {
         timings_json(&self.admitted, &self.timings)
     }
 
-    /// An upstream's report of its counts is a Usage, with an Other behind it that has the
-    /// chunk as it came. Both end here: the records of an answer have counts where the request
-    /// asks for them, whether or not the upstream sent them there.
+    /// Removes an upstream's report of its counts from a flush: a Usage, followed by an Other with
+    /// the chunk as it came. Both are consumed here: the records of an answer have counts where the
+    /// request asks for them, whether or not the upstream sent them there.
     fn take_reported_usage(&mut self, flush: &mut Flush) {
         let Some(at) = flush.deltas.iter().position(|delta| matches!(delta, Delta::Usage { .. }))
         else {
@@ -353,7 +353,7 @@ impl ActiveRequest {
         self.totals.reported = Some(Box::new(UpstreamCounts { usage, members }));
     }
 
-    /// Its line in the log, now that it has ended.
+    /// Builds the request's log line, now that it has ended.
     fn take_line(&mut self) -> AnswerLine {
         let (now, arrived) = (self.observers.clock.now(), self.admitted.arrived);
         let first = self.timings.first_token.or(self.first_flush);
@@ -417,7 +417,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// The times of a finished answer for its last chunk, in µs since the request's arrival.
+/// Returns the times of a finished answer for its last chunk, in µs since the request's arrival.
 fn timings_json(request: &AdmittedRequest, timings: &CompletionTimings) -> Value {
     let since = |time: Duration| time.saturating_sub(request.arrived).as_micros() as u64;
     let maybe = |time: Option<Duration>| time.map(since);

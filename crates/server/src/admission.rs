@@ -1,4 +1,4 @@
-//! Admission: a permit for every completion, returned whichever way the completion ends.
+//! Admission: one permit per completion, returned however the completion ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,13 +8,13 @@ use loquent_infer::admission::{Admission, Bounds, BudgetLevel, Demand, Refusal};
 use crate::clock::Clock;
 use crate::identity::Identity;
 
-/// Counts the completions that were admitted and have not reached the engine, because their
-/// prompts are being tokenized. Cheap to clone.
+/// Counts the admitted completions that have not reached the engine because their prompts are being
+/// tokenized. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct PendingPrompts(Arc<AtomicUsize>);
 
 impl PendingPrompts {
-    /// Whether the engine should expect more work at once.
+    /// Returns true if the engine should expect more work soon.
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
@@ -29,21 +29,22 @@ pub struct AdmissionGate {
 }
 
 impl AdmissionGate {
-    /// A gate without any permit issued, which counts admitted prompts in `pending`.
+    /// Creates a gate without issued permits, which counts admitted prompts in `pending`.
     pub fn new(bounds: Bounds, clock: Clock, pending: PendingPrompts) -> Self {
         Self { admission: Arc::new(Mutex::new(Admission::new(bounds))), clock, pending }
     }
 
-    /// The same gate for the requests of another engine, which waits for the prompts in `pending`.
+    /// Returns the same gate for the requests of another engine, which waits for the prompts in
+    /// `pending`.
     pub fn counting_in(&self, pending: PendingPrompts) -> Self {
         Self { pending, ..self.clone() }
     }
 
-    /// Permits for all `completions` of a request from `identity`, or for none of them. Its
+    /// Returns permits for all `completions` of a request from `identity`, or for none of them. The
     /// prompts have about `prompt_tokens`.
     ///
     /// # Errors
-    /// The [`Refusal`] that says which bound the request would exceed.
+    /// The [`Refusal`] that names the limit the request would exceed.
     pub fn enter(
         &self,
         identity: &Identity,
@@ -75,19 +76,19 @@ impl AdmissionGate {
         Ok((0..completions).map(permit).collect())
     }
 
-    /// What is left of the budgets of `identity`, for requests and for tokens.
+    /// Returns the remaining request and token budgets of `identity`.
     pub fn levels(&self, identity: &Identity) -> [Option<BudgetLevel>; 2] {
         let now = self.clock.now();
         self.with(|admission| admission.levels(identity.tenant, &identity.limits, now))
     }
 
-    /// Charges `identity` for `actual` tokens instead of those `charged` before.
+    /// Charges `identity` for `actual` tokens in place of those `charged` before.
     fn true_up(&self, identity: &Identity, charged: u64, actual: u64) {
         let now = self.clock.now();
         self.with(|admission| admission.true_up(identity.tenant, charged, actual, now));
     }
 
-    /// Whether one more completion would be admitted now.
+    /// Checks that one more completion would be admitted now.
     ///
     /// # Errors
     /// [`Refusal::Requests`] when too many are in flight.
@@ -95,7 +96,7 @@ impl AdmissionGate {
         self.with(|admission| admission.check_room(1))
     }
 
-    /// Completions running or waiting.
+    /// Returns the number of completions running or waiting.
     pub fn in_flight(&self) -> usize {
         self.with(|admission| admission.inflight())
     }
@@ -105,57 +106,56 @@ impl AdmissionGate {
     }
 }
 
-/// Admits one completion until it is dropped.
+/// Admits one completion until dropped.
 #[derive(Debug)]
 pub struct Permit {
     gate: AdmissionGate,
     identity: Identity,
-    /// Prompt tokens that its tenant was charged for by estimate.
+    /// Prompt tokens charged to the tenant by estimate.
     estimated_tokens: u64,
-    /// Tokens of the answer, for which its tenant is charged at the end.
+    /// Tokens of the answer, charged to the tenant at the end.
     generated_tokens: u64,
     queued_tokens: usize,
-    /// Whether it is counted in the gate's [`PendingPrompts`].
+    /// True while it is counted in the gate's [`PendingPrompts`].
     is_pending: bool,
-    /// Whether it is counted as waiting for its identity.
+    /// True while it is counted as waiting for its identity.
     is_waiting: bool,
 }
 
 impl Permit {
-    /// The completion has reached the engine: its prompt is no longer pending.
+    /// Records that the completion has reached the engine: its prompt is no longer pending.
     pub fn arrive(&mut self) {
         if std::mem::take(&mut self.is_pending) {
             self.gate.pending.0.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The request's prompt has `tokens`, for which its tenant is charged instead of for the
-    /// estimate.
+    /// Charges the tenant for a prompt of `tokens`, in place of the estimate.
     pub fn charge_prompt(&mut self, tokens: u64) {
         let estimated = std::mem::take(&mut self.estimated_tokens);
         self.gate.true_up(&self.identity, estimated, tokens);
         self.identity.count(|usage| &usage.prompt_tokens, tokens);
     }
 
-    /// The prompt was computed, and its tokens stay unknown.
+    /// Charges the estimate for a prompt that was computed and whose length stays unknown.
     pub fn charge_estimated_prompt(&mut self) {
         self.charge_prompt(self.estimated_tokens);
     }
 
-    /// Counts tokens of the answer. They are charged when the permit is given back: no lock is
-    /// taken per token.
+    /// Counts tokens of the answer. They are charged when the permit is returned, so that no lock
+    /// is taken per token.
     pub fn count_generated(&mut self, tokens: u64) {
         self.generated_tokens += tokens;
     }
 
-    /// Charges its tenant for what an upstream server reports, whether or not the permit is
-    /// still held then.
+    /// Returns an account that charges the tenant for the counts of an upstream server, whether or
+    /// not the permit is still held then.
     pub fn account(&self) -> TokenAccount {
         let (gate, identity) = (self.gate.clone(), self.identity.clone());
         TokenAccount { gate, identity, estimated_tokens: self.estimated_tokens }
     }
 
-    /// The prompt joins the queue.
+    /// Adds the prompt to the queue.
     ///
     /// # Errors
     /// [`Refusal::Tokens`] when the queue is full.
@@ -165,7 +165,7 @@ impl Permit {
         Ok(())
     }
 
-    /// The prompt has left the queue.
+    /// Removes the prompt from the queue.
     pub fn dequeue(&mut self) {
         let tokens = std::mem::take(&mut self.queued_tokens);
         if tokens > 0 {
@@ -174,7 +174,7 @@ impl Permit {
         }
     }
 
-    /// The completion waits for nothing any more.
+    /// Records that the completion no longer waits.
     pub fn begin(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             self.identity.uncount(|usage| &usage.waiting, 1);
@@ -182,7 +182,7 @@ impl Permit {
     }
 }
 
-/// Charges a request's tenant once its counts are known.
+/// Charges a request's tenant once its token counts are known.
 #[derive(Debug)]
 pub struct TokenAccount {
     gate: AdmissionGate,
@@ -191,7 +191,7 @@ pub struct TokenAccount {
 }
 
 impl TokenAccount {
-    /// The request had a prompt of `prompt` tokens, if that is known, and an answer of
+    /// Charges for a prompt of `prompt` tokens, by estimate if that is unknown, and an answer of
     /// `generated`.
     pub fn charge(&self, prompt: Option<u64>, generated: u64) {
         let prompt = prompt.unwrap_or(self.estimated_tokens);

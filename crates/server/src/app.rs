@@ -1,5 +1,4 @@
-//! The state that all requests share, from before the model is loaded until the last stream
-//! has ended.
+//! State shared by all requests, from before the model is loaded until the last stream has ended.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, RwLock};
@@ -36,48 +35,49 @@ pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
 /// Configuration of the HTTP side.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Keys that clients must have; none opens the API to everybody.
+    /// Keys of which clients must have one; without any, the API is open to everybody.
     pub api_keys: ApiKeys,
-    /// Proxies that are believed when they say whose request they forward.
+    /// Proxies that are trusted to name the client whose request they forward.
     pub trusted_proxies: TrustedProxies,
-    /// Whether `/metrics` counts by the names of keys. Whoever reaches the port can read them.
+    /// True if `/metrics` has counts by key name. Anyone who reaches the port can read them.
     pub metrics_by_key: bool,
-    /// Whose names metrics have.
+    /// Naming scheme of the metrics.
     pub metrics_names: MetricNames,
-    /// Origins whose pages may use the API; `*` is all.
+    /// Origins whose pages may use the API; `*` allows all.
     pub cors_origins: Vec<String>,
-    /// The names that requests may use for the server.
+    /// Host names that requests may use for the server.
     pub allowed_hosts: AllowedHosts,
-    /// Origins that the server's own pages may connect to besides it: `http://127.77.0.1:8080`.
+    /// Origins besides the server's own that its pages may connect to, such as
+    /// `http://127.77.0.1:8080`.
     pub page_sources: Vec<String>,
-    /// Where Ollama's API is served.
+    /// Availability of Ollama's API.
     pub ollama_api: OllamaApi,
     /// Largest request body in bytes; larger ones get 413.
     pub max_request_bytes: usize,
-    /// Which event streams are padded unless their request decides.
+    /// Event streams that are padded unless their request decides otherwise.
     pub obfuscation: ObfuscationDefault,
-    /// Most bytes of all requests' bodies together, and of what they are parsed into.
+    /// Maximum bytes of all request bodies together, including their parsed form.
     pub max_request_memory_bytes: usize,
-    /// How long a stream may be silent before a comment is sent, so that proxies keep its
-    /// connection open.
+    /// Maximum silence of a stream before a comment is sent, so that proxies keep its connection
+    /// open.
     pub heartbeat: Duration,
 }
 
-/// Where Ollama's API is served. Its clients seldom send a key, and expect to find it on their own
+/// Availability of Ollama's API. Its clients seldom send a key, and expect to find it on their own
 /// machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OllamaApi {
-    /// On a server for this machine alone.
+    /// On a server that only this machine can reach.
     #[default]
     Local,
     /// On every server.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
 impl HttpConfig {
-    /// Whether Ollama's API is served.
+    /// Returns true if Ollama's API is served.
     pub fn offers_ollama(&self) -> bool {
         match self.ollama_api {
             OllamaApi::Local => self.allowed_hosts.is_local(),
@@ -86,8 +86,8 @@ impl HttpConfig {
         }
     }
 
-    /// Whether pages of `origin` may use the API: those that the operator lists, and on a server
-    /// for this machine alone, those of this machine and of its apps.
+    /// Returns true if pages of `origin` may use the API: those that the operator lists and, on a
+    /// server that only this machine can reach, those of this machine and of its apps.
     pub fn allows_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
             || self.allowed_hosts.is_local()
@@ -95,44 +95,44 @@ impl HttpConfig {
     }
 }
 
-/// What clients need to connect over QUIC (S-1.3).
+/// Data that clients need to connect over QUIC (S-1.3).
 #[derive(Debug, Clone, Copy)]
 pub struct QuicAddress {
     /// UDP port on the host that served the page or the API.
     pub port: u16,
-    /// SHA-256 of a self-signed certificate in DER; `None` if authorities vouch for it.
+    /// SHA-256 of a self-signed certificate in DER; `None` for a certificate from an authority.
     pub certificate_sha256: Option<[u8; 32]>,
 }
 
-/// The state behind all routes.
+/// State behind all routes.
 pub struct App {
     /// Configuration of the HTTP side.
     pub config: HttpConfig,
-    /// Gives the time of every event in this server.
+    /// Clock of this server.
     pub clock: Clock,
-    /// Counts what `/metrics` shows.
+    /// Counters exported by `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Resumable answers, which outlive their reader's connection.
     pub resumable: Arc<ResumableAnswers>,
-    /// Answers by ids that clients choose.
+    /// Answers by client-chosen ids.
     pub chosen_ids: ChosenIds,
     /// Receives and parses request bodies.
     pub bodies: Arc<RequestBodies>,
     /// Background responses while they are generated.
     pub responses: Arc<LiveResponses>,
-    /// What clients have stored.
+    /// Objects that clients have stored.
     pub store: Store,
-    /// Routes from outside this crate, behind the same keys as the API.
+    /// Routes from outside this crate, which need the same keys as the API.
     pub extension: Router,
-    /// Pages from outside this crate, for everybody.
+    /// Pages from outside this crate, open to everybody.
     pub pages: Vec<PageFile>,
-    /// Where requests are logged when they end.
+    /// Log of finished requests.
     pub request_log: RequestLog,
-    /// Shows what the server does.
+    /// Dashboard of the server's activity.
     pub dashboard: Arc<Dashboard>,
     /// The open QUIC connections.
     pub links: Arc<QuicLinks>,
-    /// The places of streams that measure the way to a client.
+    /// Places of the streams that measure the path to a client.
     pub probe_places: ProbePlaces,
     /// The models that answer.
     pub models: Arc<ServedModels>,
@@ -140,7 +140,7 @@ pub struct App {
 }
 
 impl App {
-    /// The state of a server whose model is still loading: requests get 503.
+    /// Creates the state of a server whose model is still loading: requests get 503.
     pub fn new(
         config: HttpConfig,
         limits: ResumableLimits,
@@ -176,8 +176,8 @@ impl App {
         }
     }
 
-    /// The same with `store` in place of one in memory. Resumable answers are shared with the
-    /// replicas that share it.
+    /// Replaces the in-memory store with `store`. Resumable answers are shared with the replicas
+    /// that use the same store.
     pub fn with_store(self, store: Store) -> Self {
         if let Some(connection) = store.shared() {
             self.resumable.share(connection.clone());
@@ -185,28 +185,27 @@ impl App {
         Self { store, ..self }
     }
 
-    /// The same with the routes of `extension`, which only clients with a key reach where there
-    /// are keys.
+    /// Adds the routes of `extension`, which need a key if the server has keys.
     pub fn with_extension(self, extension: Router) -> Self {
         Self { extension, ..self }
     }
 
-    /// The same with `pages` beside its own.
+    /// Adds `pages` to the server's own.
     pub fn with_pages(self, pages: Vec<PageFile>) -> Self {
         Self { pages, ..self }
     }
 
-    /// The same with lines of requests in `request_log`.
+    /// Logs requests to `request_log`.
     pub fn with_request_log(self, request_log: RequestLog) -> Self {
         Self { request_log, ..self }
     }
 
-    /// Bytes that are free for the bodies of further requests.
+    /// Returns the bytes that are free for the bodies of further requests.
     pub fn request_memory_free_bytes(&self) -> usize {
         self.bodies.memory().free_bytes()
     }
 
-    /// How to connect over QUIC; `None` while it is not served.
+    /// Returns the data for connecting over QUIC; `None` while it is not served.
     pub fn quic_address(&self) -> Option<QuicAddress> {
         *self.quic_address.read().expect("nothing panics under this lock")
     }
@@ -216,13 +215,13 @@ impl App {
         *self.quic_address.write().expect("nothing panics under this lock") = Some(address);
     }
 
-    /// Opens the API: requests go to `service` from here on.
+    /// Opens the API: requests go to `service` from now on.
     pub fn open(&self, service: Arc<Service>) {
         self.models.open(vec![ModelEntry::new(service)]);
     }
 
-    /// Who sends a request with `headers` over the connection from `peer`. Requests without a
-    /// connection, as tests make them, come from nowhere.
+    /// Returns the identity of a request with `headers` over the connection from `peer`. Requests
+    /// without a connection, as in tests, get the unspecified address.
     ///
     /// # Errors
     /// 401 for a missing or wrong key; 429 after many wrong ones.
@@ -239,8 +238,8 @@ impl App {
         keys.identify(authorization, address, self.clock.now(), unix_time_s())
     }
 
-    /// Whether clients can be told apart, or are all of this machine: only then are there lists of
-    /// what they have, and ids that they choose. `what` says in an error what is refused.
+    /// Checks that clients can be told apart, or are all on this machine: only then can they list
+    /// their objects and choose ids. `what` names the refused feature in the error.
     ///
     /// # Errors
     /// 403 on a server without keys that others can reach.
@@ -249,12 +248,13 @@ impl App {
         if told_apart { Ok(()) } else { Err(ApiError::needs_keys(what)) }
     }
 
-    /// The service that answers requests which name no model, where that is always there.
+    /// Returns the service for requests that name no model, if it is never unloaded.
     pub fn service(&self) -> Option<&Arc<Service>> {
         self.models.first().ok().and_then(ModelEntry::constant)
     }
 
-    /// Whether the process is of use. A model that loads is no failure: only a restart helps here.
+    /// Checks that the process still works. A loading model is no failure: an error here means that
+    /// only a restart helps.
     ///
     /// # Errors
     /// 503 after the engine has failed.
@@ -262,14 +262,14 @@ impl App {
         self.models.alive()
     }
 
-    /// Leaves the answers that other replicas can go on with to them, because this one ends.
+    /// Hands over unfinished answers to other replicas, because this one ends.
     pub async fn leave_to_replicas(&self) {
         if self.store.shared().is_some() && self.store.outage().is_none() {
             tokio::join!(self.resumable.hand_over(), self.responses.leave());
         }
     }
 
-    /// Whether new requests are accepted.
+    /// Checks that new requests are accepted.
     ///
     /// # Errors
     /// 503 while the model loads, the server drains, or its stages are not connected.

@@ -1,4 +1,4 @@
-//! An answer whose model is still to be loaded: what it is told meanwhile, and how it begins.
+//! An answer whose model still has to be loaded: progress reports during the wait, and its start.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,39 +14,39 @@ use tokio::time::{Instant, Sleep};
 use crate::error::ApiError;
 use crate::output::CompletionFlushes;
 
-/// When a request that waits is told for the first time. What takes less is not worth a word.
+/// Wait before the first progress report. Shorter waits are not reported.
 const FIRST_NEWS: Duration = Duration::from_millis(250);
-/// Time between two reports.
+/// Minimum time between two reports.
 const NEWS_PERIOD: Duration = Duration::from_millis(500);
-/// Reports become rarer, up to this part of the time that has passed.
+/// Reports become less frequent: the pause grows to this fraction of the elapsed time.
 const NEWS_PART: u32 = 20;
 
 /// An answer that an engine has begun.
 pub struct EngineAnswer {
-    /// Keeps the model in memory for as long as it answers.
+    /// Keeps the model in memory during the answer.
     pub held: Option<Arc<dyn Send + Sync>>,
     /// Tokens of each completion's prompt.
     pub prompt_tokens: Vec<usize>,
-    /// When its prompts were tokenized.
+    /// Time when the prompts were tokenized.
     pub tokenized: Duration,
-    /// Yields its flushes.
+    /// Flushes of the answer.
     pub flushes: CompletionFlushes,
-    /// The prompts' texts if the request asks to have them repeated, else empty.
+    /// Texts of the prompts if the request asks to have them repeated, otherwise empty.
     pub echo: Vec<String>,
 }
 
-/// What happens to an answer that waits.
+/// Event of a waiting answer.
 pub enum WaitEvent {
-    /// Where its model stands.
+    /// Progress of loading its model.
     News(Progress),
-    /// It has begun, or never will.
+    /// The answer has begun, or never will.
     Begun(Box<Result<EngineAnswer, ApiError>>),
 }
 
 /// Begins an answer once its model is loaded.
 pub type Begin = Pin<Box<dyn Future<Output = Result<EngineAnswer, ApiError>> + Send>>;
 
-/// Where the model stands after some time of waiting.
+/// Returns the loading progress after the given time of waiting.
 pub type News = Box<dyn Fn(Duration) -> Progress + Send>;
 
 /// An answer that waits for its model. Dropping it ends the wait.
@@ -58,13 +58,14 @@ pub struct AwaitedAnswer {
 }
 
 impl AwaitedAnswer {
-    /// An answer that `begin` begins once the model is there, and whose reader is told `news`.
+    /// Creates an answer that `begin` begins once the model is loaded, and whose reader gets the
+    /// reports of `news`.
     pub fn new(begin: Begin, news: Option<News>) -> Self {
         let next_news = Box::pin(tokio::time::sleep(FIRST_NEWS));
         Self { begin, news, since: Instant::now(), next_news }
     }
 
-    /// What happens next.
+    /// Polls for the next event.
     pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<WaitEvent> {
         if let Poll::Ready(begun) = self.begin.as_mut().poll(context) {
             return Poll::Ready(WaitEvent::Begun(Box::new(begun)));
@@ -78,12 +79,12 @@ impl AwaitedAnswer {
     }
 }
 
-/// The vocabulary of a model that is still to be loaded. Nothing has tokens before it is.
+/// Vocabulary of a model that still has to be loaded. It has no tokens before that.
 #[derive(Default)]
 pub struct LateVocab(OnceLock<Arc<dyn Vocab>>);
 
 impl LateVocab {
-    /// The model is loaded, and this is its vocabulary.
+    /// Sets the vocabulary, once the model is loaded.
     pub fn arrive(&self, vocab: Arc<dyn Vocab>) {
         let _ = self.0.set(vocab);
     }

@@ -1,7 +1,7 @@
-//! Work that takes longer than a network thread may be kept: parsing and rendering.
+//! Workers for tasks too long for a network thread: parsing and rendering.
 //!
-//! The place that a piece of work takes belongs to the work and not to whoever waits for it: a
-//! client that hangs up frees the place no sooner than the work ends.
+//! The place that a task takes belongs to the task and not to its requester: a client that hangs up
+//! does not free the place before the task ends.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ApiError;
 
-/// A bounded number of threads for one kind of work. Cheap to clone.
+/// A bounded number of threads for one kind of task. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BlockingWorkers(Arc<Semaphore>);
 
 impl BlockingWorkers {
-    /// As many pieces of work at once as `places`, at least one.
+    /// Creates workers for `places` concurrent tasks, at least one.
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Semaphore::new(places.max(1))))
     }
 
-    /// Does `work` at once and here, or as [`Self::run`] does if it is large.
+    /// Does `work` inline, or as [`Self::run`] does if it is large.
     ///
     /// # Errors
-    /// Those of [`Self::run`].
+    /// The errors of [`Self::run`].
     pub async fn run_if<T: Send + 'static>(
         &self,
         is_large: bool,
@@ -34,11 +34,11 @@ impl BlockingWorkers {
         }
     }
 
-    /// Does `work` on a thread that may block, once there is a place. Whatever `work` owns is
-    /// dropped there too. Work whose requester leaves before it has a place is never begun.
+    /// Does `work` on a thread that may block, once there is a place. Everything that `work` owns
+    /// is dropped there too. Work whose requester leaves before it has a place is never started.
     ///
     /// # Errors
-    /// That of `work`; 500 if it panics.
+    /// The error of `work`; 500 if it panics.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Request bodies: received within bounds, and parsed off the network threads if they are large.
+//! Request bodies: received within limits, and parsed off the network threads if they are large.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,17 +14,18 @@ use crate::blocking_workers::BlockingWorkers;
 use crate::error::ApiError;
 use crate::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
 
-/// Large bodies parsed at once. Few: each takes a core from the engine for some milliseconds.
+/// Maximum number of large bodies parsed at once. Low, since each takes a core from the engine for
+/// some milliseconds.
 const PARSERS: usize = 2;
-/// Large heads of QUIC requests read at once, of all clients: 64 KiB each.
+/// Maximum number of large heads of QUIC requests read at once, over all clients: 64 KiB each.
 const LARGE_HEADS: usize = 64;
 
-/// Bounds on request bodies.
+/// Limits of request bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
     /// Largest body in bytes; larger ones get 413.
     pub max_bytes: usize,
-    /// Most bytes of all bodies together, and of what they are parsed into.
+    /// Maximum bytes of all bodies together, including their parsed form.
     pub total_bytes: usize,
 }
 
@@ -37,7 +38,7 @@ pub struct RequestBodies {
     large_heads: Semaphore,
 }
 
-/// A body, or as much of it as has arrived.
+/// A body, or the part of it that has arrived.
 #[derive(Debug)]
 pub struct ReceivedBody {
     reader: Arc<RequestBodies>,
@@ -50,57 +51,57 @@ pub struct ReceivedBody {
 pub struct TunnelledBody(Arc<Mutex<Option<ReceivedBody>>>);
 
 impl TunnelledBody {
-    /// Puts `body` on its way.
+    /// Wraps `body`.
     pub fn new(body: ReceivedBody) -> Self {
         Self(Arc::new(Mutex::new(Some(body))))
     }
 
-    /// Takes it off, once.
+    /// Takes the body, once.
     pub fn take(self) -> Option<ReceivedBody> {
         self.0.lock().ok()?.take()
     }
 }
 
 impl RequestBodies {
-    /// A reader within `limits`.
+    /// Creates a reader within `limits`.
     pub fn new(limits: BodyLimits) -> Arc<Self> {
         let memory = RequestMemory::new(limits.total_bytes);
         let large_heads = Semaphore::new(LARGE_HEADS);
         Arc::new(Self { limits, memory, workers: BlockingWorkers::new(PARSERS), large_heads })
     }
 
-    /// The memory that bodies are charged to.
+    /// Returns the memory that bodies are charged to.
     pub fn memory(&self) -> &RequestMemory {
         &self.memory
     }
 
-    /// Threads for what else takes long in a request's service.
+    /// Returns the threads for other long tasks of a request.
     pub fn workers(&self) -> &BlockingWorkers {
         &self.workers
     }
 
-    /// How many values `json` has, counted as those of a body are, and where that may take its
-    /// time.
+    /// Counts the values in `json` as for a body, on a worker thread if it is large.
     ///
     /// # Errors
-    /// Those of [`BlockingWorkers::run`].
+    /// The errors of [`BlockingWorkers::run`].
     pub async fn count_values(&self, json: &Bytes) -> Result<usize, ApiError> {
         let json = json.clone();
         let is_large = json.len() > SMALL_BYTES;
         self.workers.run_if(is_large, move || Ok(count_values(&json))).await
     }
 
-    /// Places for heads of requests that are larger than a stranger's may be.
+    /// Returns the permits for large request heads of clients that are not authenticated yet.
     pub fn large_heads(&self) -> &Semaphore {
         &self.large_heads
     }
 
-    /// A body of which nothing has arrived.
+    /// Returns an empty body.
     pub fn begin(self: &Arc<Self>) -> ReceivedBody {
         ReceivedBody { reader: self.clone(), bytes: Vec::new(), charge: MemoryCharge::default() }
     }
 
-    /// Receives the body of the request with `head`; a tunnel has received it already.
+    /// Receives the body of the request with `head`, unless it came through a tunnel and is already
+    /// complete.
     ///
     /// # Errors
     /// 413 for one that is too large, 503 when there is no memory for it, 400 if it breaks off.
@@ -136,7 +137,7 @@ impl ReceivedBody {
         }
     }
 
-    /// Appends what has arrived.
+    /// Appends the next piece.
     ///
     /// # Errors
     /// 413 when the body becomes too large, 503 when there is no memory for it.
@@ -151,16 +152,16 @@ impl ReceivedBody {
         Ok(())
     }
 
-    /// The bytes, and the charge that must be held as long as they are.
+    /// Returns the bytes, and the charge that must be held as long as they are.
     pub fn into_parts(self) -> (Bytes, MemoryCharge) {
         (self.bytes.into(), self.charge)
     }
 
-    /// Parses the body, then lets `read` take from its fields what it wants: both on a thread that
-    /// may block, if the body is large. The fields hold the charge.
+    /// Parses the body and passes its fields to `read`: both on a thread that may block, if the
+    /// body is large. The fields hold the charge.
     ///
     /// # Errors
-    /// 400 for a body that is no JSON object or has too many values, 503 when there is no memory
+    /// 400 for a body that is not a JSON object or has too many values, 503 when there is no memory
     /// for them; those of `read`.
     pub async fn parse<T: Send + 'static>(
         mut self,

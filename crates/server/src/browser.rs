@@ -1,4 +1,4 @@
-//! What browsers need to be told, and whom of their pages the server refuses.
+//! Response headers for browsers, and refusal of requests from foreign pages.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::hosts::requested_authority;
 use crate::origin::is_page_of_host;
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
-/// Allowed to a page that does not say which headers it wants to send.
+/// Headers allowed to a page that does not list those it wants to send.
 const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, idempotency-key, last-event-id, x-loquent-stream-token",
 );
-/// What pages may read of a response.
+/// Response headers that pages may read.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "etag, retry-after, stream-closed, stream-cursor, stream-next-offset, stream-up-to-date, \
      x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
@@ -27,15 +27,15 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, \
      x-request-id",
 );
-/// How long browsers may remember a preflight's answer, in seconds: Chromium's maximum.
+/// Time for which browsers may cache a preflight's response, in seconds: Chromium's maximum.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");
-/// Most headers that a preflight may ask for. OpenAI's SDK asks for a dozen.
+/// Maximum number of headers in a preflight request. OpenAI's SDK asks for a dozen.
 const MAX_ASKED: usize = 64;
 const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 const ALLOW_PRIVATE_NETWORK: &str = "access-control-allow-private-network";
 
-/// Refuses requests by names that the server does not have, and those of foreign pages' scripts;
-/// tells browsers that the pages which may use the API may read its responses, refusals included.
+/// Refuses requests with a foreign host name, and requests from foreign pages' scripts. Allows
+/// pages that may use the API to read its responses, refusals included.
 pub async fn guard(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let allowed = origin.filter(|origin| app.config.allows_origin(origin.as_bytes()));
@@ -61,8 +61,8 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request<Body>, next: Ne
     response
 }
 
-/// Why a request is refused before it runs. CORS alone would only hide the response from the page,
-/// while the request would already have had its effect.
+/// Returns the reason to refuse a request before it runs. CORS alone would only hide the response
+/// from the page, while the request would already have had its effect.
 fn refusal(app: &App, request: &Request<Body>, is_allowed: bool) -> Option<ApiError> {
     if let Some(host) = app.config.allowed_hosts.refused(request) {
         return Some(ApiError::foreign_host(&host));
@@ -77,7 +77,7 @@ fn refusal(app: &App, request: &Request<Body>, is_allowed: bool) -> Option<ApiEr
     })
 }
 
-/// Answers a preflight that asks by the headers `asked`.
+/// Adds the response headers of a preflight with the request headers `asked`.
 fn allow_request(asked: &HeaderMap, headers: &mut HeaderMap) {
     let names = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(header_names);
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
@@ -89,7 +89,7 @@ fn allow_request(asked: &HeaderMap, headers: &mut HeaderMap) {
     }
 }
 
-/// The list of header names in `asked`, written anew; `None` if it is anything else.
+/// Returns the list of header names in `asked`, normalized; `None` if it is anything else.
 fn header_names(asked: &HeaderValue) -> Option<HeaderValue> {
     let names = asked.to_str().ok()?.split(',').map(|name| name.trim().parse::<HeaderName>());
     let names = names.take(MAX_ASKED + 1).collect::<Result<Vec<_>, _>>().ok()?;
@@ -100,8 +100,8 @@ fn header_names(asked: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::try_from(names.join(", ")).ok()
 }
 
-/// Headers of every response that has no others of the kind: what is no page must not act as one,
-/// be guessed to be one, or be built into one.
+/// Adds security headers to every response that lacks them: content that is not a page must not act
+/// as one, be sniffed as one, or be embedded in one.
 pub async fn harden(request: Request<Body>, next: Next) -> Response {
     const HEADERS: [(HeaderName, &str); 4] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,4 +1,4 @@
-//! Who may reuse whose computed prefixes.
+//! Separation of prefix caches between tenants.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,8 +6,8 @@ use loquent_infer::tenant::{CacheDomain, TenantId};
 
 use crate::identity::Identity;
 
-/// Makes domains of the prefix cache. Their numbers depend on a secret of this process, so that
-/// nobody can choose a salt that leads into another's domain.
+/// Creates domains of the prefix cache. Their numbers depend on a secret of this process, so that
+/// no client can choose a salt that leads into another's domain.
 #[derive(Debug)]
 pub struct CacheDomains {
     secret: RandomState,
@@ -15,13 +15,13 @@ pub struct CacheDomains {
 }
 
 impl CacheDomains {
-    /// Domains by tenant, or if `is_shared`, one for all tenants.
+    /// Creates domains by tenant or, if `is_shared`, one for all tenants.
     pub fn new(is_shared: bool) -> Self {
         Self { secret: RandomState::new(), is_shared }
     }
 
-    /// The domain of the requests of `who` with `salt`, if they have one (`cache_salt`). Different
-    /// tokens of one tenant are of different people.
+    /// Returns the domain of the requests of `who` with `salt` (`cache_salt`), if given. Different
+    /// browser tokens of one tenant have different domains.
     pub fn of_request(&self, who: &Identity, salt: Option<&str>) -> CacheDomain {
         match who.token_salt().filter(|_| !self.is_shared) {
             Some(token) => CacheDomain(self.secret.hash_one((who.tenant, token, salt))),

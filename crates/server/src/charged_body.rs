@@ -1,5 +1,5 @@
-//! Response bodies that are charged to the memory of requests until their clients have taken them:
-//! what is read from the store is as long as its owner likes, and its client as slow.
+//! Response bodies charged to the memory of requests until their clients have received them: data
+//! read from the store may be as long as its owner likes, and its client may be slow.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use crate::body::RequestBodies;
 use crate::error::ApiError;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 
-/// Bytes of one frame. A connection that copies what it sends copies no more than some of them.
+/// Bytes of one frame. Bounds how much a connection copies at a time when it sends.
 const FRAME_BYTES: usize = 64 * 1024;
 
-/// A response of the JSON that `render` writes. `charge` is what it is written from is charged; it
-/// grows by `more` for the writing, and stands for the JSON alone in the end.
+/// Returns a response with the JSON that `render` writes. `charge` covers the data it is written
+/// from; it grows by `more` for the writing, and finally covers only the JSON.
 ///
 /// # Errors
 /// 503 when there is no memory for the JSON; those of `render`.

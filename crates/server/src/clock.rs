@@ -1,5 +1,4 @@
-//! The server's only clock: the time since it started, passed to everything that decides by
-//! time.
+//! The server's only clock: the time since it started, passed to all code that decides by time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,36 +11,36 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
 }
 
-/// The time of day as Unix time in seconds, for what clients see and for dates on which keys
-/// expire.
+/// Returns the time of day as Unix time in seconds, for values shown to clients and for the expiry
+/// dates of keys.
 pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Unix time in milliseconds.
+/// Returns Unix time in milliseconds.
 pub fn unix_time_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time of day as RFC 3339 has it, to the microsecond.
+/// Returns the time of day in the format of RFC 3339, to the microsecond.
 pub fn timestamp() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{}.{:06}Z", date_time(since.as_secs()), since.subsec_micros())
 }
 
-/// Unix time in seconds as RFC 3339 has it.
+/// Formats Unix time in seconds as in RFC 3339.
 pub fn rfc3339(unix_s: u64) -> String {
     format!("{}Z", date_time(unix_s))
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`, and how a request for embeddings is answered, whatever its API.
+//! `POST /v1/embeddings`, and the handling of embedding requests in any API.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::service::Embedded;
 use crate::sse::with_ignored;
 
-/// The route of embeddings.
+/// Returns the route of embeddings.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/embeddings", post(embeddings))
 }
@@ -40,8 +40,8 @@ async fn embeddings(
     embed(&app, request, read).await
 }
 
-/// Embeds what `read` finds in the fields of a request, and answers with what the closure that it
-/// gives makes of the model's name and the vectors.
+/// Embeds the inputs that `read` finds in the fields of a request. The closure that `read` also
+/// returns writes the response from the model's name and the vectors.
 ///
 /// # Errors
 /// Those of the body, of `read`, and of [`Service::embed`](crate::service::Service::embed).

@@ -1,20 +1,21 @@
-//! The thread that owns the engine: plan, run, commit, hand over; nothing else.
+//! The thread that owns the engine: it plans, runs, commits and delivers steps, and does nothing
+//! else.
 //!
-//! It sees token ids only. Work comes over one queue and each step's results leave in
-//! one hand-over, so the number of wake-ups and locks per step is the same for one
-//! sequence and for two hundred. The queue is bounded by admission: a request sends one
-//! message per completion when it starts and at most one when it stops.
+//! It handles only token ids. Work arrives over one queue, and each step's results leave in one
+//! message, so the number of wake-ups and locks per step is the same for one sequence and for two
+//! hundred. The queue is bounded by admission: a request sends one message per completion when it
+//! starts and at most one when it stops.
 //!
-//! The engine never waits for a batch to fill, with one exception: when the next batch could
-//! hold only work that has just arrived, it waits for the prompts that were admitted and are
-//! still being tokenized. A burst of requests then starts in one step; otherwise the first of
-//! them would have a step of its own, and the others would wait for it.
+//! The engine never waits for a batch to fill, with one exception: when the next batch could hold
+//! only work that has just arrived, it waits for the prompts that were admitted and are still being
+//! tokenized. A burst of requests then starts in one step; otherwise the first of them would have
+//! its own step, and the others would wait for it.
 //!
-//! A runner with a pipeline gets as many batches at once as it asks for. A finished batch is
+//! A runner with a pipeline gets as many concurrent batches as it asks for. A finished batch is
 //! announced by a command like any other, so that the thread has one queue to wait for.
 //!
-//! Embeddings are computed between two steps, a bounded batch at a time. Beside running answers
-//! they and prompts take turns, so that a step carries either.
+//! Embeddings are computed between two steps, a bounded batch at a time. Beside running answers,
+//! embeddings and prompts take turns, so that a step carries either.
 
 mod embeddings;
 mod outage;
@@ -41,14 +42,14 @@ use crate::metrics::{EngineLoad, Metrics};
 pub use embeddings::EmbeddingOrder;
 use embeddings::{EmbeddingDesk, StepBefore};
 
-/// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand:
-/// far more than a healthy task leaves, and still bounded if it hangs.
+/// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand: far
+/// more than a healthy task leaves, and still bounded if it hangs.
 const STEPS_IN_FLIGHT: usize = 64;
 
-/// How long an engine with nothing else to compute waits for prompts being tokenized. Longer
-/// would delay a lone request whose neighbour has a huge prompt; shorter would split bursts.
+/// Maximum wait of an otherwise idle engine for prompts being tokenized. A longer one would delay a
+/// lone request whose neighbour has a huge prompt; a shorter one would split bursts.
 const GATHER_LIMIT: Duration = Duration::from_millis(2);
-/// Pause between two looks for the end of a burst, or for the mask of a grammar.
+/// Pause between two checks for the end of a burst, or for the mask of a grammar.
 const GATHER_PAUSE: Duration = Duration::from_micros(50);
 
 /// Commands to the engine thread.
@@ -62,9 +63,9 @@ pub enum EngineCommand {
     Finish(Tag),
     /// The reader is slow: keep the KV, compute nothing.
     Pause(Tag),
-    /// The reader has caught up: go on computing.
+    /// The reader has caught up: continue computing.
     Resume(Tag),
-    /// What the reader has in hand; `None` if that is not known any more.
+    /// Progress of the reader; `None` if it is no longer known.
     Reader(Tag, Option<ReaderReport>),
     /// Turn inputs into vectors.
     Embed(EmbeddingOrder),
@@ -83,18 +84,18 @@ pub struct EngineHandle {
     pub thread: JoinHandle<()>,
 }
 
-/// What the engine thread shares with the server around it.
+/// Settings and services that the engine thread shares with the surrounding server.
 #[derive(Debug, Clone)]
 pub struct EngineContext {
-    /// Gives the time to the scheduler.
+    /// Clock for the scheduler.
     pub clock: Clock,
-    /// Counts steps, tokens and the load.
+    /// Metrics of steps, tokens and load.
     pub metrics: Arc<Metrics>,
     /// Prompts being tokenized, for which an idle engine waits.
     pub pending: PendingPrompts,
-    /// Learns what the thread does, and how it ends.
+    /// Observes the thread's activity and its end.
     pub watch: EngineWatch,
-    /// How long answers wait for an engine that was lost.
+    /// Time limit for answers to wait for a lost engine.
     pub outage_limit: Duration,
 }
 
@@ -147,13 +148,13 @@ pub fn start(
     Ok(EngineHandle { commands, steps, thread })
 }
 
-/// Jobs of embeddings, where `runner` computes them between its steps.
+/// Creates the desk for embeddings if `runner` computes them between its steps.
 fn embedding_desk(runner: &mut dyn Runner, limits: &Limits) -> Option<EmbeddingDesk> {
     let capacity = runner.embedder()?.capacity();
     Some(EmbeddingDesk::new(capacity, limits.prefill_max_tokens, limits.itl_target))
 }
 
-/// A runtime for nothing but timers.
+/// Creates a runtime with timers only.
 fn timer() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_time().build()
 }
@@ -164,18 +165,18 @@ struct InFlightBatch {
     started: Duration,
 }
 
-/// What one pass of the pipelined loop did.
+/// Outcome of one pass of the pipelined loop.
 enum LoopOutcome {
     Idle,
     Submitted,
     Step(Step),
 }
 
-/// An engine that was lost and is not back.
+/// An outage of the engine that has not ended.
 #[derive(Debug)]
 struct Outage {
     since: Duration,
-    /// Said once: every answer has failed.
+    /// True once every answer has failed, which is logged only once.
     is_given_up: bool,
 }
 
@@ -190,12 +191,12 @@ struct EngineLoop {
     pending: PendingPrompts,
     /// Bounds waits for commands.
     timer: Runtime,
-    /// [`GATHER_LIMIT`]; tests wait for events instead.
+    /// [`GATHER_LIMIT`], which tests replace.
     gather_limit: Duration,
     watch: EngineWatch,
-    /// Present where the runner computes embeddings.
+    /// `None` if the runner computes no embeddings.
     embeddings: Option<EmbeddingDesk>,
-    /// While the engine is gone.
+    /// Set while the engine is lost.
     outage: Option<Outage>,
     outage_limit: Duration,
 }
@@ -242,8 +243,8 @@ impl EngineLoop {
         }
     }
 
-    /// Whether there are inputs to embed. Then prompts are left out of every second step that
-    /// advances answers, so that both get on and neither delays the next token twice.
+    /// Returns true if there are inputs to embed. Prompts are then left out of every second step
+    /// that advances answers, so that both make progress and neither delays the next token twice.
     fn share_step(&mut self) -> bool {
         let (Some(desk), Some(embedder)) = (&mut self.embeddings, self.runner.embedder()) else {
             return false;
@@ -253,7 +254,7 @@ impl EngineLoop {
         embeds
     }
 
-    /// Computes a batch of embeddings behind the step `before`.
+    /// Computes a batch of embeddings after the step `before`.
     fn embed(&mut self, before: StepBefore) {
         let (Some(desk), Some(embedder)) = (&mut self.embeddings, self.runner.embedder()) else {
             return;
@@ -272,8 +273,8 @@ impl EngineLoop {
         desk.complete(embedder, before, took, outcome.map(|()| vectors));
     }
 
-    /// Waits until the prompts of a burst have arrived, within [`GATHER_LIMIT`]. As soon as a
-    /// sequence is computing it does not wait: that one's next token would be late.
+    /// Waits until the prompts of a burst have arrived, within [`GATHER_LIMIT`]. Does not wait
+    /// while a sequence is computing, whose next token would be late.
     fn gather(&mut self) {
         let began = self.clock.now();
         while self.pending.any()
@@ -304,7 +305,7 @@ impl EngineLoop {
         self.complete(started, batch, sampled, outcome)
     }
 
-    /// Gives the outcome of a batch to the scheduler.
+    /// Passes the outcome of a batch to the scheduler.
     fn complete(
         &mut self,
         started: Duration,
@@ -388,7 +389,7 @@ impl EngineLoop {
         }
     }
 
-    /// Takes in the oldest batch if it is finished.
+    /// Completes the oldest batch if it is finished.
     fn collect(&mut self, in_flight: &mut VecDeque<InFlightBatch>) -> Option<Step> {
         let mut sampled = Vec::new();
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
@@ -402,15 +403,15 @@ impl EngineLoop {
         Some(self.complete(started, &batch, &sampled, outcome))
     }
 
-    /// Handles the commands that are there.
+    /// Handles the queued commands.
     fn handle_queued(&mut self) {
         while let Ok(command) = self.inbox.try_recv() {
             self.handle_command(command);
         }
     }
 
-    /// Waits for a command, a moment where the runner cannot sample yet, or until a completion has
-    /// waited too long for its turn; false when all senders are gone.
+    /// Waits for a command, until the next expiry in the queue, or for a moment while the runner
+    /// cannot sample yet. Returns false when all senders are gone.
     fn wait(&mut self) -> bool {
         if self.scheduler.awaits_runner() {
             thread::sleep(GATHER_PAUSE);
@@ -420,7 +421,7 @@ impl EngineLoop {
         self.wait_for_command(expiry.map(|expiry| expiry.saturating_sub(self.clock.now())))
     }
 
-    /// Waits for a command, at most for `limit`; false when all senders are gone.
+    /// Waits for a command, at most for `limit`. Returns false when all senders are gone.
     fn wait_for_command(&mut self, limit: Option<Duration>) -> bool {
         self.load.note(&self.scheduler.load());
         self.watch.idle();
@@ -438,7 +439,7 @@ impl EngineLoop {
         open
     }
 
-    /// Sends a step to the delivery task; false when that has ended.
+    /// Sends a step to the delivery task. Returns false when that task has ended.
     fn hand_over(&mut self, mut step: Step) -> bool {
         self.scheduler.note_standing(&mut step);
         self.metrics.on_step(&step);
@@ -471,7 +472,7 @@ impl EngineLoop {
     }
 }
 
-/// What a batch of embeddings behind `step` has to know of it.
+/// Summarizes `step` for the batch of embeddings that follows it.
 fn step_before(batch: &Batch, step: &Step) -> StepBefore {
     let decodes = |span: &&Span| span.tokens.len() - span.draft == 1;
     StepBefore {

@@ -1,11 +1,11 @@
-//! Whether the engine thread is alive, as the rest of the server sees it.
+//! Health of the engine thread, as seen by the rest of the server.
 //!
-//! The thread publishes a heartbeat: what it began, and with how many tokens. A watchdog beside it
-//! looks at that from time to time. A step counts as hanging when it takes longer than the
-//! timeout and a generous share for each of its tokens, so that a long prefill does not. An
-//! engine that can be interrupted, as one in a process of its own, is ended then: to the thread
-//! it is lost like one that crashed. Any other has failed, and so has one that hangs on. A failed
-//! engine stays failed: the server has to be started again.
+//! The thread publishes a heartbeat: each start of a step, with its number of tokens. A watchdog
+//! checks it periodically. A step counts as hanging when it takes longer than the timeout plus a
+//! generous share for each of its tokens, so that a long prefill does not. An engine that can be
+//! interrupted, such as one in a separate process, is then ended: to the thread it is lost like one
+//! that crashed. Any other engine has failed, and so has one that still hangs after the interrupt.
+//! A failed engine stays failed: the server has to be restarted.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,22 +17,22 @@ use loquent_infer::runner::Interrupt;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Interval of the watchdog's looks. A failure is known within two of them.
+/// Interval between two checks of the watchdog. A failure is known within two of them.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time for a token of a step while no step has been measured: large models on slow processors
-/// prefill two tokens a second.
+/// Assumed time per token of a step before any step has been measured: large models on slow
+/// processors prefill two tokens a second.
 const ASSUMED_PER_TOKEN: Duration = Duration::from_millis(500);
-/// How much slower than the slowest recent step a token may be. Chosen by hand: attention over a
-/// full context, and a machine that others use too, stay far below it.
+/// Factor by which a token may be slower than in the slowest recent step. Chosen by hand: attention
+/// over a full context, and a machine with other users, stay far below it.
 const MARGIN: u64 = 8;
 
-/// How the engine thread fares.
+/// State of the engine thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EngineState {
     Running,
-    /// It ended because the server stopped.
+    /// The thread ended because the server stopped.
     Ended,
-    /// It ended by itself, or hangs.
+    /// The thread ended by itself, or hangs.
     Failed(Arc<str>),
 }
 
@@ -46,19 +46,19 @@ struct SharedWatch {
     beat: AtomicU64,
     /// Engine time per token of the slowest recent step, in nanoseconds; 0 before the first.
     per_token_ns: AtomicU64,
-    /// The server stops, so the thread's end is no failure.
+    /// True if the server stops, so that the thread's end is no failure.
     is_stopping: AtomicBool,
     state: watch::Sender<EngineState>,
-    /// Why the engine cannot compute for now, though it may come back.
+    /// Why the engine cannot compute at present, though it may return.
     outage: Mutex<Option<EngineOutage>>,
 }
 
-/// The engine is gone, and may come back.
+/// A lost engine that may return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOutage {
-    /// What is the matter with it.
+    /// Reason of the outage.
     pub why: Arc<str>,
-    /// Nobody waits for it any more: requests fail until it is back.
+    /// True once requests no longer wait: they fail until the engine returns.
     pub is_given_up: bool,
 }
 
@@ -67,8 +67,8 @@ pub struct EngineOutage {
 struct Beat(u64);
 
 impl Beat {
-    /// The beat after this one. `tokens` are those of the step that begins; `None` means that
-    /// the thread waits for work, which may take any time.
+    /// Returns the beat after this one. `tokens` is the size of the step that begins; `None` means
+    /// that the thread waits for work, which may take any time.
     fn next(self, tokens: Option<u32>) -> Self {
         let number = (self.0 >> 32).wrapping_add(1);
         Self(number << 32 | u64::from(tokens.map_or(0, |tokens| tokens.saturating_add(1))))
@@ -92,12 +92,12 @@ impl Default for EngineWatch {
 }
 
 impl EngineWatch {
-    /// From the engine thread: a step of `tokens` begins.
+    /// Records, on the engine thread, that a step of `tokens` begins.
     pub fn begin(&self, tokens: usize) {
         self.beat(Some(u32::try_from(tokens).unwrap_or(u32::MAX)));
     }
 
-    /// From the engine thread: the step of `tokens` that began last took `took`.
+    /// Records, on the engine thread, that the step of `tokens` that began last took `took`.
     pub fn end(&self, tokens: usize, took: Duration) {
         self.beat(Some(0));
         let cost = nanoseconds(took) / (tokens as u64).max(1);
@@ -106,7 +106,7 @@ impl EngineWatch {
         self.0.per_token_ns.store(cost.max(before - before / 64).max(1), Ordering::Relaxed);
     }
 
-    /// From the engine thread: it waits for work.
+    /// Records, on the engine thread, that it waits for work.
     pub fn idle(&self) {
         self.beat(None);
     }
@@ -117,7 +117,7 @@ impl EngineWatch {
         self.0.beat.store(next.0, Ordering::Release);
     }
 
-    /// Runs `engine`, the whole life of the thread, and notes how it ended.
+    /// Runs `engine`, the body of the thread, and records how it ended.
     pub fn run(&self, engine: impl FnOnce()) {
         match catch_unwind(AssertUnwindSafe(engine)) {
             Ok(()) if self.0.is_stopping.load(Ordering::Acquire) => {
@@ -134,22 +134,22 @@ impl EngineWatch {
         }
     }
 
-    /// The server stops: the end of the thread is no failure from here on.
+    /// Records that the server stops: the end of the thread is no failure from now on.
     pub fn expect_end(&self) {
         self.0.is_stopping.store(true, Ordering::Release);
     }
 
-    /// From the engine thread: what it computes with is gone for now, or back.
+    /// Records, on the engine thread, that the engine was lost, or with `None` that it is back.
     pub fn note_outage(&self, outage: Option<EngineOutage>) {
         *self.0.outage.lock().unwrap_or_else(PoisonError::into_inner) = outage;
     }
 
-    /// Why nothing can be computed for now; `None` while the engine is there.
+    /// Returns why nothing can be computed at present; `None` while the engine works.
     pub fn outage(&self) -> Option<EngineOutage> {
         self.0.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes that the engine failed. The first reason stays.
+    /// Records that the engine failed. Keeps the first reason.
     pub fn fail(&self, why: &str) {
         self.0.state.send_if_modified(|state| {
             let runs = *state == EngineState::Running;
@@ -160,7 +160,7 @@ impl EngineWatch {
         });
     }
 
-    /// Why the engine failed; `None` while it has not.
+    /// Returns why the engine failed; `None` if it has not.
     pub fn failure(&self) -> Option<Arc<str>> {
         match &*self.0.state.borrow() {
             EngineState::Failed(why) => Some(why.clone()),
@@ -176,8 +176,8 @@ impl EngineWatch {
         self.failure()
     }
 
-    /// The watchdog: looks for steps that hang until the engine ends, and returns why it failed.
-    /// `timeout` is for a step without tokens; `interrupt` ends one that hangs.
+    /// Runs the watchdog: checks for hanging steps until the engine ends, and returns why it
+    /// failed. `timeout` is the limit of a step without tokens; `interrupt` ends one that hangs.
     pub async fn guard(&self, timeout: Duration, interrupt: Option<Interrupt>) -> Option<Arc<str>> {
         let mut hang = HangDetector::new(self.now());
         let mut ticks = interval(LOOK_EVERY);
@@ -206,7 +206,7 @@ impl EngineWatch {
         Beat(self.0.beat.load(Ordering::Acquire))
     }
 
-    /// How long the present step may take.
+    /// Returns the time limit of the current step.
     fn limit(&self, timeout: Duration) -> Duration {
         let tokens = self.now().tokens().unwrap_or(0);
         let per_token = match self.0.per_token_ns.load(Ordering::Relaxed) {
@@ -217,11 +217,11 @@ impl EngineWatch {
     }
 }
 
-/// Measures how long a beat has not changed.
+/// Measures the time since a beat last changed.
 struct HangDetector {
     beat: Beat,
     unchanged: Duration,
-    /// The beat of the last step that was interrupted.
+    /// Beat of the step that was interrupted last.
     interrupted: Option<Beat>,
 }
 
@@ -230,13 +230,14 @@ impl HangDetector {
         Self { beat, unchanged: Duration::ZERO, interrupted: None }
     }
 
-    /// Whether this step is interrupted for the first time. It then has as long again to end.
+    /// Returns true if this step is interrupted for the first time. The step then has the same time
+    /// again to end.
     fn is_first_try(&mut self) -> bool {
         self.unchanged = Duration::ZERO;
         self.interrupted.replace(self.beat) != Some(self.beat)
     }
 
-    /// Looks at the beat after `passed`; gives the time without a change once it exceeds `limit`.
+    /// Checks the beat after `passed`. Returns the time without a change once it exceeds `limit`.
     fn look(&mut self, beat: Beat, passed: Duration, limit: Duration) -> Option<Duration> {
         if beat != self.beat || beat.tokens().is_none() {
             (self.beat, self.unchanged) = (beat, Duration::ZERO);
@@ -260,12 +261,12 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
-    //! What counts as hanging, without a clock.
+    //! Tests the detection of hanging steps, without a clock.
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Looks until the step counts as hanging, at most for `most`.
+    /// Repeats checks until the step counts as hanging, at most for `most`.
     fn time_to_death(watch: &EngineWatch, passed: Duration, most: Duration) -> Option<Duration> {
         let mut hang = HangDetector::new(watch.now());
         let looks = most.as_nanos() / passed.as_nanos();

@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::upstream::headers::confine;
 
-/// Models that an error names.
+/// Maximum number of models named in an error.
 const MOST_NAMED: usize = 8;
-/// `Retry-After` while the engine's process or stages of a split model are gone, in seconds.
+/// `Retry-After` in seconds while the engine's process or stages of a split model are lost.
 const OUTAGE_RETRY_S: u64 = 2;
-/// `Retry-After` while the upstream server cannot be reached, in seconds.
+/// `Retry-After` in seconds while the upstream server cannot be reached.
 const UPSTREAM_RETRY_S: u64 = 5;
 
 /// A refused or failed request, in OpenAI's vocabulary.
@@ -26,7 +26,7 @@ pub struct ApiError {
     kind: ErrorKind,
     message: String,
     param: Option<String>,
-    /// An upstream server's own response, which is passed on unchanged.
+    /// An upstream server's own response, passed on unchanged.
     foreign: Option<Box<Foreign>>,
 }
 
@@ -39,24 +39,24 @@ struct Foreign {
     body: Bytes,
 }
 
-/// What the status of a response says of the upstream server that gave it.
+/// State of an upstream server as shown by the status of its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerSign {
-    /// It is there, whatever it says to the request. An internal error is no other sign: a request
-    /// that makes one server fail would make them all.
+    /// The server works, whatever its response. That includes an internal error: a request that
+    /// makes one server fail would make all of them fail.
     Answers,
-    /// It is there, and has no such path, or not for this method.
+    /// The server works, but lacks the path, or lacks it for this method.
     LacksPath,
-    /// The client has asked too often.
+    /// The client exceeded its rate limit.
     LimitsRate,
-    /// It has no room, or is not ready.
+    /// The server has no room, or is not ready.
     Busy,
-    /// There is nothing behind what was asked.
+    /// A gateway responds without a working server behind it.
     Absent,
 }
 
 impl ServerSign {
-    /// The sign that `status` is.
+    /// Returns the sign for `status`.
     pub fn of(status: StatusCode) -> Self {
         match status {
             StatusCode::NOT_FOUND
@@ -70,7 +70,7 @@ impl ServerSign {
     }
 }
 
-/// The kinds of errors: whose fault it is, and what the client can do about it.
+/// Kinds of errors: who caused it, and what the client can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ErrorKind {
     InvalidRequest,
@@ -94,7 +94,7 @@ enum ErrorKind {
     BadGateway,
 }
 
-/// What a client has too much of, by OpenAI's names of the errors' types.
+/// Kind of an exceeded rate limit, named after OpenAI's error types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitedRate {
     /// Requests, in flight or per minute.
@@ -125,7 +125,7 @@ impl ErrorKind {
         }
     }
 
-    /// OpenAI's error type and code.
+    /// Returns OpenAI's error type and code.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::InvalidRequest => ("invalid_request_error", None),
@@ -169,12 +169,13 @@ impl ErrorKind {
     }
 }
 
-/// Longest message of an error, bytes: whatever a request quotes in it, the answer is short.
+/// Maximum bytes of an error message, so that the response is short whatever it quotes from a
+/// request.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Longest quotation of a request's words in a message, bytes.
+/// Maximum bytes quoted from a request in a message.
 const MAX_QUOTE_BYTES: usize = 80;
 
-/// `text` as a message may quote it: cut where it is long.
+/// Returns `text` for quotation in a message, cut if it is long.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     cut(text.into(), MAX_QUOTE_BYTES)
 }
@@ -212,7 +213,7 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
     }
 
-    /// 400: the prompt of `bytes` has more tokens than the context, however it is tokenized.
+    /// 400: the prompt of `bytes` exceeds the context, however it is tokenized.
     pub fn context_bytes(context: u32, bytes: usize, param: &str) -> Self {
         let message = format!(
             "This model's maximum context length is {context} tokens, and the prompt's {bytes} \
@@ -227,12 +228,12 @@ impl ApiError {
         Self::new(ErrorKind::Unauthorized, message)
     }
 
-    /// 403: the page in the browser comes from another origin, which the operator does not allow.
+    /// 403: the page in the browser is of another origin, which the operator does not allow.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Forbidden, message)
     }
 
-    /// 403: an id that the client chose, on a server where everybody could guess it.
+    /// 403: the id was chosen by the client, on a server where anyone could guess it.
     pub fn ids_need_keys() -> Self {
         let message = "Client-chosen ids are disabled here: anyone who can reach this server could \
                        guess them. Start it with API keys or on a loopback address, or use the id \
@@ -240,21 +241,21 @@ impl ApiError {
         Self::new(ErrorKind::NeedsKeys, message)
     }
 
-    /// 403: tokens are made for the browsers of those who have keys.
+    /// 403: browser tokens can only be made on a server with keys.
     pub fn tokens_need_keys() -> Self {
         let message = "This server has no API keys: whoever reaches it may ask, and needs no token. \
                        Start it with --api-key-file.";
         Self::new(ErrorKind::NeedsKeys, message)
     }
 
-    /// 403: what only the key may do that made the request's token.
+    /// 403: the browser token does not allow this; only its API key does.
     pub fn beyond_token(method: &http::Method, path: &str) -> Self {
         let message =
             format!("A token is for asking; {method} {} needs the API key.", quoted(path));
         Self::new(ErrorKind::BeyondToken, message)
     }
 
-    /// 403: the request uses a name for the server that the operator does not allow.
+    /// 403: the request uses a host name that the operator does not allow.
     pub fn foreign_host(host: &str) -> Self {
         let message = format!(
             "This server does not answer to the name '{host}'. Use localhost, or start the server \
@@ -263,8 +264,8 @@ impl ApiError {
         Self::new(ErrorKind::ForeignHost, message)
     }
 
-    /// 403: without keys nobody can be told from anybody else, so that `what` is for clients of
-    /// this machine alone.
+    /// 403: without keys clients cannot be told apart, so `what` is only for clients on this
+    /// machine.
     pub fn needs_keys(what: &str) -> Self {
         let message = format!(
             "{what} only on a server with API keys, or on one that listens on a loopback address: \
@@ -273,8 +274,8 @@ impl ApiError {
         Self::new(ErrorKind::NeedsKeys, message)
     }
 
-    /// 404: there is no stored object with this id, or it is another key's, which is the same to
-    /// whoever asks.
+    /// 404: no stored object has this id, or it belongs to another key. The client cannot tell the
+    /// difference.
     pub fn no_stored(what: &str, id: &str) -> Self {
         let message = format!(
             "There is no stored {what} '{}': it was not stored, has been deleted, or is too old.",
@@ -283,8 +284,8 @@ impl ApiError {
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// 404 where there are several models, or under `--strict-model`: the request names none of
-    /// those that are `served`.
+    /// 404 if there are several models, or under `--strict-model`: the request names none of the
+    /// `served` models.
     pub fn model_not_found<'a>(asked: &str, served: impl IntoIterator<Item = &'a str>) -> Self {
         let mut served = served.into_iter();
         let named: Vec<_> =
@@ -299,7 +300,7 @@ impl ApiError {
         Self { param: Some("model".into()), ..Self::new(ErrorKind::ModelNotFound, message) }
     }
 
-    /// 404: the server has no such path. `known` says what it has.
+    /// 404: the server has no such path. `known` describes the existing ones.
     pub fn not_found(method: &http::Method, path: &str, known: &str) -> Self {
         let route = format!("{} {}", quoted(method.as_str()), quoted(path));
         Self::new(ErrorKind::NotFound, format!("{route} does not exist on this server. {known}"))
@@ -320,20 +321,20 @@ impl ApiError {
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// 404: the resumable answer does not exist, the token is wrong, or the log does not hold
-    /// that offset (S-5.2). All are alike, so that ids cannot be probed.
+    /// 404: the resumable answer does not exist, the token is wrong, or the log does not hold that
+    /// offset (S-5.2). The responses are identical, so that ids cannot be probed.
     pub fn no_stream() -> Self {
         let message = "There is no such stream: the id or token is wrong, the answer has been \
                        forgotten, or its log does not hold that offset. Send the request again.";
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// 410: that part of a stream is not kept any more, or will never be there.
+    /// 410: that part of a stream is no longer kept, or will never exist.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Gone, message)
     }
 
-    /// 400: the response that a request goes on from is not stored.
+    /// 400: the response that a request continues is not stored.
     pub fn no_previous_response(id: &str) -> Self {
         let message = format!(
             "The previous response '{}' was not found: it was not stored, was deleted, or is too \
@@ -344,8 +345,8 @@ impl ApiError {
         Self { param, ..Self::new(ErrorKind::PreviousNotFound, message) }
     }
 
-    /// The same error in the words of a client that has other names for parameters: each pair is a
-    /// part of a name here, and there.
+    /// Renames parameters for a client of another API: each pair is a part of a name in this API,
+    /// and in the client's.
     pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
         if let Some(param) = &self.param {
             let replace = |name: String, (ours, theirs): &(&str, &str)| name.replace(ours, theirs);
@@ -356,7 +357,7 @@ impl ApiError {
         self
     }
 
-    /// Whether the prompt is longer than the context.
+    /// Returns true if the prompt is longer than the context.
     pub fn is_context_length(&self) -> bool {
         self.kind == ErrorKind::ContextLengthExceeded
     }
@@ -382,7 +383,7 @@ impl ApiError {
         )
     }
 
-    /// 408 for a body that came too slowly, else 400: the body could not be received.
+    /// 408 for a body that arrived too slowly, otherwise 400: the body could not be received.
     pub fn body(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut causes = std::iter::successors(Some(error), |error| error.source());
         match causes.any(|cause| cause.is::<SlowBody>()) {
@@ -396,12 +397,12 @@ impl ApiError {
         Self::new(ErrorKind::Overloaded { retry_after_s }, message)
     }
 
-    /// 429: the client has sent as much as it may for now.
+    /// 429: the client has reached its rate limit.
     pub fn rate_limited(message: impl Into<String>, rate: LimitedRate, retry_after_s: u64) -> Self {
         Self::new(ErrorKind::RateLimited { rate, retry_after_s }, message)
     }
 
-    /// 503: the engine's process or stages of a split model are gone, because of `why`.
+    /// 503: the engine's process or stages of a split model are lost, because of `why`.
     pub fn engine_away(why: &str) -> Self {
         Self::unavailable(format!("The engine is not available: {why}."), OUTAGE_RETRY_S)
     }
@@ -426,7 +427,7 @@ impl ApiError {
         Self::new(ErrorKind::Unavailable { retry_after_s: UPSTREAM_RETRY_S }, message)
     }
 
-    /// An upstream server's error response, with its status and body.
+    /// Returns an upstream server's error response, with its status and body.
     pub fn passed_on(head: &http::response::Parts, body: Bytes) -> Self {
         let message = message_in(&body)
             .unwrap_or_else(|| format!("The upstream server responded with {}.", head.status));
@@ -440,7 +441,7 @@ impl ApiError {
         Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
     }
 
-    /// An error that an upstream server reports inside a stream, from its `error` object.
+    /// Returns the error that an upstream server reports inside a stream, from its `error` object.
     pub fn of_upstream(error: &serde_json::Value) -> Self {
         let body = Bytes::from(json!({"error": error}).to_string());
         let message = message_in(&body).unwrap_or_else(|| error.to_string());
@@ -456,7 +457,7 @@ impl ApiError {
         Self { foreign: Some(Box::new(foreign)), ..Self::bad_gateway(message) }
     }
 
-    /// The response body as JSON, in OpenAI's form.
+    /// Returns the response body as JSON, in OpenAI's form.
     pub fn json(&self) -> serde_json::Value {
         let foreign = self.foreign.as_ref();
         // Not every upstream's error body is JSON; a stream's error event has to be.
@@ -467,38 +468,38 @@ impl ApiError {
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
     }
 
-    /// The status, as a number for logs and metrics.
+    /// Returns the status, as a number for logs and metrics.
     pub fn status(&self) -> u16 {
         self.foreign.as_ref().map_or(self.kind.status(), |foreign| foreign.status).as_u16()
     }
 
-    /// OpenAI's machine-readable error code, if it defines one.
+    /// Returns OpenAI's machine-readable error code, if it defines one.
     pub fn code(&self) -> Option<&'static str> {
         self.kind.names().1
     }
 
-    /// Its code, or without one its type: a word for logs.
+    /// Returns the error's code, or without one its type, for logs.
     pub fn label(&self) -> &'static str {
         let (kind, code) = self.kind.names();
         code.unwrap_or(kind)
     }
 
-    /// When to retry, in seconds; `None` if a retry would fail in the same way.
+    /// Returns the retry delay in seconds; `None` if a retry would fail in the same way.
     pub fn retry_after_s(&self) -> Option<u64> {
         self.kind.retry_after_s()
     }
 }
 
-/// A request's body did not come in time.
+/// Error: a request's body did not arrive in time.
 #[derive(Debug, thiserror::Error)]
 #[error("The request body came too slowly. Send it faster, or raise --request-timeout-s.")]
 pub struct SlowBody;
 
-/// The status for a client that has already what it asks for.
+/// Status for a client that already has the requested version.
 pub const NOT_MODIFIED: StatusCode = StatusCode::NOT_MODIFIED;
-/// The status for a WebTransport session at an unknown path.
+/// Status for a WebTransport session at an unknown path.
 pub const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;
-/// The status for a WebTransport session from a page, or to a name, that is not allowed.
+/// Status for a WebTransport session from a page, or to a name, that is not allowed.
 pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
 
 /// 204: success without a body.
@@ -506,12 +507,12 @@ pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// 304: the client has what it asks for.
+/// 304: the client already has the requested version.
 pub fn not_modified() -> Response {
     StatusCode::NOT_MODIFIED.into_response()
 }
 
-/// The human-readable message in an error body, in any of the forms that servers use.
+/// Returns the human-readable message in an error body, in any of the forms that servers use.
 fn message_in(body: &[u8]) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(body).ok()?;
     let found = ["/error/message", "/error", "/message", "/detail"];

@@ -1,5 +1,5 @@
-//! What leaves a completion at once: pieces of its answer, and in its last flush why and when
-//! it ended.
+//! Flushes: pieces of a completion's answer that are sent together, the last with the reason and
+//! times of its end.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,25 +12,25 @@ use loquent_proto::Delta;
 use crate::error::ApiError;
 use crate::usage::Usage;
 
-/// `Retry-After` for a request that expired in the queue, in seconds.
+/// `Retry-After` in seconds for a request that expired in the queue.
 const EXPIRED_RETRY_S: u64 = 10;
 
-/// Why a completion ended, as clients see it.
+/// Reason why a completion ended, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it, or a stop string was found.
+    /// The model ended the answer, or a stop string was found.
     Stop,
-    /// The model ended it with calls of tools.
+    /// The model ended the answer with tool calls.
     ToolCalls,
     /// `max_tokens` or the context was used up.
     Length,
-    /// It waited in the queue for too long.
+    /// The completion waited in the queue for too long.
     Expired,
-    /// An upstream server's reason with a name that is unknown here.
+    /// An upstream server's reason with an unknown name.
     Other(String),
-    /// It failed; the stream must not end as if it were complete.
+    /// The completion failed; the stream must not end as if it were complete.
     Error(String),
-    /// It failed with an error that has more than a message.
+    /// The completion failed with an error that has more than a message.
     Refused(Box<ApiError>),
 }
 
@@ -39,43 +39,45 @@ pub enum FinishReason {
 pub struct TokenLogprobs {
     /// The token.
     pub token: TokenId,
-    /// Its log-probability and the best alternatives; the first token of a prompt has none.
+    /// Log-probabilities of the token and of the best alternatives; `None` for the first token of a
+    /// prompt.
     pub logprobs: Option<Logprobs>,
-    /// Where its text begins in the completion's, a repeated prompt included, in characters.
+    /// Start of its text within the completion's, including a repeated prompt, in characters.
     pub offset: usize,
 }
 
-/// What leaves a completion at once.
+/// Pieces of a completion that are sent together.
 ///
-/// Small, since flushes move from task to task for every token: what only some answers have
-/// is behind a pointer.
+/// Small, since flushes move from task to task for every token: members that only some answers have
+/// are behind a pointer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Flush {
-    /// Which of the request's completions.
+    /// Index of the completion in its request.
     pub choice: u32,
-    /// Tokens that this flush covers, those without text included.
+    /// Tokens covered by this flush, including those without text.
     pub tokens: u32,
-    /// What they add to the answer, in the order of the log; a completion that ends well ends
-    /// with its Finish.
+    /// Additions to the answer, in the order of the log; a successful completion ends with its
+    /// Finish.
     pub deltas: Vec<Delta>,
-    /// One for each token, where the request asks for them. They become JSON, which costs far
-    /// more than text, only on the request's own task.
+    /// One entry per token, if the request asks for them. They are converted to JSON, which costs
+    /// far more than text, only on the request's own task.
     pub logprobs: Vec<TokenLogprobs>,
     /// Set on the completion's last flush.
     pub end: Option<Box<End>>,
 }
 
-/// Sees an answer's flushes before whoever reads it does.
+/// Observes an answer's flushes before its reader gets them.
 pub trait FlushObserver: Send {
-    /// A flush is about to be handed on.
+    /// Called with each flush before it is passed on.
     fn on_flush(&mut self, flush: &Flush);
 
-    /// Every completion has ended well. The reader learns of the end when this is ready.
+    /// Called after every completion has ended successfully. The reader gets the end when this is
+    /// ready.
     fn poll_end(&mut self, context: &mut Context<'_>, usage: Usage) -> Poll<()>;
 }
 
 impl Flush {
-    /// The end of an answer that could not begin.
+    /// Returns the end of an answer that could not begin.
     pub fn refused(error: ApiError) -> Self {
         let end = End {
             reason: FinishReason::Refused(Box::new(error)),
@@ -86,14 +88,14 @@ impl Flush {
         Self { end: Some(Box::new(end)), ..Self::default() }
     }
 
-    /// The error that the completion ends with, if it does.
+    /// Returns the error with which the completion ends, if any.
     pub fn error(&self) -> Option<ApiError> {
         self.end.as_ref().and_then(|end| end.reason.error())
     }
 }
 
 impl FinishReason {
-    /// An upstream server's reason.
+    /// Converts an upstream server's reason.
     pub fn of_upstream(name: String) -> Self {
         match name.as_str() {
             "stop" => Self::Stop,
@@ -103,7 +105,7 @@ impl FinishReason {
         }
     }
 
-    /// OpenAI's name of it; `None` for an unsuccessful end, which has none.
+    /// Returns OpenAI's name of the reason; `None` for an unsuccessful end, which has none.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Stop => Some("stop"),
@@ -114,7 +116,7 @@ impl FinishReason {
         }
     }
 
-    /// The label of this reason in metrics and traces; unknown names share one.
+    /// Returns the label of this reason in metrics and traces; unknown names share one.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -126,7 +128,7 @@ impl FinishReason {
         }
     }
 
-    /// The error that an unsuccessful end gives the client; `None` for a complete answer.
+    /// Returns the error for the client after an unsuccessful end; `None` for a complete answer.
     pub fn error(&self) -> Option<ApiError> {
         match self {
             Self::Stop | Self::ToolCalls | Self::Length | Self::Other(_) => None,
@@ -143,59 +145,59 @@ impl FinishReason {
 /// The end of a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
-    /// Why it ended.
+    /// Reason of the end.
     pub reason: FinishReason,
-    /// Tokens generated, the ending one included.
+    /// Tokens generated, including the ending one.
     pub completion_tokens: u32,
-    /// Those of them that were reasoning.
+    /// Tokens of reasoning among them.
     pub reasoning_tokens: u32,
-    /// When its tokens were computed and left.
+    /// Times at which its tokens were computed and sent.
     pub timings: CompletionTimings,
 }
 
-/// One completion's times, on the server's clock, for metrics and reports.
+/// Times of one completion, on the server's clock, for metrics and reports.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompletionTimings {
-    /// When it entered the batch, and how much of its prompt was cached.
+    /// Time of entering the batch, and the cached part of its prompt.
     pub admitted: Option<Admitted>,
-    /// When its first token was committed.
+    /// Commit of the first token.
     pub first_token: Option<Duration>,
-    /// When its last token was committed.
+    /// Commit of the last token.
     pub last_token: Option<Duration>,
     /// Tokens generated.
     pub tokens: u32,
-    /// Sum over its tokens of the sequences in their batch.
+    /// Sum over its tokens of the number of sequences in their batch.
     pub batch_rows: u64,
-    /// Sum over its decode tokens of the time from ready to native call.
+    /// Sum over its decode tokens of the time from being ready to the native call.
     pub decode_wait: Duration,
-    /// The longest of these waits.
+    /// Longest of these waits.
     pub decode_wait_max: Duration,
-    /// Each token's commit, kept only where the request asked for timings.
+    /// Commit of each token, kept only if the request asks for timings.
     pub emits: Vec<Duration>,
-    /// Each flush: tokens covered so far and when; kept only where asked for.
+    /// Tokens covered so far and time of each flush, kept only if the request asks for timings.
     pub flushes: Vec<(u32, Duration)>,
 }
 
-/// How full the batches were in which a completion's tokens were computed.
+/// Batch sizes and waits of a completion's tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchShare {
-    /// Sequences in the batch, mean over its tokens.
+    /// Mean number of sequences in the batch, over its tokens.
     pub rows_mean: f64,
-    /// Time from ready to native call, mean over its decode tokens.
+    /// Mean time from being ready to the native call, over its decode tokens.
     pub wait_mean: Duration,
-    /// The longest of these waits.
+    /// Longest of these waits.
     pub wait_max: Duration,
 }
 
 impl CompletionTimings {
-    /// Notes a token at `now`.
+    /// Records a token at `now`.
     pub(crate) fn note_token(&mut self, now: Duration) {
         self.tokens += 1;
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
     }
 
-    /// How full its batches were; `None` without tokens.
+    /// Returns the batch sizes and waits of its tokens; `None` without tokens.
     pub fn batch(&self) -> Option<BatchShare> {
         // The first token comes with the prompt's last chunk and waits for no decode step.
         let decoded = self.tokens.saturating_sub(1).max(1);

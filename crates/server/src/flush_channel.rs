@@ -1,5 +1,5 @@
-//! The channel between a completion and the task that sends its flushes. Both ends know how
-//! many bytes are in it: the sending end bounds what a slow reader leaves unread.
+//! The channel between a completion and the task that sends its flushes. Both ends know the number
+//! of bytes in it: the sender bounds how much a slow reader leaves unread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,24 +10,24 @@ use tokio::sync::mpsc;
 
 use crate::flush::{Flush, TokenLogprobs};
 
-/// The end that sends. Cheap to clone.
+/// Sending end. Cheap to clone.
 ///
-/// Flushes travel by value: a channel allocates room for 32 of them at once, 2 kB with a flush
-/// of 64 bytes, which is less than what an allocation for each of them would cost.
+/// Flushes travel by value: a channel allocates room for 32 of them at once, 2 kB with a flush of
+/// 64 bytes, which is less than a separate allocation for each of them would cost.
 #[derive(Debug, Clone)]
 pub struct FlushSender {
     flushes: mpsc::UnboundedSender<Flush>,
     unread_bytes: Arc<AtomicUsize>,
 }
 
-/// The end that reads.
+/// Receiving end.
 #[derive(Debug)]
 pub struct FlushReceiver {
     flushes: mpsc::UnboundedReceiver<Flush>,
     unread_bytes: Arc<AtomicUsize>,
 }
 
-/// A channel for all completions of one request.
+/// Creates a channel for all completions of one request.
 pub fn flush_channel() -> (FlushSender, FlushReceiver) {
     let (sender, flushes) = mpsc::unbounded_channel();
     let unread_bytes = Arc::new(AtomicUsize::new(0));
@@ -36,13 +36,13 @@ pub fn flush_channel() -> (FlushSender, FlushReceiver) {
 }
 
 impl FlushSender {
-    /// Sends a flush; false when the receiver is gone.
+    /// Sends a flush. Returns false when the receiver is gone.
     pub fn send(&self, flush: Flush) -> bool {
         self.unread_bytes.fetch_add(size_bytes(&flush), Ordering::Relaxed);
         self.flushes.send(flush).is_ok()
     }
 
-    /// Bytes that were sent and not read; above 0 while any flush is unread.
+    /// Returns the bytes that were sent and not read; above 0 while any flush is unread.
     pub fn unread_bytes(&self) -> usize {
         // A count that is a moment old moves a pause by one flush, so no ordering is needed.
         self.unread_bytes.load(Ordering::Relaxed)
@@ -55,7 +55,7 @@ impl FlushSender {
 }
 
 impl FlushReceiver {
-    /// The next flush; `None` when all senders are gone.
+    /// Polls for the next flush; `None` when all senders are gone.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
         let flush = ready!(self.flushes.poll_recv(context));
         if let Some(flush) = &flush {
@@ -65,7 +65,8 @@ impl FlushReceiver {
     }
 }
 
-/// What a flush counts in a stream's bound; never 0, so that an unread flush shows.
+/// Returns the bytes of a flush that count towards a stream's bound; never 0, so that every unread
+/// flush counts.
 fn size_bytes(flush: &Flush) -> usize {
     let alternatives = |one: &TokenLogprobs| one.logprobs.as_ref().map_or(0, |some| some.top.len());
     let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * alternatives(one)).sum();

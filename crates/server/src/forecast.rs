@@ -1,21 +1,22 @@
-//! When a prompt will be computed: the engine's next steps, played through with what its latest
-//! ones took.
+//! Forecasts when prompts will be computed, by simulating the engine's next steps with the
+//! durations of its latest ones.
 //!
-//! Nothing here reads a clock or knows a request. The scheduler's rules are followed in outline:
-//! places in turn, one token of every answer per step, the rest of a step to the prompts, half of
-//! it to the oldest. Prefix hits and the end of answers cannot be known: their means stand in.
+//! Nothing here reads a clock or knows a request. The simulation follows the scheduler's rules in
+//! outline: places in turn, one token of every answer per step, the rest of a step for the prompts,
+//! half of it for the oldest. Prefix hits and the lengths of answers are unknown: their means are
+//! used.
 
 use std::time::Duration;
 
 use loquent_infer::request::Step;
 use loquent_infer::scheduler::share_prefill;
 
-/// Weight of the newest observation, of steps and of answers alike. Chosen by hand: a few tens of
-/// steps, a second or so, are remembered.
+/// Weight of the newest observation, for steps and answers alike. Chosen by hand: the average
+/// covers a few tens of steps, a second or so.
 const EWMA_WEIGHT: f64 = 0.1;
-/// Most steps that are played through: minutes of computing, in less than a millisecond.
+/// Maximum number of simulated steps: minutes of computing, in less than a millisecond.
 const MAX_STEPS: usize = 2048;
-/// Length of an answer, tokens, before any has ended.
+/// Assumed length of an answer in tokens, before any has ended.
 const UNKNOWN_ANSWER_TOKENS: f64 = 256.0;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,7 +29,8 @@ impl MovingAverage {
     }
 }
 
-/// What a step with prompts takes, by their tokens in it: a straight line through the latest steps.
+/// Cost of a step with prompts as a function of its prompt tokens: a linear fit to the latest
+/// steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct StepCost {
     tokens: MovingAverage,
@@ -45,7 +47,8 @@ impl StepCost {
         self.products.observe(tokens * seconds);
     }
 
-    /// Seconds of a step with so many prompt tokens; `None` before the first was observed.
+    /// Returns the seconds of a step with `tokens` prompt tokens; `None` before the first
+    /// observation.
     fn of(&self, tokens: f64) -> Option<f64> {
         let (x, y) = (self.tokens.0?, self.seconds.0?);
         let variance = self.squares.0? - x * x;
@@ -60,16 +63,16 @@ impl StepCost {
     }
 }
 
-/// What is left of one completion.
+/// Remaining work of one completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// Tokens of its prompt that are to be computed.
+    /// Prompt tokens left to compute.
     pub prompt: u32,
-    /// Most tokens that its answer may still have.
+    /// Maximum number of tokens left in its answer.
     pub answer: u32,
 }
 
-/// What the engine may do in one step.
+/// Limits of one step of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepRoom {
     /// Places in the batch.
@@ -80,27 +83,27 @@ pub struct StepRoom {
     pub prefill_tokens: u32,
 }
 
-/// What the latest steps and answers were like.
+/// Averages over the latest steps and answers.
 #[derive(Debug, Clone, Default)]
 pub struct Forecast {
-    /// Steps of prompts alone.
+    /// Cost of a step that computes only prompts.
     prefill: StepCost,
-    /// Steps of prompts and answers.
+    /// Cost of a step with prompts and answers.
     mixed: StepCost,
-    /// Seconds of a step of answers alone.
+    /// Seconds of a step with answers only.
     decode_s: MovingAverage,
-    /// Tokens of an answer.
+    /// Tokens per answer.
     answer_tokens: MovingAverage,
-    /// Part of the answers that had all the tokens that they might have.
+    /// Fraction of answers that reached their token limit.
     full_part: MovingAverage,
-    /// Part of a prompt that the prefix cache held.
+    /// Fraction of a prompt found in the prefix cache.
     cached_part: MovingAverage,
-    /// When the latest step ended, and what it took.
+    /// End and duration of the latest step.
     latest: Option<(Duration, Duration)>,
 }
 
 impl Forecast {
-    /// Learns from a step.
+    /// Updates the averages with a step.
     pub fn observe(&mut self, step: &Step) {
         if step.rows == 0 {
             return;
@@ -117,33 +120,34 @@ impl Forecast {
         }
     }
 
-    /// Learns from an answer of so many tokens that has ended. `is_full`: it might have had no
-    /// more.
+    /// Updates the averages with a finished answer of `tokens`. `is_full`: it reached its token
+    /// limit.
     pub fn observe_answer(&mut self, tokens: u32, is_full: bool) {
         self.answer_tokens.observe(f64::from(tokens));
         self.full_part.observe(f64::from(u8::from(is_full)));
     }
 
-    /// Learns from a prompt of which the prefix cache held a part.
+    /// Updates the averages with a prompt, `cached` tokens of which were in the prefix cache.
     pub fn observe_prompt(&mut self, tokens: u32, cached: u32) {
         self.cached_part.observe(f64::from(cached) / f64::from(tokens.max(1)));
     }
 
-    /// Tokens to be computed of a prompt that is not looked up in the prefix cache yet.
+    /// Returns the expected number of tokens to compute for a prompt that was not looked up in the
+    /// prefix cache yet.
     pub fn uncached(&self, prompt: u32) -> u32 {
         let part = 1.0 - self.cached_part.0.unwrap_or(0.0);
         ((f64::from(prompt) * part).ceil() as u32).max(1)
     }
 
-    /// What is left at `now` of the step that is under way, if one is.
+    /// Returns the remaining time at `now` of the current step, if there is one.
     pub fn rest_of_step(&self, now: Duration) -> Duration {
         // The step under way is taken to last as long as the one before it.
         let rest = |(ended, took): (Duration, Duration)| (ended + took).saturating_sub(now);
         self.latest.map_or(Duration::ZERO, rest)
     }
 
-    /// For each of `jobs`, the time until its prompt is computed: those with a place first, then
-    /// the others in the order in which they will get one. `None` where nothing can be said.
+    /// Returns for each of `jobs` the time until its prompt is computed. The jobs with a place come
+    /// first, then the others in the order in which they will get one. `None` if unknown.
     pub fn first_tokens(&self, room: StepRoom, jobs: &[Job]) -> Vec<Option<Duration>> {
         let mut play = Play::new(self, room, jobs);
         for _ in 0..MAX_STEPS {
@@ -154,7 +158,7 @@ impl Forecast {
         play.first_tokens
     }
 
-    /// Seconds of a step with `tokens` of prompts, and answers if `decodes`.
+    /// Returns the seconds of a step with `tokens` of prompts, and with answers if `decodes`.
     fn step_s(&self, tokens: u32, decodes: bool) -> Option<f64> {
         let x = f64::from(tokens);
         match (tokens, decodes) {
@@ -167,7 +171,7 @@ impl Forecast {
         }
     }
 
-    /// Tokens to come of an answer that may have `most`.
+    /// Returns the expected number of tokens left in an answer that may have `most`.
     fn answer(&self, most: u32) -> u32 {
         let mean = self.answer_tokens.0.unwrap_or(UNKNOWN_ANSWER_TOKENS);
         let most = f64::from(most);
@@ -179,18 +183,18 @@ impl Forecast {
     }
 }
 
-/// The engine's future, played step by step.
+/// Simulation of the engine's future, step by step.
 struct Play<'a> {
     forecast: &'a Forecast,
     room: StepRoom,
     jobs: Vec<Job>,
-    /// Those with a place, in the order in which they got it.
+    /// Jobs with a place, in the order in which they got it.
     placed: Vec<usize>,
-    /// The first that has not had a place.
+    /// First job that has not had a place.
     next: usize,
     seconds: f64,
     first_tokens: Vec<Option<Duration>>,
-    /// Prompts that are not computed.
+    /// Number of prompts not computed yet.
     open: usize,
 }
 
@@ -209,7 +213,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Plays one step; false if nothing is left to find out, or nothing can be.
+    /// Simulates one step. Returns false if all first tokens are known, or no more can be forecast.
     fn step(&mut self) -> bool {
         // As the scheduler does, whoever is next gets a place before the step is planned.
         while self.placed.len() < self.room.places.max(1) && self.next < self.jobs.len() {
@@ -243,7 +247,7 @@ impl<'a> Play<'a> {
         true
     }
 
-    /// Adds tokens to the answers that have begun, and ends those that have all of theirs.
+    /// Adds tokens to the answers that have begun, and ends those that are complete.
     fn decode(&mut self, steps: u32) {
         let jobs = &mut self.jobs;
         self.placed.retain(|&at| {
@@ -280,7 +284,7 @@ mod tests {
         Step { started, finished, rows, prefills, prefill_tokens, ..Step::default() }
     }
 
-    /// A machine where a step takes 10 ms and each prompt token in it 1 ms more.
+    /// Creates the forecast of a machine on which a step takes 10 ms plus 1 ms per prompt token.
     fn learned() -> Forecast {
         let (mut forecast, mut now) = (Forecast::default(), 0);
         for round in 0..50 {

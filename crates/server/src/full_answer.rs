@@ -1,5 +1,5 @@
-//! A whole answer, put together from its flushes, for those who do not stream: the object of any
-//! API is written from it.
+//! A whole answer, assembled from its flushes, for clients that do not stream: the source of the
+//! response object of any API.
 
 use loquent_proto::Delta;
 use serde_json::{Value, json};
@@ -10,25 +10,25 @@ use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
 use crate::usage::Usage;
 
-/// A complete answer, or one as far as it was generated.
+/// A complete answer, or the part generated so far.
 #[derive(Debug, Clone)]
 pub struct FullAnswer {
-    /// What all its parts share.
+    /// Members common to all parts of the answer.
     pub head: AnswerHead,
-    /// Its completions, in the order of their indices.
+    /// Completions, in the order of their indices.
     pub completions: Vec<FullCompletion>,
-    /// What it took, tokens.
+    /// Token counts.
     pub usage: Usage,
-    /// How long it took.
+    /// Durations of the answer.
     pub times: AnswerTimes,
 }
 
 impl FullAnswer {
-    /// Waits for the end of `active`; `echo` has the prompts where the request asks to have them
+    /// Waits for the end of `active`; `echo` has the prompts if the request asks to have them
     /// repeated.
     ///
     /// # Errors
-    /// That of a completion that failed; 500 when the engine has stopped.
+    /// The error of a completion that failed; 500 when the engine has stopped.
     pub async fn collect(mut active: ActiveRequest, echo: &[String]) -> Result<Self, ApiError> {
         let mut answer = Self::begin(&active, echo);
         while let Some(flush) = active.next_flush().await {
@@ -44,7 +44,7 @@ impl FullAnswer {
         Ok(answer)
     }
 
-    /// The answer to `active` before its first flush.
+    /// Creates the answer to `active` before its first flush.
     pub fn begin(active: &ActiveRequest, echo: &[String]) -> Self {
         let mut completions = vec![FullCompletion::default(); active.completions()];
         for (index, completion) in completions.iter_mut().enumerate().filter(|_| !echo.is_empty()) {
@@ -59,45 +59,45 @@ impl FullAnswer {
         self.completions[flush.choice as usize].push(flush);
     }
 
-    /// About how many bytes its JSON has.
+    /// Returns the approximate size of its JSON in bytes.
     pub fn bytes(&self) -> usize {
         self.completions.iter().map(FullCompletion::bytes).sum()
     }
 }
 
-/// One completion, put together from its flushes.
+/// One completion, assembled from its flushes.
 #[derive(Debug, Clone, Default)]
 pub struct FullCompletion {
-    /// What it says.
+    /// Text of the answer.
     pub text: String,
-    /// What was thought before.
+    /// Reasoning before the answer.
     pub reasoning: String,
-    /// The tools that it calls, in the order of their indices.
+    /// Tool calls, in the order of their indices.
     pub calls: Vec<FullCall>,
-    /// Log-probabilities of its tokens, where the request asks for them.
+    /// Log-probabilities of its tokens, if the request asks for them.
     pub logprobs: Vec<TokenLogprobs>,
-    /// Why it ended, by OpenAI's names.
+    /// Reason of its end, by OpenAI's names.
     pub finish_reason: Option<String>,
-    /// The stop string that ended it, where the request asks to know it.
+    /// Stop string that ended it, if the request asks for it.
     pub stop_reason: Option<String>,
 }
 
 /// A tool call.
 #[derive(Debug, Clone)]
 pub struct FullCall {
-    /// Its number among the completion's.
+    /// Index among the completion's calls.
     pub index: u32,
-    /// Its random name.
+    /// Random id of the call.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// A JSON object, unless the model wrote something else.
     pub arguments: String,
 }
 
 impl FullCall {
-    /// The arguments as a JSON object, for APIs that have them so. What the model wrote instead, if
-    /// it wrote anything else, is in its member `arguments`.
+    /// Returns the arguments as a JSON object, for APIs that need one. Any other text of the model
+    /// becomes the object's member `arguments`.
     pub fn input(&self) -> Value {
         match serde_json::from_str(&self.arguments) {
             Ok(object @ Value::Object(_)) => object,
@@ -108,7 +108,7 @@ impl FullCall {
 }
 
 impl FullCompletion {
-    /// A completion whose text begins with `echo`, the repeated prompt.
+    /// Creates a completion whose text begins with `echo`, the repeated prompt.
     fn with_echo(echo: &str) -> Self {
         Self { text: echo.to_owned(), ..Self::default() }
     }
@@ -119,9 +119,9 @@ impl FullCompletion {
         self.logprobs.extend(flush.logprobs);
     }
 
-    /// About how many bytes its JSON has.
+    /// Returns the approximate size of its JSON in bytes.
     fn bytes(&self) -> usize {
-        /// About what a token takes in JSON: its text, its bytes and its log-probability.
+        /// Approximate JSON size of a token: its text, its bytes and its log-probability.
         const TOKEN_BYTES: usize = 128;
         let tokens = self
             .logprobs
@@ -150,7 +150,7 @@ impl FullCompletion {
     }
 }
 
-/// The stop string that a record of a choice names.
+/// Returns the stop string in a record of a choice.
 pub fn stop_reason(json: &str) -> Option<String> {
     // Upstream servers send many other records of this kind.
     if !json.contains("stop_reason") {

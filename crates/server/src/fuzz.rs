@@ -1,4 +1,4 @@
-//! Fuzz targets of the server: what clients send, and what a model writes.
+//! Fuzz targets of the server: input from clients, and text from models.
 
 use bytes::BytesMut;
 use loquent_engine::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
@@ -15,7 +15,7 @@ use crate::upstream::routes::UpstreamRoutes;
 mod target;
 pub use target::{Target, pieces};
 
-/// The targets of this crate.
+/// Fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target { name: "model_text", run: model_text, base_kib: 64, per_byte: 512 },
     Target { name: "origin", run: origin, base_kib: 4, per_byte: 16 },
@@ -25,7 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
 ];
 
-/// Any body is a request that is valid by construction, or refused with an error in words.
+/// Any body is parsed as a valid request, or refused with a client error.
 fn request_body(input: &[u8]) {
     let Some((&choice, body)) = input.split_first() else { return };
     let endpoint = if choice & 1 == 0 { Endpoint::Chat } else { Endpoint::Text };
@@ -41,7 +41,7 @@ fn request_body(input: &[u8]) {
     }
 }
 
-/// A stream's messages mean the same however they are cut; heads are requests or refused.
+/// A stream's messages are the same however the stream is cut; heads are parsed or refused.
 fn quic_stream(input: &[u8]) {
     const LIMIT_BYTES: usize = 512;
     let read = |buffer: &mut BytesMut, found: &mut Vec<StreamMessage>| {
@@ -64,7 +64,7 @@ fn quic_stream(input: &[u8]) {
     }
 }
 
-/// What a model writes is split in the same way however it is cut, and none of it is lost.
+/// Text from a model is split in the same way however it is cut, and nothing is lost.
 fn model_text(input: &[u8]) {
     let Some((&choice, input)) = input.split_first() else { return };
     let (angle, square) = (ThinkTags::Angle, ThinkTags::Square);
@@ -82,7 +82,7 @@ fn model_text(input: &[u8]) {
     assert!(!is_plain || text == whole);
 }
 
-/// The same for each format of calls; those that come complete have arguments in JSON.
+/// The same for each format of tool calls; calls that arrive complete have JSON arguments.
 fn model_calls(input: &[u8]) {
     const SYNTAXES: [CallSyntax; 9] = [
         CallSyntax::Harmony,
@@ -113,7 +113,7 @@ fn calls(syntax: CallSyntax) -> CallConfig {
     CallConfig { syntax, tools: [tool("weather"), tool("time")].into(), id: 7 }
 }
 
-/// The text of `input`, and what it is split into, whole or in its pieces.
+/// Returns the text of `input`, and its split parts. Checks that cutting the input changes nothing.
 fn split_in_any_way(config: &SplitConfig, input: &[u8]) -> (String, [String; 3]) {
     let parts: Vec<String> =
         pieces(input).map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
@@ -123,7 +123,7 @@ fn split_in_any_way(config: &SplitConfig, input: &[u8]) -> (String, [String; 3])
     (whole, once)
 }
 
-/// Text, reasoning and calls that `parts` are split into.
+/// Returns the text, reasoning and calls that `parts` are split into.
 fn written(config: SplitConfig, parts: &mut dyn Iterator<Item = &str>) -> [String; 3] {
     let (mut splitter, mut held) = (TextSplitter::new(config), HeldDeltas::new(0));
     let [mut text, mut reasoning, mut calls] = [String::new(), String::new(), String::new()];
@@ -144,7 +144,7 @@ fn written(config: SplitConfig, parts: &mut dyn Iterator<Item = &str>) -> [Strin
     [text, reasoning, calls]
 }
 
-/// A path that an upstream server gets is below a listed one, however often it is decoded.
+/// A path sent to an upstream server is below a listed one, however often it is decoded.
 fn upstream_path(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     let Some((method, path)) = text.split_once(' ') else { return };
@@ -171,7 +171,7 @@ fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Any `Origin` and `Host` are compared without harm; a page is that of a named host at most.
+/// Any `Origin` and `Host` can be compared without a panic; only pages over HTTP count as own.
 fn origin(input: &[u8]) {
     let cut = input.iter().position(|&byte| byte == b'\n').unwrap_or(input.len());
     let (origin, host) = (&input[..cut], input.get(cut + 1..).unwrap_or_default());

@@ -1,30 +1,30 @@
-//! Deltas of one completion that wait for their flush. Neighbours are merged, so that a reader
-//! that is behind, or a stream interval above 1, costs records and chunks as well as bytes.
+//! Deltas of one completion that wait for their flush. Adjacent ones are merged, so that a slow
+//! reader, or a stream interval above 1, saves records and chunks as well as bytes.
 
 use loquent_proto::Delta;
 use serde_json::{Map, Value};
 
-/// What is held of one completion, in the order of the log.
+/// Held deltas of one completion, in the order of the log.
 #[derive(Debug)]
 pub struct HeldDeltas {
     choice: u32,
     deltas: Vec<Delta>,
-    /// Bytes of the last text that was taken: the next one is about as long.
+    /// Bytes of the previous flush's text, used as the capacity of the next.
     text_capacity: usize,
 }
 
 impl HeldDeltas {
-    /// Nothing yet of completion `choice`.
+    /// Creates an empty list for completion `choice`.
     pub const fn new(choice: u32) -> Self {
         Self { choice, deltas: Vec::new(), text_capacity: 0 }
     }
 
-    /// The completion whose deltas these are.
+    /// Returns the index of the completion.
     pub const fn choice(&self) -> u32 {
         self.choice
     }
 
-    /// The text that comes next, to be appended to.
+    /// Returns the last text, to be appended to.
     pub fn text_mut(&mut self) -> &mut String {
         if !matches!(self.deltas.last(), Some(Delta::Text { .. })) {
             let text = String::with_capacity(self.text_capacity);
@@ -73,7 +73,7 @@ impl HeldDeltas {
         }
     }
 
-    /// Appends a delta of this completion, merged with what is held where that loses nothing.
+    /// Appends a delta of this completion, merged with the held ones where that loses nothing.
     pub fn push(&mut self, delta: Delta) {
         if let Delta::Logprobs { json, .. } = &delta
             && let Some(held) = self.open_logprobs()
@@ -87,17 +87,17 @@ impl HeldDeltas {
         }
     }
 
-    /// Whether a client would see any of it.
+    /// Returns true if nothing held is visible to a client.
     pub fn is_empty(&self) -> bool {
         self.bytes() == 0
     }
 
-    /// Bytes of everything that a client would see.
+    /// Returns the bytes of all content visible to a client.
     pub fn bytes(&self) -> usize {
         self.deltas.iter().map(Delta::payload_bytes).sum()
     }
 
-    /// Takes everything, for a flush that covers `tokens` tokens, and makes room for the next.
+    /// Takes all deltas, for a flush that covers `tokens` tokens, and reserves room for the next.
     pub fn take(&mut self, tokens: u32) -> Vec<Delta> {
         let mut deltas = std::mem::replace(&mut self.deltas, Vec::with_capacity(1));
         let mut tokens = tokens;
@@ -124,8 +124,9 @@ impl HeldDeltas {
         deltas
     }
 
-    /// The held log-probabilities, which further ones join whatever was held since: two in a row
-    /// without a text between them would be one chunk's, and the first would be lost.
+    /// Returns the held log-probabilities, which later ones join even across other deltas: with two
+    /// such records and no text between them, both would belong to one chunk, and the first would
+    /// be lost.
     fn open_logprobs(&mut self) -> Option<&mut String> {
         self.deltas.iter_mut().rev().find_map(|delta| match delta {
             Delta::Logprobs { json, .. } => Some(json),
@@ -134,7 +135,7 @@ impl HeldDeltas {
     }
 }
 
-/// Appends `more` to `last` where both are of one kind; false where they stay two.
+/// Appends `more` to `last` if both are of one kind. Returns false if they cannot be merged.
 fn merge(last: &mut Delta, more: &Delta) -> bool {
     match (last, more) {
         (
@@ -166,7 +167,7 @@ fn merge(last: &mut Delta, more: &Delta) -> bool {
     }
 }
 
-/// Joins two JSON objects by `join`; false, and nothing is changed, if either is no object.
+/// Joins two JSON objects by `join`. Returns false, without a change, if either is not an object.
 fn join_json(
     held: &mut String,
     more: &str,
@@ -180,7 +181,7 @@ fn join_json(
     true
 }
 
-/// Log-probabilities: lists grow, all else is replaced.
+/// Joins log-probabilities: lists grow, all else is replaced.
 fn join_arrays(all: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         match (all.get_mut(&name), value) {
@@ -190,7 +191,7 @@ fn join_arrays(all: &mut Map<String, Value>, more: Map<String, Value>) {
     }
 }
 
-/// Unknown members of chunks: texts and lists of a choice's delta grow, all else is replaced.
+/// Joins unknown members of chunks: texts and lists of a choice's delta grow, all else is replaced.
 fn join_others(all: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         match (all.get_mut(&name), value) {

@@ -1,44 +1,44 @@
-//! By which names requests may address the server.
+//! Host names by which requests may address the server.
 //!
-//! A web page can give its own name this machine's address (DNS rebinding). Its requests then come
-//! from the user's browser, with the page's name in `Host`, and the browser lets the page read the
-//! responses. A server for this machine alone must therefore know its names.
+//! A web page can point its own name at this machine's address (DNS rebinding). Its requests then
+//! come from the user's browser, with the page's name in `Host`, and the browser lets the page read
+//! the responses. A server that only this machine can reach must therefore know its names.
 
 use std::net::IpAddr;
 
 use http::uri::Authority;
 use http::{Request, header};
 
-/// The names that requests may use for the server.
+/// Host names that requests may use for the server.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedHosts {
-    /// In lower case; `*` is any.
+    /// Lower-case names; `*` allows any.
     names: Vec<String>,
-    /// The server is bound to a loopback address.
+    /// True if the server is bound to a loopback address.
     is_local: bool,
 }
 
 impl AllowedHosts {
-    /// The operator's `names`, without ports.
+    /// Allows the operator's `names`, without ports.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter().map(|name| name.trim().to_ascii_lowercase());
         Self { names: names.filter(|name| !name.is_empty()).collect(), is_local: false }
     }
 
-    /// The names of a server that is bound to `address`.
+    /// Sets the `address` that the server is bound to.
     pub fn bound_to(self, address: IpAddr) -> Self {
         Self { is_local: address.to_canonical().is_loopback(), ..self }
     }
 
-    /// Whether the server is for this machine alone.
+    /// Returns true if only this machine can reach the server.
     pub fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// Whether requests may use `host`, a name or an address without a port.
+    /// Returns true if requests may use `host`, a name or an address without a port.
     ///
-    /// Beyond loopback all names are allowed as long as none is given. Addresses are, because
-    /// nobody can rebind them.
+    /// On a server beyond loopback, all names are allowed unless the operator lists some. Addresses
+    /// are always allowed, because they cannot be rebound.
     pub fn allows(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let is_listed = self.names.iter().any(|name| name == "*" || *name == host);
@@ -46,8 +46,8 @@ impl AllowedHosts {
         is_listed || is_harmless || is_loopback(&host)
     }
 
-    /// The first of a request's names for the server that is not allowed. The text is for an
-    /// error message: it is short, and no name at all is among what it may say.
+    /// Returns the first host name of a request that is not allowed, shortened for an error
+    /// message; `?` if it is invalid.
     pub fn refused<B>(&self, request: &Request<B>) -> Option<String> {
         let named = request.uri().authority().cloned().map(Some);
         let headers = request.headers().get_all(header::HOST);
@@ -59,21 +59,21 @@ impl AllowedHosts {
     }
 }
 
-/// No DNS name is longer (RFC 1035 §2.3.4).
+/// Maximum length of a name: no DNS name is longer (RFC 1035 §2.3.4).
 const MAX_NAME_CHARS: usize = 255;
 
-/// Whether `host` is a name or an address of this machine alone.
+/// Returns true if `host` is a loopback name or address.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || address(host).is_some_and(|it| it.to_canonical().is_loopback())
 }
 
-/// The address that `host` is; IPv6 ones stand in brackets.
+/// Parses `host` as an address; IPv6 addresses are in brackets.
 fn address(host: &str) -> Option<IpAddr> {
     let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     v6.unwrap_or(host).parse().ok()
 }
 
-/// The name by which a request addresses the server: HTTP/2's `:authority`, or `Host`.
+/// Returns the name by which a request addresses the server: HTTP/2's `:authority`, or `Host`.
 pub fn requested_authority<B>(request: &Request<B>) -> Option<Authority> {
     let header = || Authority::try_from(request.headers().get(header::HOST)?.as_bytes()).ok();
     request.uri().authority().cloned().or_else(header)

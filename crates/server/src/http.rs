@@ -54,7 +54,7 @@ use crate::upstream::spoken::Way;
 
 type Shared = State<Arc<App>>;
 
-/// All routes of the server.
+/// Builds all routes of the server.
 pub fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -103,7 +103,8 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new().fallback_service(routes.map_request(move |request| with_version(&app, request)))
 }
 
-/// Routes for which an upstream server is not asked: it is this one that they concern.
+/// Returns the routes that are never passed on to an upstream server, because they concern this
+/// one.
 fn own(app: &Arc<App>) -> Router<Arc<App>> {
     dashboard::routes::routes()
         .merge(token_route::routes())
@@ -111,8 +112,8 @@ fn own(app: &Arc<App>) -> Router<Arc<App>> {
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
 
-/// The routes of the program around this crate. They are never passed on to an upstream server:
-/// what they show is this one.
+/// Returns the routes of the program around this crate. They are never passed on to an upstream
+/// server, because they concern this one.
 fn extension(app: &Arc<App>) -> Router<Arc<App>> {
     let routes = app.extension.clone().with_state(());
     // axum panics where a layer has no route to lie on.
@@ -122,8 +123,8 @@ fn extension(app: &Arc<App>) -> Router<Arc<App>> {
     routes.route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
 
-/// A request for one of OpenAI's paths without the version gets it, unless the operator passes
-/// that very path on to an upstream server.
+/// Adds the version to a request for one of OpenAI's paths without it, unless the operator passes
+/// that exact path on to an upstream server.
 fn with_version(app: &App, mut request: HttpRequest<Body>) -> HttpRequest<Body> {
     let Some(uri) = paths::versioned(request.uri()) else { return request };
     let upstream = sole_upstream(app);
@@ -191,7 +192,7 @@ async fn answer(
     Ok(with_ignored(response, &ignored))
 }
 
-/// Begins an answer, and has it stored if its request asks for that.
+/// Begins an answer, and stores it if its request asks for that.
 async fn begin(
     app: &App,
     mut request: Request,
@@ -212,9 +213,9 @@ async fn begin(
     Ok(Answer::Started(Box::new(answer)))
 }
 
-/// Passes `/v1/models`, `/tokenize` and the like on if there is an upstream server, other APIs if
-/// it speaks them, and what the operator says. Completions are not passed on here, because streams
-/// are relayed.
+/// Passes on `/v1/models`, `/tokenize` and the like if there is an upstream server, other APIs if
+/// it supports them, and routes added by the operator. Completions are not passed on here, because
+/// streams are relayed.
 async fn ask_upstream(
     State(app): Shared,
     request: HttpRequest<Body>,
@@ -235,19 +236,19 @@ async fn ask_upstream(
     Ok(next.run(request).await)
 }
 
-/// The upstream that answers whatever this server does not, whichever model is named: one without
-/// a name of its own, which is alone.
+/// Returns the upstream for all requests that this server does not answer itself, whichever model
+/// they name: one without a configured name, which is the only one.
 fn sole_upstream(app: &App) -> Option<&Arc<Upstream>> {
     let upstream = app.service().and_then(|service| service.upstream());
     upstream.filter(|upstream| upstream.name().is_none())
 }
 
-/// Whether a request's body names the model whose servers get it as it is.
+/// Returns true if the model in a request's body selects the servers that get it unchanged.
 fn is_for_model(method: &Method, path: &str) -> bool {
     method == Method::POST && Way::of(path) == Way::PassedOn
 }
 
-/// Passes a request on to the servers of the model that its body names; gives it back if that
+/// Passes a request on to the servers of the model that its body names. Returns the request if that
 /// model is in this process.
 async fn by_model(
     app: &App,
@@ -269,7 +270,7 @@ async fn by_model(
     upstream.pass_on(target, &parts.headers, body, tenant, permits).await.map(Ok)
 }
 
-/// Paths unknown here are passed on if they are among the upstream's routes.
+/// Passes on requests for unknown paths if they are among the upstream's routes.
 async fn elsewhere(
     State(app): Shared,
     mut request: HttpRequest<Body>,
@@ -291,7 +292,7 @@ async fn elsewhere(
     Err(ApiError::not_found(request.method(), request.uri().path(), &known))
 }
 
-/// What there is, for somebody who has asked for what there is not.
+/// Describes the existing base URLs, for a client that requested an unknown path.
 fn known(app: &App, request: &HttpRequest<Body>) -> String {
     let scheme = if request.extensions().get::<Encrypted>().is_some() { "https" } else { "http" };
     let host = requested_authority(request).map_or_else(|| "HOST".into(), |host| host.to_string());
@@ -392,7 +393,8 @@ async fn metrics(State(app): Shared) -> Response {
     ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
 
-/// Checks the key, and tells the handler who asks and the client what is left of its budgets.
+/// Checks the key, passes the identity to the handler, and adds the remaining budgets to the
+/// response.
 async fn authorize(
     State(app): Shared,
     mut request: HttpRequest<Body>,
@@ -407,7 +409,7 @@ async fn authorize(
     Ok(response)
 }
 
-/// Who sends a request, and whether such a one may send it.
+/// Returns the identity of a request's sender, if it may send the request.
 fn identify(app: &App, request: &HttpRequest<Body>) -> Result<Identity, ApiError> {
     let identity = match request.extensions().get() {
         Some(EarlyIdentity(known)) => known.clone(),

@@ -14,23 +14,23 @@ pub struct Https {
 }
 
 impl Https {
-    /// HTTPS with the certificate that `source` has at present.
+    /// Creates HTTPS with the current certificate of `source`.
     ///
     /// # Errors
-    /// Those of [`CertificateSource::load`].
+    /// The errors of [`CertificateSource::load`].
     pub fn new(source: CertificateSource) -> anyhow::Result<Self> {
         let acceptor = RwLock::new(acceptor(&source)?);
         Ok(Self { source, acceptor })
     }
 
-    /// The acceptor for one new connection.
+    /// Returns the acceptor for one new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         // The acceptor is replaced in one assignment, so that a panic elsewhere cannot leave
         // half of it.
         self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Checks the source `every` interval and presents its certificate if it changed. Never
+    /// Checks the source once per `every` and presents its certificate if it changed. Never
     /// resolves.
     pub async fn keep_current(&self, every: Duration) {
         let mut renewal = Renewal::new(self.source.clone(), every);
@@ -42,7 +42,8 @@ impl Https {
         }
     }
 
-    /// Loads the new certificate and presents it from here on; false if it cannot be used yet.
+    /// Loads the new certificate and presents it from now on. Returns false if it cannot be used
+    /// yet.
     fn renew(&self) -> bool {
         match acceptor(&self.source) {
             Ok(fresh) => {
@@ -74,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a fresh certificate for `localhost`; returns it.
+    /// Writes a new certificate for `localhost`; returns it.
     fn write(chain: &std::path::Path, key: &std::path::Path) -> CertificateDer<'static> {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         std::fs::write(key, made.signing_key.serialize_pem()).unwrap();
@@ -82,7 +83,7 @@ mod tests {
         CertificateDer::from_pem_slice(made.cert.pem().as_bytes()).unwrap()
     }
 
-    /// Whether a client that trusts nothing but `certificate` gets a connection.
+    /// Returns true if a client that trusts only `certificate` gets a connection.
     async fn is_shown(https: &Https, certificate: &CertificateDer<'static>) -> bool {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();

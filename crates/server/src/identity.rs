@@ -1,5 +1,5 @@
-//! Who a request is answered for: the owner of an API key, or on a server without keys, whoever
-//! is at an address.
+//! Identity of a request's sender: the owner of an API key or, on a server without keys, the
+//! network address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,41 +16,42 @@ use crate::error::ApiError;
 use crate::peer::network;
 use crate::store::object::Owner;
 
-/// SHA-256 of an API key: all that the server keeps of it.
+/// SHA-256 of an API key, the only form in which the server keeps it.
 pub type KeyDigest = [u8; 32];
 
-/// The digest of `key`.
+/// Returns the digest of `key`.
 pub fn digest_of(key: &[u8]) -> KeyDigest {
     Sha256::digest(key).into()
 }
 
-/// An API key, or several of one owner, and what they are good for.
+/// An API key, or several of one owner, with its rights and limits.
 #[derive(Clone)]
 pub struct ApiKey {
-    /// The owner's name in logs and metrics; keys without a table of their own have none.
+    /// Name of the owner in logs and metrics; `None` for keys without a table of their own.
     pub name: Option<String>,
-    /// Of the keys that belong to this owner.
+    /// Digests of the owner's keys.
     pub digests: Vec<KeyDigest>,
-    /// Tokens that it gets for each of an owner of weight 1 while both have work.
+    /// Scheduling weight: tokens for this owner per token of an owner of weight 1 while both have
+    /// work.
     pub weight: u32,
-    /// How much it may use.
+    /// Usage limits.
     pub limits: TenantLimits,
-    /// Whether its requests may set `priority`.
+    /// True if its requests may set `priority`.
     pub may_set_priority: bool,
-    /// Whether its owner may see what the whole server does, on the dashboard.
+    /// True if its owner may see the activity of the whole server on the dashboard.
     pub is_admin: bool,
-    /// Unix time in seconds from which it is refused.
+    /// Expiry in Unix seconds, from which on the key is refused.
     pub expires_s: Option<u64>,
-    /// What its requests have used so far.
+    /// Usage by its requests so far.
     pub usage: Arc<KeyUsage>,
 }
 
-/// What the requests of one owner use and have used, for metrics and the dashboard.
+/// Usage by one owner's requests, for metrics and the dashboard.
 #[derive(Debug, Default)]
 pub struct KeyUsage {
-    /// Completions admitted and not ended at present.
+    /// Completions currently in flight.
     pub in_flight: AtomicU64,
-    /// Those of them that wait for a place in the batch.
+    /// Completions waiting for a place in the batch, of those in flight.
     pub waiting: AtomicU64,
     /// Requests admitted.
     pub requests: AtomicU64,
@@ -69,7 +70,7 @@ impl fmt::Debug for ApiKey {
 }
 
 impl ApiKey {
-    /// A key without a name or limits.
+    /// Creates a key without a name or limits.
     pub fn unnamed(key: &str) -> Self {
         Self {
             name: None,
@@ -83,13 +84,13 @@ impl ApiKey {
         }
     }
 
-    /// The owner's id. It depends on the name alone where there is one, so that the owner stays
+    /// Returns the owner's id. It depends only on the name if there is one, so that the owner stays
     /// the same when its key is replaced.
     pub fn tenant(&self) -> TenantId {
         TenantId(u64::from_le_bytes(first_bytes(&self.owner_digest())))
     }
 
-    /// To whom its stored objects belong, whichever process stores them.
+    /// Returns the owner of its stored objects, the same in every process.
     pub fn owner(&self) -> Owner {
         Owner(first_bytes(&self.owner_digest()))
     }
@@ -102,36 +103,36 @@ impl ApiKey {
     }
 }
 
-/// Who a request is answered for.
+/// Identity of a request's sender.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Whose share of the server the request takes.
+    /// Tenant whose share of the server the request uses.
     pub tenant: TenantId,
-    /// The API key that it came with; `None` on a server without keys.
+    /// API key of the request; `None` on a server without keys.
     pub key: Option<Arc<ApiKey>>,
-    /// What it may use.
+    /// Usage limits.
     pub limits: TenantLimits,
-    /// It came with a token, which may do less than the key that made it.
+    /// Set if the request came with a browser token, which allows less than the key that made it.
     pub token: Option<TokenScope>,
 }
 
 impl Identity {
-    /// The owner of `key`.
+    /// Returns the identity of the owner of `key`.
     pub fn of_key(key: Arc<ApiKey>) -> Self {
         Self { tenant: key.tenant(), limits: key.limits, key: Some(key), token: None }
     }
 
-    /// Whoever has a token that was made with `key`: asks in its owner's name, and has none of its
-    /// further rights.
+    /// Returns the identity of the holder of a browser token that was made with `key`. Requests
+    /// count as the owner's, without the owner's further rights.
     pub fn of_token(key: &ApiKey, token: TokenScope) -> Self {
         let key = ApiKey { may_set_priority: false, is_admin: false, ..key.clone() };
         Self { token: Some(token), ..Self::of_key(Arc::new(key)) }
     }
 
-    /// Whether it may send a request by `method` for `path`.
+    /// Checks that the identity may send a request by `method` for `path`.
     ///
     /// # Errors
-    /// 403 when it came with a token, which is for asking alone.
+    /// 403 for a browser token, which allows only completions and reading the list of models.
     pub fn check_scope(&self, method: &Method, path: &str) -> Result<(), ApiError> {
         match self.token.is_none() || BrowserToken::allows(method, path) {
             true => Ok(()),
@@ -139,7 +140,7 @@ impl Identity {
         }
     }
 
-    /// Whoever is at `address`, on a server without keys.
+    /// Returns the identity of clients at `address`, on a server without keys.
     pub fn of_address(address: IpAddr) -> Self {
         let tenant = match network(address) {
             IpAddr::V4(v4) => tenant_of(b"v4", &v4.octets()),
@@ -148,35 +149,37 @@ impl Identity {
         Self { tenant, key: None, limits: TenantLimits::default(), token: None }
     }
 
-    /// This process itself, to which no limit of a tenant applies.
+    /// Returns the identity of this process itself, which has no tenant limits.
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
         Self { tenant: TenantId::default(), key: None, limits, token: None }
     }
 
-    /// To whom the objects belong that its requests store. Without keys nobody can be told from
-    /// anybody else: an object's random id is then all that protects it.
+    /// Returns the owner of the objects that its requests store. Without keys clients cannot be
+    /// told apart: an object's random id is then its only protection.
     pub fn owner(&self) -> Owner {
         self.key.as_ref().map_or(Owner::NOBODY, |key| key.owner())
     }
 
-    /// What separates its computed prefixes from those of the owner's others.
+    /// Returns the salt that separates the cached prefixes of a browser token from others of the
+    /// owner.
     pub fn token_salt(&self) -> Option<&str> {
         self.token.as_ref().map(|token| &*token.cache_salt)
     }
 
-    /// The tenant as the scheduler knows it.
+    /// Returns the tenant in the form for the scheduler.
     pub fn scheduled(&self) -> Tenant {
         let weight = self.key.as_ref().map_or(1, |key| key.weight);
         Tenant { id: self.tenant, weight }
     }
 
-    /// Whether `priority` has an effect.
+    /// Returns true if `priority` has an effect.
     pub fn may_set_priority(&self) -> bool {
         self.key.as_ref().is_some_and(|key| key.may_set_priority)
     }
 
-    /// Whether it may see what the whole server does: on a server without keys, everybody.
+    /// Returns true if the identity may see the activity of the whole server: on a server without
+    /// keys, everyone may.
     pub fn may_watch(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.is_admin)
     }
@@ -193,7 +196,7 @@ impl Identity {
         }
     }
 
-    /// Takes off what was added to one of the owner's counters.
+    /// Subtracts from one of the owner's counters.
     pub fn uncount(&self, counter: fn(&KeyUsage) -> &AtomicU64, less: u64) {
         if let Some(key) = &self.key {
             counter(&key.usage).fetch_sub(less, Ordering::Relaxed);
@@ -227,7 +230,7 @@ fn first_bytes<const N: usize>(digest: &KeyDigest) -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
-    //! A tenant is the same over reloads and replaced keys, and no two are alike.
+    //! Tests that a tenant stays the same over reloads and replaced keys, and that tenants differ.
     use super::*;
 
     fn named(name: &str, key: &str) -> ApiKey {

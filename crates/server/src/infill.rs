@@ -1,11 +1,11 @@
-//! Prompts that have the model fill in text between two others, by the tokens that its vocabulary
-//! has for it.
+//! Prompts for filling in text between two others, with the special tokens of the model's
+//! vocabulary.
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
 
-/// The names that models have for these tokens: before the text in front, before the text behind,
-/// and before what is to be filled in.
+/// Names of these tokens in various models: before the prefix, before the suffix, and before the
+/// text to fill in.
 const NAMES: [[&str; 3]; 6] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -14,27 +14,27 @@ const NAMES: [[&str; 3]; 6] = [
     ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
 ];
-/// Mistral's, which has the text behind first and no third.
+/// Mistral's tokens. Its prompts have the suffix first and no third token.
 const SUFFIX_FIRST: [&str; 2] = ["[PREFIX]", "[SUFFIX]"];
 
-/// How a model is asked to fill in text.
+/// Tokens and text order of a model's infill prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InfillTokens {
-    /// Before the text in front, the text behind, and the text to fill in, in this order.
+    /// Before the prefix, the suffix, and the text to fill in, in this order.
     InOrder([TokenId; 3]),
-    /// Before the text in front, which comes last, and before the text behind.
+    /// Before the prefix, which comes last, and before the suffix.
     SuffixFirst([TokenId; 2]),
 }
 
 impl InfillTokens {
-    /// Those of `vocab`, if it has any.
+    /// Returns the infill tokens of `vocab`, if it has any.
     pub fn of(vocab: &dyn Vocab) -> Option<Self> {
         let in_order = NAMES.iter().find_map(|names| tokens(vocab, *names));
         let suffix_first = || tokens(vocab, SUFFIX_FIRST).map(Self::SuffixFirst);
         in_order.map(Self::InOrder).or_else(suffix_first)
     }
 
-    /// The prompt: `begin`, and the texts in the model's order.
+    /// Returns the prompt: `begin`, and the texts in the model's order.
     pub fn prompt(
         self,
         begin: Vec<TokenId>,
@@ -61,7 +61,7 @@ impl InfillTokens {
     }
 }
 
-/// The tokens of `names`, if each is one.
+/// Returns the tokens of `names`, if each is a single token.
 fn tokens<const N: usize>(vocab: &dyn Vocab, names: [&str; N]) -> Option<[TokenId; N]> {
     let mut found = [0; N];
     for (token, name) in found.iter_mut().zip(names) {
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A vocabulary with `names` as tokens from 1000 on.
+    /// A vocabulary with `names` as the tokens from 1000.
     struct WithNames(&'static [&'static str]);
 
     impl Vocab for WithNames {

@@ -1,4 +1,4 @@
-//! From a body to a valid request: the same for HTTP and QUIC.
+//! Parsing of a body to a valid request: the same for HTTP and QUIC.
 
 use http::HeaderValue;
 use serde_json::Value;
@@ -14,32 +14,32 @@ use crate::resumable::idempotency::IdempotentRequest;
 use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptMetadata};
 use crate::service::Caller;
 
-/// What a request's head says of its body.
+/// Data from a request's head that is needed to parse its body.
 pub struct Intake {
-    /// The endpoint that it was sent to.
+    /// Endpoint of the request.
     pub endpoint: Endpoint,
-    /// Who sends it.
+    /// Sender of the request.
     pub caller: Caller,
-    /// The authorization that came with it.
+    /// Authorization of the request.
     pub key: Option<HeaderValue>,
-    /// It asks for an answer by datagram, which is always a stream.
+    /// True for an answer by datagram, which is always a stream.
     pub is_ask: bool,
 }
 
-/// A request as parsed.
+/// A parsed request.
 pub struct ParsedRequest {
     /// The request itself.
     pub request: Request,
-    /// Its idempotency key, if it has one, or why that is invalid.
+    /// Idempotency key, if any, or the error if it is invalid.
     pub idempotent: Result<Option<IdempotentRequest>, ApiError>,
 }
 
 impl Intake {
-    /// Parses `body`, whose request came with the idempotency key `again`.
+    /// Parses `body`, whose request has the idempotency key `again`.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong; 503 while the model loads, or when
-    /// there is no memory for the body.
+    /// 400 with the name of the first invalid parameter; 503 while the model loads, or when there
+    /// is no memory for the body.
     pub async fn parse(
         self,
         app: &App,
@@ -78,7 +78,8 @@ impl Intake {
     }
 }
 
-/// What `request` is answered by, chosen now if it leaves that to chance.
+/// Returns all that determines the answer to `request`. Sets its seed and call ids at random if the
+/// request leaves them open.
 pub fn marks(request: &mut Request, served: &ModelEntry) -> AnswerMarks {
     let owner = request.identity.owner();
     let asker = KeptAsker {

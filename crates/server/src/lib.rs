@@ -1,16 +1,16 @@
 //! An OpenAI-compatible server: HTTP, server-sent events and QUIC before a batching engine or
 //! before another server.
 //!
-//! [`run`] is the whole life of a server: it binds the ports, loads what will compute
-//! ([`LoadedBackend`]), serves, and drains. A [`ServerConfig`] holds everything that an operator
-//! can set; the command line only fills it in.
+//! [`run`] is the whole life of a server: it binds the ports, loads the backend
+//! ([`LoadedBackend`]), serves, and drains. A [`ServerConfig`] holds all operator settings; the
+//! command line only fills it in.
 //!
 //! [`start_engine`] starts the same [`Service`] without a port. A service takes a valid
-//! [`Request`], admits, tokenizes and schedules it, and gives an [`ActiveRequest`], from which the
-//! answer's flushes come. Benchmarks use it to measure what HTTP adds.
+//! [`Request`], admits, tokenizes and schedules it, and returns an [`ActiveRequest`], which yields
+//! the answer's flushes. Benchmarks use it to measure what HTTP adds.
 //!
-//! The engine itself is not here: it is a `Runner` of `loquent-infer` that a loader brings and
-//! that runs on a thread of its own.
+//! The engine itself is not part of this crate: it is a `Runner` of `loquent-infer`, supplied by a
+//! loader, which runs on a separate thread.
 
 mod active_request;
 mod admission;

@@ -1,9 +1,9 @@
-//! The memory that all requests together may take before their prompts are tokens.
+//! Memory limit for all requests together until their prompts are tokenized.
 //!
 //! A request is charged for its body as the body arrives, then for the values that the body is
-//! parsed into, and pays back when both are gone: once its prompt is tokens, or, if the
-//! conversation is stored with its answer, at the end of that. Small requests have a part of their
-//! own, so that large ones, however many, never keep them out.
+//! parsed into. The charge is returned when both are dropped: once the prompt is tokenized or, if
+//! the conversation is stored with its answer, at the end of the answer. Small requests have a
+//! separate share, so that large ones, however many, never block them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use tokio::time::timeout;
 
 use crate::error::ApiError;
 
-/// Up to this size a request is small, bytes.
+/// Maximum size of a small request, in bytes.
 pub const SMALL_BYTES: usize = 64 * 1024;
-/// The part of the memory that only small requests get: one in so many.
+/// Inverse of the fraction of memory reserved for small requests.
 const SMALL_SHARE: usize = 4;
-/// How long a request may wait for memory. Longer waits would hold what it has already from the
-/// others.
+/// Time limit for waiting for memory. A longer wait would block others with the memory that the
+/// request already holds.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// `Retry-After` when there is no memory, in seconds.
+/// `Retry-After` in seconds when there is no memory.
 const FULL_RETRY_S: u64 = 5;
-/// What one permit stands for, bytes.
+/// Bytes per permit.
 const UNIT_BYTES: usize = 1024;
 
-/// The memory of all requests.
+/// Memory of all requests.
 #[derive(Debug)]
 pub struct RequestMemory {
     small: Arc<Semaphore>,
@@ -33,17 +33,17 @@ pub struct RequestMemory {
     large_units: usize,
 }
 
-/// One request's part of it, given back when this is dropped.
+/// One request's charge, returned on drop.
 #[derive(Debug, Default)]
 pub struct MemoryCharge {
     bytes: usize,
-    /// Of the small requests' part, or, once the request is large, of the others'.
+    /// Permit from the small requests' share or, once the request is large, from the others'.
     permit: Option<OwnedSemaphorePermit>,
     is_large: bool,
 }
 
 impl RequestMemory {
-    /// `total_bytes` for all requests together.
+    /// Creates a memory of `total_bytes` for all requests together.
     pub fn new(total_bytes: usize) -> Self {
         let units = (total_bytes / UNIT_BYTES).clamp(SMALL_SHARE, u32::MAX as usize / 2);
         let small = units / SMALL_SHARE;
@@ -57,7 +57,7 @@ impl RequestMemory {
     /// Charges `bytes` more to `charge`.
     ///
     /// # Errors
-    /// 503 when the memory is taken, and stays so for some seconds.
+    /// 503 when the memory is full, and stays so for some seconds.
     pub async fn take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
         let total = charge.bytes + bytes;
         let is_large = total > SMALL_BYTES;
@@ -81,10 +81,10 @@ impl RequestMemory {
         Ok(())
     }
 
-    /// Makes `charge` stand for `bytes` instead of what it stood for.
+    /// Changes `charge` to exactly `bytes`.
     ///
     /// # Errors
-    /// Those of [`Self::take`], if it is more.
+    /// The errors of [`Self::take`], if it grows.
     pub async fn settle(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
         if let Some(more) = bytes.checked_sub(charge.bytes) {
             return self.take(charge, more).await;
@@ -97,14 +97,14 @@ impl RequestMemory {
         Ok(())
     }
 
-    /// Bytes that are free, for tests and figures.
+    /// Returns the free bytes, for tests and statistics.
     pub fn free_bytes(&self) -> usize {
         (self.small.available_permits() + self.large.available_permits()) * UNIT_BYTES
     }
 }
 
 impl MemoryCharge {
-    /// How many bytes it stands for.
+    /// Returns the number of bytes charged.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -126,7 +126,7 @@ async fn acquire(from: Arc<Semaphore>, units: u32) -> Result<OwnedSemaphorePermi
 
 #[cfg(test)]
 mod tests {
-    //! What is charged is given back, and large requests leave small ones their part.
+    //! Tests that charges are returned, and that large requests leave small ones their share.
     use super::*;
 
     const MIB: usize = 1024 * 1024;

@@ -1,4 +1,5 @@
-//! Prometheus metrics, with vLLM's names where vLLM has one, so that dashboards port.
+//! Prometheus metrics. Those that vLLM has too have its names apart from the prefix where possible,
+//! so that dashboards port.
 
 mod busy;
 mod carrier;
@@ -38,7 +39,7 @@ use stages::StageCollector;
 pub use upstreams::UpstreamSeries;
 use upstreams::{RegisteredUpstreams, UpstreamCollector};
 
-/// Buckets for latencies in seconds, 100 µs to 60 s: fine where token gaps lie (5 to 300 ms).
+/// Buckets for latencies in seconds, 100 µs to 60 s: fine in the range of token gaps (5 to 300 ms).
 const LATENCY_S: &[f64] = &[
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
     0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -60,7 +61,7 @@ pub struct Metrics {
     upstreams: UpstreamCollector,
 }
 
-/// What the engine thread computes.
+/// Work of the engine thread.
 #[derive(Debug)]
 struct EngineMetrics {
     load: LoadFigures,
@@ -79,7 +80,7 @@ struct EngineMetrics {
     upstream: BusyTime,
 }
 
-/// How requests end, and how long their phases take.
+/// Ends of requests, and durations of their phases.
 #[derive(Debug)]
 struct RequestMetrics {
     prompt_tokens: IntCounter,
@@ -95,7 +96,7 @@ struct RequestMetrics {
     forecast_error: Histogram,
 }
 
-/// From the engine's steps to the connections.
+/// Streams, from the engine's steps to the connections.
 #[derive(Debug)]
 struct StreamMetrics {
     itl: Latency,
@@ -122,7 +123,7 @@ struct DeliveryMetrics {
     client_ack: Histogram,
 }
 
-/// Counts one in a gauge until it is dropped, however it ends.
+/// Increments a gauge until dropped.
 #[derive(Debug)]
 pub struct GaugeGuard(IntGauge);
 
@@ -139,15 +140,15 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// Counts a completion that an upstream server computes until it is dropped.
+/// Counts a completion that an upstream server computes, until dropped.
 #[derive(Debug)]
 pub struct UpstreamGuard {
     _running: GaugeGuard,
     _busy: BusyGuard,
 }
 
-/// Token gaps and flushes of many streams, collected without touching the shared metrics:
-/// those change once per step, not once per token.
+/// Token gaps and flushes of many streams, collected without touching the shared metrics, which are
+/// updated once per step instead of once per token.
 #[derive(Debug)]
 pub struct LocalMetrics {
     itl: LocalLatency,
@@ -157,19 +158,19 @@ pub struct LocalMetrics {
 }
 
 impl LocalMetrics {
-    /// Notes the gap between two tokens of one completion.
+    /// Records the gap between two tokens of one completion.
     pub fn on_token_gap(&mut self, gap: Duration) {
         self.itl.observe(gap.as_secs_f64());
     }
 
-    /// Notes a flush of `tokens`, which came `gap` after the completion's last one.
+    /// Records a flush of `tokens`, sent `gap` after the completion's previous one.
     pub fn on_flush(&mut self, tokens: u32, gap: Option<Duration>) {
         self.flushes.inc();
         self.flush_tokens.observe(f64::from(tokens));
         gap.into_iter().for_each(|gap| self.icl.observe(gap.as_secs_f64()));
     }
 
-    /// Adds what was noted to the metrics.
+    /// Adds the local observations to the shared metrics.
     pub fn publish(&mut self) {
         self.itl.publish();
         self.icl.publish();
@@ -178,18 +179,18 @@ impl LocalMetrics {
     }
 }
 
-/// When a finished request's phases began, on the server's clock.
+/// Times of a finished request's phases, on the server's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Phases {
     /// Arrival of the request.
     pub arrived: Duration,
-    /// Its prompt was tokenized.
+    /// End of tokenizing its prompt.
     pub tokenized: Duration,
-    /// Its last byte was handed to the connection.
+    /// Time when its last byte was passed to the connection.
     pub ended: Duration,
 }
 
-/// Makes metrics and registers them.
+/// Creates and registers metrics.
 struct Registrar(Registry);
 
 impl Registrar {
@@ -215,7 +216,7 @@ impl Registrar {
         self.register(IntCounterVec::new(Opts::new(name, help), &[label]))
     }
 
-    /// One gauge for each transport.
+    /// Creates one gauge per transport.
     fn by_transport(&self, name: &str, help: &str) -> [IntGauge; 3] {
         let gauges = self.register(IntGaugeVec::new(Opts::new(name, help), &["transport"]));
         StreamCarrier::ALL.map(|transport| gauges.with_label_values(&[transport.label()]))
@@ -343,7 +344,7 @@ impl DeliveryMetrics {
 }
 
 impl Metrics {
-    /// Metrics that have counted nothing yet.
+    /// Creates metrics without any counts.
     pub fn new() -> Self {
         let registry = Registry::new_custom(Some("loquent".into()), None);
         let registrar = Registrar(registry.expect("the prefix is a constant"));
@@ -357,13 +358,13 @@ impl Metrics {
         }
     }
 
-    /// Adds the figures of a split model's stages to what [`Self::render`] gives.
+    /// Adds the statistics of a split model's stages to the output of [`Self::render`].
     pub fn watch_stages(&self, stages: Arc<dyn RemoteStages>) {
         let collector = StageCollector::new(stages);
         self.registry.register(Box::new(collector)).expect("a server has one engine");
     }
 
-    /// Adds the figures of an upstream's servers to what [`Self::render`] gives.
+    /// Adds the statistics of an upstream's servers to the output of [`Self::render`].
     pub fn watch_upstream(&self, upstream: Arc<dyn UpstreamSeries>) {
         if self.upstreams.add(upstream) {
             let registered = RegisteredUpstreams::new(self.upstreams.clone());
@@ -371,34 +372,34 @@ impl Metrics {
         }
     }
 
-    /// Adds what the owners of `keys` use, by name, to what [`Self::render`] gives.
+    /// Adds the usage by the owners of `keys`, by name, to the output of [`Self::render`].
     pub fn watch_keys(&self, keys: ApiKeys) {
         let collector = KeyCollector::new(keys);
         self.registry.register(Box::new(collector)).expect("a server has one set of keys");
     }
 
-    /// Adds what `models` gathers of each model to what [`Self::render`] gives.
+    /// Adds the series that `models` collects per model to the output of [`Self::render`].
     pub fn watch_models(&self, models: Box<dyn Collector>) {
         self.registry.register(models).expect("a server has one list of models");
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Returns all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         self.render_as(MetricNames::Loquent, "")
     }
 
-    /// All metrics under `names`; `model` is the name of the server's.
+    /// Returns all metrics under `names`; `model` is the name of the server's model.
     pub fn render_as(&self, names: MetricNames, model: &str) -> String {
         let families = names.apply(self.registry.gather(), model);
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 
-    /// The part of an engine that starts.
+    /// Returns the load of a new engine.
     pub fn engine_load(&self) -> EngineLoad {
         EngineLoad::new(self.engine.load.clone())
     }
 
-    /// Notes one step of an engine.
+    /// Records one step of an engine.
     pub fn on_step(&self, step: &Step) {
         let took = step.finished.saturating_sub(step.started);
         self.engine.steps.inc();
@@ -414,24 +415,24 @@ impl Metrics {
         waits.publish();
     }
 
-    /// Notes that the engine was lost with all it held.
+    /// Records that the engine and its state were lost.
     pub fn on_engine_lost(&self) {
         self.engine.losses.inc();
     }
 
-    /// Notes that the engine is back after `gone`.
+    /// Records that the engine returned after `gone`.
     pub fn on_engine_back(&self, gone: Duration) {
         self.engine.recoveries.inc();
         self.engine.outage_time.inc_by(gone.as_secs_f64());
     }
 
-    /// Notes a batch of embeddings: its tokens, and the inputs that it finished.
+    /// Records a batch of embeddings: its tokens, and the inputs that it finished.
     pub fn on_embeddings(&self, tokens: usize, inputs: usize) {
         self.engine.embedding_tokens.inc_by(tokens as u64);
         self.engine.embedding_inputs.inc_by(inputs as u64);
     }
 
-    /// Metrics for the task that delivers all streams.
+    /// Returns local metrics for the task that delivers all streams.
     pub fn local(&self) -> LocalMetrics {
         LocalMetrics {
             itl: self.streams.itl.local(),
@@ -441,103 +442,103 @@ impl Metrics {
         }
     }
 
-    /// Notes how long a step's results took to reach delivery.
+    /// Records the time a step's results took to reach delivery.
     pub fn on_hand_over(&self, took: Duration) {
         self.streams.hand_over.observe(took.as_secs_f64());
     }
 
-    /// Notes the gap between two tokens of one completion.
+    /// Records the gap between two tokens of one completion.
     pub fn on_token_gap(&self, gap: Duration) {
         self.streams.itl.observe(gap.as_secs_f64());
     }
 
-    /// Notes a flush of `tokens`, which came `gap` after the completion's last one.
+    /// Records a flush of `tokens`, sent `gap` after the completion's previous one.
     pub fn on_flush(&self, tokens: u32, gap: Option<Duration>) {
         self.streams.flushes.inc();
         self.streams.flush_tokens.observe(f64::from(tokens));
         gap.into_iter().for_each(|gap| self.streams.icl.observe(gap.as_secs_f64()));
     }
 
-    /// Notes the tokens of an answer that an upstream server has computed.
+    /// Records the tokens of an answer that an upstream server has computed.
     pub fn on_upstream_tokens(&self, prompt: u64, completion: u64) {
         self.requests.prompt_tokens.inc_by(prompt);
         self.engine.generation_tokens.inc_by(completion);
     }
 
-    /// Counts a completion that an upstream server computes, until it is dropped.
+    /// Counts a completion that an upstream server computes, until the guard is dropped.
     pub fn upstream_completion(&self, clock: Clock) -> UpstreamGuard {
         let running = GaugeGuard::count(&self.engine.load.running);
         UpstreamGuard { _running: running, _busy: self.engine.upstream.begin(clock) }
     }
 
-    /// How long an upstream server has computed anything by `now`.
+    /// Returns the time during which an upstream server computed anything until `now`.
     pub fn upstream_busy(&self, now: Duration) -> Duration {
         self.engine.upstream.until(now)
     }
 
-    /// Notes by how much the first forecast of a completion's first token was wrong.
+    /// Records the error of the first forecast of a completion's first token.
     pub fn on_forecast_error(&self, error: Duration) {
         self.requests.forecast_error.observe(error.as_secs_f64());
     }
 
-    /// Notes a completion paused for its reader.
+    /// Records a completion paused for its reader.
     pub fn on_pause(&self) {
         self.streams.pauses.inc();
     }
 
-    /// Counts an open QUIC connection.
+    /// Counts an open QUIC connection until the guard is dropped.
     pub fn quic_connection(&self) -> GaugeGuard {
         GaugeGuard::count(&self.delivery.quic_connections)
     }
 
-    /// Counts a reader of a resumable answer.
+    /// Counts a reader of a resumable answer until the guards are dropped.
     pub fn active_path(&self, transport: StreamCarrier) -> [GaugeGuard; 2] {
         [GaugeGuard::count(&self.delivery.active_paths), self.open_stream(transport)]
     }
 
-    /// Counts a streamed answer that is being read.
+    /// Counts a streamed answer that is being read, until the guard is dropped.
     pub fn open_stream(&self, transport: StreamCarrier) -> GaugeGuard {
         GaugeGuard::count(&self.streams.open[transport as usize])
     }
 
-    /// Notes that `more` bytes (fewer, if negative) are reserved for logs.
+    /// Records that `more` bytes (fewer, if negative) are reserved for logs.
     pub fn on_kept_bytes(&self, more: i64) {
         self.delivery.kept_bytes.add(more);
     }
 
-    /// Notes a reader that resumes an answer, and whether the answer was found.
+    /// Records a reader that resumes an answer, and whether the answer was found.
     pub fn on_resume(&self, found: bool) {
         self.delivery.resumes.with_label_values(&[if found { "found" } else { "gone" }]).inc();
     }
 
-    /// Notes a datagram of `bytes`, of which `redundant` log bytes had been sent before.
+    /// Records a datagram of `bytes`, of which `redundant` log bytes had been sent before.
     pub fn on_datagram(&self, bytes: usize, redundant: u64) {
         self.delivery.datagrams.inc();
         self.delivery.datagram_bytes.inc_by(bytes as u64);
         self.delivery.redundant_bytes.inc_by(redundant);
     }
 
-    /// Notes an answer that falls back to the reliable stream (S-4.4).
+    /// Records an answer that falls back to the reliable stream (S-4.4).
     pub fn on_fallback(&self) {
         self.delivery.fallbacks.inc();
     }
 
-    /// Notes the time from a flush to its acknowledgement by the reader.
+    /// Records the time from a flush to its acknowledgement by the reader.
     pub fn on_client_ack(&self, took: Duration) {
         self.delivery.client_ack.observe(took.as_secs_f64());
     }
 
-    /// Notes a request that was answered with the error `status`.
+    /// Records a request that was answered with the error `status`.
     pub fn on_refusal(&self, status: u16) {
         self.requests.refused.with_label_values(&[&status.to_string()]).inc();
     }
 
-    /// Notes a completion whose client left.
+    /// Records a completion whose client left.
     pub fn on_abort(&self) {
         self.requests.success.with_label_values(&["abort"]).inc();
     }
 
-    /// Notes the end of a completion, with the latencies of its phases.
+    /// Records the end of a completion, with the latencies of its phases.
     pub fn on_end(&self, phases: Phases, prompt_tokens: usize, end: &End) {
         self.requests.prompt_tokens.inc_by(prompt_tokens as u64);
         self.requests.success.with_label_values(&[end.reason.label()]).inc();
@@ -560,7 +561,7 @@ impl Metrics {
         }
     }
 
-    /// What the metrics hold at present.
+    /// Returns the current values of the metrics.
     pub fn read(&self) -> MetricsReading {
         let Self { engine, requests, streams, delivery, .. } = self;
         let resumes = |result| delivery.resumes.with_label_values(&[result]).get();
@@ -600,7 +601,7 @@ impl Metrics {
     }
 }
 
-/// The sum of a counter's series.
+/// Returns the sum of a counter's series.
 fn sum(counters: &IntCounterVec) -> u64 {
     let families = counters.collect();
     let series = families.iter().flat_map(|family| family.get_metric());

@@ -1,4 +1,4 @@
-//! A loaded model as the server sees it: name, vocabulary, chat format and limits.
+//! A loaded model as the server uses it: name, vocabulary, chat format and limits.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,14 +20,14 @@ use crate::clock::unix_time_s;
 use crate::completion::logprobs::ScoredPrompt;
 use crate::upstream::UnknownVocab;
 
-/// How a conversation becomes the model's prompt.
+/// Format that turns conversations into prompts.
 #[derive(Debug)]
 pub struct ChatFormat {
     /// The model's chat template, or ChatML if the file has none.
     pub template: ChatTemplate,
-    /// Text of the begin-of-sequence token, empty where there is none.
+    /// Text of the begin-of-sequence token, empty if there is none.
     pub bos: String,
-    /// Text of the end-of-sequence token, empty where there is none.
+    /// Text of the end-of-sequence token, empty if there is none.
     pub eos: String,
 }
 
@@ -40,7 +40,7 @@ pub struct SamplingDefaults {
     pub top_k: u32,
     /// Samples from the smallest set of tokens with this total probability; 1 from all.
     pub top_p: f32,
-    /// Drops tokens less likely than this share of the most likely one; 0 drops none.
+    /// Drops tokens less likely than this fraction of the most likely one; 0 drops none.
     pub min_p: f32,
 }
 
@@ -51,40 +51,41 @@ impl Default for SamplingDefaults {
     }
 }
 
-/// Name, vocabulary and limits of the model that is served.
+/// Name, vocabulary and limits of the served model.
 #[derive(Clone)]
 pub struct ServedModel {
     /// The name in `/v1/models` and in every answer.
     pub name: String,
     /// Tokens and their texts.
     pub vocab: Arc<dyn Vocab>,
-    /// How conversations are written for it.
+    /// Chat format of the model.
     pub chat: Arc<ChatFormat>,
     /// Tokens at which a generation ends.
     pub end_tokens: Vec<TokenId>,
     /// Longest sequence in tokens, prompt and completion together.
     pub context_tokens: u32,
-    /// Tokens of context that the model was trained with, if its file says so. More than the server
-    /// takes, or less where the user asked for that.
+    /// Context length in training, if the model's file states it. Longer than the server's, or
+    /// shorter if the user asked for that.
     pub trained_context: Option<u32>,
     /// Sampling parameters for requests that do not set them.
     pub defaults: SamplingDefaults,
-    /// When the model was loaded, in Unix seconds.
+    /// Time when the model was loaded, in Unix seconds.
     pub created_s: u64,
     /// Compiles grammars over the vocabulary.
     pub grammars: GrammarSource,
-    /// What besides the above decides the tokens of an answer, as a text that is the same wherever
-    /// they are: its weights and its chat template, and what computes with them how.
+    /// All further properties that determine the tokens of an answer, as a text that is equal
+    /// wherever they are equal: weights, chat template, and the software and settings that compute
+    /// with them.
     pub computed_by: String,
 }
 
-/// Compiles grammars for one vocabulary. The compiler is made by the first request that needs
-/// one, because it takes long for a large vocabulary and many servers never need it.
+/// Compiles grammars for one vocabulary. The compiler is created by the first request that needs
+/// it, because that takes long for a large vocabulary and many servers never need it.
 #[derive(Clone, Default)]
 pub struct GrammarSource(Arc<OnceLock<Result<Compiler, GrammarError>>>);
 
 impl GrammarSource {
-    /// The grammar of `shape` over `vocab`, which must be the same at every call. Takes
+    /// Compiles the grammar of `shape` over `vocab`, which must be the same at every call. Takes
     /// milliseconds, and longer the first time.
     ///
     /// # Errors
@@ -102,7 +103,7 @@ impl GrammarSource {
 }
 
 impl ServedModel {
-    /// The same wherever the same request has the same answer, as far as that can be known.
+    /// Returns a text that is equal wherever the same request has the same answer, as far as known.
     pub fn fingerprint(&self, splits_reasoning: bool) -> String {
         let version = env!("CARGO_PKG_VERSION");
         let chat = (&self.chat.bos, &self.chat.eos);
@@ -111,7 +112,7 @@ impl ServedModel {
         hex::encode(&Sha256::digest(all)[..8])
     }
 
-    /// Stands for the model of an upstream server, of which only `name` is known.
+    /// Creates a placeholder for the model of an upstream server, of which only `name` is known.
     ///
     /// # Errors
     /// None in practice: the template is a constant.
@@ -131,13 +132,14 @@ impl ServedModel {
         })
     }
 
-    /// Most bytes of a prompt that may fit the context; every longer one has too many tokens.
+    /// Returns the maximum bytes of a prompt that may fit the context; every longer one has too
+    /// many tokens.
     pub fn max_prompt_bytes(&self) -> usize {
         let longest = self.vocab.longest_token_bytes();
         longest.map_or(usize::MAX, |bytes| bytes.saturating_mul(self.context_tokens as usize))
     }
 
-    /// The prompt of a conversation, as tokens.
+    /// Returns the prompt of a conversation, as tokens.
     ///
     /// # Errors
     /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
@@ -158,13 +160,13 @@ impl ServedModel {
         template::encode_chat(&self.chat.template, &*self.vocab, &conversation, max_bytes)
     }
 
-    /// The format in which the model writes tool calls, as its chat template shows.
+    /// Returns the format in which the model writes tool calls, according to its chat template.
     pub fn call_syntax(&self) -> CallSyntax {
         self.chat.template.abilities().calls
     }
 
-    /// Gives the template what it reads of `chat`'s reasoning parameters; returns the names of
-    /// those that have no effect on this model.
+    /// Sets the template variables for `chat`'s reasoning parameters. Returns the names of the
+    /// parameters that have no effect on this model.
     pub fn give_reasoning(&self, chat: &mut Chat) -> Vec<&'static str> {
         let template = &self.chat.template;
         let ReasoningParams { effort, verbosity, budget } = chat.reasoning.clone();
@@ -187,7 +189,7 @@ impl ServedModel {
         ignored
     }
 
-    /// The variable by which the template learns of `effort`; `None` if it knows no effort.
+    /// Returns the template variable for `effort`; `None` if the template supports no effort.
     fn effort_variable(&self, effort: &str) -> Option<(&'static str, Value)> {
         let template = &self.chat.template;
         if template.mentions("reasoning_effort") {
@@ -201,8 +203,8 @@ impl ServedModel {
         switch.filter(|_| effort == "none").map(|name| (name, false.into()))
     }
 
-    /// Whether an answer begins with reasoning. `prompt_thinks`: the prompt ends inside
-    /// it.
+    /// Returns how an answer of the model reasons. `prompt_thinks`: the prompt ends inside the
+    /// reasoning.
     pub fn thinking(&self, prompt_thinks: bool) -> Thinking {
         let Abilities { thinks, calls, .. } = self.chat.template.abilities();
         match thinks {
@@ -213,12 +215,12 @@ impl ServedModel {
         }
     }
 
-    /// The control tokens that are tags of its format.
+    /// Returns the control tokens that are tags of the model's format.
     pub fn spoken_tags(&self) -> &SpokenTags {
         self.chat.template.spoken_tags(&*self.vocab)
     }
 
-    /// The text of `tokens`; control tokens have no text.
+    /// Returns the text of `tokens`; control tokens have no text.
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let (mut detok, mut text) = (Detokenizer::default(), String::new());
         for &token in tokens {
@@ -228,7 +230,7 @@ impl ServedModel {
         text
     }
 
-    /// Where each of `tokens`, a prompt, begins in its `text`.
+    /// Returns the offset of each of `tokens`, a prompt, in its `text`.
     pub fn scored_prompt(&self, tokens: &[TokenId], text: &str) -> ScoredPrompt {
         let (mut detok, mut decoded, mut chars) = (Detokenizer::default(), String::new(), 0);
         let mut offsets = Vec::with_capacity(tokens.len());
@@ -247,7 +249,7 @@ impl ServedModel {
         ScoredPrompt { first: tokens.first().copied().unwrap_or(0), offsets, chars: all }
     }
 
-    /// The model's entry in `/v1/models`.
+    /// Returns the model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
         let SamplingDefaults { temperature, top_k, top_p, min_p } = self.defaults;
         let mut card = json!({
@@ -265,7 +267,7 @@ impl ServedModel {
     }
 }
 
-/// All tokens of `vocab` that end a generation.
+/// Returns all tokens of `vocab` that end a generation.
 pub fn end_tokens(vocab: &dyn Vocab) -> Vec<TokenId> {
     (0..vocab.size() as TokenId).filter(|&token| vocab.is_end(token)).collect()
 }

@@ -1,5 +1,4 @@
-//! Which answers are padded, so that the lengths of their events and datagrams say little of the
-//! text.
+//! Padding of answers, so that the lengths of their events and datagrams reveal little of the text.
 
 use http::{Extensions, Request};
 use loquent_proto::obfuscation::Obfuscation;
@@ -8,32 +7,33 @@ use loquent_proto::obfuscation::Obfuscation;
 #[derive(Debug, Clone, Copy)]
 pub struct Encrypted;
 
-/// `request`, marked as one that came over an encrypted connection.
+/// Marks `request` as received over an encrypted connection.
 pub fn encrypted<B>(mut request: Request<B>) -> Request<B> {
     request.extensions_mut().insert(Encrypted);
     request
 }
 
-/// Which answers are padded if their request leaves `include_obfuscation` out.
+/// Answers that are padded if their request leaves `include_obfuscation` out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ObfuscationDefault {
-    /// Those on encrypted connections, datagrams always: on others everybody reads the text itself.
+    /// Answers on encrypted connections, and all datagrams: on other connections the text itself is
+    /// readable.
     #[default]
     Encrypted,
-    /// All, for a server behind a proxy that encrypts.
+    /// All answers, for a server behind a proxy that encrypts.
     Always,
-    /// None.
+    /// No answers.
     Never,
 }
 
 impl ObfuscationDefault {
-    /// The padding of the answer to a request with these `extensions`.
+    /// Returns the padding of the answer to a request with these `extensions`.
     pub fn of_request(self, extensions: &Extensions) -> Obfuscation {
         self.of_answer(rand::random(), extensions)
     }
 
-    /// [`Self::of_request`] with the same letters for the same `seed`: for an answer whose bytes
-    /// clients count.
+    /// Like [`Self::of_request`], but with the same letters for the same `seed`: for an answer
+    /// whose bytes clients count.
     pub fn of_answer(self, seed: u64, extensions: &Extensions) -> Obfuscation {
         let by_default = match self {
             Self::Encrypted => extensions.get::<Encrypted>().is_some(),
@@ -43,8 +43,8 @@ impl ObfuscationDefault {
         Obfuscation::new(seed, by_default)
     }
 
-    /// Whether the datagrams of an answer are padded (D-2.7) whose request `asked` for it or
-    /// against it, or said nothing. They are always encrypted.
+    /// Returns true if the datagrams of an answer are padded (D-2.7). `asked` is the request's
+    /// choice, if it made one. Datagrams are always encrypted.
     pub fn pads_datagrams(self, asked: Option<bool>) -> bool {
         asked.unwrap_or(self != Self::Never)
     }

@@ -1,5 +1,4 @@
-//! What every request over HTTP passes: it gets its id, and a line in the log if it is refused or
-//! has no answer of its own.
+//! Middleware of every HTTP request: assigns its id, and logs it if it is refused or has no answer.
 
 use std::sync::Arc;
 
@@ -14,8 +13,8 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::request_log::{OtherLine, REQUEST_ID_HEADER, RequestId};
 
-/// Gives each request its id, and counts and logs those that are refused or have no answer of
-/// their own, such as embeddings. Answers are logged when they end.
+/// Assigns each request its id, and counts and logs the requests that are refused or have no
+/// answer, such as embeddings. Answers are logged when they end.
 pub async fn observe(
     State(app): State<Arc<App>>,
     mut request: Request<Body>,
@@ -52,8 +51,8 @@ pub async fn observe(
     response
 }
 
-/// Whether a request without an answer of its own is logged: one that does something, or is
-/// refused. Probes ask every second, and say nothing new.
+/// Returns true if a request without an answer is logged: if it is refused, or its method changes
+/// state. Health checks arrive every second, and are not logged.
 fn is_worth_a_line(method: &Method, path: &str, status: u16) -> bool {
     let is_probe = matches!(path, "/health" | "/ready" | "/metrics");
     !is_probe && (status >= 400 || !method.is_safe())

@@ -1,14 +1,14 @@
-//! Which web pages are this server's own: one rule for HTTP and for WebTransport.
+//! Recognizes the server's own web pages, by one rule for HTTP and for WebTransport.
 //!
-//! `loquent connect` has a stricter one: it serves no page, so that every origin is foreign to
-//! it but its own loopback address, and it checks `Host` too.
+//! `loquent connect` has a stricter rule: it serves no page, so every origin is foreign to it
+//! except its own loopback address, and it checks `Host` too.
 
 use http::Uri;
 use http::uri::Authority;
 
 use crate::hosts::is_loopback;
 
-/// Whether `origin` is a page that came from the server that a request names `host`.
+/// Returns true if `origin` is a page of the server that a request addresses as `host`.
 pub fn is_page_of_host(origin: &[u8], host: &Authority) -> bool {
     // Both leave out the port where it is the scheme's own.
     Page::parse(origin).is_some_and(|page| {
@@ -16,16 +16,16 @@ pub fn is_page_of_host(origin: &[u8], host: &Authority) -> bool {
     })
 }
 
-/// Whether `origin` is a page that a server on this machine serves to this machine.
+/// Returns true if `origin` is a page served on this machine's loopback interface.
 pub fn is_page_of_this_machine(origin: &[u8]) -> bool {
     Page::parse(origin).is_some_and(|page| page.uri.host().is_some_and(is_loopback))
 }
 
-/// Schemes of the pages of desktop apps. No web site's origin can have one of them, and an app that
-/// is installed here reaches the server without a browser too.
+/// Schemes of the pages of desktop apps. No web site's origin can have one of them, and an
+/// installed app can reach the server without a browser anyway.
 const APP_SCHEMES: [&str; 4] = ["app", "tauri", "vscode-file", "vscode-webview"];
 
-/// Whether `origin` is a page of an app that is installed on the user's machine.
+/// Returns true if `origin` is a page of an app that is installed on the user's machine.
 pub fn is_page_of_app(origin: &[u8]) -> bool {
     let uri = Uri::try_from(origin).ok();
     let scheme = uri.as_ref().and_then(Uri::scheme_str);
@@ -34,12 +34,12 @@ pub fn is_page_of_app(origin: &[u8]) -> bool {
         || matches!(origin, b"http://tauri.localhost" | b"https://tauri.localhost")
 }
 
-/// Whether `origin` is a page of `host`, from one of the server's `ports`.
+/// Returns true if `origin` is a page of `host`, from one of the server's `ports`.
 pub fn is_page_of_ports(origin: &[u8], host: &str, ports: &[u16]) -> bool {
     Page::parse(origin).is_some_and(|page| page.is_of(host, ports))
 }
 
-/// The origin of a web page: `http://host:port` or `https://host:port`.
+/// Origin of a web page: `http://host:port` or `https://host:port`.
 struct Page {
     uri: Uri,
     is_https: bool,
@@ -60,9 +60,10 @@ impl Page {
         if self.is_https { 443 } else { 80 }
     }
 
-    /// One machine is `localhost` to a page and may be `127.0.0.1` here: browsers do not fall
-    /// back from `::1` to it for WebTransport, so that the page has to name it. A process that
-    /// serves pages on this machine's loopback address needs no browser to reach the server.
+    /// Returns true if the page is of `host`, at one of `ports`. All loopback names are equal: a
+    /// page may use `localhost` where the server has `127.0.0.1`, since browsers do not fall back
+    /// from `::1` to it for WebTransport, so that the page has to name it. A process that serves
+    /// pages on the loopback address needs no browser to reach the server.
     fn is_of(&self, host: &str, ports: &[u16]) -> bool {
         const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
         let is_host =
@@ -74,7 +75,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    //! Only pages of this host and port are the server's own.
+    //! Tests that only pages of this host and port are the server's own.
     use super::*;
 
     #[test]

@@ -1,8 +1,8 @@
-//! OpenTelemetry: spans that begin and end on the server's clock, and their way to a collector.
+//! OpenTelemetry: spans that begin and end on the server's clock, and their export to a collector.
 //!
 //! A thread of the SDK sends them in batches from a bounded queue. If the collector cannot be
-//! reached, that is logged once and the spans are dropped. Which spans a request has is said in
-//! [`crate::request_spans`] and, of requests to upstream servers, in `upstream/trace.rs`.
+//! reached, that is logged once and the spans are dropped. [`crate::request_spans`] describes the
+//! spans of a request and, for requests to upstream servers, `upstream/trace.rs`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,25 +29,25 @@ use crate::trace_context::TraceParent;
 
 /// Path of the collector's traces endpoint under its base URL.
 const TRACES_PATH: &str = "/v1/traces";
-/// How long the export of one batch of spans may take.
+/// Time limit for exporting one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest response body that is read from a collector.
+/// Maximum bytes of a collector's response body.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// Makes spans and exports them.
+/// Creates and exports spans.
 pub struct Telemetry {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     clock: Clock,
-    /// The time of day at which the server's clock started.
+    /// System time at which the server's clock started.
     epoch: SystemTime,
-    /// Stages on other machines, asked how long their batches took.
+    /// Stages on other machines, which report the durations of their batches.
     stages: Option<Arc<dyn RemoteStages>>,
 }
 
 impl Telemetry {
-    /// Exports spans to `endpoint`, a base URL; the collector shows them as those of `service`.
-    /// Must be called inside a runtime, on which the connections to the collector run.
+    /// Exports spans to `endpoint`, a base URL, under the service name `service`. Must be called
+    /// inside a runtime, on which the connections to the collector run.
     ///
     /// # Errors
     /// When the URL is invalid, or the operating system refuses the thread.
@@ -85,7 +85,7 @@ impl Telemetry {
         Ok(Arc::new(Self { provider, tracer, clock, epoch, stages }))
     }
 
-    /// Exports the spans that are left. Blocks for at most the export timeout.
+    /// Exports the remaining spans. Blocks for at most the export timeout.
     pub fn stop(&self) {
         // That a collector does not respond has been logged already.
         let _ = self.provider.shutdown_with_timeout(EXPORT_TIMEOUT);
@@ -124,12 +124,12 @@ impl Telemetry {
         OpenSpan { telemetry: self.clone(), context }
     }
 
-    /// Stages on other machines, which know how long their batches took.
+    /// Returns the stages on other machines, which report the durations of their batches.
     pub fn stages(&self) -> Option<&Arc<dyn RemoteStages>> {
         self.stages.as_ref()
     }
 
-    /// The clock on which spans begin and end.
+    /// Returns the clock on which spans begin and end.
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -139,20 +139,20 @@ impl Telemetry {
     }
 }
 
-/// A span that has begun. It ends when it is dropped.
+/// A span that has begun. Dropping it ends it.
 pub struct OpenSpan {
     telemetry: Arc<Telemetry>,
     context: Context,
 }
 
 impl OpenSpan {
-    /// Begins the span of a request to another server, which is made for this one.
+    /// Begins a child span for a request to another server.
     pub fn ask(&self, name: impl Into<Cow<'static, str>>) -> Self {
         let now = self.telemetry.clock.now();
         self.telemetry.begin(name, SpanKind::Client, now, &self.context)
     }
 
-    /// Adds a part of its time as a child.
+    /// Adds a phase of the span as a child.
     pub fn add_phase(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -164,12 +164,12 @@ impl OpenSpan {
         phase.end(to);
     }
 
-    /// Its place in the trace, for the server that it asks.
+    /// Returns the span's trace context, to be sent to another server.
     pub fn place(&self) -> Option<TraceParent> {
         TraceParent::of(&self.context)
     }
 
-    /// Names it anew.
+    /// Renames the span.
     pub fn rename(&self, name: String) {
         self.context.span().update_name(name);
     }
@@ -179,18 +179,18 @@ impl OpenSpan {
         self.context.span().set_attribute(KeyValue::new(name, value));
     }
 
-    /// Notes that something has happened now.
+    /// Adds an event at the current time.
     pub fn note(&self, event: &'static str) {
         let now = self.telemetry.wall(self.telemetry.clock.now());
         self.context.span().add_event_with_timestamp(event, now, Vec::new());
     }
 
-    /// Marks it as failed.
+    /// Marks the span as failed.
     pub fn fail(&self, why: impl Into<Cow<'static, str>>) {
         self.context.span().set_status(Status::error(why));
     }
 
-    /// Ends it now, whoever may still have it.
+    /// Ends the span now, even if there are other references to it.
     pub fn end_now(&self) {
         self.end(self.telemetry.clock.now());
     }
@@ -207,13 +207,13 @@ impl Drop for OpenSpan {
     }
 }
 
-/// Sends the SDK's requests to the collector with this project's HTTP client, on the server's
+/// Sends the SDK's requests to the collector with the server's own HTTP client, on the server's
 /// runtime.
 #[derive(Debug)]
 struct Collector {
     client: HttpClient,
     runtime: Handle,
-    /// Whether the last export failed, and that has been logged.
+    /// True if the last export failed, which has been logged.
     silent: AtomicBool,
 }
 
@@ -242,7 +242,7 @@ impl opentelemetry_http::HttpClient for Collector {
 }
 
 impl Collector {
-    /// Logs the first of several failures in a row.
+    /// Logs the first of several consecutive failures.
     fn report(&self, failure: Option<&String>) {
         let was_silent = self.silent.swap(failure.is_some(), Ordering::Relaxed);
         if let Some(error) = failure.filter(|_| !was_silent) {

@@ -1,9 +1,9 @@
-//! The output processor: from the engine's steps to flushes for the requests.
+//! The output processor: converts the engine's steps to flushes for the requests.
 //!
-//! One task owns the state of all running completions, by slab index: it takes a whole [`Step`]
-//! at a time, turns tokens into text and passes on what is due. It never waits for a client.
-//! [`Backlog`] decides how to treat a reader that is behind; only that reader's completion is
-//! held, paused or ended.
+//! One task owns the state of all running completions, by slab index: it takes a whole [`Step`] at
+//! a time, turns tokens into text and passes on what is due. It never waits for a client.
+//! [`Backlog`] decides how to treat a slow reader; only that reader's completion is held, paused or
+//! ended.
 
 mod progress;
 
@@ -27,54 +27,54 @@ use crate::metrics::{LocalMetrics, Metrics};
 pub use progress::ProgressWish;
 use progress::{Expected, ProgressBoard, PromptProgress, Turn};
 
-/// Bounds on what a reader may leave unread.
+/// Bounds on a reader's unread data.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamBounds {
-    /// Bytes that a slow reader may leave unread before its generation is paused.
+    /// Unread bytes of a slow reader at which its generation is paused.
     pub buffer_bytes: usize,
-    /// How long a generation may stay paused before its stream is ended with an error.
+    /// Maximum pause of a generation before its stream is ended with an error.
     pub stall_limit: Duration,
 }
 
 impl StreamBounds {
-    /// The same as limits of one reader's backlog. `exempt_from_stall_limit`: the reader may
-    /// stay away for longer, because its answer is resumable and has a grace period instead.
+    /// Returns the limits of one reader's backlog. `exempt_from_stall_limit`: the reader may stay
+    /// away for longer, because its answer is resumable and has a grace period instead.
     pub fn backlog(&self, exempt_from_stall_limit: bool) -> BacklogLimits {
         let stall_limit = (!exempt_from_stall_limit).then(|| Micros::from(self.stall_limit));
         BacklogLimits { pause_bytes: self.buffer_bytes, stall_limit }
     }
 }
 
-/// How often held and paused completions are looked at. A reader does not report that it has
-/// read; a hundred looks a second at those that are behind cost nothing measurable and add less
-/// to a resume than one decode step takes.
+/// Interval between checks of held and paused completions. A reader does not report that it has
+/// read; a hundred checks a second of slow readers cost nothing measurable and delay a resume by
+/// less than one decode step.
 pub const BACKLOG_TICK: Duration = Duration::from_millis(10);
 
-/// The error of streams that are open when the engine fails.
+/// Error of the streams that are open when the engine fails.
 pub const ENGINE_FAILED: &str = "the engine has failed and the server is ending; try again later";
-/// The error of streams that are open when the server stops.
+/// Error of the streams that are open when the server stops.
 pub const SHUTDOWN: &str = "the server is shutting down";
-/// What readers are told when the engine is lost.
+/// Message to readers when the engine is lost.
 pub const ENGINE_LOST: &str =
     "the engine was lost and is starting again; the answer goes on where it stopped";
-/// The error of a stream whose reader was paused for too long.
+/// Error of a stream whose reader was paused for too long.
 pub const READER_STALLED: &str = "the client stopped reading its stream";
 
-/// One completion to start.
+/// A completion to start.
 pub struct NewCompletion {
-    /// Turns its tokens into flushes.
+    /// Turns the tokens into flushes.
     pub completion: Completion,
-    /// What the engine computes; the tag is set here.
+    /// Work for the engine; the tag is set here.
     pub work: Box<Work>,
-    /// Its permit, given back when the generation ends, however slowly the client reads.
+    /// Permit, returned when the generation ends, however slowly the client reads.
     pub permit: Permit,
-    /// A slow reader pauses it, but never ends it.
+    /// If true, a slow reader pauses the completion but never ends it.
     pub exempt_from_stall_limit: bool,
-    /// What its reader is told before the first token.
+    /// Progress reports for the reader before the first token.
     pub progress: ProgressWish,
 }
 
-/// A request's completions to start.
+/// Completions of a request to start.
 struct NewRequest {
     completions: Vec<NewCompletion>,
     flushes: FlushSender,
@@ -84,28 +84,28 @@ struct NewRequest {
 enum OutputCommand {
     Start(NewRequest),
     Cancel(Vec<Tag>),
-    /// What a completion's reader has in hand, if that is known.
+    /// Progress of a completion's reader, if known.
     Reader(Tag, Option<ReaderReport>),
     Embed(EmbeddingOrder),
-    /// End all completions with this error.
+    /// Ends all completions with this error.
     Stop(&'static str),
 }
 
-/// The request's end of its completions: yields their flushes; dropping it cancels what still
-/// runs.
+/// The request's end of its completions: yields their flushes. Dropping it cancels the completions
+/// that still run.
 #[derive(Debug)]
 pub struct CompletionFlushes {
     flushes: FlushReceiver,
     tags: oneshot::Receiver<Vec<Tag>>,
-    /// What came out of `tags`.
+    /// Tags received from `tags`.
     known_tags: Vec<Tag>,
-    /// What is to be told of the reader once they are known.
+    /// Latest report on the reader, kept until the tags are known.
     untold: Option<Option<ReaderReport>>,
     processor: OutputHandle,
 }
 
 impl CompletionFlushes {
-    /// The next flush; `None` when all completions have ended.
+    /// Polls for the next flush; `None` when all completions have ended.
     pub fn poll_recv(
         &mut self,
         context: &mut std::task::Context<'_>,
@@ -116,7 +116,7 @@ impl CompletionFlushes {
         self.flushes.poll_recv(context)
     }
 
-    /// Tells the scheduler what the reader has in hand; `None` if that is not known any more.
+    /// Reports the reader's progress to the scheduler; `None` if it is no longer known.
     pub fn note_reader(&mut self, report: Option<ReaderReport>) {
         self.learn_tags();
         if self.known_tags.is_empty() {
@@ -158,12 +158,12 @@ impl OutputHandle {
         let _ = self.commands.send(OutputCommand::Stop(why));
     }
 
-    /// Has the engine turn inputs into vectors. If it has ended, the order's reply is dropped.
+    /// Submits inputs to be embedded. If the engine has ended, the order's reply is dropped.
     pub fn embed(&self, order: EmbeddingOrder) {
         let _ = self.commands.send(OutputCommand::Embed(order));
     }
 
-    /// Starts a request's completions; their flushes come out of what is returned.
+    /// Starts a request's completions. Returns the source of their flushes.
     pub fn start(&self, completions: Vec<NewCompletion>) -> CompletionFlushes {
         let (sender, flushes) = flush_channel();
         let (tag_sender, tags) = oneshot::channel();
@@ -187,17 +187,17 @@ struct RunningCompletion {
     permit: Permit,
     flushes: FlushSender,
     backlog: Backlog,
-    /// Tells completions apart that have the same slab index one after the other.
+    /// Distinguishes successive completions with the same slab index.
     generation: u32,
-    /// Where it stands before its first token.
+    /// Progress before the first token.
     progress: PromptProgress,
-    /// When its last flush was passed on.
+    /// Time of its last flush.
     flushed: Option<Duration>,
-    /// Its tag is in [`OutputProcessor::watched`].
+    /// True if its tag is in [`OutputProcessor::watched`].
     watched: bool,
 }
 
-/// The task's state. The time is an argument, so that a test can step it without a runtime.
+/// State of the task. The time is an argument, so that a test can step it without a runtime.
 struct OutputProcessor {
     running: Slab<RunningCompletion>,
     next_generation: u32,
@@ -205,10 +205,10 @@ struct OutputProcessor {
     engine: mpsc::UnboundedSender<EngineCommand>,
     metrics: Arc<Metrics>,
     local: LocalMetrics,
-    /// What is known of when prompts will be computed.
+    /// Forecasts of first tokens.
     board: ProgressBoard,
-    /// Tags of completions to look at though the engine has nothing new for them: they hold
-    /// content under a deadline, wait for their reader, or are paused.
+    /// Tags of completions to check without a new event of the engine: they hold content under a
+    /// deadline, wait for their reader, or are paused.
     watched: Vec<Tag>,
 }
 
@@ -274,12 +274,12 @@ impl OutputProcessor {
         }
     }
 
-    /// Whether [`Self::handle_tick`] has anything to look at.
+    /// Returns true if [`Self::handle_tick`] has completions to check.
     fn is_watching(&self) -> bool {
         !self.watched.is_empty()
     }
 
-    /// The client is gone. Completions that have ended already are unknown by now.
+    /// Cancels the completions of a client that left. Those that have ended are already unknown.
     fn cancel(&mut self, tags: Vec<Tag>) {
         for tag in tags {
             if self.remove(tag).is_some() {
@@ -331,7 +331,7 @@ impl OutputProcessor {
         tags.into_iter().for_each(|tag| self.greet(now, tag));
     }
 
-    /// Tells a request that has just started where it stands.
+    /// Sends a request that has just started its first progress report.
     fn greet(&mut self, now: Duration, tag: Tag) {
         if self.find(tag).is_none_or(|running| !running.progress.is_wanted()) {
             return;
@@ -341,7 +341,7 @@ impl OutputProcessor {
         all.iter().filter(|news| news.tag == tag).for_each(|news| self.tell(now, news));
     }
 
-    /// Takes in where the prompts stand, and tells those who are due for news.
+    /// Records the progress of prompts, and sends the reports that are due.
     fn handle_standing(&mut self, now: Duration, standing: &Standing) {
         for (at, &tag) in standing.waiting.iter().enumerate() {
             if let Some(running) = self.find(tag) {
@@ -386,7 +386,7 @@ impl OutputProcessor {
         self.local.publish();
     }
 
-    /// Takes an event of a step that had `rows` sequences and was `finished` a moment ago.
+    /// Handles an event of a step that had `rows` sequences and has just `finished`.
     fn handle_event(&mut self, now: Duration, finished: Duration, rows: u32, event: SequenceEvent) {
         let tag = event.tag;
         let Some(running) = find(&mut self.running, tag) else {
@@ -422,7 +422,7 @@ impl OutputProcessor {
         }
     }
 
-    /// Passes on what is held, or does what the reader's backlog asks for instead.
+    /// Passes on the held content, or takes the action that the reader's backlog requires instead.
     fn flush(&mut self, now: Duration, tag: Tag) {
         let Some(running) = self.find(tag) else {
             return;
@@ -459,7 +459,7 @@ impl OutputProcessor {
         }
     }
 
-    /// Passes on a completion's last flush, whatever its reader has left unread: nothing
+    /// Passes on a completion's last flush, however much its reader has left unread: no flush
     /// follows it, so it cannot grow the backlog without bound.
     fn end(&mut self, now: Duration, tag: Tag) {
         let Some(mut running) = self.remove(tag) else {
@@ -472,7 +472,7 @@ impl OutputProcessor {
         }
     }
 
-    /// Looks after completions that hold something without a new token to push it out.
+    /// Checks completions that hold content without a new token to flush it.
     fn handle_tick(&mut self, now: Duration) {
         for tag in std::mem::take(&mut self.watched) {
             self.look_after(now, tag);
@@ -540,13 +540,13 @@ impl RunningCompletion {
         }
     }
 
-    /// The time since its last flush, now that another is passed on.
+    /// Returns the time since its last flush, and sets that to now.
     fn gap(&mut self, now: Duration) -> Option<Duration> {
         self.flushed.replace(now).map(|last| now.saturating_sub(last))
     }
 
-    /// Says why no token comes for now. Nobody is told who gets the answer in one piece, or whose
-    /// backlog is full: what a reader leaves unread stays bounded, however often this happens.
+    /// Sends a notice that the engine was lost. Readers without progress reports, and those with a
+    /// full backlog, get none: unread data stays bounded, however often this happens.
     fn send_pause(&self) {
         if self.progress.is_wanted() && !self.backlog.is_paused() {
             let choice = self.completion.choice();
@@ -555,7 +555,8 @@ impl RunningCompletion {
         }
     }
 
-    /// Sends it past what is held: it is no part of the text, and comes before all of it.
+    /// Sends a progress report ahead of the held content: it is not part of the text, and precedes
+    /// all of it.
     fn send_progress(&self, progress: Progress) {
         let (choice, deltas) = (self.completion.choice(), vec![Delta::Progress(progress)]);
         self.flushes.send(Flush { choice, deltas, ..Flush::default() });
@@ -566,7 +567,7 @@ fn tag(generation: u32, index: usize) -> Tag {
     Tag((u64::from(generation) << 32) | index as u64)
 }
 
-/// A tag's slab index and generation.
+/// Returns a tag's slab index and generation.
 fn split(tag: Tag) -> (usize, u32) {
     (tag.0 as u32 as usize, (tag.0 >> 32) as u32)
 }

@@ -1,5 +1,5 @@
-//! The pages, embedded in the binary: chat, laboratory and dashboard, with all that they load, and
-//! those of the program around this crate.
+//! The pages embedded in the binary: chat, laboratory and dashboard, with their assets, and those
+//! of the program around this crate.
 
 use std::sync::Arc;
 
@@ -16,18 +16,19 @@ use crate::error::NOT_MODIFIED;
 use crate::hosts::{is_loopback, requested_authority};
 use crate::page_file::PageFile;
 
-/// The files of `web/page`; build.rs makes the table. ARCHITECTURE.md says how the folder is built.
+/// The files of `web/page`. build.rs generates the table; ARCHITECTURE.md describes how the folder
+/// is built.
 static FILES: &[PageFile] = include!(concat!(env!("OUT_DIR"), "/page_files.rs"));
 
-/// For names that stand for other contents after an update: ask, which costs a 304 at most.
+/// Caching of names whose contents change with updates: revalidate, which costs a 304 at most.
 const ASK_AGAIN: &str = "no-cache";
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
-/// The pages use none of these, so that no script on them may.
+/// Browser features denied to all scripts, since the pages use none of them.
 const PERMISSIONS: &str = "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), \
                            serial=(), hid=(), payment=(), midi=()";
 
-/// Routes that serve the pages' files, and `further` ones.
+/// Returns the routes of the pages' files and of `further` ones.
 pub fn routes(further: &[PageFile]) -> Router<Arc<App>> {
     FILES.iter().chain(further).copied().fold(Router::new(), |router, file| {
         let serve = async move |State(app): State<Arc<App>>, request: Request<Body>| {
@@ -60,19 +61,19 @@ fn respond(file: &PageFile, asked: &HeaderMap, policy: HeaderValue) -> Response 
     (headers, file.body).into_response()
 }
 
-/// The comma-separated items of all header lines called `name`.
+/// Returns the comma-separated items of all header lines called `name`.
 fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
-/// Whether the client has the file with this tag (RFC 9110, 13.1.2).
+/// Returns true if the client already has the file with this tag (RFC 9110, 13.1.2).
 fn has(asked: &HeaderMap, etag: &str) -> bool {
     let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
     items(asked, header::IF_NONE_MATCH).any(|tag| tag == "*" || opaque(tag) == opaque(etag))
 }
 
-/// Whether the client reads gzip (RFC 9110, 12.5.3).
+/// Returns true if the client accepts gzip (RFC 9110, 12.5.3).
 fn takes_gzip(asked: &HeaderMap) -> bool {
     items(asked, header::ACCEPT_ENCODING).any(|item| {
         let (coding, quality) = item.split_once(';').unwrap_or((item, ""));
@@ -82,8 +83,8 @@ fn takes_gzip(asked: &HeaderMap) -> bool {
     })
 }
 
-/// The page's content security policy: it may load only its own files. It may connect to the
-/// HTTP port and the QUIC port of the host that it came from, and to the program's own `sources`.
+/// Returns the page's content security policy: it may load only its own files. It may connect to
+/// the HTTP port and the QUIC port of its own host, and to the program's own `sources`.
 fn policy(quic: Option<QuicAddress>, host: Option<&str>, sources: &[String]) -> HeaderValue {
     let hosts = host.map(quic_hosts).unwrap_or_default();
     let quic = quic.map(|quic| quic.port);
@@ -99,7 +100,7 @@ fn policy(quic: Option<QuicAddress>, host: Option<&str>, sources: &[String]) -> 
     HeaderValue::try_from(policy).expect("ASCII")
 }
 
-/// The names under which the page may reach the QUIC port, as sources of a policy.
+/// Returns the names under which the page may reach the QUIC port, as sources of a policy.
 fn quic_hosts(host: &str) -> Vec<&str> {
     // `localhost` may mean ::1, from which browsers do not fall back to 127.0.0.1 by themselves.
     if is_loopback(host) {

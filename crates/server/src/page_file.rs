@@ -1,18 +1,18 @@
-//! A file that the server hands out as it is.
+//! A static file of the server.
 
-/// A file that the binary holds and anybody may read, with or without a key.
+/// A file in the binary that anyone may read, with or without a key.
 #[derive(Debug, Clone, Copy)]
 pub struct PageFile {
-    /// Its path on the server.
+    /// Path on the server.
     pub path: &'static str,
-    /// Its media type.
+    /// Media type.
     pub content_type: &'static str,
-    /// Its name holds a hash of its contents.
+    /// True if the name contains a hash of the contents.
     pub is_immutable: bool,
-    /// The same for both bodies, and therefore a weak one.
+    /// Entity tag: the same for both bodies, and therefore weak.
     pub etag: &'static str,
-    /// Its contents.
+    /// Contents.
     pub body: &'static [u8],
-    /// Its contents, compressed.
+    /// Contents, compressed with gzip.
     pub gzip: &'static [u8],
 }

@@ -1,4 +1,4 @@
-//! Where a request comes from: the connection's other end, and behind proxies that the operator
+//! Source address of a request: the connection's other end or, behind proxies that the operator
 //! trusts, the client's address.
 
 use std::convert::Infallible;
@@ -13,15 +13,15 @@ use http::{HeaderMap, Request};
 use ipnet::IpNet;
 use tower::Service;
 
-/// Each proxy appends the address that it has the request from.
+/// Header to which each proxy appends the address that it received the request from.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The other end of a request's connection, in the request's extensions. The first handshake of a
-/// QUIC connection has proven it.
+/// The other end of a request's connection, in the request's extensions. For QUIC, the handshake
+/// has verified it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// The router for the requests of one connection: each gets the connection's [`PeerAddress`].
+/// Router for the requests of one connection: each gets the connection's [`PeerAddress`].
 #[derive(Clone)]
 pub struct PeerRouter {
     router: Router,
@@ -29,12 +29,12 @@ pub struct PeerRouter {
 }
 
 impl PeerRouter {
-    /// `router` for the requests from `peer`.
+    /// Creates a router for the requests from `peer`.
     pub fn new(router: Router, peer: PeerAddress) -> Self {
         Self { router, peer }
     }
 
-    /// The connection's other end.
+    /// Returns the connection's other end.
     pub fn peer(&self) -> PeerAddress {
         self.peer
     }
@@ -58,7 +58,8 @@ where
     }
 }
 
-/// What counts as one client: an IPv4 address, or the /64 that an IPv6 subscriber has.
+/// Returns the network that counts as one client: an IPv4 address, or the /64 of an IPv6
+/// subscriber.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -69,7 +70,7 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A range of addresses, or a single one, of proxies that are believed.
+/// Address or address range of trusted proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrustedProxy(IpNet);
 
@@ -84,24 +85,24 @@ impl FromStr for TrustedProxy {
     }
 }
 
-/// The proxies whose `X-Forwarded-For` is believed; by default none.
+/// Proxies whose `X-Forwarded-For` is trusted; by default none.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies(Vec<TrustedProxy>);
 
 impl TrustedProxies {
-    /// Proxies with addresses in `ranges`.
+    /// Trusts proxies with addresses in `ranges`.
     pub fn new(ranges: Vec<TrustedProxy>) -> Self {
         Self(ranges)
     }
 
-    /// Whether `address` is a trusted proxy's.
+    /// Returns true if `address` is a trusted proxy's.
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.0.contains(&address))
     }
 
-    /// The address of the client whose request arrived from `peer`: the last one in
-    /// `X-Forwarded-For` that no trusted proxy has. What stands before it, the client may have
-    /// written itself.
+    /// Returns the address of the client whose request arrived from `peer`: the last address in
+    /// `X-Forwarded-For` that is not a trusted proxy's. The client may have forged anything before
+    /// that.
     pub fn client_address(&self, peer: PeerAddress, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.0.to_canonical();
         let lines = headers.get_all(FORWARDED_FOR).into_iter().rev();
@@ -116,7 +117,7 @@ impl TrustedProxies {
     }
 }
 
-/// An address as proxies write it: bare, or with a port.
+/// Parses an address as written by proxies: bare, or with a port.
 fn parse_hop(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let address = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -129,7 +130,7 @@ fn parse_hop(text: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    //! Only what a trusted proxy has written is believed.
+    //! Tests that only addresses written by a trusted proxy are used.
     use super::*;
 
     fn client(peer: &str, lines: &[&str]) -> String {

@@ -1,5 +1,5 @@
-//! Places for connections: so many in all, and so many from one network. One rule for TCP and for
-//! QUIC, each of which has its own places.
+//! Limits on connections, in total and per network. The rule is the same for TCP and for QUIC, each
+//! of which has separate places.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::peer::network;
 
-/// Counts connections, in all and by network.
+/// Counts connections, in total and per network.
 pub struct Places {
     most: usize,
     most_per_network: usize,
@@ -22,27 +22,27 @@ struct TakenPlaces {
     by_network: HashMap<IpAddr, usize>,
 }
 
-/// Why a connection gets no place.
+/// Reason why a connection gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPlace {
     /// All places are taken.
     Full,
-    /// Its network has as many as one may have.
+    /// The network has reached its limit.
     NetworkFull,
 }
 
 impl Places {
-    /// Room for `most` connections, of which one network gets at most `most_per_network`.
+    /// Creates room for `most` connections, of which one network gets at most `most_per_network`.
     pub fn new(most: usize, most_per_network: usize) -> Arc<Self> {
         Arc::new(Self { most, most_per_network, taken: Mutex::default() })
     }
 
-    /// Whether [`Self::enter`] would succeed for a connection from `address`.
+    /// Returns true if [`Self::enter`] would succeed for a connection from `address`.
     pub fn has_room(&self, address: IpAddr) -> bool {
         self.check(&self.taken(), Some(network(address))).is_ok()
     }
 
-    /// Takes a place for a connection from `address`, whose network counts it.
+    /// Takes a place for a connection from `address`, counted for its network.
     ///
     /// # Errors
     /// When there is none.
@@ -50,7 +50,8 @@ impl Places {
         self.take(Some(network(address)))
     }
 
-    /// Takes a place that no network counts: for a proxy, which is one address and many clients.
+    /// Takes a place that is not counted for a network: for a proxy, which is one address and many
+    /// clients.
     ///
     /// # Errors
     /// When all places are taken.
@@ -84,7 +85,7 @@ impl Places {
     }
 }
 
-/// A connection's place, free again when this is dropped.
+/// A connection's place, freed on drop.
 pub struct Place {
     places: Arc<Places>,
     network: Option<IpAddr>,
@@ -104,11 +105,11 @@ impl Drop for Place {
     }
 }
 
-/// Most streams of probes at once (`probe.rs`).
+/// Maximum number of concurrent probe streams (`probe.rs`).
 const MAX_PROBES: usize = 32;
 
-/// Places for streams of probes, apart from those of answers: whoever asks why answers do not come
-/// gets a reply while all of those are taken.
+/// Places for probe streams, separate from those of answers, so that a diagnosis works while all of
+/// those are taken.
 #[derive(Debug, Clone)]
 pub struct ProbePlaces(Arc<Semaphore>);
 
@@ -119,7 +120,7 @@ impl Default for ProbePlaces {
 }
 
 impl ProbePlaces {
-    /// A place, until it is dropped; `None` if all are taken.
+    /// Takes a place until it is dropped; `None` if all are taken.
     pub fn take(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().try_acquire_owned().ok()
     }

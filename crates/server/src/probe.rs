@@ -1,7 +1,7 @@
-//! What `loquent doctor --url` asks a server: a paced stream of events, by whose times of arrival
-//! it sees whether something on the way holds them back, and whether its QUIC packets arrived.
+//! Endpoints for `loquent doctor --url`: a paced stream of events, whose arrival times show whether
+//! a proxy or network buffers them, and a report whether the client's QUIC packets arrived.
 //!
-//! Both need a key where there are keys, and neither reaches an upstream server.
+//! Both need a key if the server has keys, and neither reaches an upstream server.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -27,14 +27,14 @@ use crate::json_response::json_response;
 use crate::peer::PeerAddress;
 use crate::sse::event_stream;
 
-/// Events of a stream, and the pause between two: long enough to tell a held stream from a slow
-/// network, and over before anybody waits for it.
+/// Number of events of a stream, and the pause between two: long enough to tell a buffered stream
+/// from a slow network, and short enough not to keep anyone waiting.
 const EVENTS: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
-/// `Retry-After` while all places are taken, in seconds.
+/// `Retry-After` in seconds while all places are taken.
 const RETRY_S: u64 = 2;
 
-/// The routes, for requests whose key was found right.
+/// Returns the routes, for requests whose key was already checked.
 pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/probe/events", get(events)).route("/v1/probe/udp", get(udp))
 }
@@ -53,8 +53,8 @@ async fn events(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     Ok(event_stream(Body::new(body)))
 }
 
-/// Tells a client as whom the server sees it, and how long ago a QUIC handshake from that address
-/// began.
+/// Returns the address that the server sees for the client, and the time since a QUIC handshake
+/// from that address began.
 async fn udp(
     State(app): State<Arc<App>>,
     peer: Option<Extension<PeerAddress>>,
@@ -67,7 +67,7 @@ async fn udp(
     json_response(&json!({ "address": address, "handshake_s_ago": ago }))
 }
 
-/// Events that each say when they were written.
+/// Events that each contain the time when they were written.
 struct PacedEvents {
     started: Instant,
     sent: u32,

@@ -1,9 +1,9 @@
-//! The threads on which prompts are tokenized and grammars compiled.
+//! The threads that tokenize prompts and compile grammars.
 //!
-//! Libraries that read a client's text may recurse once per character of it: llama.cpp splits
-//! text with `std::regex` for many models, which does. So these threads have far deeper stacks
-//! than a runtime's own. Their number bounds the work that is done at once, and work whose
-//! request is gone when its turn comes is not begun.
+//! Libraries that read a client's text may recurse once per character of it, such as `std::regex`,
+//! with which llama.cpp splits text for many models. So these threads have far deeper stacks than a
+//! runtime's own. Their number bounds the concurrent work, and work whose request is gone when its
+//! turn comes is never started.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +18,12 @@ const STACK_BYTES: usize = 256 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The work panicked, or its thread could not be reached.
+/// Error: the work panicked, or its thread could not be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the prompt's thread failed")]
 pub struct PromptThreadLost;
 
-/// A fixed number of threads with deep stacks. They end when this is dropped.
+/// A fixed number of threads with deep stacks. They end on drop.
 #[derive(Debug)]
 pub struct PromptThreads {
     jobs: Sender<Job>,
@@ -45,8 +45,8 @@ impl PromptThreads {
         Ok(Self { jobs })
     }
 
-    /// Runs `work` on one of the threads. What `work` owns (a permit, say) lives until it has
-    /// ended, also if the future is dropped; if that happens before its turn, it never runs.
+    /// Runs `work` on one of the threads. Values that `work` owns (a permit, say) live until it has
+    /// ended, even if the future is dropped; if that happens before its turn, it never runs.
     ///
     /// # Errors
     /// When `work` panics.

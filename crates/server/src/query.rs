@@ -1,4 +1,4 @@
-//! Queries of URLs. Ids, hex digits and numbers, which is what they hold here, need no escapes.
+//! Query strings of URLs. The values used here, ids, hex digits and numbers, need no escapes.
 
 use http::Uri;
 
@@ -9,21 +9,21 @@ use crate::error::{ApiError, quoted};
 pub struct Query<'a>(&'a str);
 
 impl<'a> Query<'a> {
-    /// The query of `uri`.
+    /// Returns the query of `uri`.
     pub fn of(uri: &'a Uri) -> Self {
         Self(uri.query().unwrap_or_default())
     }
 
-    /// The first field `name`, as it is written.
+    /// Returns the value of the first field `name`, unescaped.
     pub fn text(self, name: &str) -> Option<&'a str> {
         let mut fields = self.0.split('&').filter_map(|field| field.split_once('='));
         fields.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// A switch, which is off unless it is there.
+    /// Parses the field `name` as a boolean; `None` if it is absent.
     ///
     /// # Errors
-    /// 400 if it is neither `true` nor `false`.
+    /// 400 if it is neither true nor false.
     pub fn switch(self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.text(name) {
             None => Ok(None),
@@ -33,17 +33,17 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// A number.
+    /// Parses the field `name` as a number; `None` if it is absent.
     ///
     /// # Errors
-    /// 400 if it is none.
+    /// 400 if it is not a number.
     pub fn number(self, name: &str) -> Result<Option<u64>, ApiError> {
         let parse = |text: &str| text.parse().map_err(|_| wrong(name, "must be a number", text));
         self.text(name).map(parse).transpose()
     }
 }
 
-/// 400: the field `name` must be something else than what was `found`.
+/// Returns a 400: the field `name` has an invalid value, `found`.
 pub fn wrong(name: &str, must: &str, found: &str) -> ApiError {
     ApiError::invalid_param(name, format!("'{name}' {must}, not '{}'.", quoted(found)))
 }

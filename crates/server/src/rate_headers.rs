@@ -1,4 +1,4 @@
-//! What is left of a key's budgets, in the headers that OpenAI sends.
+//! Remaining budgets of a key, in the headers that OpenAI sends.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// Adds the levels of the budgets for requests and for tokens to a response's headers.
+/// Adds the levels of the request and token budgets to a response's headers.
 pub fn add_rate_headers(levels: [Option<BudgetLevel>; 2], headers: &mut HeaderMap) {
     for (names, level) in [REQUESTS, TOKENS].into_iter().zip(levels) {
         let Some(BudgetLevel { limit, remaining, reset }) = level else { continue };
@@ -27,7 +27,7 @@ pub fn add_rate_headers(levels: [Option<BudgetLevel>; 2], headers: &mut HeaderMa
     }
 }
 
-/// A duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s`. Never shorter than it is.
+/// Formats a duration as OpenAI does: `12ms`, `1.5s`, `6m0s`. Rounds up to milliseconds.
 fn short_duration(duration: Duration) -> String {
     let ms = duration.as_nanos().div_ceil(1_000_000);
     if ms < 1000 {
@@ -40,7 +40,7 @@ fn short_duration(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! The headers are OpenAI's, and absent where there is no limit.
+    //! Tests that the headers are OpenAI's, and absent without a limit.
     use super::*;
 
     #[test]

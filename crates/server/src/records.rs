@@ -1,4 +1,4 @@
-//! From an answer's flushes to the records of its log: what every reader of the answer gets,
+//! Converts an answer's flushes to the records of its log: all readers of the answer get these,
 //! whether a log keeps them or an event stream writes them at once.
 
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
 use crate::usage::Usage;
 
-/// Longest JSON in a record, with room for the record's other fields (D-3.2).
+/// Maximum length of the JSON in a record, with room for the record's other fields (D-3.2).
 pub const MAX_JSON_BYTES: usize = loquent_proto::delta::MAX_RECORD_BYTES - 16;
 
-/// What an answer's records need to know of the request, besides the answer.
+/// Parts of the request that an answer's records need.
 pub struct RecordContext<'a> {
-    /// The vocabulary of its tokens.
+    /// Vocabulary of its tokens.
     pub vocab: &'a Arc<dyn Vocab>,
-    /// The prompts, where the request asks for them to be repeated.
+    /// Prompts, if the request asks to have them repeated.
     pub echo: &'a [String],
 }
 
@@ -35,7 +35,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// A writer for the answer to `request`; `put` gets the records that begin it.
+    /// Creates a writer for the answer to `request`, and passes the records that begin it to `put`.
     pub fn open(
         request: &ActiveRequest,
         context: &RecordContext<'_>,
@@ -52,8 +52,8 @@ impl RecordWriter {
         writer
     }
 
-    /// The records of one flush; `usage` gives the counts up to it. An end that is an error is
-    /// left to [`Self::fail`].
+    /// Writes the records of one flush; `usage` returns the counts up to it. An end with an error
+    /// is left to [`Self::fail`].
     pub fn flush(&self, flush: Flush, usage: impl FnOnce() -> Usage, put: &mut impl FnMut(Delta)) {
         if self.usage == UsageInChunks::Counts {
             put(usage().to_delta()); // before the chunks that show it (S-6.3)
@@ -64,7 +64,7 @@ impl RecordWriter {
         flush.deltas.into_iter().for_each(put);
     }
 
-    /// The records that end a complete answer, for a log.
+    /// Writes the records that end a complete answer, for a log.
     pub fn finish(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
         if request.stream().include_usage {
             let timings = request.stream().include_timings.then(|| request.timings());
@@ -77,8 +77,8 @@ impl RecordWriter {
         put(Delta::Done);
     }
 
-    /// The records that end a complete answer, for an event stream that no log keeps: the
-    /// counts are one chunk with all other members, as upstream servers send it.
+    /// Writes the records that end a complete answer, for an event stream without a log: the counts
+    /// are one chunk with all other members, as upstream servers send it.
     pub fn finish_stream(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
         if request.stream().include_usage {
             put(match request.usage_members() {
@@ -89,16 +89,15 @@ impl RecordWriter {
         put(Delta::Done);
     }
 
-    /// The record that ends a broken answer.
+    /// Returns the record that ends a broken answer.
     pub fn fail(error: &ApiError) -> Delta {
         let code = error.code().unwrap_or_default().to_owned();
         Delta::Error { code, message: error.to_string() }
     }
 
-    /// Log-probabilities come before the text that they belong to (S-6.2). A record has room
-    /// for those of a few hundred alternatives; where a flush has more, each token but the last
-    /// gets a text record of its own, which is empty, since nobody knows which of its tokens
-    /// gave which text.
+    /// Writes log-probabilities before the text that they belong to (S-6.2). A record has room for
+    /// a few hundred alternatives. If a flush has more, each token but the last gets a separate
+    /// text record, which is empty, since it is unknown which of its tokens gave which text.
     fn flush_with_logprobs(&self, flush: Flush, put: &mut impl FnMut(Delta)) {
         let Flush { choice, tokens: mut left, mut deltas, logprobs, .. } = flush;
         let groups = self.groups(&logprobs);
@@ -123,7 +122,7 @@ impl RecordWriter {
         end.into_iter().for_each(put);
     }
 
-    /// Log-probabilities in groups that each fit a record.
+    /// Splits log-probabilities into groups that each fit a record.
     fn groups<'a>(&self, logprobs: &'a [TokenLogprobs]) -> Vec<&'a [TokenLogprobs]> {
         match self.json(logprobs).len() {
             ..=MAX_JSON_BYTES => vec![logprobs],
@@ -159,7 +158,7 @@ fn usage_in_chunks(stream: StreamParams) -> UsageInChunks {
     }
 }
 
-/// The Open record's meta (S-6.1).
+/// Returns the Open record's meta (S-6.1).
 fn meta(head: &AnswerHead, stream: StreamParams) -> String {
     let mut meta = head.json();
     meta["usage"] = usage_in_chunks(stream).name().into();

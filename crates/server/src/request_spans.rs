@@ -1,9 +1,9 @@
-//! The spans of a request: its own, with its queue, prefill and decode as children, and one for
-//! each stage of a split model.
+//! Spans of a request: its own, with its queue, prefill and decode as children, and one for each
+//! stage of a split model.
 //!
-//! They are made when the request has ended, from times that are recorded for the metrics anyway:
-//! they cost nothing per token, and nothing at all without a collector. Only a request to an
-//! upstream server has its span from the beginning, because that server continues it.
+//! They are created when the request has ended, from times that are recorded for the metrics
+//! anyway: they cost nothing per token, and nothing at all without a collector. Only a request to
+//! an upstream server has its span from the beginning, because that server continues it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +17,30 @@ use crate::otel::{OpenSpan, Telemetry};
 use crate::trace_context::TraceParent;
 use crate::usage::Usage;
 
-/// A request that has ended, as its spans show it.
+/// Data of a finished request for its spans.
 pub struct Finished<'a> {
-    /// Its span, if that has begun already.
+    /// Span of the request, if it has already begun.
     pub span: Option<Arc<OpenSpan>>,
-    /// The caller's span, which becomes the parent.
+    /// Span of the caller, which becomes the parent.
     pub parent: Option<&'a TraceParent>,
-    /// The answer's endpoint, id and model.
+    /// Endpoint, id and model of the answer.
     pub head: &'a AnswerHead,
     /// Finish reasons of its completions; `abort` for those whose client disconnected.
     pub reasons: &'a [&'static str],
     /// Token counts of the answer.
     pub usage: Usage,
-    /// When the request arrived, on the server's clock.
+    /// Arrival of the request, on the server's clock.
     pub arrived: Duration,
-    /// When its prompts were tokenized.
+    /// Time when its prompts were tokenized.
     pub tokenized: Duration,
-    /// The first completion's times.
+    /// Times of the first completion.
     pub record: &'a CompletionTimings,
-    /// Whether it goes on with the answer of a replica that has ended.
+    /// True if it continues the answer of a replica that has ended.
     pub is_takeover: bool,
 }
 
 impl Finished<'_> {
-    /// Makes its spans, and ends its own.
+    /// Creates the spans of the request's phases, and ends the request's own.
     pub fn trace(self, telemetry: &Arc<Telemetry>) {
         let name = span_name(self.head.endpoint, &self.head.model);
         let is_elsewhere = self.span.is_some();
@@ -81,8 +81,8 @@ impl Finished<'_> {
         }
     }
 
-    /// A span for each stage while the request was decoding. Its attributes cover all batches
-    /// of that time, those of other requests too, since batches are shared.
+    /// Adds a span for each stage while the request was decoding. Its attributes cover all batches
+    /// of that time, including those of other requests, since batches are shared.
     fn add_stages(&self, span: &OpenSpan, telemetry: &Telemetry) {
         let Some((from, to)) = self.record.first_token.zip(self.record.last_token) else { return };
         let now = telemetry.clock().now();
@@ -106,7 +106,7 @@ impl Finished<'_> {
     }
 }
 
-/// The name of a request's span.
+/// Returns the name of a request's span.
 pub fn span_name(endpoint: Endpoint, model: &str) -> String {
     format!("{} {model}", operation(endpoint))
 }
@@ -118,8 +118,8 @@ fn operation(endpoint: Endpoint) -> &'static str {
     }
 }
 
-/// Attributes under the names of OpenTelemetry's conventions for generative AI, where those
-/// define one.
+/// Returns the attributes, under the names of OpenTelemetry's conventions for generative AI where
+/// those define one.
 fn attributes(request: &Finished<'_>) -> Vec<(&'static str, Value)> {
     let Finished { head, record, usage, .. } = request;
     let reasons = request.reasons.iter().map(|&reason| StringValue::from(reason)).collect();

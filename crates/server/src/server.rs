@@ -1,8 +1,8 @@
 //! The life of a server: listen, load, serve, drain, stop.
 //!
-//! The port is open before the model is loaded, so that `/health` and `/ready` report the
-//! progress. A shutdown refuses new work, leaves to other replicas what they can go on with, lets
-//! the other streams end within a limit, and ends the rest with an error.
+//! The port is open before the model is loaded, so that `/health` and `/ready` report the progress.
+//! A shutdown refuses new work, hands over unfinished answers to other replicas where possible,
+//! lets the other streams end within a limit, and ends the rest with an error.
 
 use std::future::Future;
 use std::pin::pin;
@@ -33,29 +33,29 @@ use crate::start::{
 use crate::store::{Store, StoreConfig};
 use crate::upstream::UpstreamConfig;
 
-/// How long streams that were ended at the drain limit may take to send their error event.
+/// Time limit for sending error events to the streams that were ended at the drain limit.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the port stays open after the engine has failed, so that whoever probes it once a
-/// second learns why.
+/// Time for which the port stays open after the engine has failed, so that a health check once a
+/// second gets the reason.
 const FAILURE_NOTICE: Duration = Duration::from_secs(1);
-/// How long clients may take to receive their error after the engine has failed.
+/// Time limit for clients to receive their error after the engine has failed.
 const FAILED_DRAIN_LIMIT: Duration = Duration::from_secs(5);
-/// How long the engine's last step may take after the drain.
+/// Time limit for the engine's last step after the drain.
 const ENGINE_END_LIMIT: Duration = Duration::from_secs(10);
 
-/// A server's configuration.
+/// Configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// The HTTP side.
+    /// Settings of the HTTP side.
     pub http: HttpConfig,
-    /// The service behind it.
+    /// Settings of the service behind it.
     pub service: ServiceConfig,
-    /// Models that other servers answer for, behind those of this process.
+    /// Models answered by other servers, listed after those of this process.
     pub upstreams: Vec<UpstreamConfig>,
     /// Bounds on resumable answers.
     pub kept: ResumableLimits,
-    /// Where clients' stored answers are.
+    /// Location of clients' stored answers.
     pub store: StoreConfig,
     /// The QUIC port; `None` serves without QUIC.
     pub quic: Option<QuicConfig>,
@@ -63,7 +63,7 @@ pub struct ServerConfig {
     pub https: Option<CertificateSource>,
     /// Bounds on TCP connections.
     pub tcp: TcpLimits,
-    /// How long running streams may take to end after a shutdown was requested.
+    /// Time limit for running streams to end after a shutdown was requested.
     pub drain_limit: Duration,
     /// Routes of the program around this crate, behind the same keys as the API.
     pub extension: Router,
@@ -73,8 +73,8 @@ pub struct ServerConfig {
 
 /// Serves on `listener` until `shutdown` resolves and all streams have ended.
 ///
-/// `load` runs on its own thread, while the server already answers; `announce` is told of the
-/// model once requests are accepted.
+/// `load` runs on a separate thread, while the server already responds; `announce` is called once
+/// requests are accepted.
 ///
 /// # Errors
 /// The error of `load`, of the operating system, or that the engine failed.
@@ -130,7 +130,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     }
 }
 
-/// What all routes share, before there is an engine.
+/// Creates the state shared by all routes, before there is an engine.
 fn assemble(
     listener: &TcpListener,
     config: &ServerConfig,
@@ -151,7 +151,7 @@ async fn engine_failure(app: &App) -> Arc<str> {
     app.models.failed().await
 }
 
-/// Waits for engines to end what they compute, so that their memory is freed in order.
+/// Waits for engines to end their current computation, so that their memory is freed in order.
 async fn join(engines: Vec<JoinHandle<()>>) {
     let join_all = || engines.into_iter().for_each(|engine| drop(engine.join()));
     let joined = tokio::task::spawn_blocking(join_all);
@@ -160,18 +160,18 @@ async fn join(engines: Vec<JoinHandle<()>>) {
     }
 }
 
-/// The models of this process, and what they share with those that other servers answer for.
+/// Models of this process, and the resources they share with those of upstream servers.
 struct LocalModels {
     entries: Vec<ModelEntry>,
     desk: SharedDesk,
     description: Description,
     context_tokens: Option<u32>,
-    /// The thread of an engine that is always there.
+    /// Thread of an engine that is never unloaded.
     engine: Option<JoinHandle<()>>,
 }
 
-/// Starts the backend and opens the API; returns the engine's thread if one is always here. What
-/// loads models runs in the `background`.
+/// Starts the backend and opens the API. Returns the engine's thread if its model is never
+/// unloaded. The loader of models runs in the `background`.
 fn open(
     app: &App,
     config: &ServerConfig,
@@ -194,7 +194,7 @@ fn open(
     Ok(engine)
 }
 
-/// Starts what computes in this process.
+/// Starts the engine, or the loader of engines, in this process.
 fn open_local(
     app: &App,
     config: &ServerConfig,
@@ -229,7 +229,7 @@ fn open_local(
     }
 }
 
-/// Starts what loads models when they are asked for.
+/// Starts the loader of models that are loaded on demand.
 fn open_kept(
     app: &App,
     config: &ServiceConfig,
@@ -252,12 +252,12 @@ fn open_kept(
     Ok(LocalModels { entries, desk, description, context_tokens: None, engine: None })
 }
 
-/// The TCP port and, where there is one, the QUIC port.
+/// The TCP port and, if configured, the QUIC port.
 struct Ports {
     listener: TcpListener,
     http: Connections,
     quic: Option<Arc<QuicPort>>,
-    /// The task that accepts QUIC connections; dropping it ends the task.
+    /// Task that accepts QUIC connections; dropping it ends the task.
     quic_task: JoinSet<()>,
 }
 
@@ -285,7 +285,7 @@ impl Ports {
         }
     }
 
-    /// Refuses new work, leaves what other replicas can go on with to them, waits at most `limit`
+    /// Refuses new work, hands over answers to other replicas where possible, waits at most `limit`
     /// for the other streams and ends the rest with an error.
     async fn drain(self, app: &App, limit: Duration) {
         // New TCP connections are refused; QUIC stays open, because its answers end over it.
@@ -319,8 +319,7 @@ impl Ports {
     }
 }
 
-/// Binds the QUIC port. Where it is not required, the server starts without it if it cannot
-/// be bound.
+/// Binds the QUIC port. If that fails and the port is not required, the server starts without it.
 fn bind_quic(listener: &TcpListener, config: &ServerConfig) -> anyhow::Result<Option<QuicPort>> {
     let Some(quic) = &config.quic else { return Ok(None) };
     match QuicPort::bind(listener.local_addr()?, quic.clone()) {

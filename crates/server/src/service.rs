@@ -1,4 +1,4 @@
-//! From a valid request to one under way: admit, tokenize, hand to the engine.
+//! From a valid request to an active one: admit, tokenize, submit to the engine.
 
 mod begin;
 mod embedding;
@@ -50,23 +50,23 @@ use crate::request_log::{RequestId, RequestLog};
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
 
-/// `Retry-After` while the server shuts down, in seconds.
+/// `Retry-After` in seconds while the server shuts down.
 const DRAIN_RETRY_S: u64 = 5;
 
-/// How requests are served.
+/// Settings for serving requests.
 #[derive(Debug, Clone)]
 pub struct ServingConfig {
     /// Stream interval of requests that do not set one.
     pub interval: StreamInterval,
-    /// How long tokens may wait to be merged with later ones; `None` sets no limit.
+    /// Maximum time tokens wait to be merged with later ones; `None` sets no limit.
     pub max_delay: Option<Duration>,
-    /// Whether a request for another model is an error. Otherwise this model answers it.
+    /// True if a request for another model is an error. Otherwise this model answers it.
     pub strict_model: bool,
-    /// Whether all clients may reuse each other's cached prefixes; otherwise only their own.
+    /// True if all clients may reuse each other's cached prefixes; otherwise only their own.
     pub share_prefix_cache: bool,
-    /// Whether `<think>…</think>` is returned as `reasoning_content` instead of text.
+    /// True if `<think>…</think>` is returned as `reasoning_content` instead of text.
     pub split_reasoning: bool,
-    /// Whether every stream ends with its token counts, asked for or not.
+    /// True if every stream ends with its token counts, even without `include_usage`.
     pub force_usage: bool,
 }
 
@@ -76,45 +76,45 @@ struct Prepared {
     prompts: Vec<Vec<TokenId>>,
     thinking: Thinking,
     grammar: Option<SharedGrammar>,
-    /// The prompts' texts, where the request asks to have them repeated.
+    /// Texts of the prompts, if the request asks to have them repeated.
     echo: Vec<String>,
-    /// Where their tokens begin in them, where these have log-probabilities.
+    /// Offsets of the prompts' tokens in these texts, if they get log-probabilities.
     scored: Vec<ScoredPrompt>,
 }
 
-/// Computes the answers.
+/// Source of the answers.
 #[derive(Clone)]
 pub enum Backend {
     /// The built-in engine.
     Engine {
-        /// Turns the engine's tokens into flushes.
+        /// Converts the engine's tokens to flushes.
         output: OutputHandle,
         /// The stages of a split model.
         stages: Option<Arc<dyn RemoteStages>>,
-        /// Knows whether the engine is alive.
+        /// Health of the engine.
         watch: EngineWatch,
-        /// What the engine does.
+        /// Capabilities of the engine.
         abilities: RunnerAbilities,
     },
     /// Another server.
     Upstream(Arc<Upstream>),
 }
 
-/// What a service shares with the server around it.
+/// Settings and services that a service shares with the surrounding server.
 pub struct ServiceContext {
-    /// Bounds the requests.
+    /// Limits the requests.
     pub gate: AdmissionGate,
-    /// Tokenize prompts and compile grammars.
+    /// Threads that tokenize prompts and compile grammars.
     pub prompt_threads: Arc<PromptThreads>,
-    /// How requests are served.
+    /// Settings for serving requests.
     pub config: ServingConfig,
-    /// Gives the time of every event in this server.
+    /// Clock of this server.
     pub clock: Clock,
-    /// Counts what `/metrics` shows.
+    /// Counters exported by `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// Sends the spans of requests to a collector.
+    /// Exporter of requests' spans, if any.
     pub telemetry: Option<Arc<Telemetry>>,
-    /// Where requests are logged when they end.
+    /// Log of finished requests.
     pub request_log: RequestLog,
 }
 
@@ -123,57 +123,57 @@ pub struct Service {
     model: ServedModel,
     backend: Backend,
     gate: AdmissionGate,
-    /// So few that a burst of prompts leaves the engine its cores.
+    /// Threads for prompts, few enough that a burst of prompts leaves the engine its cores.
     prompt_threads: Arc<PromptThreads>,
-    /// One place: the prompts of completions wait behind one of `/tokenize` at most.
+    /// A single place: the prompts of completions wait for at most one `/tokenize` request.
     tokenize_place: Arc<Semaphore>,
     cache_domains: CacheDomains,
-    /// The same wherever the same requests have the same answers.
+    /// Equal wherever the same requests have the same answers.
     fingerprint: String,
     config: ServingConfig,
     clock: Clock,
     metrics: Arc<Metrics>,
     telemetry: Option<Arc<Telemetry>>,
     request_log: RequestLog,
-    /// Set once the server shuts down.
+    /// True once the server shuts down.
     draining: AtomicBool,
 }
 
 /// A request whose answer has begun.
 pub struct StartedAnswer {
-    /// Yields the answer's flushes.
+    /// Source of the answer's flushes.
     pub active: ActiveRequest,
-    /// The prompts' texts if the request asks to have them repeated, else empty.
+    /// Texts of the prompts if the request asks to have them repeated, otherwise empty.
     pub echo: Vec<String>,
     /// Names of the request's parameters without effect, separated by commas.
     pub ignored: String,
-    /// The vocabulary of its tokens.
+    /// Vocabulary of the answer's tokens.
     pub vocab: Arc<dyn Vocab>,
 }
 
-/// How a request is answered.
+/// Result of answering a request.
 pub enum Answer {
-    /// From flushes, as a stream or as one body.
+    /// Flushes, for a stream or for one body.
     Started(Box<StartedAnswer>),
-    /// With an upstream server's response, passed on unread.
+    /// An upstream server's response, passed on unread.
     PassedOn(Response),
 }
 
-/// Who sends a request, and what its headers say of that.
+/// Sender of a request, with the relevant headers.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// Who is answered; by default this process itself.
+    /// Identity of the sender; by default this process itself.
     pub identity: Identity,
     /// The `Authorization` header, for an upstream server.
     pub authorization: Option<HeaderValue>,
-    /// The caller's place in a trace.
+    /// The caller's trace context.
     pub trace_parent: Option<TraceParent>,
-    /// The request's id in the log.
+    /// Id of the request in the log.
     pub request_id: Option<RequestId>,
 }
 
 impl Caller {
-    /// Takes what concerns the caller from the head of an authorized request.
+    /// Extracts the caller from the head of an authorized request.
     pub fn of(head: &Parts) -> Self {
         Self {
             identity: head.extensions.get().cloned().unwrap_or_default(),
@@ -185,7 +185,7 @@ impl Caller {
 }
 
 impl Service {
-    /// A service that answers with `backend`.
+    /// Creates a service that answers with `backend`.
     pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
         let fingerprint = match &backend {
             Backend::Engine { .. } => model.fingerprint(context.config.split_reasoning),
@@ -208,42 +208,43 @@ impl Service {
         }
     }
 
-    /// The same wherever the same requests have the same answers; empty where that cannot be known.
+    /// Returns a text that is equal wherever the same requests have the same answers; empty if that
+    /// is unknown.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The model that answers.
+    /// Returns the model that answers.
     pub fn model(&self) -> &ServedModel {
         &self.model
     }
 
-    /// The clock on which `arrived` is given.
+    /// Returns the clock of arrival times.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The metrics that its requests are counted in.
+    /// Returns the metrics of its requests.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Sends the spans of requests; `None` without a collector.
+    /// Returns the exporter of requests' spans; `None` without a collector.
     pub fn telemetry(&self) -> Option<Arc<Telemetry>> {
         self.telemetry.clone()
     }
 
-    /// Completions running or waiting.
+    /// Returns the number of completions running or waiting.
     pub fn in_flight(&self) -> usize {
         self.gate.in_flight()
     }
 
-    /// Admits its requests.
+    /// Returns the gate that admits its requests.
     pub fn gate(&self) -> &AdmissionGate {
         &self.gate
     }
 
-    /// Knows whether its engine is alive; `None` with an upstream server.
+    /// Returns the health of its engine; `None` with an upstream server.
     pub fn engine_watch(&self) -> Option<EngineWatch> {
         match &self.backend {
             Backend::Engine { watch, .. } => Some(watch.clone()),
@@ -251,24 +252,24 @@ impl Service {
         }
     }
 
-    /// Refuses new requests from here on.
+    /// Refuses new requests from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether new requests are accepted.
+    /// Checks that new requests are accepted.
     ///
     /// # Errors
     /// 503 while the server drains, after the engine has failed, or while the engine's process or
-    /// the stages of a split model are gone.
+    /// the stages of a split model are lost.
     pub fn ready(&self) -> Result<(), ApiError> {
         self.alive()?;
         self.check_draining()?;
         self.outage().map_or(Ok(()), |why| Err(ApiError::engine_away(&why)))
     }
 
-    /// Why nothing can be computed for now; `None` while the engine is there, or has failed for
-    /// good.
+    /// Returns why nothing can be computed at present; `None` while the engine works, or if it has
+    /// failed for good.
     pub fn outage(&self) -> Option<String> {
         match &self.backend {
             Backend::Engine { stages, watch, .. } => {
@@ -279,8 +280,8 @@ impl Service {
         }
     }
 
-    /// Whether requests may wait for an engine that is gone. They wait like the answers under way,
-    /// and as long: its process is back within seconds, and stages have somebody to start them.
+    /// Checks that requests may wait for a lost engine. They wait like the active answers, and as
+    /// long: the engine's process returns within seconds, and an operator restarts lost stages.
     fn check_outage(&self) -> Result<(), ApiError> {
         let Backend::Engine { watch, .. } = &self.backend else { return Ok(()) };
         match watch.outage() {
@@ -289,7 +290,7 @@ impl Service {
         }
     }
 
-    /// Whether the engine works, or may work again without a restart.
+    /// Checks that the engine works, or may work again without a restart.
     ///
     /// # Errors
     /// 503 after the engine has failed.
@@ -303,7 +304,7 @@ impl Service {
         }
     }
 
-    /// Why the engine failed; `None` while it has not.
+    /// Returns why the engine failed; `None` if it has not.
     pub fn failure(&self) -> Option<Arc<str>> {
         match &self.backend {
             Backend::Engine { watch, .. } => watch.failure(),
@@ -311,7 +312,7 @@ impl Service {
         }
     }
 
-    /// Waits until the engine fails, for ever if it does not.
+    /// Waits until the engine fails; never resolves if it does not.
     pub async fn failed(&self) -> Arc<str> {
         if let Backend::Engine { watch, .. } = &self.backend
             && let Some(why) = watch.failed().await
@@ -321,16 +322,16 @@ impl Service {
         std::future::pending().await
     }
 
-    /// Whether a request would be admitted, as far as can be said without its body.
+    /// Checks that a request would be admitted, as far as possible without its body.
     ///
     /// # Errors
-    /// 429 over the bounds, 503 while no requests are accepted.
+    /// 429 if the limits are reached, 503 while no requests are accepted.
     pub fn check_room(&self) -> Result<(), ApiError> {
         self.check_open()?;
         self.gate.check_room().map_err(refused)
     }
 
-    /// Whether requests are accepted, though they may have to wait for the engine.
+    /// Checks that requests are accepted, even if they have to wait for the engine.
     fn check_open(&self) -> Result<(), ApiError> {
         self.alive()?;
         self.check_draining()?;
@@ -347,7 +348,7 @@ impl Service {
     /// Parses a request's JSON for the backend that will answer it.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
+    /// 400 with the name of the first invalid parameter.
     pub fn parse(
         &self,
         endpoint: Endpoint,
@@ -368,11 +369,11 @@ impl Service {
         }
     }
 
-    /// Answers `request`, which came over HTTP with `head` and arrived at `arrived`. What has to be
-    /// read of an upstream server's response is read as `bodies` are.
+    /// Answers `request`, which was received over HTTP with `head` at `arrived`. An upstream
+    /// server's response is parsed with the memory and workers of `bodies`.
     ///
     /// # Errors
-    /// Those of [`Self::start`]; 502 when an upstream server cannot be reached.
+    /// The errors of [`Self::start`]; 502 when an upstream server cannot be reached.
     pub async fn answer(
         self: &Arc<Self>,
         request: Request,
@@ -400,8 +401,9 @@ impl Service {
     /// Starts to answer `request`, which arrived at `arrived` on the server's clock.
     ///
     /// # Errors
-    /// 404 for another model under `strict_model`, 429 over the bounds, 503 while draining,
-    /// 400 for prompts that the model cannot take; from an upstream, 502 and its own errors.
+    /// 404 for another model under `strict_model`, 429 if the limits are reached, 503 while
+    /// draining, 400 for prompts that the model cannot take; from an upstream, 502 and its own
+    /// errors.
     pub async fn start(
         self: &Arc<Self>,
         request: Request,
@@ -421,7 +423,8 @@ impl Service {
         Ok(StartedAnswer { active, echo, ignored, vocab: self.model.vocab.clone() })
     }
 
-    /// The stages of a split model; `None` if all layers are in this process or elsewhere.
+    /// Returns the stages of a split model; `None` if all layers are in this process, or with an
+    /// upstream server.
     pub fn stages(&self) -> Option<&Arc<dyn RemoteStages>> {
         match &self.backend {
             Backend::Engine { stages, .. } => stages.as_ref(),
@@ -429,7 +432,7 @@ impl Service {
         }
     }
 
-    /// The upstream server; `None` with the built-in engine.
+    /// Returns the upstream server; `None` with the built-in engine.
     pub fn upstream(&self) -> Option<&Arc<Upstream>> {
         match &self.backend {
             Backend::Engine { .. } => None,
@@ -448,7 +451,7 @@ impl Service {
         }
     }
 
-    /// Permits for the completions of `request`.
+    /// Returns permits for the completions of `request`.
     fn admit_request(&self, request: &Request) -> Result<Vec<Permit>, ApiError> {
         let completions = match self.backend {
             Backend::Engine { .. } => request.choices(),
@@ -457,12 +460,12 @@ impl Service {
         self.admit(&request.identity, completions, request.estimated_prompt_tokens())
     }
 
-    /// Permits for `completions` of a request from `identity`, whose prompts have about
+    /// Returns permits for `completions` of a request from `identity`, whose prompts have about
     /// `prompt_tokens`.
     ///
     /// # Errors
-    /// 429 over the bounds, 503 while draining; 400 for more completions than the client may
-    /// ever have.
+    /// 429 if the limits are reached, 503 while draining; 400 for more completions than the client
+    /// may ever have.
     pub fn admit(
         &self,
         identity: &Identity,
@@ -482,7 +485,7 @@ impl Service {
         }
     }
 
-    /// Has an upstream server answer.
+    /// Starts an answer from an upstream server.
     async fn relay(
         &self,
         upstream: &Arc<Upstream>,
@@ -521,7 +524,7 @@ impl Service {
     /// Does `work` for `/tokenize` or `/detokenize` on a thread that may block.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// The errors of `work`.
     pub async fn for_tokenize<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
@@ -536,7 +539,7 @@ impl Service {
         self.on_prompt_thread(work).await
     }
 
-    /// Tokenizes `prompt` on this thread, whatever the length of the context.
+    /// Tokenizes `prompt` on this thread, without checking its length against the context.
     ///
     /// # Errors
     /// 400 when the model's tokenizer or chat template refuses it.
@@ -547,7 +550,7 @@ impl Service {
         }
     }
 
-    /// Whether the model generates text; an upstream server's does.
+    /// Returns true if the model generates text. Assumed of an upstream server.
     pub fn generates(&self) -> bool {
         match &self.backend {
             Backend::Engine { abilities, .. } => abilities.generates,
@@ -564,8 +567,8 @@ impl Service {
         }
     }
 
-    /// Tokenizes the prompts and compiles the grammar, on a thread that may block. The permits go
-    /// with the work: a client that hangs up makes no room for another as long as it lasts.
+    /// Tokenizes the prompts and compiles the grammar, on a thread that may block. The permits move
+    /// with the work: a client that hangs up frees no room before the work ends.
     async fn prepare(
         self: &Arc<Self>,
         request: Request,
@@ -652,7 +655,7 @@ impl Service {
         })
     }
 
-    /// The tokens of a prompt, and whether it ends inside `<think>`.
+    /// Returns the tokens of a prompt, and true if it ends inside `<think>`.
     fn encode_prompt(
         &self,
         prompt: &mut Prompt,
@@ -684,7 +687,7 @@ impl Service {
         }
     }
 
-    /// The tokens of a prompt whose completion is followed by `suffix`.
+    /// Returns the tokens of a prompt whose completion is followed by `suffix`.
     fn encode_infill(&self, prompt: &Prompt, suffix: &str) -> Result<Vec<TokenId>, ApiError> {
         let vocab = &*self.model.vocab;
         let infill = InfillTokens::of(vocab).ok_or_else(|| {
@@ -715,8 +718,8 @@ impl Service {
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
     }
 
-    /// The error for a prompt that has more tokens than the context because it has more than
-    /// `bytes`.
+    /// Returns the error for a prompt of more than `bytes`, which must have more tokens than the
+    /// context.
     fn too_long(&self, bytes: usize, endpoint: Endpoint) -> ApiError {
         ApiError::context_bytes(self.model.context_tokens, bytes, prompt_param(endpoint))
     }
@@ -763,7 +766,7 @@ impl Service {
         Ok(completions)
     }
 
-    /// What the engine does for completion `index`.
+    /// Returns the engine's work for completion `index`.
     fn work(&self, prepared: &Prepared, index: usize) -> Work {
         let Prepared { request, prompts, .. } = prepared;
         let prompt = &prompts[index / request.n as usize];
@@ -788,7 +791,8 @@ impl Service {
         }
     }
 
-    /// How the tokens of a completion of prompt `prompt` become flushes.
+    /// Returns the configuration by which the tokens of a completion of prompt `prompt` become
+    /// flushes.
     fn completion_config(
         &self,
         prepared: &Prepared,
@@ -813,7 +817,8 @@ impl Service {
         }
     }
 
-    /// How an answer's text is divided into reasoning, tool calls and content.
+    /// Returns the configuration by which an answer's text is split into reasoning, tool calls and
+    /// content.
     fn split_config(&self, prepared: &Prepared) -> SplitConfig {
         let calls = prepared.request.tools().map(|tools| CallConfig {
             syntax: self.model.call_syntax(),
@@ -837,8 +842,8 @@ impl Service {
         SplitConfig { spoken: if has_calls { all } else { thinking }, ..config }
     }
 
-    /// The request's sampling parameters, completed by the model's defaults. Each completion has
-    /// its own seed, or all `n` would be the same text.
+    /// Returns the request's sampling parameters, completed by the model's defaults. Each
+    /// completion has a different seed, or all `n` would be the same text.
     fn sampling(&self, params: &SamplingParams, index: u64) -> Sampling {
         let defaults = &self.model.defaults;
         let seed = params.seed.unwrap_or_else(rand::random);
@@ -864,7 +869,7 @@ impl Service {
     }
 }
 
-/// The head of a new answer of `model`.
+/// Creates the head of a new answer of `model`.
 pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
     let prefix = match endpoint {
         Endpoint::Chat => "chatcmpl",
@@ -882,7 +887,7 @@ pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
 /// Parses a request's JSON for an engine, whose model may still have to be loaded.
 ///
 /// # Errors
-/// 400 with the name of the first parameter that is wrong.
+/// 400 with the name of the first invalid parameter.
 pub fn read_for_engine(
     endpoint: Endpoint,
     fields: Fields,
@@ -892,7 +897,7 @@ pub fn read_for_engine(
     Ok(of_caller(Request::read(endpoint, fields)?, caller, config))
 }
 
-/// `request` as `caller` may send it.
+/// Applies the rights and headers of `caller` to `request`.
 fn of_caller(mut request: Request, caller: Caller, config: &ServingConfig) -> Request {
     let Caller { identity, trace_parent, request_id: id, .. } = caller;
     if let Some(stream) = request.stream.as_mut().filter(|_| config.force_usage) {
@@ -904,7 +909,7 @@ fn of_caller(mut request: Request, caller: Caller, config: &ServingConfig) -> Re
     Request { trace_parent, id, identity, ..request }
 }
 
-/// What is told of completion `index` before its first token: the first one speaks for all.
+/// Returns the progress reports wanted for completion `index`: only the first one reports.
 fn progress_wish(request: &Request, index: usize) -> ProgressWish {
     match request.stream {
         Some(stream) if index == 0 && stream.return_progress => ProgressWish::Everything,
@@ -913,7 +918,7 @@ fn progress_wish(request: &Request, index: usize) -> ProgressWish {
     }
 }
 
-/// The error for a request that admission refuses.
+/// Returns the error for a request that admission refuses.
 pub fn refused(refusal: Refusal) -> ApiError {
     let Some(retry_after_s) = refusal.retry_after_s() else {
         return ApiError::invalid_param("n", format!("Ask for fewer completions: {refusal}."));
@@ -935,7 +940,7 @@ pub fn refused(refusal: Refusal) -> ApiError {
     ApiError::rate_limited(message, rate, retry_after_s)
 }
 
-/// The parameter that has the prompt.
+/// Returns the name of the prompt's parameter.
 fn prompt_param(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Chat => "messages",

@@ -1,9 +1,9 @@
-//! The body of every streamed answer: server-sent events, written as they come.
+//! The body of every streamed answer: server-sent events, written as they become ready.
 //!
-//! Headers and a first comment leave as soon as the request is admitted, then a comment
-//! whenever nothing else did for a while, so that proxies keep the connection and a
-//! client knows that it is queued. A stream that breaks ends with an error event and an
-//! aborted connection: clients take a clean end for a complete answer.
+//! Headers and a first comment are sent as soon as the request is admitted, then a comment after
+//! every period of silence, so that proxies keep the connection and a client knows that it is
+//! queued. A stream that breaks ends with an error event and an aborted connection: clients take a
+//! clean end for a complete answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -22,41 +22,41 @@ use crate::error::ApiError;
 use crate::metrics::GaugeGuard;
 use crate::records::{RecordContext, RecordWriter};
 
-/// Bytes gathered into one frame while more is ready: one TLS record, and enough that a
-/// system call more or less does not show.
+/// Maximum bytes gathered into one frame while more are ready: one TLS record, and enough that the
+/// cost of one more system call is negligible.
 const FRAME_BYTES: usize = 16 * 1024;
-/// The connection is torn down because the stream broke.
+/// Error that tears the connection down because the stream broke.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
 pub struct BrokenStream(pub ApiError);
 
-/// Whether an answer goes on after the events that were just written.
+/// State of an answer after the events that were just written.
 #[derive(Debug)]
 pub enum StreamStatus {
-    /// More may come.
+    /// More events may follow.
     Open,
-    /// It is complete.
+    /// The answer is complete.
     Complete,
-    /// It failed, or goes on elsewhere. Events that say so have been written.
+    /// The answer failed, or continues elsewhere. The corresponding events have been written.
     Broken(ApiError),
 }
 
-/// An answer as events.
+/// An answer as a source of events.
 pub trait EventSource: Unpin {
-    /// Appends the events that are ready to `out`; none if nothing is. The task of `context` is
-    /// woken when there are more.
+    /// Appends the events that are ready to `out`, if any. The task of `context` is woken when
+    /// there are more.
     fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus;
 
-    /// What leaves after a silence; see [`EventWriter::heartbeat`].
+    /// Returns the event to send after a silence; see [`EventWriter::heartbeat`].
     fn heartbeat(&self) -> Bytes;
 }
 
 enum BodyPhase {
-    /// Nothing was sent yet; the first frame is ready.
+    /// Nothing has been sent yet; the first frame is ready.
     Opening(Vec<u8>),
     /// Between the first comment and the end.
     Streaming,
-    /// The connection has the last events and gets one chance to send them.
+    /// The last events were passed to the connection, which gets one chance to send them.
     Breaking(ApiError),
     /// The next poll tears the connection down.
     Broken(ApiError),
@@ -64,25 +64,24 @@ enum BodyPhase {
     Done,
 }
 
-/// A streamed answer's body.
+/// Body of a streamed answer.
 pub struct SseBody<S> {
     source: S,
     phase: BodyPhase,
     heartbeat: Heartbeat,
-    /// Where events are written before they leave; its memory stays.
+    /// Buffer for events before they are sent, reused for each frame.
     events: Vec<u8>,
 }
 
 impl<S: EventSource> SseBody<S> {
-    /// Streams `source`, with a comment after each `heartbeat` of silence. `preface` leaves at
-    /// once.
+    /// Streams `source`, with a comment after each `heartbeat` of silence. Sends `preface` at once.
     pub fn new(source: S, preface: Vec<u8>, heartbeat: Duration) -> Self {
         let phase = BodyPhase::Opening(preface);
         Self { source, phase, heartbeat: Heartbeat::new(heartbeat), events: Vec::new() }
     }
 
-    /// The next events, or a comment in their place; `None` when the phase has changed and
-    /// nothing is to be sent.
+    /// Polls for the next events, or a comment in their place; `None` if the phase has changed and
+    /// there is nothing to send.
     fn poll_stream(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.events.clear();
         let status = self.source.poll_events(context, &mut self.events);
@@ -145,7 +144,7 @@ impl<S: EventSource> Body for SseBody<S> {
     }
 }
 
-/// An answer that nothing keeps: what its reader misses is lost, so its events have no ids.
+/// An answer without a log: events that its reader misses are lost, so they have no ids.
 pub struct DirectAnswer<W> {
     request: ActiveRequest,
     records: RecordWriter,
@@ -154,7 +153,7 @@ pub struct DirectAnswer<W> {
 }
 
 impl<W: EventWriter> DirectAnswer<W> {
-    /// The answer to `request` as `events` writes it, and the events that begin it.
+    /// Creates the answer to `request` in the format of `events`, and the events that begin it.
     pub fn open(
         request: ActiveRequest,
         context: &RecordContext<'_>,
@@ -217,34 +216,34 @@ impl<W: EventWriter> EventSource for DirectAnswer<W> {
     }
 }
 
-/// The comments that leave while a stream is silent.
+/// Timer for the comments sent while a stream is silent.
 pub struct Heartbeat {
     period: Duration,
     silence: Pin<Box<Sleep>>,
-    /// When the timer ends.
+    /// End of the timer.
     due: Instant,
-    /// The task that the timer wakes.
+    /// Waker of the task that the timer wakes.
     armed: Option<Waker>,
     last_frame: Instant,
-    /// `last_frame` was just now, so that the clock need not be read again.
+    /// True if `last_frame` was just set, so that the clock need not be read again.
     fresh: bool,
 }
 
 impl Heartbeat {
-    /// A comment after each `period` of silence.
+    /// Creates a heartbeat with a comment after each `period` of silence.
     pub fn new(period: Duration) -> Self {
         let silence = Box::pin(tokio::time::sleep(period));
         let due = silence.deadline();
         Self { period, silence, due, armed: None, last_frame: Instant::now(), fresh: true }
     }
 
-    /// Notes that something was written.
+    /// Records that a frame was written.
     pub fn reset(&mut self) {
         self.last_frame = Instant::now();
         self.fresh = true;
     }
 
-    /// Ready when a comment is due.
+    /// Resolves when a comment is due.
     ///
     /// Polled between any two frames, and hardly ever due: the timer itself, whose registration
     /// takes a lock, is polled only when it is due or must wake another task.
@@ -268,7 +267,7 @@ impl Heartbeat {
     }
 }
 
-/// A response whose body is a stream of events.
+/// Returns a response whose body is a stream of events.
 pub fn event_stream(body: axum::body::Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -279,7 +278,7 @@ pub fn event_stream(body: axum::body::Body) -> Response {
     response
 }
 
-/// Names the request's parameters that had no effect in a header of `response`.
+/// Lists the request's parameters that had no effect in a header of `response`.
 pub fn with_ignored(mut response: Response, ignored: &str) -> Response {
     if let Ok(ignored) = HeaderValue::from_str(ignored)
         && !ignored.is_empty()

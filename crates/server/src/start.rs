@@ -26,48 +26,48 @@ use crate::request_log::RequestLog;
 use crate::service::{Backend, Service, ServiceContext, ServingConfig};
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
 
-/// A service's configuration, whether or not HTTP stands before it.
+/// Configuration of a service, with or without HTTP.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// Bounds of the scheduler; an upstream server has its own.
+    /// Limits of the scheduler; an upstream server has its own.
     pub limits: Limits,
-    /// Bounds of admission.
+    /// Limits of admission.
     pub bounds: Bounds,
     /// Bounds on each stream.
     pub streams: StreamBounds,
-    /// How requests are served.
+    /// Settings for serving requests.
     pub serving: ServingConfig,
-    /// How long a step of the engine may take before the engine counts as hung. A prompt has
-    /// more time, in proportion to its tokens.
+    /// Time limit of a step before the engine counts as hung. A prompt has more time, in proportion
+    /// to its tokens.
     pub engine_timeout: Duration,
-    /// How long answers wait for an engine that was lost before they fail.
+    /// Time limit for answers to wait for a lost engine before they fail.
     pub engine_outage: Duration,
-    /// Prompts tokenized at once.
+    /// Number of prompts tokenized concurrently.
     pub tokenize_workers: usize,
     /// Base URL of the OpenTelemetry collector that gets a trace of each request.
     pub otlp_endpoint: Option<String>,
-    /// Where requests are logged when they end.
+    /// Log of finished requests.
     pub request_log: RequestLog,
 }
 
 /// A loaded model and the engine that runs it.
 pub struct LoadedEngine {
-    /// Computes batches.
+    /// Runner that computes batches.
     pub runner: Box<dyn Runner>,
     /// The model's name, vocabulary and limits.
     pub model: ServedModel,
-    /// The model and its engine in words, for people.
+    /// Description of the model and its engine, for display.
     pub description: Description,
     /// The stages of a split model; `None` if all layers are in this process.
     pub stages: Option<Arc<dyn RemoteStages>>,
 }
 
-/// A model and its engine in words, for people.
+/// Description of a model and its engine, for display.
 #[derive(Debug, Clone, Default)]
 pub struct Description {
     /// Both in a few words.
     pub summary: String,
-    /// What else is worth a line: its heading, and what it says.
+    /// Further lines: heading and text.
     pub details: Vec<(String, String)>,
 }
 
@@ -77,61 +77,61 @@ impl<T: Into<String>> From<T> for Description {
     }
 }
 
-/// What has begun to be served.
+/// Model for which the server accepts requests from now on.
 #[derive(Debug)]
 pub struct Announcement<'a> {
     /// The model's name in the API.
     pub name: &'a str,
     /// The model and its engine.
     pub description: &'a Description,
-    /// Maximum tokens of a prompt and its answer; `None` where an upstream server knows them.
+    /// Maximum tokens of a prompt and its answer; `None` if only an upstream server knows.
     pub context_tokens: Option<u32>,
 }
 
-/// What will compute the answers.
+/// Backend that computes the answers.
 pub enum LoadedBackend {
     /// An engine of this process.
     Engine(LoadedEngine),
-    /// Nothing in this process: the upstreams of the server's configuration answer.
+    /// None in this process: the upstreams of the server's configuration answer.
     Upstreams,
-    /// Models that are loaded when they are asked for.
+    /// Models that are loaded on demand.
     Kept(KeptModels),
 }
 
-/// Models that are loaded when they are asked for.
+/// Models that are loaded on demand.
 pub struct KeptModels {
-    /// How they are kept.
+    /// Limits of the keeper.
     pub config: KeeperConfig,
     /// The models; the first one answers requests that name none.
     pub models: Vec<KeptModel>,
-    /// Loads them.
+    /// Loader of the models.
     pub loader: Box<dyn ModelLoader>,
 }
 
-/// Loads models from wherever they are.
+/// Loads models from any source.
 pub trait ModelLoader: Send + Sync {
-    /// Loads the model in place `index` of those that were named; `progress` is told the share
-    /// that is loaded, 0 to 1.
+    /// Loads the model at `index` of those that were named; `progress` receives the fraction
+    /// loaded, 0 to 1.
     ///
     /// # Errors
-    /// If it is missing, broken or too large; the message says what to do.
+    /// If the model is missing, broken or too large; the message says what to do.
     fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine>;
 
-    /// Memory that is left on the machine, if that is known.
+    /// Returns the machine's free memory, if known.
     fn free_bytes(&self) -> Option<u64>;
 }
 
 /// Loads models, and starts their engines.
 pub struct EngineStarter {
-    /// Loads the models.
+    /// Loader of the models.
     pub loader: Box<dyn ModelLoader>,
-    /// What they share.
+    /// Resources shared by the models.
     pub desk: SharedDesk,
-    /// How they are served.
+    /// Configuration of their services.
     pub config: ServiceConfig,
-    /// Gives the time of every event in this server.
+    /// Clock of this server.
     pub clock: Clock,
-    /// Counts what `/metrics` shows.
+    /// Counters exported by `/metrics`.
     pub metrics: Arc<Metrics>,
 }
 
@@ -155,7 +155,7 @@ impl From<LoadedEngine> for LoadedBackend {
     }
 }
 
-/// What all models of a server share.
+/// Resources shared by all models of a server.
 #[derive(Clone)]
 pub struct SharedDesk {
     gate: AdmissionGate,
@@ -164,7 +164,7 @@ pub struct SharedDesk {
 }
 
 impl SharedDesk {
-    /// What a keeper of models gets.
+    /// Creates the context for a keeper of models.
     pub fn keeper_context(
         &self,
         config: &ServiceConfig,
@@ -184,7 +184,7 @@ impl SharedDesk {
         }
     }
 
-    /// Starts what models share, with `workers` threads for their prompts. Traces name `stages`.
+    /// Starts the shared resources, with `workers` threads for prompts. Traces include `stages`.
     ///
     /// # Errors
     /// When the operating system refuses a thread, or the collector's URL is invalid.
@@ -204,7 +204,7 @@ impl SharedDesk {
         })
     }
 
-    /// What a service gets whose engine waits for the prompts in `pending`.
+    /// Creates the context for a service whose engine waits for the prompts in `pending`.
     fn context(
         &self,
         config: &ServiceConfig,
@@ -224,8 +224,8 @@ impl SharedDesk {
     }
 }
 
-/// Starts a service over an engine, without a listener: the engine on a thread of its own,
-/// the output processor on the current runtime. The thread ends after [`Service::stop`].
+/// Starts a service over an engine, without a listener: the engine on a separate thread, the output
+/// processor on the current runtime. The thread ends after [`Service::stop`].
 ///
 /// # Errors
 /// When the operating system refuses the thread, or the collector's URL is invalid.
@@ -291,7 +291,8 @@ async fn guard(
     }
 }
 
-/// Starts a service for `app` that the server of `upstream` answers. Nothing is sent to it yet.
+/// Starts a service for `app` that is answered by the server of `upstream`. Sends nothing to it
+/// yet.
 ///
 /// # Errors
 /// When the upstream's or the collector's URL, or the upstream's key, is invalid.
@@ -306,8 +307,8 @@ pub fn start_upstream(
     Ok(services.remove(0))
 }
 
-/// [`start_upstream`] for several, which share `desk` with the other models of `app` and fall back
-/// on each other as they are told.
+/// [`start_upstream`] for several, which share `desk` with the other models of `app`, with the
+/// fallbacks of their configurations.
 ///
 /// # Errors
 /// When an upstream's URL or its key is invalid, or there is no model to fall back on.

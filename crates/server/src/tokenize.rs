@@ -1,5 +1,4 @@
-//! `/tokenize` and `/detokenize`: bounded in what they take and give, and done off the network
-//! threads.
+//! `/tokenize` and `/detokenize`: bounded in input and output, and run off the network threads.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,16 +19,16 @@ use crate::json_response::{json_response, json_text};
 use crate::memory::MemoryCharge;
 use crate::service::Service;
 
-/// Longest text that is tokenized, bytes: a long book, and less than a second of one core.
+/// Maximum bytes of text to tokenize: a long book, and less than a second of one core.
 const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Longest text that tokens may become, bytes.
+/// Maximum bytes of text decoded from tokens.
 const MAX_DECODED_BYTES: usize = 8 << 20;
 
-/// What `/tokenize` is asked.
+/// Body of a `/tokenize` request.
 struct TokenizeRequest {
     prompt: Prompt,
     special: bool,
-    /// Held as long as the prompt.
+    /// Memory charge, held as long as the prompt.
     charge: Option<Arc<MemoryCharge>>,
 }
 
@@ -82,8 +81,8 @@ pub async fn detokenize(
     Ok(json_text(answer.await?))
 }
 
-/// `GET /tokenizer_info`, vLLM's: what a client needs to know of the tokenizer besides `/tokenize`.
-/// lm-eval takes it as the sign that it needs no tokenizer of its own.
+/// `GET /tokenizer_info`, from vLLM: properties of the tokenizer that clients need besides
+/// `/tokenize`. lm-eval takes it as the sign that it needs no local tokenizer.
 ///
 /// # Errors
 /// 503 while the model loads.
@@ -117,7 +116,7 @@ impl TokenizeRequest {
     }
 }
 
-/// The answer to `/tokenize`, without a `Value` for each token.
+/// Writes the response of `/tokenize`, without a `Value` for each token.
 fn tokens_json(tokens: &[TokenId], context_tokens: u32) -> String {
     let mut json = String::with_capacity(64 + 7 * tokens.len());
     let count = tokens.len();

@@ -1,4 +1,4 @@
-//! A place in a distributed trace, as the W3C Trace Context headers give it and pass it on.
+//! Trace context of a distributed trace, as received and sent in the W3C Trace Context headers.
 
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue};
@@ -7,15 +7,16 @@ use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// The header with the ids of the trace and of the caller's span.
+/// Header with the ids of the trace and of the caller's span.
 const PARENT_HEADER: &str = "traceparent";
 const PARENT_NAME: HeaderName = HeaderName::from_static(PARENT_HEADER);
-/// The header with what tracing systems on the way have noted for themselves.
+/// Header with the state of other tracing systems.
 const STATE_HEADER: &str = "tracestate";
-/// Longest `tracestate` that is kept: what every system must pass on (Trace Context §3.3.1.5).
+/// Longest `tracestate` that is kept: the length that every system must pass on (Trace Context
+/// §3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
 
-/// A span that others, in this process or elsewhere, may be children of.
+/// A span that can be the parent of others, in this process or elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceParent(SpanContext);
 
@@ -26,38 +27,38 @@ impl TraceParent {
         Self::of(&found)
     }
 
-    /// Reads the value of a `traceparent`.
+    /// Parses the value of a `traceparent`.
     pub fn parse(text: &str) -> Option<Self> {
         let value = HeaderValue::from_str(text).ok()?;
         Self::from_headers(&HeaderMap::from_iter([(PARENT_NAME, value)]))
     }
 
-    /// As the value of a `traceparent`. What systems on the way have noted is left out.
+    /// Formats the span as the value of a `traceparent`. Leaves out the `tracestate`.
     pub fn to_text(&self) -> String {
         let Self(span) = self;
         let flags = u8::from(span.is_sampled());
         format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id())
     }
 
-    /// The span of `context`, if it has one.
+    /// Returns the span of `context`, if it has one.
     pub(crate) fn of(context: &Context) -> Option<Self> {
         let span = context.span().span_context().clone();
         span.is_valid().then_some(Self(span))
     }
 
-    /// A context whose spans become its children.
+    /// Returns a context whose spans become children of this span.
     pub(crate) fn context(&self) -> Context {
         Context::new().with_remote_span_context(self.0.clone())
     }
 
-    /// Puts it into the headers of a request, in place of any other.
+    /// Puts the trace context into the headers of a request, in place of any other.
     pub fn put(&self, headers: &mut HeaderMap) {
         remove_trace(headers);
         TraceContextPropagator::new().inject_context(&self.context(), &mut IntoHeaders(headers));
     }
 }
 
-/// Takes any place in a trace out of a request's headers.
+/// Removes the trace context from a request's headers.
 pub fn remove_trace(headers: &mut HeaderMap) {
     headers.remove(PARENT_HEADER);
     headers.remove(STATE_HEADER);

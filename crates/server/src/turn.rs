@@ -1,26 +1,26 @@
-//! Work that many tasks cause in one turn of the runtime, done once for all of them.
+//! Runs work that many tasks cause in one turn of the runtime once for all of them.
 //!
-//! A step of the engine wakes a task for each stream. What they share, a connection or a socket,
-//! is woken by the first of them, and the runtime runs what was woken last before what waits
-//! longer: left to itself it would write after each stream.
+//! A step of the engine wakes a task for each stream. A resource that they share, a connection or a
+//! socket, is woken by the first of them, and the runtime runs the task woken last before those
+//! that wait longer: by itself it would write after each stream.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future that, once woken, lets all tasks run first that are ready at that moment.
+/// A future that, once woken, first lets all tasks run that are ready at that moment.
 ///
-/// It costs no time that the processor has to spare: when no other task is ready, it goes on at
-/// once.
+/// The delay costs nothing on an idle processor: when no other task is ready, the future continues
+/// at once.
 #[derive(Debug)]
 pub struct OncePerTurn<F> {
     future: F,
-    /// The others have had their turn.
+    /// True once the other tasks have had their turn.
     yielded: bool,
 }
 
 impl<F: Future + Unpin> OncePerTurn<F> {
-    /// Runs `future` once for all that wakes it in a turn.
+    /// Runs `future` once for all its wakeups in a turn.
     pub const fn new(future: F) -> Self {
         Self { future, yielded: false }
     }
@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// How often a task that collects what `tasks` others do is run for a turn of them.
+    /// Returns how often a task that collects the results of `tasks` others runs in a turn of them.
     async fn runs(tasks: usize, once_per_turn: bool) -> usize {
         let (begin, runs) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
         let (work, mut done) = mpsc::unbounded_channel();

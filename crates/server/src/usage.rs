@@ -11,14 +11,14 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Prompt tokens taken from the prefix cache.
     pub cached_tokens: u64,
-    /// Tokens generated, all completions together.
+    /// Tokens generated, over all completions.
     pub completion_tokens: u64,
     /// Reasoning tokens of the completions that have ended.
     pub reasoning_tokens: u64,
 }
 
 impl Usage {
-    /// The counts as OpenAI's `usage` object.
+    /// Returns the counts as OpenAI's `usage` object.
     pub fn json(&self) -> Value {
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
@@ -32,7 +32,7 @@ impl Usage {
         usage
     }
 
-    /// The counts as a record of the log.
+    /// Returns the counts as a record of the log.
     pub const fn to_delta(self) -> Delta {
         Delta::Usage {
             prompt: self.prompt_tokens,
@@ -42,7 +42,7 @@ impl Usage {
         }
     }
 
-    /// The counts in the members of an upstream server's last chunk.
+    /// Parses the counts in the members of an upstream server's last chunk.
     pub fn of_members(json: &str) -> Option<Self> {
         let json: Value = serde_json::from_str(json).ok()?;
         let usage =
@@ -50,7 +50,7 @@ impl Usage {
         Self::of_delta(&usage.to_delta())
     }
 
-    /// The counts of a [`Delta::Usage`]; `None` for other kinds.
+    /// Returns the counts of a [`Delta::Usage`]; `None` for other kinds.
     pub const fn of_delta(delta: &Delta) -> Option<Self> {
         match *delta {
             Delta::Usage { prompt, completion, cached, reasoning } => Some(Self {

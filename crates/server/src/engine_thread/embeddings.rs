@@ -12,38 +12,37 @@ use loquent_infer::tenant::TenantId;
 use loquent_infer::token::TokenId;
 use tokio::sync::oneshot;
 
-/// Gets the vectors of a request's inputs.
+/// Receives the vectors of a request's inputs.
 type Reply = oneshot::Sender<Result<Vec<Vec<f32>>, RunError>>;
 
-/// A request's inputs on their way to the engine. Whoever drops the other end of `reply` no longer
-/// wants them.
+/// Inputs of a request on their way to the engine. Dropping the other end of `reply` cancels it.
 #[derive(Debug)]
 pub struct EmbeddingOrder {
-    /// Whose turn it takes.
+    /// Tenant whose turn the order takes.
     pub tenant: TenantId,
     /// The inputs.
     pub inputs: Vec<Vec<TokenId>>,
-    /// Gets the inputs' vectors.
+    /// Receives the vectors of the inputs.
     pub reply: Reply,
 }
 
 /// The step before a batch of embeddings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepBefore {
-    /// Sequences whose next token it computed.
+    /// Number of sequences for which it computed a token.
     pub decode_rows: usize,
-    /// Whether it computed prompts too.
+    /// True if it also computed prompts.
     pub had_prompts: bool,
-    /// How long it took.
+    /// Duration of the step.
     pub took: Duration,
 }
 
-/// The jobs that the engine thread has taken in.
+/// Embedding jobs of the engine thread.
 pub(super) struct EmbeddingDesk {
     queue: EmbeddingQueue,
     replies: HashMap<JobId, Reply>,
     next_id: u64,
-    /// Whether prompts had their turn last.
+    /// True while it is the embeddings' turn rather than the prompts'.
     is_own_turn: bool,
     pub(super) batch: Batch,
 }
@@ -69,7 +68,7 @@ impl EmbeddingDesk {
         }
     }
 
-    /// Whether there is anything to compute. Jobs that nobody waits for any more are dropped.
+    /// Returns true if there is anything to compute. Drops jobs whose requester is gone.
     pub(super) fn has_work(&mut self, embedder: &mut dyn Embedder) -> bool {
         // A closed reply is a client that has hung up, or a server that stops.
         let gone = self.replies.iter().filter(|(_, reply)| reply.is_closed());
@@ -81,8 +80,8 @@ impl EmbeddingDesk {
         self.queue.has_work()
     }
 
-    /// Prompts and embeddings take turns beside running answers; true where it is not the
-    /// prompts' turn.
+    /// Takes the next turn: prompts and embeddings alternate beside running answers. Returns true
+    /// if it is not the prompts' turn.
     pub(super) fn take_turn(&mut self) -> bool {
         self.is_own_turn = !self.is_own_turn;
         self.is_own_turn
@@ -102,7 +101,7 @@ impl EmbeddingDesk {
         }
     }
 
-    /// Takes in the outcome of the batch.
+    /// Handles the outcome of the batch.
     pub(super) fn complete(
         &mut self,
         embedder: &mut dyn Embedder,

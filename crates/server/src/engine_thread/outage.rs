@@ -1,8 +1,8 @@
-//! What the engine thread does while the engine is gone.
+//! Behaviour of the engine thread while the engine is lost.
 //!
-//! The scheduler has put all answers back, and they go on from their next token when the engine
-//! is back. Until then commands are obeyed, and nothing is computed. If that takes longer than the
-//! operator allows, all answers fail, and so does what comes until the engine is back.
+//! The scheduler has put all answers back; they continue from their next token once the engine
+//! returns. Until then, commands are handled and nothing is computed. After the operator's time
+//! limit, all answers fail, and so do new ones until the engine returns.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use loquent_infer::runner::Recovery;
 use super::{EngineLoop, Outage};
 use crate::engine_watch::EngineOutage;
 
-/// Longest pause between two looks for the engine. One whose return is announced by a command is
-/// found at once.
+/// Longest pause between two checks for the engine. A return that is announced by a command is
+/// noticed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl EngineLoop {
-    /// Notes that the engine was lost because of `why`.
+    /// Records that the engine was lost because of `why`.
     pub(super) fn begin_outage(&mut self, why: &str) {
         self.metrics.on_engine_lost();
         self.watch.note_outage(Some(EngineOutage { why: why.into(), is_given_up: false }));
@@ -25,8 +25,8 @@ impl EngineLoop {
         self.outage.get_or_insert(Outage { since, is_given_up: false });
     }
 
-    /// Looks for the engine, and waits a moment if it is still gone; false when the thread has to
-    /// end.
+    /// Checks for the engine, and waits a moment if it is still lost. Returns false when the thread
+    /// has to end.
     pub(super) fn sit_out(&mut self) -> bool {
         let now = self.clock.now();
         let events = match self.runner.poll_recovery() {
@@ -53,7 +53,8 @@ impl EngineLoop {
         tracing::info!(gone_s = gone.as_secs_f64(), "the engine is back, and answers go on");
     }
 
-    /// Ends of answers that have waited for too long, or that the engine comes too late for.
+    /// Returns the ends of answers that have waited too long, or that the engine returns too late
+    /// for.
     fn pass_time(&mut self, now: Duration, why: &str) -> Vec<SequenceEvent> {
         let outage = self.outage.as_mut().expect("the engine is gone");
         let is_given_up = now.saturating_sub(outage.since) >= self.outage_limit;
@@ -69,7 +70,7 @@ impl EngineLoop {
         self.scheduler.abandon(now, self.runner.as_mut(), &why)
     }
 
-    /// Hands ends over that belong to no batch; false when nobody takes them any more.
+    /// Delivers ends that belong to no batch. Returns false when there is no receiver left.
     pub(super) fn hand_over_events(&mut self, now: Duration, events: Vec<SequenceEvent>) -> bool {
         let step = Step { started: now, finished: now, events, ..Step::default() };
         step.events.is_empty() || self.hand_over(step)

@@ -1,5 +1,5 @@
-//! A burst starts in one step: the engine waits for prompts being tokenized, but only while it
-//! has nothing else to compute. And an engine that waits still gives up what waits too long.
+//! Tests that a burst starts in one step: the engine waits for prompts being tokenized, but only
+//! while it has nothing else to compute. An idle engine still expires requests that wait too long.
 
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::admission::Bounds;
@@ -35,7 +35,7 @@ struct Burst {
 }
 
 impl Burst {
-    /// An engine, and the permits of `requests` whose prompts are being tokenized.
+    /// Creates an engine, and the permits of `requests` whose prompts are being tokenized.
     fn of(requests: usize, gather_limit: Duration) -> Self {
         let runner = Box::new(SimRunner::new(SimOptions::default()));
         let limits = limits(None);
@@ -76,7 +76,7 @@ impl Burst {
         }
     }
 
-    /// Gathers as the loop does before a step, and gives the sequences of the next batch.
+    /// Gathers as the loop does before a step, and returns the next batch.
     fn next_batch(&mut self) -> Batch {
         self.engine.handle_queued();
         self.engine.gather();
@@ -90,7 +90,7 @@ impl Burst {
     }
 }
 
-/// One prompt has been tokenized: its work goes to the engine.
+/// Simulates the end of tokenizing one prompt: its work goes to the engine.
 fn arrive(commands: &mpsc::UnboundedSender<EngineCommand>, permit: &mut Permit, tag: u64) {
     let work = Work {
         tag: Tag(tag),
@@ -155,7 +155,7 @@ fn an_engine_without_work_does_not_gather() {
     assert!(burst.next_batch().is_empty());
 }
 
-/// A pipeline out of which no batch ever comes.
+/// A pipeline that never completes a batch.
 struct Stuck(SimRunner);
 
 impl Runner for Stuck {
@@ -194,7 +194,8 @@ impl Pipeline for Stuck {
     fn on_arrival(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
 }
 
-/// Starts an engine with a queue timeout and gives it `commands`; the first end that it reports.
+/// Starts an engine with a queue timeout and sends it `commands`. Returns the first end that it
+/// reports.
 fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Option<Finish>) {
     let context = EngineContext {
         clock: Clock::start(),

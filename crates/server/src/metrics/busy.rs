@@ -1,25 +1,25 @@
-//! How much of the time somebody else computes for this server.
+//! Time during which an upstream computes for this server.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// Sums the time in which at least one piece of work was under way.
+/// Sums the time during which at least one piece of work was in progress.
 #[derive(Debug, Clone, Default)]
 pub struct BusyTime(Arc<Mutex<BusyState>>);
 
 #[derive(Debug, Default)]
 struct BusyState {
-    /// Pieces of work under way.
+    /// Pieces of work in progress.
     running: usize,
-    /// Since when there are any.
+    /// Start of the current busy period.
     since: Duration,
-    /// The stretches that are over.
+    /// Total of the finished busy periods.
     total: Duration,
 }
 
-/// A piece of work, under way until this is dropped.
+/// A piece of work, in progress until dropped.
 #[derive(Debug)]
 pub struct BusyGuard {
     busy: BusyTime,
@@ -38,7 +38,7 @@ impl BusyTime {
         BusyGuard { busy: self.clone(), clock }
     }
 
-    /// All busy time until `now`.
+    /// Returns the total busy time until `now`.
     pub fn until(&self, now: Duration) -> Duration {
         let state = self.state();
         let present =

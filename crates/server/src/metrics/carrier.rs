@@ -1,8 +1,8 @@
-//! How streamed answers reach their readers.
+//! Transports by which streamed answers reach their readers.
 
 use std::fmt;
 
-/// What carries a stream from the server to its reader.
+/// Transport of a stream from the server to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamCarrier {
     /// Server-sent events, and other bodies of HTTP responses.
@@ -14,10 +14,10 @@ pub enum StreamCarrier {
 }
 
 impl StreamCarrier {
-    /// All of them, in the order of their declaration.
+    /// All carriers, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Http, Self::Quic, Self::WebTransport];
 
-    /// Its name in metrics.
+    /// Returns the carrier's name in metrics.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -27,20 +27,19 @@ impl StreamCarrier {
     }
 }
 
-/// What carried one answer to its readers: several where one resumed it another way.
+/// Set of carriers of one answer: several if a reader resumed it over another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carriers(u8);
 
 impl Carriers {
-    /// Adds one.
+    /// Adds a carrier.
     pub fn note(&mut self, carrier: StreamCarrier) {
         self.0 |= 1 << carrier as u8;
     }
 }
 
 impl fmt::Display for Carriers {
-    /// Their names with a plus sign between them. An answer that no stream carries is a body of
-    /// HTTP.
+    /// Writes the names separated by plus signs. An answer without a stream counts as HTTP.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = StreamCarrier::ALL.into_iter().filter(|one| self.0 & (1 << *one as u8) != 0);
         for (at, carrier) in used.enumerate() {

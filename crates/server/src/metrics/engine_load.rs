@@ -1,4 +1,4 @@
-//! What one engine has to do, as its part of figures that all engines of a server share.
+//! Load of one engine, as its part of statistics that all engines of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ struct KvCells {
 }
 
 impl KvCells {
-    /// One engine has other numbers than before. Differences wrap around, and so may be negative.
+    /// Applies the change in one engine's numbers. Differences wrap around, and so may be negative.
     fn change(&self, before: &Load, after: &Load) {
         let changes = [
             (&self.used, before.kv_used_cells, after.kv_used_cells),
@@ -25,14 +25,14 @@ impl KvCells {
         }
     }
 
-    /// The share that is in use, 0 to 1.
+    /// Returns the fraction in use, 0 to 1.
     fn share(&self) -> f64 {
         let used = self.used.load(Ordering::Relaxed);
         used as f64 / self.all.load(Ordering::Relaxed).max(1) as f64
     }
 }
 
-/// What the engines of a server have to do together. Cheap to clone.
+/// Combined load of a server's engines. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct LoadFigures {
     pub running: IntGauge,
@@ -48,7 +48,7 @@ pub(super) struct LoadFigures {
 }
 
 impl LoadFigures {
-    /// Figures that are shown in these.
+    /// Creates statistics that are exported in the given metrics.
     pub fn new(shown: [IntGauge; 3], kv_usage: Gauge, counters: [IntCounter; 5]) -> Self {
         let ([running, resting, waiting], kv_cells) = (shown, Arc::default());
         let [prefix_queries, prefix_hits, preemptions, draft_tokens, accepted_tokens] = counters;
@@ -67,7 +67,7 @@ impl LoadFigures {
     }
 }
 
-/// One engine's part of the figures. Its end takes back what it added to those of the present.
+/// One engine's part of the statistics. Dropping it subtracts its part from the gauges.
 #[derive(Debug)]
 pub struct EngineLoad {
     figures: LoadFigures,
@@ -75,12 +75,12 @@ pub struct EngineLoad {
 }
 
 impl EngineLoad {
-    /// The part of an engine that has nothing to do yet.
+    /// Creates the part of an idle engine.
     pub(super) fn new(figures: LoadFigures) -> Self {
         Self { figures, noted: Load::default() }
     }
 
-    /// Notes what the engine has to do from here on.
+    /// Records the engine's current load.
     pub fn note(&mut self, load: &Load) {
         let before = std::mem::replace(&mut self.noted, *load);
         let figures = &self.figures;

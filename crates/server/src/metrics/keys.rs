@@ -1,5 +1,5 @@
-//! What the owners of API keys use, by name, as Prometheus metrics: asked for at each scrape, so
-//! that there are as many series as the file of keys has names.
+//! Usage per owner of API keys, by name, as Prometheus metrics: read at each scrape, so that there
+//! are as many series as the key file has names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use prometheus::{IntCounterVec, Opts};
 use crate::auth::ApiKeys;
 use crate::identity::KeyUsage;
 
-/// A counter with one series for each name.
+/// Name, help text and count of a counter with one series per name.
 type Family = (&'static str, &'static str, fn(&KeyUsage) -> &AtomicU64);
 
 const FAMILIES: [Family; 4] = [
@@ -22,7 +22,7 @@ const FAMILIES: [Family; 4] = [
     }),
 ];
 
-/// Reads what each owner has used whenever metrics are gathered.
+/// Reads the usage of each owner whenever metrics are gathered.
 pub(super) struct KeyCollector {
     keys: ApiKeys,
     descriptions: Vec<Desc>,

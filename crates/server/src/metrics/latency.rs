@@ -1,4 +1,5 @@
-//! A latency as `/metrics` shows it, and finely enough for percentiles of the last seconds.
+//! A latency as shown by `/metrics`, and recorded finely enough for percentiles of the last
+//! seconds.
 
 use std::sync::Arc;
 
@@ -23,42 +24,42 @@ pub struct LocalLatency {
 }
 
 impl Latency {
-    /// A latency that is shown as `histogram`.
+    /// Creates a latency that is exported as `histogram`.
     pub fn new(histogram: Histogram) -> Self {
         Self { histogram, sketch: Arc::default() }
     }
 
-    /// Notes one.
+    /// Records one observation.
     pub fn observe(&self, seconds: f64) {
         self.histogram.observe(seconds);
         self.sketch.observe(seconds);
     }
 
-    /// For many observations by one thread.
+    /// Returns a local latency, for many observations by one thread.
     pub fn local(&self) -> LocalLatency {
         let sketch = LocalSketch::default();
         LocalLatency { histogram: self.histogram.local(), sketch, shared: self.sketch.clone() }
     }
 
-    /// How many there were, and their sum in seconds.
+    /// Returns the number of observations, and their sum in seconds.
     pub fn count_and_sum(&self) -> (u64, f64) {
         (self.histogram.get_sample_count(), self.histogram.get_sample_sum())
     }
 
-    /// How often each class of them occurred.
+    /// Returns the number of observations in each class.
     pub fn read(&self) -> SketchCounts {
         self.sketch.read()
     }
 }
 
 impl LocalLatency {
-    /// Notes one.
+    /// Records one observation.
     pub fn observe(&mut self, seconds: f64) {
         self.histogram.observe(seconds);
         self.sketch.observe(seconds);
     }
 
-    /// Adds what was noted to the shared latency.
+    /// Adds the local observations to the shared latency.
     pub fn publish(&mut self) {
         self.histogram.flush();
         self.sketch.publish(&self.shared);

@@ -1,17 +1,17 @@
-//! The names under which metrics are shown: Loquent's own, or those of vLLM, which dashboards,
-//! llm-d and the Gateway API's inference extension look for.
+//! Names of the exported metrics: Loquent's own, or those of vLLM, which dashboards, llm-d and the
+//! Gateway API's inference extension look for.
 
 use std::str::FromStr;
 
 use prometheus::proto::{LabelPair, MetricFamily};
 
-/// What Loquent's own names begin with.
+/// Prefix of Loquent's own names.
 const OWN: &str = "loquent_";
-/// What vLLM's begin with.
+/// Prefix of vLLM's names.
 const VLLM: &str = "vllm:";
 
-/// vLLM's names of the metrics that both have, behind the prefixes: Loquent's and vLLM's. Names of
-/// older vLLM versions that dashboards still query stand beside the newer ones.
+/// Names of the metrics that both have, without prefixes: Loquent's and vLLM's. Names of older vLLM
+/// versions that dashboards still query are listed next to the newer ones.
 const IN_VLLM: [(&str, &str); 24] = [
     ("num_requests_running", "num_requests_running"),
     ("num_requests_waiting", "num_requests_waiting"),
@@ -39,15 +39,15 @@ const IN_VLLM: [(&str, &str); 24] = [
     ("spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"),
 ];
 
-/// Whose names metrics have.
+/// Naming scheme of exported metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MetricNames {
-    /// Loquent's.
+    /// Loquent's names.
     #[default]
     Loquent,
-    /// vLLM's, where it has the metric, and Loquent's for the others.
+    /// vLLM's names where it has the metric, and Loquent's for the others.
     Vllm,
-    /// Loquent's, and vLLM's beside them.
+    /// Loquent's names, and vLLM's as well.
     Both,
 }
 
@@ -65,8 +65,8 @@ impl FromStr for MetricNames {
 }
 
 impl MetricNames {
-    /// `families`, which have Loquent's names, under these names. vLLM's have the name of the model
-    /// as a label.
+    /// Renames `families`, which have Loquent's names. Metrics with vLLM's names also get the
+    /// model's name as a label.
     pub(super) fn apply(self, families: Vec<MetricFamily>, model: &str) -> Vec<MetricFamily> {
         if self == Self::Loquent {
             return families;
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
 
-    /// What the Gateway API's inference extension and llm-d read by default, and what vLLM's own
-    /// dashboards query.
+    /// Metrics that the Gateway API's inference extension and llm-d read by default, and that
+    /// vLLM's own dashboards query.
     const WANTED: [&str; 12] = [
         "vllm:num_requests_running{",
         "vllm:num_requests_waiting{",

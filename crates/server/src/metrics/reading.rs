@@ -1,33 +1,34 @@
-//! What the metrics hold at one moment, as plain numbers.
+//! Values of the metrics at one moment, as plain numbers.
 
 use super::sketch::SketchCounts;
 
-/// Totals since the start unless said otherwise. Two readings tell what happened in between.
+/// Totals since the start unless stated otherwise. The difference of two readings covers the time
+/// between them.
 #[derive(Debug, Clone)]
 pub struct MetricsReading {
-    /// Completions in the batch, or under way at an upstream server, at present.
+    /// Completions currently in the batch, or in progress at an upstream server.
     pub running: i64,
-    /// Completions queued for the batch at present.
+    /// Completions currently queued for the batch.
     pub waiting: i64,
-    /// Share of KV cells in use at present.
+    /// Fraction of KV cells currently in use.
     pub kv_usage: f64,
-    /// Streamed answers being read at present, in the order of [`super::StreamCarrier::ALL`].
+    /// Streamed answers currently being read, in the order of [`super::StreamCarrier::ALL`].
     pub streams: [i64; 3],
-    /// Tokens that left in flushes.
+    /// Tokens sent in flushes.
     pub delivered_tokens: f64,
-    /// Tokens of prompts that were computed.
+    /// Prompt tokens computed.
     pub prefill_tokens: u64,
     /// Native decodes.
     pub steps: u64,
-    /// Time in them, seconds.
+    /// Time spent in native decodes, in seconds.
     pub step_seconds: f64,
-    /// Sequences in them, one for each and decode.
+    /// Sequences in native decodes, summed over all decodes.
     pub step_rows: f64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_queries: u64,
-    /// Prompt tokens found there.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hits: u64,
-    /// Completions that ended, however.
+    /// Completions that ended, for any reason.
     pub ended: u64,
     /// Requests answered with an error.
     pub refused: u64,
@@ -43,14 +44,14 @@ pub struct MetricsReading {
     pub datagram_bytes: u64,
     /// Log bytes in datagrams that had been sent before.
     pub redundant_bytes: u64,
-    /// Percentiles come out of these.
+    /// Observations from which percentiles are computed.
     pub latencies: LatencyReadings,
 }
 
-/// How often each class of each latency occurred.
+/// Number of observations in each class of each latency.
 #[derive(Debug, Clone)]
 pub struct LatencyReadings {
-    /// Request's arrival to its first token.
+    /// From a request's arrival to its first token.
     pub ttft: SketchCounts,
     /// Between two tokens of a completion.
     pub itl: SketchCounts,
@@ -58,6 +59,6 @@ pub struct LatencyReadings {
     pub icl: SketchCounts,
     /// Duration of a native decode.
     pub step: SketchCounts,
-    /// Sequence ready to its native decode.
+    /// From a sequence being ready to its native decode.
     pub wait: SketchCounts,
 }

@@ -1,22 +1,22 @@
-//! Durations counted in narrow classes, so that a percentile of any stretch of time can be told
-//! from two readings. Prometheus' buckets, which everybody may scrape, are too coarse for that: a
-//! gap of 26 ms and one of 49 ms are in the same.
+//! Durations counted in narrow classes, so that two readings give the percentiles of the time
+//! between them. The exported Prometheus buckets are too coarse for that: gaps of 26 ms and 49 ms
+//! fall into the same one.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Classes for each doubling: neighbours differ by a sixteenth at most.
+/// Classes per doubling: neighbours differ by at most a sixteenth.
 const PER_OCTAVE: usize = 16;
-/// Bits of a number's mantissa that tell these classes apart.
+/// Bits of the mantissa that select the class within a doubling.
 const MANTISSA_BITS: u32 = 4;
 /// Lower end of the first class in seconds, 2^-17: about 8 µs.
 const LOWEST_S: f64 = 1.0 / 131_072.0;
-/// Doublings from there to 128 s.
+/// Doublings from `LOWEST_S` to 128 s.
 const OCTAVES: usize = 24;
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = OCTAVES * PER_OCTAVE;
 
-/// How often each class of durations occurred. It may overflow: only differences count.
+/// Number of durations in each class. Counts may overflow: only differences matter.
 pub type SketchCounts = [u32; CLASSES];
 
 /// Counts durations from any thread, without a lock.
@@ -27,7 +27,7 @@ pub struct Sketch([AtomicU32; CLASSES]);
 #[derive(Debug)]
 pub struct LocalSketch {
     counts: SketchCounts,
-    /// No class outside has a count.
+    /// Range of classes that contains all nonzero counts.
     touched: Range<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Sketch {
         self.0[class_of(seconds)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All counts at present.
+    /// Returns the current counts.
     pub fn read(&self) -> SketchCounts {
         std::array::from_fn(|class| self.0[class].load(Ordering::Relaxed))
     }
@@ -66,7 +66,7 @@ impl LocalSketch {
         };
     }
 
-    /// Adds what was counted to `sketch`.
+    /// Adds the local counts to `sketch` and resets them.
     pub fn publish(&mut self, sketch: &Sketch) {
         for class in std::mem::take(&mut self.touched) {
             match std::mem::take(&mut self.counts[class]) {
@@ -77,13 +77,13 @@ impl LocalSketch {
     }
 }
 
-/// What was counted between two readings.
+/// Returns the counts between two readings.
 pub fn difference(now: &SketchCounts, before: &SketchCounts) -> SketchCounts {
     std::array::from_fn(|class| now[class].wrapping_sub(before[class]))
 }
 
-/// The duration in seconds that the share `quantile` of those counted does not exceed; `None` if
-/// none was counted. Within a class they count as evenly spread.
+/// Returns the duration in seconds that the fraction `quantile` of the counted durations does not
+/// exceed; `None` without any. Durations are assumed to be evenly spread within a class.
 pub fn quantile(counts: &SketchCounts, quantile: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
     let mut left = quantile * total as f64;
@@ -98,7 +98,7 @@ pub fn quantile(counts: &SketchCounts, quantile: f64) -> Option<f64> {
     None
 }
 
-/// A class for each exponent and leading digits of the mantissa.
+/// Returns the class of a duration, from the exponent and the leading bits of the mantissa.
 fn class_of(seconds: f64) -> usize {
     let shift = f64::MANTISSA_DIGITS - 1 - MANTISSA_BITS;
     let first = LOWEST_S.to_bits() >> shift;

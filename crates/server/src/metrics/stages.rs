@@ -1,4 +1,4 @@
-//! The figures of a split model's stages as Prometheus metrics, asked for at each scrape.
+//! Statistics of a split model's stages as Prometheus metrics, read at each scrape.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, Gauge, GaugeVec, Opts};
 
-/// A metric with one series for each stage.
+/// A metric with one series per stage.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -22,7 +22,7 @@ const fn family(
     Family { name, help, value }
 }
 
-/// Those that end in `_total` are counters, the others gauges.
+/// Metrics of each stage. Names that end in `_total` are counters, the others gauges.
 const FAMILIES: [Family; 10] = [
     family("up", "Whether the stages are connected.", |all, _| f64::from(u8::from(all.connected))),
     family("batches_total", "Native calls.", |_, stage| stage.batches as f64),
@@ -46,7 +46,7 @@ const FAMILIES: [Family; 10] = [
     }),
 ];
 
-/// Reads the stages' figures whenever metrics are gathered.
+/// Reads the stages' statistics whenever metrics are gathered.
 pub(super) struct StageCollector {
     stages: Arc<dyn RemoteStages>,
     descriptions: Vec<Desc>,
@@ -71,8 +71,8 @@ impl Collector for StageCollector {
     }
 }
 
-/// All metrics with the values of `figures`. They are made afresh for every scrape, since a
-/// stage that starts again counts from zero, which a kept counter could not follow.
+/// Builds all metrics with the values of `figures`. They are built for each scrape, since a
+/// restarted stage counts from zero, which a persistent counter cannot represent.
 fn families(figures: &RemoteFigures) -> Vec<Box<dyn Collector>> {
     let mut all: Vec<Box<dyn Collector>> =
         FAMILIES.iter().map(|family| family.series(figures)).collect();
@@ -110,7 +110,7 @@ impl Family {
     }
 }
 
-/// The registry puts the server's own prefix before these names.
+/// Returns the options of a metric. The registry adds the server's own prefix to the name.
 fn options(subsystem: &str, name: &str, help: &str) -> Opts {
     Opts::new(name, help).subsystem(subsystem)
 }

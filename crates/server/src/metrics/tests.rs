@@ -1,4 +1,5 @@
-//! `docs/grafana/loquent.json` is a dashboard that Grafana takes, and queries only what there is.
+//! Tests that `docs/grafana/loquent.json` is a valid Grafana dashboard, and queries only metrics
+//! that exist.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +12,13 @@ fn dashboard() -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Names of Loquent's metrics in a query.
+/// Returns the names of Loquent's metrics in a query.
 fn names(query: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     query.split(move |c| !is_name(c)).filter(|word| word.starts_with("loquent_"))
 }
 
-/// Names of series that a server has once everything happened.
+/// Returns the names of all series of a server on which every kind of event has occurred.
 fn series() -> BTreeSet<String> {
     let metrics = Metrics::new();
     metrics.on_abort();

@@ -1,4 +1,4 @@
-//! The figures of upstreams' servers as Prometheus metrics, asked for at each scrape.
+//! Statistics of upstreams' servers as Prometheus metrics, read at each scrape.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,19 +8,19 @@ use prometheus::{CounterVec, GaugeVec, Opts};
 
 use crate::upstream::figures::ServerFigures;
 
-/// An upstream whose servers are counted.
+/// Source of the statistics of an upstream's servers.
 pub trait UpstreamSeries: Send + Sync {
-    /// The upstream's name, or where it is.
+    /// Returns the upstream's name, or the addresses of its servers.
     fn label(&self) -> &str;
 
-    /// Each server's host and port, with its figures.
+    /// Returns each server's host and port, with its statistics.
     fn servers(&self) -> Vec<(String, ServerFigures)>;
 
-    /// Requests that wait for a place at a server.
+    /// Returns the number of requests waiting for a place at a server.
     fn waiting(&self) -> usize;
 }
 
-/// A metric with one series for each server.
+/// A metric with one series per server.
 struct ServerFamily {
     name: &'static str,
     help: &'static str,
@@ -35,7 +35,7 @@ const fn family(
     ServerFamily { name, help, value }
 }
 
-/// Those that end in `_total` are counters, the others gauges.
+/// Metrics of each server. Names that end in `_total` are counters, the others gauges.
 const FAMILIES: [ServerFamily; 8] = [
     family("up", "Whether the server gets requests.", |it| f64::from(u8::from(it.is_up))),
     family("running", "Completions under way at the server.", |it| it.running as f64),
@@ -57,14 +57,14 @@ const FAMILIES: [ServerFamily; 8] = [
 
 const LABELS: [&str; 2] = ["upstream", "server"];
 
-/// Reads the upstreams' figures whenever metrics are gathered.
+/// Reads the upstreams' statistics whenever metrics are gathered.
 #[derive(Clone, Default)]
 pub(super) struct UpstreamCollector {
     upstreams: Arc<Mutex<Vec<Arc<dyn UpstreamSeries>>>>,
 }
 
 impl UpstreamCollector {
-    /// Adds an upstream. Returns whether it is the first one.
+    /// Adds an upstream. Returns true if it is the first one.
     pub(super) fn add(&self, upstream: Arc<dyn UpstreamSeries>) -> bool {
         let mut upstreams = self.upstreams.lock().expect("nothing panics under this lock");
         upstreams.push(upstream);
@@ -95,7 +95,7 @@ impl std::fmt::Debug for UpstreamCollector {
     }
 }
 
-/// What is registered with the metrics' registry.
+/// Collector in the form that the metrics' registry accepts.
 pub(super) struct RegisteredUpstreams {
     collector: UpstreamCollector,
     descriptions: Vec<Desc>,
@@ -139,7 +139,7 @@ impl ServerFamily {
     }
 }
 
-/// The registry puts the server's own prefix before these names.
+/// Returns the options of a metric. The registry adds the server's own prefix to the name.
 fn options(name: &str, help: &str) -> Opts {
     Opts::new(name, help).subsystem("upstream")
 }

@@ -1,4 +1,4 @@
-//! The list of a server's models, and how a request finds its own.
+//! The list of a server's models, and the lookup of a request's model.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -29,10 +29,10 @@ use crate::service::{
 
 /// `Retry-After` while the first model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
-/// What Ollama's clients put behind the name of a model without a tag.
+/// Tag that Ollama's clients append to the name of a model without a tag.
 const LATEST: &str = ":latest";
 
-/// All models of a server. Empty until its first one is loaded.
+/// All models of a server. Empty until the first one is loaded.
 #[derive(Default)]
 pub struct ServedModels(OnceLock<Opened>);
 
@@ -49,18 +49,18 @@ pub struct ModelEntry {
     source: ModelSource,
 }
 
-/// Where the answers of a model come from.
+/// Source of a model's answers.
 #[derive(Clone)]
 enum ModelSource {
-    /// A service that is always there.
+    /// A service that is never unloaded.
     Always(Arc<Service>),
-    /// An engine that is loaded when it is asked for.
+    /// An engine that is loaded on demand.
     Kept(Arc<Keeper>, ModelId),
 }
 
 impl ServedModels {
-    /// Opens the API: requests go to `entries` from here on. The first one answers those that name
-    /// no model.
+    /// Opens the API: requests go to `entries` from now on. The first one answers requests that
+    /// name no model.
     pub fn open(&self, entries: Vec<ModelEntry>) {
         assert!(!entries.is_empty(), "a server has a model");
         let keeper = entries.iter().find_map(|entry| match &entry.source {
@@ -70,12 +70,12 @@ impl ServedModels {
         assert!(self.0.set(Opened { entries, keeper }).is_ok(), "a server is opened once");
     }
 
-    /// All models, in the order in which they were named.
+    /// Returns all models, in the order in which they were named.
     pub fn entries(&self) -> &[ModelEntry] {
         self.0.get().map(|opened| opened.entries.as_slice()).unwrap_or_default()
     }
 
-    /// The model for requests that name none.
+    /// Returns the model for requests that name none.
     ///
     /// # Errors
     /// 503 while it loads.
@@ -84,10 +84,10 @@ impl ServedModels {
         self.entries().first().ok_or_else(loading)
     }
 
-    /// The model that a request calls `asked`.
+    /// Returns the model that a request calls `asked`.
     ///
     /// # Errors
-    /// 404 for an unknown name where there are several models, 503 while the first one loads.
+    /// 404 for an unknown name if there are several models, 503 while the first one loads.
     pub fn find(&self, asked: Option<&str>) -> Result<&ModelEntry, ApiError> {
         let first = self.first()?;
         let asked = asked.filter(|name| !name.is_empty() && self.entries().len() > 1);
@@ -98,7 +98,7 @@ impl ServedModels {
         }
     }
 
-    /// The model of the name `id`.
+    /// Returns the model with the name `id`.
     ///
     /// # Errors
     /// 404 if there is none, 503 while the first one loads.
@@ -110,12 +110,12 @@ impl ServedModels {
         found.ok_or_else(|| ApiError::model_not_found(id, names))
     }
 
-    /// The model that `fields` name. What is wrong with the field is left to whoever reads it.
-    /// Where no server of that model takes requests, the field becomes the name of the model that
+    /// Returns the model that `fields` name. Validating the field is left to the parser of the
+    /// request. If no server of that model accepts requests, the field is set to the model that
     /// answers in its place.
     ///
     /// # Errors
-    /// Those of [`Self::find`].
+    /// The errors of [`Self::find`].
     pub fn find_for(&self, fields: &mut Fields) -> Result<&ModelEntry, ApiError> {
         let entry = self.find(fields.map().get("model").and_then(|model| model.as_str()))?;
         let upstream = entry.constant().and_then(|service| service.upstream());
@@ -126,10 +126,10 @@ impl ServedModels {
         self.find(Some(name))
     }
 
-    /// Whether any model can answer, as far as that depends on other servers.
+    /// Checks that the servers of at least one model accept requests.
     ///
     /// # Errors
-    /// 503 when other servers answer for all models, and none of them takes requests.
+    /// 503 if all models depend on other servers, and none of those accepts requests.
     pub fn check_servers(&self) -> Result<(), ApiError> {
         let mut outage = Ok(());
         for entry in self.entries() {
@@ -142,16 +142,16 @@ impl ServedModels {
         outage
     }
 
-    /// Whether other servers answer for any of the models.
+    /// Returns true if any of the models is served by other servers.
     pub fn has_upstreams(&self) -> bool {
         self.always().any(|service| service.upstream().is_some())
     }
 
-    /// Starts to answer `request`, which arrived at `arrived` on the server's clock. One whose
-    /// model is still to be loaded begins at once: a stream tells its reader how that goes on.
+    /// Starts to answer `request`, which arrived at `arrived` on the server's clock. If its model
+    /// still has to be loaded, the answer begins at once and a stream reports the progress.
     ///
     /// # Errors
-    /// Those of [`Service::start`]; 404 for an unknown model.
+    /// The errors of [`Service::start`]; 404 for an unknown model.
     pub async fn start(
         &self,
         request: Request,
@@ -168,10 +168,10 @@ impl ServedModels {
         }
     }
 
-    /// Whether a request would be admitted, as far as can be said without its body.
+    /// Checks that a request would be admitted, as far as possible without its body.
     ///
     /// # Errors
-    /// 429 over the bounds, 503 while no requests are accepted.
+    /// 429 if the limits are reached, 503 while no requests are accepted.
     pub fn check_room(&self) -> Result<(), ApiError> {
         match &self.first()?.source {
             ModelSource::Always(service) => service.check_room(),
@@ -182,11 +182,11 @@ impl ServedModels {
         }
     }
 
-    /// Whether new requests are accepted.
+    /// Checks that new requests are accepted.
     ///
     /// # Errors
-    /// 503 while the first model loads, the server drains, or an engine has failed or is out of
-    /// reach.
+    /// 503 while the first model loads, the server drains, or an engine has failed or is
+    /// unreachable.
     pub fn ready(&self) -> Result<(), ApiError> {
         match &self.first()?.source {
             ModelSource::Always(service) => service.ready(),
@@ -194,7 +194,7 @@ impl ServedModels {
         }
     }
 
-    /// Whether the process is of use.
+    /// Checks that the process still works.
     ///
     /// # Errors
     /// 503 after an engine has failed.
@@ -203,17 +203,17 @@ impl ServedModels {
         self.always().try_for_each(|service| service.alive())
     }
 
-    /// What is left of the budgets of `identity`, for requests and for tokens.
+    /// Returns the remaining request and token budgets of `identity`.
     pub fn budget_levels(&self, identity: &Identity) -> [Option<BudgetLevel>; 2] {
         self.gate().map_or([None, None], |gate| gate.levels(identity))
     }
 
-    /// Completions running or waiting.
+    /// Returns the number of completions running or waiting.
     pub fn in_flight(&self) -> usize {
         self.gate().map_or(0, AdmissionGate::in_flight)
     }
 
-    /// One gate is before all models.
+    /// Returns the gate shared by all models.
     fn gate(&self) -> Option<&AdmissionGate> {
         self.entries().first().map(|entry| match &entry.source {
             ModelSource::Always(service) => service.gate(),
@@ -221,25 +221,25 @@ impl ServedModels {
         })
     }
 
-    /// Refuses new requests from here on.
+    /// Refuses new requests from now on.
     pub fn drain(&self) {
         self.always().for_each(|service| service.drain());
         self.keeper().into_iter().for_each(|keeper| keeper.drain());
     }
 
-    /// Ends all streams with an error, and lets the engines stop.
+    /// Ends all streams with an error, and stops the engines.
     pub fn stop(&self) {
         self.always().for_each(|service| service.stop());
         self.keeper().into_iter().for_each(|keeper| keeper.stop());
     }
 
-    /// Why an engine failed; `None` while none has.
+    /// Returns why an engine failed; `None` while none has.
     pub fn failure(&self) -> Option<Arc<str>> {
         let kept = self.keeper().and_then(|keeper| keeper.failure());
         kept.or_else(|| self.always().find_map(|service| service.failure()))
     }
 
-    /// Waits until an engine fails.
+    /// Waits until an engine fails. Returns the reason.
     pub async fn failed(&self) -> Arc<str> {
         let kept = async {
             match self.keeper() {
@@ -260,12 +260,12 @@ impl ServedModels {
         }
     }
 
-    /// The keeper of those that are not always there.
+    /// Returns the keeper of the models that are loaded on demand.
     pub fn keeper(&self) -> Option<&Arc<Keeper>> {
         self.0.get()?.keeper.as_ref()
     }
 
-    /// Sends the spans of requests; `None` without a collector.
+    /// Returns the exporter of requests' spans; `None` without a collector.
     pub fn telemetry(&self) -> Option<Arc<Telemetry>> {
         match &self.entries().first()?.source {
             ModelSource::Always(service) => service.telemetry(),
@@ -273,12 +273,12 @@ impl ServedModels {
         }
     }
 
-    /// The threads of the engines that come and go; call [`Self::stop`] first.
+    /// Returns the threads of the engines loaded on demand; call [`Self::stop`] first.
     pub fn take_threads(&self) -> Vec<JoinHandle<()>> {
         self.keeper().map(|keeper| keeper.take_threads()).unwrap_or_default()
     }
 
-    /// Shows the figures of each model that comes and goes in `metrics`.
+    /// Exports the statistics of each model loaded on demand in `metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         let models = self.clone();
         let kept = move || {
@@ -288,10 +288,10 @@ impl ServedModels {
         metrics.watch_models(Box::new(ModelCollector::new(Box::new(kept))));
     }
 
-    /// Whether a request for embeddings may be answered, as far as can be said without its body.
+    /// Checks that a request for embeddings may be answered, as far as possible without its body.
     ///
     /// # Errors
-    /// 503 while the model loads, 400 if it is the only one and embeds nothing.
+    /// 503 while the model loads, 400 if it is the only one and has no embeddings.
     pub fn check_embeds(&self) -> Result<(), ApiError> {
         self.first()?;
         match self.entries() {
@@ -311,30 +311,30 @@ impl ServedModels {
 }
 
 impl ModelEntry {
-    /// A model that `service` always answers for.
+    /// Creates the entry of a model that `service` always answers for.
     pub fn new(service: Arc<Service>) -> Self {
         let (name, created_s) = (service.model().name.clone(), service.model().created_s);
         Self { name, created_s, source: ModelSource::Always(service) }
     }
 
-    /// The model in place `index` of those that `keeper` has.
+    /// Creates the entry of the model at `index` in `keeper`.
     pub fn kept(keeper: &Arc<Keeper>, index: usize) -> Self {
         let id = ModelId(index);
         let name = keeper.name(id).to_owned();
         Self { name, created_s: unix_time_s(), source: ModelSource::Kept(keeper.clone(), id) }
     }
 
-    /// Its name in the API.
+    /// Returns the model's name in the API.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Since when it is served, in Unix seconds.
+    /// Returns the creation time shown in `/v1/models`, in Unix seconds.
     pub fn created_s(&self) -> u64 {
         self.created_s
     }
 
-    /// Its entry in `/v1/models`.
+    /// Returns the model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
         let figures = self.figures();
         let mut card = match self.service() {
@@ -356,7 +356,7 @@ impl ModelEntry {
         card
     }
 
-    /// The service that answers, while it is there. For looking at it: a request uses
+    /// Returns the service if it is in memory. For inspection only: a request calls
     /// [`Self::use_when_loaded`].
     pub fn service(&self) -> Option<Arc<Service>> {
         match &self.source {
@@ -365,8 +365,8 @@ impl ModelEntry {
         }
     }
 
-    /// What answers, for replicas that go on with an answer; not known before a model that comes
-    /// and goes is there.
+    /// Returns the description of the model that replicas need to continue an answer; empty while a
+    /// model loaded on demand is not in memory.
     pub fn answers_by(&self) -> KeptService {
         let Some(service) = self.service() else { return KeptService::default() };
         KeptService {
@@ -375,7 +375,7 @@ impl ModelEntry {
         }
     }
 
-    /// The service, if it is always there.
+    /// Returns the service of a model that is never unloaded.
     pub fn constant(&self) -> Option<&Arc<Service>> {
         match &self.source {
             ModelSource::Always(service) => Some(service),
@@ -383,7 +383,7 @@ impl ModelEntry {
         }
     }
 
-    /// Uses the model, if it is there and takes requests.
+    /// Uses the model if it is in memory and accepts requests.
     pub fn try_use(&self) -> Option<ModelUse> {
         match &self.source {
             ModelSource::Always(service) => Some(ModelUse::of(service.clone())),
@@ -391,10 +391,10 @@ impl ModelEntry {
         }
     }
 
-    /// Uses the model, which is loaded first where necessary.
+    /// Uses the model, loading it first if necessary.
     ///
     /// # Errors
-    /// 503 if it cannot be loaded or does not get its turn in time; 429 where too many wait.
+    /// 503 if it cannot be loaded or does not get its turn in time; 429 if too many requests wait.
     pub async fn use_when_loaded(&self) -> Result<ModelUse, ApiError> {
         match &self.source {
             ModelSource::Always(service) => Ok(ModelUse::of(service.clone())),
@@ -405,7 +405,7 @@ impl ModelEntry {
     /// Parses a request's JSON for the backend that will answer it.
     ///
     /// # Errors
-    /// 400 with the name of the first parameter that is wrong.
+    /// 400 with the name of the first invalid parameter.
     pub fn parse(
         &self,
         endpoint: Endpoint,
@@ -421,14 +421,15 @@ impl ModelEntry {
         }
     }
 
-    /// Has the model loaded, though no request waits for it.
+    /// Loads the model although no request waits for it.
     pub fn preload(&self) {
         if let ModelSource::Kept(keeper, id) = &self.source {
             keeper.preload(*id);
         }
     }
 
-    /// Lets the model go as soon as nobody uses it; false if it is not there, or always.
+    /// Unloads the model once nothing uses it. Returns false if it is not in memory or is never
+    /// unloaded.
     pub fn unload(&self) -> bool {
         match &self.source {
             ModelSource::Always(_) => false,
@@ -436,19 +437,19 @@ impl ModelEntry {
         }
     }
 
-    /// How long the model stays after its last use, from here on.
+    /// Sets how long the model stays in memory after its last use.
     pub fn keep(&self, keep: KeepAlive) {
         if let ModelSource::Kept(keeper, id) = &self.source {
             keeper.keep(*id, keep);
         }
     }
 
-    /// Whether it comes and goes.
+    /// Returns true if the model is loaded on demand.
     pub fn is_kept(&self) -> bool {
         matches!(self.source, ModelSource::Kept(..))
     }
 
-    /// What is known of it.
+    /// Returns the model's statistics.
     pub fn figures(&self) -> ModelFigures {
         match &self.source {
             ModelSource::Always(_) => ModelFigures::of_constant(self.name.clone()),
@@ -456,7 +457,7 @@ impl ModelEntry {
         }
     }
 
-    /// An answer that waits for the model, and is admitted already.
+    /// Creates an admitted answer that waits for the model.
     fn await_answer(
         &self,
         keeper: &Arc<Keeper>,
@@ -490,7 +491,7 @@ impl ModelEntry {
     }
 }
 
-/// Has a model in memory answer.
+/// Starts an answer with a model that is in memory.
 async fn start_with(
     used: ModelUse,
     mut request: Request,

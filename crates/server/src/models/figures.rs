@@ -1,4 +1,4 @@
-//! What is counted of each model, and its series in the metrics.
+//! Statistics of each model and their metric series.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,31 +7,31 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 
-/// What is known of one model.
+/// Statistics of one model.
 #[derive(Debug, Clone)]
 pub struct ModelFigures {
-    /// Its name in the API.
+    /// The model's name in the API.
     pub name: String,
-    /// The word for where it is.
+    /// Name of the model's state.
     pub state: &'static str,
-    /// Whether it is in memory.
+    /// True if the model is in memory.
     pub is_loaded: bool,
-    /// Requests that use it.
+    /// Requests using the model.
     pub uses: usize,
-    /// What it takes in memory; 0 if that is not known.
+    /// Memory size in bytes; 0 if unknown.
     pub bytes: u64,
-    /// Bytes of its file; 0 if it has none.
+    /// Size of the model's file in bytes; 0 if it has none.
     pub file_bytes: u64,
-    /// How much of it is loaded, 0 to 1.
+    /// Fraction of the model that is loaded, 0 to 1.
     pub share: f64,
-    /// When it goes if nobody uses it, from now.
+    /// Time until the model is unloaded if nobody uses it.
     pub expires_in: Option<Duration>,
-    /// Its counts in the order of [`COUNTERS`].
+    /// Counts in the order of [`COUNTERS`].
     pub(super) counts: [f64; 5],
 }
 
 impl ModelFigures {
-    /// Those of a model that is always there.
+    /// Statistics of a model that is never unloaded.
     pub(super) fn of_constant(name: String) -> Self {
         Self {
             name,
@@ -47,7 +47,7 @@ impl ModelFigures {
     }
 }
 
-/// Gives the figures of all models.
+/// Returns the statistics of all models.
 type FiguresSource = Box<dyn Fn() -> Vec<ModelFigures> + Send + Sync>;
 
 /// Counts of one model.
@@ -78,12 +78,12 @@ impl ModelCounts {
         self.unloads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it could not be loaded.
+    /// Returns the number of failed loads.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 
-    /// Its counts in the order of [`COUNTERS`].
+    /// Returns the counts in the order of [`COUNTERS`].
     pub(super) fn read(&self) -> [f64; 5] {
         let all = [&self.uses, &self.loads, &self.load_us, &self.failures, &self.unloads];
         let [uses, loads, load_us, failures, unloads] =
@@ -100,7 +100,7 @@ const COUNTERS: [(&str, &str); 5] = [
     ("model_unloads_total", "Times that the model was taken out of memory."),
 ];
 
-/// A gauge, and what it shows of a model.
+/// Name, help text and value of a gauge of a model.
 type ModelGauge = (&'static str, &'static str, fn(&ModelFigures) -> f64);
 
 const GAUGES: [ModelGauge; 3] = [
@@ -115,7 +115,7 @@ const GAUGES: [ModelGauge; 3] = [
     ),
 ];
 
-/// Reads the models' figures whenever metrics are gathered.
+/// Reads the models' statistics whenever metrics are gathered.
 pub(super) struct ModelCollector {
     source: FiguresSource,
     descriptions: Vec<Desc>,
@@ -138,7 +138,7 @@ impl Collector for ModelCollector {
     }
 }
 
-/// All series with the values of `models`.
+/// Builds all series with the values of `models`.
 fn series(models: &[ModelFigures]) -> Vec<Box<dyn Collector>> {
     let made = "metric options are constants";
     let mut all: Vec<Box<dyn Collector>> = Vec::new();

@@ -1,5 +1,4 @@
-//! Loads models when they are asked for, and takes them out of memory again: does what the
-//! [`ModelShelf`] decides.
+//! Loads models on demand and unloads them, as decided by the [`ModelShelf`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,88 +17,87 @@ use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
 use crate::service::{Service, ServingConfig};
 
-/// `Retry-After` for a request that has waited for its model as long as it may, in seconds.
+/// `Retry-After` in seconds for a request whose wait for its model has timed out.
 const WAITED_RETRY_S: u64 = 10;
-/// `Retry-After` where too many requests wait for models, in seconds.
+/// `Retry-After` in seconds if too many requests wait for models.
 const CROWDED_RETRY_S: u64 = 5;
-/// `Retry-After` while the server shuts down, in seconds.
+/// `Retry-After` in seconds while the server shuts down.
 const DRAIN_RETRY_S: u64 = 5;
-/// How long the memory of a model may take to be free once nobody uses it. Chosen by hand: only
-/// what still reads an answer's last words holds a part of it.
+/// Time limit for the memory of an unused model to be freed. Chosen by hand: only the code that
+/// reads the end of an answer still holds a part of it.
 const FREE_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked whether it is.
+/// Pause between two checks of that memory.
 const FREE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where engines come from.
+/// Source of engines.
 pub trait EngineSource: Send + Sync {
-    /// Loads the model in place `index` of those that were named, and starts its engine;
-    /// `progress` is told the share that is loaded, 0 to 1. It is called on a thread that may
-    /// block, inside the runtime.
+    /// Loads the model at `index` of those that were named, and starts its engine; `progress`
+    /// receives the fraction loaded, 0 to 1. Called on a thread that may block, inside the runtime.
     ///
     /// # Errors
-    /// If it is missing, broken or too large; the message says what to do.
+    /// If the model is missing, broken or too large; the message says what to do.
     fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine>;
 
-    /// Memory that is left on the machine, if that is known.
+    /// Returns the machine's free memory, if known.
     fn free_bytes(&self) -> Option<u64>;
 }
 
-/// A model that is loaded when it is asked for.
+/// A model that is loaded on demand.
 #[derive(Debug, Clone)]
 pub struct KeptModel {
-    /// Its name in the API.
+    /// The model's name in the API.
     pub name: String,
-    /// What its file and its cache take in memory.
+    /// Memory taken by its file and its cache.
     pub bytes: u64,
-    /// Bytes of its file.
+    /// Size of its file in bytes.
     pub file_bytes: u64,
 }
 
-/// How models are kept.
+/// Limits of a keeper.
 #[derive(Debug, Clone, Copy)]
 pub struct KeeperConfig {
     /// Bounds on the models in memory.
     pub shelf: ShelfLimits,
-    /// How long a request waits for its model.
+    /// Maximum wait of a request for its model.
     pub wait_limit: Duration,
 }
 
-/// What the keeper shares with the server around it.
+/// Settings and services that the keeper shares with the surrounding server.
 pub struct KeeperContext {
-    /// Admits the requests for all models.
+    /// Gate that admits the requests for all models.
     pub gate: AdmissionGate,
-    /// Where requests are counted, traced and logged.
+    /// Metrics, traces and logs of requests.
     pub observers: Observers,
-    /// How requests are served.
+    /// Settings for serving requests.
     pub serving: ServingConfig,
-    /// Most requests that wait for models.
+    /// Maximum number of requests waiting for models.
     pub max_waiting: usize,
 }
 
 /// An engine in memory.
 pub struct KeptEngine {
-    /// The service before it.
+    /// The service that uses the engine.
     pub service: Arc<Service>,
-    /// Its thread, which ends after [`Service::stop`].
+    /// The engine's thread, which ends after [`Service::stop`].
     pub thread: JoinHandle<()>,
 }
 
-/// What is known of one model beside its presence.
+/// State of one model apart from its presence.
 struct ModelPlace {
     model: KeptModel,
     counts: ModelCounts,
-    /// Thousandths that are loaded.
+    /// Loaded part, in thousandths.
     loaded_permille: AtomicU32,
 }
 
 struct Stock {
     shelf: ModelShelf,
     engines: Vec<Option<KeptEngine>>,
-    /// How long each model took to load the last time.
+    /// Duration of each model's latest load.
     took: Vec<Option<Duration>>,
-    /// No new requests are accepted.
+    /// True if no new requests are accepted.
     is_draining: bool,
-    /// All answers have been ended.
+    /// True if all answers have been ended.
     is_stopping: bool,
 }
 
@@ -107,11 +105,11 @@ struct Stock {
 pub struct Keeper {
     stock: Mutex<Stock>,
     places: Vec<ModelPlace>,
-    /// Changes whenever a request that waits should look again.
+    /// Changes whenever waiting requests should check their model again.
     changed: watch::Sender<u64>,
     /// Wakes the task that loads and unloads.
     work: Notify,
-    /// Why an engine failed.
+    /// Why an engine failed, if one has.
     failure: watch::Sender<Option<Arc<str>>>,
     pub(super) context: KeeperContext,
     wait_limit: Duration,
@@ -131,7 +129,7 @@ struct WaitToken<'a> {
 }
 
 impl Keeper {
-    /// Keeps `models`, none of which is in memory yet.
+    /// Creates a keeper of `models`, none of which is in memory yet.
     pub fn new(config: &KeeperConfig, models: Vec<KeptModel>, context: KeeperContext) -> Arc<Self> {
         let count = models.len();
         let shelf = ModelShelf::new(config.shelf, models.iter().map(|model| model.bytes));
@@ -157,7 +155,7 @@ impl Keeper {
         })
     }
 
-    /// Loads and unloads, for ever.
+    /// Loads and unloads models forever.
     pub async fn run(self: Arc<Self>, source: Arc<dyn EngineSource>) {
         loop {
             let (next, wake_at) = {
@@ -240,7 +238,7 @@ impl Keeper {
         self.stock().shelf.unloaded(id);
     }
 
-    /// Uses a model, if it is in memory and takes requests.
+    /// Uses a model if it is in memory and accepts requests.
     pub(super) fn try_use(self: &Arc<Self>, id: ModelId) -> Option<ModelUse> {
         let now = self.now();
         let mut stock = self.stock();
@@ -251,10 +249,10 @@ impl Keeper {
         })
     }
 
-    /// Uses a model, which is loaded first where necessary.
+    /// Uses a model, loading it first if necessary.
     ///
     /// # Errors
-    /// 503 if it cannot be loaded or does not get its turn in time; 429 where too many wait.
+    /// 503 if it cannot be loaded or does not get its turn in time; 429 if too many requests wait.
     pub(super) async fn use_when_loaded(
         self: &Arc<Self>,
         id: ModelId,
@@ -288,10 +286,10 @@ impl Keeper {
         }
     }
 
-    /// Whether a model can be loaded, or is there: known before its request waits.
+    /// Checks, before a request waits, that its model is in memory or can be loaded.
     ///
     /// # Errors
-    /// 503 if it cannot be, at least not now, or no requests are accepted.
+    /// 503 if it cannot be loaded now, or no requests are accepted.
     pub(super) fn check_loadable(&self, id: ModelId) -> Result<(), ApiError> {
         self.check_open()?;
         let possible = self.stock().shelf.check(id, self.now());
@@ -325,7 +323,7 @@ impl Keeper {
         ApiError::unavailable(message, retry_s)
     }
 
-    /// What a request that waits for a model, and has done so for `waited`, is told.
+    /// Returns the progress report for a request that has waited for a model for `waited`.
     pub(super) fn news(&self, id: ModelId, waited: Duration) -> Progress {
         let stock = self.stock();
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -344,7 +342,7 @@ impl Keeper {
         }
     }
 
-    /// Has a model loaded, though no request waits for it.
+    /// Loads a model although no request waits for it.
     pub(super) fn preload(self: &Arc<Self>, id: ModelId) {
         let keeper = self.clone();
         tokio::spawn(async move {
@@ -353,25 +351,25 @@ impl Keeper {
         });
     }
 
-    /// Lets a model go as soon as nobody uses it; false if it is not there.
+    /// Unloads a model once nothing uses it. Returns false if it is not in memory.
     pub(super) fn ask_to_leave(&self, id: ModelId) -> bool {
         let is_there = self.stock().shelf.ask_to_leave(id);
         self.work.notify_one();
         is_there
     }
 
-    /// How long a model stays after its last use, from here on.
+    /// Sets how long a model stays in memory after its last use.
     pub(super) fn keep(&self, id: ModelId, keep: KeepAlive) {
         self.stock().shelf.keep(id, keep);
         self.work.notify_one();
     }
 
-    /// A model's name.
+    /// Returns a model's name.
     pub(super) fn name(&self, id: ModelId) -> &str {
         &self.places[id.0].model.name
     }
 
-    /// Whether requests are accepted.
+    /// Checks that requests are accepted.
     ///
     /// # Errors
     /// 503 while the server shuts down, or after an engine has failed.
@@ -383,7 +381,7 @@ impl Keeper {
         }
     }
 
-    /// Whether no engine has failed.
+    /// Checks that no engine has failed.
     ///
     /// # Errors
     /// 503 after one has.
@@ -400,21 +398,21 @@ impl Keeper {
         self.stock().is_draining = true;
     }
 
-    /// Ends all answers with an error, and lets the engines stop.
+    /// Ends all answers with an error, and stops the engines.
     pub(super) fn stop(&self) {
         let mut stock = self.stock();
         stock.is_stopping = true;
         stock.engines.iter().flatten().for_each(|engine| engine.service.stop());
     }
 
-    /// Waits for the engines to end, so that their memory is freed in order. Call [`Self::stop`]
-    /// first.
+    /// Returns the engines' threads, to be joined so that their memory is freed in order. Call
+    /// [`Self::stop`] first.
     pub fn take_threads(&self) -> Vec<JoinHandle<()>> {
         let mut stock = self.stock();
         stock.engines.iter_mut().filter_map(Option::take).map(|engine| engine.thread).collect()
     }
 
-    /// The service of a model in memory, for looking at it only.
+    /// Returns the service of a model in memory, for inspection only.
     pub(super) fn present(&self, id: ModelId) -> Option<Arc<Service>> {
         self.stock().engines[id.0].as_ref().map(|engine| engine.service.clone())
     }
@@ -427,7 +425,7 @@ impl Keeper {
         self.stock.lock().expect("nothing panics under this lock")
     }
 
-    /// What is known of a model.
+    /// Returns a model's statistics.
     pub(super) fn figures(&self, id: ModelId) -> ModelFigures {
         let (now, place) = (self.now(), &self.places[id.0]);
         let stock = self.stock();
@@ -450,12 +448,12 @@ impl Keeper {
         }
     }
 
-    /// Why an engine failed; `None` while none has.
+    /// Returns why an engine failed; `None` while none has.
     pub(super) fn failure(&self) -> Option<Arc<str>> {
         self.failure.borrow().clone()
     }
 
-    /// Waits until an engine fails.
+    /// Waits until an engine fails. Returns the reason.
     pub(super) async fn failed(&self) -> Arc<str> {
         let mut failure = self.failure.subscribe();
         match failure.wait_for(Option::is_some).await.map(|why| why.clone()) {
@@ -486,14 +484,14 @@ impl Drop for WaitToken<'_> {
     }
 }
 
-/// Tells `failure` if the engine of `service` fails.
+/// Stores the reason in `failure` if the engine fails.
 async fn report_failure(watch: EngineWatch, failure: watch::Sender<Option<Arc<str>>>) {
     if let Some(why) = watch.failed().await {
         failure.send_replace(Some(why));
     }
 }
 
-/// Whether `is_so` within `limit`.
+/// Waits until `is_so` returns true. Returns false if that takes longer than `limit`.
 async fn until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let wait = async {
         while !is_so() {

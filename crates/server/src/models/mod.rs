@@ -1,12 +1,12 @@
 //! The models that a server answers with, by name.
 //!
 //! A request's `model` picks the entry that answers it. A server with one model answers with that
-//! one whatever the request calls it, unless its operator wants names to be exact. An entry is
-//! either always there (an upstream server, or the only model), or a [`Keeper`] loads it when it is
-//! asked for, and lets it go when its memory is needed.
+//! model whatever the request calls it, unless its operator wants names to be exact. An entry is
+//! either permanent (an upstream server, or the only model), or a [`Keeper`] loads it on demand and
+//! unloads it when its memory is needed.
 //!
-//! A request holds a [`model_use::ModelUse`] for as long as it needs the model: no model goes
-//! before its last answer has ended.
+//! A request holds a [`model_use::ModelUse`] for as long as it needs the model: no model is
+//! unloaded before its last answer has ended.
 
 mod catalog;
 mod figures;

@@ -1,14 +1,14 @@
-//! A model that a request uses.
+//! A request's use of a model.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::service::Service;
 
-/// What a request holds for as long as it uses a model; the model stays in memory until then.
+/// Keeps a model in memory until dropped.
 pub type HeldModel = Arc<dyn Send + Sync>;
 
-/// A model that a request uses, for as long as it does.
+/// A request's use of a model, which stays in memory meanwhile.
 #[derive(Clone)]
 pub struct ModelUse {
     service: Arc<Service>,
@@ -16,17 +16,17 @@ pub struct ModelUse {
 }
 
 impl ModelUse {
-    /// A use of a model that is always there.
+    /// Creates a use of a model that is never unloaded.
     pub fn of(service: Arc<Service>) -> Self {
         Self { service, held: None }
     }
 
-    /// A use of a model that may go once `held` is dropped.
+    /// Creates a use of a model that may be unloaded once `held` is dropped.
     pub fn holding(service: Arc<Service>, held: HeldModel) -> Self {
         Self { service, held: Some(held) }
     }
 
-    /// What keeps the model in memory; `None` where it is always there.
+    /// Returns the handle that keeps the model in memory; `None` if it is never unloaded.
     pub fn held(&self) -> Option<HeldModel> {
         self.held.clone()
     }

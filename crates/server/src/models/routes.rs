@@ -1,4 +1,4 @@
-//! Loading and unloading by request: llama-server's routes, and those of LM Studio's API.
+//! Loading and unloading by request: the routes of llama-server and of LM Studio's API.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::json_response::json_response;
 
 type Shared = State<Arc<App>>;
 
-/// The routes, for clients with a key if the server has keys.
+/// Returns the routes, which need a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/models/load", post(load))
@@ -27,20 +27,20 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/api/v1/models/unload", post(unload_instance))
 }
 
-/// `POST /v1/models/load`: begins to load a model. Its entry in `/v1/models` says how that goes on.
+/// `POST /v1/models/load`: begins to load a model. Its entry in `/v1/models` shows the progress.
 async fn load(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     let entry = asked(&app, request, "model").await?;
     entry.preload();
     Ok(json_response(&json!({"success": true})))
 }
 
-/// `POST /v1/models/unload`: lets a model go once its running answers have ended.
+/// `POST /v1/models/unload`: unloads a model once its running answers have ended.
 async fn unload(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     let_go(&asked(&app, request, "model").await?)?;
     Ok(json_response(&json!({"success": true})))
 }
 
-/// `POST /api/v1/models/load`: loads a model, and answers once it is there.
+/// `POST /api/v1/models/load`: loads a model, and responds once it is in memory.
 async fn load_and_wait(
     State(app): Shared,
     request: HttpRequest<Body>,
@@ -64,7 +64,7 @@ async fn unload_instance(
     Ok(json_response(&json!({"instance_id": entry.name()})))
 }
 
-/// The model that the member `name` of a request's body names.
+/// Returns the model named by the member `name` of a request's body.
 async fn asked(
     app: &App,
     request: HttpRequest<Body>,

@@ -1,98 +1,98 @@
-//! Which models are in memory, and which comes or goes next.
+//! Decides which models are in memory, and which is loaded or unloaded next.
 //!
 //! A state machine without threads, files or a clock: the time and the free memory are arguments,
-//! and what it decides is for somebody else to do. One model moves at a time, since two that load
-//! at once are both late and nobody knows what either of them takes.
+//! and the caller carries out its decisions. It moves one model at a time, since two concurrent
+//! loads delay each other and hide how much memory each takes.
 //!
-//! A model that is asked for and does not fit waits for another to go: the least recently used of
-//! those that nobody uses. If all are in use, nobody is thrown out. The one that has been there
-//! longest takes no new requests until it is free, so that even under steady load each gets its
-//! turn; those requests wait for the next time that it is loaded.
+//! A requested model that does not fit waits until another is unloaded: the least recently used of
+//! the unused models. No request loses its model. If all are in use, the model loaded longest ago
+//! takes no new requests until it is free, so that each model gets its turn even under steady load;
+//! those requests wait until it is loaded again.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How long a request waits for a model in use before that one takes no new requests. Chosen by
-/// hand: many answers end within it by themselves.
+/// Wait of a request for room before a model in use is closed to new requests. Chosen by hand: many
+/// answers end within it by themselves.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a model stays at least while requests come for it, in parts of the time in which it was
-/// loaded: a machine that only loads serves nobody.
+/// Minimum stay of a model after loading, as a multiple of its load time: a machine that spends its
+/// time loading serves nobody.
 const STAY_FACTOR: u32 = 5;
-/// Bounds of that time.
+/// Bounds of the minimum stay.
 const STAY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// How long a model that failed to load is not tried again.
+/// Time before a model that failed to load is tried again.
 const FAILURE_REST: Duration = Duration::from_secs(10);
 
 /// Bounds on the models in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct ShelfLimits {
-    /// Most models at once.
+    /// Maximum number of models at once.
     pub max_loaded: usize,
-    /// Most bytes of all of them together.
+    /// Maximum bytes of all models together.
     pub memory_bytes: u64,
-    /// How long one may be unused before it goes; `None` keeps it until another needs its room.
+    /// Time after which an unused model is unloaded; `None` keeps it until its memory is needed.
     pub idle: Option<Duration>,
 }
 
-/// A model's place in the list of all.
+/// Index of a model in the list of all models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub usize);
 
-/// Where a model is.
+/// State of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Not in memory.
     Unloaded,
-    /// On its way into memory.
+    /// Being loaded.
     Loading {
-        /// When that began.
+        /// Start of the load.
         since: Duration,
     },
     /// In memory.
     Ready {
-        /// When it was loaded.
+        /// Time when it was loaded.
         since: Duration,
-        /// It need not make room for others before then.
+        /// End of the minimum stay, before which the model need not make room for others.
         stays: Duration,
     },
-    /// On its way out.
+    /// Being unloaded.
     Unloading,
-    /// It could not be loaded, and is not tried before then.
+    /// Failed to load; not tried again before `until`.
     Failed {
-        /// When it may be tried again.
+        /// Earliest time of the next attempt.
         until: Duration,
     },
 }
 
-/// How long a model stays after its last use.
+/// Time that a model stays in memory after its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// For so long; zero lets it go at once.
+    /// For this time; zero unloads it at once.
     For(Duration),
-    /// Until another needs its room.
+    /// Until its memory is needed for another model.
     Forever,
 }
 
-/// What has to be done.
+/// Next action of the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// Load this model.
     Load(ModelId),
-    /// Take this model out of memory. Nobody uses it.
+    /// Unload this model, which is not in use.
     Unload(ModelId),
 }
 
-/// Why a model is not loaded for a request.
+/// Reason why a model is not loaded for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotLoaded {
-    /// It takes more memory than all models may.
+    /// The model takes more memory than all models together may.
     TooLarge {
-        /// What it takes.
+        /// Size of the model.
         bytes: u64,
-        /// What all may take.
+        /// Limit for all models.
         most: u64,
     },
-    /// It could not be loaded a moment ago, and is not tried again for so long.
+    /// The model failed to load recently, and is not tried again for this time.
     Failed(Duration),
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for NotLoaded {
 }
 
 impl Presence {
-    /// The word for it in the API, which is llama-server's where that has one.
+    /// Returns the name of the state in the API: llama-server's word if it has one.
     pub fn word(self) -> &'static str {
         match self {
             Self::Unloaded => "unloaded",
@@ -125,28 +125,28 @@ impl Presence {
 struct ShelfSlot {
     bytes: u64,
     presence: Presence,
-    /// Requests that use it.
+    /// Requests using the model.
     uses: usize,
-    /// Requests that wait for it.
+    /// Requests waiting for the model.
     waiting: usize,
-    /// When the first of those came.
+    /// Arrival of the first waiting request.
     wanted_since: Duration,
     used_at: Duration,
     keep: Option<KeepAlive>,
-    /// Takes no new requests, and goes when it is free.
+    /// Set if the model takes no new requests, and is unloaded once it is free.
     leaves: Option<Leaving>,
 }
 
-/// Why a model takes no new requests.
+/// Reason why a model takes no new requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaving {
-    /// Somebody said so.
+    /// A client asked to unload it.
     Asked,
-    /// Another needs its room.
+    /// Another model needs its memory.
     ForAnother,
 }
 
-/// All models, and who uses them.
+/// All models and their use.
 #[derive(Debug)]
 pub struct ModelShelf {
     limits: ShelfLimits,
@@ -171,7 +171,7 @@ impl ShelfSlot {
         matches!(self.presence, Presence::Ready { .. })
     }
 
-    /// Whether it takes memory.
+    /// Returns true if the model takes memory.
     fn is_present(&self) -> bool {
         matches!(
             self.presence,
@@ -183,7 +183,7 @@ impl ShelfSlot {
         matches!(self.presence, Presence::Loading { .. } | Presence::Unloading)
     }
 
-    /// Whether it could go at once.
+    /// Returns true if the model could be unloaded at once.
     fn is_free(&self) -> bool {
         self.is_ready() && self.uses == 0 && (self.waiting == 0 || self.leaves.is_some())
     }
@@ -196,7 +196,7 @@ impl ShelfSlot {
         }
     }
 
-    /// When it goes because nobody uses it.
+    /// Returns when the model is unloaded because nothing uses it.
     fn expires_at(&self, idle: Option<Duration>) -> Option<Duration> {
         let keep = match self.keep {
             Some(KeepAlive::For(keep)) => Some(keep),
@@ -208,37 +208,39 @@ impl ShelfSlot {
 }
 
 impl ModelShelf {
-    /// None of the models, which take `bytes` each, is in memory.
+    /// Creates a shelf of models of the given sizes, none of which is in memory.
     pub fn new(limits: ShelfLimits, bytes: impl IntoIterator<Item = u64>) -> Self {
         Self { limits, slots: bytes.into_iter().map(ShelfSlot::new).collect() }
     }
 
-    /// Where a model is.
+    /// Returns the state of a model.
     pub fn presence(&self, id: ModelId) -> Presence {
         self.slots[id.0].presence
     }
 
-    /// Requests that use a model.
+    /// Returns the number of requests using a model.
     pub fn uses(&self, id: ModelId) -> usize {
         self.slots[id.0].uses
     }
 
-    /// Requests that wait for any model.
+    /// Returns the number of requests waiting for any model.
     pub fn waiting(&self) -> usize {
         self.slots.iter().map(|slot| slot.waiting).sum()
     }
 
-    /// Bytes of the models in memory.
+    /// Returns the bytes of the models in memory.
     pub fn present_bytes(&self) -> u64 {
         self.present().map(|slot| slot.bytes).sum()
     }
 
-    /// When a model goes if nobody uses it again; `None` while it is used, or for ever.
+    /// Returns when a model is unloaded if it is not used again; `None` while it is used, or if it
+    /// is kept forever.
     pub fn expires_at(&self, id: ModelId) -> Option<Duration> {
         self.slots[id.0].expires_at(self.limits.idle)
     }
 
-    /// Models whose turn to be loaded is before that of `id`; that one need not be waited for.
+    /// Returns the number of models that are to be loaded before `id`, whether or not a request
+    /// waits for `id`.
     pub fn ahead_of(&self, id: ModelId) -> usize {
         let mine = self.slots[id.0].wanted_since;
         let is_ahead = |(at, slot): (usize, &ShelfSlot)| {
@@ -247,7 +249,7 @@ impl ModelShelf {
         self.slots.iter().enumerate().filter(|&one| is_ahead(one)).count()
     }
 
-    /// Uses a model, if it is ready and takes requests. [`Self::end_use`] ends it.
+    /// Uses a model if it is ready and accepts requests. [`Self::end_use`] ends the use.
     pub fn try_use(&mut self, id: ModelId, now: Duration) -> bool {
         let slot = &mut self.slots[id.0];
         let is_open = slot.is_ready() && slot.leaves.is_none();
@@ -258,7 +260,7 @@ impl ModelShelf {
         is_open
     }
 
-    /// A use has ended.
+    /// Ends a use.
     pub fn end_use(&mut self, id: ModelId, now: Duration) {
         let slot = &mut self.slots[id.0];
         assert!(slot.uses > 0, "a use ends once");
@@ -266,10 +268,10 @@ impl ModelShelf {
         slot.used_at = now;
     }
 
-    /// Whether a model can be loaded, or is there.
+    /// Checks that a model is in memory or can be loaded.
     ///
     /// # Errors
-    /// When it cannot be, at least not now.
+    /// When the model cannot be loaded, at least not now.
     pub fn check(&self, id: ModelId, now: Duration) -> Result<(), NotLoaded> {
         let (slot, most) = (&self.slots[id.0], self.limits.memory_bytes);
         match slot.presence {
@@ -279,10 +281,10 @@ impl ModelShelf {
         }
     }
 
-    /// A request waits for a model from here on. [`Self::end_wait`] ends that.
+    /// Adds a request that waits for a model. [`Self::end_wait`] ends the wait.
     ///
     /// # Errors
-    /// Those of [`Self::check`].
+    /// The errors of [`Self::check`].
     pub fn wait(&mut self, id: ModelId, now: Duration) -> Result<(), NotLoaded> {
         self.check(id, now)?;
         let slot = &mut self.slots[id.0];
@@ -293,19 +295,19 @@ impl ModelShelf {
         Ok(())
     }
 
-    /// A request waits no longer.
+    /// Removes a waiting request.
     pub fn end_wait(&mut self, id: ModelId) {
         let slot = &mut self.slots[id.0];
         assert!(slot.waiting > 0, "a wait ends once");
         slot.waiting -= 1;
     }
 
-    /// How long a model stays after its last use, from here on.
+    /// Sets how long a model stays in memory after its last use.
     pub fn keep(&mut self, id: ModelId, keep: KeepAlive) {
         self.slots[id.0].keep = Some(keep);
     }
 
-    /// Lets a model go as soon as nobody uses it; false if it is not there.
+    /// Unloads a model once nothing uses it. Returns false if it is not in memory.
     pub fn ask_to_leave(&mut self, id: ModelId) -> bool {
         let slot = &mut self.slots[id.0];
         let is_ready = slot.is_ready();
@@ -315,7 +317,7 @@ impl ModelShelf {
         is_ready
     }
 
-    /// A model was loaded.
+    /// Records that a model was loaded.
     pub fn loaded(&mut self, id: ModelId, now: Duration) {
         let slot = &mut self.slots[id.0];
         let Presence::Loading { since } = slot.presence else { panic!("it was not loading") };
@@ -324,21 +326,22 @@ impl ModelShelf {
         slot.used_at = now;
     }
 
-    /// A model could not be loaded.
+    /// Records that a model failed to load.
     pub fn failed(&mut self, id: ModelId, now: Duration) {
         let slot = &mut self.slots[id.0];
         assert!(matches!(slot.presence, Presence::Loading { .. }));
         slot.presence = Presence::Failed { until: now + FAILURE_REST };
     }
 
-    /// A model's memory is free.
+    /// Records that a model's memory is free.
     pub fn unloaded(&mut self, id: ModelId) {
         let slot = &mut self.slots[id.0];
         assert_eq!(slot.presence, Presence::Unloading);
         (slot.presence, slot.leaves, slot.keep) = (Presence::Unloaded, None, None);
     }
 
-    /// What is to be done at `now`, when the machine has `free_bytes` left; the caller does it.
+    /// Returns the next action at `now`, with `free_bytes` of the machine's memory left; the caller
+    /// carries it out.
     pub fn next_move(&mut self, now: Duration, free_bytes: Option<u64>) -> Option<Move> {
         if self.slots.iter().any(ShelfSlot::is_moving) {
             return None;
@@ -363,7 +366,7 @@ impl ModelShelf {
         None
     }
 
-    /// When [`Self::next_move`] may have something to do though nothing else has happened.
+    /// Returns when [`Self::next_move`] may have an action even if no other event occurs.
     pub fn next_time(&self, now: Duration) -> Option<Duration> {
         let idle = self.limits.idle;
         let expiries = self.slots.iter().filter_map(|slot| slot.expires_at(idle));
@@ -393,7 +396,7 @@ impl ModelShelf {
         Move::Unload(id)
     }
 
-    /// One that nobody uses any more, for so long or because it was asked to leave.
+    /// Returns a free model whose idle time has passed or that a client asked to unload.
     fn expired(&self, now: Duration) -> Option<ModelId> {
         let is_over = |slot: &ShelfSlot| {
             slot.leaves == Some(Leaving::Asked) && slot.is_free()
@@ -402,7 +405,7 @@ impl ModelShelf {
         self.ids().find(|id| is_over(&self.slots[id.0]))
     }
 
-    /// The one whose first request has waited longest.
+    /// Returns the model whose first request has waited longest.
     fn most_wanted(&self, now: Duration) -> Option<ModelId> {
         let waits = |id: &ModelId| {
             let slot = &self.slots[id.0];
@@ -411,7 +414,7 @@ impl ModelShelf {
         self.ids().filter(waits).min_by_key(|id| self.slots[id.0].wanted_since)
     }
 
-    /// Whether a model fits once those in `gone` are.
+    /// Returns true if a model fits once the models in `gone` are unloaded.
     fn fits(&self, id: ModelId, free_bytes: Option<u64>, gone: &[ModelId]) -> bool {
         let bytes = self.slots[id.0].bytes;
         let freed: u64 = gone.iter().map(|gone| self.slots[gone.0].bytes).sum();
@@ -425,8 +428,8 @@ impl ModelShelf {
                 && free_bytes.is_none_or(|free| bytes <= free.saturating_add(freed))
     }
 
-    /// The one that goes next to make room for `wanted`: the least recently used of those that
-    /// have to go.
+    /// Returns the next model to unload to make room for `wanted`: the least recently used of the
+    /// models that must be unloaded.
     fn victim(&self, wanted: ModelId, free_bytes: Option<u64>) -> Option<ModelId> {
         let mut free: Vec<_> = self.ids().filter(|id| self.slots[id.0].is_free()).collect();
         free.sort_by_key(|id| self.slots[id.0].used_at);
@@ -440,13 +443,13 @@ impl ModelShelf {
         (0..free.len()).find(is_needed).map(|at| free[at])
     }
 
-    /// Those that were to make room for another may stay.
+    /// Reopens the models that were to make room for another.
     fn stay_all(&mut self) {
         let made_room = self.slots.iter_mut().filter(|it| it.leaves == Some(Leaving::ForAnother));
         made_room.for_each(|slot| slot.leaves = None);
     }
 
-    /// Has the one that was loaded first take no more requests, if `wanted` has waited for long.
+    /// Closes the model that was loaded first to new requests, if `wanted` has waited long enough.
     fn ask_one_to_leave(&mut self, wanted: ModelId, now: Duration) {
         if now < self.slots[wanted.0].wanted_since + PATIENCE
             || self.slots.iter().any(|slot| slot.is_ready() && slot.leaves.is_some())

@@ -1,9 +1,9 @@
-//! What readers are told before the first token: their place in the queue, how much of the prompt
-//! is computed, and when the first token may be expected.
+//! Progress reports to readers before the first token: the place in the queue, the computed part of
+//! the prompt, and the expected time of the first token.
 //!
-//! The engine says now and then where prompts stand ([`Standing`]); a [`Forecast`] says what that
-//! means in time. What a reader is told is bounded in rate, and nothing is told to one that has
-//! not read the last news.
+//! From time to time the engine reports the state of its prompts ([`Standing`]); a [`Forecast`]
+//! converts that to times. Reports to a reader are limited in rate, and a reader who has not read
+//! the latest report gets no further one.
 
 use std::time::Duration;
 
@@ -12,42 +12,43 @@ use loquent_proto::Progress;
 
 use crate::forecast::{Forecast, Job, StepRoom};
 
-/// Least time between two reports to a reader.
+/// Minimum time between two reports to a reader.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Reports become rarer, up to this part of the time that has passed, so that an hour in the queue
-/// costs a log a few kilobytes at most.
+/// Reports become less frequent: the pause grows to this fraction of the elapsed time, so that an
+/// hour in the queue adds at most a few kilobytes to a log.
 const PERIOD_PART: u32 = 20;
-/// Least time between two forecasts for all that wait.
+/// Minimum time between two forecasts for all waiting completions.
 const FORECAST_PERIOD: Duration = Duration::from_millis(250);
-/// A reader who did not ask is told nothing of waits shorter than this.
+/// Shortest wait that is reported to a reader who did not ask for progress.
 const WORTH_TELLING: Duration = Duration::from_millis(250);
 
-/// What a reader is told before the first token.
+/// Progress reports that a reader gets before the first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProgressWish {
-    /// Nothing: it gets the answer in one piece, or another completion speaks for this one.
+    /// None: the reader gets the answer in one piece, or another completion of the request reports
+    /// instead.
     #[default]
     Nothing,
-    /// Waits that are worth it.
+    /// Reports of long waits only.
     LongWaits,
-    /// Everything: it asked.
+    /// All reports, because the reader asked for them.
     Everything,
 }
 
-/// A completion's turn in the engine. The order is that of computing.
+/// A completion's position in the engine, in the order of computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Its prompt is being computed; those with lower numbers got their places earlier.
+    /// The prompt is being computed; lower numbers got their places earlier.
     Computing(usize),
-    /// It has its first token.
+    /// The first token exists.
     Answering,
-    /// It waits for a place behind those with lower numbers.
+    /// Waiting for a place, behind those with lower numbers.
     Waiting(usize),
-    /// The engine has not said anything of it: it is behind all those who wait.
+    /// The engine has not reported on it yet: it is behind all waiting completions.
     Fresh(u32),
 }
 
-/// Where one completion stands.
+/// Progress of one completion.
 #[derive(Debug)]
 pub struct PromptProgress {
     wish: ProgressWish,
@@ -55,17 +56,18 @@ pub struct PromptProgress {
     prompt: u32,
     cached: u32,
     known: u32,
-    /// Most tokens that its answer may still have.
+    /// Maximum number of tokens left in its answer.
     answer_left: u32,
     generated: u32,
     started: Duration,
     told: Option<Duration>,
-    /// The first forecast: when the first token was expected.
+    /// First forecast of the time of the first token.
     expected: Option<Duration>,
 }
 
 impl PromptProgress {
-    /// Of a completion that starts `now`, with a number that grows from one to the next.
+    /// Creates the progress of a completion that starts `now`; `number` grows from one completion
+    /// to the next.
     pub fn new(wish: ProgressWish, prompt: usize, answer: u32, number: u32, now: Duration) -> Self {
         Self {
             wish,
@@ -81,12 +83,12 @@ impl PromptProgress {
         }
     }
 
-    /// Whether its reader is told anything.
+    /// Returns true if the reader gets any reports.
     pub fn is_wanted(&self) -> bool {
         self.wish != ProgressWish::Nothing
     }
 
-    /// The engine has said whose turn it is.
+    /// Records the turn that the engine reported.
     pub fn take_turn(&mut self, turn: Turn) {
         // One put back amid its answer waits for nobody's first token.
         if self.turn != Turn::Answering {
@@ -94,19 +96,20 @@ impl PromptProgress {
         }
     }
 
-    /// Takes in how much of the prompt the engine has.
+    /// Records how much of the prompt the engine has computed.
     pub fn note_known(&mut self, cached: u32, known: u32) {
         (self.cached, self.known) = (cached, known);
     }
 
-    /// Counts a token; whether it is the first.
+    /// Counts a token. Returns true if it is the first.
     pub fn note_token(&mut self) -> bool {
         self.generated += 1;
         self.answer_left = self.answer_left.saturating_sub(1);
         std::mem::replace(&mut self.turn, Turn::Answering) != Turn::Answering
     }
 
-    /// With the first token, whoever asked learns that the prompt is complete.
+    /// Records the first token. Returns a final report, with the prompt complete, for a reader who
+    /// asked.
     pub fn complete(&mut self, now: Duration, admitted: Option<Admitted>) -> Option<Progress> {
         self.known = self.prompt;
         self.cached = admitted.map_or(self.cached, |admitted| admitted.cached_tokens);
@@ -114,12 +117,13 @@ impl PromptProgress {
         asked.then(|| self.report(now, 0, Some(Duration::ZERO)))
     }
 
-    /// By how much the first forecast was wrong, if the first token is there `now`.
+    /// Returns the error of the first forecast if the first token arrives `now`.
     pub fn forecast_error(&self, now: Duration) -> Option<Duration> {
         self.expected.map(|expected| expected.abs_diff(now))
     }
 
-    /// What the reader is to be told at `now`, if anything. `is_read`: it has taken the last news.
+    /// Returns the report due at `now`, if any. `is_read`: the reader has received the previous
+    /// report.
     pub fn tell(&mut self, now: Duration, news: &Expected, is_read: bool) -> Option<Progress> {
         if self.expected.is_none() {
             self.expected = news.eta.map(|eta| now + eta);
@@ -171,18 +175,18 @@ impl PromptProgress {
     }
 }
 
-/// What is to be expected of a completion without its first token.
+/// Forecast for a completion without its first token.
 #[derive(Debug)]
 pub struct Expected {
-    /// The completion.
+    /// Tag of the completion.
     pub tag: Tag,
-    /// Place in the queue, from 1; 0 with a place in the batch, or one that is free.
+    /// Place in the queue, from 1; 0 if the completion has, or can take, a place in the batch.
     queued: u32,
-    /// Time to the first token; `None` if nothing can be said.
+    /// Time to the first token; `None` if unknown.
     eta: Option<Duration>,
 }
 
-/// What is known of all completions together.
+/// Forecast for all completions together.
 #[derive(Debug, Default)]
 pub struct ProgressBoard {
     forecast: Forecast,
@@ -191,17 +195,17 @@ pub struct ProgressBoard {
 }
 
 impl ProgressBoard {
-    /// Learns from a step.
+    /// Updates the forecast from a step.
     pub fn note_step(&mut self, step: &Step) {
         self.forecast.observe(step);
     }
 
-    /// Learns how much of a prompt the cache had.
+    /// Updates the forecast with the cached part of a prompt.
     pub fn note_prompt(&mut self, prompt: &PromptProgress) {
         self.forecast.observe_prompt(prompt.prompt, prompt.cached);
     }
 
-    /// Learns how long an answer was.
+    /// Updates the forecast with the length of an answer.
     pub fn note_end(&mut self, prompt: &PromptProgress) {
         // One without any token was given up, or failed: it tells nothing of others.
         if prompt.generated > 0 {
@@ -209,7 +213,7 @@ impl ProgressBoard {
         }
     }
 
-    /// Takes in what a step has room for; whether a forecast for all is due.
+    /// Records the room in a step. Returns true if a forecast for all completions is due.
     pub fn note_standing(&mut self, now: Duration, standing: &Standing) -> bool {
         let Standing { places, shared_tokens, prefill_tokens, .. } = *standing;
         self.room = Some(StepRoom { places, shared_tokens, prefill_tokens });
@@ -221,12 +225,12 @@ impl ProgressBoard {
         is_due
     }
 
-    /// What is left at `now` of the step under way: newcomers have no part in it.
+    /// Returns the rest of the current step at `now`: newcomers are not part of that step.
     pub fn rest_of_step(&self, now: Duration) -> Duration {
         self.forecast.rest_of_step(now)
     }
 
-    /// Forecasts the first tokens of all completions without one. The next step begins after
+    /// Forecasts the first tokens of all completions that have none. The next step begins after
     /// `rest`.
     pub fn expect<'a>(
         &self,
@@ -253,15 +257,15 @@ impl ProgressBoard {
     }
 }
 
-/// Counts those who wait.
+/// Counter of the waiting completions.
 struct Queue {
-    /// Places in the batch that nobody has.
+    /// Free places in the batch.
     free: usize,
     ahead: u32,
 }
 
 impl Queue {
-    /// The place of the next one, whose turn it is: 0 with a place in the batch.
+    /// Returns the place of the next completion in turn: 0 with a place in the batch.
     fn place(&mut self, turn: Turn) -> u32 {
         match turn {
             Turn::Computing(_) | Turn::Answering => 0,

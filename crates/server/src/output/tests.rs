@@ -17,7 +17,7 @@ use crate::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
 
-/// A processor with one request's completions, and the engine's side of it.
+/// A processor with the completions of one request, and the engine's side of it.
 struct Bench {
     processor: OutputProcessor,
     engine: mpsc::UnboundedReceiver<EngineCommand>,
@@ -74,7 +74,7 @@ impl Bench {
         bench
     }
 
-    /// One token for completion `index`: a byte of the simulated vocabulary.
+    /// Delivers one token for completion `index`: a byte of the simulated vocabulary.
     fn token(&mut self, at_ms: u64, index: usize, byte: u8, finish: Option<Finish>) {
         let at = Duration::from_millis(at_ms);
         let event = SequenceEvent {
@@ -93,7 +93,7 @@ impl Bench {
         self.processor.handle_tick(Duration::from_millis(at_ms));
     }
 
-    /// What the client reads now.
+    /// Returns the flushes that the client reads now.
     fn read(&mut self) -> Vec<Flush> {
         let context = &mut Context::from_waker(Waker::noop());
         let receiver = self.flushes.as_mut().expect("the client is there");

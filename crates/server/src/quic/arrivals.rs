@@ -1,20 +1,20 @@
-//! From which addresses QUIC handshakes have begun of late. A client whose own packets arrive and
-//! whose answers do not can find that out only here.
+//! Addresses from which QUIC handshakes began recently. A client whose packets arrive while the
+//! server's replies are lost can only find that out here.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many beginnings are remembered. A flood pushes the others out, and harms nothing else.
+/// Number of remembered handshakes. A flood evicts the others, and does no other harm.
 const REMEMBERED: usize = 256;
 
-/// The latest beginnings of handshakes. Their addresses are not proven.
+/// Latest starts of handshakes. Their addresses are not verified.
 #[derive(Debug, Default)]
 pub struct Arrivals(Mutex<VecDeque<(IpAddr, Duration)>>);
 
 impl Arrivals {
-    /// Remembers that a handshake began from `address` at `now`.
+    /// Records that a handshake began from `address` at `now`.
     pub fn note(&self, address: IpAddr, now: Duration) {
         // Each holder makes one change, which is whole or not made.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -22,7 +22,7 @@ impl Arrivals {
         all.push_front((address.to_canonical(), now));
     }
 
-    /// When the last one began from `address`.
+    /// Returns when the last handshake from `address` began.
     pub fn last(&self, address: IpAddr) -> Option<Duration> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|(one, _)| *one == address.to_canonical());

@@ -1,9 +1,9 @@
-//! Certificates of the QUIC port and of HTTPS: from files, or self-signed; both are renewed
-//! while the server runs.
+//! Certificates of the QUIC port and of HTTPS: from files, or self-signed. Both are renewed while
+//! the server runs.
 //!
-//! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid
-//! for at most 14 days (`serverCertificateHashes`); native clients trust the hash that
-//! `GET /.well-known/loquent` reports. Files are read again when they change.
+//! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid for at
+//! most 14 days (`serverCertificateHashes`); native clients trust the hash that `GET
+//! /.well-known/loquent` reports. Files are read again when they change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use tokio::time::{Interval, interval};
 
 use crate::clock::unix_time_s;
 
-/// How long a self-signed certificate is valid, and how long before its creation that begins,
-/// because the clients' clocks differ.
+/// Validity of a self-signed certificate after its creation, and before it, since the clients'
+/// clocks differ.
 const VALID_S: i64 = 12 * 24 * 3600;
 const BEFORE_S: i64 = 24 * 3600;
-/// Age at which a self-signed certificate is replaced: early enough that one that a client has
-/// just learned of stays valid for days.
+/// Age at which a self-signed certificate is replaced: early enough that a certificate stays valid
+/// for days after a client has learned its hash.
 const REMADE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How often the files are checked for a new certificate.
+/// Interval between checks of the files for a new certificate.
 pub const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateSource {
-    /// A self-signed one for these names and addresses.
+    /// A self-signed certificate for these names and addresses.
     SelfSigned(Vec<String>),
     /// PEM files of the chain and its key.
     Files {
@@ -96,8 +96,8 @@ pub struct Renewal {
     made: Made,
 }
 
-/// When a certificate was made, by both clocks: a computer that sleeps stops the one that
-/// measures, while the certificate's validity goes by the other.
+/// Creation time of a certificate on both clocks: the monotonic clock stops while a computer
+/// sleeps, but the certificate's validity follows the wall clock.
 #[derive(Debug, Clone, Copy)]
 struct Made {
     measured: Instant,
@@ -109,9 +109,9 @@ impl Made {
         Self { measured: Instant::now(), unix_s: unix_time_s() as i64 }
     }
 
-    /// Whether a self-signed certificate is due for renewal `elapsed` after it was made, at
-    /// `unix_s`. A clock that was put back to before the certificate's validity makes it useless
-    /// too.
+    /// Returns true if a self-signed certificate is due for renewal, `elapsed` after its creation
+    /// and at `unix_s`. Also true if the wall clock was set back to before the certificate's
+    /// validity.
     fn is_due(&self, elapsed: Duration, unix_s: i64) -> bool {
         elapsed >= REMADE_AFTER
             || unix_s >= self.unix_s + REMADE_AFTER.as_secs() as i64
@@ -120,15 +120,14 @@ impl Made {
 }
 
 impl Renewal {
-    /// Watches `source`, whose certificate is about to be loaded, and checks it at each
-    /// `every`.
+    /// Watches `source`, whose certificate is about to be loaded, with a check every `every`.
     pub fn new(source: CertificateSource, every: Duration) -> Self {
         let stamps = [source.stamp(); 2];
         Self { source, checks: interval(every), stamps, made: Made::now() }
     }
 
-    /// Resolves when there is a newer certificate, again and again until [`Self::renewed`].
-    /// Dropping the future loses nothing.
+    /// Resolves when there is a newer certificate, on each call until [`Self::renewed`]. Cancel
+    /// safe.
     pub async fn due(&mut self) {
         loop {
             self.checks.tick().await;
@@ -147,13 +146,13 @@ impl Renewal {
         }
     }
 
-    /// The certificate that [`Self::due`] found is in use from here on.
+    /// Records that the certificate found by [`Self::due`] is in use.
     pub fn renewed(&mut self) {
         (self.stamps[0], self.made) = (self.stamps[1], Made::now());
     }
 }
 
-/// A new self-signed P-256 certificate; `now_s` is the Unix time.
+/// Creates a self-signed P-256 certificate; `now_s` is the Unix time.
 fn self_signed(names: &[String], now_s: i64) -> anyhow::Result<Certificate> {
     let mut params = CertificateParams::new(names)?;
     params.not_before = OffsetDateTime::from_unix_timestamp(now_s - BEFORE_S)?;
@@ -167,11 +166,11 @@ fn self_signed(names: &[String], now_s: i64) -> anyhow::Result<Certificate> {
 }
 
 impl Certificate {
-    /// The TLS configuration of a server with this certificate and the protocols `alpn`. Early
-    /// data is off, because a request in it could be replayed (S-1.4).
+    /// Builds the TLS configuration of a server with this certificate and the protocols `alpn`.
+    /// Early data is off, because a request in it could be replayed (S-1.4).
     ///
     /// # Errors
-    /// When the key does not fit the certificate.
+    /// When the key does not match the certificate.
     pub fn tls(self, alpn: &[&[u8]]) -> anyhow::Result<rustls::ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)

@@ -1,13 +1,13 @@
-//! Congestion control for connections that carry answers: additive increase and
-//! multiplicative decrease, above a floor.
+//! Congestion control for connections that carry answers: additive increase and multiplicative
+//! decrease, above a floor.
 //!
-//! Loss-based control starves a thin stream on a lossy path at two packets of window, which
-//! is what the delivery protocol is there to avoid (its loss is no sign of congestion). What
-//! an answer sends is bounded by its own sender: token bucket, queue guard, and silence after
-//! 10 s without acknowledgement (`spec/delivery.md`, sections 7 and 8). So the window only
-//! has to bound what else travels here, the bodies of tunnelled requests.
+//! Loss-based control starves a thin stream on a lossy path at two packets of window, which is what
+//! the delivery protocol exists to avoid (its loss is no sign of congestion). The datagrams of an
+//! answer are bounded by its own sender: token bucket, queue guard, and silence after 10 s without
+//! acknowledgement (`spec/delivery.md`, sections 7 and 8). So the window only has to bound the
+//! remaining traffic, the bodies of tunnelled requests.
 //!
-//! The floor yields where most packets are lost: no noise of a link does that, and many
+//! The floor is lowered where most packets are lost: noise on a link never causes that, and many
 //! connections with a floor each would keep a full link full.
 
 use std::any::Any;
@@ -19,12 +19,12 @@ use quinn_proto::RttEstimator;
 
 /// Smallest window in bytes. Chosen by hand: some seconds of a few answers.
 const FLOOR_BYTES: u64 = 64 * 1024;
-/// Packets of the least floor: RFC 9002's minimum window (section 7.2).
+/// Minimum floor in packets: RFC 9002's minimum window (section 7.2).
 const LEAST_PACKETS: u64 = 2;
 /// Largest window in bytes.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Makes a [`FlooredWindow`] for each path.
+/// Creates a [`FlooredWindow`] for each path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FlooredFactory;
 
@@ -42,7 +42,7 @@ impl ControllerFactory for FlooredFactory {
     }
 }
 
-/// The window of one path.
+/// Congestion window of one path.
 #[derive(Debug, Clone)]
 struct FlooredWindow {
     window: u64,
@@ -51,16 +51,17 @@ struct FlooredWindow {
     threshold: u64,
     recovery_start: Instant,
     mtu: u64,
-    /// The window's floor at present.
+    /// Current floor of the window.
     floor: u64,
-    /// Bytes acknowledged and lost since the last congestion event.
+    /// Bytes acknowledged, and bytes lost, since the last congestion event.
     acked: u64,
     lost: u64,
 }
 
 impl FlooredWindow {
-    /// Lowers the floor while most of what is sent is lost, and raises it again: so much loss is
-    /// no noise but a bottleneck, which a floor under each of many connections would keep full.
+    /// Lowers the floor while most of the traffic is lost, and raises it again afterwards: loss
+    /// this high is not noise but a bottleneck, which the floors of many connections would keep
+    /// full.
     fn move_floor(&mut self, is_persistent: bool) {
         let least = LEAST_PACKETS * self.mtu;
         self.floor = match is_persistent || self.lost >= self.acked {
@@ -83,7 +84,7 @@ impl Controller for FlooredWindow {
         self.acked += bytes;
     }
 
-    /// A batch of acknowledgements, usually of two packets.
+    /// Handles a batch of acknowledgements, usually of two packets.
     fn on_end_acks(
         &mut self,
         _now: Instant,
@@ -144,7 +145,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A window after `rounds` round trips, in each of which `lost` of 100 packets are lost.
+    /// Returns the window after `rounds` round trips, in each of which `lost` of 100 packets are
+    /// lost.
     fn after(rounds: u64, lost: u64, mut window: FlooredWindow) -> FlooredWindow {
         for round in 1..=rounds {
             let at = window.recovery_start + Duration::from_millis(round);

@@ -36,27 +36,27 @@ use crate::resumable::{
 use crate::service::Caller;
 use crate::trace_context::TraceParent;
 
-/// How long a client may take to send its request.
+/// Time limit for receiving a client's request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Frames that may wait for room on the QUIC stream.
+/// Maximum number of frames waiting for room on the QUIC stream.
 const MAX_ASIDE: usize = 4;
-/// Longest frame that is read (D-7.6): so much may wait for an answer's task, many times.
+/// Longest frame that is read (D-7.6): an answer's task may have many of this size queued.
 const MAX_FRAME_BYTES: usize = 1200;
-/// One in this many answers comes with what its client must skip (S-2.7).
+/// One in this many answers carries elements that its client must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
 
-/// What a client opened the QUIC stream for.
+/// Purpose for which a client opened the QUIC stream.
 enum Opening {
-    /// An HTTP request. Its route may need no key, and then a wrong one does not matter.
+    /// An HTTP request. If its route needs no key, a wrong key does not matter.
     Tunnel(RequestHead, EarlyIdentity, ReceivedBody),
     /// A request for an answer on this channel.
     Ask(u64, RequestHead, Identity, ReceivedBody),
-    /// A request whose body is not taken; who sent it, if that is known.
+    /// A request whose body is not received, with its sender if known.
     Refused(RequestHead, ApiError, Option<Identity>),
     Resume(Resume),
 }
 
-/// Why a QUIC stream is reset instead of ended.
+/// Reason why a QUIC stream is reset instead of ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Broken {
     #[error(transparent)]
@@ -66,7 +66,7 @@ enum Broken {
 }
 
 impl Broken {
-    /// The code that says so (S-2.6).
+    /// Returns the corresponding error code (S-2.6).
     fn code(&self) -> Code {
         match self {
             Self::Server(code) => *code,
@@ -139,7 +139,7 @@ impl Exchange {
         }
     }
 
-    /// Takes the body of a request from somebody who may use the API.
+    /// Receives the body of a request from an authenticated client.
     async fn take_body(
         &mut self,
         head: RequestHead,
@@ -256,7 +256,7 @@ impl Exchange {
         self.finish()
     }
 
-    /// Starts an answer that travels in datagrams (S-4.1).
+    /// Starts an answer that is delivered in datagrams (S-4.1).
     async fn ask(
         &mut self,
         channel: u64,
@@ -322,14 +322,15 @@ impl Exchange {
         self.carry(answer, routed, commands, path_id, frames).await
     }
 
-    /// A path for an answer, and the frames that it sends on this QUIC stream.
+    /// Creates a path for an answer, and the receiver of the frames that it sends on this QUIC
+    /// stream.
     fn path(&self, channel: u64) -> (ReaderPath, mpsc::Receiver<StreamFrame>) {
         let (sender, frames) = mpsc::channel(MAX_ASIDE);
         let link = self.session.datagram_path();
         (ReaderPath::Datagrams { channel, link, frames: sender }, frames)
     }
 
-    /// What is left of the budgets of `identity`.
+    /// Returns headers with the remaining budgets of `identity`.
     fn rate_headers(&self, identity: &Identity) -> HeaderMap {
         let mut headers = HeaderMap::new();
         add_rate_headers(self.session.app().models.budget_levels(identity), &mut headers);
@@ -337,7 +338,7 @@ impl Exchange {
     }
 
     /// Sends ANSWER, then carries frames between the QUIC stream and the answer until either ends.
-    /// Whatever the reason, the answer is notified that this path is gone.
+    /// In every case, the answer is notified that this path is gone.
     async fn carry(
         &mut self,
         answer: AnswerHead,
@@ -359,7 +360,7 @@ impl Exchange {
         ended
     }
 
-    /// Sends ANSWER, and now and then what the client must skip.
+    /// Sends ANSWER, occasionally with elements that the client must skip.
     async fn begin_answer(&mut self, answer: &AnswerHead) -> Result<(), Broken> {
         let draw = rand::random::<u64>();
         let mut json = answer.json();
@@ -410,7 +411,7 @@ impl Exchange {
         }
     }
 
-    /// The answer is not there, or not from the offset that the reader needs (D-6.5).
+    /// Sends GONE: the answer does not exist, or not from the offset that the reader needs (D-6.5).
     async fn say_gone(&mut self, channel: u64) -> Result<(), Broken> {
         let mut gone = Vec::new();
         Frame::Gone { channel }.encode(false, &mut gone);
@@ -433,7 +434,7 @@ impl Exchange {
     }
 }
 
-/// Passes a message of a reader on to its answer's task.
+/// Passes a reader's message on to its answer's task.
 async fn pass_frame(
     commands: &CommandSender,
     id: PathId,
@@ -450,7 +451,7 @@ async fn pass_frame(
     }
 }
 
-/// What an ANSWER message says (S-4.2).
+/// Contents of an ANSWER message (S-4.2).
 struct AnswerHead {
     handle: AnswerHandle,
     channel: u64,
@@ -474,7 +475,7 @@ impl AnswerHead {
     }
 }
 
-/// Headers as an object of strings.
+/// Converts headers to an object of strings.
 fn header_json(headers: &HeaderMap) -> Map<String, Value> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.to_string(), text(value).into())).collect()

@@ -1,4 +1,4 @@
-//! A UDP socket that many connections write to, whose datagrams leave together at the end of a turn
+//! A UDP socket shared by many connections, whose datagrams are sent together at the end of a turn
 //! of the runtime.
 
 use std::future::Future;
@@ -24,21 +24,21 @@ pub struct GatheringSocket {
     queue: Mutex<GatheredDatagrams>,
 }
 
-/// What waits for the end of the turn, and who waits for it.
+/// Datagrams queued until the end of the turn, and the tasks waiting for them.
 #[derive(Debug, Default)]
 struct GatheredDatagrams {
     outbox: Outbox,
-    /// The task that empties the outbox, while it sleeps until there is something in it.
+    /// Waker of the task that empties the outbox, while it sleeps because the outbox is empty.
     sender: Option<Waker>,
-    /// Connections for whose datagrams there was no room.
+    /// Connections whose datagrams did not fit into the outbox.
     blocked: Vec<Waker>,
 }
 
 impl GatheringSocket {
-    /// Wraps `socket`; a task on the current runtime sends what is gathered.
+    /// Wraps `socket`; a task on the current runtime sends the gathered datagrams.
     ///
     /// # Errors
-    /// When the operating system refuses an option of the socket that QUIC needs.
+    /// When the operating system refuses a socket option that QUIC needs.
     pub fn start(socket: std::net::UdpSocket) -> io::Result<Arc<Self>> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = UdpSocket::from_std(socket)?;
@@ -47,7 +47,7 @@ impl GatheringSocket {
         Ok(socket)
     }
 
-    /// Sends what is gathered, and has the task of `context` woken when there is more to do.
+    /// Sends the gathered datagrams, and has the task of `context` woken when there are more.
     fn poll_send(&self, context: &mut Context<'_>) {
         let queue = &mut *self.queue();
         while self.send(queue).is_err() {
@@ -134,7 +134,7 @@ impl AsyncUdpSocket for GatheringSocket {
 }
 
 impl Drop for GatheringSocket {
-    /// The last words of connections leave, and the task ends.
+    /// Sends the connections' last datagrams, and ends the task.
     fn drop(&mut self) {
         let queue = self.queue.get_mut().expect("nothing panics under this lock");
         let _ = queue.outbox.send(&self.io, &self.state);
@@ -144,7 +144,7 @@ impl Drop for GatheringSocket {
     }
 }
 
-/// The task that sends what is gathered.
+/// Task that sends the gathered datagrams.
 struct OutboxTask(Weak<GatheringSocket>);
 
 impl Future for OutboxTask {
@@ -157,7 +157,7 @@ impl Future for OutboxTask {
     }
 }
 
-/// Tells a connection when there is room for its datagrams.
+/// Notifies a connection when there is room for its datagrams.
 #[derive(Debug)]
 struct RoomPoller(Arc<GatheringSocket>);
 
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// More than any test waits for.
+    /// Longer than any test waits.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn start(address: &str) -> Arc<GatheringSocket> {

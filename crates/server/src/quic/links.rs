@@ -1,5 +1,4 @@
-//! All open QUIC connections, as the dashboard sees them: how many packets were lost on them, and
-//! how long their round trips take.
+//! All open QUIC connections, as shown by the dashboard, with packet loss and round-trip times.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,25 +8,25 @@ use slab::Slab;
 use super::arrivals::Arrivals;
 use crate::metrics::StreamCarrier;
 
-/// Loss and round trips of the connections of one kind.
+/// Packet loss and round-trip times of one kind of connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LinkFigures {
     /// Open connections.
     pub open: usize,
-    /// Packets sent since the start, over connections that are closed too.
+    /// Packets sent since the start, including closed connections.
     pub sent: u64,
-    /// Those of them that were lost.
+    /// Packets lost, of those sent.
     pub lost: u64,
-    /// Median of the open connections' smoothed round trips; `None` without any.
+    /// Median of the open connections' smoothed round-trip times; `None` without connections.
     pub rtt_p50: Option<Duration>,
-    /// Their 95th percentile.
+    /// 95th percentile of the smoothed round-trip times.
     pub rtt_p95: Option<Duration>,
 }
 
-/// The open connections of a server, and the latest beginnings of such.
+/// Open connections of a server, and the latest handshakes.
 #[derive(Debug, Default)]
 pub struct QuicLinks {
-    /// Where handshakes began.
+    /// Latest handshakes and their addresses.
     pub arrivals: Arrivals,
     links: Mutex<Links>,
 }
@@ -44,7 +43,7 @@ struct PacketCounts {
     lost: u64,
 }
 
-/// A connection that is watched until this is dropped.
+/// A connection that is watched until this guard is dropped.
 #[derive(Debug)]
 pub struct WatchedLink {
     links: Arc<QuicLinks>,
@@ -62,7 +61,7 @@ impl QuicLinks {
         WatchedLink { links: self.clone(), at }
     }
 
-    /// The figures of all connections that `transport` has.
+    /// Returns the statistics of all connections of the kind `transport`.
     pub fn figures(&self, transport: StreamCarrier) -> LinkFigures {
         // Each connection has a lock of its own, which is not asked for under this one.
         let (open, mut counts) = {

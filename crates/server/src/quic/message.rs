@@ -6,25 +6,25 @@ use loquent_proto::message::{HeadError, MessageHead};
 use tokio::sync::Semaphore;
 use web_transport_quinn::{ReadError, RecvStream};
 
-/// Most bytes taken from the stream in one read.
+/// Maximum bytes of one read from the stream.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Bytes of a first message that anybody may have read: several times a usual head.
+/// Bytes of a first message that are read from any client: several times a usual head.
 const STRANGER_BYTES: usize = 4 * 1024;
-/// Longest message of a client that is not a part of a body: a request's head, or a frame.
+/// Longest client message other than a part of a body: a request's head, or a frame.
 pub const MAX_CLIENT_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// A complete message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamMessage {
-    /// Its type.
+    /// Type of the message.
     pub kind: MessageKind,
-    /// Its contents, whose format depends on the type.
+    /// Contents, whose format depends on the type.
     pub payload: Bytes,
 }
 
 impl StreamMessage {
-    /// Takes the message at the front of `buffer`, if it is complete; messages that are to be
-    /// skipped are dropped before it.
+    /// Takes the message at the front of `buffer` if it is complete; drops messages before it that
+    /// are to be skipped.
     ///
     /// # Errors
     /// `StreamError::Protocol` for an unknown type below 64 or a length beyond `most`.
@@ -55,13 +55,13 @@ fn too_long() -> StreamError {
     StreamError::Protocol("a message that is too long")
 }
 
-/// Why no message could be read from a stream.
+/// Reason why no message could be read from a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The client violated the protocol, by sending this.
+    /// The client violated the protocol by sending this.
     #[error("the client sent {0}")]
     Protocol(&'static str),
-    /// The client reset the stream, or wants no more of it, for this reason.
+    /// The client reset the stream, or stopped reading it, for this reason.
     #[error("the client reset the stream: {0:?}")]
     Reset(Code),
     /// The connection ended.
@@ -72,13 +72,13 @@ pub enum StreamError {
 /// Reads a stream's messages.
 pub struct MessageReader {
     stream: RecvStream,
-    /// What was read of the next message.
+    /// Bytes read of the next message.
     buffer: BytesMut,
-    /// Bytes of the current BODY message that have not been given yet.
+    /// Remaining bytes of the current BODY message.
     body_left: usize,
 }
 
-/// What comes next of a request's body.
+/// Next piece of a request's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyPiece {
     /// Some bytes.
@@ -90,12 +90,12 @@ pub enum BodyPiece {
 }
 
 impl MessageReader {
-    /// The messages of `stream`.
+    /// Creates a reader of the messages of `stream`.
     pub fn new(stream: RecvStream) -> Self {
         Self { stream, buffer: BytesMut::new(), body_left: 0 }
     }
 
-    /// The next message; `None` at the stream's end. Dropping the future loses nothing.
+    /// Returns the next message; `None` at the stream's end. Cancel safe.
     ///
     /// # Errors
     /// When the stream was reset, the connection ended, or the bytes are not a message of at most
@@ -109,8 +109,8 @@ impl MessageReader {
         }
     }
 
-    /// The first message. Its sender may be anybody, so that more than [`STRANGER_BYTES`] of it are
-    /// read only with one of the `large` places, which all connections share.
+    /// Returns the first message. Its sender is not authenticated yet, so reading more than
+    /// [`STRANGER_BYTES`] requires one of the `large` permits, which all connections share.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -130,10 +130,10 @@ impl MessageReader {
         }
     }
 
-    /// The next piece of a request's body, as it arrives. Dropping the future loses nothing.
+    /// Returns the next piece of a request's body, as it arrives. Cancel safe.
     ///
     /// # Errors
-    /// As [`Self::next`], but for the length of a message, which the caller bounds.
+    /// As [`Self::next`], except for the length of a message, which the caller bounds.
     pub async fn next_body(&mut self) -> Result<BodyPiece, StreamError> {
         loop {
             if self.body_left == 0 && self.begin_body()? {
@@ -150,7 +150,8 @@ impl MessageReader {
         }
     }
 
-    /// Takes the head of the next BODY message, if it is there; whether the message is empty.
+    /// Takes the head of the next BODY message if it has arrived. Returns true if that message is
+    /// empty.
     fn begin_body(&mut self) -> Result<bool, StreamError> {
         while let Some(head) = read_head(&self.buffer, usize::MAX)? {
             match head.kind {
@@ -168,7 +169,8 @@ impl MessageReader {
         Ok(false)
     }
 
-    /// Reads what has arrived; false at the stream's end, which must be a message's.
+    /// Reads the bytes that arrive next. Returns false at the stream's end, which must be at the
+    /// end of a message.
     async fn fill(&mut self, most: usize) -> Result<bool, StreamError> {
         match self.stream.read_chunk(most, true).await {
             Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),

@@ -42,59 +42,59 @@ pub(crate) use request_head::RequestHead;
 use runtime::TurnRuntime;
 use session::QuicSession;
 
-/// ALPN of native clients; browsers use WebTransport's.
+/// ALPN of native clients; browsers use that of WebTransport.
 pub const ALPN: &str = "loquent/1";
 
-/// How long a handshake may take.
+/// Time limit for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a browser may take to hear that its session is refused.
+/// Time limit for a browser to receive the refusal of its session.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long connections may take to end once the server does.
+/// Time limit for connections to close when the server ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const CLOSE_REASON: &[u8] = b"the server is shutting down";
-/// How long a connection may be silent before it is closed.
+/// Idle timeout of a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unfinished handshakes above which clients must first prove their address (RFC 9000 §8.1.2).
 /// Chosen by hand: more than honest clients start at once, little memory for a flood.
 const RETRY_BEYOND: usize = 64;
 /// Unfinished handshakes above which new ones are dropped without a response.
 const MAX_HANDSHAKES: usize = 1024;
-/// How many packets, and how long, clients may delay QUIC's own acknowledgements. Datagrams of an
-/// answer are also acknowledged by the delivery protocol, a little later than QUIC would do it,
-/// so that prompt acknowledgements of QUIC would cost an extra packet each.
+/// Number of packets, and the time, by which clients may delay QUIC's own acknowledgements.
+/// Datagrams of an answer are also acknowledged by the delivery protocol, a little later than QUIC
+/// would do it, so prompt QUIC acknowledgements would cost an extra packet each.
 const QUIC_ACK_PACKETS: u32 = 10;
 const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
-/// HTTP/3 opens three streams of its own, and browsers may add one of a reserved type.
+/// Maximum unidirectional streams. HTTP/3 opens three, and browsers may add one of a reserved type.
 const MAX_UNI_STREAMS: u32 = 8;
-/// Bytes of unsent datagrams per connection: about one packet for each of a dozen answers. When
-/// the congestion window is full, the oldest datagrams are dropped.
+/// Bytes of unsent datagrams per connection: about one packet for each of a dozen answers. When the
+/// congestion window is full, the oldest datagrams are dropped.
 const DATAGRAM_SEND_BYTES: usize = 16 * 1024;
-/// Bytes of unread datagrams per connection. They are acknowledgements of some 50 bytes each.
+/// Bytes of unread datagrams per connection, which are acknowledgements of some 50 bytes each.
 const DATAGRAM_RECEIVE_BYTES: usize = 16 * 1024;
 /// Unread request bytes per stream.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// Unread request bytes, and streams, of a connection whose client has shown no key yet: room for
-/// some dozens of requests' heads.
+/// Unread request bytes, and streams, of a connection that has not shown a valid key yet: room for
+/// a few dozen request heads.
 const STRANGER_WINDOW_BYTES: u32 = 64 * 1024;
 const STRANGER_STREAMS: u32 = 16;
-/// Unacknowledged response bytes per connection. It is small, because tokens that a slow reader
-/// leaves should wait where they can still be merged.
+/// Unacknowledged response bytes per connection. Small, because tokens for a slow reader should
+/// wait where they can still be merged.
 const SEND_WINDOW_BYTES: u64 = 128 * 1024;
 
 /// Configuration of the QUIC port.
 #[derive(Debug, Clone)]
 pub struct QuicConfig {
-    /// UDP port; `None` is the number of the HTTP port.
+    /// UDP port; `None` uses the number of the HTTP port.
     pub port: Option<u16>,
-    /// Whether the server refuses to start if the port cannot be bound.
+    /// True if the server refuses to start when the port cannot be bound.
     pub required: bool,
     /// The certificate presented to clients.
     pub certificate: CertificateSource,
-    /// Most connections of all clients together.
+    /// Maximum connections of all clients together.
     pub max_connections: usize,
-    /// Most connections from one IPv4 address or one IPv6 /64.
+    /// Maximum connections from one IPv4 address or one IPv6 /64.
     pub max_connections_per_address: usize,
-    /// Most open streams of one connection, each a request or an answer.
+    /// Maximum open streams of one connection, each a request or an answer.
     pub max_streams: u32,
 }
 
@@ -104,7 +104,7 @@ pub struct QuicPort {
     config: QuicConfig,
     address: QuicAddress,
     http_port: u16,
-    /// True once the server ends, for the tasks that serve connections.
+    /// Set to true when the server ends, for the tasks that serve connections.
     closing: watch::Sender<bool>,
 }
 
@@ -157,7 +157,7 @@ impl QuicPort {
         }
     }
 
-    /// What clients need to connect.
+    /// Returns the data that clients need to connect.
     pub fn address(&self) -> QuicAddress {
         self.address
     }
@@ -171,7 +171,8 @@ impl QuicPort {
         self.endpoint.close(Code::ShuttingDown.number().into(), CLOSE_REASON);
     }
 
-    /// Loads the new certificate and presents it from here on; false if it cannot be used yet.
+    /// Loads the new certificate and presents it from now on. Returns false if it cannot be used
+    /// yet.
     fn renew(&self, app: &App) -> bool {
         match server_config(&self.config) {
             Ok((config, certificate_sha256)) => {
@@ -266,7 +267,7 @@ async fn serve(
     Ok(())
 }
 
-/// Accepts a browser's WebTransport session, if its page may use this server.
+/// Accepts a browser's WebTransport session if its page may use this server.
 async fn web_session(
     app: &App,
     ports: [u16; 2],
@@ -288,7 +289,7 @@ async fn web_session(
     Err(refusal.into())
 }
 
-/// Why a WebTransport session is refused (S-1.4).
+/// Reason why a WebTransport session is refused (S-1.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum SessionRefusal {
     #[error("a WebTransport session at an unknown path")]
@@ -348,7 +349,7 @@ fn server_config(config: &QuicConfig) -> anyhow::Result<(ServerConfig, Option<[u
     Ok((server, sha256))
 }
 
-/// A handshake that counts until it is dropped.
+/// An unfinished handshake, counted until dropped.
 struct Handshake(Arc<AtomicUsize>);
 
 impl Handshake {

@@ -1,4 +1,4 @@
-//! Datagrams that wait for the end of a turn, and how they leave: many with one system call.
+//! Queue of datagrams until the end of a turn, which sends many of them with one system call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,27 +13,27 @@ use nix::sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrStorage, 
 use quinn::udp::{EcnCodepoint, Transmit, UdpSocketState};
 use tokio::net::UdpSocket;
 
-/// Bytes from which on no more datagrams are taken. Chosen by hand: several times what a step
-/// writes to hundreds of readers, and less than a socket's buffer usually has.
+/// Size in bytes at which the outbox is full. Chosen by hand: several times the output of one step
+/// to hundreds of readers, and less than a usual socket buffer.
 const MOST_BYTES: usize = 128 * 1024;
-/// Datagrams from which on they leave before the end of the turn: a system call more or less for
-/// so many does not show, and the first of them should not wait longer.
+/// Number of datagrams that are sent before the end of the turn: one more system call for this many
+/// is negligible, and the first of them should not wait longer.
 const ENOUGH: usize = 64;
 
-/// Datagrams in the order in which they leave.
+/// Datagrams in sending order.
 #[derive(Debug, Default)]
 pub struct Outbox {
     datagrams: Vec<OutgoingDatagram>,
-    /// How many of them have left.
+    /// Number of datagrams already sent.
     sent: usize,
-    /// The contents of all; their memory stays.
+    /// Contents of all datagrams; the buffer is reused.
     contents: Vec<u8>,
-    /// System calls so far.
+    /// Number of system calls so far.
     #[cfg(test)]
     pub calls: usize,
 }
 
-/// One datagram, or several of one size to one address.
+/// One datagram, or several of the same size to one address.
 #[derive(Debug)]
 struct OutgoingDatagram {
     destination: SocketAddr,
@@ -41,34 +41,34 @@ struct OutgoingDatagram {
     contents: Range<usize>,
 }
 
-/// What the kernel is told of a datagram beside its destination. Those that have it in common can
-/// leave together.
+/// Options passed to the kernel for a datagram besides its destination. Datagrams with equal
+/// options can be sent together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DatagramOptions {
     ecn: Option<EcnCodepoint>,
-    /// Goes to an IPv4 address, perhaps through a socket of IPv6.
+    /// True if the destination is an IPv4 address, perhaps through an IPv6 socket.
     is_ipv4: bool,
     segment_bytes: Option<u16>,
     source: Option<IpAddr>,
 }
 
 impl Outbox {
-    /// Whether everything has left.
+    /// Returns true if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.datagrams.is_empty()
     }
 
-    /// Whether no more is taken.
+    /// Returns true if the outbox accepts no more datagrams.
     pub fn is_full(&self) -> bool {
         self.contents.len() >= MOST_BYTES
     }
 
-    /// Whether what there is should leave now.
+    /// Returns true if the queued datagrams should be sent now.
     pub fn has_enough(&self) -> bool {
         self.datagrams.len() - self.sent >= ENOUGH
     }
 
-    /// Puts a datagram behind the others.
+    /// Appends a datagram.
     pub fn push(&mut self, transmit: &Transmit<'_>) {
         let begin = self.contents.len();
         self.contents.extend_from_slice(transmit.contents);
@@ -86,10 +86,10 @@ impl Outbox {
         });
     }
 
-    /// Sends all that `socket` takes.
+    /// Sends all datagrams that `socket` accepts.
     ///
     /// # Errors
-    /// `WouldBlock` alone, when the socket takes no more for now. Other troubles lose datagrams, as
+    /// Only `WouldBlock`, when the socket accepts no more for now. Other errors lose datagrams, as
     /// networks do.
     pub fn send(&mut self, socket: &UdpSocket, state: &UdpSocketState) -> io::Result<()> {
         while self.sent < self.datagrams.len() {
@@ -101,7 +101,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends the next datagrams that can leave together; returns how many are done with.
+    /// Sends the next datagrams that can be sent together. Returns the number of datagrams handled.
     fn send_some(&mut self, socket: &UdpSocket, state: &UdpSocketState) -> io::Result<usize> {
         let waiting = &self.datagrams[self.sent..];
         let first = &waiting[0];
@@ -132,8 +132,8 @@ impl OutgoingDatagram {
     }
 }
 
-/// Sends datagrams of the same options with one system call; returns how many of them the kernel
-/// took, or `None` if not even the first.
+/// Sends datagrams of the same options with one system call. Returns the number of datagrams that
+/// the kernel accepted, or `None` if not even the first.
 #[cfg(target_os = "linux")]
 fn send_together(
     socket: &UdpSocket,

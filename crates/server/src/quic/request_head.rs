@@ -12,26 +12,28 @@ use crate::body::{ReceivedBody, TunnelledBody};
 use crate::error::ApiError;
 use crate::request_log::RequestId;
 
-/// Most values in a request's head, with as many headers as HTTP/1.1 requests may have here.
+/// Maximum number of values in a request's head, which allows as many headers as HTTP/1.1 requests
+/// may have here.
 const MAX_HEAD_VALUES: usize = 512;
 
-/// The JSON of a REQUEST message, as the head of an HTTP request.
+/// JSON of a REQUEST message, as the head of an HTTP request.
 #[derive(Debug)]
 pub(crate) struct RequestHead {
     /// The HTTP method.
     pub method: Method,
     /// Path and query.
     pub path: PathAndQuery,
-    /// The headers; the member `key` is among them, as `authorization`.
+    /// Headers, including the member `key` as `authorization`.
     pub headers: HeaderMap,
-    /// Where the answer's log is to be sent; `None` for an HTTP request.
+    /// Channel for the answer's log; `None` for an HTTP request.
     pub channel: Option<u64>,
-    /// The request's id in the log.
+    /// Id of the request in the log.
     pub id: RequestId,
 }
 
 impl RequestHead {
-    /// Reads the payload of a REQUEST message; `None` if it is none. Unknown members are ignored.
+    /// Parses the payload of a REQUEST message; `None` if it is invalid. Unknown members are
+    /// ignored.
     pub(crate) fn parse(json: &[u8]) -> Option<Self> {
         let json = std::str::from_utf8(json).ok()?;
         let Value::Object(mut head) = json::parse(json, MAX_HEAD_VALUES).ok()? else {
@@ -63,15 +65,15 @@ impl RequestHead {
         Some(Self { method: method.parse().ok()?, path, headers, channel, id })
     }
 
-    /// The credential that counts: `key`, or without it the header.
+    /// Returns the effective credential: `key`, or without it the header.
     pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
         self.headers.get(header::AUTHORIZATION)
     }
 
-    /// What a request for an answer by datagram asks for.
+    /// Returns the endpoint of a request for an answer by datagram.
     ///
     /// # Errors
-    /// 404 for a path that gives no such answers.
+    /// 404 for a path without such answers.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, ApiError> {
         match (&self.method, self.path.path()) {
             (&Method::POST, "/v1/chat/completions") => Ok(Endpoint::Chat),
@@ -84,7 +86,7 @@ impl RequestHead {
         }
     }
 
-    /// The HTTP request that it is the head of.
+    /// Builds the HTTP request with this head.
     pub(crate) fn http(self, body: ReceivedBody) -> HttpRequest<Body> {
         let mut request = HttpRequest::new(Body::empty());
         request.extensions_mut().insert(TunnelledBody::new(body));
@@ -96,7 +98,7 @@ impl RequestHead {
     }
 }
 
-/// Headers from an object of strings; `None` if one of its members cannot be a header.
+/// Converts an object of strings to headers; `None` if one of its members is not a valid header.
 fn header_map(members: Map<String, Value>) -> Option<HeaderMap> {
     let mut headers = HeaderMap::with_capacity(members.len());
     for (name, value) in members {
@@ -110,7 +112,7 @@ fn header_map(members: Map<String, Value>) -> Option<HeaderMap> {
 mod tests {
     use super::*;
 
-    /// A head in the form of `spec/vectors/messages.json`.
+    /// Formats a head as in `spec/vectors/messages.json`.
     fn shown(head: &RequestHead) -> Value {
         let text = |value: &HeaderValue| value.to_str().unwrap().to_owned();
         let headers = head.headers.iter().filter(|(name, _)| *name != header::AUTHORIZATION);

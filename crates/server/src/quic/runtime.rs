@@ -1,5 +1,5 @@
-//! What quinn runs on: tokio, with drivers that run once for all that wakes them in a turn, and a
-//! socket whose datagrams leave together.
+//! Runtime of quinn: tokio, with drivers that run once per turn for all their wakeups, and a socket
+//! that sends the datagrams of a turn together.
 
 use std::future::Future;
 use std::io;
@@ -21,8 +21,9 @@ impl Runtime for TurnRuntime {
         TokioRuntime.new_timer(at)
     }
 
-    /// A connection's driver is woken by each of its answers, and by the endpoint's driver for each
-    /// packet: one packet then carries what all of them have.
+    /// Spawns a driver. A connection's driver is woken by each of its answers, and by the
+    /// endpoint's driver for each packet; running it once per turn puts the data of all answers
+    /// into one packet.
     fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
         tokio::spawn(OncePerTurn::new(driver));
     }

@@ -17,19 +17,20 @@ use crate::metrics::StreamCarrier;
 use crate::peer::{PeerAddress, PeerRouter};
 use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
 
-/// Unread request bytes of a connection whose client was let in.
+/// Unread request bytes of an authenticated connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// The answer for each channel, to which its datagrams go.
+/// Answer of each channel, which receives its datagrams.
 type Routes = HashMap<u64, (PathId, Option<CommandSender>)>;
 
-/// A session of either kind: [`web_transport_quinn::Session`] is a plain QUIC connection too.
+/// A session of either kind: [`web_transport_quinn::Session`] also represents a plain QUIC
+/// connection.
 pub struct QuicSession {
     app: Arc<App>,
     router: PeerRouter,
     connection: web_transport_quinn::Session,
     transport: StreamCarrier,
-    /// Most open streams, once the client is trusted.
+    /// Maximum open streams, once the client is trusted.
     max_streams: u32,
     trusted: AtomicBool,
     routes: Mutex<Routes>,
@@ -37,7 +38,7 @@ pub struct QuicSession {
 }
 
 impl QuicSession {
-    /// A session over `connection`; `router` responds to its tunnelled requests.
+    /// Creates a session over `connection`; `router` responds to its tunnelled requests.
     pub fn new(
         app: Arc<App>,
         router: PeerRouter,
@@ -56,8 +57,8 @@ impl QuicSession {
         })
     }
 
-    /// A request of the client was let in: from here on the connection may send as much at once
-    /// as the configuration allows, and not only what a stranger may.
+    /// Records that a request of the client was authorized: from now on the connection has the
+    /// configured limits instead of those for strangers.
     pub fn trust(&self) {
         if !self.trusted.swap(true, Ordering::Relaxed) {
             let connection: &quinn::Connection = &self.connection;
@@ -102,8 +103,8 @@ impl QuicSession {
         }
     }
 
-    /// Datagrams without an answer, and those for which an answer's queue has no room, are
-    /// dropped: the protocol treats them as lost.
+    /// Passes a datagram on to its answer. Datagrams without an answer, or for an answer with a
+    /// full queue, are dropped: the protocol treats them as lost.
     fn handle_datagram(&self, datagram: Bytes) {
         let Some(channel) = Frame::peek_channel(&datagram) else { return };
         if let Some((id, Some(orders))) = self.routes().get(&channel) {
@@ -111,7 +112,7 @@ impl QuicSession {
         }
     }
 
-    /// Uses `channel` for a request or a resume; false if that was done before (S-4.1).
+    /// Claims `channel` for a request or a resume. Returns false if it was claimed before (S-4.1).
     pub fn claim(&self, channel: u64) -> bool {
         self.used_channels.lock().expect("nothing panics under this lock").claim(channel)
     }
@@ -123,27 +124,27 @@ impl QuicSession {
         Routed { session: self.clone(), channel }
     }
 
-    /// Sends a datagram that belongs to no answer's log, or loses it.
+    /// Sends a datagram that belongs to no answer's log, without any guarantee.
     pub fn send_datagram(&self, datagram: Bytes) {
         let _ = self.connection.send_datagram(datagram);
     }
 
-    /// The state shared by all connections.
+    /// Returns the state shared by all connections.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// Responds to tunnelled requests.
+    /// Returns the router of tunnelled requests.
     pub fn router(&self) -> PeerRouter {
         self.router.clone()
     }
 
-    /// The connection's other end.
+    /// Returns the address of the connection's other end.
     pub fn peer(&self) -> PeerAddress {
         self.router.peer()
     }
 
-    /// The path on which an answer sends its datagrams.
+    /// Returns the path on which an answer sends its datagrams.
     pub fn datagram_path(&self) -> Box<dyn DatagramLink> {
         Box::new(DatagramPath(self.connection.clone(), self.transport))
     }
@@ -158,14 +159,14 @@ impl QuicSession {
     }
 }
 
-/// A reserved channel, whose datagrams are dropped once this is.
+/// A reserved channel. Once it is dropped, its datagrams are dropped too.
 pub struct Routed {
     session: Arc<QuicSession>,
     channel: u64,
 }
 
 impl Routed {
-    /// Sets the answer to which the channel's datagrams go.
+    /// Sets the answer that receives the channel's datagrams.
     pub fn set(&self, orders: CommandSender) {
         if let Some((_, route)) = self.session.routes().get_mut(&self.channel) {
             *route = Some(orders);

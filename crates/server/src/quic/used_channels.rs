@@ -1,23 +1,25 @@
-//! Which channels a connection has used (S-4.1): none may be used twice, because datagrams of the
-//! earlier answer may still be under way.
+//! Channels that a connection has used (S-4.1): none may be reused, because datagrams of the
+//! earlier answer may still be in flight.
 
-/// Channels below the highest one that are remembered one by one. A client counts upwards, so that
-/// only QUIC streams which overtake each other arrive out of order.
+/// Number of channels below the highest one that are tracked individually. A client counts upwards,
+/// so only QUIC streams that overtake each other arrive out of order.
 const WINDOW: u64 = 1024;
 const WORD_BITS: u64 = u64::BITS as u64;
-/// One word more than the window has: the highest channel may be anywhere in its own.
+/// Words of the bitmap, one more than the window needs: the highest channel may be at any position
+/// in its own word.
 const WORDS: u64 = WINDOW / WORD_BITS + 1;
 
-/// The channels that a connection has used.
+/// Channels that a connection has used.
 #[derive(Debug, Default)]
 pub struct UsedChannels {
     highest: Option<u64>,
-    /// A ring of bits: channel `n` has bit `n % 64` of word `n / 64 % 17`.
+    /// Ring of bits: channel `n` has bit `n % 64` of word `n / 64 % 17`.
     bits: [u64; WORDS as usize],
 }
 
 impl UsedChannels {
-    /// Uses `channel`; false if it was used before or is too far below the highest to tell.
+    /// Claims `channel`. Returns false if it was used before or is too far below the highest to
+    /// tell.
     pub fn claim(&mut self, channel: u64) -> bool {
         let highest = self.highest.unwrap_or(channel);
         if channel.saturating_add(WINDOW) <= highest {
@@ -72,7 +74,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bitmap does as a set of everything would.
+        /// The bitmap behaves like a set of all channels.
         #[test]
         fn it_remembers_as_a_set_does(steps in proptest::collection::vec((0u64..3000, 0u64..200), 1..300)) {
             let (mut used, mut known, mut highest) = (UsedChannels::default(), BTreeSet::new(), 0);

@@ -1,18 +1,18 @@
-//! The id of a request: in its response's headers, in the log, and in a proxy's log before this
-//! server where that proxy gave it.
+//! Id of a request: in the headers of its response, in this log, and in the log of a proxy before
+//! this server that assigned it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header that names a request, in both directions, as most proxies and OpenAI have it.
+/// Header with the id of a request or response, as used by most proxies and OpenAI.
 pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest id that is taken from a client, in bytes.
+/// Longest accepted id of a client, in bytes.
 const MAX_BYTES: usize = 128;
 
-/// A request's id, and whether the request has an answer, which then writes its line.
+/// A request's id, and a flag that is set once an answer exists and will write the log line.
 #[derive(Debug, Clone)]
 pub struct RequestId(Arc<NamedRequest>);
 
@@ -23,7 +23,7 @@ struct NamedRequest {
 }
 
 impl RequestId {
-    /// The id that the request's `headers` name, or a random one.
+    /// Returns the id in the request's `headers`, or a random one.
     pub fn of(headers: &HeaderMap) -> Self {
         let theirs = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
         let id = match theirs.filter(|id| is_acceptable(id)) {
@@ -33,28 +33,28 @@ impl RequestId {
         Self(Arc::new(NamedRequest { id, has_answer: AtomicBool::new(false) }))
     }
 
-    /// The id itself: ASCII without spaces, quotes or control characters.
+    /// Returns the id: ASCII without spaces, quotes or control characters.
     pub fn as_str(&self) -> &str {
         &self.0.id
     }
 
-    /// The id as a header's value.
+    /// Returns the id as a header value.
     pub fn header(&self) -> HeaderValue {
         HeaderValue::from_str(self.as_str()).expect("visible ASCII is a header value")
     }
 
-    /// An answer to the request has begun, and is logged when it ends.
+    /// Records that an answer to the request has begun, which is logged when it ends.
     pub fn note_answer(&self) {
         self.0.has_answer.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an answer to the request has begun.
+    /// Returns true if an answer to the request has begun.
     pub fn has_answer(&self) -> bool {
         self.0.has_answer.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a client's id can stand in a log as it is, whatever reads that log.
+/// Returns true if a client's id can be logged verbatim, whatever reads that log.
 fn is_acceptable(id: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
     (1..=MAX_BYTES).contains(&id.len()) && id.bytes().all(is_plain)

@@ -1,4 +1,4 @@
-//! What the log says of a request, and the thread's end that says it.
+//! Lines of the request log, and their writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,54 +11,54 @@ use crate::identity::ApiKey;
 use crate::metrics::Carriers;
 use crate::usage::Usage;
 
-/// Where the lines come from, by which a filter can choose them.
+/// Target of the log lines, for filters.
 const TARGET: &str = "loquent::requests";
-/// Most lines in a second for requests without an answer. Whoever is refused can ask again at once,
-/// and must not be able to fill the disk.
+/// Maximum lines per second for requests without an answer. Refused clients can retry at once, and
+/// must not be able to fill the disk.
 const MAX_OTHERS_PER_S: u32 = 20;
-/// Most characters of a name that comes from outside.
+/// Maximum characters of a name from outside.
 const MAX_NAME_CHARS: usize = 128;
 
-/// What is logged.
+/// An entry of the request log.
 #[derive(Debug)]
 pub enum RequestLine {
     /// An answer has ended.
     Answer(AnswerLine),
-    /// A request without one.
+    /// A request without an answer.
     Other(OtherLine),
 }
 
-/// An answer that has ended, well or not.
+/// An answer that has ended, successfully or not.
 #[derive(Debug)]
 pub struct AnswerLine {
-    /// The request's id; `None` for one of this process.
+    /// Id of the request; `None` for a request from within this process.
     pub request: Option<RequestId>,
-    /// The answer's id in the API.
+    /// Id of the answer in the API.
     pub answer: String,
     /// The model that answered.
     pub model: String,
-    /// Whose it is.
+    /// API key of the request.
     pub key: Option<Arc<ApiKey>>,
     /// Token counts.
     pub usage: Usage,
-    /// From the request's arrival to the first token.
+    /// Time from the request's arrival to the first token.
     pub first_token: Option<Duration>,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub generation: Option<Duration>,
-    /// From the request's arrival to the end.
+    /// Time from the request's arrival to the end.
     pub took: Duration,
-    /// What carried it to its readers.
+    /// Carriers of the answer.
     pub carriers: Carriers,
-    /// How its completions ended, by their names in metrics.
+    /// Reasons why its completions ended, by their names in metrics.
     pub ends: Vec<&'static str>,
 }
 
-/// A request that was refused, or that is answered at once.
+/// A request that was refused, or that was answered without a completion.
 #[derive(Debug)]
 pub struct OtherLine {
-    /// The request's id.
+    /// Id of the request.
     pub request: RequestId,
-    /// Whose it is, if that is known.
+    /// API key of the request, if known.
     pub key: Option<Arc<ApiKey>>,
     /// The HTTP method.
     pub method: Method,
@@ -66,14 +66,14 @@ pub struct OtherLine {
     pub path: String,
     /// The HTTP status.
     pub status: u16,
-    /// The error's code.
+    /// Code of the error.
     pub error: Option<&'static str>,
-    /// From its arrival to its response, where it is known.
+    /// Time from the arrival to the response, if known.
     pub took: Option<Duration>,
 }
 
 impl AnswerLine {
-    /// Tokens per second after the first one, over all completions.
+    /// Returns the tokens per second after the first one, over all completions.
     fn tokens_per_s(&self) -> Option<f64> {
         let seconds = self.generation.filter(|time| !time.is_zero())?.as_secs_f64();
         let firsts = self.ends.len() as u64;
@@ -81,7 +81,7 @@ impl AnswerLine {
         Some(tenths(later as f64 / seconds))
     }
 
-    /// How its completions ended, each way once.
+    /// Returns the distinct reasons why its completions ended.
     fn end(&self) -> String {
         let mut ends = self.ends.clone();
         ends.sort_unstable();
@@ -90,14 +90,14 @@ impl AnswerLine {
     }
 }
 
-/// Writes the lines.
+/// Writes the lines of the request log.
 pub struct RequestLineWriter {
     missed: Arc<AtomicU64>,
     others: LineRate,
 }
 
 impl RequestLineWriter {
-    /// A writer that also says how many lines were `missed`.
+    /// Creates a writer that also reports the number of `missed` lines.
     pub fn new(missed: Arc<AtomicU64>) -> Self {
         Self { missed, others: LineRate::new(Instant::now()) }
     }
@@ -167,7 +167,7 @@ fn key_name(key: Option<&ApiKey>) -> Option<&str> {
     key.map(|key| key.name.as_deref().unwrap_or("unnamed"))
 }
 
-/// The beginning of a name that others choose. The log's format quotes it.
+/// Returns the beginning of a name from outside. The log's format quotes it.
 fn cut(name: &str) -> &str {
     name.char_indices().nth(MAX_NAME_CHARS).map_or(name, |(end, _)| &name[..end])
 }
@@ -180,7 +180,7 @@ fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
-/// Lets so many lines pass in each second, and counts the rest.
+/// Lets a limited number of lines pass per second, and counts the rest.
 struct LineRate {
     since: Instant,
     passed: u32,
@@ -192,7 +192,8 @@ impl LineRate {
         Self { since: now, passed: 0, left_out: 0 }
     }
 
-    /// Whether a line at `now` passes, and how many were left out in the second before.
+    /// Returns true if a line at `now` passes, and the number of lines left out in the previous
+    /// second.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut before = 0;
         if now.duration_since(self.since) >= Duration::from_secs(1) {

@@ -1,9 +1,9 @@
-//! One line in the log for each request, written when it ends: whose it was, what it cost, how its
-//! answer travelled and how it ended. Never what was asked or answered.
+//! Request log: one line per request, written when it ends, with its key, its costs, its carriers
+//! and its end. It never contains prompts or answers.
 //!
-//! Requests hand over what is to be logged without waiting. A thread of its own makes lines of it,
-//! so that a terminal or a pipe that is not read holds up nobody; what does not fit into its queue
-//! is counted and left out.
+//! Requests submit their entries without waiting. A separate thread formats them, so that a
+//! terminal or a pipe that is not read blocks no request; entries that do not fit into its queue
+//! are counted and dropped.
 
 mod id;
 mod line;
@@ -18,33 +18,33 @@ pub use self::id::{REQUEST_ID_HEADER, RequestId};
 pub use self::line::{AnswerLine, OtherLine};
 use self::line::{RequestLine, RequestLineWriter};
 
-/// Lines that may wait to be written. Chosen by hand: seconds of requests at the highest rate that
-/// a server of one machine has, in about half a megabyte.
+/// Maximum number of lines waiting to be written. Chosen by hand: seconds of requests at the
+/// highest rate of a single-machine server, in about half a megabyte.
 const MAX_WAITING: usize = 2048;
-/// How long the end of the server waits until the last lines are written.
+/// Time limit for writing the last lines when the server ends.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Where the lines of requests go; the default writes none.
+/// Sender of log lines; the default writes none.
 #[derive(Debug, Clone, Default)]
 pub struct RequestLog(Option<Arc<LogQueue>>);
 
 #[derive(Debug)]
 struct LogQueue {
     lines: mpsc::Sender<LogMessage>,
-    /// Lines left out since the writer last said so.
+    /// Lines dropped since the writer last reported them.
     missed: Arc<AtomicU64>,
 }
 
-/// What the writer's thread is sent.
+/// Message to the writer's thread.
 #[derive(Debug)]
 enum LogMessage {
     Line(RequestLine),
-    /// Everything before it is written: the other end is told.
+    /// Confirms that all earlier messages are written.
     Flush(oneshot::Sender<()>),
 }
 
 impl RequestLog {
-    /// Starts the thread that writes lines as events of `tracing`, to the subscriber of this
+    /// Starts the thread that writes lines as `tracing` events, to the subscriber of the calling
     /// thread.
     ///
     /// # Errors
@@ -68,17 +68,17 @@ impl RequestLog {
         Ok(Self(Some(Arc::new(LogQueue { lines, missed }))))
     }
 
-    /// Whether anything is written.
+    /// Returns true if lines are written.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Notes an answer that has ended.
+    /// Logs an answer that has ended.
     pub fn note_answer(&self, line: impl FnOnce() -> AnswerLine) {
         self.note(|| RequestLine::Answer(line()));
     }
 
-    /// Notes a request without an answer of its own.
+    /// Logs a request without an answer.
     pub fn note_other(&self, line: impl FnOnce() -> OtherLine) {
         self.note(|| RequestLine::Other(line()));
     }
@@ -90,7 +90,7 @@ impl RequestLog {
         }
     }
 
-    /// Waits, for a moment at most, until what was noted is written.
+    /// Waits briefly until all earlier lines are written.
     pub async fn flush(&self) {
         let Some(queue) = &self.0 else { return };
         let (sender, written) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! How the engine begins an answer: at once, or for a request that has waited for its model.
+//! Start of an answer in the engine: at once, or for a request that has waited for its model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::output::OutputHandle;
 
 impl Service {
-    /// Has the engine answer.
+    /// Starts an answer in the engine.
     pub(super) async fn generate(
         self: &Arc<Self>,
         output: &OutputHandle,
@@ -35,7 +35,7 @@ impl Service {
         Ok((ActiveRequest::new(admitted, flushes, self.observers()), begun.echo))
     }
 
-    /// Has the engine answer `request`, which has waited with its `permits` until the model was
+    /// Starts the answer to `request`, which has waited with its `permits` until the model was
     /// loaded.
     ///
     /// # Errors
@@ -54,7 +54,8 @@ impl Service {
         self.begin(output, request, permits).await
     }
 
-    /// What only the model's template knows of a request that was parsed without it.
+    /// Completes a request that was parsed before its model was loaded, as the model's template
+    /// requires.
     pub fn adopt(&self, request: &mut Request) {
         for prompt in &mut request.prompts {
             if let Prompt::Chat(chat) = prompt {
@@ -84,7 +85,7 @@ impl Service {
         Ok(EngineAnswer { held: None, prompt_tokens, tokenized, flushes, echo })
     }
 
-    /// Whether the engine can answer `request`.
+    /// Checks that the engine can answer `request`.
     pub(super) fn check_able(
         &self,
         abilities: RunnerAbilities,
@@ -103,7 +104,7 @@ impl Service {
     }
 }
 
-/// What is known of an answer to `request` before its prompts are tokens.
+/// Returns the description of an answer to `request` before its prompts are tokenized.
 pub fn admitted_request(
     request: &Request,
     head: AnswerHead,

@@ -1,4 +1,4 @@
-//! From a valid request for embeddings to vectors: admit, tokenize, hand to the engine, normalise.
+//! Embeddings from request to vectors: admit, tokenize, submit to the engine, normalise.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
 use crate::output::OutputHandle;
 
-/// Inputs that were embedded.
+/// Result of an embedding request.
 #[derive(Debug)]
 pub struct Embedded {
     /// One vector of length 1 for each input, in their order.
     pub vectors: Vec<Vec<f32>>,
-    /// Tokens of all inputs.
+    /// Total tokens of all inputs.
     pub tokens: usize,
 }
 
 impl Service {
-    /// What the model embeds.
+    /// Returns the embedding capacity of the model.
     ///
     /// # Errors
-    /// 400 where it embeds nothing.
+    /// 400 if the model has no embeddings.
     pub fn embedder(&self) -> Result<EmbedderCapacity, ApiError> {
         self.embedding_engine().map(|(_, capacity)| capacity)
     }
@@ -56,11 +56,12 @@ impl Service {
         Err(ApiError::invalid_param("model", why))
     }
 
-    /// Embeds the inputs of `request`, which came from `identity`.
+    /// Embeds the inputs of `request` from `identity`.
     ///
     /// # Errors
     /// 400 for inputs that the model cannot take, by their index, or a model without embeddings;
-    /// 404 for another model under `strict_model`, 429 over the bounds, 503 while draining.
+    /// 404 for another model under `strict_model`, 429 if the limits are reached, 503 while
+    /// draining.
     pub async fn embed(
         self: &Arc<Self>,
         request: EmbeddingRequest,
@@ -102,8 +103,8 @@ impl Service {
         Ok(Embedded { vectors, tokens })
     }
 
-    /// The tokens of the inputs. The permit goes with the work: a client that hangs up makes no
-    /// room for another as long as it lasts.
+    /// Returns the tokens of the inputs. The permit moves with the work: a client that hangs up
+    /// frees no room before the work ends.
     async fn tokenize_inputs(
         self: &Arc<Self>,
         request: EmbeddingRequest,
@@ -136,7 +137,7 @@ impl Service {
         self.on_prompt_thread(work).await
     }
 
-    /// [`Self::tokenize_input`], without the end of a text that is too long.
+    /// Tokenizes like [`Self::tokenize_input`], but cuts off the end of a text that is too long.
     fn tokenize_cut(
         &self,
         index: usize,
@@ -200,7 +201,7 @@ impl Service {
     }
 }
 
-/// The vectors with a length of 1, cut to `dimensions`.
+/// Normalizes the vectors to length 1, cut to `dimensions`.
 fn all_normalized(
     vectors: Vec<Vec<f32>>,
     dimensions: Option<usize>,
@@ -213,7 +214,7 @@ fn all_normalized(
     vectors.into_iter().enumerate().map(normalize).collect()
 }
 
-/// The dimensions asked for, which are at most those of the model's vectors.
+/// Returns the requested dimensions. Refuses more than the model's vectors have.
 fn check_dimensions(
     asked: Option<usize>,
     capacity: EmbedderCapacity,

@@ -1,31 +1,32 @@
-//! Which upstream server a prompt belongs to: requests whose prompts begin alike go to the same
-//! one, which has the beginning in its prefix cache.
+//! Maps prompts to upstream servers: requests whose prompts share a beginning go to the same
+//! server, which has that beginning in its prefix cache.
 //!
-//! Each pair of a prompt's key and a server has a pseudo-random weight, and the prompt belongs to
-//! the server that weighs most (rendezvous hashing: Thaler and Ravishankar, 1998). When a server
-//! leaves, only its own prompts move; when it comes back, they do too. Neither depends on the order
-//! of the servers, nor on this process: several of them in front of the same servers agree.
+//! Each pair of a prompt key and a server has a pseudo-random weight, and the prompt belongs to the
+//! server with the highest weight (rendezvous hashing: Thaler and Ravishankar, 1998). When a server
+//! leaves, only its own prompts move; they return when it does. The mapping depends neither on the
+//! order of the servers nor on this process: several proxies in front of the same servers agree.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::api::request::Endpoint;
 
-/// The part of the first question, in bytes, that counts: enough to tell conversations apart, so
-/// short that questions about one long document belong together.
+/// Bytes of the first question that are hashed: enough to tell conversations apart, few enough that
+/// questions about one long document map to the same server.
 const QUESTION_BYTES: usize = 1024;
-/// The part of what stands before the first question, in bytes, that counts.
+/// Bytes hashed of the messages before the first question.
 const PREAMBLE_BYTES: usize = 64 * 1024;
 
-/// What the beginning of a prompt is known by.
+/// Hash of the beginning of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PromptKey(pub u64);
 
 impl PromptKey {
-    /// The key of a request's prompt; `None` if it has none in a form that is known.
+    /// Returns the key of a request's prompt; `None` if the prompt is missing or has an unknown
+    /// form.
     ///
-    /// A conversation's is that of its system prompt and first question, which stay what they are
-    /// with each further turn. `prompt_cache_key`, where a client sets it, counts instead.
+    /// The key of a conversation covers its system prompt and first question, which later turns do
+    /// not change. A `prompt_cache_key` set by the client replaces it.
     pub fn of(endpoint: Endpoint, body: &Map<String, Value>) -> Option<Self> {
         let mut digest = Beginning { digest: Sha256::new(), left: PREAMBLE_BYTES };
         if let Some(chosen) = body.get("prompt_cache_key").and_then(Value::as_str) {
@@ -59,10 +60,10 @@ impl PromptKey {
     }
 }
 
-/// The digest of a prompt's beginning.
+/// Digest of a prompt's beginning.
 struct Beginning {
     digest: Sha256,
-    /// Bytes that still count.
+    /// Bytes that may still be hashed.
     left: usize,
 }
 
@@ -100,17 +101,17 @@ impl Beginning {
     }
 }
 
-/// A server as the hash knows it.
+/// Hash of a server's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerPoint(u64);
 
 impl ServerPoint {
-    /// That of the server at `url`.
+    /// Returns the point of the server at `url`.
     pub fn of(url: &str) -> Self {
         Self(first_word(&Sha256::digest(url)))
     }
 
-    /// How much the server weighs for the prompt.
+    /// Returns the server's weight for the prompt.
     pub fn weight(self, key: PromptKey) -> u64 {
         // SplitMix64's finalizer: every bit of both words moves every bit of the result.
         let mut word = self.0 ^ key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,12 +1,13 @@
-//! Which server of an upstream gets the next request: one that is up and not known to fail, the one
-//! that has the prompt's beginning in its cache unless that one has more than its part to do.
+//! Chooses the server of an upstream for each request: one that is up and not known to fail,
+//! preferably the one with the prompt's beginning in its cache, unless it has more than its share
+//! of the load.
 //!
-//! A prompt goes to the server that it belongs to (`affinity`) while that one has fewer requests
-//! than its bound, or else to the next one in the prompt's own order, as in consistent hashing with
-//! bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018). The bound is the server's part
-//! of all requests under way, and a quarter more. Requests without a prompt go where least is to
-//! do. A server that takes several times as long for a token as the fastest counts for as much
-//! less. No clock is read here.
+//! A prompt goes to the server it belongs to (`affinity`) while that server has fewer requests than
+//! its bound, otherwise to the next one in the prompt's own order, as in consistent hashing with
+//! bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018). The bound is the server's share
+//! of all requests in progress, plus a quarter. Requests without a prompt go to the least loaded
+//! server. A server whose tokens take several times as long as the fastest server's gets a
+//! proportionally smaller share. The balancer reads no clock.
 
 use std::time::Duration;
 
@@ -16,36 +17,36 @@ use super::figures::ServerFigures;
 use super::health::Health;
 use super::pace::Pace;
 
-/// Most servers of one upstream.
+/// Maximum number of servers of one upstream.
 pub const MAX_SERVERS: usize = 64;
-/// The bound on a server's load in percent of its part of all. Lower spreads bursts more evenly,
-/// higher keeps more prompts where their beginnings are.
+/// Bound on a server's load, in percent of its share of the total. A lower bound spreads bursts
+/// more evenly; a higher one keeps more prompts where their beginnings are cached.
 const BOUND_PERCENT: u64 = 125;
-/// Completions that every server may have, however few there are elsewhere: so few share a batch
-/// at next to no cost.
+/// Completions that every server may have regardless of its share: so few run in one batch at
+/// almost no extra cost.
 const FREE_LOAD: u64 = 4;
-/// How many times slower than the fastest a server may count.
+/// Maximum factor by which a server counts as slower than the fastest.
 const MAX_SLOWNESS: u64 = 8;
-/// How long a server may ask to be left alone.
+/// Maximum pause that a server's response can request.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// When clients may come again while servers are down, at least and at most.
+/// Minimum and maximum of the suggested retry delay while servers are down.
 const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// How soon a server that fails its health checks may be back.
+/// Suggested retry delay for a server that fails its health checks.
 const DOWN_RETRY: Duration = Duration::from_secs(2);
 
-/// How servers are chosen.
+/// Strategy for choosing servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Routing {
-    /// By the prompt's beginning, within bounds of load.
+    /// By the prompt's beginning, within load bounds.
     #[default]
     Prefix,
-    /// Where least is to do.
+    /// The server with the least load.
     LeastLoaded,
-    /// Each in its turn.
+    /// Each server in turn.
     RoundRobin,
 }
 
-/// Some of an upstream's servers.
+/// A set of an upstream's servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerSet(u64);
 
@@ -55,48 +56,48 @@ impl ServerSet {
         self.0 |= 1 << server;
     }
 
-    /// Whether the server is one of them.
+    /// Returns true if the set contains the server.
     pub fn contains(self, server: usize) -> bool {
         self.0 >> server & 1 == 1
     }
 }
 
-/// A request's place at a server, to be given back.
+/// A request's place at a server, returned with [`Balancer::leave`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerPlace {
     /// The server.
     pub server: usize,
-    /// Completions that the request asks for.
+    /// Completions requested.
     completions: u64,
-    /// Whether the request tries out a server that failed.
+    /// True if the request tests a server that had failed.
     is_trial: bool,
 }
 
 impl ServerPlace {
-    /// Completions that the request asks for.
+    /// Returns the number of completions requested.
     pub fn completions(self) -> u64 {
         self.completions
     }
 
-    /// Whether the request tries out a server that failed.
+    /// Returns true if the request tests a server that had failed.
     pub fn is_trial(self) -> bool {
         self.is_trial
     }
 }
 
-/// No server takes requests.
+/// Error: no server accepts requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoServer {
-    /// When one may, from now.
+    /// Time until a server may accept requests.
     pub retry_in: Duration,
 }
 
-/// Why a request gets no place.
+/// Reason why a request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unplaced {
-    /// No server takes requests.
+    /// No server accepts requests.
     Down(NoServer),
-    /// Those that do have as many as they may.
+    /// All servers that accept requests are at their limit.
     Full,
 }
 
@@ -105,7 +106,7 @@ struct ServerState {
     point: ServerPoint,
     health: Health,
     breaker: CircuitBreaker,
-    /// Until when it wants no requests.
+    /// End of the pause that the server asked for.
     paused_until: Duration,
     pace: Pace,
     figures: ServerFigures,
@@ -116,7 +117,7 @@ impl ServerState {
         self.health.is_up() && self.breaker.allows(now) && self.paused_until <= now
     }
 
-    /// When it may take requests again.
+    /// Returns when the server may accept requests again.
     fn back_at(&self, now: Duration) -> Duration {
         let down = if self.health.is_up() { Duration::ZERO } else { now + DOWN_RETRY };
         let open = self.breaker.opens_until().unwrap_or_default();
@@ -129,16 +130,17 @@ impl ServerState {
 pub struct Balancer {
     servers: Vec<ServerState>,
     routing: Routing,
-    /// The server whose turn is next among equals.
+    /// Server whose turn is next among equals.
     turn: usize,
-    /// One server alone gets whatever comes, as there is nothing to spare it for.
+    /// True if there is only one server, which then gets every request: there is no other to use in
+    /// its place.
     is_alone: bool,
-    /// Completions that one server may have at a time.
+    /// Maximum concurrent completions at one server.
     limit: Option<u64>,
 }
 
 impl Balancer {
-    /// A balancer of the servers at `urls`, of which nothing is known.
+    /// Creates a balancer for the servers at `urls`, with no knowledge of their state.
     pub fn new<'a>(urls: impl IntoIterator<Item = &'a str>, routing: Routing) -> Self {
         let state = |url| ServerState {
             point: ServerPoint::of(url),
@@ -154,25 +156,26 @@ impl Balancer {
         Self { servers, routing, turn: 0, is_alone, limit: None }
     }
 
-    /// The same with at most `limit` completions at one server at a time.
+    /// Limits the concurrent completions at each server to `limit`.
     pub fn with_limit(self, limit: Option<u64>) -> Self {
         Self { limit, ..self }
     }
 
-    /// Spares even a server that is alone while it fails: there is somewhere else to go.
+    /// Lets the breaker, health checks and pauses keep requests from even the only server, because
+    /// a fallback exists.
     pub fn spare_one_alone(&mut self) {
         self.is_alone = false;
     }
 
-    /// Whether its one server gets whatever comes.
+    /// Returns true if the only server gets every request, even while it fails.
     pub fn is_alone(&self) -> bool {
         self.is_alone
     }
 
-    /// Chooses a server other than those of `tried` for a request at `now`.
+    /// Chooses a server that is not in `tried` for a request at `now`.
     ///
     /// # Errors
-    /// [`Unplaced`] if none can take it.
+    /// [`Unplaced`] if no server can take the request.
     pub fn choose(
         &mut self,
         now: Duration,
@@ -201,37 +204,37 @@ impl Balancer {
         Ok(ServerPlace { server, completions, is_trial: state.breaker.begin() })
     }
 
-    /// Gives back a place.
+    /// Returns a place.
     pub fn leave(&mut self, now: Duration, place: ServerPlace, verdict: RequestVerdict) {
         self.judge(now, place, verdict);
         self.servers[place.server].figures.running -= place.completions;
     }
 
-    /// Takes the verdict on a request whose place is kept.
+    /// Records the verdict on a request that keeps its place.
     pub fn judge(&mut self, now: Duration, place: ServerPlace, verdict: RequestVerdict) {
         let state = &mut self.servers[place.server];
         state.breaker.judge(now, place.is_trial, verdict);
         state.figures.failures += u64::from(verdict == RequestVerdict::Fails);
     }
 
-    /// Notes that a request goes from `server` to another one.
+    /// Counts a request that moves from `server` to another server.
     pub fn note_moved(&mut self, server: usize) {
         self.servers[server].figures.moved += 1;
     }
 
-    /// Leaves `server` alone for a while, as it asks.
+    /// Sends no new requests to `server` for the time it asked for, up to `MAX_PAUSE`.
     pub fn pause(&mut self, now: Duration, server: usize, wanted: Duration) {
         let until = now + wanted.min(MAX_PAUSE);
         let state = &mut self.servers[server];
         state.paused_until = state.paused_until.max(until);
     }
 
-    /// Notes how long `server` took from one token of a completion to the next.
+    /// Records the time `server` took between two tokens of a completion.
     pub fn note_pace(&mut self, now: Duration, server: usize, per_token: Duration) {
         self.servers[server].pace.note(now, per_token);
     }
 
-    /// Notes the outcome of a health check. Returns whether the server is up now, if that is new.
+    /// Records the outcome of a health check. Returns whether the server is up if that changed.
     pub fn note_check(&mut self, now: Duration, server: usize, passed: bool) -> Option<bool> {
         let state = &mut self.servers[server];
         let before = state.health.is_up();
@@ -243,10 +246,10 @@ impl Balancer {
         (after != before).then_some(after)
     }
 
-    /// Whether any server can take a request.
+    /// Checks that at least one server accepts requests.
     ///
     /// # Errors
-    /// [`NoServer`] if none can.
+    /// [`NoServer`] if none does.
     pub fn check(&self, now: Duration) -> Result<(), NoServer> {
         match self.ready(now, ServerSet::default()).is_empty() {
             true => Err(NoServer { retry_in: self.retry_in(now) }),
@@ -254,7 +257,7 @@ impl Balancer {
         }
     }
 
-    /// What is known of each server.
+    /// Returns the statistics of each server.
     pub fn figures(&self, now: Duration) -> Vec<ServerFigures> {
         let of = |server: &ServerState| ServerFigures {
             is_up: server.takes(now) || self.is_alone,
@@ -270,8 +273,8 @@ impl Balancer {
         untried.filter(|&server| self.is_alone || self.servers[server].takes(now)).collect()
     }
 
-    /// Whether a server may have so many completions more. One that has none takes any request, and
-    /// a request for none goes anywhere.
+    /// Returns true if a server may take `completions` more. An idle server takes a request of any
+    /// size, and any server takes a request for zero completions.
     fn has_place(&self, server: usize, completions: u64) -> bool {
         let running = self.running(server);
         let fits = |limit| running.min(completions) == 0 || running + completions <= limit;
@@ -283,8 +286,8 @@ impl Balancer {
         soonest.unwrap_or_default().saturating_sub(now).clamp(RETRY[0], RETRY[1])
     }
 
-    /// The first of `ready` in the prompt's own order that is below its bound, and whether the
-    /// prompt belongs to it.
+    /// Returns the first of `ready` in the prompt's own order that is below its bound, and true if
+    /// the prompt belongs to that server.
     fn by_prompt(
         &self,
         now: Duration,
@@ -304,7 +307,7 @@ impl Balancer {
         (*chosen, *chosen == order[0])
     }
 
-    /// How many completions each of `ready` may have before it gets no more.
+    /// Returns the maximum number of completions for each server of `ready`.
     fn bounds(&self, now: Duration, ready: &[usize], completions: u64) -> Vec<u64> {
         let all: u64 = ready.iter().map(|&at| self.running(at)).sum::<u64>() + completions;
         let shares: Vec<u64> = self.slowness(now, ready).iter().map(|it| WHOLE / it).collect();
@@ -313,7 +316,7 @@ impl Balancer {
         shares.iter().map(|share| bound(share).max(FREE_LOAD * share / WHOLE).max(1)).collect()
     }
 
-    /// The one of `ready` with least to do, or whose turn it is.
+    /// Returns the server of `ready` with the least load, or the one whose turn it is.
     fn in_turn(&self, now: Duration, ready: &[usize]) -> usize {
         let all = self.servers.len();
         let distance = |at: usize| (at + all - self.turn) % all;
@@ -326,8 +329,8 @@ impl Balancer {
         all.min_by_key(cost).map_or(ready[0], |(server, _)| server)
     }
 
-    /// How many times as long as the fastest each of `ready` takes for a token. Rounded down, so
-    /// that equal servers are equal whatever their measurements say.
+    /// Returns for each server of `ready` its time per token as a multiple of the fastest one's.
+    /// Rounded down, so that equal servers compare as equal despite measurement noise.
     fn slowness(&self, now: Duration, ready: &[usize]) -> Vec<u64> {
         let paces: Vec<_> = ready.iter().map(|&at| self.servers[at].pace.at(now)).collect();
         let fastest = paces.iter().flatten().min().copied().unwrap_or_default();
@@ -343,7 +346,7 @@ impl Balancer {
     }
 }
 
-/// A full share: whatever a server's slowness, its part of this is a whole number.
+/// A full share: divisible by every slowness, so that each server's share is a whole number.
 const WHOLE: u64 = 840;
 
 #[cfg(test)]

@@ -1,41 +1,41 @@
-//! The circuit breaker of one upstream server: after several failures in a row it gets no requests
-//! for a while, then one, and all again once that one succeeds.
+//! Circuit breaker for one upstream server: after several consecutive failures the server gets no
+//! requests for a while, then a single trial request, and all requests again once a trial succeeds.
 //!
-//! What counts as a failure is decided by whoever sends the requests. A server that merely refuses
-//! one, whatever the status, must not: clients could have others' requests kept from it.
+//! The caller decides which outcomes count as failures. A mere refusal must not count, whatever its
+//! status: clients could otherwise block the requests of others.
 
 use std::time::Duration;
 
-/// Failures in a row that open the breaker. One may be an accident on the way.
+/// Consecutive failures that open the breaker. A single one may be a network accident.
 const FAILURES: u32 = 3;
-/// How long it stays open at first. A server that was restarted is back in seconds.
+/// First wait of an open breaker. A restarted server is back within seconds.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// How long it stays open at most: the wait doubles with each trial that fails.
+/// Longest wait of an open breaker: the wait doubles with each failed trial.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Whether a server gets requests.
+/// State of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BreakerState {
-    /// It does.
+    /// The server gets requests.
     Closed { failures: u32 },
-    /// It does not until a time, after having failed for so long.
+    /// The server gets no requests until `until`, after waiting for `wait`.
     Open { until: Duration, wait: Duration },
-    /// One request tries it out.
+    /// One trial request is in progress.
     Trying { wait: Duration },
 }
 
-/// How a request that a breaker let pass has come out.
+/// Outcome of a request that the breaker allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestVerdict {
     /// The server works.
     Works,
-    /// It does not.
+    /// The server fails.
     Fails,
-    /// Nobody knows: the client left before.
+    /// Unknown, because the client left before the outcome.
     Unknown,
 }
 
-/// Decides whether one server gets requests.
+/// Circuit breaker of one server.
 #[derive(Debug, Clone)]
 pub struct CircuitBreaker {
     state: BreakerState,
@@ -49,7 +49,7 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Whether the server may get a request at `now`.
+    /// Returns true if the server may get a request at `now`.
     pub fn allows(&self, now: Duration) -> bool {
         match self.state {
             BreakerState::Closed { .. } => true,
@@ -58,8 +58,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Notes that the server gets a request that was allowed. Returns whether it is the one that
-    /// tries the server out.
+    /// Records the start of an allowed request. Returns true if it is the trial request.
     pub fn begin(&mut self) -> bool {
         match self.state {
             BreakerState::Closed { .. } => false,
@@ -70,8 +69,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes the verdict on a request. One that was sent before the breaker opened says nothing of
-    /// the server as it is now: answers under way may end well where no new one begins.
+    /// Records the verdict on a request. Verdicts on requests sent before the breaker opened are
+    /// ignored: an answer in progress may still succeed on a server that cannot begin a new one.
     pub fn judge(&mut self, now: Duration, is_trial: bool, verdict: RequestVerdict) {
         self.state = match (self.state, verdict) {
             (BreakerState::Closed { .. }, RequestVerdict::Works) => {
@@ -97,14 +96,15 @@ impl CircuitBreaker {
         };
     }
 
-    /// Lets the next request try the server, because there is a sign of life from it.
+    /// Allows the next request as a trial now, because the server has shown a sign of life.
     pub fn hasten(&mut self, now: Duration) {
         if let BreakerState::Open { until, wait } = self.state {
             self.state = BreakerState::Open { until: until.min(now), wait };
         }
     }
 
-    /// When the server may get a request again; `None` if it may, or is being tried.
+    /// Returns when the server may get a request again; `None` if it already may, or a trial is in
+    /// progress.
     pub fn opens_until(&self) -> Option<Duration> {
         match self.state {
             BreakerState::Open { until, .. } => Some(until),
@@ -112,12 +112,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether requests pass freely.
+    /// Returns true if the breaker is closed.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, BreakerState::Closed { .. })
     }
 
-    /// How often it has opened after having been closed.
+    /// Returns how often the breaker has opened after having been closed.
     pub fn opened(&self) -> u64 {
         self.opened
     }
@@ -138,7 +138,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Sends a request that has this verdict at once.
+    /// Sends a request that immediately gets this verdict.
     fn send(breaker: &mut CircuitBreaker, now: Duration, verdict: RequestVerdict) {
         assert!(breaker.allows(now));
         let is_trial = breaker.begin();
@@ -209,8 +209,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests come out, a server is tried again within the longest wait, and never
-        /// by two requests at once.
+        /// Whatever the outcomes, a server is tried again within the longest wait, and never by two
+        /// requests at once.
         #[test]
         fn a_server_is_never_given_up(outcomes in prop::collection::vec(0_u8..3, 1..200)) {
             let (mut breaker, mut now) = (CircuitBreaker::default(), Duration::ZERO);

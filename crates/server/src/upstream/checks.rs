@@ -1,15 +1,15 @@
-//! Health checks of an upstream's servers: each is asked every other second, all at their own
-//! moments, as long as the upstream is in use.
+//! Periodic health checks of an upstream's servers: each server is checked every two seconds,
+//! staggered over that interval, as long as the upstream is in use.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::pool::Pool;
 
-/// How long after one check the next one begins.
+/// Pause between two checks of a server.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Checks each server of `pool` from here on. The tasks end with it.
+/// Starts checking each server of `pool`. The tasks end with the pool.
 pub fn start(pool: &Arc<Pool>) {
     for server in 0..pool.servers.len() {
         // Spread over the interval, so that servers behind one address are not asked at once.

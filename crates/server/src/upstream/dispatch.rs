@@ -1,9 +1,8 @@
-//! One request on its way through the servers of an upstream, until one of them answers.
+//! Sends one request to the servers of an upstream in turn, until one of them answers.
 //!
-//! A server that cannot be reached, is busy or breaks off before its answer has begun leaves the
-//! request to the next one, and the last server of an upstream to the upstreams that it falls back
-//! on. A request that a server may have got is sent once more at most: it may be what has ended
-//! that server.
+//! If a server is unreachable or busy, or breaks off before its answer has begun, the request moves
+//! to the next server, and after the last one to the upstream's fallbacks. A request that may have
+//! reached a server is sent at most once more: it may have crashed that server.
 
 use std::sync::Arc;
 
@@ -23,60 +22,60 @@ use super::server::{self, Unanswered};
 use super::trace::{AskTrace, RequestTrace};
 use crate::error::{ApiError, ServerSign};
 
-/// How many servers may get a request that is not heard of again.
+/// Maximum number of servers that may receive a request without responding.
 const MAX_UNHEARD: u32 = 2;
 
-/// A request to an upstream, for whichever of its servers gets it.
+/// A request to any server of an upstream.
 pub struct OutgoingRequest {
     /// The method.
     pub method: Method,
     /// The path below the server's base URL, with its query.
     pub path: String,
-    /// The client's headers, where they go along.
+    /// Headers of the client to forward.
     pub headers: HeaderMap,
     /// The body.
     pub body: OutgoingBody,
     /// The client's `Authorization`.
     pub own_key: Option<HeaderValue>,
-    /// What it needs of a server.
+    /// Constraints on the server that may take this request.
     pub wanted: WantedPlace,
-    /// Its place in a trace.
+    /// Trace context of the request.
     pub trace: RequestTrace,
 }
 
-/// A request's body, in which the model is named as each server calls it.
+/// Body of a request. The model name in it is replaced by each server's own name for the model.
 pub enum OutgoingBody {
-    /// The members of a JSON object that asks a model.
+    /// Members of a JSON object sent to a model.
     Question(Map<String, Value>),
-    /// The text of one.
+    /// Text of a JSON object sent to a model.
     QuestionText(Bytes),
     /// Anything else.
     Other(Bytes),
 }
 
-/// A request, and where it has been.
+/// A request and the servers it was sent to.
 pub struct Dispatch {
     request: OutgoingRequest,
-    /// The upstream, and those that it falls back on.
+    /// The upstream, followed by its fallbacks.
     chain: Vec<Arc<Pool>>,
-    /// Which of them is asked.
+    /// Index in `chain` of the current upstream.
     at: usize,
-    /// Those of its servers that were.
+    /// Servers of the current upstream that were already tried.
     tried: ServerSet,
-    /// The one that was asked last.
+    /// Server that was tried last.
     latest: Option<(Arc<Pool>, usize)>,
-    /// Servers that may have got the request, and were not heard of again.
+    /// Number of servers that may have received the request and did not answer.
     unheard: u32,
-    /// What went wrong last.
+    /// Latest error.
     failure: Option<ApiError>,
-    /// Servers that were asked.
+    /// Number of servers tried.
     asked: u32,
-    /// Why the latest of them was not enough.
+    /// Why the request moved on from the latest server.
     moved_because: String,
 }
 
 impl Dispatch {
-    /// A request for the upstream `pool` that was sent nowhere yet.
+    /// Creates a dispatch of `request` to `pool`. Sends nothing yet.
     pub fn new(pool: &Arc<Pool>, request: OutgoingRequest) -> Self {
         let (chain, tried) = (pool.chain(), ServerSet::default());
         Self {
@@ -92,7 +91,7 @@ impl Dispatch {
         }
     }
 
-    /// Notes that the server which got the request last broke off before its answer began.
+    /// Records that the latest server broke off before its answer began.
     pub fn note_unheard(&mut self, error: ApiError) {
         self.unheard += 1;
         self.moved_because = error.to_string();
@@ -102,7 +101,7 @@ impl Dispatch {
     /// Sends the request to one server after another, until one responds.
     ///
     /// # Errors
-    /// What went wrong last, and 503 if no server could be asked.
+    /// The latest error, or 503 if no server could be tried.
     pub async fn send(&mut self) -> Result<(HttpResponse, HeldPlace), ApiError> {
         let mut place = self.take_place().await?;
         loop {
@@ -143,7 +142,7 @@ impl Dispatch {
         }
     }
 
-    /// A place at the next server.
+    /// Takes a place at the next server.
     async fn take_place(&mut self) -> Result<HeldPlace, ApiError> {
         if let Some(failure) = self.failure.as_ref().filter(|_| self.unheard >= MAX_UNHEARD) {
             return Err(failure.clone());
@@ -166,7 +165,7 @@ impl Dispatch {
         }
     }
 
-    /// Begins the span of asking the server of `place`.
+    /// Begins the span of the attempt at the server of `place`.
     fn trace_at(&mut self, place: &HeldPlace) -> AskTrace {
         let OutgoingRequest { method, path, trace, .. } = &self.request;
         let trace = trace.ask(method, path, place.server());
@@ -177,7 +176,7 @@ impl Dispatch {
         trace
     }
 
-    /// The request as the server of `place` gets it.
+    /// Builds the request for the server of `place`.
     async fn request_for(&self, place: &HeldPlace, trace: &AskTrace) -> HttpRequest<Bytes> {
         let (pool, request) = (place.pool(), &self.request);
         let body = self.body_for(place).await;
@@ -211,7 +210,7 @@ impl Dispatch {
         }
     }
 
-    /// What the server of `place` calls the model, where it is named anew.
+    /// Returns the name of the model at the server of `place`; `None` if the request keeps its own.
     async fn model_for(&self, place: &HeldPlace, anew: bool) -> Option<String> {
         if !anew {
             return None;
@@ -222,8 +221,8 @@ impl Dispatch {
     }
 }
 
-/// The text of `body`, with `model` in place of any that it names. Nothing of it is copied before:
-/// a conversation may be long, and be sent to several servers.
+/// Returns the JSON text of `body`, with `model` in place of any model that it names. Avoids
+/// copying the members: a conversation may be long, and may be sent to several servers.
 fn question(body: &Map<String, Value>, model: Option<&str>) -> Vec<u8> {
     let named = model.map(|model| ("model", Value::from(model)));
     let others = body.iter().filter(|(name, _)| model.is_none() || *name != "model");

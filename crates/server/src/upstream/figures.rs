@@ -1,24 +1,24 @@
-//! The figures of one upstream server.
+//! Statistics of one upstream server.
 
 use std::time::Duration;
 
-/// What is known of one server, for metrics.
+/// Statistics of one server, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ServerFigures {
-    /// Whether it gets requests.
+    /// True if the server gets requests.
     pub is_up: bool,
-    /// Completions under way.
+    /// Completions in progress.
     pub running: u64,
-    /// Requests that it got.
+    /// Requests sent to the server.
     pub requests: u64,
-    /// Requests that it got because their prompts belong to it.
+    /// Requests sent to the server because their prompts belong to it.
     pub affine: u64,
-    /// Requests in which it failed.
+    /// Requests that the server failed.
     pub failures: u64,
-    /// Requests that it left to other servers.
+    /// Requests that moved on to other servers.
     pub moved: u64,
-    /// How often its breaker has opened.
+    /// Number of times the breaker has opened.
     pub opened: u64,
-    /// Mean time between two tokens of a completion, if it was measured lately.
+    /// Mean time between two tokens of a completion, if measured recently.
     pub pace: Option<Duration>,
 }

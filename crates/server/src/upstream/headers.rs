@@ -1,14 +1,14 @@
-//! Which headers pass between a client and an upstream server.
+//! Filters the headers that pass between a client and an upstream server.
 //!
-//! An upstream knows this server, not its clients: what names a client, its page or the proxies
-//! before it would be believed there, and what an upstream tells browsers would be believed for
-//! this server's own origin.
+//! An upstream trusts this server, not its clients: a header that names a client, its page or the
+//! proxies before it would be believed there. Likewise, a header that an upstream sends to browsers
+//! would apply to this server's own origin.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use loquent_openai::headers::end_to_end;
 
-/// Names in requests that stay here: a client's secrets and whereabouts, and what some servers
-/// take for another method, path or address than those that were checked.
+/// Request headers that are not forwarded: a client's secrets and location, and headers by which
+/// some servers override the method, path or address that was checked.
 const REQUEST_NAMES: [&str; 23] = [
     "authorization",
     "cf-connecting-ip",
@@ -36,12 +36,12 @@ const REQUEST_NAMES: [&str; 23] = [
 ];
 const REQUEST_PREFIXES: [&str; 6] =
     ["access-control-", "proxy-", "sec-", "x-envoy-", "x-forwarded-", "x-loquent-"];
-/// Where other APIs carry a key, and what chooses who pays.
+/// Headers that carry API keys or billing accounts in other APIs.
 const CREDENTIALS: [&str; 5] =
     ["api-key", "openai-organization", "openai-project", "x-api-key", "x-goog-api-key"];
 
-/// Names in responses that stay here: state and policies of browsers for this origin, and orders
-/// to a reverse proxy before this server.
+/// Response headers that are not forwarded: browser state and policies for this origin, and
+/// instructions to a reverse proxy before this server.
 const RESPONSE_NAMES: [&str; 22] = [
     "alt-svc",
     "clear-site-data",
@@ -77,7 +77,7 @@ const RESPONSE_PREFIXES: [&str; 8] = [
     "x-loquent-",
 ];
 
-/// What an upstream's text may do in a browser that opens it: nothing.
+/// Policy that gives an upstream's text no rights in a browser.
 const SANDBOX: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
 
 fn keep(headers: &HeaderMap, refused: impl Fn(&str) -> bool) -> HeaderMap {
@@ -94,8 +94,8 @@ fn begins_with(name: &str, prefixes: &[&str]) -> bool {
     prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A request's headers for the upstream, without `Authorization`, which is set anew.
-/// `with_credentials`: the client's keys are for the upstream.
+/// Returns a request's headers for the upstream, without `Authorization`, which is set separately.
+/// `with_credentials`: the client's keys are meant for the upstream.
 pub fn for_upstream(headers: &HeaderMap, with_credentials: bool) -> HeaderMap {
     keep(headers, |name| {
         REQUEST_NAMES.contains(&name)
@@ -104,8 +104,8 @@ pub fn for_upstream(headers: &HeaderMap, with_credentials: bool) -> HeaderMap {
     })
 }
 
-/// A response's headers for the client. The length stays, since the body passes byte by byte and
-/// the response to HEAD has no other.
+/// Returns a response's headers for the client. `Content-Length` stays, because the body passes
+/// byte by byte and a response to HEAD has no other.
 pub fn for_client(headers: &HeaderMap) -> HeaderMap {
     let mut kept = keep(headers, |name| {
         RESPONSE_NAMES.contains(&name) || begins_with(name, &RESPONSE_PREFIXES)
@@ -117,7 +117,7 @@ pub fn for_client(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Keeps an upstream's text from being a page, or a script, of this server's origin.
+/// Prevents an upstream's text from acting as a page or a script of this server's origin.
 pub fn confine(headers: &mut HeaderMap) {
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,18 +1,18 @@
-//! Whether one upstream server passes its health checks.
+//! Health of one upstream server according to its health checks.
 
-/// Checks in a row that have to fail before a server counts as down: one may be lost on the way,
-/// and a server that reads a long prompt may be late.
+/// Consecutive failed checks before a server counts as down: one check may be lost in the network,
+/// and a server busy with a long prompt may answer late.
 const FAILURES: u32 = 2;
 
-/// What the latest checks say.
+/// Health according to the latest checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It is up, as far as anybody knows.
+    /// Up, as far as known.
     Up {
-        /// Checks that have failed since the last one that did not.
+        /// Consecutive failed checks.
         failures: u32,
     },
-    /// It is down.
+    /// Down.
     Down,
 }
 
@@ -23,7 +23,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The state after another check.
+    /// Returns the state after another check.
     #[must_use]
     pub fn after(self, passed: bool) -> Self {
         match self {
@@ -33,7 +33,7 @@ impl Health {
         }
     }
 
-    /// Whether the server gets requests.
+    /// Returns true if the server gets requests.
     pub fn is_up(self) -> bool {
         self != Self::Down
     }

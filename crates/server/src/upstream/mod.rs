@@ -1,13 +1,13 @@
-//! Another OpenAI-compatible server in place of the built-in engine, or several with the same
+//! Other OpenAI-compatible servers in place of the built-in engine: one, or several with the same
 //! model. Their answers are admitted, merged, delivered, resumed and counted like the engine's.
 //!
-//! Streamed completions are parsed and rendered again ([`relay`]); members unknown here are
-//! kept. Other requests on a list of routes ([`routes`]), and errors, are passed on unread, and
-//! with them the headers that concern both ends ([`headers`]).
+//! Streamed completions are parsed and rendered again ([`relay`]); unknown members are kept. Other
+//! requests on a list of routes ([`routes`]), and errors, are passed on unread, with the end-to-end
+//! headers ([`headers`]).
 //!
-//! Which of several servers gets a request is decided by a [`balancer`], from health checks
-//! ([`checks`]) and from what became of the requests before. A [`dispatch`] takes a request from
-//! one to the next until one answers.
+//! A [`balancer`] chooses among several servers, based on health checks ([`checks`]) and the
+//! outcome of earlier requests. A [`dispatch`] takes a request from one server to the next until
+//! one answers.
 
 mod affinity;
 pub mod balancer;
@@ -74,21 +74,21 @@ use spoken::{SpokenApi, SpokenApis, Way};
 use trace::RequestTrace;
 pub use unknown_vocab::UnknownVocab;
 
-/// Servers with one model, and what clients may ask of them.
+/// Configuration of an upstream: servers with one model, its fallbacks and routes.
 #[derive(Debug, Clone, Default)]
 pub struct UpstreamConfig {
     /// The servers.
     pub pool: PoolConfig,
-    /// Names of the models that answer while none of the servers can.
+    /// Names of the models that answer while no server can.
     pub fallbacks: Vec<String>,
-    /// Routes that clients may use beside the usual ones.
+    /// Routes that clients may use in addition to the default ones.
     pub routes: Vec<UpstreamRoute>,
 }
 
 /// Servers with one model, in place of the built-in engine.
 pub struct Upstream {
     pool: Arc<Pool>,
-    /// The model of this process that answers while no server can.
+    /// Model of this process that answers while no server can.
     local_fallback: OnceLock<Option<String>>,
     routes: UpstreamRoutes,
     probe: ReadinessProbe,
@@ -96,7 +96,7 @@ pub struct Upstream {
     bounds: StreamBounds,
     max_delay: Option<Duration>,
     splits_reasoning: bool,
-    /// How long a client waits for the response's head while the upstream has not responded.
+    /// Maximum wait for the response's head while the upstream has not responded.
     first_byte_timeout: Duration,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -104,36 +104,37 @@ pub struct Upstream {
     shutdown: watch::Sender<bool>,
 }
 
-/// What an [`Upstream`] shares with the server around it.
+/// Settings and services that an [`Upstream`] shares with the surrounding server.
 pub struct UpstreamContext {
     /// Bounds on each stream.
     pub bounds: StreamBounds,
-    /// Hold content no longer than this.
+    /// Maximum time to hold content.
     pub max_delay: Option<Duration>,
-    /// Whether `<think>…</think>` at the beginning of an answer is its reasoning.
+    /// True if `<think>…</think>` at the beginning of an answer is reasoning.
     pub splits_reasoning: bool,
-    /// How long a client waits for the response's head while the upstream has not responded.
+    /// Maximum wait for the response's head while the upstream has not responded.
     pub first_byte_timeout: Duration,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
-    /// Where spans go, if anywhere.
+    /// Exporter of spans, if any.
     pub telemetry: Option<Arc<Telemetry>>,
 }
 
-/// An answer that the upstream has begun, or is still awaited.
+/// An answer that the upstream has begun or that is still awaited.
 pub struct UpstreamAnswer {
-    /// Its flushes, as they come.
+    /// Flushes of the answer, as they arrive.
     pub flushes: FlushReceiver,
-    /// The members that all chunks share, as far as they are known yet.
+    /// Members common to all chunks, as far as known.
     pub envelope: ChunkEnvelope,
-    /// The request's span, if there is a collector for it.
+    /// Span of the request, if there is a collector.
     pub span: Option<Arc<OpenSpan>>,
 }
 
 impl Upstream {
-    /// A client of the servers of `options`; nothing is sent before [`Self::watch`] or a request.
+    /// Creates a client of the servers of `options`. Sends nothing before [`Self::watch`] or a
+    /// request.
     ///
     /// # Errors
     /// When a URL or the key is invalid, or a server is named twice.
@@ -164,22 +165,22 @@ impl Upstream {
         })
     }
 
-    /// Has `fallbacks` take the requests that no server of this upstream can take, and at last
-    /// another model of this process, `local`.
+    /// Sets the upstreams that take the requests no server of this upstream can take, and the last
+    /// resort, another model of this process, `local`.
     pub fn fall_back_on(&self, fallbacks: &[Arc<Self>], local: Option<String>) {
         let pools: Vec<_> = fallbacks.iter().map(|fallback| fallback.pool.clone()).collect();
         self.pool.fall_back_on(&pools, local.is_some());
         assert!(self.local_fallback.set(local).is_ok(), "it is set once");
     }
 
-    /// The model of this process that answers now, because no server can.
+    /// Returns the model of this process that answers now, because no server can.
     pub fn stand_in(&self) -> Option<&str> {
         let local = self.local_fallback.get()?.as_deref()?;
         self.check_room().is_err().then_some(local)
     }
 
-    /// Begins to check the health of its servers, where there is a choice of them, and to count
-    /// what they do.
+    /// Starts exporting statistics and, if the servers can be avoided while they fail, health
+    /// checks.
     pub fn watch(&self) {
         self.metrics.watch_upstream(self.pool.clone());
         if self.pool.is_spared() {
@@ -187,12 +188,12 @@ impl Upstream {
         }
     }
 
-    /// The model's name in the API, if the operator has given it one.
+    /// Returns the model's name in the API, if the operator has given it one.
     pub fn name(&self) -> Option<&str> {
         self.pool.name.as_deref()
     }
 
-    /// What people are told of it: its name, or the hosts and ports of its servers.
+    /// Returns the name for display: the model's name, or the hosts and ports of the servers.
     pub fn label(&self) -> &str {
         &self.pool.label
     }
@@ -202,10 +203,10 @@ impl Upstream {
         self.shutdown.send_replace(true);
     }
 
-    /// Whether any of its servers, or of those that it falls back on, takes requests.
+    /// Checks that a server of this upstream or of its fallbacks accepts requests.
     ///
     /// # Errors
-    /// 503 when none does.
+    /// 503 if none does.
     pub fn check_room(&self) -> Result<(), ApiError> {
         self.pool.check_room()
     }
@@ -213,7 +214,7 @@ impl Upstream {
     /// Checks that a server responds, or responded within the last second.
     ///
     /// # Errors
-    /// 503 when none does.
+    /// 503 if none does.
     pub async fn check_ready(&self) -> Result<(), ApiError> {
         let pool = self.pool.clone();
         let ask =
@@ -221,11 +222,11 @@ impl Upstream {
         self.probe.check(self.clock, ask).await
     }
 
-    /// Requests a streamed answer with one completion for each of `permits`, for a request that
-    /// arrived at `arrived`.
+    /// Requests a streamed answer with one completion per permit, for a request that arrived at
+    /// `arrived`.
     ///
-    /// Returns when the answer has begun, so that an early error becomes the response's status,
-    /// but waits no longer than a heartbeat: a client that is queued must get the head.
+    /// Returns when the answer has begun, so that an early error becomes the response's status, but
+    /// waits no longer than a heartbeat: a queued client must get the head.
     ///
     /// # Errors
     /// 502 when no server can be reached, 503 when all are known to be down, and the servers' own
@@ -246,7 +247,7 @@ impl Upstream {
         Ok(UpstreamAnswer { flushes, envelope, span: trace.span() })
     }
 
-    /// Relays the answer to `outgoing` in a task of its own. Waits until it begins, but no longer
+    /// Relays the answer to `outgoing` in a separate task. Waits until it begins, but no longer
     /// than a heartbeat.
     async fn relay(
         &self,
@@ -277,7 +278,8 @@ impl Upstream {
         Ok((flushes, envelope))
     }
 
-    /// The first model that the upstream listed to this server, when it was last asked.
+    /// Returns the first model in the list that the upstream last sent, or the operator's name for
+    /// it.
     pub async fn known_model(&self) -> Option<String> {
         if self.pool.name.is_some() {
             return self.pool.name.clone();
@@ -290,11 +292,11 @@ impl Upstream {
         None
     }
 
-    /// Whether the upstream gets a request for `path`, which there is a route for here too;
-    /// `headers` are the client's.
+    /// Returns true if the upstream takes a request for `path`, for which this server has a route
+    /// too. `headers` are the client's.
     ///
     /// # Errors
-    /// 502 when it has to be asked, and cannot be reached.
+    /// 502 when the upstream has to be tried and cannot be reached.
     pub async fn takes(&self, path: &str, headers: &HeaderMap) -> Result<bool, ApiError> {
         match Way::of(path) {
             Way::Here => Ok(false),
@@ -314,7 +316,7 @@ impl Upstream {
         }
     }
 
-    /// The status of an empty request, which no server that knows the path can take for a question.
+    /// Sends an empty request, which a server that knows the path rejects, and returns the status.
     async fn try_out(&self, api: SpokenApi, own_key: Option<HeaderValue>) -> Result<u16, ApiError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -334,20 +336,20 @@ impl Upstream {
     /// Checks that clients may send this request to the upstream.
     ///
     /// # Errors
-    /// 400 for a path that servers read in different ways, 404 for one that is not passed on.
+    /// 400 for a path that servers interpret in different ways, 404 for one that is not passed on.
     pub fn admit(&self, method: &Method, uri: &Uri) -> Result<UpstreamTarget, ApiError> {
         self.routes.admit(method, uri)
     }
 
-    /// Whether the operator, and not the list of usual routes, lets clients send this request.
+    /// Returns true if a route added by the operator allows this request.
     pub fn is_chosen(&self, method: &Method, path: &str) -> bool {
         self.routes.is_chosen(method, path)
     }
 
-    /// Has a whole answer to `request` passed on, unread.
+    /// Passes on a whole answer to `request`, unread.
     ///
     /// # Errors
-    /// Those of [`Self::pass_on`].
+    /// The errors of [`Self::pass_on`].
     pub async fn answer_whole(
         &self,
         target: UpstreamTarget,
@@ -362,8 +364,8 @@ impl Upstream {
         self.send_through(target, headers, body, wanted, permits).await
     }
 
-    /// Passes a request on, and its response back as it arrives. `permits` are held until the
-    /// response has ended.
+    /// Passes a request on, and its response back as it arrives. Holds `permits` until the response
+    /// has ended.
     ///
     /// # Errors
     /// 502 when no server can be reached, 503 when all are known to be down.
@@ -418,7 +420,8 @@ impl Upstream {
         Ok(response)
     }
 
-    /// The place in a trace of a request that passes unread. Only what asks a model has a span.
+    /// Returns the trace context of a request that passes unread. Only requests to a model have a
+    /// span.
     fn trace_of(
         &self,
         target: &UpstreamTarget,
@@ -449,7 +452,7 @@ impl UpstreamSeries for Pool {
     }
 }
 
-/// The request for a streamed answer.
+/// Builds the request for a streamed answer.
 fn streamed(
     request: &Request,
     completions: usize,
@@ -482,7 +485,7 @@ fn streamed(
     })
 }
 
-/// What a request with this body needs of a server.
+/// Returns the constraints that a request with this body puts on a server.
 fn wanted_by(request: &Request, body: &Map<String, Value>, completions: usize) -> WantedPlace {
     WantedPlace {
         prompt: PromptKey::of(request.endpoint, body),

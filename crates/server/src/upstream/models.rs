@@ -1,6 +1,6 @@
-//! The models that a server lists; the first one is that of requests which name none. It is asked
-//! once in a while, and by each key that clients bring, since what a key may use is its owner's
-//! business.
+//! Models listed by a server; the first one serves requests that name none. The list is requested
+//! at intervals, and separately for each client key, since the models available may depend on the
+//! key.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,24 +16,24 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::clock::Clock;
 
-/// How long a name is used: a server that loads another model is followed soon.
+/// Validity of a list: short, so that a server that loads another model is soon noticed.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long a failure counts. Meanwhile requests go out without a model, as clients sent them.
+/// Validity of a failure. Meanwhile requests are sent without a model, as clients sent them.
 const FAILURE_FRESH: Duration = Duration::from_secs(2);
-/// Keys whose model is remembered; more begin anew.
+/// Maximum number of keys whose models are remembered; the memory is cleared when it is full.
 const MAX_KEYS: usize = 256;
-/// Largest body that is read for its model on its way through: what is larger names one, or is
-/// refused by the upstream. The list of members takes less than 2 MiB.
+/// Largest body parsed for its model on its way through: a larger one names a model, or the
+/// upstream refuses it. The list of members takes less than 2 MiB.
 const MAX_READ_BYTES: usize = 256 * 1024;
-/// Largest body in which a model's name is replaced on its way through.
+/// Largest body in which the model's name is replaced on its way through.
 const MAX_NAMED_BYTES: usize = 8 << 20;
 
-/// Most models of a list that are remembered.
+/// Maximum number of remembered models of a list.
 const MAX_MODELS: usize = 64;
-/// Longest name of a model that is remembered, in bytes.
+/// Longest remembered model name, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// The names that a server listed, and when.
+/// Names that a server listed, and the time of the list.
 #[derive(Debug, Clone)]
 struct Listed {
     at: Duration,
@@ -47,11 +47,11 @@ impl Listed {
     }
 }
 
-/// What is known for one key; whoever asks holds it, so that others with the key wait for the
-/// answer instead of asking too.
+/// List for one key. The lock is held during a request to the server, so that others with the same
+/// key wait for its response instead of sending their own.
 type ListedSlot = Arc<AsyncMutex<Option<Listed>>>;
 
-/// A server's models, by the key that asks.
+/// A server's models, by client key.
 #[derive(Debug, Default)]
 pub struct ListedModels {
     hasher: RandomState,
@@ -59,7 +59,7 @@ pub struct ListedModels {
 }
 
 impl ListedModels {
-    /// The models for those who come with `key`; `ask` fetches the list, as JSON.
+    /// Returns the models available to `key`; `ask` fetches the list, as JSON.
     pub async fn of<F>(
         &self,
         clock: Clock,
@@ -79,13 +79,13 @@ impl ListedModels {
         models
     }
 
-    /// Takes in a list that was fetched with `key` for another reason.
+    /// Stores a list that was fetched with `key` for another purpose.
     pub async fn note(&self, clock: Clock, key: Option<&HeaderValue>, list: Option<&Value>) {
         let listed = Listed { at: clock.now(), models: listed_models(list) };
         *self.slot(key).lock().await = Some(listed);
     }
 
-    /// The first of [`Self::of`], without asking.
+    /// Returns the first model that [`Self::of`] would return, without a request to the server.
     pub async fn known(&self, key: Option<&HeaderValue>) -> Option<String> {
         self.slot(key).lock().await.as_ref()?.models.first().cloned()
     }
@@ -101,7 +101,7 @@ impl ListedModels {
     }
 }
 
-/// The names in a list; none in one of another form.
+/// Returns the names in a list; empty if the list has another form.
 fn listed_models(list: Option<&Value>) -> Arc<[String]> {
     let all = list.and_then(|list| list.get("data")?.as_array());
     let names = all.into_iter().flatten().filter_map(|model| model.get("id")?.as_str());
@@ -109,7 +109,7 @@ fn listed_models(list: Option<&Value>) -> Arc<[String]> {
     names.map(str::to_owned).collect()
 }
 
-/// Whether the JSON object `body` names no model.
+/// Returns true if the JSON object `body` names no model.
 pub fn lacks_model(body: &[u8]) -> bool {
     if body.len() > MAX_READ_BYTES {
         return false;
@@ -121,7 +121,7 @@ pub fn lacks_model(body: &[u8]) -> bool {
     })
 }
 
-/// The model that the JSON object `body` names; the last one, as most servers read it.
+/// Returns the model that the JSON object `body` names; the last one, as most servers read it.
 pub fn model_of(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_NAMED_BYTES)?;
     let all = members(text)?;
@@ -129,8 +129,8 @@ pub fn model_of(body: &[u8]) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
-/// `body` with `model` in front of its members, in place of any that it names; `None` if it is no
-/// JSON object, or a very long one.
+/// Returns `body` with `model` as its first member, in place of any that it names; `None` if it is
+/// not a JSON object, or is very long.
 pub fn with_model(body: &[u8], model: &str) -> Option<Bytes> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_NAMED_BYTES)?;
     let mut filled = b"{\"model\":".to_vec();
@@ -144,8 +144,8 @@ pub fn with_model(body: &[u8], model: &str) -> Option<Bytes> {
     Some(filled.into())
 }
 
-/// Whether a member's name, as it is written, is that of the model: a server that reads escapes
-/// would take the last one.
+/// Returns true if a member's name, as written, means `model`: a server that decodes escapes would
+/// use the last such member.
 fn is_model(name: &str) -> bool {
     let unescaped = || serde_json::from_str::<String>(&format!("\"{name}\"")).ok();
     name == "model" || name.contains('\\') && unescaped().is_some_and(|name| name == "model")

@@ -1,13 +1,14 @@
-//! How fast one upstream server generates: the mean time between two tokens of a completion.
+//! Generation speed of one upstream server: the mean time between two tokens of a completion.
 
 use std::time::Duration;
 
-/// How long a measurement counts. A server that gets nothing because it was slow is tried again.
+/// Validity of a measurement. A server that gets no requests because it was slow is tried again
+/// afterwards.
 const FRESH: Duration = Duration::from_secs(60);
-/// What the newest measurement weighs, as one in so many.
+/// Inverse weight of the newest measurement in the mean.
 const SMOOTHING: u32 = 8;
 
-/// A smoothed mean of what was measured lately.
+/// Smoothed mean of recent measurements.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pace(Option<MeasuredPace>);
 
@@ -18,7 +19,7 @@ struct MeasuredPace {
 }
 
 impl Pace {
-    /// Takes in that an answer which ended at `now` had a token each `per_token`.
+    /// Records that an answer which ended at `now` took `per_token` for each token.
     pub fn note(&mut self, now: Duration, per_token: Duration) {
         let mean = self
             .at(now)
@@ -26,7 +27,7 @@ impl Pace {
         self.0 = Some(MeasuredPace { per_token: mean, at: now });
     }
 
-    /// The mean; `None` if nothing was measured lately.
+    /// Returns the mean; `None` without a recent measurement.
     pub fn at(&self, now: Duration) -> Option<Duration> {
         let fresh = self.0.filter(|measured| now.saturating_sub(measured.at) < FRESH);
         fresh.map(|measured| measured.per_token)

@@ -1,4 +1,4 @@
-//! An upstream's response body on its way through, unread but bounded in bytes and in time.
+//! Response body of an upstream on its way through, unread but bounded in bytes and in time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,21 +15,21 @@ use super::pool::HeldPlace;
 use crate::admission::Permit;
 use crate::api::request::BYTES_PER_TOKEN;
 
-/// Longest response of an upstream, whether it passes through or is relayed.
+/// Maximum length of an upstream's response, whether passed through or relayed.
 pub const MAX_RESPONSE_BYTES: u64 = 256 << 20;
-/// How long a response that passes through may take in all.
+/// Maximum total duration of a response that passes through.
 const MAX_RESPONSE_TIME: Duration = Duration::from_secs(4 * 3600);
 
-/// Why a body is broken off: never with a clean end, which would look complete.
+/// Reason to break off a body: never with a clean end, which would look complete.
 #[derive(Debug, thiserror::Error)]
 pub enum PassageError {
     /// The upstream broke off.
     #[error("the upstream server broke off: {0}")]
     Broken(#[from] hyper::Error),
-    /// It sent too much.
+    /// The upstream sent too many bytes.
     #[error("the upstream server sent more than {MAX_RESPONSE_BYTES} bytes")]
     TooLong,
-    /// It sent nothing for too long, or kept on for too long.
+    /// The upstream was silent for too long, or its response took too long.
     #[error("the upstream server takes too long to respond")]
     TooSlow,
 }
@@ -39,16 +39,16 @@ pub struct PassingBody {
     body: ResponseBody,
     left_bytes: u64,
     silence_limit: Duration,
-    /// Runs while the upstream is awaited, so that a client's slowness is not counted.
+    /// Runs only while the upstream is awaited, so that a slow client does not count as silence.
     silence: Option<Pin<Box<Sleep>>>,
     end: Pin<Box<Sleep>>,
-    /// The upstream works until the body has ended.
+    /// Permits held until the body has ended, since the upstream works until then.
     permits: Vec<Permit>,
     place: HeldPlace,
 }
 
 impl PassingBody {
-    /// Passes `body` on while the upstream is never silent for `silence_limit`.
+    /// Passes `body` on, unless the upstream is silent for `silence_limit`.
     pub fn new(
         body: ResponseBody,
         silence_limit: Duration,
@@ -87,7 +87,7 @@ impl PassingBody {
 }
 
 impl Drop for PassingBody {
-    /// Nobody reads what passed: its tokens are charged by estimate.
+    /// Charges the tokens by estimate, because the body was not parsed.
     fn drop(&mut self) {
         let received_bytes = MAX_RESPONSE_BYTES - self.left_bytes;
         self.place.note_tokens(received_bytes / BYTES_PER_TOKEN as u64);

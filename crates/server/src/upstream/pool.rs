@@ -1,4 +1,4 @@
-//! The servers of one upstream with what is known of each, and the places that requests have there.
+//! Servers of one upstream with their state, and the places that requests hold there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -21,40 +21,40 @@ use super::waiting::{Ticket, WaitingRoom};
 use crate::clock::Clock;
 use crate::error::{ApiError, ServerSign};
 
-/// How long a server is left alone that is busy and does not say for how long.
+/// Pause for a busy server that does not specify one.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where an upstream's servers are, and how requests to them are authorized.
+/// Addresses of an upstream's servers, and authorization of requests to them.
 #[derive(Debug, Clone, Default)]
 pub struct PoolConfig {
-    /// The model's name in the API. Without one, it is what clients and servers call it.
+    /// The model's name in the API. Without one, clients and servers use the servers' own name.
     pub name: Option<String>,
-    /// The base URLs of servers with the same model, with or without a final `/v1`.
+    /// Base URLs of servers with the same model, with or without a final `/v1`.
     pub urls: Vec<String>,
-    /// How a server is chosen.
+    /// Strategy for choosing a server.
     pub routing: Routing,
-    /// API key for the servers; without one, the client's own is passed on.
+    /// API key for the servers; without one, the client's own key is passed on.
     pub api_key: Option<String>,
-    /// Whether clients' keys are for this server and must not reach the upstream.
+    /// True if clients' keys are for this server and must not reach the upstream.
     pub keeps_keys: bool,
-    /// How long a server may be silent before and within a response.
+    /// Maximum silence of a server before and within a response.
     pub silence_limit: Duration,
-    /// Completions that one server gets at a time; further ones wait here.
+    /// Maximum concurrent completions at one server; further ones wait here.
     pub max_running: Option<u64>,
 }
 
-/// What a request needs of a server.
+/// Constraints of a request on its server.
 #[derive(Debug, Clone, Copy)]
 pub struct WantedPlace {
-    /// What the beginning of its prompt is known by, if it has one.
+    /// Key of the prompt's beginning, if there is a prompt.
     pub prompt: Option<PromptKey>,
-    /// Completions that it asks for; none for a mere look-up, which needs no turn.
+    /// Completions requested; zero for a mere lookup, which needs no turn.
     pub completions: u64,
-    /// Who asks.
+    /// Tenant of the request.
     pub tenant: Tenant,
 }
 
-/// A request that waits for a place.
+/// A request waiting for a place.
 #[derive(Debug)]
 struct Waiter {
     wanted: WantedPlace,
@@ -62,7 +62,7 @@ struct Waiter {
     served: oneshot::Sender<Result<HeldPlace, NoServer>>,
 }
 
-/// What is known of the servers, and who waits for them.
+/// State of the servers, and the requests waiting for them.
 #[derive(Debug)]
 struct PoolState {
     balancer: Balancer,
@@ -73,24 +73,24 @@ struct PoolState {
 pub struct Pool {
     /// The model's name in the API, if the operator has given it one.
     pub name: Option<String>,
-    /// What people are told of it: its name, or where it is.
+    /// Name for display: the model's name, or the addresses of the servers.
     pub label: String,
-    /// Its servers.
+    /// Servers of the upstream.
     pub servers: Vec<UpstreamServer>,
-    /// How long a server may be silent before and within a response.
+    /// Maximum silence of a server before and within a response.
     pub silence_limit: Duration,
-    /// Whether clients' keys are for this server and must not reach the upstream.
+    /// True if clients' keys are for this server and must not reach the upstream.
     pub keeps_keys: bool,
     /// The server's clock.
     pub clock: Clock,
     api_key: Option<HeaderValue>,
     state: Mutex<PoolState>,
-    /// Upstreams that get the requests that no server of this one can take.
+    /// Upstreams that take the requests no server of this one can take.
     fallbacks: OnceLock<Vec<Weak<Self>>>,
 }
 
 impl Pool {
-    /// The servers of `config`; nothing is sent yet.
+    /// Creates a pool of the servers of `config`. Sends nothing yet.
     ///
     /// # Errors
     /// When a URL or the key is invalid, or a server is named twice.
@@ -115,8 +115,8 @@ impl Pool {
         })
     }
 
-    /// Has `fallbacks` take the requests that no server of this upstream can take. `has_more`:
-    /// something else does at last.
+    /// Sets the upstreams that take the requests no server of this one can take. `has_more`: there
+    /// is a further fallback outside the chain of upstreams.
     pub fn fall_back_on(&self, fallbacks: &[Arc<Self>], has_more: bool) {
         let weak = fallbacks.iter().map(Arc::downgrade).collect();
         assert!(self.fallbacks.set(weak).is_ok(), "they are set once");
@@ -125,22 +125,22 @@ impl Pool {
         }
     }
 
-    /// Whether a server that fails gets no requests for a while.
+    /// Returns true if a failing server gets no requests for a while.
     pub fn is_spared(&self) -> bool {
         !self.state().balancer.is_alone()
     }
 
-    /// This upstream, and those that it falls back on.
+    /// Returns this upstream, followed by its fallbacks.
     pub fn chain(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let fallbacks = self.fallbacks.get().into_iter().flatten();
         std::iter::once(self.clone()).chain(fallbacks.filter_map(Weak::upgrade)).collect()
     }
 
-    /// A place at a server other than those of `tried`. While those that are up have as many
-    /// completions as they may, requests wait, and get their turn by fair shares.
+    /// Takes a place at a server that is not in `tried`. While all available servers are at their
+    /// limit, requests wait and are served by fair shares.
     ///
     /// # Errors
-    /// [`NoServer`] if none takes requests.
+    /// [`NoServer`] if no server accepts requests.
     pub async fn take_place(
         self: &Arc<Self>,
         wanted: WantedPlace,
@@ -167,7 +167,7 @@ impl Pool {
         place.unwrap_or(Err(NoServer { retry_in: Duration::ZERO }))
     }
 
-    /// Gives places to those that wait, as far as there are any.
+    /// Gives the available places to waiting requests.
     fn serve_waiting(self: &Arc<Self>) {
         let served = {
             let mut state = self.state();
@@ -182,10 +182,10 @@ impl Pool {
         }
     }
 
-    /// Whether a server of this upstream, or of one that it falls back on, takes requests.
+    /// Checks that a server of this upstream or of its fallbacks accepts requests.
     ///
     /// # Errors
-    /// 503 when none does.
+    /// 503 if none does.
     pub fn check_room(self: &Arc<Self>) -> Result<(), ApiError> {
         let now = self.clock.now();
         let mut rooms = self.chain().into_iter().map(|one| one.state().balancer.check(now));
@@ -193,10 +193,10 @@ impl Pool {
         first.or_else(|none| rooms.find_map(Result::ok).ok_or(none)).map_err(down)
     }
 
-    /// The first server that takes requests, to ask it something else.
+    /// Returns the first server that accepts requests, for a request that is not a completion.
     ///
     /// # Errors
-    /// 503 when none does.
+    /// 503 if none does.
     pub fn any_server(&self) -> Result<&UpstreamServer, ApiError> {
         let now = self.clock.now();
         self.state().balancer.check(now).map_err(down)?;
@@ -204,37 +204,37 @@ impl Pool {
         Ok(&self.servers[up.unwrap_or_default()])
     }
 
-    /// The key that a request of a client with the key `own` carries.
+    /// Returns the key to send for a client whose own key is `own`.
     pub fn key<'a>(&'a self, own: Option<&'a HeaderValue>) -> Option<&'a HeaderValue> {
         // A key of this server is a secret between it and the client.
         self.api_key.as_ref().or(own.filter(|_| !self.keeps_keys))
     }
 
-    /// Whether clients bring keys of their own for the servers.
+    /// Returns true if clients bring their own keys for the servers.
     pub fn has_clients_keys(&self) -> bool {
         self.api_key.is_none() && !self.keeps_keys
     }
 
-    /// Notes the outcome of a health check. Returns whether the server is up now, if that is new.
+    /// Records the outcome of a health check. Returns whether the server is up if that changed.
     pub fn note_check(self: &Arc<Self>, server: usize, passed: bool) -> Option<bool> {
         let changed = self.state().balancer.note_check(self.clock.now(), server, passed);
         self.serve_waiting();
         changed
     }
 
-    /// Notes that a request goes from `server` to another one.
+    /// Counts a request that moves from `server` to another server.
     pub fn note_moved(&self, server: usize) {
         self.state().balancer.note_moved(server);
         let server = self.servers[server].authority();
         tracing::debug!(server, "a request goes to another upstream server");
     }
 
-    /// What is known of each server.
+    /// Returns the statistics of each server.
     pub fn figures(&self) -> Vec<ServerFigures> {
         self.state().balancer.figures(self.clock.now())
     }
 
-    /// Requests that wait for a place.
+    /// Returns the number of requests waiting for a place.
     pub fn waiting(&self) -> usize {
         self.state().room.len()
     }
@@ -257,7 +257,8 @@ impl PoolState {
         Ok(place)
     }
 
-    /// Those that wait no longer, each with its place or why there is none.
+    /// Removes the waiting requests that can be served or refused now, and returns each with its
+    /// place or the error.
     fn serve_waiting(&mut self, now: Duration) -> Vec<(Waiter, Result<ServerPlace, NoServer>)> {
         let mut served = Vec::new();
         while let Some((ticket, place)) = self.next_served(now) {
@@ -279,7 +280,7 @@ impl PoolState {
     }
 }
 
-/// A request in the waiting room, which leaves it when this is dropped.
+/// A request in the waiting room. Dropping it removes the request.
 struct WaitingRequest<'a> {
     pool: &'a Pool,
     ticket: Ticket,
@@ -293,14 +294,14 @@ impl Drop for WaitingRequest<'_> {
     }
 }
 
-/// A request's place at one server, given back when this is dropped.
+/// A request's place at one server, given back on drop.
 pub struct HeldPlace {
     pool: Arc<Pool>,
     place: ServerPlace,
     tenant: Tenant,
-    /// Tokens that the server has computed for it.
+    /// Tokens that the server has computed for the request.
     tokens: AtomicU64,
-    /// The span of asking the server, which ends with the place.
+    /// Span of the request to the server, which ends with the place.
     trace: AskTrace,
 }
 
@@ -321,47 +322,47 @@ impl HeldPlace {
         }
     }
 
-    /// Ends `trace` with the place.
+    /// Attaches `trace`, which ends with the place.
     pub fn trace(&mut self, trace: AskTrace) {
         self.trace = trace;
     }
 
-    /// Notes the status that the server answers with.
+    /// Records the status of the server's response.
     pub fn note_status(&self, status: u16) {
         self.trace.note_status(status);
     }
 
-    /// Notes in the trace that the answer has begun.
+    /// Records in the trace that the answer has begun.
     pub fn note_first_token(&self) {
         self.trace.note_first_token();
     }
 
-    /// Notes in the trace how the server has failed.
+    /// Records in the trace how the server failed.
     pub fn note_failure(&self, why: &str) {
         self.trace.fail(why);
     }
 
-    /// Tells how many tokens the server has computed for the request.
+    /// Records the total number of tokens that the server has computed for the request.
     pub fn note_tokens(&self, tokens: u64) {
         self.tokens.store(tokens, Ordering::Relaxed);
     }
 
-    /// The server's upstream.
+    /// Returns the server's upstream.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// The server's index in its upstream.
+    /// Returns the server's index in its upstream.
     pub fn index(&self) -> usize {
         self.place.server
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn server(&self) -> &UpstreamServer {
         &self.pool.servers[self.place.server]
     }
 
-    /// Tells whether the server works, as far as this request shows.
+    /// Reports whether the server works, as far as this request shows.
     pub fn judge(&self, verdict: RequestVerdict) {
         if verdict == RequestVerdict::Fails {
             self.trace.fail("");
@@ -369,22 +370,24 @@ impl HeldPlace {
         self.pool.state().balancer.judge(self.pool.clock.now(), self.place, verdict);
     }
 
-    /// Tells that the answer has begun. That is enough of a server that is tried out, or a long
-    /// answer would keep others from it; elsewhere only a whole answer makes up for failures.
+    /// Records that the answer has begun. For a trial request this already closes the breaker,
+    /// since a long answer would otherwise keep other requests away; for any other request only a
+    /// complete answer clears earlier failures.
     pub fn note_begun(&self) {
         if self.place.is_trial() {
             self.judge(RequestVerdict::Works);
         }
     }
 
-    /// Tells how long the server takes for each token of a completion.
+    /// Records the server's time per token of a completion.
     pub fn note_pace(&self, per_token: Duration) {
         let now = self.pool.clock.now();
         self.pool.state().balancer.note_pace(now, self.place.server, per_token);
     }
 
-    /// Leaves the server alone for a while, as its `response` asks. One client's rate must not be
-    /// others' loss: where clients have keys of their own at the server, 429 is theirs alone.
+    /// Sends no new requests to the server for a while, as its `response` asks. One client's rate
+    /// limit must not affect others: where clients have their own keys at the server, a 429 is
+    /// ignored here.
     pub fn pause(&self, response: &HttpResponse) {
         let is_its_own = ServerSign::of(response.status()) == ServerSign::Busy;
         if is_its_own || !self.pool.has_clients_keys() {
@@ -407,20 +410,20 @@ impl Drop for HeldPlace {
     }
 }
 
-/// The error while no server takes requests.
+/// Error while no server accepts requests.
 pub fn down(none: NoServer) -> ApiError {
     let retry_s = none.retry_in.as_secs_f64().ceil() as u64;
     let message = "All servers of the upstream are down or busy. Try again later.";
     ApiError::unavailable(message, retry_s)
 }
 
-/// The seconds of `Retry-After`.
+/// Parses `Retry-After` in seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// The servers at `urls`.
+/// Parses the servers' URLs.
 fn read_urls(urls: &[String]) -> anyhow::Result<Vec<BaseUrl>> {
     let bases = urls.iter().map(|url| BaseUrl::parse(url)).collect::<Result<Vec<_>, _>>()?;
     anyhow::ensure!(!bases.is_empty(), "an upstream needs a URL");

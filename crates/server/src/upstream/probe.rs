@@ -1,5 +1,5 @@
-//! Whether an upstream responds, asked once a second at most: whoever calls `/ready` needs no
-//! key, and must not be able to have requests sent with the operator's.
+//! Readiness check of an upstream, sent at most once a second: callers of `/ready` need no key, and
+//! must not be able to trigger many requests with the operator's key.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use tokio::sync::Mutex;
 use crate::clock::Clock;
 use crate::error::ApiError;
 
-/// How long an outcome is given to further callers.
+/// Time for which an outcome is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), ApiError>;
 
-/// The latest outcome. Callers that come while the upstream is being asked wait for that answer.
+/// Latest outcome. Callers that arrive during a check wait for its result.
 #[derive(Default)]
 pub struct ReadinessProbe {
     latest: Arc<Mutex<Option<(Duration, Outcome)>>>,
 }
 
 impl ReadinessProbe {
-    /// The latest outcome, or a new one of `ask` if that is a second old.
+    /// Returns the latest outcome, or a new one from `ask` if that is more than a second old.
     ///
     /// # Errors
-    /// Those of `ask`.
+    /// The errors of `ask`.
     pub async fn check<F>(&self, clock: Clock, ask: impl FnOnce() -> F) -> Result<(), ApiError>
     where
         F: Future<Output = Outcome> + Send + 'static,

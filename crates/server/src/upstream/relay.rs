@@ -1,10 +1,10 @@
-//! One answer of an upstream server on its way to a client: read, merged into flushes and
-//! passed on, by a task of its own.
+//! Relays one answer of an upstream server to a client: a separate task reads it, merges it into
+//! flushes and passes them on.
 //!
-//! The task stops reading while the client is too far behind, so that the upstream feels it.
-//! It ends, and with it the upstream's connection, as soon as the client is gone. An answer is
-//! complete only when the finish of each completion was received: every other end, a clean one
-//! included, is an error. Before its first token, the request goes to another server instead.
+//! The task stops reading while the client is too far behind, so that backpressure reaches the
+//! upstream. It ends, and closes the upstream's connection, as soon as the client is gone. An
+//! answer is complete only when the finish of each completion was received: any other end, even a
+//! clean one, is an error. Before its first token, the request moves to another server instead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,29 +34,29 @@ use crate::upstream::dispatch::Dispatch;
 use crate::upstream::passage::MAX_RESPONSE_BYTES;
 use crate::upstream::pool::HeldPlace;
 
-/// Longest event; a hostile or broken upstream may send no line end at all.
+/// Maximum size of one event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Fewest tokens of a completion that say how fast its server is.
+/// Minimum tokens of a completion for a measurement of its server's speed.
 const PACED_TOKENS: u64 = 8;
-/// Largest body of an error that is passed on.
+/// Largest error body that is passed on.
 const MAX_ERROR_BYTES: usize = 1 << 20;
-/// How long the body of a complete answer may take to end for its connection to be kept.
+/// Time limit for the end of a complete answer's body, after which its connection is not reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Gets the first chunk's envelope when the answer has begun, or the error if it does not.
+/// Receives the first chunk's envelope when the answer begins, or the error if it does not.
 pub type AnswerBegun = oneshot::Sender<Result<ChunkEnvelope, ApiError>>;
 
-/// How one answer is relayed.
+/// Configuration of the relay of one answer.
 pub struct RelayConfig {
-    /// A fresh one for each completion.
+    /// Coalescer that is cloned for each completion.
     pub coalescer: Coalescer,
-    /// Bounds on what the client may leave unread.
+    /// Bounds on the client's unread data.
     pub bounds: StreamBounds,
-    /// A slow client pauses the upstream, but never ends the answer.
+    /// If true, a slow client pauses the upstream but never ends the answer.
     pub exempt_from_stall_limit: bool,
-    /// How long the upstream may be silent within the answer.
+    /// Maximum silence of the upstream within the answer.
     pub silence_limit: Duration,
-    /// Whether `<think>…</think>` at the beginning of a text is reasoning.
+    /// True if `<think>…</think>` at the beginning of a text is reasoning.
     pub splits_reasoning: bool,
     /// The server's clock.
     pub clock: Clock,
@@ -69,20 +69,20 @@ struct RelayedCompletion {
     coalescer: Coalescer,
     held: HeldDeltas,
     held_tokens: u32,
-    /// Looks for reasoning in the text, as long as there may be any.
+    /// Splits reasoning off the text, as long as there may be any.
     splitter: Option<TextSplitter>,
-    /// Tokens of text that the splitter got.
+    /// Tokens of text passed to the splitter.
     split_tokens: u32,
-    /// What is held should leave as soon as the client has caught up.
+    /// True if the held content should be sent as soon as the client has caught up.
     due: bool,
     timings: CompletionTimings,
-    /// When its last flush was passed on.
+    /// Time of the last flush.
     flushed: Option<Duration>,
     end: Option<Box<End>>,
     ended: bool,
 }
 
-/// The task's state.
+/// State of the relay task.
 pub struct Relay {
     config: RelayConfig,
     completions: Vec<RelayedCompletion>,
@@ -90,26 +90,26 @@ pub struct Relay {
     begun: Option<AnswerBegun>,
     reported: Option<ReportedUsage>,
     tokens: u64,
-    /// When the first and the latest token came.
+    /// Arrival times of the first and the latest token.
     token_times: Option<(Duration, Duration)>,
-    /// Whether the client has, or may get, something of the answer.
+    /// True if the client has, or may have, received part of the answer.
     is_answered: bool,
-    /// Bytes of the answer so far.
+    /// Bytes of the answer received so far.
     received_bytes: u64,
-    /// Of the client, for all completions together: they share one connection.
+    /// The client's backlog, shared by all completions because they share one connection.
     backlog: Backlog,
     account: Option<TokenAccount>,
-    /// Given back when the answer ends, however slowly the client drains it.
+    /// Returned when the answer ends, however slowly the client drains it.
     permits: Vec<(Permit, UpstreamGuard)>,
 }
 
-/// Why the task stopped reading.
+/// Reason why the task stopped reading.
 enum RelayEnd {
     /// All completions have ended.
     Complete,
     /// The server broke off, and the error was passed on.
     Broken,
-    /// The server broke off before the first token: another one may be asked.
+    /// The server broke off before the first token: another server may be tried.
     Unanswered(ApiError),
     /// An error that is not the server's fault was passed on.
     Failed,
@@ -117,7 +117,7 @@ enum RelayEnd {
     Left,
 }
 
-/// What woke the task.
+/// Event that woke the task.
 enum RelayEvent {
     Body(Option<Result<http_body::Frame<bytes::Bytes>, hyper::Error>>),
     Tick,
@@ -128,7 +128,7 @@ enum RelayEvent {
 }
 
 impl Relay {
-    /// A relay of as many completions as there are permits.
+    /// Creates a relay of one completion per permit.
     pub fn new(
         config: RelayConfig,
         flushes: FlushSender,
@@ -172,8 +172,8 @@ impl Relay {
         }
     }
 
-    /// Waits for the answer and passes it on until it ends, the client leaves, or
-    /// `shutdown` is set.
+    /// Waits for the answer and passes it on until it ends, the client leaves, or `shutdown` is
+    /// set.
     pub async fn run(mut self, mut dispatch: Dispatch, mut shutdown: watch::Receiver<bool>) {
         loop {
             let asked = tokio::select! {
@@ -346,7 +346,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Takes what one chunk adds to one completion.
+    /// Adds one chunk's part of one completion.
     fn handle_piece(
         &mut self,
         now: Duration,
@@ -398,7 +398,8 @@ impl Relay {
         if completion.due { self.flush_due(now) } else { Ok(()) }
     }
 
-    /// The stream has ended cleanly, which proves nothing by itself.
+    /// Handles a clean end of the stream, which by itself does not prove that the answer is
+    /// complete.
     fn handle_end(&mut self) -> Result<(), RelayEnd> {
         if self.completions.iter().all(|completion| completion.ended) {
             return Err(RelayEnd::Complete);
@@ -418,7 +419,7 @@ impl Relay {
         }
     }
 
-    /// Ends what has not ended with `error`; complete completions stay complete.
+    /// Ends the unfinished completions with `error`; complete ones stay complete.
     fn fail(&mut self, error: ApiError) -> Result<(), RelayEnd> {
         // Before the first chunk the response has no status yet: the error becomes one.
         let begun = self.begun.take().map(|begun| begun.send(Err(error.clone())));
@@ -435,7 +436,7 @@ impl Relay {
         Err(RelayEnd::Failed)
     }
 
-    /// Passes on what is due, or does what the client's backlog asks for instead.
+    /// Passes on what is due, or takes the action that the client's backlog requires instead.
     fn flush_due(&mut self, now: Duration) -> Result<(), RelayEnd> {
         let held: usize = self.completions.iter().map(|completion| completion.held.bytes()).sum();
         match self.backlog.handle(now.into(), self.flushes.unread_bytes(), held) {
@@ -473,7 +474,8 @@ impl Relay {
         if self.flushes.send(flush) { Ok(()) } else { Err(RelayEnd::Left) }
     }
 
-    /// When held content must leave; while the client is behind, only the tick can help.
+    /// Returns when held content must be sent; while the client is behind, only the tick can send
+    /// it.
     fn deadline(&self) -> Option<Micros> {
         let waiting = self.completions.iter().filter(|completion| !completion.due);
         waiting.filter_map(|completion| completion.coalescer.deadline()).min()
@@ -487,7 +489,7 @@ impl Relay {
         self.flush_due(now)
     }
 
-    /// How long the server took from one token of a completion to the next.
+    /// Returns the server's mean time between two tokens of a completion.
     fn pace(&self) -> Option<Duration> {
         let (first, last) = self.token_times?;
         let tokens = self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens);
@@ -496,7 +498,7 @@ impl Relay {
         Some((last - first) / u32::try_from(gaps).ok()?)
     }
 
-    /// Tokens of the prompt, as far as they are known, and of the answer.
+    /// Returns the number of tokens of the prompt, if known, and of the answer.
     fn all_tokens(&self) -> u64 {
         let counts = self.reported.as_ref();
         counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
@@ -565,8 +567,8 @@ impl RelayedCompletion {
     }
 }
 
-/// The upstream's counts as a flush of their own: as a record, and in an Other behind it as
-/// they came, with the `others` of the chunk.
+/// Builds a separate flush of the upstream's counts: a record of them, followed by an Other with
+/// the counts as they came and the `others` of the chunk.
 fn usage_flush(usage: &ReportedUsage, others: Option<Delta>) -> Flush {
     let mut members = Map::new();
     members.insert("usage".into(), usage.json.clone());
@@ -577,12 +579,12 @@ fn usage_flush(usage: &ReportedUsage, others: Option<Delta>) -> Flush {
     Flush { deltas: vec![usage.to_delta(), as_it_came], ..Flush::default() }
 }
 
-/// Whether an Other belongs to a choice, and not to its chunk alone.
+/// Returns true if an Other belongs to a choice rather than to its chunk.
 fn has_choices(json: &str) -> bool {
     json::members(json).is_some_and(|members| members.iter().any(|(name, _)| *name == "choices"))
 }
 
-/// Whether a delta is the empty text that a server announces its answer with.
+/// Returns true if a delta is the empty text with which a server announces its answer.
 fn is_empty_text(delta: &Delta) -> bool {
     matches!(delta, Delta::Text { text, .. } if text.is_empty())
 }
@@ -609,8 +611,7 @@ async fn ask(
     Err(ApiError::passed_on(&head, body.to_bytes()))
 }
 
-/// Reads what follows a complete answer, at best the end of the body: its connection can then
-/// be used again.
+/// Reads the rest of the body after a complete answer, so that its connection can be reused.
 async fn drain(mut body: ResponseBody) {
     let reading = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;

@@ -1,5 +1,5 @@
-//! Reads a request for an upstream server: this server's own parameters are taken out of it, and
-//! the rest is left to whoever answers.
+//! Parses a request for an upstream server: this server's own parameters are removed, and the rest
+//! is left for the upstream to interpret.
 
 use http::HeaderValue;
 use serde_json::{Map, Value};
@@ -8,10 +8,10 @@ use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Forward, Request, StreamParams, parse_interval};
 use crate::error::ApiError;
 
-/// Most completions of one request; the upstream may have a lower limit.
+/// Maximum number of completions of one request; the upstream may have a lower limit.
 const MAX_CHOICES: u64 = 128;
 
-/// Takes this server's own parameters from a request and prepares the rest for the upstream.
+/// Removes this server's own parameters from a request and prepares the rest for the upstream.
 ///
 /// # Errors
 /// 400 when one of the server's own parameters is wrong.
@@ -57,7 +57,7 @@ fn check_stream_options(body: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-/// The options of the stream; those that only this server knows are removed from `body`.
+/// Returns the options of the stream. Removes those that only this server knows from `body`.
 fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
     // It stays in the body: an upstream that knows it is asked too.
     let return_progress = body.get("return_progress") == Some(&Value::Bool(true));

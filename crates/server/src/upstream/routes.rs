@@ -1,5 +1,5 @@
-//! Which requests an upstream server gets: those of a list of routes, by paths that mean the
-//! same to every server on the way.
+//! Selects the requests that an upstream server gets: those on a list of routes, with paths that
+//! mean the same to every server on the way.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use http::{Method, Uri};
 
 use crate::error::ApiError;
 
-/// What clients of the usual servers (vLLM, SGLang, llama-server, Ollama, OpenAI) call to get
-/// answers. Whatever manages a server, its files or its adapters is absent.
+/// Routes by which clients of the usual servers (vLLM, SGLang, llama-server, Ollama, OpenAI) get
+/// answers. Routes that manage a server, its files or its adapters are absent.
 const DEFAULT_ROUTES: [&str; 14] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
@@ -28,26 +28,26 @@ const DEFAULT_ROUTES: [&str; 14] = [
     "GET /v1/models/*",
 ];
 
-/// Routes to what an upstream stores, by ids that it made. They are absent where this server tells
-/// clients apart and the upstream does not: whoever had an id would have the object.
+/// Routes to objects stored by an upstream, by ids that it made. They are absent where this server
+/// authenticates clients and the upstream does not: anyone with an id could access the object.
 const STORED_ROUTES: [&str; 3] =
     ["GET /v1/responses/*", "POST /v1/responses/*", "DELETE /v1/responses/*"];
 
-/// Below these paths, a body with a question names a model.
+/// Paths at which a request body names a model.
 const MODEL_PATHS: [&str; 6] =
     ["/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank", "/v1/score", "/rerank"];
 
-/// A method and a path that clients may use at an upstream server, as `POST /v1/embeddings`. A
-/// path that ends with `/*` stands for all paths below it.
+/// A method and a path that clients may use at an upstream server, such as `POST /v1/embeddings`. A
+/// path that ends with `/*` covers all paths below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamRoute {
     method: Method,
     path: String,
-    /// Whether it stands for the paths below `path`, which then ends with a slash.
+    /// True if the route covers the paths below `path`, which then ends with a slash.
     below: bool,
 }
 
-/// Why a text is no [`UpstreamRoute`].
+/// Error: a text is not an [`UpstreamRoute`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a route is a method and a path without escapes, such as 'POST /v1/audio/speech' or 'GET /v1/files/*'; TRACE and CONNECT cannot be passed on"
@@ -88,32 +88,32 @@ impl UpstreamRoute {
     }
 }
 
-/// The routes of one upstream server.
+/// Routes of one upstream server.
 #[derive(Debug, Clone)]
 pub struct UpstreamRoutes {
     usual: Vec<UpstreamRoute>,
-    /// Those that the operator has added.
+    /// Routes that the operator has added.
     chosen: Vec<UpstreamRoute>,
 }
 
-/// A request's method and path that the upstream server may get.
+/// Method and path of a request that may be sent to the upstream server.
 #[derive(Debug, Clone)]
 pub struct UpstreamTarget {
     /// The method.
     pub method: Method,
-    /// Path and query, to be put behind the upstream's base path, which they cannot leave.
+    /// Path and query, appended to the upstream's base path, which they cannot leave.
     pub path: PathAndQuery,
 }
 
 impl UpstreamTarget {
-    /// Whether the body is a question to a model.
+    /// Returns true if the body is a request to a model.
     pub fn asks_model(&self) -> bool {
         self.method == Method::POST && MODEL_PATHS.contains(&self.path.path())
     }
 }
 
 impl UpstreamRoutes {
-    /// The usual routes and `more`. `keeps_keys`: this server tells clients apart.
+    /// Combines the usual routes and `more`. `keeps_keys`: this server authenticates clients.
     pub fn with(more: &[UpstreamRoute], keeps_keys: bool) -> Self {
         let stored: &[&str] = if keeps_keys { &[] } else { &STORED_ROUTES };
         let usual = DEFAULT_ROUTES.iter().chain(stored);
@@ -121,7 +121,7 @@ impl UpstreamRoutes {
         Self { usual: usual.collect(), chosen: more.to_vec() }
     }
 
-    /// Whether a route that the operator has added covers the request.
+    /// Returns true if a route that the operator has added covers the request.
     pub fn is_chosen(&self, method: &Method, path: &str) -> bool {
         self.chosen.iter().any(|route| route.covers(method, path))
     }
@@ -129,7 +129,8 @@ impl UpstreamRoutes {
     /// Checks that clients may send a request for `uri`.
     ///
     /// # Errors
-    /// 400 for a path that servers read in different ways, 404 for one that is not on the list.
+    /// 400 for a path that servers interpret in different ways, 404 for one that is not on the
+    /// list.
     pub fn admit(&self, method: &Method, uri: &Uri) -> Result<UpstreamTarget, ApiError> {
         if !is_plain(uri.path()) {
             return Err(ApiError::invalid(
@@ -147,8 +148,8 @@ impl UpstreamRoutes {
     }
 }
 
-/// Whether every server takes `path` for the same place, whichever way it decodes and
-/// normalizes. An escaped slash counts as a slash: whether a server takes it for one or not, the
+/// Returns true if every server resolves `path` to the same place, however it decodes and
+/// normalizes. An escaped slash counts as a slash: whether or not a server treats it as one, the
 /// path stays below the same folder.
 fn is_plain(path: &str) -> bool {
     let Some(path) = unescape(path) else { return false };
@@ -164,7 +165,7 @@ fn is_plain(path: &str) -> bool {
             && !path.contains(odd)
 }
 
-/// `path` with its escapes decoded once; `None` if they are malformed or no UTF-8.
+/// Decodes the escapes of `path` once; `None` if they are malformed or the result is not UTF-8.
 fn unescape(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();

@@ -1,4 +1,4 @@
-//! One server of an upstream: how it is asked, what it calls its models, and whether it is well.
+//! One server of an upstream: requests to it, its model names, and its health check.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::models::ListedModels;
 use crate::clock::Clock;
 use crate::error::{ApiError, ServerSign};
 
-/// Largest list of models that is read.
+/// Maximum size of a list of models.
 const MAX_LIST_BYTES: usize = 1 << 20;
-/// How long connecting to the upstream may take: its clients wait meanwhile.
+/// Time limit for connecting to the upstream: its clients wait meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server may take to list its models, or to say that it is well.
+/// Time limit for a list of models or a health check.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a server gave no response.
+/// Reason why a server gave no response.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// It never got the request.
+    /// The server never received the request.
     Unsent(ApiError),
-    /// It may have got it, and said nothing, or nothing that is of use.
+    /// The server may have received the request, and gave no usable response.
     Unheard(ApiError),
 }
 
 impl Unanswered {
-    /// The error for a client.
+    /// Returns the error for a client.
     pub fn into_error(self) -> ApiError {
         match self {
             Self::Unsent(error) | Self::Unheard(error) => error,
@@ -46,32 +46,32 @@ pub struct UpstreamServer {
 }
 
 impl UpstreamServer {
-    /// The server at `base`; nothing is sent yet.
+    /// Creates a client of the server at `base`. Sends nothing yet.
     ///
     /// # Errors
-    /// When TLS cannot be used with it, or no header can have its name.
+    /// When TLS cannot be used with it, or its name is not valid in a header.
     pub fn new(base: BaseUrl) -> Result<Self, HttpError> {
         let client = HttpClient::new(base, None)?.with_connect_timeout(CONNECT_TIMEOUT);
         Ok(Self { client, models: ListedModels::default() })
     }
 
-    /// Its host and port.
+    /// Returns the server's host and port.
     pub fn authority(&self) -> &str {
         self.client.base().authority()
     }
 
-    /// Its host.
+    /// Returns the server's host.
     pub fn host(&self) -> &str {
         self.client.base().host()
     }
 
-    /// Its port.
+    /// Returns the server's port.
     pub fn port(&self) -> u16 {
         self.client.base().port()
     }
 
-    /// Sends `request` and waits for the response's head. A redirect is an error: whoever
-    /// followed it would take the key, or the answers, to a server that nobody has named.
+    /// Sends `request` and waits for the response's head. A redirect is an error: following it
+    /// would send the key, or the prompts, to a server that the operator has not named.
     ///
     /// # Errors
     /// [`Unanswered`], with a 502 for the client.
@@ -95,15 +95,15 @@ impl UpstreamServer {
         Ok(response)
     }
 
-    /// Asks for the list of models, whatever the status.
+    /// Requests the list of models. Returns the response whatever its status.
     async fn ask_for_models(&self, key: Option<&HeaderValue>) -> Result<HttpResponse, HttpError> {
         self.client.send(get("/v1/models", key)).await
     }
 
-    /// Checks that it responds; the list of models that it is asked for is kept.
+    /// Checks that the server responds to a request for its models. Stores the list.
     ///
     /// # Errors
-    /// 503 when it does not.
+    /// 503 if it does not respond.
     pub async fn check_responds(
         &self,
         clock: Clock,
@@ -127,7 +127,8 @@ impl UpstreamServer {
         }
     }
 
-    /// Whether it passes a health check: `/health`, or where it has none, its list of models.
+    /// Returns true if the server passes a health check: `/health`, or its list of models if it has
+    /// no `/health`.
     pub async fn is_well(&self, key: Option<&HeaderValue>) -> bool {
         let checked = async {
             let health = self.client.send(get("/health", key)).await.ok()?;
@@ -140,8 +141,8 @@ impl UpstreamServer {
         tokio::time::timeout(PROBE_TIMEOUT, checked).await.ok().flatten().unwrap_or(false)
     }
 
-    /// What it calls a model, for somebody with `key`: where it lists `name`, the operator's word,
-    /// that is meant, or else its first model.
+    /// Returns the server's name of the model for a client with `key`: `name`, the operator's, if
+    /// the server lists it, otherwise its first model.
     pub async fn model_for(
         &self,
         clock: Clock,
@@ -154,7 +155,7 @@ impl UpstreamServer {
         named.or(listed.first().map(String::as_str)).or(name).map(str::to_owned)
     }
 
-    /// The first model that it listed when it was last asked.
+    /// Returns the first model of the list that the server last sent.
     pub async fn known_model(&self, key: Option<&HeaderValue>) -> Option<String> {
         self.models.known(key).await
     }
@@ -169,7 +170,7 @@ impl UpstreamServer {
     }
 }
 
-/// Why a request cannot be sent anywhere else in the words of HTTP's client.
+/// Converts an error of the HTTP client.
 fn unanswered(error: HttpError) -> Unanswered {
     let is_unsent = matches!(error, HttpError::Connect { .. });
     let error = ApiError::bad_gateway(format!(
@@ -182,7 +183,7 @@ fn get(path: &'static str, key: Option<&HeaderValue>) -> HttpRequest<Bytes> {
     request(Method::GET, path, Bytes::new(), key)
 }
 
-/// A request for `path` below a server's base URL, with a key.
+/// Builds a request for `path` below a server's base URL, with a key.
 pub fn request(
     method: Method,
     path: &str,

@@ -1,6 +1,6 @@
-//! Which APIs beside chat completions an upstream speaks itself. One that it does not know is
-//! translated to chat completions here; one that it knows is passed on, since only the upstream
-//! knows all of it.
+//! Detects which APIs besides chat completions an upstream supports. Requests to an API that it
+//! does not know are translated to chat completions here; the others are passed on, since only the
+//! upstream implements all of the API.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio::sync::Mutex;
 use crate::clock::Clock;
 use crate::error::ApiError;
 
-/// How long an answer to the question counts: an upstream may be replaced by a newer version.
+/// Validity of a probe's result: an upstream may be replaced by a newer version.
 const FRESH: Duration = Duration::from_secs(600);
 
-/// Statuses of a server that has no such path, or not for POST.
+/// Statuses of a server that lacks the path, or lacks it for POST.
 const UNKNOWN_PATH: [u16; 3] = [404, 405, 501];
-/// Statuses of a server that has it, and misses something in an empty request.
+/// Statuses of a server that has the path and rejects an empty request.
 const WRONG_REQUEST: [u16; 2] = [400, 422];
-/// The status of a server that fails, over an empty request or over a path that it does not have.
+/// Status of a server that fails on an empty request, or on a path that it does not have.
 const FAILED: u16 = 500;
 
-/// An API that some upstreams speak.
+/// An API that some upstreams support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpokenApi {
     /// OpenAI's `/v1/responses`.
@@ -30,7 +30,7 @@ pub enum SpokenApi {
 }
 
 impl SpokenApi {
-    /// The path that begins all of its own.
+    /// Returns the common prefix of the API's paths.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Responses => "/v1/responses",
@@ -39,19 +39,19 @@ impl SpokenApi {
     }
 }
 
-/// How a request is answered on a server with an upstream.
+/// Routing of a request on a server with an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Here: completions, which are relayed, and what is translated to them.
+    /// Answered here: completions, which are relayed, and requests translated to them.
     Here,
     /// Passed on, if the route is on the list.
     PassedOn,
-    /// Passed on if the upstream speaks this API, or else here.
+    /// Passed on if the upstream supports this API, otherwise answered here.
     IfSpoken(SpokenApi),
 }
 
 impl Way {
-    /// The way of a request for `path`, for which there is a route here.
+    /// Returns the routing of a request for `path`, for which this server has a route.
     pub fn of(path: &str) -> Self {
         let path = path.strip_prefix("/v1").unwrap_or(path);
         let first = path.split('/').nth(1).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Way {
     }
 }
 
-/// What is known of the APIs that an upstream speaks.
+/// Cached knowledge about the APIs that an upstream supports.
 #[derive(Debug, Default)]
 pub struct SpokenApis {
     responses: Mutex<Option<(Duration, bool)>>,
@@ -72,11 +72,11 @@ pub struct SpokenApis {
 }
 
 impl SpokenApis {
-    /// Whether the upstream speaks `api`. `probe` sends it an empty request and gives the status,
-    /// once in a while.
+    /// Returns true if the upstream supports `api`. From time to time, `probe` sends it an empty
+    /// request and returns the status.
     ///
     /// # Errors
-    /// Those of `probe`.
+    /// The errors of `probe`.
     pub async fn speaks<F>(
         &self,
         api: SpokenApi,

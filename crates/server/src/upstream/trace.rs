@@ -1,5 +1,5 @@
-//! The spans of a request to an upstream: the request's own, and below it one for each server that
-//! is asked, which that server continues.
+//! Spans of a request to an upstream: the request's own, with one child per server tried, which
+//! that server continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::error::ApiError;
 use crate::otel::{OpenSpan, Telemetry};
 use crate::trace_context::{TraceParent, remove_trace};
 
-/// A request's place in a trace.
+/// Trace context of a request.
 #[derive(Default, Clone)]
 pub struct RequestTrace {
-    /// Its span; `None` without a collector.
+    /// Span of the request; `None` without a collector.
     span: Option<Arc<OpenSpan>>,
-    /// The caller's span.
+    /// Span of the caller.
     caller: Option<TraceParent>,
 }
 
@@ -33,23 +33,23 @@ impl RequestTrace {
         Self { span: telemetry.map(serve), caller }
     }
 
-    /// A request without a span of its own: whoever answers it continues the caller's.
+    /// Returns the trace of a request without its own span: the upstream continues the caller's.
     pub fn of_caller(caller: Option<TraceParent>) -> Self {
         Self { span: None, caller }
     }
 
-    /// The request's span, for whoever sees its end.
+    /// Returns the request's span, for the code that sees its end.
     pub fn span(&self) -> Option<Arc<OpenSpan>> {
         self.span.clone()
     }
 
-    /// Notes the status that the request is answered with.
+    /// Records the status of the response to the request.
     pub fn note_status(&self, status: u16) {
         self.span.iter().for_each(|span| note_status(span, status));
     }
 
-    /// Notes that the request is refused. What an upstream says of that may quote the request, and
-    /// stays out.
+    /// Records that the request is refused. The upstream's message may quote the request, and is
+    /// left out.
     pub fn fail(&self, error: &ApiError) {
         if let Some(span) = &self.span {
             span.set("http.response.status_code", i64::from(error.status()));
@@ -76,18 +76,18 @@ impl RequestTrace {
     }
 }
 
-/// One server is asked. Dropping this ends its span.
+/// Trace of a request to one server. Dropping it ends its span.
 #[derive(Default)]
 pub struct AskTrace {
     span: Option<OpenSpan>,
     /// Keeps the request's span open until this has ended.
     _request: Option<Arc<OpenSpan>>,
-    /// The span that the server continues.
+    /// Span that the server continues.
     place: Option<TraceParent>,
 }
 
 impl AskTrace {
-    /// Tells the server its place in the trace.
+    /// Adds the trace context to the request's headers.
     pub fn put(&self, headers: &mut HeaderMap) {
         match &self.place {
             Some(place) => place.put(headers),
@@ -96,7 +96,7 @@ impl AskTrace {
         }
     }
 
-    /// Notes that `asked` servers were asked before, and why that was not enough.
+    /// Records that `asked` servers were tried before, and why the request moved on.
     pub fn note_retry(&self, asked: u32, reason: &str) {
         if let Some(span) = &self.span {
             span.set("http.request.resend_count", i64::from(asked));
@@ -104,17 +104,17 @@ impl AskTrace {
         }
     }
 
-    /// Notes the status of the server's response.
+    /// Records the status of the server's response.
     pub fn note_status(&self, status: u16) {
         self.span.iter().for_each(|span| note_status(span, status));
     }
 
-    /// Notes that the answer has begun.
+    /// Records that the answer has begun.
     pub fn note_first_token(&self) {
         self.span.iter().for_each(|span| span.note("first token"));
     }
 
-    /// Notes that the server has failed.
+    /// Records that the server has failed.
     pub fn fail(&self, why: &str) {
         self.span.iter().for_each(|span| span.fail(why.to_owned()));
     }

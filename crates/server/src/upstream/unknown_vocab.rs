@@ -1,9 +1,9 @@
-//! The vocabulary of an upstream server's model, of which nothing is known.
+//! Placeholder vocabulary for the unknown vocabulary of an upstream server's model.
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-/// The vocabulary of an upstream server's model, of which nothing is known.
+/// Placeholder vocabulary for the unknown vocabulary of an upstream server's model.
 #[derive(Debug, Clone, Copy)]
 pub struct UnknownVocab;
 

@@ -1,33 +1,33 @@
-//! Who gets the next place at an upstream whose servers are at their limit: the tenant that has had
-//! least, by weight, and of one tenant's requests the first.
+//! Decides which waiting request gets the next place at an upstream whose servers are at their
+//! limit: that of the tenant with the least service by weight, in order of arrival within a tenant.
 //!
 //! As in the engine's own batch (`infer/scheduler/shares.rs`), service is counted in tokens, and
-//! each place that a tenant holds counts ahead for what it will serve. A tenant that comes anew
-//! starts level with the least served of those that compete: being idle earns nothing.
+//! each place that a tenant holds counts in advance for the tokens it will serve. A new tenant
+//! starts level with the least served of the competing tenants: being idle earns no credit.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use loquent_infer::tenant::{Tenant, TenantId};
 
-/// Tokens that a place counts for before it has served any.
+/// Tokens charged for a place before it has served any.
 const PLACE_TOKENS: u64 = 64;
 /// Service of one token at weight 1, so that a token at any weight is a whole number.
 const TOKEN: u64 = 1 << 20;
 
-/// Most tenants without work whose lead is remembered.
+/// Maximum number of idle tenants whose lead is remembered.
 const MAX_REMEMBERED: usize = 1024;
 
-/// A request that waits.
+/// Handle of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// What one tenant has and had.
+/// Current places, past service and waiting requests of one tenant.
 #[derive(Debug, Default)]
 struct TenantLine {
     weight: u64,
     /// Tokens served, each divided by the weight, in units of [`TOKEN`].
     served: u64,
-    /// Completions under way.
+    /// Completions in progress.
     places: u64,
     waiting: VecDeque<Ticket>,
 }
@@ -42,7 +42,8 @@ impl TenantLine {
     }
 }
 
-/// The requests that wait, and what their tenants were served. `W` is what each of them waits with.
+/// Waiting requests and the service of their tenants. `W` is the data stored with each waiting
+/// request.
 #[derive(Debug)]
 pub struct WaitingRoom<W> {
     lines: HashMap<TenantId, TenantLine>,
@@ -57,17 +58,17 @@ impl<W> Default for WaitingRoom<W> {
 }
 
 impl<W> WaitingRoom<W> {
-    /// Whether nobody waits.
+    /// Returns true if no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// A request of `tenant` begins to wait.
+    /// Adds a waiting request of `tenant`.
     pub fn join(&mut self, tenant: Tenant, waiter: W) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -76,7 +77,7 @@ impl<W> WaitingRoom<W> {
         ticket
     }
 
-    /// A request waits no longer, served or not; what it waited with, if it still did.
+    /// Removes a waiting request, served or not. Returns its data if it was still waiting.
     pub fn leave(&mut self, ticket: Ticket) -> Option<W> {
         let (tenant, waiter) = self.waiting.remove(&ticket)?;
         if let Some(line) = self.lines.get_mut(&tenant) {
@@ -86,8 +87,8 @@ impl<W> WaitingRoom<W> {
         Some(waiter)
     }
 
-    /// Those that wait, in the order in which they are due: each tenant's first, the least served
-    /// tenant before the others. The next of a tenant is due when its first has a place.
+    /// Returns the first waiting request of each tenant, least served tenant first. The next
+    /// request of a tenant follows once its first has a place.
     pub fn due(&self) -> Vec<Ticket> {
         let first =
             |line: &TenantLine| line.waiting.front().map(|&ticket| (line.standing(), ticket));
@@ -96,17 +97,17 @@ impl<W> WaitingRoom<W> {
         due.into_iter().map(|(_, ticket)| ticket).collect()
     }
 
-    /// What a request waits with.
+    /// Returns the data of a waiting request.
     pub fn waiter(&self, ticket: Ticket) -> Option<&W> {
         self.waiting.get(&ticket).map(|(_, waiter)| waiter)
     }
 
-    /// A tenant has got places for so many completions.
+    /// Records that a tenant takes places for `completions`.
     pub fn take_places(&mut self, tenant: Tenant, completions: u64) {
         self.line(tenant).places += completions;
     }
 
-    /// A tenant gives them back, after `tokens` were computed for it.
+    /// Records that a tenant returns places, after `tokens` were computed for it.
     pub fn give_places(&mut self, tenant: Tenant, completions: u64, tokens: u64) {
         let line = self.line(tenant);
         line.places = line.places.saturating_sub(completions);
@@ -125,7 +126,7 @@ impl<W> WaitingRoom<W> {
         line
     }
 
-    /// Forgets the tenant without work that has the least lead, where too many are remembered.
+    /// Forgets the idle tenant with the smallest lead if too many are remembered.
     fn forget_one(&mut self) {
         if self.lines.len() >= MAX_REMEMBERED {
             let idle = self.lines.iter().filter(|(_, line)| line.is_idle());
@@ -134,7 +135,7 @@ impl<W> WaitingRoom<W> {
         }
     }
 
-    /// Forgets a tenant without work, whose lead counts only against those that wait beside it.
+    /// Forgets an idle tenant unless it has a lead over tenants that still compete.
     fn forget_if_idle(&mut self, tenant: TenantId) {
         if self.lines.get(&tenant).is_some_and(TenantLine::is_idle) {
             let others = self.lines.iter().filter(|(id, line)| **id != tenant && !line.is_idle());
@@ -159,7 +160,7 @@ mod tests {
     }
 
     /// Serves requests of 100 tokens, `places` at once, and counts those of each tenant among the
-    /// first `served`. Each of `tenants` always has ten that wait.
+    /// first `served`. Each of `tenants` always has ten waiting requests.
     fn serve(tenants: &[Tenant], places: usize, served: usize) -> Vec<usize> {
         let (mut room, mut running) = (WaitingRoom::default(), VecDeque::new());
         for tenant in tenants {

@@ -1,5 +1,5 @@
-//! Reasoning in an upstream's answer that is not streamed: it is split off the text as in a stream.
-//! Everything else of the answer passes as it came.
+//! Splits reasoning off an upstream's answer that is not streamed, as in a stream. Everything else
+//! in the answer passes unchanged.
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
@@ -15,11 +15,11 @@ use crate::error::ApiError;
 use crate::held::HeldDeltas;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 
-/// Longest answer that is looked into; longer ones pass unread.
+/// Largest answer that is parsed; larger ones pass unread.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// `response` with the reasoning of its completions split off; unread where there is no memory to
-/// read it in, since it has been generated and only its form is at stake.
+/// Returns `response` with the reasoning of its completions split off. The response passes unread
+/// if there is no memory to parse it: it has been generated, and only its form is at stake.
 ///
 /// # Errors
 /// 502 when the upstream breaks off.
@@ -52,7 +52,8 @@ pub async fn split_reasoning(
     })
 }
 
-/// The length of a whole answer in plain JSON; `None` for any other, or one that is too long.
+/// Returns the length of a whole answer in plain JSON; `None` for any other response, or one that
+/// is too long.
 fn readable_length(response: &Response) -> Option<usize> {
     let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let is_json = field(header::CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
@@ -64,7 +65,7 @@ fn readable_length(response: &Response) -> Option<usize> {
     can_be_read.then_some(length)
 }
 
-/// The answer with its reasoning split off; `None` where there is nothing to split.
+/// Returns the answer with its reasoning split off; `None` if there is none.
 fn split_body(body: &[u8]) -> Option<Vec<u8>> {
     let mut answer: Value = serde_json::from_slice(body).ok()?;
     let mut is_split = false;
@@ -106,8 +107,8 @@ mod tests {
     use super::*;
     use crate::body::BodyLimits;
 
-    /// The text of an answer of the upstream once its reasoning is split off as far as `bodies`
-    /// has memory for that.
+    /// Returns the text of an upstream's answer after splitting off its reasoning, as far as
+    /// `bodies` has memory for that.
     async fn passed(bodies: &RequestBodies) -> Value {
         let message = json!({"content": "<think>Hm.</think>Yes."});
         let body = json!({"choices": [{"message": message}]}).to_string();

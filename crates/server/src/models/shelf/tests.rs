@@ -1,5 +1,5 @@
-//! The shelf in virtual time: what is loaded and unloaded when, and that nobody is thrown out or
-//! waits for ever.
+//! Tests of the shelf in virtual time: the order of loads and unloads, and that no request loses
+//! its model or waits forever.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ impl World {
         Self { shelf: ModelShelf::new(limits, bytes.iter().copied()), now: s(100) }
     }
 
-    /// Does what there is to do; returns it.
+    /// Performs all pending moves; returns them.
     fn settle(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();
         while let Some(next) = self.shelf.next_move(self.now, None) {
@@ -42,7 +42,7 @@ impl World {
         moves
     }
 
-    /// A request comes, waits until its model is there, and uses it.
+    /// Simulates a request that waits until its model is loaded, and uses it.
     fn take(&mut self, id: ModelId) -> Vec<Move> {
         if self.shelf.try_use(id, self.now) {
             return Vec::new();
@@ -219,16 +219,16 @@ fn the_longest_waiting_is_loaded_first() {
     assert_eq!(world.shelf.next_move(s(103), None), Some(Move::Load(c)));
 }
 
-/// What may happen to a shelf.
+/// Event on a shelf.
 #[derive(Debug, Clone)]
 enum Event {
-    /// A request for a model comes and uses it for so long.
+    /// A request for a model arrives and uses it for `ms`.
     Request { model: usize, ms: u64 },
     /// Time passes.
     Pass { ms: u64 },
-    /// Somebody wants a model to go.
+    /// A client asks to unload a model.
     Leave { model: usize },
-    /// A request that waits gives up.
+    /// A waiting request gives up.
     GiveUp,
 }
 
@@ -241,7 +241,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Requests, and moves that take a second each.
+/// A shelf with requests, whose moves take a second each.
 struct BusyWorld {
     shelf: ModelShelf,
     now: Duration,
@@ -252,7 +252,7 @@ struct BusyWorld {
 }
 
 impl BusyWorld {
-    /// One step of time: ends what is over, and does what is to be done.
+    /// Advances time by one step: ends what is over, and starts the next move.
     fn step(&mut self) {
         self.now += Duration::from_millis(50);
         let now = self.now;

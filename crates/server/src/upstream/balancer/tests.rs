@@ -1,4 +1,4 @@
-//! The laws of balancing, over seeded and random courses of requests.
+//! Properties of the balancer, tested over seeded and random sequences of requests.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ fn balancer(count: usize, routing: Routing) -> Balancer {
     Balancer::new(urls(count).iter().map(String::as_str), routing)
 }
 
-/// A place for a prompt of this key.
+/// Takes a place for a prompt with this key.
 fn place(balancer: &mut Balancer, key: u64) -> ServerPlace {
     let key = Some(PromptKey(key));
     balancer.choose(NOW, key, 1, ServerSet::default()).unwrap()
@@ -26,7 +26,7 @@ fn choose(balancer: &mut Balancer, key: u64) -> usize {
     place(balancer, key).server
 }
 
-/// Where each of many prompts goes when nothing is under way.
+/// Returns the server of each prompt while no requests are in progress.
 fn owners(servers: &[String], keys: u64) -> HashMap<u64, String> {
     let mut balancer = Balancer::new(servers.iter().map(String::as_str), Routing::Prefix);
     let mut owner = |key| {
@@ -37,7 +37,7 @@ fn owners(servers: &[String], keys: u64) -> HashMap<u64, String> {
     (0..keys).map(|key| (key, owner(key))).collect()
 }
 
-/// Takes a server out by its health checks.
+/// Marks a server as down through failed health checks.
 fn take_out(balancer: &mut Balancer, server: usize) {
     for _ in 0..2 {
         balancer.note_check(NOW, server, false);
@@ -57,7 +57,7 @@ fn a_prompt_keeps_its_server_and_prompts_are_spread() {
 }
 
 proptest! {
-    /// Of a server that leaves, the prompts move, and no others; they move back with it.
+    /// Only the prompts of a server that leaves move to other servers, and they return with it.
     #[test]
     fn only_the_prompts_of_a_server_that_leaves_move(count in 2_usize..12, gone in 0_usize..12) {
         let (all, gone) = (urls(count), gone % count);
@@ -70,7 +70,7 @@ proptest! {
         prop_assert!(moved <= 300 / count * 2 + 20, "{moved} of 300 moved, of {count} servers");
     }
 
-    /// Whatever comes and goes, no server has more than its bound when it gets a request.
+    /// No server exceeds its bound when it gets a request, however requests arrive and end.
     #[test]
     fn loads_are_bounded(
         count in 2_usize..8,
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(running, places.len() as u64);
     }
 
-    /// A request is never sent to one server twice, nor to one that is down, and finds every other.
+    /// A request tries every server that is up exactly once, and none that is down.
     #[test]
     fn every_server_that_is_up_is_tried_once(count in 2_usize..10, down in 0_usize..10, key: u64) {
         let mut balancer = balancer(count, Routing::Prefix);
