@@ -11,6 +11,7 @@ pub mod config;
 pub mod connect;
 #[cfg(target_os = "linux")]
 pub mod demo;
+pub mod descriptors;
 pub mod doctor;
 #[cfg(feature = "llama")]
 pub mod engine_process;
@@ -23,6 +24,7 @@ pub mod logging;
 pub mod man;
 mod model_args;
 pub mod models;
+pub mod profile;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 pub mod run;

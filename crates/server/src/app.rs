@@ -13,6 +13,7 @@ use crate::clock::{Clock, unix_time_s};
 use crate::dashboard::Dashboard;
 use crate::dialect::chosen_ids::ChosenIds;
 use crate::dialect::responses::LiveResponses;
+use crate::dialect::responses::stored::ResponseStore;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
@@ -23,7 +24,7 @@ use crate::origin::{is_page_of_app, is_page_of_this_machine};
 use crate::page_file::PageFile;
 use crate::peer::{PeerAddress, TrustedProxies};
 use crate::places::ProbePlaces;
-use crate::quic::links::QuicLinks;
+use crate::quic_links::QuicLinks;
 use crate::request_log::RequestLog;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
@@ -140,6 +141,11 @@ pub struct App {
 }
 
 impl App {
+    /// The store of responses.
+    pub fn response_store(&self) -> ResponseStore {
+        ResponseStore::new(self.store.clone(), self.bodies.workers().clone())
+    }
+
     /// Creates the state of a server whose model is still loading: requests get 503.
     pub fn new(
         config: HttpConfig,

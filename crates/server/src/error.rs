@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-use crate::upstream::headers::confine;
+use crate::confine::confine;
 
 /// Maximum number of models named in an error.
 const MOST_NAMED: usize = 8;

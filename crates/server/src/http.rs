@@ -18,36 +18,31 @@ use serde_json::json;
 use tower::ServiceExt;
 
 use crate::active_request::ActiveRequest;
-use crate::api::full_response::full_response;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
-use crate::auth::{EarlyIdentity, authorization, token_route};
-use crate::browser;
+use crate::auth::{EarlyIdentity, authorization};
 use crate::dashboard;
 use crate::dialect::{
     conversations, durable, errors, infill, messages, ollama, paths, responses, stored_chats,
     ui_stream,
 };
-use crate::embeddings;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
+use crate::full_response::full_response;
 use crate::hosts::requested_authority;
 use crate::identity::Identity;
-use crate::intake::{Intake, ParsedRequest};
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
 use crate::models::{self, ModelEntry};
 use crate::obfuscation::Encrypted;
-use crate::observed;
-use crate::page;
-use crate::probe;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
-use crate::resumable::routes;
+use crate::routes::intake::{Intake, ParsedRequest};
+use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
+use crate::routes::{browser, embeddings, observed, page, probe, resumable, token};
 use crate::service::{Answer, Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
-use crate::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::upstream::Upstream;
 use crate::upstream::models::model_of;
 use crate::upstream::spoken::Way;

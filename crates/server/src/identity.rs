@@ -1,6 +1,8 @@
 //! Identity of a request's sender: the owner of an API key or, on a server without keys, the
 //! network address.
 
+pub mod token;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +13,20 @@ use loquent_infer::admission::TenantLimits;
 use loquent_infer::tenant::{Tenant, TenantId};
 use sha2::{Digest, Sha256};
 
-use crate::auth::token::{BrowserToken, TokenScope};
 use crate::error::ApiError;
+use crate::identity::Owner;
+use crate::identity::token::{BrowserToken, TokenScope};
 use crate::peer::network;
-use crate::store::object::Owner;
+
+/// Owner of objects: the holder of an API key or, on a server without keys, everybody. Stable
+/// across restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Owner(pub [u8; 16]);
+
+impl Owner {
+    /// The only owner on a server without keys.
+    pub const NOBODY: Self = Self([0; 16]);
+}
 
 /// SHA-256 of an API key, the only form in which the server keeps it.
 pub type KeyDigest = [u8; 32];

@@ -20,22 +20,23 @@ mod auth;
 mod awaited;
 mod blocking_workers;
 mod body;
-mod browser;
 mod cache_domain;
 mod charged_body;
 mod clock;
 mod completion;
+mod confine;
 mod connections;
 mod dashboard;
 mod dialect;
-mod embeddings;
 mod engine_thread;
 mod engine_watch;
 mod error;
+mod event_writer;
 mod flush;
 mod flush_channel;
 mod forecast;
 mod full_answer;
+pub mod full_response;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod held;
@@ -44,41 +45,39 @@ mod http;
 mod https;
 mod identity;
 mod infill;
-mod intake;
 mod json_response;
 mod memory;
 mod metrics;
 mod model;
 mod models;
 mod obfuscation;
-mod observed;
 mod origin;
 mod otel;
 mod output;
-mod page;
 mod page_file;
 mod peer;
 mod places;
-mod probe;
 mod prompt_threads;
 mod query;
 mod quic;
+pub mod quic_links;
 mod rate_headers;
 mod records;
 mod request_log;
 mod request_spans;
 mod resumable;
+mod routes;
 mod server;
 mod service;
 mod sse;
 mod start;
 mod store;
-mod tokenize;
 mod trace_context;
 mod turn;
 mod upstream;
 mod usage;
 
+pub use crate::identity::Owner;
 pub use active_request::ActiveRequest;
 pub use api::fields::Fields;
 pub use api::request::{Endpoint, Prompt, Request};
@@ -108,9 +107,10 @@ pub use start::{
     Announcement, Description, KeptModels, LoadedBackend, LoadedEngine, ModelLoader, ServiceConfig,
     start_engine, start_upstream,
 };
+pub use store::shared::address::SharedAddress;
 pub use store::{
-    Kind, ListPage, Owner, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
-    StoredObject, shared::address::SharedAddress,
+    Kind, ListPage, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
+    StoredObject,
 };
 pub use trace_context::TraceParent;
 pub use upstream::balancer::Routing;

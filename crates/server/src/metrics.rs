@@ -10,6 +10,7 @@ mod names;
 mod reading;
 pub mod sketch;
 mod stages;
+pub mod upstream_figures;
 mod upstreams;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! A loaded model as the server uses it: name, vocabulary, chat format and limits.
 
+pub mod unknown_vocab;
+
 use std::sync::{Arc, OnceLock};
 
 use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
@@ -18,7 +20,7 @@ use crate::api::reasoning::{self, ReasoningParams};
 use crate::api::request::Chat;
 use crate::clock::unix_time_s;
 use crate::completion::logprobs::ScoredPrompt;
-use crate::upstream::UnknownVocab;
+use crate::model::unknown_vocab::UnknownVocab;
 
 /// Format that turns conversations into prompts.
 #[derive(Debug)]

@@ -18,14 +18,14 @@ use tokio::task::JoinSet;
 use crate::app::{App, HttpConfig};
 use crate::clock::Clock;
 use crate::connections::{Connections, TcpLimits};
-use crate::dashboard::gather as dashboard;
 use crate::http::router;
 use crate::metrics::Metrics;
 use crate::models::{Keeper, ModelEntry};
 use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
 use crate::resumable::ResumableLimits;
-use crate::resumable::successor::AppSuccessor;
+use crate::routes::dashboard::gather as dashboard;
+use crate::routes::successor::AppSuccessor;
 use crate::start::{
     Announcement, Description, EngineStarter, KeptModels, LoadedBackend, ServiceConfig, SharedDesk,
     start_engine_at, start_upstreams_at,

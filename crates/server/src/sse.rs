@@ -17,8 +17,8 @@ use loquent_proto::headers::IGNORED_HEADER;
 use tokio::time::{Instant, Sleep};
 
 use crate::active_request::ActiveRequest;
-use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
+use crate::event_writer::{EventWriter, write_record};
 use crate::metrics::GaugeGuard;
 use crate::records::{RecordContext, RecordWriter};
 
@@ -29,27 +29,6 @@ const FRAME_BYTES: usize = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[error("the stream broke off: {0}")]
 pub struct BrokenStream(pub ApiError);
-
-/// State of an answer after the events that were just written.
-#[derive(Debug)]
-pub enum StreamStatus {
-    /// More events may follow.
-    Open,
-    /// The answer is complete.
-    Complete,
-    /// The answer failed, or continues elsewhere. The corresponding events have been written.
-    Broken(ApiError),
-}
-
-/// An answer as a source of events.
-pub trait EventSource: Unpin {
-    /// Appends the events that are ready to `out`, if any. The task of `context` is woken when
-    /// there are more.
-    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus;
-
-    /// Returns the event to send after a silence; see [`EventWriter::heartbeat`].
-    fn heartbeat(&self) -> Bytes;
-}
 
 enum BodyPhase {
     /// Nothing has been sent yet; the first frame is ready.

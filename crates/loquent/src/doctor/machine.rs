@@ -3,7 +3,7 @@
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::diagnosis::Diagnosis;
-use crate::serve::descriptors::OWN_DESCRIPTORS;
+use crate::descriptors::OWN_DESCRIPTORS;
 
 /// Connections that `serve` takes by default.
 const USUAL_CONNECTIONS: u64 = 4096;

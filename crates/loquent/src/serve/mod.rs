@@ -3,7 +3,6 @@
 pub(crate) mod args;
 mod banner;
 pub(crate) mod cache_sizes;
-pub(crate) mod descriptors;
 #[cfg(feature = "llama")]
 mod launcher;
 pub(crate) mod load;

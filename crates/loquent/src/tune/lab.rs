@@ -15,8 +15,8 @@ use loquent_infer::runner::Runner;
 use serde::{Deserialize, Serialize};
 
 use super::measure::{Effort, Unmeasured, chat_sampling, decode_ms, prefill_rate};
-use super::profile::{StepTime, TunedSettings};
 use super::search::Speed;
+use crate::profile::{StepTime, TunedSettings};
 use crate::serve::args::PREFILL_MAX_TOKENS;
 use crate::serve::cache_sizes::{ContextNeeds, default_kv_cells, slots};
 

@@ -6,7 +6,6 @@ mod lab;
 pub mod measure;
 #[cfg(feature = "llama")]
 mod process_lab;
-pub mod profile;
 pub mod search;
 pub mod show;
 
@@ -77,9 +76,9 @@ mod with_engine {
 
     use super::lab::run_order;
     use super::process_lab::ProcessLab;
-    use super::profile::{Profile, TunedSettings, folder, machine};
     use super::search::{Choices, Found, search};
     use super::{TuneArgs, show};
+    use crate::profile::{Profile, TunedSettings, folder, machine};
     use crate::shutdown;
 
     /// Batch sizes in the table and plot of step times.
@@ -191,7 +190,7 @@ mod with_engine {
             |of: fn(&super::search::Speed) -> f64| of(&found.best.speed) / of(&found.first.speed);
         println!(
             "\nBest: {}\nAgainst the defaults: 1 stream x{:.2}, full batch x{:.2}, prompts x{:.2}",
-            show::settings(&profile.settings),
+            profile.settings,
             gain(|speed| speed.alone),
             gain(|speed| speed.full),
             gain(|speed| speed.prefill)

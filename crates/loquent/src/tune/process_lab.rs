@@ -12,9 +12,9 @@ use indicatif::ProgressBar;
 use loquent_engine::KvType;
 
 use super::lab::{FigureOrder, MeasureOrder, MeasuredFigure};
-use super::profile::{StepTime, TunedSettings};
 use super::search::{Lab, Speed};
 use super::show;
+use crate::profile::{StepTime, TunedSettings};
 
 /// Starts a process for every figure that is asked for.
 pub(super) struct ProcessLab {
@@ -135,7 +135,7 @@ impl Lab for ProcessLab {
         if self.over() {
             return None;
         }
-        self.bar.set_message(show::settings(settings));
+        self.bar.set_message(settings.to_string());
         let speed = self.speed(settings, KvType::F16);
         speed.inspect_err(|error| tracing::debug!(%error, "settings refused")).ok()
     }

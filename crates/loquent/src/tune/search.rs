@@ -4,7 +4,7 @@
 //! far. The settings hardly depend on each other, and all combinations would take an hour. A value
 //! is replaced only by one whose gain is larger than the noise between two runs.
 
-use super::profile::TunedSettings;
+use crate::profile::TunedSettings;
 
 /// How much faster another value must be to replace the present one, as a factor. Chosen by hand:
 /// lower, and noise decides; higher, and small gains are lost.

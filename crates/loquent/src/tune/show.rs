@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use loquent_sim::chart::{Anchor, Axis, Labels, Paint, Panel, Svg, TextRole};
 
-use super::profile::{StepTime, TunedSettings};
 use super::search::{Found, TuneTrial};
+use crate::profile::StepTime;
 
 /// The cost of a step jumps where a further row costs this many times the average row before it.
 /// Chosen by hand, to mark what is visible in the plot.
@@ -41,19 +41,6 @@ fn trial_line(trial: &TuneTrial, first: &TuneTrial) -> String {
         speed.alone / base.alone,
         speed.full / base.full,
         speed.prefill / base.prefill
-    )
-}
-
-/// The settings as one line of words.
-pub fn settings(settings: &TunedSettings) -> String {
-    let TunedSettings { threads, poll, kv_unified, flash_attention, loquent_kernels, pass_tokens } =
-        settings;
-    let words = |on: &bool, yes: &'static str, no: &'static str| if *on { yes } else { no };
-    format!(
-        "threads {threads}, poll {poll}, KV {}, flash attention {}, kernels {}, micro-batch {pass_tokens}",
-        words(kv_unified, "unified", "per sequence"),
-        words(flash_attention, "on", "off"),
-        words(loquent_kernels, "loquent", "llama.cpp"),
     )
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::fields::{Fields, kind_of};
 use super::request::BYTES_PER_TOKEN;
-use crate::dialect::parameters::{Parameter, ignored, supported};
+use crate::api::parameter_table::{Parameter, ignored, supported};
 use crate::error::{ApiError, quoted};
 use crate::memory::MemoryCharge;
 

@@ -3,13 +3,14 @@
 pub mod embeddings;
 pub mod fields;
 pub mod forms;
-pub mod full_response;
 pub mod head;
 pub mod json;
 pub mod logprobs;
 pub mod message;
+pub mod parameter_table;
 #[cfg(test)]
 pub mod parameters;
 pub mod reasoning;
 pub mod request;
+pub mod stored_chat;
 pub mod tools;

@@ -1,6 +1,6 @@
 //! Support status of each parameter of `/v1/chat/completions` and `/v1/completions`.
 
-use crate::dialect::parameters::{Parameter, ignored, refused, supported};
+use crate::api::parameter_table::{Parameter, ignored, refused, supported};
 
 /// Parameters that both endpoints share.
 const SHARED: &[Parameter] = &[

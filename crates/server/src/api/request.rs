@@ -14,7 +14,7 @@ use super::forms::{RequestedForm, parse_form};
 use super::message::parse_messages;
 use super::reasoning::ReasoningParams;
 use super::tools::{ToolUse, parse_tools};
-use crate::dialect::stored_chats::request::ChatToStore;
+use crate::api::stored_chat::ChatToStore;
 use crate::error::{ApiError, quoted};
 use crate::identity::Identity;
 use crate::memory::MemoryCharge;

@@ -2,8 +2,6 @@
 
 mod failures;
 mod key_file;
-pub mod token;
-pub mod token_route;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,11 +14,11 @@ use http::{HeaderMap, HeaderValue, header};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::error::{ApiError, LimitedRate};
+use crate::identity::token::{BrowserToken, Id, NewToken, TokenMint, TokenWish};
 use crate::identity::{ApiKey, Identity, KeyDigest, digest_of};
 use crate::peer::network;
 use failures::FailedAttempts;
 use key_file::{KeyFile, parse};
-use token::{BrowserToken, Id, NewToken, TokenMint, TokenWish};
 
 /// Interval at which the key file is checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::moment::{Moment, Stretch};
 use crate::metrics::sketch::{SketchCounts, difference, quantile};
 use crate::metrics::{LatencyReadings, MetricsReading, StreamCarrier};
-use crate::quic::links::LinkFigures;
+use crate::quic_links::LinkFigures;
 
 /// The figures of one second. NaN if there is no value, as for a percentile without samples.
 pub type Row = [f32; COLUMNS.len()];

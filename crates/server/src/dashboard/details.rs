@@ -11,7 +11,7 @@ use super::moment::Stretch;
 use crate::identity::{ApiKey, KeyUsage};
 use crate::metrics::StreamCarrier;
 use crate::models::{ModelEntry, ServedModels};
-use crate::quic::links::LinkFigures;
+use crate::quic_links::LinkFigures;
 
 /// Maximum number of key owners listed by name; the others are summed up.
 const MAX_KEYS: usize = 50;

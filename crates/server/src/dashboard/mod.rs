@@ -10,11 +10,9 @@ mod columns;
 mod details;
 mod events;
 mod feed;
-pub mod gather;
-mod moment;
-mod reader;
-pub mod routes;
-mod sampler;
+pub mod moment;
+pub mod reader;
+pub mod sampler;
 
 use std::sync::{Mutex, MutexGuard};
 

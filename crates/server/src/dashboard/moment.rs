@@ -5,7 +5,7 @@ use std::time::Duration;
 use loquent_infer::remote::RemoteFigures;
 
 use crate::metrics::MetricsReading;
-use crate::quic::links::LinkFigures;
+use crate::quic_links::LinkFigures;
 
 /// The server's counters at one time.
 #[derive(Debug, Clone)]

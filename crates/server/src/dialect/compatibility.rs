@@ -7,19 +7,20 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::generation::Lowered;
 use super::ollama::embed::{EMBED_PARAMETERS, EMBEDDINGS_PARAMETERS, read_embed, read_embeddings};
 use super::ollama::request::{
     CHAT_PARAMETERS, GENERATE_PARAMETERS, OPTIONS, lower_chat, lower_generate,
 };
-use super::parameters::{Parameter, Support, ignored, refused, supported};
 use super::responses::request::{INCLUDES, PARAMETERS as RESPONSE, REASONING, ResponseRequest};
-use super::stored_chats::request::{ChatToStore, parse_list};
 use super::{infill, messages, ui_stream};
 use crate::api::embeddings::{EmbeddingRequest, PARAMETERS as EMBEDDINGS};
 use crate::api::fields::Fields;
+use crate::api::parameter_table::{Parameter, Support, ignored, refused, supported};
 use crate::api::parameters;
 use crate::api::request::{Endpoint, Request};
+use crate::api::stored_chat::ChatToStore;
+use crate::dialect::lowered::Lowered;
+use crate::dialect::stored_chats::request::parse_list;
 use crate::error::ApiError;
 
 // Tables that no code goes by: what these endpoints do not read themselves is a completion's.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::compatibility::{Api, apis};
-use super::parameters::{Parameter, Support};
+use crate::api::parameter_table::{Parameter, Support};
 
 /// The credential that a route requires.
 #[derive(Clone, Copy, PartialEq, Eq)]

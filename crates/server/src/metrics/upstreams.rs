@@ -6,7 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 
-use crate::upstream::figures::ServerFigures;
+use crate::metrics::upstream_figures::ServerFigures;
 
 /// Source of the statistics of an upstream's servers.
 pub trait UpstreamSeries: Send + Sync {

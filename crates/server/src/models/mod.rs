@@ -12,7 +12,6 @@ mod catalog;
 mod figures;
 mod keeper;
 mod model_use;
-pub mod routes;
 mod shelf;
 
 pub use catalog::{ModelEntry, ServedModels};

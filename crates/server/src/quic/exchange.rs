@@ -25,14 +25,14 @@ use crate::auth::EarlyIdentity;
 use crate::body::ReceivedBody;
 use crate::error::ApiError;
 use crate::identity::Identity;
-use crate::intake::Intake;
 use crate::obfuscation::encrypted;
 use crate::rate_headers::add_rate_headers;
 use crate::request_log::{OtherLine, REQUEST_ID_HEADER};
-use crate::resumable::routes::{JoinedAnswer, ResumableRequest, start};
 use crate::resumable::{
     AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
 };
+use crate::routes::intake::Intake;
+use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
 use crate::service::Caller;
 use crate::trace_context::TraceParent;
 

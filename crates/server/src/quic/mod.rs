@@ -1,12 +1,10 @@
 //! The QUIC port (`spec/session.md`, section 1): native clients and browsers on one UDP socket,
 //! distinguished by ALPN.
 
-mod arrivals;
 mod certificate;
 mod congestion;
 mod exchange;
 mod gathering_socket;
-pub mod links;
 mod message;
 mod outbox;
 mod request_head;

@@ -203,7 +203,7 @@ mod tests {
 
     use super::super::sse_reader::{LogReader, events_path};
     use super::*;
-    use crate::sse::EventSource;
+    use crate::event_writer::EventSource;
 
     const NOW: Micros = Micros::ZERO;
 

@@ -18,10 +18,8 @@ mod reader_status;
 mod readers;
 mod reading;
 mod resume_points;
-pub mod routes;
 pub mod shared;
 pub mod sse_reader;
-pub mod successor;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -8,9 +8,8 @@ use loquent_proto::{Delta, Position};
 pub use super::events_slot::{EventsInbox, events_path};
 
 use super::events_slot::LogPiece;
-use crate::dialect::{EventWriter, write_record};
 use crate::error::ApiError;
-use crate::sse::{EventSource, StreamStatus};
+use crate::event_writer::{EventSource, EventWriter, StreamStatus, write_record};
 
 /// Reads an answer's log from an offset on. Every event that completes a record has the position
 /// after it as its id (S-5.1).

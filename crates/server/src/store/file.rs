@@ -11,7 +11,8 @@ use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, Ta
 use sha2::{Digest, Sha256};
 
 use super::index::{Entry, Index, OBJECT_BYTES, ObjectKey, ObjectOrder};
-use super::object::{Kind, Owner, Progress, StoreError, StoreLimits, StoredObject};
+use crate::identity::Owner;
+use crate::store::object::{Kind, Progress, StoreError, StoreLimits, StoredObject};
 
 /// An index entry with a check of its JSON: creation time, number, whether the answer is being
 /// generated, JSON length, and part of the JSON's hash.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::object::{Kind, ListPage, MAX_ID_BYTES, Owner, Progress, StoreError, StoreLimits};
+use crate::identity::Owner;
+use crate::store::object::{Kind, ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits};
 
 /// Bytes charged for an object besides its JSON: about the size of its index entries.
 pub const OBJECT_BYTES: usize = 512;

@@ -33,7 +33,7 @@ use shared::objects::SharedShelf;
 
 use object::WriteMode;
 pub use object::{
-    AnswerFence, Kind, ListPage, ObjectList, Owner, Progress, StoreConfig, StoreError, StoreLimits,
+    AnswerFence, Kind, ListPage, ObjectList, Progress, StoreConfig, StoreError, StoreLimits,
     StoreLocation, StoredObject,
 };
 

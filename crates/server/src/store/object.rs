@@ -28,16 +28,6 @@ impl Kind {
     }
 }
 
-/// Owner of objects: the holder of an API key or, on a server without keys, everybody. Stable
-/// across restarts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Owner(pub [u8; 16]);
-
-impl Owner {
-    /// The only owner on a server without keys.
-    pub const NOBODY: Self = Self([0; 16]);
-}
-
 /// Progress of an object's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {

@@ -10,11 +10,12 @@ use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
 use super::Store;
-use super::object::{AnswerFence, Kind, Owner, StoreError, StoredObject};
 use crate::active_request::ActiveRequest;
 use crate::flush::{Flush, FlushObserver};
 use crate::full_answer::FullAnswer;
+use crate::identity::Owner;
 use crate::memory::SMALL_BYTES;
+use crate::store::object::{AnswerFence, Kind, StoreError, StoredObject};
 use crate::usage::Usage;
 
 /// Converts an answer into the object to store.

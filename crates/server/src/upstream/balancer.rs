@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use super::affinity::{PromptKey, ServerPoint};
 use super::breaker::{CircuitBreaker, RequestVerdict};
-use super::figures::ServerFigures;
 use super::health::Health;
 use super::pace::Pace;
+use crate::metrics::upstream_figures::ServerFigures;
 
 /// Maximum number of servers of one upstream.
 pub const MAX_SERVERS: usize = 64;

@@ -7,6 +7,8 @@
 use http::header::{self, HeaderMap, HeaderValue};
 use loquent_openai::headers::end_to_end;
 
+use crate::confine::confine;
+
 /// Request headers that are not forwarded: a client's secrets and location, and headers by which
 /// some servers override the method, path or address that was checked.
 const REQUEST_NAMES: [&str; 23] = [
@@ -77,9 +79,6 @@ const RESPONSE_PREFIXES: [&str; 8] = [
     "x-loquent-",
 ];
 
-/// Policy that gives an upstream's text no rights in a browser.
-const SANDBOX: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
-
 fn keep(headers: &HeaderMap, refused: impl Fn(&str) -> bool) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for (name, value) in &end_to_end(headers) {
@@ -115,12 +114,6 @@ pub fn for_client(headers: &HeaderMap) -> HeaderMap {
     }
     confine(&mut kept);
     kept
-}
-
-/// Prevents an upstream's text from acting as a page or a script of this server's origin.
-pub fn confine(headers: &mut HeaderMap) {
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ pub mod balancer;
 mod breaker;
 mod checks;
 mod dispatch;
-pub mod figures;
 pub mod headers;
 mod health;
 pub mod models;
@@ -28,7 +27,6 @@ pub mod routes;
 mod server;
 pub mod spoken;
 mod trace;
-mod unknown_vocab;
 mod waiting;
 pub mod whole;
 
@@ -59,10 +57,11 @@ use crate::output::StreamBounds;
 use crate::request_spans::span_name;
 use crate::trace_context::TraceParent;
 
+use crate::metrics::upstream_figures::ServerFigures;
+pub use crate::model::unknown_vocab::UnknownVocab;
 use affinity::PromptKey;
 use breaker::RequestVerdict;
 use dispatch::{Dispatch, OutgoingBody, OutgoingRequest};
-use figures::ServerFigures;
 use passage::PassingBody;
 pub use pool::PoolConfig;
 use pool::{Pool, WantedPlace};
@@ -72,7 +71,6 @@ pub use request::read_request;
 use routes::{UpstreamRoute, UpstreamRoutes, UpstreamTarget};
 use spoken::{SpokenApi, SpokenApis, Way};
 use trace::RequestTrace;
-pub use unknown_vocab::UnknownVocab;
 
 /// Configuration of an upstream: servers with one model, its fallbacks and routes.
 #[derive(Debug, Clone, Default)]

@@ -14,12 +14,12 @@ use tokio::sync::oneshot;
 use super::affinity::PromptKey;
 use super::balancer::{Balancer, MAX_SERVERS, NoServer, Routing, ServerPlace, ServerSet, Unplaced};
 use super::breaker::RequestVerdict;
-use super::figures::ServerFigures;
 use super::server::UpstreamServer;
 use super::trace::AskTrace;
 use super::waiting::{Ticket, WaitingRoom};
 use crate::clock::Clock;
 use crate::error::{ApiError, ServerSign};
+use crate::metrics::upstream_figures::ServerFigures;
 
 /// Pause for a busy server that does not specify one.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);

@@ -24,9 +24,9 @@ use loquent_proto::printable::printable;
 use self::report::{Limits, Roofline, RooflineRow};
 use self::steps::{Step, measure};
 use self::work::ModelWork;
+use crate::profile::machine;
 use crate::serve::args::{EngineArgs, KvLayout, SourceArgs, Switch};
 use crate::shutdown;
-use crate::tune::profile::machine;
 
 /// Rows of a decode step that are measured.
 const ROWS: [u16; 7] = [1, 2, 4, 8, 16, 32, 64];

@@ -14,9 +14,8 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 
 use super::source::SourceArgs;
+use crate::profile::{self, Profile};
 use crate::serve::staged::StagedArgs;
-use crate::tune::profile::{self, Profile};
-use crate::tune::show;
 
 /// Default of `--prefill-max-tokens`: one full pass through the layers (`--micro-batch`).
 pub(crate) const PREFILL_MAX_TOKENS: u32 = 512;
@@ -209,7 +208,7 @@ impl EngineArgs {
         };
         if let Some((profile, path)) = Profile::find(&model, &folder)? {
             self.adopt(&profile);
-            let settings = show::settings(&profile.settings);
+            let settings = &profile.settings;
             eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
         }
         Ok(())
@@ -227,7 +226,7 @@ impl EngineArgs {
         };
         let found = Profile::find(model, &folder)?;
         Ok(found.map_or((self.clone(), None), |(profile, path)| {
-            let settings = show::settings(&profile.settings);
+            let settings = &profile.settings;
             (self.beside_others(&profile), Some(format!("{settings} ({})", path.display())))
         }))
     }
@@ -384,7 +383,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::tune::profile::TunedSettings;
+    use crate::profile::TunedSettings;
 
     #[derive(Parser)]
     struct Line {

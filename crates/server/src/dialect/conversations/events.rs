@@ -5,8 +5,8 @@ use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Error};
 
-use crate::dialect::{COMMENT, EventWriter, write_record};
 use crate::error::ApiError;
+use crate::event_writer::{COMMENT, EventWriter, write_record};
 
 /// Writes an answer's events, leaving out a number of bytes at the beginning.
 pub struct BytesFrom {

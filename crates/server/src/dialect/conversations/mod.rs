@@ -2,7 +2,6 @@
 //! connection is lost, `GET /v1/stream?conv_id=…&from=…` returns its events from a byte on, and
 //! `DELETE` stops it.
 
-mod events;
-mod routes;
+pub mod events;
 
-pub use routes::{asked_id, routes, stream};
+pub use crate::routes::conversations::{asked_id, routes, stream};

@@ -4,8 +4,8 @@ use http::HeaderValue;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{Delta, Error};
 
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 
 /// Prefix of an event's data.
 const DATA: &[u8] = b"data: ";

@@ -22,6 +22,11 @@ pub fn next_cursor(now_s: u64, known: Option<&str>, random: u64) -> u64 {
     }
 }
 
+/// Formats an offset for clients: offsets compared as text have the order of the numbers.
+pub fn shown(offset: u64) -> String {
+    format!("{offset:020}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,10 +11,10 @@ use tokio::time::Sleep;
 
 use super::content::{ContentWriter, Format};
 use super::cursor::next_cursor;
-use super::read::shown;
 use crate::clock::unix_time_s;
+use crate::dialect::durable::cursor::shown;
+use crate::event_writer::{EventSource, StreamStatus};
 use crate::resumable::sse_reader::LogReader;
-use crate::sse::{EventSource, StreamStatus};
 
 /// Lifetime of a connection, after which its client must reconnect, so that caches can join clients
 /// that wait for the same offset.

@@ -5,11 +5,9 @@
 //! The stream has the chunks of a chat completion as JSON messages, or with `as=text` the answer's
 //! text. Its offsets are those of the answer's log.
 
-mod content;
-mod cursor;
-mod live;
-mod read;
-mod request;
-mod routes;
+pub mod content;
+pub mod cursor;
+pub mod live;
+pub mod request;
 
-pub use routes::{head, read_or_resume};
+pub use crate::routes::durable::{head, read_or_resume};

@@ -3,8 +3,8 @@
 use loquent_proto::{Delta, Error};
 use serde_json::{Value, json};
 
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 use crate::full_answer::FullAnswer;
 use crate::usage::Usage;
 

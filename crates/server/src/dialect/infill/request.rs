@@ -2,7 +2,7 @@
 
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
-use crate::dialect::generation::Lowered;
+use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 
 /// Translates `fields` to a completion; names without a meaning there stay.

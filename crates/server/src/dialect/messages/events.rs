@@ -9,8 +9,8 @@ use super::error::error_json;
 use super::object::{
     SIGNATURE, ThinkingDisplay, message_id, open_message, stop_reason, usage_json,
 };
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 use crate::full_answer;
 use crate::usage::Usage;
 

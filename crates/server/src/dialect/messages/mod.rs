@@ -1,16 +1,14 @@
 //! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
 
 mod error;
-mod events;
-mod models;
-mod object;
+pub mod events;
+pub mod object;
 pub mod request;
-mod routes;
 mod turns;
 
+pub use crate::routes::messages::routes;
+pub use crate::routes::messages_models::{model, models};
 pub use error::error_json;
-pub use models::{model, models};
-pub use routes::routes;
 
 /// Header with which Anthropic's clients state their version of the API.
 pub const VERSION: &str = "anthropic-version";

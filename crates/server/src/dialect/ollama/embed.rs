@@ -8,7 +8,7 @@ use crate::api::embeddings::{
     text_input,
 };
 use crate::api::fields::{Fields, kind_of};
-use crate::dialect::parameters::{Parameter, ignored, sift, supported};
+use crate::api::parameter_table::{Parameter, ignored, sift, supported};
 use crate::error::ApiError;
 use crate::service::Embedded;
 

@@ -10,8 +10,8 @@ use super::error_json;
 use super::object::{LineContent, Shape, finish, members};
 use crate::active_request::AnswerTimes;
 use crate::clock::Clock;
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 use crate::full_answer::FullCall;
 use crate::usage::Usage;
 

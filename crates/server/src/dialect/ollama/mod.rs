@@ -2,18 +2,17 @@
 //! and queries about the server's models.
 
 pub mod embed;
-mod events;
+pub mod events;
 mod keep_alive;
-mod models;
-mod object;
+pub mod models;
+pub mod object;
 pub mod request;
-mod routes;
 
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-pub use routes::routes;
+pub use crate::routes::ollama::routes;
 
 /// Returns the response body for `error`.
 pub fn error_json(error: &ApiError) -> Value {

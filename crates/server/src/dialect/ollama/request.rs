@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use super::keep_alive::take_keep_alive;
 use super::object::Shape;
 use crate::api::fields::{Fields, kind_of};
+use crate::api::parameter_table::{Parameter, ignored, refused, sift, supported};
 use crate::api::request::Endpoint;
-use crate::dialect::generation::Lowered;
-use crate::dialect::parameters::{Parameter, ignored, refused, sift, supported};
+use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 use crate::models::KeepAlive;
 

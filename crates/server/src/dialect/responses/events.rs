@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::item::{ItemBody, OpenItem};
 use super::object::{ResponseFacts, ResponseStatus, ResponseTemplate};
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 use crate::usage::Usage;
 
 /// Code of the record that ends a cancelled response.

@@ -22,8 +22,9 @@ use super::stored::{KeptInput, ResponseStore, StoredResponse, object};
 use crate::api::json::{ValueSize, count_values};
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::identity::Owner;
 use crate::resumable::Reservation;
-use crate::store::{AnswerFence, Owner, StoreError};
+use crate::store::{AnswerFence, StoreError};
 
 /// Interval at which a growing response is stored. A restart loses the text since the last
 /// checkpoint.

@@ -4,23 +4,20 @@
 //! determine its events, their numbers and its object ([`events`]). A response that is read again,
 //! during generation or from the store, thus gives the same events with the same numbers.
 
-mod events;
-mod generation;
-mod input;
+pub mod events;
+pub mod generation;
+pub mod input;
 mod item;
-mod live;
-mod object;
-mod paging;
-mod record_log;
+pub mod live;
+pub mod object;
+pub mod paging;
+pub mod record_log;
 pub mod request;
-mod resolve;
-mod routes;
-mod stored;
-mod storing;
-mod stream;
-mod takeover;
+pub mod stored;
+pub mod storing;
+pub mod stream;
 mod tools;
-mod truncate;
+pub mod truncate;
 
+pub use crate::routes::responses::routes;
 pub use live::LiveResponses;
-pub use routes::routes;

@@ -6,8 +6,8 @@ use super::input::parse_input;
 use super::object::ResponseTemplate;
 use super::tools::{GivenTools, parse_choice, parse_tools};
 use crate::api::fields::Fields;
-use crate::dialect::parameters::{Parameter, Support, ignored, refused, sift, supported};
-use crate::dialect::stored_chats::request::parse_metadata;
+use crate::api::parameter_table::{Parameter, Support, ignored, refused, sift, supported};
+use crate::api::stored_chat::parse_metadata;
 use crate::error::{ApiError, quoted};
 
 /// Maximum number of alternatives per token in log-probabilities.

@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::events::{EventRange, LOST, ResponseEvents};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use crate::app::App;
 use crate::blocking_workers::BlockingWorkers;
+use crate::identity::Owner;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::store::{AnswerFence, Kind, Owner, Progress, Store, StoreError, StoredObject};
+use crate::store::{AnswerFence, Kind, Progress, Store, StoreError, StoredObject};
 
 /// Separator between the JSON and the records; the JSON written here never contains it.
 const SEPARATOR: u8 = b'\n';
@@ -40,9 +40,9 @@ pub struct ResponseStore {
 }
 
 impl ResponseStore {
-    /// Returns the store of `app`.
-    pub fn of(app: &App) -> Self {
-        Self { store: app.store.clone(), workers: app.bodies.workers().clone() }
+    /// Responses in `store`, encoded by `workers` where they are long.
+    pub fn new(store: Store, workers: BlockingWorkers) -> Self {
+        Self { store, workers }
     }
 
     /// Returns the retention time of stored responses.

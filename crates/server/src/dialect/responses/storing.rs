@@ -6,7 +6,7 @@ use loquent_proto::Delta;
 
 use super::events::ResponseEvents;
 use super::record_log::RecordLog;
-use crate::dialect::EventWriter;
+use crate::event_writer::EventWriter;
 
 /// A response being stored; resolves to whether that succeeded.
 pub type Saving = Pin<Box<dyn Future<Output = bool> + Send>>;

@@ -12,10 +12,9 @@ use super::live::LiveReader;
 use super::object::ResponseStatus;
 use super::record_log::{RecordLog, read_records};
 use super::storing::{KeptRecords, Save, Saving, write};
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::{EventSource, EventWriter, StreamStatus};
 use crate::memory::MemoryCharge;
-use crate::sse::{EventSource, StreamStatus};
 
 /// Bytes of events gathered into one frame.
 const FRAME_BYTES: usize = 16 * 1024;

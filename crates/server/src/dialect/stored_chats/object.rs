@@ -9,10 +9,11 @@ use loquent_infer::vocab::Vocab;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::request::{ChatToStore, ListFilter};
-use crate::api::full_response::full_response;
+use crate::api::stored_chat::ChatToStore;
+use crate::dialect::stored_chats::request::ListFilter;
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
+use crate::full_response::full_response;
 use crate::store::object::{ListPage, Progress, StoredObject};
 use crate::store::recorder::RecordedObject;
 

@@ -4,8 +4,8 @@
 use loquent_proto::{Delta, Error};
 use serde_json::{Value, json};
 
-use crate::dialect::EventWriter;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 
 /// Event at the end of every complete stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";

@@ -1,9 +1,8 @@
 //! The AI SDK's UI message stream: `useChat` streams, resumes and stops at `/v1/ui/chat`, and its
 //! workflow transport reconnects there, without an app server in between.
 
-mod events;
+pub mod events;
 mod message;
 pub mod request;
-mod routes;
 
-pub use routes::routes;
+pub use crate::routes::ui_stream::routes;

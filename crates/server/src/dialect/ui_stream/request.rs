@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::message::lower_message;
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
-use crate::dialect::generation::Lowered;
+use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 
 /// Parts of a request that only this API needs.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
-use crate::store::Owner;
+use crate::identity::Owner;
 use crate::trace_context::TraceParent;
 
 /// Maximum bytes of a stored request. The answer to a longer one ends with its replica.

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request};
+use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
 use crate::body::ReceivedBody;
-use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;

@@ -8,20 +8,24 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
 use http::{Request as HttpRequest, Uri};
+use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::object::{completion, messages, with_metadata};
-use super::request::{ListQuery, parse_list, parse_metadata};
+use crate::active_request::ActiveRequest;
 use crate::api::json::VALUE_BYTES;
 use crate::api::request::header_list;
+use crate::api::stored_chat::{ChatToStore, parse_metadata};
 use crate::app::App;
 use crate::charged_body::charged_json;
+use crate::dialect::stored_chats::object::{StoredChat, completion, messages, with_metadata};
+use crate::dialect::stored_chats::request::{ListQuery, parse_list};
 use crate::error::ApiError;
-use crate::identity::Identity;
+use crate::identity::{Identity, Owner};
 use crate::json_response::json_response;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
-use crate::store::object::{Kind, ObjectList, StoredObject};
+use crate::store::object::{AnswerFence, Kind, ObjectList, StoredObject};
+use crate::store::recorder::{AnswerRecorder, StorePlace};
 
 /// Number of copies of a stored object that exist at once: as read, and in the response.
 const COPIES: usize = 2;
@@ -165,4 +169,20 @@ async fn work<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let is_large = stored.json.len() > SMALL_BYTES;
     app.bodies.workers().run_if(is_large, move || work(&stored)).await
+}
+
+/// Arranges for the answer to `active` to be stored for `owner` when it is complete, if its request
+/// asks for that.
+pub fn record(
+    app: &App,
+    vocab: &Arc<dyn Vocab>,
+    (owner, fence): (Owner, AnswerFence),
+    chat: Option<Box<ChatToStore>>,
+    active: &mut ActiveRequest,
+) {
+    let Some(chat) = chat else { return };
+    let object = StoredChat { chat: *chat, vocab: vocab.clone() };
+    let place = StorePlace { store: app.store.clone(), kind: Kind::ChatCompletion, owner, fence };
+    let recorder = AnswerRecorder::new(active, object, place);
+    active.observe(Box::new(recorder));
 }

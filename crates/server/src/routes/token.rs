@@ -11,12 +11,12 @@ use axum::routing::post;
 use http::{HeaderValue, Request as HttpRequest, header};
 use serde_json::json;
 
-use super::authorization;
-use super::token::{MAX_LIFE, TokenWish, USUAL_LIFE};
 use crate::api::fields::Fields;
 use crate::app::App;
+use crate::auth::authorization;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::identity::token::{MAX_LIFE, TokenWish, USUAL_LIFE};
 use crate::json_response::json_response;
 
 /// Maximum length of a reader's name in bytes.

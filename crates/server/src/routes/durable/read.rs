@@ -6,13 +6,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{AnswerHandle, hex};
 
-use super::content::ContentWriter;
-use super::cursor::next_cursor;
-use super::request::{Mode, ReadRequest, Start};
 use crate::app::App;
 use crate::clock::unix_time_s;
-use crate::dialect::write_records;
+use crate::dialect::durable::content::ContentWriter;
+use crate::dialect::durable::cursor::next_cursor;
+use crate::dialect::durable::request::{Mode, ReadRequest, Start};
 use crate::error::{ApiError, no_content, not_modified};
+use crate::event_writer::write_records;
 use crate::resumable::LogLook;
 
 /// Maximum log bytes in one response.
@@ -24,11 +24,6 @@ const UP_TO_DATE: HeaderName = HeaderName::from_static("stream-up-to-date");
 const CLOSED: HeaderName = HeaderName::from_static("stream-closed");
 const CURSOR: HeaderName = HeaderName::from_static("stream-cursor");
 const TRUE: HeaderValue = HeaderValue::from_static("true");
-
-/// Formats an offset for clients: offsets compared as text have the order of the numbers.
-pub fn shown(offset: u64) -> String {
-    format!("{offset:020}")
-}
 
 /// A piece of a stream.
 struct Piece {

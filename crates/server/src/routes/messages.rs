@@ -10,14 +10,14 @@ use axum::routing::post;
 use http::Request as HttpRequest;
 use serde_json::json;
 
-use super::events::MessageEvents;
-use super::object::message;
-use super::request::lower;
 use crate::api::request::Prompt;
 use crate::app::App;
-use crate::dialect::generation::{generate, parse};
+use crate::dialect::messages::events::MessageEvents;
+use crate::dialect::messages::object::message;
+use crate::dialect::messages::request::lower;
 use crate::error::ApiError;
 use crate::json_response::json_response;
+use crate::routes::generation::{generate, parse};
 use crate::sse::{event_stream, with_ignored};
 
 /// The routes, for clients whose key has been checked.

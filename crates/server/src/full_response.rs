@@ -3,8 +3,8 @@
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::logprobs::logprobs_json;
-use super::request::Endpoint;
+use crate::api::logprobs::logprobs_json;
+use crate::api::request::Endpoint;
 use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 
 /// Returns the response for a complete `answer`.

@@ -10,12 +10,13 @@ use http::Request as HttpRequest;
 use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
-use super::EventWriter;
 use crate::active_request::ActiveRequest;
 use crate::api::fields::Fields;
-use crate::api::request::{Endpoint, Request};
+use crate::api::request::Request;
 use crate::app::App;
+use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
+use crate::event_writer::EventWriter;
 use crate::full_answer::FullAnswer;
 use crate::json_response::json_text;
 use crate::memory::SMALL_BYTES;
@@ -25,18 +26,6 @@ use crate::sse::{DirectAnswer, SseBody};
 
 /// Names of the parameters that limit a completion's length.
 const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
-
-/// A dialect's request, translated to a completion.
-pub struct Lowered<T> {
-    /// The endpoint to which the fields belong.
-    pub endpoint: Endpoint,
-    /// The fields of a completion.
-    pub fields: Fields,
-    /// Names of the dialect's parameters that have no effect.
-    pub ignored: Vec<String>,
-    /// Data that only the dialect needs for its answer.
-    pub kept: T,
-}
 
 /// A dialect's parsed request.
 pub struct Parsed<T> {

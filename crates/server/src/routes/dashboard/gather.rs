@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
-use super::details;
-use super::moment::{Moment, Stretch};
-use super::sampler::INTERVAL;
 use crate::app::App;
 use crate::clock::unix_time_s;
+use crate::dashboard::details;
+use crate::dashboard::moment::{Moment, Stretch};
+use crate::dashboard::sampler::INTERVAL;
 use crate::metrics::StreamCarrier;
 use crate::models::ModelEntry;
 use crate::service::Service;

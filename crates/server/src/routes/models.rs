@@ -11,10 +11,10 @@ use axum::routing::post;
 use http::Request as HttpRequest;
 use serde_json::json;
 
-use super::ModelEntry;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::json_response::json_response;
+use crate::models::ModelEntry;
 
 type Shared = State<Arc<App>>;
 

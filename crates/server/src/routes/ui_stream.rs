@@ -14,19 +14,19 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
 use loquent_proto::{AnswerHandle, Position};
 
-use super::events::{STOPPED, UiWriter};
-use super::request::{UiRequest, lower};
 use crate::app::App;
 use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
-use crate::dialect::generation::{Parsed, parse};
-use crate::dialect::{COMMENT, write_records};
+use crate::dialect::ui_stream::events::{STOPPED, UiWriter};
+use crate::dialect::ui_stream::request::{UiRequest, lower};
 use crate::error::{ApiError, no_content};
+use crate::event_writer::{COMMENT, EventSource, StreamStatus, write_records};
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
 use crate::query::Query;
-use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
-use crate::sse::{EventSource, SseBody, StreamStatus, event_stream, with_ignored};
+use crate::routes::generation::{Parsed, parse};
+use crate::routes::resumable::{ResumableRequest, start_events, with_handle};
+use crate::sse::{SseBody, event_stream, with_ignored};
 
 /// Header that marks the body as a UI message stream, with its version.
 const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-message-stream");

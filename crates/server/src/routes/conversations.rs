@@ -15,18 +15,18 @@ use loquent_proto::{AnswerHandle, Position};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use super::events::BytesFrom;
 use crate::api::fields::Fields;
 use crate::app::App;
 use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
-use crate::dialect::write_records;
+use crate::dialect::conversations::events::BytesFrom;
 use crate::error::{ApiError, no_content};
+use crate::event_writer::write_records;
 use crate::identity::Identity;
 use crate::json_response::json_response;
 use crate::memory::SMALL_BYTES;
 use crate::query::Query;
-use crate::resumable::routes::{ResumableRequest, start_events, with_handle};
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
+use crate::routes::resumable::{ResumableRequest, start_events, with_handle};
 use crate::sse::{SseBody, event_stream, with_ignored};
 
 /// Header that names the conversation to which a completion belongs.

@@ -10,18 +10,19 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
 
-use super::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
-use super::events::OllamaLines;
-use super::models::{running, show, tags, version};
-use super::object::{full, loaded};
-use super::request::{OllamaRequest, lower_chat, lower_generate};
 use crate::api::fields::Fields;
 use crate::app::App;
-use crate::dialect::generation::{Lowered, parse};
-use crate::embeddings::embed;
+use crate::dialect::lowered::Lowered;
+use crate::dialect::ollama::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
+use crate::dialect::ollama::events::OllamaLines;
+use crate::dialect::ollama::models::{running, show, tags, version};
+use crate::dialect::ollama::object::{full, loaded};
+use crate::dialect::ollama::request::{OllamaRequest, lower_chat, lower_generate};
 use crate::error::{ApiError, quoted};
 use crate::json_response::json_response;
 use crate::models::KeepAlive;
+use crate::routes::embeddings::embed;
+use crate::routes::generation::parse;
 use crate::service::Embedded;
 use crate::sse::{event_stream, with_ignored};
 

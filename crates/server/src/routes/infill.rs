@@ -9,11 +9,11 @@ use axum::response::Response;
 use axum::routing::post;
 use http::Request as HttpRequest;
 
-use super::events::{InfillEvents, whole};
-use super::request::lower;
 use crate::app::App;
-use crate::dialect::generation::generate;
+use crate::dialect::infill::events::{InfillEvents, whole};
+use crate::dialect::infill::request::lower;
 use crate::error::ApiError;
+use crate::routes::generation::generate;
 use crate::sse::{event_stream, with_ignored};
 
 /// The route, for clients with a key if the server has keys.

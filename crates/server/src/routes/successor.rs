@@ -5,17 +5,17 @@ use std::sync::{Arc, Weak};
 
 use loquent_infer::tenant::TenantId;
 
-use super::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
-use super::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
 use crate::api::request::StreamParams;
+use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
-use crate::auth::token::TokenScope;
 use crate::dialect::stored_chats;
-use crate::dialect::stored_chats::request::ChatToStore;
 use crate::error::ApiError;
 use crate::identity::Identity;
+use crate::identity::token::TokenScope;
 use crate::models::ModelEntry;
 use crate::records::{RecordContext, RecordWriter};
+use crate::resumable::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
+use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
 use crate::service::{Caller, StartedAnswer};
 use crate::store::Kind;
 

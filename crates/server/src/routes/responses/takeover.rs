@@ -3,20 +3,21 @@
 use loquent_proto::{Delta, Replay};
 use serde_json::json;
 
-use super::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
-use super::generation::Generation;
-use super::live::NewResponse;
-use super::record_log::RecordLog;
-use super::stored::{KeptInput, ResponseStore, StoredResponse};
 use crate::api::head::AnswerName;
 use crate::api::request::StreamParams;
 use crate::app::App;
+use crate::dialect::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
+use crate::dialect::responses::generation::Generation;
+use crate::dialect::responses::live::NewResponse;
+use crate::dialect::responses::record_log::RecordLog;
+use crate::dialect::responses::stored::{KeptInput, ResponseStore, StoredResponse};
 use crate::error::ApiError;
+use crate::identity::Owner;
 use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::{self, KeptRequest};
-use crate::resumable::successor::{identity_of, model_of, start_again};
+use crate::routes::successor::{identity_of, model_of, start_again};
 use crate::service::StartedAnswer;
-use crate::store::{Kind, Owner, Store};
+use crate::store::{Kind, Store};
 
 /// Takes over generation of `response`, whose replica has ended. Returns true if the response
 /// continues, here or elsewhere, or may do so later.
@@ -70,7 +71,7 @@ async fn try_adopt(
         charge: None,
     };
     let new = NewResponse { owner, fence, created_s, template, input, log };
-    app.responses.start(ResponseStore::of(app), new, generation, reservation).await?;
+    app.responses.start(app.response_store(), new, generation, reservation).await?;
     claim.id = None;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `GET /v1/dashboard/events`, for clients that may see the whole server's activity.
 
+pub mod gather;
+
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,8 +10,8 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use super::reader::DashboardEvents;
 use crate::app::App;
+use crate::dashboard::reader::DashboardEvents;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::sse::{SseBody, event_stream};

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::input::{check_count, name_items, response_of_item};
-use super::request::ResponseRequest;
-use super::stored::StoredResponse;
-use super::takeover;
 use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use crate::app::App;
+use crate::dialect::responses::input::{check_count, name_items, response_of_item};
+use crate::dialect::responses::request::ResponseRequest;
+use crate::dialect::responses::stored::StoredResponse;
 use crate::error::{ApiError, quoted};
+use crate::identity::Owner;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::store::{Kind, Owner, Progress};
+use crate::routes::responses::takeover;
+use crate::store::{Kind, Progress};
 
 /// Maximum number of responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;

@@ -4,9 +4,9 @@
 //! folder. Its name contains a hash of each, so a profile is never used for another model or
 //! processor.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,21 @@ pub struct TunedSettings {
     pub loquent_kernels: bool,
     /// Maximum number of tokens in one pass through the layers (micro-batch).
     pub pass_tokens: u32,
+}
+
+impl fmt::Display for TunedSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { threads, poll, kv_unified, flash_attention, loquent_kernels, pass_tokens } =
+            self;
+        let words = |on: &bool, yes: &'static str, no: &'static str| if *on { yes } else { no };
+        write!(
+            f,
+            "threads {threads}, poll {poll}, KV {}, flash attention {}, kernels {}, micro-batch {pass_tokens}",
+            words(kv_unified, "unified", "per sequence"),
+            words(flash_attention, "on", "off"),
+            words(loquent_kernels, "loquent", "llama.cpp"),
+        )
+    }
 }
 
 /// One point of the curve of step time against batch size.

@@ -1,12 +1,14 @@
 //! All open QUIC connections, as shown by the dashboard, with packet loss and round-trip times.
 
+pub mod arrivals;
+
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use slab::Slab;
 
-use super::arrivals::Arrivals;
 use crate::metrics::StreamCarrier;
+use crate::quic_links::arrivals::Arrivals;
 
 /// Packet loss and round-trip times of one kind of connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

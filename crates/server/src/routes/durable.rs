@@ -1,5 +1,7 @@
 //! The routes of Durable Streams.
 
+pub mod read;
+
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,15 +10,15 @@ use axum::response::Response;
 use http::{Extensions, HeaderMap, HeaderValue, Uri, header};
 use loquent_proto::{AnswerHandle, Position};
 
-use super::content::{ContentWriter, Format};
-use super::live::LiveReader;
-use super::read::{describe, read, readable};
-use super::request::{Mode, ReadRequest, Start};
 use crate::app::App;
+use crate::dialect::durable::content::{ContentWriter, Format};
+use crate::dialect::durable::live::LiveReader;
+use crate::dialect::durable::request::{Mode, ReadRequest, Start};
 use crate::error::ApiError;
 use crate::query::Query;
-use crate::resumable::routes::{handle, resume};
 use crate::resumable::sse_reader::LogReader;
+use crate::routes::durable::read::{describe, read, readable};
+use crate::routes::resumable::{handle, resume};
 use crate::sse::{SseBody, event_stream};
 
 /// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, otherwise Loquent's own resume.

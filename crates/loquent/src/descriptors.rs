@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 pub(crate) const OWN_DESCRIPTORS: u64 = 96;
 
 /// Raises the limit of open files to what the system allows; returns how many that are, if known.
-pub(super) fn raise_limit() -> Option<u64> {
+pub fn raise_limit() -> Option<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     Some(if raised { hard } else { soft })
@@ -17,7 +17,7 @@ pub(super) fn raise_limit() -> Option<u64> {
 
 /// Lowers the number of connections to what `descriptors` suffice for, each of which takes
 /// `per_connection`, and says so.
-pub(super) fn fit(limits: &mut TcpLimits, descriptors: u64, per_connection: u64) {
+pub fn fit(limits: &mut TcpLimits, descriptors: u64, per_connection: u64) {
     let most = (descriptors.saturating_sub(OWN_DESCRIPTORS) / per_connection).max(1);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if limits.max_connections <= most {

@@ -1,5 +1,8 @@
 //! The routes of `/v1/responses`.
 
+pub mod resolve;
+pub mod takeover;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 
@@ -13,35 +16,38 @@ use loquent_proto::Delta;
 use loquent_proto::obfuscation::Obfuscation;
 use serde_json::{Value, json};
 
-use super::events::{EventRange, NUMBERS_APART, ResponseEvents, takeover_number};
-use super::generation::{Generated, Generation};
-use super::input;
-use super::live::{LiveReader, LiveResponse, NewResponse};
-use super::object::ResponseTemplate;
-use super::paging::page;
-use super::record_log::{END_RESERVE_BYTES, RecordLog};
-use super::request::{NAMES, ResponseRequest, Truncation};
-use super::resolve::{conversation, load};
-use super::stored::{KeptInput, ResponseStore, StoredResponse};
-use super::storing::{KeptRecords, Save};
-use super::stream::{DirectResponse, Records, ResponseReader};
-use super::truncate::{count, truncate};
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
 use crate::app::App;
 use crate::body::ReceivedBody;
 use crate::charged_body::charged_json;
+use crate::dialect::responses::events::{
+    EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
+};
+use crate::dialect::responses::generation::{Generated, Generation};
+use crate::dialect::responses::input;
+use crate::dialect::responses::live::{LiveReader, LiveResponse, NewResponse};
+use crate::dialect::responses::object::ResponseTemplate;
+use crate::dialect::responses::paging::page;
+use crate::dialect::responses::record_log::{END_RESERVE_BYTES, RecordLog};
+use crate::dialect::responses::request::{NAMES, ResponseRequest, Truncation};
+use crate::dialect::responses::stored::{KeptInput, ResponseStore, StoredResponse};
+use crate::dialect::responses::storing::{KeptRecords, Save};
+use crate::dialect::responses::stream::{DirectResponse, Records, ResponseReader};
+use crate::dialect::responses::truncate::{count, truncate};
 use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::intake::marks;
+use crate::event_writer::EventSource;
+use crate::identity::{Identity, Owner};
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::models::ModelEntry;
 use crate::query::Query;
 use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::AskedBody;
+use crate::routes::intake::marks;
+use crate::routes::responses::resolve::{conversation, load};
 use crate::service::{Caller, Service, StartedAnswer};
-use crate::sse::{EventSource, SseBody, event_stream, with_ignored};
-use crate::store::{AnswerFence, Kind, Owner};
+use crate::sse::{SseBody, event_stream, with_ignored};
+use crate::store::{AnswerFence, Kind};
 
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
@@ -105,7 +111,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
                 started;
             let fence = AnswerFence::FIRST;
             let new = NewResponse { owner, fence, created_s, template, input, log };
-            let store = ResponseStore::of(&app);
+            let store = app.response_store();
             let live = app.responses.start(store, new, generation, reservation).await?;
             match streams {
                 false => whole_live(&app, live).await?,
@@ -288,7 +294,7 @@ async fn whole_stored(app: &App, response: StoredResponse, charge: MemoryCharge)
 fn saver(app: &App, started: &mut StartedResponse) -> Save {
     let StartedResponse { owner, created_s, template, input, .. } = started;
     let (owner, created_s, id) = (*owner, *created_s, template.id().to_owned());
-    let (input, store) = (std::mem::take(input), ResponseStore::of(app));
+    let (input, store) = (std::mem::take(input), app.response_store());
     Box::new(move |log: RecordLog| {
         Box::pin(async move {
             let stored = store.put((owner, &id), created_s, input.head.clone(), log).await;
