@@ -21,11 +21,7 @@ use crate::active_request::ActiveRequest;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::auth::{EarlyIdentity, authorization};
-use crate::dashboard;
-use crate::dialect::{
-    conversations, durable, errors, infill, messages, ollama, paths, responses, stored_chats,
-    ui_stream,
-};
+use crate::dialect::{errors, paths};
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
 use crate::full_response::full_response;
@@ -33,13 +29,16 @@ use crate::hosts::requested_authority;
 use crate::identity::Identity;
 use crate::json_response::{json_response, json_text};
 use crate::memory::SMALL_BYTES;
-use crate::models::{self, ModelEntry};
+use crate::models::ModelEntry;
 use crate::obfuscation::Encrypted;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
 use crate::routes::intake::{Intake, ParsedRequest};
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
-use crate::routes::{browser, embeddings, observed, page, probe, resumable, token};
+use crate::routes::{
+    self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed, ollama,
+    page, probe, responses, resumable, stored_chats, token, ui_stream,
+};
 use crate::service::{Answer, Caller, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
@@ -66,20 +65,20 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(responses::routes())
         .merge(embeddings::routes())
         .merge(messages::routes())
-        .merge(models::routes::routes())
+        .merge(routes::models::routes())
         .merge(ollama::routes(app.config.offers_ollama()))
         .route_layer(middleware::from_fn_with_state(app.clone(), ask_upstream))
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize));
-    let routes = Router::new()
+    let all = Router::new()
         .merge(api)
         .merge(extension(&app))
         // Without an API key: the answer's random token is the credential.
         .route(
             "/v1/streams/{id}",
-            get(durable::read_or_resume).head(durable::head).delete(routes::forget),
+            get(durable::read_or_resume).head(durable::head).delete(resumable::forget),
         )
-        .route("/.well-known/loquent", get(routes::delivery))
-        .route("/v1/delivery", get(routes::delivery))
+        .route("/.well-known/loquent", get(resumable::delivery))
+        .route("/v1/delivery", get(resumable::delivery))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
@@ -95,14 +94,14 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn(errors::translate))
         .with_state(app.clone());
     // Before routing: axum's own layers come after it.
-    Router::new().fallback_service(routes.map_request(move |request| with_version(&app, request)))
+    Router::new().fallback_service(all.map_request(move |request| with_version(&app, request)))
 }
 
 /// Returns the routes that are never passed on to an upstream server, because they concern this
 /// one.
 fn own(app: &Arc<App>) -> Router<Arc<App>> {
-    dashboard::routes::routes()
-        .merge(token_route::routes())
+    dashboard::routes()
+        .merge(token::routes())
         .merge(probe::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
@@ -162,15 +161,15 @@ async fn answer(
         false => None,
     };
     if let Some(id) = conversation {
-        let resumable = routes::ResumableRequest { request, arrived, idempotent: idempotent? };
+        let resumable = resumable::ResumableRequest { request, arrived, idempotent: idempotent? };
         return conversations::stream(&app, id, resumable, &head.extensions).await;
     }
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
         // ignored, even if it is malformed.
         let idempotent = idempotent?;
-        let resumable = routes::ResumableRequest { request, arrived, idempotent };
-        return routes::stream(&app, resumable, obfuscation).await;
+        let resumable = resumable::ResumableRequest { request, arrived, idempotent };
+        return resumable::stream(&app, resumable, obfuscation).await;
     }
     let started = match begin(&app, request, arrived, &head).await? {
         Answer::PassedOn(response) => return Ok(response),

@@ -14,7 +14,6 @@ use loquent_infer::tenant::{Tenant, TenantId};
 use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
-use crate::identity::Owner;
 use crate::identity::token::{BrowserToken, TokenScope};
 use crate::peer::network;
 

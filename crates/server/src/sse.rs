@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::active_request::ActiveRequest;
 use crate::error::ApiError;
-use crate::event_writer::{EventWriter, write_record};
+use crate::event_writer::{EventSource, EventWriter, StreamStatus, write_record};
 use crate::metrics::GaugeGuard;
 use crate::records::{RecordContext, RecordWriter};
 

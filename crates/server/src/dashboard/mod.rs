@@ -7,7 +7,7 @@
 //! memory.
 
 mod columns;
-mod details;
+pub mod details;
 mod events;
 mod feed;
 pub mod moment;

@@ -30,7 +30,7 @@ use crate::dialect::responses::object::ResponseTemplate;
 use crate::dialect::responses::paging::page;
 use crate::dialect::responses::record_log::{END_RESERVE_BYTES, RecordLog};
 use crate::dialect::responses::request::{NAMES, ResponseRequest, Truncation};
-use crate::dialect::responses::stored::{KeptInput, ResponseStore, StoredResponse};
+use crate::dialect::responses::stored::{KeptInput, StoredResponse};
 use crate::dialect::responses::storing::{KeptRecords, Save};
 use crate::dialect::responses::stream::{DirectResponse, Records, ResponseReader};
 use crate::dialect::responses::truncate::{count, truncate};

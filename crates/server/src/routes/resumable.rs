@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::api::request::Request;
 use crate::app::App;
-use crate::dialect::stored_chats;
+use crate::routes::stored_chats;
 use crate::error::{ApiError, no_content};
 use crate::event_writer::COMMENT;
 use crate::query::Query;

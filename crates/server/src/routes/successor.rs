@@ -8,7 +8,7 @@ use loquent_infer::tenant::TenantId;
 use crate::api::request::StreamParams;
 use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
-use crate::dialect::stored_chats;
+use crate::routes::stored_chats;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::identity::token::TokenScope;

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use crate::blocking_workers::BlockingWorkers;
 use crate::clock::unix_time_s;
+use crate::identity::Owner;
 use crate::error::ApiError;
 use disk::DiskShelf;
 use index::{List, ObjectKey};

@@ -4,7 +4,7 @@
 //! proxies before it would be believed there. Likewise, a header that an upstream sends to browsers
 //! would apply to this server's own origin.
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap};
 use loquent_openai::headers::end_to_end;
 
 use crate::confine::confine;
@@ -118,6 +118,8 @@ pub fn for_client(headers: &HeaderMap) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn headers(names: &[&str]) -> HeaderMap {

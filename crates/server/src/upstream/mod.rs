@@ -58,7 +58,6 @@ use crate::request_spans::span_name;
 use crate::trace_context::TraceParent;
 
 use crate::metrics::upstream_figures::ServerFigures;
-pub use crate::model::unknown_vocab::UnknownVocab;
 use affinity::PromptKey;
 use breaker::RequestVerdict;
 use dispatch::{Dispatch, OutgoingBody, OutgoingRequest};

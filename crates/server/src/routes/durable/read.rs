@@ -9,7 +9,7 @@ use loquent_proto::{AnswerHandle, hex};
 use crate::app::App;
 use crate::clock::unix_time_s;
 use crate::dialect::durable::content::ContentWriter;
-use crate::dialect::durable::cursor::next_cursor;
+use crate::dialect::durable::cursor::{next_cursor, shown};
 use crate::dialect::durable::request::{Mode, ReadRequest, Start};
 use crate::error::{ApiError, no_content, not_modified};
 use crate::event_writer::write_records;

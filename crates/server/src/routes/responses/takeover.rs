@@ -10,7 +10,7 @@ use crate::dialect::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_A
 use crate::dialect::responses::generation::Generation;
 use crate::dialect::responses::live::NewResponse;
 use crate::dialect::responses::record_log::RecordLog;
-use crate::dialect::responses::stored::{KeptInput, ResponseStore, StoredResponse};
+use crate::dialect::responses::stored::{KeptInput, StoredResponse};
 use crate::error::ApiError;
 use crate::identity::Owner;
 use crate::records::RecordContext;
