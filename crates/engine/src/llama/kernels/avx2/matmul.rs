@@ -16,9 +16,9 @@ use crate::llama::kernels::weight_format::WeightFormat;
 use crate::llama::kernels::work_queue::WorkQueue;
 
 /// Maximum blocks of a part of a row. With all lanes a part of the activations takes 22 KiB, and
-/// that of the unpacked weights 14 KiB: together they fit a first-level cache of 48 KiB, nearly one
-/// of 32 KiB. The sum over a row is the sum of its parts' sums for any number of activation rows,
-/// so that results do not depend on the batch.
+/// that of the unpacked weights 14 KiB; they share a first-level cache of 32 or 48 KiB. The sum
+/// over a row is the sum of its parts' sums for any number of activation rows, so that results do
+/// not depend on the batch.
 const BLOCKS_AT_ONCE: usize = 4;
 /// Minimum and maximum weight rows that a thread takes at a time, as with AVX-512.
 const ROWS_PER_CHUNK: (usize, usize) = (16, 256);
