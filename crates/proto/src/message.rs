@@ -20,7 +20,8 @@ pub enum Code {
     BrokenOff = 2,
     /// Sent by the client, which wants no more.
     Cancelled = 3,
-    /// Sent by the server: the answer continues on another path, which the reader keeps.
+    /// Sent by the server: another reader has taken this one's place. The client must not resume
+    /// because of it.
     Superseded = 4,
     /// Sent by the server: the answer is gone, because it was stopped or no reader came back for
     /// it.

@@ -6,11 +6,9 @@ use super::registers::{crossed, greatest, turned};
 use super::{Arrangement, GROUPS, GroupedActivations};
 use crate::llama::kernels::BLOCK;
 
-/// Rounds `values` to 8 bits with a scale for every 32. `halves` gives sums of sixteen instead of
-/// 32. Values that are not finite make their group's scale NaN, and with it every product of the
-/// row: a broken sequence stays visible.
-/// 32. Values that are not finite make their group's scale NaN, and with it every product of the
-/// row: a broken sequence stays visible.
+/// Rounds `values` to 8 bits with a scale for every 32. With `halves`, sums are of sixteen values,
+/// otherwise of all 32. A value that is not finite makes its group's scale NaN, and with it every
+/// product of the row: a broken sequence stays visible.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn pack(
     values: &[f32; BLOCK],

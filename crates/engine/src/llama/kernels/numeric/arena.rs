@@ -83,7 +83,7 @@ impl Arena {
         ArenaTensor(NonNull::new(make(self.0)).expect("room for a tensor"), PhantomData)
     }
 
-    /// Creates a tensor of these sizes and copies `bytes` to its beginning.
+    /// Creates a tensor of these sizes with the data `bytes`.
     pub(super) fn tensor(
         &self,
         kind: sys::ggml_type,
