@@ -1,4 +1,4 @@
-//! Fuzz targets of the engine: model files, chat templates, schemas and the messages of stages.
+//! Fuzz targets of the engine: model files, chat templates, schemas and messages between stages.
 
 use std::io::Cursor;
 use std::sync::LazyLock;
@@ -31,7 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "template_text", run: template_text, base_kib: 1024, per_byte: 4096 },
 ];
 
-/// A model's header is read or refused, whatever it announces; what is read can be split.
+/// A model's header is read or rejected, whatever it claims; a header that was read can be split.
 fn gguf(input: &[u8]) {
     for limits in [ReadLimits::default(), ReadLimits::with_arrays()] {
         let Ok(header) = Header::read(Cursor::new(input), input.len() as u64, limits) else {
@@ -50,7 +50,7 @@ fn gguf(input: &[u8]) {
 static COMPILER: LazyLock<Compiler> =
     LazyLock::new(|| Compiler::new(&SimVocab).expect("the simulated vocabulary has ends"));
 
-/// Any JSON is a schema that becomes a grammar, or is refused, within bounds.
+/// Any JSON is a schema that becomes a grammar or is rejected, within bounds.
 fn grammar(input: &[u8]) {
     let Some((&choice, json)) = input.split_first() else { return };
     let Ok(schema) = serde_json::from_slice::<Value>(json) else { return };
@@ -69,7 +69,7 @@ fn grammar(input: &[u8]) {
     let _ = COMPILER.compile(&shape);
 }
 
-/// Any text is a grammar in GBNF or Lark, or a regular expression, or is refused, within bounds.
+/// Any text is a grammar in GBNF or Lark, or a regular expression, or is rejected, within bounds.
 fn grammar_text(input: &[u8]) {
     let Some((&choice, text)) = input.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -81,7 +81,7 @@ fn grammar_text(input: &[u8]) {
     let _ = COMPILER.compile(&AnswerShape { form: Some(form), ..AnswerShape::default() });
 }
 
-/// A frame between stages is a message or malformed; a message is written the same again.
+/// A frame between stages is a message or malformed; a decoded message encodes to the same bytes.
 fn stage_message(input: &[u8]) {
     let Some((&choice, frame)) = input.split_first() else { return };
     let dtypes = [Dtype::F32, Dtype::F16, Dtype::Q8];
@@ -111,7 +111,8 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 
 static NAMES: LazyLock<ControlNames> = LazyLock::new(|| ControlNames::of(&SimVocab));
 
-/// A template, the object of its further variables, and a message's text, between lines of `---`.
+/// Splits the input at lines of `---` into a template, the object of its extra variables, and a
+/// message's text.
 fn parts(input: &[u8]) -> Option<[&str; 3]> {
     let mut parts = core::str::from_utf8(input).ok()?.splitn(3, "\n---\n");
     Some([parts.next()?, parts.next().unwrap_or("{}"), parts.next().unwrap_or("")])
@@ -143,8 +144,8 @@ fn conversation<'a>(
     }
 }
 
-/// A template that its author made to do harm ends, with a text or an error. A template may hold
-/// much memory, since its author is trusted with that (SECURITY.md); no request can make it.
+/// A malicious template terminates with a text or an error. A template may use much memory, since
+/// its author is trusted with that (SECURITY.md); no request can supply one.
 fn template(input: &[u8]) {
     let Some([source, variables, text]) = parts(input) else { return };
     let Ok(template) = ChatTemplate::new(source) else { return };
@@ -155,7 +156,7 @@ fn template(input: &[u8]) {
     let _ = template.render(&conversation(&messages, &tools, &extra), &is_special, MAX_TEXT_BYTES);
 }
 
-/// What a request brings into a template that is as it should be never becomes control tokens.
+/// Request data in a well-behaved template never becomes control tokens.
 fn template_text(input: &[u8]) {
     static TEMPLATE: LazyLock<ChatTemplate> =
         LazyLock::new(|| ChatTemplate::new(CHATML).expect("a template"));

@@ -1,18 +1,18 @@
-//! How many layers of a model a graphics processor gets.
+//! Number of a model's layers that a GPU computes.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which layers are computed on a graphics processor. Builds without a GPU back end and machines
-/// without a GPU compute everything on the processor, whatever is chosen.
+/// Layers to compute on a GPU. Builds without a GPU back end and machines without a GPU compute
+/// everything on the CPU, whatever is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuLayers {
-    /// As many as fit into the memory that is free there.
+    /// As many as fit into the GPU's free memory.
     #[default]
     Auto,
-    /// All of them; loading fails where they do not fit.
+    /// All of them; loading fails if they do not fit.
     All,
-    /// This number, counted from the output backwards as llama.cpp does.
+    /// Fixed number, counted from the output backwards as llama.cpp does.
     Count(u32),
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for GpuLayers {
     }
 }
 
-/// The text names no [`GpuLayers`].
+/// Error for a text that is not a [`GpuLayers`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("give \"auto\", \"all\" or a number of layers, not {0:?}")]
 pub struct UnknownGpuLayers(String);

@@ -1,27 +1,26 @@
-//! Cutting batches so that one broken sequence cannot break others.
+//! Cuts batches so that one broken sequence cannot break others.
 //!
-//! A sequence whose numbers overflow writes NaN into its KV cells. llama.cpp's attention
-//! masks other sequences' cells by adding negative infinity, which leaves NaN as it is:
-//! its kernel for many queries reads 64 cells at once, masked ones among them, and so
-//! gives NaN to every sequence with a cell next to a broken one, even after the broken
-//! sequence was freed. Its kernel for fewer queries skips masked cells. Batches are
-//! therefore cut into small ones while broken cells may exist. This was read in the source of
-//! the CPU back end with flash attention, and tried on it. Without flash attention every
-//! sequence of a unified cache reads every cell, and nothing helps; other back ends were not
-//! tried.
+//! A sequence whose numbers overflow writes NaN into its KV cells. llama.cpp's attention masks
+//! other sequences' cells by adding negative infinity, which leaves NaN unchanged. Its kernel for
+//! many queries reads 64 cells at once, masked ones included, and so gives NaN to every sequence
+//! with a cell next to a broken one, even after the broken sequence was freed. Its kernel for fewer
+//! queries skips masked cells. Batches are therefore cut into small ones while broken cells may
+//! exist. This is taken from the source of the CPU back end with flash attention, and was verified
+//! on it. Without flash attention every sequence of a unified cache reads every cell, and nothing
+//! helps; other back ends were not tried.
 
 use std::ops::Range;
 
 use loquent_infer::runner::Batch;
 
-/// Most tokens of a batch whose attention skips masked cells: below the 64 at which
-/// llama.cpp takes the kernel that does not.
+/// Maximum tokens of a batch whose attention skips masked cells: below the 64 at which llama.cpp
+/// switches to the kernel that does not.
 pub(crate) const SAFE_TOKENS: usize = 32;
 
-/// A small batch cut from a larger one, and the spans of the larger whose ends it computes.
+/// A small batch cut from a larger one, with the spans of the larger one that end in it.
 pub(crate) struct SubBatch {
     pub(crate) batch: Batch,
-    /// For each span of `batch`: the number of the whole batch's span, if this part has its end.
+    /// For each span of `batch`: its number in the whole batch, if this part has its end.
     pub(crate) ends: Vec<Option<usize>>,
 }
 

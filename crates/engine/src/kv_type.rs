@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How the keys and values of past tokens are stored.
+/// Storage type of the keys and values of past tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvType {
-    /// 32-bit floats: twice the memory of `F16`. Turns flash attention off, so that an answer
-    /// does not depend on what else is in the batch.
+    /// 32-bit floats: twice the memory of `F16`. Turns flash attention off, so that an answer does
+    /// not depend on the rest of the batch.
     F32,
     /// 16-bit floats; the default, and the only type that the attention kernel here reads.
     #[default]
@@ -20,7 +20,7 @@ impl KvType {
     /// Every type, in the order of their numbers in `spec/stages.md`.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8_0];
 
-    /// Its name on the command line, which is ggml's.
+    /// Name on the command line, same as ggml's.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -29,7 +29,7 @@ impl KvType {
         }
     }
 
-    /// Bytes that `elements` elements take.
+    /// Bytes of `elements` elements.
     pub fn bytes(self, elements: u64) -> u64 {
         match self {
             Self::F32 => elements.saturating_mul(4),
@@ -46,7 +46,7 @@ impl fmt::Display for KvType {
     }
 }
 
-/// The text names no [`KvType`].
+/// Error for a text that is not a [`KvType`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown KV cache type {0:?}; use f32, f16 or q8_0")]
 pub struct UnknownKvType(String);

@@ -1,24 +1,25 @@
-//! How the vectors of a text's tokens become one vector.
+//! Combines the vectors of a text's tokens into one vector.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which of a text's token vectors make its own.
+/// Token vectors that determine a text's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean of all.
+    /// Mean of all.
     Mean,
-    /// The first token's, which a model trained for it makes stand for all.
+    /// The first token's vector, which suitable models are trained to make represent the whole
+    /// text.
     Cls,
-    /// The last token's, which alone has seen all others in a causal model.
+    /// The last token's vector, the only one that has seen all others in a causal model.
     Last,
 }
 
 impl Pooling {
-    /// Every way.
+    /// All methods.
     pub const ALL: [Self; 3] = [Self::Mean, Self::Cls, Self::Last];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -34,7 +35,7 @@ impl fmt::Display for Pooling {
     }
 }
 
-/// The text names no [`Pooling`].
+/// Error for a text that is not a [`Pooling`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown pooling {0:?}; use mean, cls or last")]
 pub struct UnknownPooling(String);

@@ -1,11 +1,11 @@
-//! Which requests are admitted, and the `Retry-After` of the others.
+//! Admits requests, and computes the `Retry-After` of refused ones.
 //!
-//! Without a bound the queue grows until every client has given up. [`Admission`] admits
-//! requests up to a number in flight and a number of queued prompt tokens. It refuses the
-//! rest with the time by which the backlog will be worked off at the present rate.
+//! Without a bound the queue grows until every client has given up. [`Admission`] limits the number
+//! of requests in flight and of queued prompt tokens. It refuses all others, with the time until
+//! the backlog is worked off at the present rate.
 //!
-//! Each tenant has a part of the places, so that none fills the server alone, and where its key
-//! has one, a budget of requests and of tokens per minute.
+//! Each tenant may use only a part of the places, so that none fills the server alone. If its key
+//! has one, a budget of requests and of tokens per minute applies too.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,27 +13,26 @@ use std::time::Duration;
 use crate::rate::MinuteBudget;
 use crate::tenant::TenantId;
 
-/// The bounds that the operator sets.
+/// Limits set by the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most completions running or waiting.
+    /// Maximum completions running or waiting.
     pub max_inflight_requests: usize,
-    /// Most of them that one tenant may have; `None` is [`FAIR_MULTIPLE`] times the places that
-    /// stay free.
+    /// Maximum of them for one tenant; `None` is [`FAIR_MULTIPLE`] times the places that stay free.
     pub max_inflight_per_tenant: Option<usize>,
-    /// Most prompt tokens of completions that have not begun.
+    /// Maximum prompt tokens of completions that have not begun.
     pub max_queued_tokens: usize,
 }
 
-/// How many places a tenant may have for each that stays free, where the operator sets no number:
-/// one alone takes three quarters, and however many come, the next finds a place. (The dynamic
+/// Places that a tenant may have for each one that stays free, if the operator sets no number. A
+/// single tenant gets three quarters, and however many come, the next finds a place. (The dynamic
 /// thresholds of shared switch buffers, Choudhury and Hahne 1998, with their alpha.)
 pub const FAIR_MULTIPLE: usize = 3;
 
-/// What one tenant may use; `None` is unlimited.
+/// Limits of one tenant; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantLimits {
-    /// Most completions running or waiting; `None` is [`Bounds::max_inflight_per_tenant`].
+    /// Maximum completions running or waiting; `None` is [`Bounds::max_inflight_per_tenant`].
     pub max_inflight: Option<usize>,
     /// Requests per minute.
     pub requests_per_minute: Option<u32>,
@@ -41,73 +40,73 @@ pub struct TenantLimits {
     pub tokens_per_minute: Option<u32>,
 }
 
-/// What a request needs to be admitted.
+/// Resources that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Whose it is.
+    /// Tenant of the request.
     pub tenant: TenantId,
-    /// What that tenant may use.
+    /// Limits of that tenant.
     pub limits: TenantLimits,
-    /// Completions.
+    /// Number of completions.
     pub completions: usize,
-    /// Tokens of its prompts, by estimate.
+    /// Estimated tokens of the prompts.
     pub prompt_tokens: u64,
 }
 
-/// The bound that a request would exceed.
+/// Limit that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The request exceeds [`Bounds::max_inflight_requests`].
     #[error("{limit} requests are in flight, the most this server accepts")]
     Requests {
-        /// The bound that was reached.
+        /// The limit.
         limit: usize,
-        /// Time until it is worth trying again.
+        /// Time until a retry may succeed.
         retry_after: Duration,
     },
-    /// Its prompts exceed [`Bounds::max_queued_tokens`].
+    /// The request's prompts exceed [`Bounds::max_queued_tokens`].
     #[error("the prompts in the queue would exceed {limit} tokens")]
     Tokens {
-        /// The bound that was reached.
+        /// The limit.
         limit: usize,
-        /// Time until it is worth trying again.
+        /// Time until a retry may succeed.
         retry_after: Duration,
     },
-    /// Its tenant has as many completions in flight as it may.
+    /// The tenant has its maximum of completions in flight.
     #[error("{inflight} requests are in flight for this client, the most it may have now")]
     TenantRequests {
         /// Completions that the tenant has in flight.
         inflight: usize,
-        /// Time until it is worth trying again.
+        /// Time until a retry may succeed.
         retry_after: Duration,
     },
-    /// It asks for more completions than its tenant may ever have in flight.
+    /// The request asks for more completions than its tenant may ever have in flight.
     #[error("at most {limit} completions may be in flight for this client")]
     Never {
-        /// The tenant's bound.
+        /// The tenant's limit.
         limit: usize,
     },
-    /// It exceeds [`TenantLimits::requests_per_minute`].
+    /// The request exceeds [`TenantLimits::requests_per_minute`].
     #[error("Limit {per_minute} requests per minute")]
     RequestRate {
         /// The limit.
         per_minute: u32,
-        /// Time until the request is within it.
+        /// Time until the request is within the limit.
         retry_after: Duration,
     },
-    /// It exceeds [`TenantLimits::tokens_per_minute`].
+    /// The request exceeds [`TenantLimits::tokens_per_minute`].
     #[error("Limit {per_minute} tokens per minute")]
     TokenRate {
         /// The limit.
         per_minute: u32,
-        /// Time until the request is within it.
+        /// Time until the request is within the limit.
         retry_after: Duration,
     },
 }
 
 impl Refusal {
-    /// Time until there is room again, in whole seconds, at least one. For rates it is exact: the
-    /// same request is within them then. For places it is an estimate from how fast they get
+    /// Time until a retry may succeed, in whole seconds, at least one. Exact for rates: the same
+    /// request is then within them. An estimate for places, from the rate at which they become
     /// free. `None` if the request is never admitted.
     pub fn retry_after_s(&self) -> Option<u64> {
         let (retry_after, most) = match self {
@@ -124,12 +123,12 @@ impl Refusal {
     }
 }
 
-/// Longest `Retry-After` that is estimated, in seconds: no longer estimate is worth anything.
+/// Maximum estimated `Retry-After`, in seconds: longer estimates are worthless.
 const MAX_RETRY_AFTER_S: u64 = 600;
-/// Assumed time between two ends before any was measured.
+/// Assumed time between two ends until one is measured.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
-/// Weight of the newest interval between two ends: a mean over some ten of them, since answers
-/// differ in length.
+/// Weight of the newest interval between two ends: averages over about ten, since answers differ in
+/// length.
 const EWMA_WEIGHT: f64 = 0.1;
 
 /// Counts the completions in flight and the prompt tokens in the queue, and keeps the tenants'
@@ -145,7 +144,7 @@ pub struct Admission {
     end_interval_s: f64,
 }
 
-/// What a tenant uses; forgotten when it uses nothing.
+/// Current use of a tenant; dropped when it is zero.
 #[derive(Debug, Clone, Default)]
 struct TenantUse {
     inflight: usize,
@@ -153,7 +152,7 @@ struct TenantUse {
     tokens: Option<MinuteBudget>,
 }
 
-/// What is left of a tenant's budget for the present.
+/// Current level of a tenant's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetLevel {
     /// Units per minute.
@@ -165,20 +164,20 @@ pub struct BudgetLevel {
 }
 
 impl TenantUse {
-    /// Takes over `limits`, which a new file of keys may have changed.
+    /// Applies `limits`, which a reloaded key file may have changed.
     fn follow(&mut self, limits: &TenantLimits, now: Duration) {
         follow(&mut self.requests, limits.requests_per_minute, now);
         follow(&mut self.tokens, limits.tokens_per_minute, now);
     }
 
-    /// Whether nothing is lost by forgetting it.
+    /// Returns true if the entry can be dropped without losing information.
     fn is_idle(&self, now: Duration) -> bool {
         let mut budgets = [&self.requests, &self.tokens].into_iter().flatten();
         self.inflight == 0 && budgets.all(|budget| budget.wait_until_full(now).is_zero())
     }
 
     /// # Errors
-    /// The rate that the request exceeds; of both, the one that it has to wait for longer.
+    /// The rate that the request exceeds; if both, the one with the longer wait.
     fn check_rates(&self, prompt_tokens: u64, now: Duration) -> Result<(), Refusal> {
         let wait = |budget: &Option<MinuteBudget>, units| {
             budget.as_ref().map_or(Duration::ZERO, |budget| budget.wait_for(units, now))
@@ -210,7 +209,7 @@ fn follow(budget: &mut Option<MinuteBudget>, per_minute: Option<u32>, now: Durat
 }
 
 impl Admission {
-    /// With nothing in flight yet.
+    /// Creates an admission with nothing in flight.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -222,12 +221,12 @@ impl Admission {
         }
     }
 
-    /// Admits a request at `now`, and spends what it needs of its tenant's budgets. A refused one
-    /// spends nothing.
+    /// Admits a request at `now`, and charges its tenant's budgets. A refused request is charged
+    /// nothing.
     ///
     /// # Errors
-    /// The [`Refusal`] that says what the request would exceed. An idle server admits any request
-    /// within its tenant's rates.
+    /// The [`Refusal`] with the limit that the request would exceed. An idle server admits any
+    /// request within its tenant's rates.
     pub fn enter(&mut self, demand: &Demand, now: Duration) -> Result<(), Refusal> {
         let Demand { tenant, limits, completions, prompt_tokens } = *demand;
         let mut used = self.tenants.remove(&tenant).unwrap_or_default();
@@ -249,10 +248,10 @@ impl Admission {
         checked
     }
 
-    /// Whether the server has room for `completions` of anybody.
+    /// Checks that the server has room for `completions` of any tenant.
     ///
     /// # Errors
-    /// [`Refusal::Requests`] if that would exceed the bound.
+    /// [`Refusal::Requests`] if not.
     pub fn check_room(&self, completions: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_inflight_requests;
         let wanted = self.inflight + completions;
@@ -265,7 +264,7 @@ impl Admission {
     }
 
     /// # Errors
-    /// [`Refusal::TenantRequests`] or [`Refusal::Requests`] if the places do not suffice.
+    /// [`Refusal::TenantRequests`] or [`Refusal::Requests`] if there are too few places.
     fn check_places(
         &self,
         held: usize,
@@ -291,12 +290,12 @@ impl Admission {
         Ok(())
     }
 
-    /// The time in which `ends` completions end at the present rate.
+    /// Time in which `ends` completions end at the present rate.
     fn estimate(&self, ends: f64) -> Duration {
         Duration::from_secs_f64((ends * self.end_interval_s).min(MAX_RETRY_AFTER_S as f64))
     }
 
-    /// Corrects what `tenant` was charged for `charged` tokens, to `actual`.
+    /// Corrects the charge of `charged` tokens to `tenant`, to `actual` tokens.
     pub fn true_up(&mut self, tenant: TenantId, charged: u64, actual: u64, now: Duration) {
         let used = self.tenants.get_mut(&tenant);
         let Some(tokens) = used.and_then(|used| used.tokens.as_mut()) else { return };
@@ -307,7 +306,7 @@ impl Admission {
         }
     }
 
-    /// What is left of the budgets of `tenant`, for requests and for tokens.
+    /// Levels of the budgets of `tenant`, for requests and for tokens.
     pub fn levels(
         &self,
         tenant: TenantId,
@@ -327,7 +326,7 @@ impl Admission {
     /// Puts a completion's prompt into the queue.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] if that would exceed the bound. An empty queue takes any prompt.
+    /// [`Refusal::Tokens`] if the queue would exceed its bound. An empty queue accepts any prompt.
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
         let limit = self.bounds.max_queued_tokens;
         if self.queued_tokens > 0 && self.queued_tokens + prompt_tokens > limit {
@@ -338,13 +337,13 @@ impl Admission {
         Ok(())
     }
 
-    /// The completion's prompt has left the queue: it runs, or it was given up.
+    /// Removes a completion's prompt from the queue: it runs, or it was given up.
     pub fn dequeue(&mut self, prompt_tokens: usize) {
         debug_assert!(prompt_tokens <= self.queued_tokens);
         self.queued_tokens -= prompt_tokens;
     }
 
-    /// Books the end of a completion of `tenant` at `now`, however it ended.
+    /// Counts the end of a completion of `tenant` at `now`, for whatever reason.
     pub fn leave(&mut self, tenant: TenantId, now: Duration) {
         debug_assert!(self.inflight > 0);
         self.inflight -= 1;
@@ -366,12 +365,12 @@ impl Admission {
         }
     }
 
-    /// Completions running or waiting.
+    /// Number of completions running or waiting.
     pub fn inflight(&self) -> usize {
         self.inflight
     }
 
-    /// Completions of `tenant` running or waiting.
+    /// Number of completions of `tenant` running or waiting.
     pub fn inflight_of(&self, tenant: TenantId) -> usize {
         self.tenants.get(&tenant).map_or(0, |used| used.inflight)
     }

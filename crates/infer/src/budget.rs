@@ -1,30 +1,30 @@
-//! How much prefill a step may carry while other sequences decode.
+//! Limits the prefill of a step while other sequences decode.
 //!
-//! Prefill is compute-bound: every prompt token lengthens the step, and with it the
-//! inter-token latency (ITL) of all decoding sequences. [`PrefillBudget`] learns what a
-//! prompt token costs on this machine and spends only what the ITL target leaves.
+//! Prefill is compute-bound: every prompt token lengthens the step, and with it the inter-token
+//! latency (ITL) of all decoding sequences. [`PrefillBudget`] measures the cost of a prompt token
+//! on this machine and spends only the time that the ITL target leaves.
 
 use std::time::Duration;
 
 use crate::speculation::StepCosts;
 
-/// The inter-token latency to keep for decoding sequences while prompts are computed.
+/// Inter-token latency to keep for decoding sequences while prompts are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ItlTarget {
     /// At most this much time between two tokens.
     Fixed(Duration),
     /// At most this multiple of a step without prefill.
     Relative(f64),
-    /// No promise: prefill as fast as possible.
+    /// No limit: prefill as fast as possible.
     Unbounded,
 }
 
-/// Smallest chunk of a step with prefill, whatever the target: prompts always progress. Behind
-/// 1,024 to 4,096 tokens of a prompt it makes a step of eight streams 1.6 to 2.2 times as long
-/// (`cargo run --release -p loquent-engine --example prefill_beside`).
+/// Minimum chunk of a step with prefill, whatever the target: prompts always progress. Behind 1,024
+/// to 4,096 tokens of a prompt it makes a step of eight streams 1.6 to 2.2 times as long (`cargo
+/// run --release -p loquent-engine --example prefill_beside`).
 const MIN_CHUNK_TOKENS: u32 = 4;
-/// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand:
-/// more would be measured better, but makes this one step longer.
+/// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand: a larger
+/// one would give a better measurement, but makes this one step longer.
 const PROBE_CHUNK_TOKENS: u32 = 32;
 /// Weight of the newest observation. Chosen by hand: after four steps two thirds of a disturbance
 /// are forgotten.
@@ -39,7 +39,7 @@ impl Ewma {
         self.0 = Some(old + EWMA_WEIGHT * (value - old));
     }
 
-    /// The same, but a higher value counts at once: the target was missed.
+    /// Like `observe`, but a higher value counts at once: the target was missed.
     fn observe_cost(&mut self, value: f64) {
         match self.0 {
             Some(old) if value > old => self.0 = Some(value),
@@ -48,23 +48,23 @@ impl Ewma {
     }
 }
 
-/// A step with so many times the rows of the largest that was measured carries no prompt, so that
-/// it is measured itself. Chosen by hand: a batch that grows to 64 is measured some fifteen times.
+/// A step with more than this multiple of the most rows measured so far carries no prompt, so that
+/// it is measured itself. Chosen by hand: a batch that grows to 64 is measured about fifteen times.
 const MOST_GROWTH: f64 = 1.25;
 
-/// The prefill tokens that each step may carry.
+/// Prefill tokens that each step may carry.
 #[derive(Debug, Clone)]
 pub struct PrefillBudget {
     max_tokens: u32,
     target: ItlTarget,
     decode_step_s: Ewma,
-    /// The same by number of rows.
+    /// Step times by number of rows.
     decode_costs: StepCosts,
     prefill_token_s: Ewma,
 }
 
 impl PrefillBudget {
-    /// A budget of at most `max_tokens` per step, fewer if `target` requires it.
+    /// Creates a budget of at most `max_tokens` per step, fewer if `target` requires it.
     pub fn new(max_tokens: u32, target: ItlTarget) -> Self {
         Self {
             max_tokens: max_tokens.max(1),
@@ -76,7 +76,7 @@ impl PrefillBudget {
     }
 
     /// Prefill tokens for a step that also advances `decode_rows` sequences. 0 in the first such
-    /// step: its cost without prefill must be known before it can be shared.
+    /// step, whose cost without prefill must be measured first.
     pub fn tokens(&self, decode_rows: usize) -> u32 {
         if decode_rows == 0 || self.target == ItlTarget::Unbounded {
             return self.max_tokens;
@@ -107,14 +107,14 @@ impl PrefillBudget {
         affordable.clamp(MIN_CHUNK_TOKENS.min(self.max_tokens), self.max_tokens)
     }
 
-    /// How long steps without prefill took of late.
+    /// Recent duration of steps without prefill.
     pub fn decode_step(&self) -> Option<Duration> {
         self.decode_step_s.0.map(Duration::from_secs_f64)
     }
 
     /// Seconds of a step of `rows` rows without prefill; `None` if it has to be measured. In a
-    /// burst steps carry prompts while rows become more: what rows cost would be taken for what
-    /// prompts cost if it were not known.
+    /// burst, steps carry prompts while the number of rows grows: an unknown cost of rows would be
+    /// attributed to prompts.
     fn decode_s(&self, rows: usize) -> Option<f64> {
         let rows = rows.min(StepCosts::MOST_ROWS);
         let largest = self.decode_costs.largest()?;
@@ -124,13 +124,14 @@ impl PrefillBudget {
         self.estimate_s(rows)
     }
 
-    /// The same for numbers of rows that were not measured; `None` far beyond all that were.
+    /// Like `decode_s`, also for numbers of rows that were not measured; `None` far beyond all
+    /// measured ones.
     fn estimate_s(&self, rows: usize) -> Option<f64> {
         let rows = rows.min(StepCosts::MOST_ROWS);
         self.decode_costs.expected(rows).or_else(|| self.decode_costs.next_larger(rows))
     }
 
-    /// [`Self::tokens`] as they will be once both costs are known.
+    /// [`Self::tokens`] once both costs are known.
     pub fn usual_tokens(&self, decode_rows: usize) -> u32 {
         match self.tokens(decode_rows) {
             0 => PROBE_CHUNK_TOKENS.min(self.max_tokens),
@@ -158,7 +159,7 @@ impl PrefillBudget {
 mod tests {
     use super::*;
 
-    /// A machine where a decode step takes 50 ms and a prompt token 5 ms.
+    /// A budget that has learned that a decode step takes 50 ms and a prompt token 5 ms.
     fn learned(target: ItlTarget) -> PrefillBudget {
         let mut budget = PrefillBudget::new(512, target);
         for _ in 0..20 {

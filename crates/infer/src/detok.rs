@@ -1,10 +1,10 @@
-//! Tokens to text, a whole character at a time.
+//! Converts tokens to text, whole characters at a time.
 //!
-//! A token may end inside a UTF-8 character. [`Detokenizer`] keeps those bytes until
-//! the next token completes them, and replaces what can never become a character by
-//! U+FFFD, so that every piece of text it yields is valid on its own.
+//! A token may end inside a UTF-8 character. [`Detokenizer`] keeps those bytes until the next token
+//! completes them, and replaces bytes that can never become a character by U+FFFD. Every piece of
+//! text it yields is therefore valid on its own.
 
-/// Longest unfinished UTF-8 character in bytes.
+/// Maximum bytes of an unfinished UTF-8 character.
 const MAX_HELD_BYTES: usize = 3;
 
 /// Incremental UTF-8 decoding of one completion.

@@ -1,8 +1,8 @@
-//! Embeddings: whole texts become vectors, between the steps of the scheduler.
+//! Embeddings: converts whole texts to vectors, between the steps of the scheduler.
 //!
-//! An [`Embedder`] computes one bounded batch per call. [`EmbeddingQueue`] says what is in the next
-//! one: parts of the inputs of all waiting jobs, the tenants by turns, within a budget of tokens
-//! that keeps the inter-token latency of running answers as prompts' budget does.
+//! An [`Embedder`] computes one bounded batch per call. [`EmbeddingQueue`] fills the next batch
+//! with parts of the inputs of all waiting jobs, alternating between tenants. A token budget keeps
+//! the inter-token latency of running answers, as the prefill budget does for prompts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,36 +14,36 @@ use crate::sampling::Sampler;
 use crate::tenant::TenantId;
 use crate::token::TokenId;
 
-/// A name that the submitter gives to a job; opaque to the queue.
+/// Name of a job, chosen by the submitter; opaque to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
 /// Inputs to embed for one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingJob {
-    /// Returned with its end.
+    /// Name of the job, returned with its result.
     pub id: JobId,
-    /// Whose turn it takes.
+    /// Tenant of the job, for taking turns.
     pub tenant: TenantId,
-    /// Each has at least one token and at most [`EmbedderCapacity::input_tokens`].
+    /// Inputs, each of at least one token and at most [`EmbedderCapacity::input_tokens`].
     pub inputs: Vec<Vec<TokenId>>,
 }
 
-/// The end of a job: its vectors in the order of its inputs, or why there are none.
+/// Result of a job: its vectors in the order of its inputs, or an error.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddedJob {
-    /// The job's name.
+    /// Name of the job.
     pub id: JobId,
-    /// What became of it.
+    /// Vectors, or the error.
     pub vectors: Result<Vec<Vec<f32>>, RunError>,
 }
 
 #[derive(Debug)]
 struct QueuedJob {
     job: EmbeddingJob,
-    /// Inputs that have been given a slot so far.
+    /// Inputs that were given a slot so far.
     started: usize,
-    /// By input; empty until it is computed.
+    /// Vectors by input; empty until computed.
     vectors: Vec<Vec<f32>>,
     finished: usize,
 }
@@ -70,16 +70,16 @@ struct TenantJobs {
 pub struct EmbeddingQueue {
     capacity: EmbedderCapacity,
     budget: PrefillBudget,
-    /// Whose turn it is comes first.
+    /// Tenants in order of their turn.
     tenants: VecDeque<TenantJobs>,
-    /// Oldest first.
+    /// Inputs in progress, oldest first.
     open: Vec<OpenInput>,
     free: Vec<Slot>,
 }
 
 impl EmbeddingQueue {
-    /// A queue for an embedder of `capacity`, which computes at most `max_tokens` per batch while
-    /// answers are running, fewer if `target` requires it.
+    /// Creates a queue for an embedder of `capacity` that computes at most `max_tokens` per batch
+    /// while answers are running, fewer if `target` requires it.
     ///
     /// # Panics
     /// If the capacity cannot hold one input.
@@ -96,11 +96,11 @@ impl EmbeddingQueue {
         }
     }
 
-    /// Queues a job behind those of its tenant. One without inputs, or with one that is empty or
-    /// too long, fails at once.
+    /// Queues a job behind those of its tenant. Fails at once for a job without inputs, or with an
+    /// input that is empty or too long.
     ///
     /// # Errors
-    /// The end of a job that cannot be computed.
+    /// The result of a job that cannot be computed.
     pub fn submit(&mut self, job: EmbeddingJob) -> Result<(), EmbeddedJob> {
         let longest = self.capacity.input_tokens as usize;
         if job.inputs.is_empty() || job.inputs.iter().any(|one| !(1..=longest).contains(&one.len()))
@@ -118,12 +118,12 @@ impl EmbeddingQueue {
         Ok(())
     }
 
-    /// Whether any job is unfinished.
+    /// Returns true while any job is unfinished.
     pub fn has_work(&self) -> bool {
         !self.tenants.is_empty()
     }
 
-    /// Drops a job and what was computed of it. Unknown ones are ignored.
+    /// Drops a job and its computed parts. Unknown ids are ignored.
     pub fn cancel(&mut self, embedder: &mut dyn Embedder, id: JobId) {
         let (dropped, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.open).into_iter().partition(|input| input.job == id);
@@ -135,18 +135,18 @@ impl EmbeddingQueue {
         drop(self.take_job(id));
     }
 
-    /// Learns what a step of `decode_rows` sequences takes without embeddings.
+    /// Learns the duration of a step of `decode_rows` sequences without embeddings.
     pub fn observe_step(&mut self, decode_rows: usize, took: Duration) {
         self.budget.observe(decode_rows, 0, took);
     }
 
-    /// Learns what a step and a batch of `tokens` behind it took together.
+    /// Learns the total duration of a step followed by a batch of `tokens`.
     pub fn observe_batch(&mut self, decode_rows: usize, tokens: usize, took: Duration) {
         self.budget.observe(decode_rows, tokens as u32, took);
     }
 
-    /// Fills `batch` with parts of inputs, behind a step that advanced `decode_rows` sequences.
-    /// It stays empty where nothing is to be done or the budget is not known yet.
+    /// Fills `batch` with parts of inputs, to follow a step that advanced `decode_rows` sequences.
+    /// The batch stays empty if there is nothing to do or the budget is not known yet.
     pub fn plan(&mut self, decode_rows: usize, batch: &mut Batch) {
         batch.clear();
         let most = self.capacity.batch_tokens as usize;
@@ -180,8 +180,7 @@ impl EmbeddingQueue {
         }
     }
 
-    /// Gives a slot to the input whose turn it is, if there is room for it behind `planned`
-    /// tokens.
+    /// Gives a slot to the next input, if there is room for it after `planned` tokens.
     fn open_next(&mut self, budget: usize, planned: usize) -> bool {
         let held: usize = self.open.iter().map(|input| input.tokens.len()).sum();
         let Some((tenant, job)) = self.next_job() else { return false };
@@ -208,7 +207,7 @@ impl EmbeddingQueue {
         true
     }
 
-    /// The tenant and the job whose input is next.
+    /// Returns the tenant and the job of the next input.
     fn next_job(&self) -> Option<(usize, usize)> {
         // A job all of whose inputs have a slot has nothing to begin.
         let waits = |queued: &QueuedJob| queued.started < queued.vectors.len();
@@ -216,7 +215,7 @@ impl EmbeddingQueue {
         tenants.find_map(|(at, own)| own.jobs.iter().position(waits).map(|job| (at, job)))
     }
 
-    /// Takes in the vectors of a planned batch; returns the jobs that it finished.
+    /// Stores the vectors of a planned batch; returns the jobs that are now finished.
     pub fn commit(&mut self, batch: &Batch, vectors: Vec<Vec<f32>>) -> Vec<EmbeddedJob> {
         let mut vectors = vectors.into_iter();
         let mut ended = Vec::new();
@@ -234,7 +233,7 @@ impl EmbeddingQueue {
         ended
     }
 
-    /// A planned batch failed: so do the jobs that have a part in it.
+    /// Fails all jobs that have a part in the failed `batch`.
     pub fn fail(
         &mut self,
         embedder: &mut dyn Embedder,
@@ -253,7 +252,7 @@ impl EmbeddingQueue {
         ids.into_iter().map(|id| EmbeddedJob { id, vectors: Err(error.clone()) }).collect()
     }
 
-    /// Stores a vector; the whole job if it was the last.
+    /// Stores a vector; returns the job if this was its last one.
     fn store(&mut self, input: &OpenInput, vector: Vec<f32>) -> Option<EmbeddedJob> {
         let mut jobs = self.tenants.iter_mut().flat_map(|own| &mut own.jobs);
         let queued = jobs.find(|queued| queued.job.id == input.job)?;
@@ -280,7 +279,7 @@ impl EmbeddingQueue {
     }
 }
 
-/// The runner of a model that makes vectors and continues no texts.
+/// Runner for a model that computes only embeddings and does not generate text.
 #[derive(Debug)]
 pub struct EmbeddingOnly<E>(pub E);
 

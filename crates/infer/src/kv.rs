@@ -1,8 +1,8 @@
-//! Which KV cells every slot holds, and which prefix is already computed.
+//! Accounts for the KV cells held by every slot, and finds prefixes that are already computed.
 //!
-//! Slots share cells after a fork. A [`KvAccounting`] therefore keeps runs of cells with a
-//! count of their owners: a slot is a list of runs, a fork shares them, and cells are
-//! free when the last owner drops them. This mirrors a unified llama.cpp cache exactly.
+//! Slots share cells after a fork. [`KvAccounting`] therefore keeps reference-counted runs of
+//! cells: a slot is a list of runs, a fork shares them, and cells are free when the last owner
+//! drops them. This mirrors a unified llama.cpp cache exactly.
 
 use crate::runner::Slot;
 use crate::tenant::CacheDomain;
@@ -21,35 +21,35 @@ struct CellRun {
 struct SlotRuns {
     /// Tokens whose keys and values are computed, by position.
     tokens: Vec<TokenId>,
-    /// The runs that hold those positions, in order; their cells add up to `tokens.len()`.
+    /// Runs that hold those positions, in order; their cells add up to `tokens.len()`.
     runs: Vec<RunId>,
-    /// Whose tokens they are.
+    /// Cache domain of the tokens.
     domain: CacheDomain,
 }
 
 /// A computed prefix, found by [`KvAccounting::longest_prefix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
-    /// A slot that holds it.
+    /// Slot that holds the prefix.
     pub slot: Slot,
-    /// Its length in tokens.
+    /// Length in tokens.
     pub len: u32,
 }
 
-/// How the cells of a KV cache are used, without the cells themselves.
+/// Usage of the cells of a KV cache, without the cells themselves.
 #[derive(Debug, Clone)]
 pub struct KvAccounting {
     capacity_cells: u32,
     used_cells: u32,
-    /// Indexed by slot.
+    /// Rows by slot.
     rows: Vec<SlotRuns>,
     runs: Vec<CellRun>,
-    /// Places in `runs` to be used again.
+    /// Free entries of `runs`.
     vacant: Vec<RunId>,
 }
 
 impl KvAccounting {
-    /// An empty cache of `cells` positions, shared by `slots` sequences.
+    /// Creates an empty cache of `cells` positions, shared by `slots` sequences.
     pub fn new(slots: u16, cells: u32) -> Self {
         Self {
             capacity_cells: cells,
@@ -65,7 +65,7 @@ impl KvAccounting {
         self.used_cells
     }
 
-    /// Cells that can still be filled.
+    /// Cells that are still free.
     pub fn free_cells(&self) -> u32 {
         self.capacity_cells - self.used_cells
     }
@@ -80,24 +80,24 @@ impl KvAccounting {
         &self.rows[slot.index()].tokens
     }
 
-    /// The domain whose prompts may start from what `slot` holds.
+    /// Domain whose prompts may start from the contents of `slot`.
     pub fn domain(&self, slot: Slot) -> CacheDomain {
         self.rows[slot.index()].domain
     }
 
-    /// Gives the empty `slot` to `domain`.
+    /// Assigns the empty `slot` to `domain`.
     pub fn claim(&mut self, slot: Slot, domain: CacheDomain) {
         let row = &mut self.rows[slot.index()];
         assert!(row.tokens.is_empty(), "another domain's tokens would be found in this one");
         row.domain = domain;
     }
 
-    /// Whether nothing is computed for any slot.
+    /// Returns true if nothing is computed for any slot.
     pub fn is_empty(&self) -> bool {
         self.used_cells == 0
     }
 
-    /// Cells that come free when `slot` is released.
+    /// Cells that become free when `slot` is released.
     pub fn exclusive_cells(&self, slot: Slot) -> u32 {
         let runs = &self.rows[slot.index()].runs;
         runs.iter()
@@ -107,7 +107,7 @@ impl KvAccounting {
             .sum()
     }
 
-    /// Books `tokens` as computed at the end of `slot`.
+    /// Records `tokens` as computed at the end of `slot`.
     ///
     /// # Panics
     /// If fewer cells are free: planning must have reserved them.
@@ -145,7 +145,7 @@ impl KvAccounting {
         self.rows[to.index()] = SlotRuns { tokens, runs, domain };
     }
 
-    /// Forgets the positions of `slot` from `len` on.
+    /// Drops the positions of `slot` from `len` on.
     pub fn truncate(&mut self, slot: Slot, len: u32) {
         let kept = self.split_at(slot, len);
         let dropped = self.rows[slot.index()].runs.split_off(kept);
@@ -161,9 +161,9 @@ impl KvAccounting {
         }
     }
 
-    /// The longest prefix of `tokens` that was computed in `domain` and is of use, as `holds` says;
-    /// among equals the lowest slot. What other domains computed is never found: the length would
-    /// tell what they asked.
+    /// Returns the longest prefix of `tokens` computed in `domain` for which `holds` returns true;
+    /// among equals the lowest slot. Prefixes of other domains are never found: their length would
+    /// reveal other prompts.
     pub fn longest_prefix(
         &self,
         tokens: &[TokenId],
@@ -184,7 +184,8 @@ impl KvAccounting {
         best
     }
 
-    /// Makes a run of `slot` end exactly at position `at`; returns how many runs lie before it.
+    /// Splits runs so that one of `slot` ends exactly at position `at`; returns the number of runs
+    /// before it.
     fn split_at(&mut self, slot: Slot, at: u32) -> usize {
         let mut start = 0;
         for index in 0..self.rows[slot.index()].runs.len() {
@@ -203,7 +204,7 @@ impl KvAccounting {
         self.rows[slot.index()].runs.len()
     }
 
-    /// Cuts a run into two for all its owners.
+    /// Splits a run into two for all its owners.
     fn split_run(&mut self, id: RunId, head_cells: u32) {
         let whole = self.runs[id as usize];
         self.runs[id as usize].cells = head_cells;
@@ -230,7 +231,7 @@ impl KvAccounting {
 /// Tokens that [`common_prefix`] compares at once.
 const BLOCK_TOKENS: usize = 64;
 
-/// How many leading tokens two sequences share.
+/// Number of leading tokens that two sequences share.
 pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> u32 {
     // Whole blocks first: comparing memory is many times as fast as comparing token by token.
     let blocks = a.chunks_exact(BLOCK_TOKENS).zip(b.chunks_exact(BLOCK_TOKENS));

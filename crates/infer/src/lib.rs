@@ -1,5 +1,5 @@
-//! Requests, scheduling, KV accounting, sampling and detokenizing, with neither
-//! clock nor thread nor FFI: what a serving engine decides, as plain state machines.
+//! Requests, scheduling, KV accounting, sampling and detokenizing, without clock, threads or FFI:
+//! the decisions of a serving engine as plain state machines.
 
 pub mod admission;
 pub mod budget;

@@ -1,22 +1,22 @@
-//! Drafting the next tokens of a sequence by looking them up in the sequence itself.
+//! Drafts the next tokens of a sequence by looking them up in the sequence itself.
 //!
-//! Answers repeat: code that is being edited, a text that is being corrected, names, tables.
-//! Where the last few tokens have occurred before, what followed them then is a good draft of
-//! what follows now, and it costs no second model ("prompt lookup decoding"). A draft is only a
-//! proposal: the step that computes it verifies every token.
+//! Answers repeat: edited code, corrected texts, names, tables. If the last few tokens have
+//! occurred before, the tokens that followed them are a good draft of the next ones, and need no
+//! second model ("prompt lookup decoding"). A draft is only a proposal: the step that computes it
+//! verifies every token.
 
 use crate::token::TokenId;
 
-/// Matches of fewer tokens give no draft: a single equal token predicts little.
+/// Minimum tokens of a match: a single equal token predicts little.
 pub const SHORTEST_MATCH: usize = 2;
-/// Longer matches count as this long, so that the search can stop at the first of them.
+/// Longer matches count as this long, so that the search can stop at the first one.
 const LONGEST_MATCH: usize = 8;
 
-/// A draft of `len` tokens that may follow `tokens`, or none where nothing matches.
+/// Returns a draft of `len` tokens that may follow `tokens`, or none if nothing matches.
 ///
-/// It is what followed the longest earlier match of the sequence's end, the most recent one
-/// among equals. Where the match reaches into its own continuation (a text that goes in
-/// circles), the circle goes on.
+/// The draft continues after the longest earlier match of the sequence's end, the most recent one
+/// among equals. If the match overlaps its own continuation (a text that repeats in a cycle), the
+/// draft continues the cycle.
 ///
 /// Takes time proportional to `tokens.len()`: some microseconds for thousands.
 pub fn draft(tokens: &[TokenId], len: usize) -> Vec<TokenId> {
@@ -27,7 +27,7 @@ pub fn draft(tokens: &[TokenId], len: usize) -> Vec<TokenId> {
     (0..len).map(|i| tokens[from + i % period]).collect()
 }
 
-/// The position after the best earlier match of the sequence's end.
+/// Returns the position after the best earlier match of the sequence's end.
 fn continuation(tokens: &[TokenId]) -> Option<usize> {
     let len = tokens.len();
     let end: [TokenId; SHORTEST_MATCH] = *tokens.last_chunk()?;
@@ -48,7 +48,7 @@ fn continuation(tokens: &[TokenId]) -> Option<usize> {
     best
 }
 
-/// Equal tokens at the end of both, counted up to [`LONGEST_MATCH`].
+/// Number of equal tokens at the end of both, up to [`LONGEST_MATCH`].
 fn common_suffix(a: &[TokenId], b: &[TokenId]) -> usize {
     let pairs = a.iter().rev().zip(b.iter().rev());
     pairs.take(LONGEST_MATCH).take_while(|(x, y)| x == y).count()

@@ -1,23 +1,23 @@
-//! A budget per minute, for requests or tokens: it fills evenly, and what is spent beyond it is
-//! paid back before anything else is admitted.
+//! Budget per minute, for requests or tokens. It fills evenly; spending beyond it must be paid back
+//! before anything else is admitted.
 
 use std::time::Duration;
 
-/// Nanoseconds in which a budget fills from empty.
+/// Nanoseconds in which an empty budget fills.
 const MINUTE_NS: i128 = 60_000_000_000;
 
 /// A budget that starts full and holds at most one minute's worth.
 #[derive(Debug, Clone)]
 pub struct MinuteBudget {
     per_minute: u32,
-    /// Units times [`MINUTE_NS`] at `at`, so that every rate is exact; negative after more was
-    /// spent than there was.
+    /// Units times [`MINUTE_NS`] at `at`, so that every rate is exact; negative if the budget was
+    /// overspent.
     level: i128,
     at: Duration,
 }
 
 impl MinuteBudget {
-    /// A full budget of `per_minute` units, at least one.
+    /// Creates a full budget of `per_minute` units, at least one.
     pub fn new(per_minute: u32, now: Duration) -> Self {
         let per_minute = per_minute.max(1);
         Self { per_minute, level: i128::from(per_minute) * MINUTE_NS, at: now }
@@ -36,14 +36,14 @@ impl MinuteBudget {
         self.level = self.full() - spent;
     }
 
-    /// How long until `units` can be spent; more than a minute's worth counts as a full budget,
-    /// or it could never be spent.
+    /// Time until `units` can be spent. More than a minute's worth counts as a full budget, or it
+    /// could never be spent.
     pub fn wait_for(&self, units: u64, now: Duration) -> Duration {
         let wanted = (i128::from(units) * MINUTE_NS).min(self.full());
         self.until(wanted, now)
     }
 
-    /// How long until the budget is full again.
+    /// Time until the budget is full again.
     pub fn wait_until_full(&self, now: Duration) -> Duration {
         self.until(self.full(), now)
     }
@@ -53,7 +53,7 @@ impl MinuteBudget {
         (self.level_at(now).max(0) / MINUTE_NS) as u64
     }
 
-    /// Spends `units`, whether or not they are there.
+    /// Spends `units`, even if the budget has fewer.
     pub fn spend(&mut self, units: u64, now: Duration) {
         self.fill(now);
         self.level -= i128::from(units) * MINUTE_NS;

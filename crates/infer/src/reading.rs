@@ -1,30 +1,29 @@
-//! How long the text that a reader was sent will last, as the scheduler keeps account of it.
+//! Time for which a reader's text will last, as tracked by the scheduler.
 //!
-//! A reader takes an answer in at its own speed, which is often slower than the engine's. What it
-//! was sent and has not read is its time in hand: until that is over, it misses nothing if the
-//! engine computes for others. The server tells what it knows of a reader as a [`ReaderReport`];
-//! between two reports each token that is generated adds the time that it takes to read.
+//! A reader reads an answer at its own speed, which is often lower than the engine's. Sent but
+//! unread text is its time in hand: until that has passed, the reader misses nothing if the engine
+//! computes for others. The server passes its knowledge of a reader as a [`ReaderReport`]; between
+//! two reports each generated token adds the time that it takes to read.
 
 use std::time::Duration;
 
-/// What is known of an answer's reader. Times are those of [`crate::scheduler::Scheduler::plan`].
+/// State of an answer's reader. Times are those of [`crate::scheduler::Scheduler::plan`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReaderReport {
-    /// How many of the completion's tokens `lasts_until` covers.
+    /// Number of the completion's tokens that `lasts_until` covers.
     pub tokens: u32,
-    /// When the next token has to be generated, so that it arrives as those are read.
+    /// When the next token must be generated to arrive as soon as those are read.
     pub lasts_until: Duration,
-    /// How long the reader takes for a token.
+    /// Time in which the reader reads one token.
     pub token_time: Duration,
 }
 
-/// The longest time for a token that is believed: nobody reads this slowly, but a page may be
-/// left open.
+/// Maximum accepted time per token: nobody reads this slowly, but a page may be left open.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// The shortest. A reader that claims to be faster would always seem to run dry.
+/// Minimum accepted time per token. A reader that claims to be faster would always seem to run dry.
 const FASTEST: Duration = Duration::from_millis(20);
 
-/// A reader as of the latest token or report.
+/// State of a reader as of the latest token or report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
     dry_at: Duration,
@@ -32,7 +31,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// A reader of a completion that has `generated` tokens.
+    /// Creates the state for a completion that has `generated` tokens.
     pub fn new(report: ReaderReport, generated: usize) -> Self {
         let token_time = report.token_time.clamp(FASTEST, SLOWEST);
         let since = (generated as u32).saturating_sub(report.tokens);
@@ -40,22 +39,22 @@ impl Reading {
         Self { dry_at, token_time }
     }
 
-    /// A token was generated at `now`.
+    /// Notes that a token was generated at `now`.
     pub fn note_token(&mut self, now: Duration) {
         self.dry_at = self.dry_at.max(now).saturating_add(self.token_time);
     }
 
-    /// How long the reader has text from `now` on.
+    /// Time from `now` until the reader runs out of text.
     pub fn in_hand(&self, now: Duration) -> Duration {
         self.dry_at.saturating_sub(now)
     }
 
-    /// When it will have read all.
+    /// When the reader will have read everything.
     pub fn dry_at(&self) -> Duration {
         self.dry_at
     }
 
-    /// How long it takes for a token.
+    /// Time in which the reader reads one token.
     pub fn token_time(&self) -> Duration {
         self.token_time
     }

@@ -1,32 +1,32 @@
-//! An engine whose layers run in stages on other machines, as the server around it sees it:
-//! whether it can compute, and the figures that its stages report.
+//! The server's view of an engine whose layers run in stages on other machines: whether it can
+//! compute, and the figures reported by its stages.
 
 use std::time::Duration;
 
-/// The stages behind an engine. Any thread may ask.
+/// Stages behind an engine. Callable from any thread.
 pub trait RemoteStages: Send + Sync {
-    /// Why nothing can be computed at present; `None` while the stages are connected.
+    /// Reason why nothing can be computed at present; `None` while the stages are connected.
     fn outage(&self) -> Option<String>;
 
-    /// The stages' figures at present, for metrics.
+    /// Current figures of the stages, for metrics.
     fn figures(&self) -> RemoteFigures;
 
-    /// Where the batches spent their time that returned in a window, which is given by the ages
-    /// of its ends; `None` if no batch returned in it.
+    /// Times of the batches that returned between `from_ago` and `to_ago` before now; `None` if no
+    /// batch did.
     fn batch_times(&self, from_ago: Duration, to_ago: Duration) -> Option<BatchTimes>;
 }
 
 /// Mean and maximum of a duration over several batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MeanMax {
-    /// Zero where there were no batches.
+    /// Mean; zero without batches.
     pub mean: Duration,
-    /// The longest one.
+    /// Maximum.
     pub max: Duration,
 }
 
 impl MeanMax {
-    /// The mean and the maximum of `times`.
+    /// Computes the mean and the maximum of `times`.
     pub fn of(times: impl Iterator<Item = Duration>) -> Self {
         let (count, sum, max) = times
             .fold((0, Duration::ZERO, Duration::ZERO), |(count, sum, max), time| {
@@ -36,7 +36,7 @@ impl MeanMax {
     }
 }
 
-/// What batches spent in one stage.
+/// Times of batches in one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageTimes {
     /// From a batch's arrival to its native call.
@@ -45,23 +45,23 @@ pub struct StageTimes {
     pub busy: MeanMax,
 }
 
-/// Where the batches of a window of time spent theirs.
+/// Times of the batches that returned in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchTimes {
-    /// How many batches returned in the window.
+    /// Number of batches.
     pub batches: usize,
-    /// Their times in each stage, in the order of the layers.
+    /// Times in each stage, in the order of the layers.
     pub stages: Vec<StageTimes>,
-    /// Their time on one link: for each batch the mean of its links.
+    /// Time on one link: for each batch the mean of its links.
     pub link_delay: MeanMax,
 }
 
 /// Figures of all stages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RemoteFigures {
-    /// Whether a session with all stages is open.
+    /// True while a session with all stages is open.
     pub connected: bool,
-    /// One-way delay of a link in the last batch, the mean over its links.
+    /// One-way delay of a link in the last batch, averaged over its links.
     pub link_delay: Duration,
     /// Maximum batches in flight now.
     pub pipeline_depth: usize,
@@ -82,12 +82,12 @@ pub struct StageFigures {
     pub busy: Duration,
     /// Time since the stage's first session began, of which `busy` is a part.
     pub up: Duration,
-    /// How long batches waited for their native call, in total.
+    /// Total time that batches waited for their native call.
     pub wait: Duration,
-    /// The longest of those waits.
+    /// Longest of those waits.
     pub wait_max: Duration,
     /// Bytes sent to the next stage or, by the last stage, to the runner.
     pub sent_bytes: u64,
-    /// The latest measured time from a ping to its answer.
+    /// Latest measured round trip of a ping.
     pub round_trip: Duration,
 }

@@ -1,4 +1,4 @@
-//! What goes into the scheduler and what comes out of it.
+//! Input and output of the scheduler.
 
 use std::time::Duration;
 
@@ -6,76 +6,76 @@ use crate::sampling::{SampledToken, Sampling};
 use crate::tenant::{CacheDomain, Tenant};
 use crate::token::TokenId;
 
-/// A name that the submitter gives to a completion; opaque to the scheduler.
+/// Name of a completion, chosen by the submitter; opaque to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag(pub u64);
 
 /// One completion to generate.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Work {
-    /// Returned with every [`SequenceEvent`].
+    /// Name of the completion, returned with every [`SequenceEvent`].
     pub tag: Tag,
-    /// At least one token, at most the context's size less one.
+    /// At least one token, at most the context size minus one.
     pub prompt: Vec<TokenId>,
-    /// Most tokens to generate, at least 1.
+    /// Maximum tokens to generate, at least 1.
     pub max_tokens: u32,
     /// Temperature, filters, penalties, seed and grammar.
     pub sampling: Sampling,
-    /// Report the log-probabilities of the prompt's tokens: `Some(k)` for those of each token and
-    /// of the k most likely in its place. Needs [`crate::runner::Runner::score_rows`].
+    /// Report the log-probabilities of the prompt's tokens: `Some(k)` for each token's and those of
+    /// the k most likely tokens in its place. Needs [`crate::runner::Runner::score_rows`].
     pub score_prompt: Option<u8>,
-    /// Lower goes first; equals in order of arrival.
+    /// Lower values go first; equals in order of arrival.
     pub priority: i32,
-    /// Whose share of the engine it takes.
+    /// Tenant whose share of the engine is used.
     pub tenant: Tenant,
-    /// Whose prefixes it may reuse, and who may reuse its own.
+    /// Domain within which prefixes are reused.
     pub cache_domain: CacheDomain,
 }
 
-/// Why a completion ended.
+/// Reason why a completion ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
     /// The model chose an end token.
     Stop,
     /// `max_tokens` or the context is used up.
     Length,
-    /// It waited longer in the queue than the operator allows.
+    /// The completion waited longer in the queue than the operator allows.
     Expired,
-    /// The engine failed; the text is the error.
+    /// The engine failed with this error.
     Failed(String),
-    /// The engine was lost and did not come back in time; the text says why. The same request may
+    /// The engine was lost and did not come back in time, with the reason. The same request may
     /// succeed later.
     Abandoned(String),
 }
 
-/// How a completion entered the batch; reported with its first token.
+/// Admission of a completion to the batch; reported with its first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// When, on the clock of [`crate::scheduler::Scheduler::plan`].
+    /// Time of admission, on the clock of [`crate::scheduler::Scheduler::plan`].
     pub at: Duration,
-    /// Prompt tokens that the prefix cache held.
+    /// Prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
 }
 
-/// What one step did to one completion: a token, an end, or both.
+/// Effect of one step on one completion: a token, an end, or both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceEvent {
     /// The completion's tag, from its [`Work`].
     pub tag: Tag,
-    /// The new token, the ending one included.
+    /// The new token, which may be the end token.
     pub token: Option<SampledToken>,
-    /// The prompt's next tokens with their log-probabilities, where they are wanted; its first
-    /// token has none.
+    /// The prompt's next tokens with their log-probabilities, if requested; the first token of a
+    /// prompt has none.
     pub scores: Option<Box<[SampledToken]>>,
     /// Set on the last event.
     pub finish: Option<Finish>,
     /// Set on the first event of a completion that was computed at all.
     pub admitted: Option<Admitted>,
-    /// From when this sequence's work was ready to when the native call began.
+    /// Time from when this sequence's work was ready to the start of the native call.
     pub wait: Duration,
 }
 
-/// The outcome of one native decode for all its sequences, handed over at once.
+/// Outcome of one native decode for all its sequences.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Step {
     /// When the native call began.
@@ -88,36 +88,37 @@ pub struct Step {
     pub prefill_tokens: u32,
     /// Sequences whose prompts had a part in the batch.
     pub prefills: u32,
-    /// At most one per row and accepted draft token, in batch order.
+    /// Events in batch order, at most one per row and accepted draft token.
     pub events: Vec<SequenceEvent>,
-    /// The engine was lost: what it computed is put back and goes on when it is back.
+    /// True if the engine was lost: its sequences are put back and continue once it recovers.
     pub was_lost: bool,
-    /// Now and then, and only while any prompt waits or is being computed.
+    /// Progress of the prompts; set now and then, and only while any prompt waits or is being
+    /// computed.
     pub standing: Option<Box<Standing>>,
 }
 
-/// Where the completions stand whose prompts are not computed yet.
+/// Progress of completions whose prompts are not computed yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Places in the batch.
     pub places: usize,
-    /// Prompt tokens that a step with answers may have.
+    /// Prompt tokens allowed in a step with answers.
     pub shared_tokens: u32,
-    /// Prompt tokens that a step without answers may have.
+    /// Prompt tokens allowed in a step without answers.
     pub prefill_tokens: u32,
-    /// Those without a place, in the order in which they are due for one.
+    /// Completions without a place, in the order in which they are due for one.
     pub waiting: Vec<Tag>,
-    /// Those with a place, in the order in which they got it.
+    /// Completions with a place, in the order in which they got it.
     pub computing: Vec<PromptStanding>,
 }
 
-/// How much of a prompt is computed.
+/// Progress of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptStanding {
-    /// Its completion.
+    /// Name of the completion.
     pub tag: Tag,
-    /// Tokens that the prefix cache held.
+    /// Tokens found in the prefix cache.
     pub cached: u32,
-    /// Tokens in the cache now, those included.
+    /// Tokens in the cache now, including those found.
     pub known: u32,
 }

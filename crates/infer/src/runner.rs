@@ -1,5 +1,5 @@
-//! The interface between scheduler and engine: a [`Runner`] computes one batch of token spans
-//! per call and samples at the end of the spans that ask for it.
+//! Interface between scheduler and engine: a [`Runner`] computes one batch of token spans per call
+//! and samples at the end of the spans that ask for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ impl Slot {
     }
 }
 
-/// What a runner can hold; fixed from load to drop.
+/// Capacity of a runner; fixed from load to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Sequences that may have KV at once, kept prefixes included.
+    /// Maximum sequences that have KV at once, kept prefixes included.
     pub slots: u16,
     /// KV cells (one per token position) shared by all slots.
     pub kv_cells: u32,
-    /// Longest sequence, prompt and completion together, in tokens.
+    /// Maximum tokens of a sequence, prompt and completion together.
     pub context_tokens: u32,
-    /// Most tokens in one [`Batch`].
+    /// Maximum tokens in one [`Batch`].
     pub batch_tokens: u32,
-    /// Whether [`Runner::fork`] and a partial [`Runner::truncate`] work, where [`Runner::holds`]
-    /// says so (recurrent models keep no such history).
+    /// True if [`Runner::fork`] and a partial [`Runner::truncate`] work, given that
+    /// [`Runner::holds`] returns true (recurrent models keep no such history).
     pub shares_prefix: bool,
 }
 
@@ -43,33 +43,33 @@ pub struct Span {
     pub start: u32,
     /// The span's tokens, as a range of [`Batch::tokens`].
     pub tokens: Range<usize>,
-    /// How many of them, at the end, are draft tokens to be verified: see [`Runner::verify_rows`].
+    /// Number of its last tokens that are a draft to be verified: see [`Runner::verify_rows`].
     pub draft: usize,
-    /// Whether a token is sampled from the logits after the span's last token before the draft.
+    /// True if a token is sampled from the logits after the span's last token before the draft.
     pub sample: bool,
 }
 
-/// Tokens of a prompt whose log-probabilities are wanted.
+/// Prompt tokens whose log-probabilities are requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scores {
-    /// The span behind whose tokens they come, by its number.
+    /// Index of the span that these tokens follow.
     pub span: usize,
-    /// How many of the most likely tokens to give beside each.
+    /// Number of most likely tokens to report for each.
     pub top: u8,
-    /// The token behind each of the span's. Behind the last of a prompt comes what is sampled, so
-    /// there may be one less.
+    /// The token after each one of the span. The last token of a prompt is followed by the sampled
+    /// one, so there may be one fewer.
     pub targets: Vec<TokenId>,
 }
 
-/// One native decode: decode rows (spans of one token and its draft) first, then prefill chunks.
-/// A slot occurs at most once.
+/// One native decode: decode rows (spans of one token and its draft) first, then prefill chunks. A
+/// slot occurs at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The tokens of all spans, in order.
+    /// Tokens of all spans, in order.
     pub tokens: Vec<TokenId>,
     /// The spans, in the order of their tokens.
     pub spans: Vec<Span>,
-    /// What is to be scored, in the order of the spans.
+    /// Tokens to score, in the order of the spans.
     pub scores: Vec<Scores>,
 }
 
@@ -91,7 +91,8 @@ impl Batch {
         span.draft += draft.len();
     }
 
-    /// Has `targets`, the tokens behind those of the last span, scored: see [`Runner::score_rows`].
+    /// Requests scores for `targets`, the tokens that follow those of the last span: see
+    /// [`Runner::score_rows`].
     pub fn push_scores(&mut self, top: u8, targets: &[TokenId]) {
         let span = self.spans.len() - 1;
         debug_assert!(
@@ -100,12 +101,12 @@ impl Batch {
         self.scores.push(Scores { span, top, targets: targets.to_vec() });
     }
 
-    /// What is to be scored behind the tokens of the span of this number.
+    /// Tokens to score for the span with this index.
     pub fn scores_of(&self, span: usize) -> Option<&Scores> {
         self.scores.iter().find(|scores| scores.span == span)
     }
 
-    /// Rows of logits that the span of this number needs.
+    /// Rows of logits needed by the span with this index.
     pub fn rows_of(&self, span: usize) -> usize {
         match self.scores_of(span) {
             Some(_) => self.spans[span].tokens.len(),
@@ -113,146 +114,147 @@ impl Batch {
         }
     }
 
-    /// Empties the batch and keeps its memory.
+    /// Empties the batch without freeing its memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.spans.clear();
         self.scores.clear();
     }
 
-    /// Whether there is nothing to compute.
+    /// Returns true if there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 }
 
-/// The outcome of one sampling span.
+/// Outcome of one sampling span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The slot of the span's sequence.
+    /// Slot of the span's sequence.
     pub slot: Slot,
-    /// The token, or why this sequence alone failed.
+    /// The token, or the error if only this sequence failed.
     pub outcome: Result<SampledToken, RowError>,
 }
 
-/// The whole batch failed.
+/// Failure of the whole batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// No room in the KV cache. Nothing of the batch was computed; it may be
-    /// tried again after sequences were freed.
+    /// No room in the KV cache. Nothing of the batch was computed; it may be retried after
+    /// sequences were freed.
     #[error("the KV cache is full")]
     CacheFull,
     /// The back end failed; the sequences of this batch are lost, others are not.
     #[error("the engine failed: {0}")]
     Backend(String),
-    /// The engine lost all it held: every sequence, every kept prefix, every batch in flight. It is
-    /// given no batch until [`Runner::poll_recovery`] says that it is back.
+    /// The engine lost its whole state: every sequence, kept prefix and batch in flight. It gets no
+    /// batch until [`Runner::poll_recovery`] returns [`Recovery::Ready`].
     #[error("the engine was lost: {0}")]
     Lost(String),
 }
 
-/// Whether an engine that was lost computes again.
+/// Recovery state of an engine that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery {
-    /// It is back, and holds nothing.
+    /// The engine is back, and empty.
     Ready,
-    /// Not yet; the text is what is the matter.
+    /// Not yet, with the reason.
     Pending(String),
-    /// It will not come back by itself; the text says why.
+    /// The engine will not come back by itself, with the reason.
     Never(String),
 }
 
-/// What an embedder can hold; fixed from load to drop.
+/// Capacity of an embedder; fixed from load to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedderCapacity {
-    /// Inputs that may be in progress at once.
+    /// Maximum inputs in progress at once.
     pub slots: u16,
-    /// Tokens of all inputs in progress together.
+    /// Maximum tokens of all inputs in progress together.
     pub cells: u32,
-    /// Longest input in tokens.
+    /// Maximum tokens of one input.
     pub input_tokens: u32,
-    /// Most tokens in one batch; at least `input_tokens` unless inputs come in parts.
+    /// Maximum tokens in one batch; at least `input_tokens` unless `in_parts`.
     pub batch_tokens: u32,
-    /// Whether an input may be computed in parts, one after the other. Not so where every token
-    /// attends to all others.
+    /// True if an input may be computed in successive parts. False if every token attends to all
+    /// others.
     pub in_parts: bool,
-    /// Numbers of a vector.
+    /// Numbers in a vector.
     pub width: u32,
 }
 
-/// Turns inputs into vectors. All methods are called from one thread.
+/// Converts inputs to vectors. All methods are called from one thread.
 pub trait Embedder: Send {
-    /// The sizes of this embedder, which do not change.
+    /// Capacity of this embedder, which does not change.
     fn capacity(&self) -> EmbedderCapacity;
 
-    /// Computes `batch` and appends the vector of each span that samples, in their order: such a
-    /// span is the last of its input, whose slot is empty afterwards. Vectors have any length.
+    /// Computes `batch` and appends the vector of each span that samples, in order. Such a span is
+    /// the last of its input, whose slot is then empty. Vectors are not normalized.
     ///
-    /// # Errors
-    /// [`RunError`] when the whole batch failed; the slots of its spans are empty then.
+    /// [`RunError`] if the whole batch failed; the slots of its spans are then empty.
     fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError>;
 
-    /// Forgets what was computed in `slot`.
+    /// Discards everything computed in `slot`.
     fn clear(&mut self, slot: Slot);
 }
 
-/// What a runner does; fixed from load to drop.
+/// Abilities of a runner; fixed from load to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerAbilities {
-    /// Whether it continues texts.
+    /// True if it generates text.
     pub generates: bool,
-    /// Whether it gives the log-probabilities of prompts' tokens.
+    /// True if it computes the log-probabilities of prompt tokens.
     pub scores_prompts: bool,
-    /// Whether it turns texts into vectors, and which.
+    /// Capacity of its embedder, if it has one.
     pub embeds: Option<EmbedderCapacity>,
 }
 
-/// Ends, from another thread, what a runner is doing: see [`Runner::interrupt`].
+/// Aborts, from another thread, the current call of a runner: see [`Runner::interrupt`].
 pub type Interrupt = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Computes batches. All methods are called from one thread.
 pub trait Runner: Send {
-    /// The sizes of this runner, which do not change.
+    /// Capacity of this runner, which does not change.
     fn capacity(&self) -> Capacity;
 
-    /// Installs the sampler with which `slot` samples from now on.
+    /// Sets the sampler that `slot` uses from now on.
     fn assign(&mut self, slot: Slot, sampler: Sampler);
 
-    /// Computes `batch` and appends one [`Sampled`] per sampling span, in their order, and one
-    /// more for each draft token that was accepted.
+    /// Computes `batch` and appends one [`Sampled`] per sampling span, in order, and one more for
+    /// each accepted draft token.
     ///
     /// # Errors
-    /// [`RunError`] when the whole batch failed; nothing of it may be taken from `sampled` then.
-    /// A failure of one sequence is no error here: it is in that sequence's [`Sampled`].
+    /// [`RunError`] if the whole batch failed; `sampled` must then be ignored. The failure of one
+    /// sequence is not an error here, but is reported in that sequence's [`Sampled`].
     fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError>;
 
-    /// After [`RunError::Lost`]: whether batches can be computed again. Does not block, and is
-    /// asked again until it is so; slots are empty then and have no samplers.
+    /// Returns, after [`RunError::Lost`], whether batches can be computed again. Does not block,
+    /// and is called again until it returns [`Recovery::Ready`]; slots are then empty and have no
+    /// samplers.
     fn poll_recovery(&mut self) -> Recovery {
         Recovery::Ready
     }
 
-    /// What ends a call that hangs, with the reason for it: such a call of [`Runner::run`] then
-    /// returns [`RunError::Lost`]. Without a call under way the next batch is lost. `None` where
-    /// nothing but the end of this process would help.
+    /// Returns a function that aborts a hanging call, given the reason. That call of
+    /// [`Runner::run`] then returns [`RunError::Lost`]; if no call is running, the next batch is
+    /// lost. `None` if only ending this process would help.
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }
 
-    /// Whether `slot` can be sampled without a long wait, for its grammar's mask for example. Spans
-    /// of slots that are not ready should not sample. Does not block.
+    /// Returns true if `slot` can be sampled without a long wait, such as for its grammar's mask.
+    /// Spans of slots that are not ready should not sample. Does not block.
     fn is_ready(&mut self, _slot: Slot) -> bool {
         true
     }
 
-    /// Whether a sequence can go on from the first `len` positions of `slot`: all that it attends
-    /// to then is still there. Asked before a fork or a cut of a runner that
+    /// Returns true if a sequence can continue from the first `len` positions of `slot`, because
+    /// everything that it attends to is still there. Called before a fork or a cut of a runner that
     /// [shares prefixes](Capacity::shares_prefix); a slot's own end is always held.
     fn holds(&self, _slot: Slot, _len: u32) -> bool {
         true
     }
 
-    /// Whether [`Runner::holds`] is true of all that was computed. Fixed from load to drop.
+    /// Returns true if [`Runner::holds`] is true of everything that was computed. Fixed from load
+    /// to drop.
     fn holds_all(&self) -> bool {
         true
     }
@@ -260,36 +262,36 @@ pub trait Runner: Send {
     /// Makes the empty slot `to` share the first `len` positions of `from`.
     fn fork(&mut self, from: Slot, to: Slot, len: u32);
 
-    /// Forgets all positions of `slot` from `len` on; 0 frees it.
+    /// Drops all positions of `slot` from `len` on; 0 frees it.
     fn truncate(&mut self, slot: Slot, len: u32);
 
-    /// Most rows of logits in a batch with draft tokens: one per span and one per draft token.
+    /// Maximum rows of logits in a batch with draft tokens: one per span and one per draft token.
     /// `None` if this runner cannot verify drafts. It may change between batches.
     ///
-    /// A span with a draft samples one token as always, and one more after each draft token
-    /// that equals the token sampled before it. So the tokens are those that would have been
-    /// sampled without a draft, each from the logits after the tokens before it. All n of them
-    /// are appended in order. Positions from the n-th draft token on hold rejected tokens and
-    /// must be cut off with [`Runner::truncate`] before the sequence goes on.
+    /// A span with a draft samples one token as always, and one more after each draft token that
+    /// equals the token sampled before it. The tokens are therefore those that would have been
+    /// sampled without a draft, each from the logits after the tokens before it. All n of them are
+    /// appended in order. Positions from the n-th draft token on hold rejected tokens and must be
+    /// cut off with [`Runner::truncate`] before the sequence continues.
     fn verify_rows(&self) -> Option<u32> {
         None
     }
 
-    /// Most rows of logits in a batch with scored prompts: one per token of a scored span, and one
-    /// for each other span. `None` if this runner cannot score prompts.
+    /// Maximum rows of logits in a batch with scored prompts: one per token of a scored span, and
+    /// one for each other span. `None` if this runner cannot score prompts.
     ///
-    /// [`Runner::run`] appends a [`Sampled`] for each of the span's targets, with that token and
-    /// its log-probabilities, before what the span samples; or one with an error.
+    /// [`Runner::run`] appends, before the span's sampled token, a [`Sampled`] for each of the
+    /// span's targets with that token and its log-probabilities; or a single one with an error.
     fn score_rows(&self) -> Option<u32> {
         None
     }
 
-    /// Its way to turn texts into vectors, if it has one.
+    /// The embedder of this runner, if it has one.
     fn embedder(&mut self) -> Option<&mut dyn Embedder> {
         None
     }
 
-    /// What it does. One that continues no texts must never be given a batch.
+    /// Abilities of this runner. One that does not generate text must never be given a batch.
     fn abilities(&mut self) -> RunnerAbilities {
         let embeds = self.embedder().map(|embedder| embedder.capacity());
         RunnerAbilities { generates: true, scores_prompts: self.score_rows().is_some(), embeds }
@@ -301,24 +303,24 @@ pub trait Runner: Send {
     }
 }
 
-/// A runner whose parts work on different batches at the same time. Batches in flight share
-/// no sequence. A call of the [`Runner`] after a batch was submitted applies to the state
-/// after that batch.
+/// A runner whose parts work on different batches at the same time. Batches in flight share no
+/// sequence. A call of the [`Runner`] after a batch was submitted applies to the state after that
+/// batch.
 pub trait Pipeline {
-    /// Most batches that may be in flight now, at least 1; it may change between batches.
+    /// Maximum batches in flight now, at least 1; may change between batches.
     fn depth(&self) -> usize;
 
     /// Starts to compute `batch`.
     ///
     /// # Errors
-    /// [`RunError`] when the batch cannot be started; it is not in flight then.
+    /// [`RunError`] if the batch cannot be started; it is then not in flight.
     fn submit(&mut self, batch: &Batch) -> Result<(), RunError>;
 
-    /// The outcome of the oldest batch in flight, as of [`Runner::run`]; `None` while it is
-    /// still computing. [`RunError::Lost`] may also come while no batch is in flight.
+    /// Returns the outcome of the oldest batch in flight, as [`Runner::run`] does; `None` while it
+    /// is still being computed. [`RunError::Lost`] may also come while no batch is in flight.
     fn try_collect(&mut self, sampled: &mut Vec<Sampled>) -> Option<Result<(), RunError>>;
 
-    /// Registers `wake`, which is called from any thread when [`Pipeline::try_collect`] may
-    /// return something.
+    /// Registers `wake`, which is called from any thread when [`Pipeline::try_collect`] may have a
+    /// result.
     fn on_arrival(&mut self, wake: Box<dyn Fn() + Send + Sync>);
 }

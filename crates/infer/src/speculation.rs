@@ -1,33 +1,33 @@
-//! How many draft tokens a step should verify, decided by measurement.
+//! Decides by measurement how many draft tokens a step should verify.
 //!
-//! A draft token costs a row in the step and saves a step where it is accepted. Both sides are
-//! measured: `StepCosts` learns how long steps take by their number of rows on this machine,
-//! an [`AcceptanceStats`] how often a sequence's draft tokens are accepted. [`Speculator::limit`]
-//! weighs them and drafts as far as it pays, which is not at all where texts do not repeat or
-//! rows are expensive. A draft that was not computed is still compared with the token that came,
-//! which costs nothing: so a text that begins to repeat itself is noticed without trials.
+//! A draft token costs a row in the step and saves a step if it is accepted. Both sides are
+//! measured: `StepCosts` learns step times by number of rows on this machine, an
+//! [`AcceptanceStats`] how often a sequence's draft tokens are accepted. [`Speculator::limit`]
+//! weighs them and drafts as far as it pays, which is not at all if texts do not repeat or rows are
+//! expensive. A draft that was not computed is still compared with the next token, at no cost, so a
+//! text that starts to repeat itself is noticed without trials.
 
 use std::time::Duration;
 
-/// Whether to draft tokens.
+/// Drafting mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Speculation {
     /// One token per sequence and step.
     #[default]
     Off,
-    /// As many draft tokens as pay by what was measured.
+    /// As many draft tokens as pay according to measurements.
     Auto,
-    /// Always this many draft tokens, whatever they cost: to measure and to test with.
+    /// Always this many draft tokens, whatever they cost: for measurements and tests.
     Fixed(u32),
 }
 
-/// Most draft tokens of one sequence in one step. Chosen by hand: even at an acceptance rate of
+/// Maximum draft tokens of one sequence in one step. Chosen by hand: even at an acceptance rate of
 /// 0.9 a seventeenth would bring 0.17 tokens.
 pub const MAX_DRAFT_TOKENS: usize = 16;
-/// Smallest gain worth a change: measured times scatter by some percent.
+/// Minimum gain worth a change: measured times vary by some percent.
 const LEAST_GAIN: f64 = 1.05;
 
-/// How many of a sequence's draft tokens were accepted; the recent ones count most.
+/// Numbers of a sequence's accepted and rejected draft tokens; recent ones count most.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AcceptanceStats {
     accepted: f64,
@@ -35,10 +35,10 @@ pub struct AcceptanceStats {
 }
 
 impl AcceptanceStats {
-    /// Weight that earlier outcomes keep at each new one: some five outcomes count. Chosen by
+    /// Weight that earlier outcomes keep at each new one: about five outcomes count. Chosen by
     /// hand: less follows a text faster, more is steadier.
     const MEMORY: f64 = 0.8;
-    /// What the rate of all sequences counts for, in draft tokens.
+    /// Weight of the rate of all sequences, in draft tokens.
     const PRIOR_TOKENS: f64 = 2.0;
 
     fn observe(&mut self, drafted: u32, accepted: u32, memory: f64) {
@@ -47,17 +47,17 @@ impl AcceptanceStats {
         self.rejected = self.rejected * memory + f64::from(u8::from(accepted < drafted));
     }
 
-    /// The probability that a draft token is accepted if those before it are.
+    /// Probability that a draft token is accepted if those before it are.
     fn rate(&self, prior: f64) -> f64 {
         let total = self.accepted + self.rejected + Self::PRIOR_TOKENS;
         (self.accepted + prior * Self::PRIOR_TOKENS) / total
     }
 }
 
-/// How long decode steps take, by their number of rows.
+/// Times of decode steps by their number of rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepCosts {
-    /// By rows: seconds, and the step at which they were last measured.
+    /// By rows: seconds, and the number of the step at which they were last measured.
     measured: Vec<Option<(f64, u64)>>,
     steps: u64,
 }
@@ -65,12 +65,12 @@ pub(crate) struct StepCosts {
 impl StepCosts {
     /// Weight of the newest measurement.
     const WEIGHT: f64 = 0.25;
-    /// A step slower than this multiple of what was known counts as this multiple: it was
-    /// disturbed by something else on the machine.
+    /// A step slower than this multiple of the known time counts as this multiple: something else
+    /// on the machine disturbed it.
     const MOST_SURPRISE: f64 = 2.0;
-    /// Measurements older than this many steps are forgotten: contexts grow, machines get busy.
+    /// Measurements older than this many steps are ignored: contexts grow, machines get busy.
     const MEMORY_STEPS: u64 = 256;
-    /// Larger steps are not learnt, which bounds the table.
+    /// Larger steps are not recorded, which bounds the table.
     pub const MOST_ROWS: usize = 512;
 
     pub fn observe(&mut self, rows: usize, took: Duration) {
@@ -87,27 +87,26 @@ impl StepCosts {
         self.measured[rows] = Some((seconds, self.steps));
     }
 
-    /// Seconds of a step of `rows` rows as measured lately.
+    /// Recently measured seconds of a step of `rows` rows.
     fn known(&self, rows: usize) -> Option<f64> {
         let (seconds, at) = (*self.measured.get(rows)?)?;
         (self.steps - at <= Self::MEMORY_STEPS).then_some(seconds)
     }
 
-    /// The most rows of a step that was measured lately.
+    /// Most rows of a recently measured step.
     pub fn largest(&self) -> Option<usize> {
         (0..self.measured.len()).rev().find(|&rows| self.known(rows).is_some())
     }
 
-    /// Seconds of the smallest step of more than `rows` rows that was measured lately.
+    /// Seconds of the smallest recently measured step of more than `rows` rows.
     pub fn next_larger(&self, rows: usize) -> Option<f64> {
         (rows + 1..self.measured.len()).find_map(|rows| self.known(rows))
     }
 
-    /// Seconds of a step of `rows` rows, interpolated or extrapolated on a straight line.
+    /// Expected seconds of a step of `rows` rows, interpolated or extrapolated on a straight line.
     ///
-    /// From a single measurement it assumes that further rows cost nothing, so that they are
-    /// tried. `None` for steps more than twice as large as any known: those in between are
-    /// tried first.
+    /// From a single measurement it assumes that further rows cost nothing, so that they are tried.
+    /// `None` for steps more than twice as large as any known: those in between are tried first.
     pub fn expected(&self, rows: usize) -> Option<f64> {
         if let Some(seconds) = self.known(rows) {
             return Some(seconds);
@@ -129,29 +128,29 @@ impl StepCosts {
     }
 }
 
-/// What the engine has learnt about drafting.
+/// Measurements about drafting.
 #[derive(Debug, Clone)]
 pub struct Speculator {
     mode: Speculation,
     costs: StepCosts,
-    /// Of all sequences together.
+    /// Acceptance of all sequences together.
     acceptance: AcceptanceStats,
     draft_tokens: u64,
     accepted_tokens: u64,
 }
 
 impl Speculator {
-    /// Weight that all sequences' earlier outcomes keep: some fifty count.
+    /// Weight that earlier outcomes of all sequences keep: about fifty count.
     const MEMORY: f64 = 0.98;
 
-    /// Without measurements, it expects half of the draft tokens to be accepted.
+    /// Creates a speculator that expects half of the draft tokens to be accepted until measured.
     pub fn new(mode: Speculation) -> Self {
         let acceptance = AcceptanceStats { accepted: 1.0, rejected: 1.0 };
         let costs = StepCosts::default();
         Self { mode, costs, acceptance, draft_tokens: 0, accepted_tokens: 0 }
     }
 
-    /// Most draft tokens of a sequence in one step; 0 if speculation is off.
+    /// Maximum draft tokens of a sequence in one step; 0 if speculation is off.
     pub fn max_draft_tokens(&self) -> usize {
         match self.mode {
             Speculation::Off => 0,
@@ -160,14 +159,14 @@ impl Speculator {
         }
     }
 
-    /// Draft tokens computed so far, and how many of them were accepted.
+    /// Draft tokens computed so far, and the number of accepted ones.
     pub fn totals(&self) -> (u64, u64) {
         (self.draft_tokens, self.accepted_tokens)
     }
 
-    /// Most draft tokens per sequence worth computing in a step that has `rows` rows without
-    /// them. `drafts`: for each sequence that has a draft, its length and how its earlier ones
-    /// fared.
+    /// Maximum draft tokens per sequence worth computing in a step that has `rows` rows without
+    /// them. `drafts`: for each sequence with a draft, its length and the acceptance of earlier
+    /// ones.
     pub fn limit(&self, rows: usize, drafts: &[(usize, AcceptanceStats)]) -> usize {
         match self.mode {
             Speculation::Auto => self.best_length(rows, drafts).unwrap_or(0),
@@ -175,9 +174,9 @@ impl Speculator {
         }
     }
 
-    /// The limit on all drafts that makes streams fastest in the geometric mean, so that what
-    /// one gains is weighed against the longer steps of all. `None` before a plain step of this
-    /// size was measured, with which all else is compared.
+    /// The limit on all drafts that makes streams fastest in the geometric mean, so that the gain
+    /// of one is weighed against longer steps for all. `None` until a plain step of this size, the
+    /// basis of comparison, was measured.
     fn best_length(&self, rows: usize, drafts: &[(usize, AcceptanceStats)]) -> Option<usize> {
         let plain_s = self.costs.known(rows)?;
         let prior = self.acceptance.rate(0.5);
@@ -224,19 +223,20 @@ impl Speculator {
     }
 }
 
-/// Tokens that a step is expected to bring a sequence with a draft of `len` tokens, each
-/// accepted with probability `rate` if those before it are.
+/// Expected tokens of a step for a sequence with a draft of `len` tokens, each accepted with
+/// probability `rate` if those before it are.
 fn expected_tokens(rate: f64, len: usize) -> f64 {
     (0..=len as i32).map(|i| rate.powi(i)).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    //! What the policy does on machines and texts with known costs.
+    //! Behavior of the policy on machines and texts with known costs.
     use super::*;
 
-    /// A stream alone, on a machine where a step takes `step_ms(rows)`, whose draft tokens are
-    /// accepted as `right` says: ms per token over `steps` steps, divided by that without drafts.
+    /// A single stream on a machine where a step takes `step_ms(rows)`, and whose draft tokens are
+    /// accepted according to `right`: returns ms per token over `steps` steps, divided by that
+    /// without drafts.
     fn slowdown(
         step_ms: impl Fn(usize) -> f64,
         right: impl Fn(u64, usize) -> bool,
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Memory-bound: a row more costs a sixth of a step.
+    /// Memory-bound: each further row costs a sixth of a step.
     fn cheap(rows: usize) -> f64 {
         12.5 + 2.5 * rows as f64
     }

@@ -1,32 +1,32 @@
-//! Stop strings, found across token borders.
+//! Finds stop strings across token borders.
 
 /// The result of [`StopMatcher::push`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
     /// No stop string so far.
     None,
-    /// A stop string ended here; the text before it has been yielded, nothing after it will be.
+    /// A stop string ended here. The text before it has been yielded; nothing after it will be.
     Stopped,
 }
 
-/// Cuts a text before the first occurrence of any stop string. It holds back only the end of
-/// the text that may still become one.
+/// Cuts a text before the first occurrence of any stop string. Holds back only the end of the text
+/// that may still become one.
 #[derive(Debug, Clone, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
-    /// Which of the stop strings ended the text.
+    /// Index of the stop string that ended the text.
     found: Option<usize>,
 }
 
 impl StopMatcher {
-    /// A matcher for `stops`; empty strings are ignored.
+    /// Creates a matcher for `stops`; empty strings are ignored.
     pub fn new(mut stops: Vec<String>) -> Self {
         stops.retain(|stop| !stop.is_empty());
         Self { stops, held: String::new(), found: None }
     }
 
-    /// Takes `fresh` text and appends to `out` as much as can be shown.
+    /// Processes `fresh` text and appends to `out` as much as can be shown.
     pub fn push(&mut self, fresh: &str, out: &mut String) -> Match {
         if self.stops.is_empty() {
             out.push_str(fresh);
@@ -46,7 +46,7 @@ impl StopMatcher {
         Match::None
     }
 
-    /// Ends the text: the end that was held back did not become a stop string.
+    /// Ends the text: the held-back end did not become a stop string.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
@@ -57,7 +57,7 @@ impl StopMatcher {
         self.found.map(|which| self.stops[which].as_str())
     }
 
-    /// Where the first stop string begins, and which one it is.
+    /// Returns the start of the first stop string, and its index.
     fn first_match(&self) -> Option<(usize, usize)> {
         let places = self.stops.iter().enumerate();
         places.filter_map(|(which, stop)| Some((self.held.find(stop.as_str())?, which))).min()

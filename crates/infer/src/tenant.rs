@@ -1,16 +1,15 @@
-//! Who a completion is computed for: whose share of the engine it takes, and whose prefixes it
-//! may reuse.
+//! Tenants: owners of completions, with their shares of the engine and domains of the prefix cache.
 
-/// An API key's identity, or an address's where there are no keys; opaque to the scheduler.
+/// Identity of an API key, or of an address if there are no keys; opaque to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TenantId(pub u64);
 
-/// A tenant and its part of the engine's time.
+/// A tenant and its share of the engine's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenant {
-    /// Who it is.
+    /// Identity.
     pub id: TenantId,
-    /// Tokens that it gets for each token of a tenant of weight 1 while both have work; at
+    /// Tokens that the tenant gets for each token of a tenant of weight 1 while both have work; at
     /// least 1.
     pub weight: u32,
 }
@@ -21,7 +20,7 @@ impl Default for Tenant {
     }
 }
 
-/// Completions reuse each other's computed prefixes only within one domain, so that the prefix
-/// cache tells no client what another asked (CVE-2025-46570 is the same leak in vLLM).
+/// Domain within which completions reuse each other's computed prefixes, so that the prefix cache
+/// does not reveal one client's prompts to another (CVE-2025-46570 is the same leak in vLLM).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CacheDomain(pub u64);

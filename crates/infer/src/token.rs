@@ -1,15 +1,15 @@
-//! Tokens, and why a row of logits may give none.
+//! Tokens, and reasons why a row of logits may give none.
 
 /// Index of a token in a model's vocabulary.
 pub type TokenId = u32;
 
-/// One sequence failed; its neighbours in the batch did not.
+/// Failure of one sequence; its neighbours in the batch did not fail.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
     /// The logits have no finite maximum: the weights are broken, or a value overflowed.
     #[error("the model produced no usable probabilities (NaN or infinite logits)")]
     NonFiniteLogits,
-    /// A constraint (logit bias, grammar) left no token to choose.
+    /// A constraint (logit bias, grammar) forbids every token.
     #[error("every token is forbidden by the request's constraints")]
     NothingAllowed,
     /// A part of the engine holds other positions of the sequence than the batch assumes.

@@ -1,18 +1,18 @@
-//! A client's API key: where it is read from, and who could read it on its way.
+//! Reads a client's API key, and warns when others could read it in its file or on the network.
 
 use std::io;
 use std::path::Path;
 
 use crate::BaseUrl;
 
-/// Longest file of a key, in bytes.
+/// Maximum bytes read from a key file.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// The key that was `given`, or else the first line of `file`. An empty one is none: compose files
-/// set a variable to nothing where it has no value.
+/// Returns the key that was `given`, or else the first non-empty line of `file`. An empty `given`
+/// key counts as absent: compose files set a variable to an empty string if it has no value.
 ///
 /// # Errors
-/// When the file cannot be read or has no key; the message names it.
+/// If the file cannot be read or has no key. The message names the file.
 pub fn api_key(given: Option<&str>, file: Option<&Path>) -> io::Result<Option<String>> {
     let given = given.map(str::trim).filter(|key| !key.is_empty());
     match (given, file) {
@@ -42,7 +42,7 @@ fn read(path: &Path) -> io::Result<String> {
     key.map(str::to_owned).ok_or_else(|| named(io::Error::other("it is empty")))
 }
 
-/// A warning if a key would go to the server at `base` in the clear, over a network.
+/// Returns a warning if a key would be sent to the server at `base` in clear text over a network.
 pub fn warn_of_cleartext(base: &BaseUrl, has_key: bool) -> Option<String> {
     let host = base.host();
     let is_here = host.eq_ignore_ascii_case("localhost")

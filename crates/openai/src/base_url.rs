@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Base URL of a server's API.
 
 use std::fmt;
 
@@ -7,22 +7,21 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 
 use crate::HttpError;
 
-/// The address of an API: `http://` or `https://`, a host, and a path that goes before the path
-/// of every request.
+/// Base URL of an API: `http://` or `https://`, a host, and a path prefix for all requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseUrl {
     is_https: bool,
     authority: Authority,
-    /// Without a slash at its end.
+    /// Path prefix without a trailing slash.
     prefix: String,
 }
 
 impl BaseUrl {
-    /// Parses `url`. Users write base URLs with and without the final `/v1`, so it is dropped;
-    /// request paths bring their own.
+    /// Parses `url`. Users write base URLs with and without a final `/v1`, so it is dropped;
+    /// request paths start with their own.
     ///
     /// # Errors
-    /// [`HttpError::Url`] with what is wrong.
+    /// [`HttpError::Url`] with the reason.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
         let refuse = |reason| HttpError::Url { url: url.to_owned(), reason };
         let uri: Uri = url.trim().parse().map_err(|_| refuse("it is not a URL"))?;
@@ -51,7 +50,7 @@ impl BaseUrl {
         Ok(url.without_suffix("/v1"))
     }
 
-    /// The same without `suffix` at the end of its path, if it is there.
+    /// Returns the URL without `suffix` at the end of its path, if present.
     #[must_use]
     pub fn without_suffix(mut self, suffix: &str) -> Self {
         if let Some(shorter) = self.prefix.strip_suffix(suffix) {
@@ -60,12 +59,12 @@ impl BaseUrl {
         self
     }
 
-    /// Whether connections use TLS.
+    /// Returns true if connections use TLS.
     pub const fn is_https(&self) -> bool {
         self.is_https
     }
 
-    /// Host and, where given, port: the value of the `Host` header.
+    /// Host and, if given, port: the value of the `Host` header.
     pub fn authority(&self) -> &str {
         self.authority.as_str()
     }
@@ -80,10 +79,10 @@ impl BaseUrl {
         self.authority.port_u16().unwrap_or(if self.is_https { 443 } else { 80 })
     }
 
-    /// The full URI of a request's `path`, query included.
+    /// Returns the full URI of a request's `path`, query included.
     ///
     /// # Errors
-    /// [`HttpError::Url`] for a path that no URI can have.
+    /// [`HttpError::Url`] if `path` does not form a valid URI.
     pub(crate) fn join(&self, path: &Uri) -> Result<Uri, HttpError> {
         let path = path.path_and_query().map_or("/", PathAndQuery::as_str);
         let url = format!("{self}{path}");

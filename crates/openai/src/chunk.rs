@@ -1,8 +1,8 @@
 //! Reads one event of a streamed chat or text completion.
 //!
-//! [`ChunkEvent::parse`] turns the event's data into records of the delivery log. What it knows
-//! becomes text, reasoning, tool calls and token counts; every other member is kept in a
-//! [`Delta::Other`], in the place where it stood, so that a relay can pass it on (S-6.4).
+//! [`ChunkEvent::parse`] turns the event's data into records of the delivery log. Known members
+//! become text, reasoning, tool calls and token counts. Every other member is kept in a
+//! [`Delta::Other`] at its position, so that a relay can pass it on (S-6.4).
 
 mod members;
 
@@ -12,35 +12,34 @@ use serde_json::{Map, Value, json};
 pub use members::ChunkEnvelope;
 use members::{RawChoice, RawChunk, RawToolCall};
 
-/// What one event of a stream means.
+/// Content of one event of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChunkEvent {
-    /// `[DONE]`: no more chunks follow. It does not prove that the answer is complete; only a
-    /// finish reason does.
+    /// `[DONE]`: no more chunks follow. Only a finish reason proves that the answer is complete.
     Done,
-    /// The server reports that the stream has failed, with this error object.
+    /// Error object with which the server reports that the stream has failed.
     Failed(Value),
     /// A piece of the answer.
     Chunk(Box<Chunk>),
 }
 
-/// One piece of an answer, which may extend several choices.
+/// One piece of an answer, possibly with content for several choices.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chunk {
-    /// The members that every chunk of an answer repeats.
+    /// Members that every chunk of an answer repeats.
     pub envelope: ChunkEnvelope,
-    /// What the chunk adds, in log order: for each choice its log-probabilities, reasoning,
-    /// text, tool calls, other members and finish.
+    /// Records of the chunk, in log order: for each choice its log-probabilities, reasoning, text,
+    /// tool calls, other members and finish.
     ///
-    /// A chunk does not say how many tokens it stands for. One is assumed for each choice in
-    /// it: the first record with content has `tokens: 1`, the others 0.
+    /// A chunk does not give its number of tokens. One token is assumed for each choice: the first
+    /// record with content has `tokens: 1`, the others 0.
     pub deltas: Vec<Delta>,
-    /// Token counts up to this chunk. They are not among the deltas, because some servers
-    /// repeat them in every chunk.
+    /// Token counts up to this chunk. Not among the deltas, because some servers repeat them in
+    /// every chunk.
     pub usage: Option<ReportedUsage>,
 }
 
-/// The token counts that a server reports.
+/// Token counts reported by a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportedUsage {
     /// Tokens of the prompt.
@@ -51,11 +50,11 @@ pub struct ReportedUsage {
     pub completion_tokens: u64,
     /// Tokens of `completion_tokens` that were reasoning.
     pub reasoning_tokens: u64,
-    /// The whole `usage` member as it came: it may have counts that are unknown here.
+    /// The whole `usage` member as received, including counts that are unknown here.
     pub json: Value,
 }
 
-/// Why an event is not a chunk.
+/// Reason why an event is not a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// The data is not JSON, or a member has a type that a chunk does not allow.
@@ -70,7 +69,7 @@ pub enum ChunkError {
 }
 
 impl ChunkEvent {
-    /// Reads the data of one event.
+    /// Parses the data of one event.
     ///
     /// # Errors
     /// [`ChunkError`] if the data is neither `[DONE]`, an error object nor a chunk.
@@ -126,7 +125,7 @@ impl ReportedUsage {
         }
     }
 
-    /// The counts as a record of the log.
+    /// Converts the counts to a record of the log.
     pub const fn to_delta(&self) -> Delta {
         Delta::Usage {
             prompt: self.prompt_tokens,
@@ -137,8 +136,8 @@ impl ReportedUsage {
     }
 }
 
-/// The text of an error object for people: its `message`, or all of it if it has none. At most
-/// 300 characters.
+/// Returns the text of an error object for people: its `message`, or the whole object if it has
+/// none. At most 300 characters.
 pub fn error_message(error: &Value) -> String {
     let text = match (error["message"].as_str(), error.as_str()) {
         (Some(message), _) => message.to_owned(),
@@ -190,7 +189,7 @@ fn put_choice(
     Ok(())
 }
 
-/// A choice that has only what is unknown here, shaped so that SDKs can still read it.
+/// Returns a choice that has only members unknown here, in a form that SDKs can read.
 fn other_choice(
     choice: u32,
     is_text: bool,
@@ -223,8 +222,8 @@ fn tool_call(
     Ok(Delta::ToolCall { choice, index, tokens, id, name, arguments })
 }
 
-/// Progress as llama-server reports it, with what Loquent adds (S-6.7); `None` for what only bears
-/// the name.
+/// Parses progress as llama-server reports it, with Loquent's additions (S-6.7). `None` if the
+/// value is not such an object.
 fn progress(value: &Value) -> Option<Progress> {
     let count = |name: &str| value.get(name)?.as_u64()?.try_into().ok();
     Some(Progress {
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!(error_message(&json!("é".repeat(1000))).chars().count(), 300);
     }
 
-    /// JSON of the names that the reader knows, with values of every type.
+    /// JSON with the member names that the reader knows and values of every type.
     fn some_json() -> impl Strategy<Value = Value> {
         let name = "choices|delta|index|text|content|reasoning_content|tool_calls|function|\
                     arguments|id|usage|error|object|logprobs|finish_reason|x";
@@ -451,7 +450,7 @@ mod tests {
             let _ = (ChunkEvent::parse(&bytes), ChunkEvent::parse(text.as_bytes()));
         }
 
-        /// Whatever is read can be written to a log: every Other is an object.
+        /// Every chunk that parses can be written to a log: each Other is an object.
         #[test]
         fn arbitrary_members_do_not_panic_and_others_are_objects(json in some_json()) {
             if let Ok(ChunkEvent::Chunk(chunk)) = ChunkEvent::parse(json.to_string().as_bytes()) {

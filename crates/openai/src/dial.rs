@@ -1,4 +1,4 @@
-//! Makes connections: TCP with or without TLS, or whatever a test puts in their place.
+//! Opens connections: TCP with or without TLS, or in tests any other byte stream.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,24 +20,24 @@ use crate::{BaseUrl, HttpError, HttpVersion};
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A future as trait methods return it.
+/// Boxed future, as returned by trait methods.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Makes connections: over TCP, or to a server within a test.
+/// Opens connections: over TCP, or to a server within a test.
 pub trait Dial: Send + Sync {
-    /// A new connection. `recv_buffer_bytes` asks for a kernel receive buffer of that size: if
-    /// it is small, the server soon notices a client that stops reading.
+    /// Opens a new connection. `recv_buffer_bytes` sets the size of the kernel's receive buffer:
+    /// with a small one, the server soon notices a client that stops reading.
     fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
 }
 
-/// Connections to the host of a URL.
+/// Opens connections to the host of a URL.
 pub(crate) struct HostDial {
     uri: Uri,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
 impl HostDial {
-    /// Connections to the host of `base`, with TLS if it is `https`.
+    /// Creates a dialer for the host of `base`, with TLS if the scheme is `https`.
     ///
     /// # Errors
     /// [`HttpError::Url`] or [`HttpError::Tls`] if TLS cannot be used with it.
@@ -85,7 +85,7 @@ impl Dial for HostDial {
     }
 }
 
-/// The innermost cause, which is the operating system's: "Connection refused" rather than
+/// Returns the innermost cause, which is the operating system's: "Connection refused" rather than
 /// "tcp connect error".
 fn root_cause(error: impl std::error::Error) -> io::Error {
     let mut cause: &dyn std::error::Error = &error;

@@ -1,17 +1,17 @@
-//! What can go wrong between a request and the end of its response.
+//! Errors between a request and the end of its response.
 
-/// Every failure of the HTTP client.
+/// Any failure of the HTTP client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
-    /// The URL cannot be used.
+    /// Unusable URL.
     #[error("unusable URL {url:?}: {reason}")]
     Url {
         /// The URL as given.
         url: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: &'static str,
     },
-    /// The API key has characters that an HTTP header cannot have.
+    /// The API key has characters that are not allowed in an HTTP header.
     #[error("the API key has characters that an HTTP header cannot have")]
     ApiKey,
     /// TLS cannot be set up on this machine.
@@ -22,7 +22,7 @@ pub enum HttpError {
     Connect {
         /// Host and port.
         authority: String,
-        /// What the operating system or TLS reports.
+        /// Reason given by the operating system or TLS.
         reason: String,
     },
     /// The connection broke before the response was complete.
@@ -30,7 +30,7 @@ pub enum HttpError {
     Broken {
         /// Host and port.
         authority: String,
-        /// What the operating system or the HTTP parser reports.
+        /// Reason given by the operating system or the HTTP parser.
         reason: String,
     },
     /// The server refused the request.
@@ -38,7 +38,7 @@ pub enum HttpError {
     Refused {
         /// HTTP status code.
         status: u16,
-        /// Seconds from `Retry-After`, where the server sent a number.
+        /// Seconds from `Retry-After`, if the server sent a number.
         retry_after_s: Option<u64>,
         /// The server's message, at most 300 characters.
         message: String,
@@ -51,7 +51,7 @@ pub enum HttpError {
     },
 }
 
-/// An error with its causes in one line.
+/// Returns an error and its causes on one line.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,9 +1,10 @@
-//! One request on one connection: which connection it got, and how much that had read before.
+//! One request on one connection: the connection it was sent on, and the bytes read from that
+//! connection before.
 //!
-//! The pool does not tell which connection a request is sent on until the request is on its
-//! way. hyper asks the request's body for its size right before it writes the head, in the task
-//! that reads the answer too; so that is where the connection's counters are noted, and every
-//! byte that is read later belongs to the answer.
+//! The pool does not reveal the connection of a request before it is sent. hyper asks the request's
+//! body for its size right before it writes the head, in the task that also reads the response. The
+//! connection's counters are noted at that moment, so every byte read later belongs to the
+//! response.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,14 +18,14 @@ use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection}
 
 use crate::metered::{ReadCounters, WireCounts};
 
-/// What is known of one request's connection.
+/// State of one request's connection.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     connection: OnceLock<CaptureConnection>,
     begun: Mutex<Option<Begun>>,
 }
 
-/// The connection of a request, as it was when the request began.
+/// Connection of a request, with its counters at the start of the request.
 #[derive(Debug, Clone)]
 struct Begun {
     counters: Arc<ReadCounters>,
@@ -41,7 +42,7 @@ impl Exchange {
         (request, exchange)
     }
 
-    /// What the answer has cost on the wire so far.
+    /// Wire cost of the response so far.
     pub(crate) fn wire(&self) -> WireCounts {
         let Some(Begun { counters, before }) = self.begun().clone() else {
             return WireCounts::default();
@@ -50,9 +51,9 @@ impl Exchange {
         WireCounts { bytes: now.bytes - before.bytes, reads: now.reads - before.reads }
     }
 
-    /// Whether the request, which failed, may be sent again: its connection had served a
-    /// request before, and not one byte of an answer came. Then the server has most likely
-    /// closed an idle connection without seeing the request.
+    /// Returns true if the failed request may be sent again: its connection had served a request
+    /// before, and no byte of a response arrived. Then the server has most likely closed an idle
+    /// connection without seeing the request.
     pub(crate) fn may_be_sent_again(&self) -> bool {
         self.begun().as_ref().is_some_and(|begun| {
             begun.before.bytes > 0 && begun.counters.counts().bytes == begun.before.bytes
@@ -84,7 +85,7 @@ impl Exchange {
     }
 }
 
-/// A request's body, which notes when the request begins.
+/// Request body that notes when the request begins.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     bytes: Full<Bytes>,

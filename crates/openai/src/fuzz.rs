@@ -1,4 +1,4 @@
-//! Fuzz targets of the client: what other servers send, and the addresses that users write.
+//! Fuzz targets of the client: data from other servers, and URLs written by users.
 
 use crate::BaseUrl;
 use crate::chunk::{ChunkEvent, error_message};
@@ -13,7 +13,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "upstream_chunk", run: upstream_chunk, base_kib: 16, per_byte: 600 },
 ];
 
-/// An address is refused, or read the same again from what it is written as.
+/// A URL is either rejected, or its canonical form parses to the same URL.
 fn base_url(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     let Ok(url) = BaseUrl::parse(text) else { return };
@@ -29,7 +29,7 @@ fn base_url(input: &[u8]) {
     let _ = url.without_suffix("/v2");
 }
 
-/// Any event of a stream is a chunk or refused; a chunk's records can be put into a log.
+/// Any event of a stream is a chunk or is rejected; a chunk's records can be put into a log.
 fn upstream_chunk(input: &[u8]) {
     match ChunkEvent::parse(input) {
         Ok(ChunkEvent::Chunk(chunk)) => {

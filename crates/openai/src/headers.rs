@@ -1,10 +1,10 @@
-//! The headers that a proxy passes on: those that are not for one connection alone.
+//! Headers that a proxy passes on: those not specific to a single connection.
 
 use http::HeaderMap;
 use loquent_proto::headers::HOP_BY_HOP;
 
-/// The headers that are not meant for one connection alone (RFC 9110, section 7.6.1): neither
-/// the known ones nor those that `Connection` names.
+/// Returns the headers that are not specific to a single connection (RFC 9110, section 7.6.1):
+/// drops the known hop-by-hop headers and those that `Connection` names.
 pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     // As bytes: one that is no text must not hide the names beside it.
     let named = headers.get_all("connection").iter();

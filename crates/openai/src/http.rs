@@ -1,9 +1,9 @@
-//! A pooled client of one server, on hyper-util's: HTTP/1.1, or one connection of HTTP/2.
+//! Pooled client of one server, on hyper-util: HTTP/1.1, or a single HTTP/2 connection.
 //!
-//! Servers close idle connections when they like, and a request that is on its way at that
-//! moment is lost through no fault of its own. [`HttpClient::send`] sends such a request again,
-//! once and on a fresh connection, if its connection had served a request before and not one
-//! byte of an answer came; never otherwise, because the server may have begun to work.
+//! Servers may close an idle connection at any time, and a request sent at that moment is lost.
+//! [`HttpClient::send`] retries such a request once, on a fresh connection, if its connection had
+//! served a request before and no byte of a response arrived. In all other cases the server may
+//! have begun to work, so the request is not sent again.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,28 +28,28 @@ use crate::metered::{MeteredIo, WireCounts};
 use crate::tls::Trust;
 use crate::{BaseUrl, HttpError, HttpVersion};
 
-/// Idle connections that are kept; more are closed. As many as a load generator may have
-/// requests under way.
+/// Maximum idle connections; any beyond are closed. As many as a load generator may have requests
+/// in flight.
 const MAX_IDLE: usize = 4096;
-/// How long making a connection may take by default: three lost SYNs are sent again in it.
+/// Default time limit for opening a connection: allows for three lost SYNs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The part of a refusal's body that is read for its message, in bytes.
+/// Maximum bytes read of an error response's body for its message.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
-/// Longest message of a refusal that is kept, in characters.
+/// Maximum characters kept of an error response's message.
 const MAX_MESSAGE_CHARS: usize = 300;
 
 /// A response whose head has arrived.
 pub type HttpResponse = Response<ResponseBody>;
 
-/// What is particular about the connection of one request.
+/// Connection options of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Size of the kernel's receive buffer. A small one lets the server notice soon that its
-    /// client has stopped reading. With it, the connection serves this request alone.
+    /// Size of the kernel's receive buffer. With a small one, the server soon notices a client that
+    /// stops reading. If set, the connection serves only this request.
     pub recv_buffer_bytes: Option<u32>,
 }
 
-/// A client of one server. Cheap to clone; clones share their idle connections.
+/// Client of one server. Cheap to clone; clones share their idle connections.
 #[derive(Clone)]
 pub struct HttpClient {
     base: BaseUrl,
@@ -67,20 +67,20 @@ impl std::fmt::Debug for HttpClient {
 }
 
 impl HttpClient {
-    /// A client of the server at `base`, whose certificate a system authority must vouch for.
-    /// `api_key` is the bearer token of every request that has no `Authorization` of its own.
+    /// Creates a client of the server at `base`, whose certificate must chain to a system
+    /// authority. `api_key` is the bearer token of every request without an `Authorization` header.
     ///
     /// # Errors
-    /// [`HttpError::ApiKey`] for a key that no header can have; [`HttpError::Url`] or
-    /// [`HttpError::Tls`] if TLS cannot be used with `base`.
+    /// [`HttpError::ApiKey`] for a key with characters not allowed in a header; [`HttpError::Url`]
+    /// or [`HttpError::Tls`] if TLS cannot be used with `base`.
     pub fn new(base: BaseUrl, api_key: Option<&str>) -> Result<Self, HttpError> {
         Self::with_trust(base, api_key, Trust::System)
     }
 
-    /// As [`HttpClient::new`], with another choice of certificates.
+    /// Like [`HttpClient::new`], with the given trust in certificates.
     ///
     /// # Errors
-    /// Those of [`HttpClient::new`].
+    /// Same as [`HttpClient::new`].
     pub fn with_trust(
         base: BaseUrl,
         api_key: Option<&str>,
@@ -90,11 +90,11 @@ impl HttpClient {
         Self::with_dial(base, api_key, dial)
     }
 
-    /// As [`HttpClient::new`], with all requests on one connection of HTTP/2: by prior knowledge,
-    /// or by ALPN over TLS.
+    /// Like [`HttpClient::new`], with all requests on one HTTP/2 connection: by prior knowledge, or
+    /// by ALPN over TLS.
     ///
     /// # Errors
-    /// Those of [`HttpClient::new`].
+    /// Same as [`HttpClient::new`].
     pub fn over_http2(base: BaseUrl, api_key: Option<&str>) -> Result<Self, HttpError> {
         let version = HttpVersion::Two;
         let dial = Arc::new(HostDial::new(&base, Trust::System, version)?);
@@ -103,10 +103,10 @@ impl HttpClient {
         Ok(Self { version, pool, ..client })
     }
 
-    /// As [`HttpClient::new`], with connections made by `dial`.
+    /// Like [`HttpClient::new`], with connections opened by `dial`.
     ///
     /// # Errors
-    /// [`HttpError::ApiKey`], or [`HttpError::Url`] for a host that no header can have.
+    /// [`HttpError::ApiKey`], or [`HttpError::Url`] for a host not allowed in a header.
     pub fn with_dial(
         base: BaseUrl,
         api_key: Option<&str>,
@@ -123,7 +123,7 @@ impl HttpClient {
         Ok(Self { base, host, authorization, version, connector, pool })
     }
 
-    /// The same with another limit on the time that making a connection takes.
+    /// Returns the client with another time limit for opening a connection.
     #[must_use]
     pub fn with_connect_timeout(self, timeout: Duration) -> Self {
         let connector = Connector { timeout, ..self.connector };
@@ -136,12 +136,12 @@ impl HttpClient {
         &self.base
     }
 
-    /// Sends `request`, whose URI is a path below the base URL, and waits for the response's
-    /// head. Whatever its status is, it is not an error here.
+    /// Sends `request`, whose URI is a path below the base URL, and waits for the response's head.
+    /// Returns `Ok` for any status.
     ///
     /// # Errors
-    /// [`HttpError::Connect`], [`HttpError::Broken`], or [`HttpError::Url`] for a path that no
-    /// URI can have.
+    /// [`HttpError::Connect`], [`HttpError::Broken`], or [`HttpError::Url`] if the path does not
+    /// form a valid URI.
     pub async fn send(&self, request: Request<Bytes>) -> Result<HttpResponse, HttpError> {
         let request = self.complete(request)?;
         let (first, exchange) = Exchange::attach(request.clone());
@@ -155,11 +155,11 @@ impl HttpClient {
         }
     }
 
-    /// Sends `request` as [`HttpClient::send`] does; `options` other than the default give it
-    /// a connection of its own.
+    /// Sends `request` like [`HttpClient::send`]. With non-default `options`, the request gets a
+    /// connection of its own.
     ///
     /// # Errors
-    /// Those of [`HttpClient::send`].
+    /// Same as [`HttpClient::send`].
     pub async fn send_with(
         &self,
         request: Request<Bytes>,
@@ -171,18 +171,18 @@ impl HttpClient {
         }
     }
 
-    /// Reads `path` whole, up to `limit_bytes`.
+    /// Fetches `path` and reads the whole response, up to `limit_bytes`.
     ///
     /// # Errors
-    /// Those of [`HttpClient::call`].
+    /// Same as [`HttpClient::call`].
     pub async fn get(&self, path: &str, limit_bytes: usize) -> Result<Bytes, HttpError> {
         self.call(Method::GET, path, Bytes::new(), limit_bytes).await
     }
 
-    /// Sends one request and reads its response whole, up to `limit_bytes`.
+    /// Sends one request and reads the whole response, up to `limit_bytes`.
     ///
     /// # Errors
-    /// Those of [`HttpClient::send`], [`HttpError::Refused`] for a status other than 200, and
+    /// The errors of [`HttpClient::send`], [`HttpError::Refused`] for a status other than 200, and
     /// [`HttpError::TooLarge`].
     pub async fn call(
         &self,
@@ -198,7 +198,7 @@ impl HttpClient {
         response.into_body().read_all(limit_bytes).await
     }
 
-    /// Adds what every request needs: the full URI, `Host`, and the API key.
+    /// Adds the parts common to all requests: the full URI, `Host`, and the API key.
     fn complete(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, HttpError> {
         *request.uri_mut() = self.base.join(request.uri())?;
         request.headers_mut().insert(header::HOST, self.host.clone());
@@ -263,10 +263,10 @@ fn pool_of(
         .build(connector)
 }
 
-/// A request with `body` as JSON, if it is not empty, that takes JSON or an event stream.
+/// Creates a request that accepts JSON or an event stream, with `body` as JSON unless it is empty.
 ///
 /// # Errors
-/// [`HttpError::Url`] for a path that no URI can have.
+/// [`HttpError::Url`] if `path` is not a valid URI.
 pub fn json_request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, HttpError> {
     let uri: Uri = path
         .parse()
@@ -283,10 +283,10 @@ pub fn json_request(method: Method, path: &str, body: Bytes) -> Result<Request<B
     Ok(request)
 }
 
-/// The `Authorization` header of `api_key`, hidden from debug output.
+/// Returns the `Authorization` header for `api_key`, hidden from debug output.
 ///
 /// # Errors
-/// [`HttpError::ApiKey`] for a key that no header can have.
+/// [`HttpError::ApiKey`] for a key with characters not allowed in a header.
 pub fn bearer(api_key: &str) -> Result<HeaderValue, HttpError> {
     let mut value = HeaderValue::try_from(format!("Bearer {}", api_key.trim()))
         .map_err(|_| HttpError::ApiKey)?;
@@ -294,8 +294,7 @@ pub fn bearer(api_key: &str) -> Result<HeaderValue, HttpError> {
     Ok(value)
 }
 
-/// The error that a response with a status other than 200 stands for; reads its body for the
-/// message.
+/// Converts a response with a status other than 200 to an error; reads its body for the message.
 pub async fn refusal(response: HttpResponse) -> HttpError {
     let (head, mut body) = response.into_parts();
     // Without its body a refusal still has its status.
@@ -303,14 +302,14 @@ pub async fn refusal(response: HttpResponse) -> HttpError {
     refusal_of(head.status.as_u16(), &head.headers, &body)
 }
 
-/// The error that a response with this status, these headers and this body stands for.
+/// Returns the error for a response with this status, headers and body.
 pub fn refusal_of(status: u16, headers: &HeaderMap, body: &[u8]) -> HttpError {
     let retry_after = headers.get(header::RETRY_AFTER);
     let retry_after_s = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     HttpError::Refused { status, retry_after_s, message: refusal_message(body) }
 }
 
-/// The `error.message` of an OpenAI error body, or the beginning of the body as text.
+/// Returns the `error.message` of an OpenAI error body, or the beginning of the body as text.
 fn refusal_message(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -322,20 +321,20 @@ fn refusal_message(body: &[u8]) -> String {
     printable(&text).chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
-/// A response's body. Read to its end, it gives its connection back to the pool; dropped
-/// before, it closes the connection, which tells the server that nobody reads on. A reader that
-/// stops reading stops the connection too.
+/// Body of a response. Reading it to the end returns the connection to the pool. Dropping it
+/// earlier closes the connection, which tells the server that the client is gone. While the client
+/// does not read, nothing more is read from the connection either.
 #[derive(Debug)]
 pub struct ResponseBody {
     incoming: Incoming,
     exchange: Arc<Exchange>,
     authority: Arc<str>,
-    /// Other answers come on the same connection, which is all that is counted.
+    /// The connection also carries other responses, so its counts do not belong to this one.
     shares_connection: bool,
 }
 
 impl ResponseBody {
-    /// The next piece of the body; `None` at its end. Cancelling it loses nothing.
+    /// Returns the next piece of the body, or `None` at its end. Cancel-safe.
     ///
     /// # Errors
     /// [`HttpError::Broken`] if the connection broke.
@@ -371,8 +370,8 @@ impl ResponseBody {
         Ok(whole.into())
     }
 
-    /// What the response has cost on the wire so far, its head included; nothing over HTTP/2,
-    /// where answers share a connection.
+    /// Wire cost of the response so far, head included; zero over HTTP/2, where responses share a
+    /// connection.
     pub fn wire(&self) -> WireCounts {
         if self.shares_connection { WireCounts::default() } else { self.exchange.wire() }
     }
@@ -398,7 +397,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// Makes the pool's connections.
+/// Opens the pool's connections.
 #[derive(Clone)]
 struct Connector {
     dial: Arc<dyn Dial>,
@@ -415,7 +414,7 @@ impl Service<Uri> for Connector {
         Poll::Ready(Ok(()))
     }
 
-    /// The dial knows the server; the URI that the pool passes says the same.
+    /// Ignores the URI from the pool: `dial` already knows the server.
     fn call(&mut self, _: Uri) -> Self::Future {
         let Self { dial, recv_buffer_bytes, timeout } = self.clone();
         Box::pin(async move {

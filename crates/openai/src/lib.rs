@@ -1,8 +1,8 @@
-//! Client of any OpenAI-compatible server: pooled HTTP/1.1 or one connection of HTTP/2, with
-//! TLS, and the reader of its chunks.
+//! Client of any OpenAI-compatible server: pooled HTTP/1.1 or one HTTP/2 connection, with TLS, and
+//! a parser for its chunks.
 //!
-//! [`http::HttpClient`] sends requests to one server; [`chunk::ChunkEvent`] reads the events of
-//! a streamed completion. Event streams are cut into events by [`loquent_proto::sse`].
+//! [`http::HttpClient`] sends requests to one server; [`chunk::ChunkEvent`] parses the events of a
+//! streamed completion. [`loquent_proto::sse`] splits event streams into events.
 
 pub mod api_key;
 pub mod chunk;
@@ -23,10 +23,10 @@ pub use dial::{BoxFuture, Dial, Io};
 pub use error::{HttpError, causes};
 pub use metered::WireCounts;
 
-/// The version of HTTP that a connection speaks.
+/// HTTP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpVersion {
-    /// HTTP/1.0 or HTTP/1.1: a connection for each request under way.
+    /// HTTP/1.0 or HTTP/1.1: one connection for each request in flight.
     One,
     /// HTTP/2, by ALPN or by prior knowledge: one connection for all.
     Two,

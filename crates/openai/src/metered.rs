@@ -1,5 +1,5 @@
-//! Counts what a connection reads: for measurements, and to know whether a byte of an answer
-//! has come.
+//! Counts the bytes read from a connection: for measurements, and to know whether any byte of a
+//! response has arrived.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::dial::Io;
 
-/// What came in from the socket: all of HTTP, headers and chunk framing included.
+/// Data received from the socket: all of HTTP, headers and chunk framing included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WireCounts {
-    /// Bytes read, after decryption where there is TLS.
+    /// Bytes read, after decryption if TLS is used.
     pub bytes: u64,
-    /// Reads that returned bytes: at most the number of the server's writes.
+    /// Reads that returned bytes: at most as many as the server's writes.
     pub reads: u64,
 }
 
-/// The counts of one connection, since it was made.
+/// Counts of one connection since it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounters {
     bytes: AtomicU64,
@@ -37,7 +37,7 @@ impl ReadCounters {
     }
 }
 
-/// A connection that counts what is read from it.
+/// Connection that counts the bytes read from it.
 pub(crate) struct MeteredIo {
     io: Box<dyn Io>,
     counters: Arc<ReadCounters>,

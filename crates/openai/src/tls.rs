@@ -1,4 +1,4 @@
-//! The one TLS set-up: which certificates a client accepts.
+//! TLS setup: the certificates that a client accepts.
 
 use std::sync::Arc;
 
@@ -14,16 +14,18 @@ use sha2::{Digest, Sha256};
 
 use crate::HttpError;
 
-/// Which certificates of a server are accepted.
+/// Server certificates that are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Those that an authority of the operating system vouches for.
+    /// Certificates that chain to an authority of the operating system.
     System,
-    /// The one whose DER encoding has this SHA-256, whatever name and dates it bears.
+    /// Only the certificate whose DER encoding has this SHA-256 hash, regardless of its name and
+    /// dates.
     Pinned([u8; 32]),
 }
 
-/// A TLS client configuration of the given protocol `versions`, without a client certificate.
+/// Creates a TLS client configuration for the given protocol `versions`, without a client
+/// certificate.
 ///
 /// # Errors
 /// [`HttpError::Tls`] if the system's authorities cannot be used.
@@ -46,8 +48,8 @@ pub fn client_config(
     Ok(builder.with_no_client_auth())
 }
 
-/// Accepts exactly one certificate, by its hash. The channel that the hash came over vouches
-/// for it.
+/// Accepts exactly one certificate, by its hash. The hash is as trustworthy as the channel that
+/// delivered it.
 #[derive(Debug)]
 struct PinnedVerifier {
     sha256: [u8; 32],

@@ -1,4 +1,4 @@
-//! What a reader needs to resume an answer over another connection: its id and token (S-4.2).
+//! Id and token with which a reader resumes an answer over another connection (S-4.2).
 
 use alloc::string::String;
 use core::fmt;
@@ -8,14 +8,14 @@ use crate::hex;
 /// Id and token of an answer, 16 random bytes each. Anyone who has both can read the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AnswerHandle {
-    /// Names the answer. May be logged.
+    /// Identifies the answer. May be logged.
     pub id: [u8; 16],
-    /// Proves that the reader may have the answer: a secret.
+    /// Proves that the reader may read the answer: a secret.
     pub token: [u8; 16],
 }
 
 impl AnswerHandle {
-    /// Reads id and token from 32 hex digits each; `None` for anything else.
+    /// Parses id and token from 32 hex digits each; `None` for anything else.
     pub fn parse(id: &str, token: &str) -> Option<Self> {
         Some(Self { id: hex::decode(id)?, token: hex::decode(token)? })
     }
@@ -31,7 +31,7 @@ impl AnswerHandle {
     }
 }
 
-/// Shows the id only, so that a log line cannot give the answer away.
+/// Shows only the id, so that a log line cannot give access to the answer.
 impl fmt::Debug for AnswerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AnswerHandle({})", self.id_hex())

@@ -1,4 +1,5 @@
-//! The receiving side of a log: ranges come in any order, deltas leave in order, exactly once.
+//! Receiving side of a log: ranges arrive in any order; deltas are delivered in order, exactly
+//! once.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -7,10 +8,10 @@ use core::ops::Range;
 use crate::Error;
 use crate::delta::Delta;
 
-/// How much an [`Assembler`] holds at most (D-7.1).
+/// Memory limits of an [`Assembler`] (D-7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssemblerLimits {
-    /// Bytes in total: contiguous ones that were not polled yet, and ranges beyond a hole.
+    /// Total bytes: contiguous bytes not yet polled, and ranges beyond a hole.
     pub max_bytes: usize,
     /// Number of ranges beyond a hole.
     pub max_ranges: usize,
@@ -23,16 +24,16 @@ impl Default for AssemblerLimits {
     }
 }
 
-/// Puts byte ranges of a log back in order and reads its records.
+/// Puts byte ranges of a log back in order and decodes its records.
 ///
-/// Whatever arrives, in any order and any number of times: memory stays within the limits, every
-/// delta leaves once and in order, and accepted bytes are never replaced by later ones.
+/// For any input, in any order and repeated any number of times: memory stays within the limits,
+/// every delta is delivered once and in order, and accepted bytes are never replaced by later ones.
 #[derive(Debug, Clone)]
 pub struct Assembler {
     limits: AssemblerLimits,
     /// Contiguous bytes from `read_off` on.
     ready: Vec<u8>,
-    /// Bytes of `ready` that were already read as records.
+    /// Bytes of `ready` that were already decoded as records.
     taken: usize,
     read_off: u64,
     held: BTreeMap<u64, Vec<u8>>,
@@ -42,7 +43,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Creates an assembler of a log from `offset` on, which is the start of a record.
+    /// Creates an assembler of a log from `offset` on, which must be the start of a record.
     pub const fn new(offset: u64, limits: AssemblerLimits) -> Self {
         Self {
             limits,
@@ -61,12 +62,12 @@ impl Assembler {
         self.read_off + (self.ready.len() - self.taken) as u64
     }
 
-    /// Offset after the last record that was polled: the cursor to store for a resume.
+    /// Offset after the last polled record: the cursor to store for a resume.
     pub const fn cursor(&self) -> u64 {
         self.read_off
     }
 
-    /// Whether the last record ([`Delta::is_last`]) was polled.
+    /// Returns true once the last record ([`Delta::is_last`]) was polled.
     pub const fn is_ended(&self) -> bool {
         self.ended
     }
@@ -81,18 +82,18 @@ impl Assembler {
         self.held_bytes
     }
 
-    /// Forgets the ranges beyond the first hole: they may be of another log.
+    /// Discards the ranges beyond the first hole: they may belong to another log.
     pub fn forget_held(&mut self) {
         self.held.clear();
         self.held_bytes = 0;
     }
 
-    /// Takes in `bytes` at `offset`; returns whether [`Self::cumulative`] moved.
+    /// Stores `bytes` at `offset`; returns true if [`Self::cumulative`] advanced.
     ///
     /// # Errors
-    /// [`Error::NoRoom`] if the limits do not allow it (the part that fits contiguously
-    /// is taken; the rest counts as lost), [`Error::Malformed`] for a range beyond what
-    /// offsets can express, or the error that [`Self::poll`] met.
+    /// [`Error::NoRoom`] if the limits do not allow it (the part that fits contiguously is stored;
+    /// the rest counts as lost), [`Error::Malformed`] for a range beyond the largest offset, or the
+    /// error that [`Self::poll`] returned.
     pub fn insert(&mut self, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -117,10 +118,10 @@ impl Assembler {
         if news.len() > room && room == 0 { Err(Error::NoRoom) } else { Ok(true) }
     }
 
-    /// The next complete delta and the offset after it; unknown kinds are skipped (D-3.5).
+    /// Returns the next complete delta and the offset after it; unknown kinds are skipped (D-3.5).
     ///
     /// # Errors
-    /// What is wrong with the log. It cannot be read any further: every later call returns the same
+    /// The error in the log. The log cannot be read any further: every later call returns the same
     /// error.
     pub fn poll(&mut self) -> Result<Option<(u64, Delta)>, Error> {
         match self.failed {
@@ -158,7 +159,7 @@ impl Assembler {
         self.ready.extend_from_slice(news);
     }
 
-    /// Keeps the parts of a range beyond a hole that are not held yet.
+    /// Stores the parts of a range beyond a hole that are not held yet.
     fn hold(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let end = offset + bytes.len() as u64;
         let mut at = offset;
@@ -178,7 +179,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Keeps `part`, joined to the ranges that touch it.
+    /// Stores `part`, joined to the adjacent ranges.
     fn hold_part(&mut self, offset: u64, part: &[u8]) -> Result<(), Error> {
         if self.len() + part.len() > self.limits.max_bytes {
             return Err(Error::NoRoom);

@@ -1,53 +1,53 @@
-//! What to do about a reader that is slower than its answer: the one policy for the engine's
-//! completions, upstream servers' answers, and event streams of resumable answers.
+//! Policy for a reader that is slower than its answer: the same for the engine's completions,
+//! upstream servers' answers, and event streams of resumable answers.
 //!
-//! The producer of an answer never waits for its reader. Content that is due while the reader
-//! is behind is held, so that it leaves merged; at a bound production pauses, and a reader that
-//! stays behind for too long loses its stream. The caller passes the time and the unread
-//! bytes, and carries out the action that comes back.
+//! The producer of an answer never waits for its reader. Content that is due while the reader is
+//! behind is held and merged. At a bound production pauses, and a reader that stays behind for too
+//! long loses its stream. The caller passes the time and the number of unread bytes, and carries
+//! out the returned action.
 
 use crate::Micros;
 
-/// Bounds on what one reader may leave unread.
+/// Limits on one reader's unread bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// Unread and held bytes at which production pauses. It goes on below half of that: with
-    /// one threshold for both, a reader at the bound would pause and resume at every flush.
+    /// Unread and held bytes at which production pauses. Production resumes below half of that:
+    /// with a single threshold, a reader at the bound would pause and resume at every flush.
     pub pause_bytes: usize,
-    /// How long production may be paused before the stream is ended; `None` where a reader may
-    /// stay away for longer and something else bounds that.
+    /// Maximum pause before the stream is ended; `None` if a reader may stay away longer and
+    /// something else bounds that.
     pub stall_limit: Option<Micros>,
 }
 
-/// How far behind the reader is.
+/// Progress of the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// It keeps up: what is due leaves.
+    /// Keeps up: content leaves as soon as it is due.
     Flowing,
-    /// It is behind: what is due is held, and merged with what follows.
+    /// Behind: content that is due is held, and merged with later content.
     Blocked,
-    /// It is so far behind that nothing is produced.
+    /// So far behind that production is paused.
     Paused { since: Micros },
-    /// It was paused for too long: its stream has ended.
+    /// Paused for too long: its stream has ended.
     Stalled,
 }
 
-/// What the caller must do now.
+/// Action for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BacklogAction {
-    /// Pass on what is held.
+    /// Send the held content.
     Flush,
-    /// Hold it, and ask again when the reader may have read.
+    /// Hold the content, and ask again once the reader may have read more.
     Hold,
     /// Stop production, hold, and ask again as for [`Self::Hold`].
     Pause,
-    /// Start production again, and pass on what is held.
+    /// Restart production, and send the held content.
     Resume,
     /// End the stream with an error.
     End,
 }
 
-/// One reader's backlog.
+/// Backlog of one reader.
 ///
 /// ```
 /// # use loquent_proto::Micros;
@@ -65,14 +65,14 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// A reader that has nothing unread.
+    /// Creates the backlog of a reader with nothing unread.
     pub const fn new(limits: BacklogLimits) -> Self {
         Self { limits, reader: Reader::Flowing }
     }
 
-    /// Content is due, or time has passed since the last answer other than
-    /// [`BacklogAction::Flush`] or [`BacklogAction::Resume`]: `unread_bytes` were passed on and
-    /// not read yet, `held_bytes` would follow.
+    /// Decides what to do at `now`. Call it when content is due, and again after time has passed
+    /// since any action other than [`BacklogAction::Flush`] or [`BacklogAction::Resume`].
+    /// `unread_bytes` were sent and not read yet; `held_bytes` would follow.
     #[must_use]
     pub fn handle(&mut self, now: Micros, unread_bytes: usize, held_bytes: usize) -> BacklogAction {
         let limits = self.limits;
@@ -98,25 +98,25 @@ impl Backlog {
         action
     }
 
-    /// A paused reader has read something at `now`: it is slow, but not stalled.
+    /// Notes that a paused reader has read something at `now`: it is slow, but not stalled.
     pub fn note_progress(&mut self, now: Micros) {
         if let Reader::Paused { since } = &mut self.reader {
             *since = now;
         }
     }
 
-    /// Whether something is held or paused, so that [`Self::handle`] must be asked again though
-    /// nothing new is due.
+    /// Returns true while content is held or production paused. Then [`Self::handle`] must be
+    /// called again even if nothing new is due.
     pub const fn is_behind(&self) -> bool {
         matches!(self.reader, Reader::Blocked | Reader::Paused { .. })
     }
 
-    /// Whether production is paused.
+    /// Returns true while production is paused.
     pub const fn is_paused(&self) -> bool {
         matches!(self.reader, Reader::Paused { .. })
     }
 
-    /// When the stream ends unless the reader catches up; `None` while production is not
+    /// Deadline for the reader to catch up before the stream ends; `None` while production is not
     /// paused, or without a stall limit.
     pub fn ends_at(&self) -> Option<Micros> {
         match self.reader {
@@ -138,7 +138,7 @@ mod tests {
         Backlog::new(BacklogLimits { pause_bytes: 100, stall_limit })
     }
 
-    /// Steps of (time in ms, unread, held) and what each must give.
+    /// Steps of (time in ms, unread, held) with the expected action of each.
     fn check(mut backlog: Backlog, steps: &[(u64, usize, usize, BacklogAction)]) {
         for (at, &(ms, unread, held, expected)) in steps.iter().enumerate() {
             let action = backlog.handle(Micros::from_ms(ms), unread, held);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every pause is followed by one resume or one end; nothing leaves in between.
+        /// Every pause is followed by one resume or one end; nothing is sent in between.
         #[test]
         fn pauses_and_resumes_alternate(
             steps in proptest::collection::vec((0u64..500, 0usize..150, 0usize..50), 1..100)

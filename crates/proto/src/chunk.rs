@@ -1,8 +1,8 @@
-//! From a log's records to OpenAI's chunks (`spec/session.md`, section 6): the only writer of
+//! Converts a log's records to OpenAI chunks (`spec/session.md`, section 6): the only writer of
 //! chunks, for event streams of the server and of the local proxy alike.
 //!
-//! A chunk costs about as much as copying it: what all chunks of an answer share is rendered
-//! once, and everything else is appended to one buffer.
+//! Writing a chunk costs about as much as copying it: the part common to all chunks of an answer is
+//! rendered once, and the rest is appended to one buffer.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,29 +12,29 @@ use crate::json::{members, put_number, put_string};
 use crate::obfuscation::Obfuscation;
 use crate::{Delta, Error, Progress, TokenLists, put_pause};
 
-/// Completions that one log may have: far above what any request asks for.
+/// Maximum choices of one log: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
 
-/// Chunks without choices have these in place of [`CHOICES`].
+/// Replaces [`CHOICES`] in chunks without choices.
 const NO_CHOICES: &[u8] = b",\"choices\":[]";
-/// What stands between the common members and a choice's index.
+/// Text between the common members and a choice's index.
 const CHOICES: &[u8] = b",\"choices\":[{\"index\":";
 /// The end of an event.
 const END: &[u8] = b"}\n\n";
 
-/// What chunks with choices have under `usage` (S-6.1).
+/// Content of `usage` in chunks with choices (S-6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageInChunks {
-    /// Nothing; a Usage record is a chunk of its own.
+    /// No member; a Usage record becomes a chunk of its own.
     Absent,
-    /// `null`; a Usage record is a chunk of its own.
+    /// `null`; a Usage record becomes a chunk of its own.
     Null,
     /// The counts of the latest Usage record.
     Counts,
 }
 
 impl UsageInChunks {
-    /// The name of it in an Open record's meta.
+    /// Name of the setting in an Open record's meta.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absent => "none",
@@ -43,7 +43,7 @@ impl UsageInChunks {
         }
     }
 
-    /// The setting that `json`, a JSON string, names; a missing one is [`Self::Absent`].
+    /// Parses the setting from `json`, a JSON string; a missing one is [`Self::Absent`].
     fn parse(json: Option<&str>) -> Option<Self> {
         let all = [Self::Absent, Self::Null, Self::Counts];
         let name = match json {
@@ -54,16 +54,17 @@ impl UsageInChunks {
     }
 }
 
-/// What all chunks of an answer have in common.
+/// Common part of all chunks of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Envelope {
     /// `data: {"id":…,"object":…,"created":…,"model":…` and then [`CHOICES`].
     lead: Vec<u8>,
     chat: bool,
     usage: UsageInChunks,
-    /// Whether the request asked for padding, or against it.
+    /// Set if the request asked for padding (`true`) or against it (`false`).
     obfuscation: Option<bool>,
-    /// Whether the request asked for progress in chunks; it gets comments otherwise (S-6.7).
+    /// True if the request asked for progress in chunks; otherwise progress is sent in comments
+    /// (S-6.7).
     progress: bool,
 }
 
@@ -91,19 +92,19 @@ impl Envelope {
         Some(Self { lead, chat, usage, obfuscation, progress })
     }
 
-    /// Begins an event without choices: everything up to the first member of its own.
+    /// Begins an event without choices: writes everything before the first member of its own.
     fn open_bare(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.lead[..self.lead.len() - CHOICES.len()]);
     }
 
-    /// Begins an event of one choice: everything up to the choice's members.
+    /// Begins an event of one choice: writes everything before the choice's members.
     fn open_choice(&self, choice: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.lead);
         put_number(out, u64::from(choice));
         out.push(b',');
     }
 
-    /// Ends an event of one choice but for [`END`]; `counts` are the latest, as JSON.
+    /// Ends an event of one choice except for [`END`]; `counts` are the latest, as JSON.
     fn close_choice(&self, counts: Option<&[u8]>, out: &mut Vec<u8>) {
         match self.usage {
             UsageInChunks::Absent => out.extend_from_slice(b"}]"),
@@ -116,18 +117,18 @@ impl Envelope {
     }
 }
 
-/// One choice's part of the writer's state.
+/// The writer's state of one choice.
 #[derive(Debug, Clone, Default)]
 struct ChoiceState {
-    /// It had a chunk, and with it its role.
+    /// A chunk with the role was already written.
     started: bool,
     /// Log probabilities that wait for their text, as JSON.
     logprobs: Option<String>,
 }
 
 impl ChoiceState {
-    /// Adds to what waits for its text: an answer that another server goes on with may have the
-    /// rest of its tokens in a record of its own.
+    /// Adds to the log probabilities that wait for their text. If another server has continued the
+    /// answer, the rest of its tokens may come in a separate record.
     fn add_logprobs(&mut self, json: &str) {
         let before = self.logprobs.take().filter(|known| known.len() <= MAX_RECORD_BYTES);
         let joined = before.and_then(|known| {
@@ -137,12 +138,12 @@ impl ChoiceState {
     }
 }
 
-/// The latest counts of an answer.
+/// Latest token counts of an answer.
 #[derive(Debug, Clone, Default)]
 struct Counts {
-    /// As JSON; empty before the first. Its memory is used again for the next.
+    /// JSON; empty before the first counts. The buffer is reused.
     json: Vec<u8>,
-    /// A chunk has carried them.
+    /// A chunk has included them.
     shown: bool,
 }
 
@@ -152,7 +153,7 @@ impl Counts {
     }
 }
 
-/// Writes the records of one log, in their order, as server-sent events of chunks.
+/// Writes the records of one log, in order, as server-sent events of chunks.
 ///
 /// ```
 /// # use loquent_proto::{Delta, chunk::ChunkWriter};
@@ -166,7 +167,7 @@ impl Counts {
 #[derive(Debug, Clone, Default)]
 pub struct ChunkWriter {
     envelope: Option<Envelope>,
-    /// By index. Completions are numbered from 0, so a vector is dense and needs no look-up.
+    /// States by index. Choices are numbered from 0, so a vector is dense and needs no look-up.
     choices: Vec<ChoiceState>,
     counts: Counts,
     obfuscation: Option<Obfuscation>,
@@ -175,23 +176,24 @@ pub struct ChunkWriter {
 /// An event that is being written.
 #[derive(Debug, Clone, Copy)]
 struct EventStart {
-    /// Where it begins in the output.
+    /// Offset of its first byte in the output.
     at: usize,
-    /// Bytes in it that all events of the answer begin with.
+    /// Bytes of the prefix common to all events of the answer.
     common: usize,
 }
 
 impl ChunkWriter {
-    /// A writer of a log that is read from its beginning.
+    /// Creates a writer for a log that is read from its beginning.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A writer of a log that is read from a later offset: `meta` is that of its Open record,
-    /// `started` are the choices that had a chunk before.
+    /// Creates a writer for a log that is read from a later offset. `meta` is that of the log's
+    /// Open record; `started` are the choices that already had a chunk.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for meta that lacks what S-6.1 asks for, or more than 4096 choices.
+    /// [`Error::Malformed`] if `meta` lacks members that S-6.1 requires, or for more than 4096
+    /// choices.
     pub fn resume(meta: &str, started: impl IntoIterator<Item = u32>) -> Result<Self, Error> {
         let envelope = Some(Envelope::parse(meta).ok_or(Error::Malformed)?);
         let mut writer = Self { envelope, ..Self::default() };
@@ -208,16 +210,15 @@ impl ChunkWriter {
         self
     }
 
-    /// Takes the record that ends at log `offset`, and appends the events that it gives to
-    /// `out`: none (Open, Logprobs, kinds without a chunk) or more. The last of them has the
-    /// offset as its id; without an offset no event has one, which is for streams that cannot
-    /// be resumed.
+    /// Converts the record that ends at log `offset`, and appends the resulting events to `out`:
+    /// none (for Open, Logprobs, and kinds without a chunk) or more. The last of them has the
+    /// offset as its id. Without an offset, events have no id: for streams that cannot be resumed.
     ///
     /// After [`Delta::Error`] the connection must be broken, not ended (S-6.2).
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a record before Open, meta that lacks what S-6.1 asks for, an
-    /// Other that is no object, or more than 4096 choices; `out` is then as it was.
+    /// [`Error::Malformed`] for a record before Open, meta that lacks members that S-6.1 requires,
+    /// an Other that is not an object, or more than 4096 choices; `out` is then unchanged.
     pub fn write(
         &mut self,
         offset: Option<u64>,
@@ -273,7 +274,7 @@ impl ChunkWriter {
         Ok(&mut self.choices[at])
     }
 
-    /// Begins an event of one choice, after the one with its role if it is the choice's first.
+    /// Begins an event of one choice. The choice's first event is preceded by one with the role.
     fn begin(
         &mut self,
         offset: Option<u64>,
@@ -298,8 +299,7 @@ impl ChunkWriter {
         Ok(event)
     }
 
-    /// Ends the event that [`Self::begin`] began; `text_bytes` of it depend on what was
-    /// generated.
+    /// Ends the event that [`Self::begin`] began; `text_bytes` of it depend on the generated text.
     fn end(
         &mut self,
         event: EventStart,
@@ -312,7 +312,7 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Ends an event of which only padding and [`END`] are missing.
+    /// Completes an event with padding and [`END`].
     fn close(&mut self, event: EventStart, text_bytes: usize, out: &mut Vec<u8>) {
         if let (Some(obfuscation), Some(envelope)) = (&mut self.obfuscation, &self.envelope)
             && obfuscation.applies(envelope.obfuscation)
@@ -368,8 +368,8 @@ impl ChunkWriter {
         self.end_null(event, text_bytes, out)
     }
 
-    /// Writes `text` behind what comes before it in a chat's chunk, or in a text completion's;
-    /// returns its bytes as JSON.
+    /// Writes `text` after its key: the first for a chat's chunk, the second for a text
+    /// completion's. Returns the text's length as JSON.
     fn content(
         &self,
         [chat, plain]: [&[u8]; 2],
@@ -416,14 +416,14 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// The latest counts as a chunk of their own.
+    /// Writes the latest counts as a chunk of their own.
     fn put_usage(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         self.envelope()?.open_bare(out);
         put_all(out, [NO_CHOICES, b",\"usage\":", &self.counts.json, END]);
         Ok(())
     }
 
-    /// A chunk that has the object's members after the common ones.
+    /// Writes a chunk with the object's members after the common ones.
     fn other(&mut self, offset: Option<u64>, json: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         let members = members(json).ok_or(Error::Malformed)?;
         let common = self.envelope()?.lead.len() - CHOICES.len();
@@ -443,8 +443,8 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Progress as a chunk, or as a comment, which has no id: whoever resumes from before it gets
-    /// it again.
+    /// Writes progress as a chunk or as a comment. A comment has no id: a reader that resumes from
+    /// before it gets it again.
     fn progress(
         &mut self,
         offset: Option<u64>,
@@ -486,7 +486,7 @@ fn put_all<const N: usize>(out: &mut Vec<u8>, parts: [&[u8]; N]) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// The next event's id. It stands before the data, since it is known before them.
+/// Writes the next event's id. It precedes the data because it is known first.
 fn put_id(offset: Option<u64>, out: &mut Vec<u8>) {
     if let Some(offset) = offset {
         out.extend_from_slice(b"id: ");
@@ -495,15 +495,15 @@ fn put_id(offset: Option<u64>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `text` as a JSON string and returns the bytes of it.
+/// Appends `text` as a JSON string and returns its length.
 fn put_measured(out: &mut Vec<u8>, text: &str) -> usize {
     let before = out.len();
     put_string(out, text);
     out.len() - before
 }
 
-/// `"delta":{…}` of a [`Delta::ToolCall`]; the id and the name stand in a call's first piece.
-/// Returns the bytes of the arguments as JSON.
+/// Writes `"delta":{…}` of a [`Delta::ToolCall`]; only a call's first piece has id and name.
+/// Returns the length of the arguments as JSON.
 fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) -> usize {
     let Delta::ToolCall { index, id, name, arguments, .. } = delta else { return 0 };
     out.extend_from_slice(b"\"delta\":{\"tool_calls\":[{\"index\":");
@@ -525,7 +525,7 @@ fn put_tool_call(delta: &Delta, out: &mut Vec<u8>) -> usize {
     text_bytes
 }
 
-/// A [`Delta::Usage`] as OpenAI's `usage` object.
+/// Writes a [`Delta::Usage`] as OpenAI's `usage` object.
 fn put_counts(delta: &Delta, out: &mut Vec<u8>) {
     let Delta::Usage { prompt, completion, cached, reasoning } = *delta else { return };
     let mut member = |name: &[u8], count: u64| {
@@ -564,7 +564,7 @@ mod tests {
         Delta::Open { meta: meta.to_string() }
     }
 
-    /// The events of a log: ids and data.
+    /// Returns the events of a log: ids and data.
     fn events(deltas: &[Delta]) -> Vec<(Option<u64>, String)> {
         let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
         for (at, delta) in deltas.iter().enumerate() {
@@ -685,7 +685,8 @@ mod tests {
         assert!(String::from_utf8(out).unwrap().split("\n\n").all(|event| !event.contains("id:")));
     }
 
-    /// The lengths of the events that `deltas` become, without the first choice's role.
+    /// Returns the lengths of the events for `deltas`, without the one that has the first choice's
+    /// role.
     fn padded_lengths(asked: &str, by_default: bool, deltas: &[Delta]) -> Vec<usize> {
         let meta = format!(
             r#"{{"id":"a","object":"chat.completion.chunk","created":1,"model":"m"{asked}}}"#

@@ -1,9 +1,9 @@
-//! When to flush: the stream interval.
+//! Decides when to flush: the stream interval.
 //!
-//! A [`Coalescer`] holds no text, it only says when the caller should flush what it
-//! holds. The first visible content leaves at once; afterwards `Every(n)` flushes at
-//! most every n tokens (tokens without text count), and `Auto` holds nothing as long as
-//! delivery keeps up. At the end of a stream the caller flushes everything that is left.
+//! A [`Coalescer`] holds no text; it only decides when the caller should flush its buffer. The
+//! first visible content leaves at once. Afterwards `Every(n)` flushes at most once every n tokens
+//! (tokens without text count), and `Auto` holds nothing while delivery keeps up. At the end of a
+//! stream the caller flushes the rest.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -11,12 +11,12 @@ use core::str::FromStr;
 
 use crate::{Error, Micros};
 
-/// How many tokens are merged into one flush.
+/// Number of tokens merged into one flush.
 ///
-/// Written `1`, `8`, `auto` on command lines and in requests.
+/// Written `1`, `8` or `auto` on command lines and in requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamInterval {
-    /// At most one flush for this number of tokens; 1 flushes each token.
+    /// At most one flush per this number of tokens; 1 flushes each token.
     Every(NonZeroU32),
     /// Flush at once while delivery keeps up, merge tokens while it does not.
     Auto,
@@ -50,10 +50,10 @@ impl fmt::Display for StreamInterval {
 
 /// Decides for one stream, token by token, whether to flush.
 ///
-/// The caller appends a token's content to its own buffer, asks [`Self::on_token`], and
-/// if the answer is yes (or [`Self::deadline`] has come) flushes and says so with
-/// [`Self::on_flush`]. A yes that is not followed by a flush is repeated at the next
-/// token, so a caller that cannot write yet loses nothing.
+/// The caller appends a token's content to its own buffer and calls [`Self::on_token`]. If that
+/// returns true, or once [`Self::deadline`] has come, the caller flushes and calls
+/// [`Self::on_flush`]. Without a flush, [`Self::on_token`] returns true again at the next token, so
+/// a caller that cannot write yet loses nothing.
 #[derive(Debug, Clone)]
 pub struct Coalescer {
     interval: StreamInterval,
@@ -64,17 +64,16 @@ pub struct Coalescer {
 }
 
 impl Coalescer {
-    /// A coalescer for one stream; content is never held longer than `max_delay`.
+    /// Creates a coalescer for one stream; content is never held longer than `max_delay`.
     pub const fn new(interval: StreamInterval, max_delay: Option<Micros>) -> Self {
         Self { interval, max_delay, flushed_any: false, tokens: 0, held_since: None }
     }
 
-    /// A token was generated at `now`; returns whether to flush now.
+    /// Notes that a token was generated at `now`; returns true if the caller should flush now.
     ///
-    /// `payload`: the token yielded content that a client sees (text, a tool call's
-    /// arguments, log probabilities), rather than nothing yet, as half of a character
-    /// does. `clear`: the socket is writable and delivery has caught up; only
-    /// [`StreamInterval::Auto`] asks.
+    /// `payload`: the token has content visible to a client (text, a tool call's arguments, log
+    /// probabilities); false for one that has none yet, such as half of a character. `clear`: the
+    /// socket is writable and delivery has caught up; used only by [`StreamInterval::Auto`].
     #[must_use]
     pub fn on_token(&mut self, now: Micros, payload: bool, clear: bool) -> bool {
         self.tokens = self.tokens.saturating_add(1);
@@ -89,31 +88,31 @@ impl Coalescer {
         self.held_since.is_some() && (!self.flushed_any || due || overdue)
     }
 
-    /// Whether [`Self::on_token`] minds if delivery has caught up ([`StreamInterval::Auto`]).
+    /// Returns true if [`Self::on_token`] takes `clear` into account ([`StreamInterval::Auto`]).
     pub fn minds_backlog(&self) -> bool {
         self.interval == StreamInterval::Auto
     }
 
-    /// The backlog has cleared; returns whether to flush now ([`StreamInterval::Auto`]
-    /// with content held).
+    /// Notes that the backlog has cleared; returns true if the caller should flush now
+    /// ([`StreamInterval::Auto`] with content held).
     #[must_use]
     pub fn on_clear(&mut self) -> bool {
         self.minds_backlog() && self.held_since.is_some()
     }
 
-    /// Everything held was flushed: after a yes, at the deadline, or at the end.
+    /// Notes that everything held was flushed: on request, at the deadline, or at the end.
     pub fn on_flush(&mut self) {
         self.flushed_any |= self.held_since.is_some();
         self.held_since = None;
         self.tokens = 0;
     }
 
-    /// When held content must be flushed; `None` if nothing is held or no delay is set.
+    /// Deadline for flushing held content; `None` if nothing is held or no delay is set.
     pub fn deadline(&self) -> Option<Micros> {
         Some(self.held_since? + self.max_delay?)
     }
 
-    /// Whether there is content that was not flushed yet.
+    /// Returns true if some content was not flushed yet.
     pub fn is_holding(&self) -> bool {
         self.held_since.is_some()
     }

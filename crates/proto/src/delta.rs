@@ -1,8 +1,8 @@
-//! What an answer says, piece by piece, and how a piece is written as a record of the log.
+//! Pieces of an answer, and their encoding as records of the log.
 //!
-//! A record is a length and a body; a body begins with a tag, its kind in the low four
-//! bits and the choice in the high four (`spec/delivery.md`, section 3). The usual record,
-//! a token of text, is shorter: one byte more than the text itself.
+//! A record is a length and a body; a body begins with a tag, its kind in the low four bits and the
+//! choice in the high four (`spec/delivery.md`, section 3). The most common record, one token of
+//! text, is shorter: one byte more than the text itself.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,46 +17,46 @@ pub const LOG_VERSION: u8 = 1;
 /// Longest body of a record, bytes (D-3.2). Longer text is split by [`crate::Log::push`].
 pub const MAX_RECORD_BYTES: usize = (1 << 14) - 1;
 
-/// A first byte from here on is a short record: its low bits count the bytes of text of
-/// one token in the first answer, which follow (D-3.3).
+/// A first byte from here on begins a short record: the text of one token of the first choice,
+/// whose length is in the byte's low bits (D-3.3).
 pub const SHORT_TEXT: u8 = 0x80;
 
-/// One step of an answer. `choice` numbers parallel answers to one request, from 0.
+/// One step of an answer. `choice` numbers the parallel answers to one request, from 0.
 ///
-/// `tokens` is how many tokens a delta stands for: a delta is not a token, since tokens
-/// are merged (stream interval) and some yield no text.
+/// `tokens` is the number of tokens in a delta. A delta is not a token, since tokens are merged
+/// (stream interval) and some yield no text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delta {
-    /// First record: what a client must know to render the rest, as JSON.
+    /// First record: JSON that a client needs to render the rest.
     Open {
         /// JSON object; the server decides its members (id, model, created).
         meta: String,
     },
     /// Visible text, always whole characters.
     Text {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
-        /// Tokens that this text stands for.
+        /// Tokens in this text.
         tokens: u32,
         /// The text.
         text: String,
     },
-    /// Text of the model's reasoning, shown apart or not at all.
+    /// Text of the model's reasoning; clients show it separately or not at all.
     Reasoning {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
-        /// Tokens that this text stands for.
+        /// Tokens in this text.
         tokens: u32,
         /// The text.
         text: String,
     },
     /// A fragment of a tool call; `id` and `name` come with the first fragment.
     ToolCall {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
-        /// Which call of this answer.
+        /// Index of the call within this answer.
         index: u32,
-        /// Tokens that this fragment stands for.
+        /// Tokens in this fragment.
         tokens: u32,
         /// The call's id; empty after the first fragment.
         id: String,
@@ -67,19 +67,19 @@ pub enum Delta {
     },
     /// Log probabilities of the tokens since the last ones, as the JSON of one chunk.
     Logprobs {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
         /// JSON.
         json: String,
     },
     /// One answer has ended.
     Finish {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
-        /// Why, in OpenAI's words (`stop`, `length`, `tool_calls`, …).
+        /// Reason, in OpenAI's terms (`stop`, `length`, `tool_calls`, …).
         reason: String,
     },
-    /// Tokens so far; the last one counts.
+    /// Token counts so far; the last record counts.
     Usage {
         /// Tokens of the prompt.
         prompt: u64,
@@ -90,25 +90,25 @@ pub enum Delta {
         /// Tokens of `completion` that were reasoning.
         reasoning: u64,
     },
-    /// The answer has failed; nothing follows, and it is not complete.
+    /// The answer has failed and is incomplete; nothing follows.
     Error {
-        /// For programs.
+        /// Error code, for programs.
         code: String,
-        /// For people.
+        /// Message, for people.
         message: String,
     },
-    /// What else a chunk carried, as JSON (upstream servers' extensions).
+    /// Other members of a chunk, as JSON (upstream servers' extensions).
     Other {
-        /// Which answer.
+        /// Number of the answer.
         choice: u32,
         /// JSON object.
         json: String,
     },
-    /// Where the answer stands before its first token; the last one counts.
+    /// Progress of the answer before its first token; the last record counts.
     Progress(Progress),
-    /// Nothing comes for now; what comes next goes on where the answer stopped.
+    /// The answer is interrupted for now; the next content continues where it stopped.
     Pause {
-        /// Why, for people.
+        /// Reason, for people.
         why: String,
     },
     /// The answer is complete; nothing follows.
@@ -130,23 +130,23 @@ mod kind {
     pub const OTHER: u8 = 11;
     pub const PROGRESS: u8 = 12;
     pub const PAUSE: u8 = 14;
-    /// The kind is an `int` that follows, at least [`LEAST_LONG`] (D-3.1).
+    /// The kind follows as an `int`, at least [`LEAST_LONG`] (D-3.1).
     pub const LONG: u8 = 15;
     pub const LEAST_LONG: u64 = 16;
 }
 
 impl Delta {
-    /// Text of one token in the first answer: the usual delta.
+    /// Text of one token in the first answer: the most common delta.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { choice: 0, tokens: 1, text: text.into() }
     }
 
-    /// Whether nothing may follow this delta: [`Delta::Done`] or [`Delta::Error`] (D-3.6).
+    /// Returns true if nothing may follow this delta: [`Delta::Done`] or [`Delta::Error`] (D-3.6).
     pub const fn is_last(&self) -> bool {
         matches!(self, Self::Done | Self::Error { .. })
     }
 
-    /// The answer that this delta belongs to; `None` for records of the whole log.
+    /// Number of the answer that this delta belongs to; `None` for records of the whole log.
     pub const fn choice(&self) -> Option<u32> {
         match self {
             Self::Text { choice, .. }
@@ -164,7 +164,7 @@ impl Delta {
         }
     }
 
-    /// Tokens that this delta stands for.
+    /// Tokens in this delta.
     pub const fn tokens(&self) -> u32 {
         match self {
             Self::Text { tokens, .. }
@@ -174,7 +174,7 @@ impl Delta {
         }
     }
 
-    /// Bytes of text, JSON or arguments that a reader of chunks gets from this delta.
+    /// Bytes of text, JSON or arguments that this delta adds to chunks.
     pub const fn payload_bytes(&self) -> usize {
         match self {
             Self::Text { text, .. } | Self::Reasoning { text, .. } => text.len(),
@@ -187,7 +187,7 @@ impl Delta {
         }
     }
 
-    /// The count behind [`Self::tokens`], for kinds that have one.
+    /// Mutable token count, for kinds that have one.
     pub const fn tokens_mut(&mut self) -> Option<&mut u32> {
         match self {
             Self::Text { tokens, .. }
@@ -200,8 +200,7 @@ impl Delta {
     /// Appends the delta as one record (D-3.1).
     ///
     /// # Errors
-    /// [`Error::DeltaTooLong`] if its body exceeds [`MAX_RECORD_BYTES`]; `out` is then as
-    /// it was.
+    /// [`Error::DeltaTooLong`] if the body exceeds [`MAX_RECORD_BYTES`]; `out` is then unchanged.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         if let Self::Text { choice: 0, tokens: 1, text } = self
             && text.len() < usize::from(SHORT_TEXT)
@@ -262,12 +261,12 @@ impl Delta {
         }
     }
 
-    /// Reads the record at the front of `bytes`; `None` if it is not complete. With it
-    /// comes its length; it is itself `None` for a kind that this version does not know,
-    /// which a receiver skips (D-3.5).
+    /// Decodes the record at the front of `bytes` and returns it with its length; `None` if the
+    /// record is incomplete. The record is `None` for a kind unknown to this version, which a
+    /// receiver skips (D-3.5).
     ///
     /// # Errors
-    /// Those of [`Self::decode_body`], or [`Error::Malformed`] for an impossible length.
+    /// Same as [`Self::decode_body`], or [`Error::Malformed`] for an impossible length.
     pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Self>)>, Error> {
         let Some(&first) = bytes.first() else {
             return Ok(None);
@@ -289,12 +288,12 @@ impl Delta {
         }
     }
 
-    /// Reads a record's body; `None` for a kind that this version does not know, which
-    /// a receiver skips (D-3.5).
+    /// Decodes a record's body; `None` for a kind unknown to this version, which a receiver skips
+    /// (D-3.5).
     ///
     /// # Errors
-    /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::UnknownVersion`] for a log
-    /// of another version.
+    /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::UnknownVersion`] for a log of
+    /// another version.
     pub fn decode_body(body: &[u8]) -> Result<Option<Self>, Error> {
         let mut r = FieldReader::new(body);
         let tag = r.byte()?;

@@ -1,8 +1,8 @@
-//! Everything that can be wrong with this crate's inputs.
+//! Errors in this crate's inputs.
 
 use core::fmt;
 
-/// What was wrong, and whose fault it was (in parentheses).
+/// Cause of an error, and the party at fault (in parentheses).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,10 +20,10 @@ pub enum Error {
     Truncated,
     /// A field has a value that the wire format does not allow (peer).
     Malformed,
-    /// A frame or a log of a version that this crate does not speak (peer).
+    /// A frame or a log of an unsupported version (peer).
     UnknownVersion,
-    /// A checked frame whose checksum does not match, or an unchecked one where checks
-    /// are required (link).
+    /// A checked frame whose checksum does not match, or an unchecked one where checks are required
+    /// (link).
     BadChecksum,
     /// A frame of another channel (peer or caller).
     WrongChannel,

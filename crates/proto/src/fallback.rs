@@ -1,11 +1,12 @@
-//! When the log also leaves over the QUIC stream, and when the path is given up: rules S-4.4 and
-//! S-4.11 of `spec/session.md`.
+//! Decides when the log is also sent over the QUIC stream, and when the path is given up: rules
+//! S-4.4 and S-4.11 of `spec/session.md`.
 //!
 //! Some networks carry a connection but drop its datagrams, or the client's acknowledgements in
 //! them. [`ReliableFallback`] notices that acknowledgements of datagrams are missing although the
-//! layer below still receives its own, and then hands out the log as frames for the QUIC stream,
-//! until a datagram is acknowledged. Where even that is not acknowledged, the sender stops (D-7.2),
-//! and the path is broken off rather than left silent: its reader can resume on another one.
+//! layer below still receives its own. It then hands out the log as frames for the QUIC stream,
+//! until a datagram is acknowledged. If even those frames are not acknowledged, the sender stops
+//! (D-7.2), and the path is broken off rather than left silent: its reader can resume on another
+//! one.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -13,63 +14,65 @@ use core::ops::Range;
 use crate::sender::{AnswerLog, Delivery};
 use crate::{Micros, SenderState};
 
-/// How long acknowledgements may be missing, beyond a round trip, before the first one has come on
-/// a path. S-4.4 fixes both times: a new path is given up sooner, because a network that drops
-/// datagrams drops the first ones already, while the reader is waiting for its first token.
+/// Time, beyond a round trip, that acknowledgements may be missing on a path that has had none yet.
+/// Both times are fixed by S-4.4. A new path is given up sooner: a network that drops datagrams
+/// drops the first ones already, while the reader is waiting for its first token.
 const MISSING_AT_START: Micros = Micros::from_ms(500);
-/// The same once an acknowledgement has come.
+/// Same time limit after the first acknowledgement.
 const MISSING: Micros = Micros::from_ms(1_000);
-/// How long an ACK frame may take once the layer below gets through (S-4.11).
+/// Time limit for an ACK frame once the layer below gets through (S-4.11).
 const LAST_WAIT: Micros = Micros::from_ms(1_000);
-/// How often the layer below is asked whether it gets through: nothing that it receives wakes the
-/// driver.
+/// Interval at which the layer below is asked whether it gets through: nothing that it receives
+/// wakes the driver.
 const CHECK_GAP: Micros = Micros::from_ms(1_000);
-/// The layer's own acknowledgements trail the last ACK frame by less than this.
+/// Maximum time by which the layer's own acknowledgements trail the last ACK frame.
 const SETTLED: Micros = Micros::from_ms(1_000);
 
-/// What the layer below the datagrams (QUIC) knows about the path.
+/// Knowledge of the layer below the datagrams (QUIC) about the path.
 pub trait LowerLayer {
-    /// How many acknowledgements that layer has received so far. While this grows, packets get
+    /// Number of acknowledgements that layer has received so far. While it grows, packets get
     /// through in both directions.
     fn acks(&self) -> u64;
 }
 
-/// Where the fallback stands.
+/// State of the fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FallbackState {
     /// Datagrams are acknowledged, or have not been missing for long.
     Idle,
     /// Acknowledgements are missing; the layer below had received `acks` of its own at `since`.
     Suspected { since: Micros, acks: u64 },
-    /// The log leaves over the QUIC stream too, since then. The layer below had received `acks`
-    /// shortly after the last ACK frame.
+    /// The log has also been sent over the QUIC stream since `since`. The layer below had received
+    /// `acks` shortly after the last ACK frame.
     Active { since: Micros, acks: u64 },
-    /// The sender has stopped, and the layer below received nothing either when it was asked.
+    /// The sender has stopped, and the layer below had received no more than `acks` when last
+    /// asked.
     Silent { asked: Micros, acks: u64 },
-    /// The sender has stopped though the layer below gets through.
+    /// The sender has stopped although the layer below gets through.
     Waiting { until: Micros },
     /// The path is given up.
     BrokenOff,
 }
 
-/// What [`ReliableFallback::handle_timeout`] has decided.
+/// Decision of [`ReliableFallback::handle_timeout`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallbackEvent {
-    /// From now on the log leaves over the QUIC stream too (S-4.4).
+    /// From now on the log is also sent over the QUIC stream (S-4.4).
     Began,
-    /// The reader acknowledges nothing though the connection works: reset the QUIC stream with the
-    /// code for "broken off", and keep the answer for a resume (S-4.11).
+    /// The reader acknowledges nothing although the connection works: reset the QUIC stream with
+    /// the code for "broken off", and keep the answer for a resume (S-4.11).
     BrokenOff,
 }
 
-/// Decides whether the log also leaves over the QUIC stream, and which bytes of it.
+/// Decides whether the log is also sent over the QUIC stream, and which bytes of it.
 ///
 /// Call [`Self::handle_timeout`] after every call of the sender and when [`Self::poll_timeout`] has
-/// come, then [`Self::poll_transmit`] while that stream has room. A new path needs a new fallback.
+/// come, then [`Self::poll_transmit`] while that stream has room. Every new path needs a new
+/// fallback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReliableFallback {
     state: FallbackState,
-    /// Log bytes below were handed out on this path.
+    /// Offset below which log bytes were handed out on this path.
     next: u64,
 }
 
@@ -79,16 +82,17 @@ impl Default for ReliableFallback {
     }
 }
 
-/// What the rules look at on the sender's side.
+/// State of the sender as the rules see it.
 #[derive(Debug, Clone, Copy)]
 struct DeliveryHealth {
     state: SenderState,
     takes_datagrams: bool,
-    /// When the oldest unacknowledged byte first left; `None` while nothing is due an answer.
+    /// When the oldest unacknowledged byte was first sent; `None` while no acknowledgement is
+    /// expected.
     unacked_since: Option<Micros>,
     /// When a datagram was last acknowledged.
     last_arrival: Option<Micros>,
-    /// When an ACK frame last came, of datagrams or not.
+    /// When the last ACK frame arrived, of datagrams or not.
     last_heard: Micros,
     rtt: Micros,
 }
@@ -106,8 +110,8 @@ impl DeliveryHealth {
         }
     }
 
-    /// When acknowledgements have been missing for half of S-4.4's time. The other half is for
-    /// watching whether the layer below receives its own.
+    /// Time at which acknowledgements have been missing for half of S-4.4's limit. During the other
+    /// half, the fallback observes whether the layer below receives its own.
     fn missing_at(&self) -> Option<Micros> {
         let oldest = self.unacked_since?;
         let since = self.last_arrival.map_or(oldest, |arrival| arrival.max(oldest));
@@ -138,7 +142,7 @@ impl FallbackState {
         }
     }
 
-    /// S-4.4.
+    /// Next state by rule S-4.4.
     fn next_while_sending(
         self,
         now: Micros,
@@ -172,7 +176,7 @@ impl FallbackState {
         }
     }
 
-    /// S-4.11.
+    /// Next state by rule S-4.11.
     fn next_while_stopped(self, now: Micros, lower: &(impl LowerLayer + ?Sized)) -> Self {
         match self {
             Self::Waiting { until } if now >= until => Self::BrokenOff,
@@ -191,14 +195,14 @@ impl FallbackState {
 }
 
 impl ReliableFallback {
-    /// Whether the log leaves over the QUIC stream too.
+    /// Returns true while the log is also sent over the QUIC stream.
     pub const fn is_active(&self) -> bool {
         matches!(self.state, FallbackState::Active { .. })
     }
 
-    /// Looks at the delivery of `sender` at `now`; returns what has changed for the driver.
+    /// Examines the delivery of `sender` at `now`; returns what has changed for the driver.
     ///
-    /// `lower` is asked only while acknowledgements are outstanding, since that may cost a lock.
+    /// Asks `lower` only while acknowledgements are outstanding, since that may take a lock.
     pub fn handle_timeout(
         &mut self,
         now: Micros,
@@ -216,7 +220,8 @@ impl ReliableFallback {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] next; `None`: only after something else happened.
+    /// Time for the next call of [`Self::handle_timeout`]; `None` if only another event requires
+    /// one.
     pub fn poll_timeout(&self, sender: &Delivery) -> Option<Micros> {
         let health = DeliveryHealth::of(sender);
         match self.state {
@@ -228,9 +233,10 @@ impl ReliableFallback {
         }
     }
 
-    /// Appends the next frame for the QUIC stream to `out`, with at most `max_bytes` of the log;
-    /// returns their range, or `None` if that stream has nothing to carry. Every byte is handed out
-    /// once, and none that is already acknowledged; the range is empty in reply to a probe.
+    /// Appends the next frame for the QUIC stream to `out`, with at most `max_bytes` of the log.
+    /// Returns their range, or `None` if there is nothing to send on that stream. Every byte is
+    /// handed out once, and none that is already acknowledged; the range is empty in reply to a
+    /// probe.
     pub fn poll_transmit(
         &mut self,
         now: Micros,
@@ -268,7 +274,7 @@ mod tests {
         Micros::from_ms(ms)
     }
 
-    /// Unacknowledged since 1 s on a path with a round trip of 100 ms that began then.
+    /// Unacknowledged since 1 s, on a path with a round trip of 100 ms that began at that time.
     const HEALTH: DeliveryHealth = DeliveryHealth {
         state: SenderState::Active,
         takes_datagrams: true,
@@ -296,7 +302,7 @@ mod tests {
         FallbackState::Waiting { until: ms(until_ms) }
     }
 
-    /// A row: state, delivery, time in ms, the layer's acknowledgements, next state.
+    /// Table row: state, delivery, time in ms, the layer's acknowledgements, next state.
     type Row = (FallbackState, DeliveryHealth, u64, u64, FallbackState);
 
     fn check(rows: &[Row]) {

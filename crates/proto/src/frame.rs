@@ -1,5 +1,5 @@
-//! Frames: what a datagram or a control message carries, and how it is written
-//! (`spec/delivery.md`, sections 2, 4, 5 and 6).
+//! Frames: the content of a datagram or control message, and its encoding (`spec/delivery.md`,
+//! sections 2, 4, 5 and 6).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,8 +10,8 @@ use crate::{Error, Micros};
 /// Version of the wire format, in the first byte of every frame (D-2.1).
 pub const VERSION: u8 = 1;
 
-/// How many packets below the largest an acknowledgement reports on (D-5.4). As a bit mask they
-/// fit an `int`, which has 53 bits (D-1.2).
+/// Number of packets below the largest that an acknowledgement reports on (D-5.4). As a bit mask
+/// they fit an `int`, which has 53 bits (D-1.2).
 pub const ACK_WINDOW: u32 = 53;
 
 /// Maximum number of ranges in an acknowledgement (D-5.6).
@@ -30,25 +30,25 @@ mod kind {
     pub const STOP: u8 = 3;
     pub const GONE: u8 = 4;
     pub const PADDED: u8 = 5;
-    /// The kind is an `int` that follows (D-2.2).
+    /// The kind follows as an `int` (D-2.2).
     pub const LONG: u8 = 7;
 }
 
-/// A frame, which borrows its bytes from the datagram.
+/// A frame, with its bytes borrowed from the datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// Bytes of a log, sender to receiver.
     Data(Data<'a>),
-    /// What has arrived and what the reader has been shown, receiver to sender.
+    /// What has arrived and what has been shown, receiver to sender.
     Ack(Ack),
     /// Continue an answer from an offset, receiver to sender.
     Resume(Resume),
-    /// The reader wants no more of the answer, receiver to sender.
+    /// Request to end the answer, receiver to sender.
     Stop {
         /// The answer's number within its connection.
         channel: u64,
     },
-    /// The sender does not have the answer, or no longer has it, sender to receiver.
+    /// Notice that the sender does not have the answer (any more), sender to receiver.
     Gone {
         /// The answer's number within its connection.
         channel: u64,
@@ -64,16 +64,16 @@ pub struct Data<'a> {
     pub packet: u64,
     /// Log offset of the first byte.
     pub offset: u64,
-    /// The bytes; if empty, the frame only shows that the sender is alive.
+    /// Log bytes; if empty, the frame only shows that the sender is alive.
     pub bytes: &'a [u8],
 }
 
-/// What has arrived, and what the reader has been shown (D-5).
+/// Acknowledgement: received packets and bytes, and the reader's state (D-5).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ack {
     /// The answer's number within its connection.
     pub channel: u64,
-    /// Number of the ACK frame within the path, from 0: the newest has the reader's state.
+    /// Number of the ACK frame within the path, from 0: the highest has the reader's current state.
     pub number: u64,
     /// Log offset below which everything has arrived.
     pub cumulative: u64,
@@ -81,15 +81,15 @@ pub struct Ack {
     pub largest: Option<u64>,
     /// Bit i: packet `largest - 1 - i` has not arrived; [`ACK_WINDOW`] bits.
     pub missing: u64,
-    /// How long the receiver held this since `largest` arrived, in wire units of 125 µs.
+    /// Time between the arrival of `largest` and this frame, in wire units of 125 µs.
     pub hold: Micros,
     /// Log bytes that have arrived and are not shown yet (`cumulative` minus the shown offset).
     pub unshown: u64,
-    /// Log bytes per second at which the reader shows them; 0 if it shows them at once.
+    /// Log bytes per second at which text is shown; 0 if it is shown at once.
     pub pace: u64,
-    /// Whether the page is hidden.
+    /// True if the page is hidden.
     pub hidden: bool,
-    /// Whether the sender is to answer at once, with bytes or without.
+    /// True if the sender must reply at once, with bytes or without.
     pub probe: bool,
     /// Ranges that have arrived beyond `cumulative`, ascending, with gaps between them.
     pub ranges: Vec<Range<u64>>,
@@ -102,7 +102,7 @@ pub struct Resume {
     pub channel: u64,
     /// Id of the answer, 128 random bits.
     pub id: [u8; 16],
-    /// Proof that the reader may have it, 128 random bits.
+    /// Proof that the reader may read the answer, 128 random bits.
     pub token: [u8; 16],
     /// Log offset from which to continue.
     pub offset: u64,
@@ -124,12 +124,12 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Maximum size of a PADDED frame without padding, beyond that of the frame within; for frames
-    /// that fit a datagram.
+    /// Maximum bytes that a PADDED frame without padding adds to the frame within; for frames that
+    /// fit a datagram.
     pub(crate) const PADDED_BYTES: usize = 1 + 2;
 
-    /// Appends the frame within a PADDED one (D-2.6) that has `len` bytes in all, checksum
-    /// included; more if the frame does not fit.
+    /// Appends the frame wrapped in a PADDED one (D-2.6) of `len` bytes in total, checksum
+    /// included; longer if the frame does not fit.
     pub fn encode_padded(&self, checked: bool, len: usize, out: &mut Vec<u8>) {
         let start = out.len();
         // Written first and moved afterwards: the length before it takes one byte or more, which
@@ -146,8 +146,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Appends the frame within a PADDED one whose length is a multiple of `step`; as it is if that
-    /// is 0.
+    /// Appends the frame wrapped in a PADDED one whose length is a multiple of `step`; unwrapped if
+    /// `step` is 0.
     pub fn encode_in_steps(&self, checked: bool, step: usize, out: &mut Vec<u8>) {
         if step == 0 {
             return self.encode(checked, out);
@@ -159,11 +159,11 @@ impl<'a> Frame<'a> {
         self.encode_padded(checked, len, out);
     }
 
-    /// Reads a datagram, which is one frame (D-2.3). Of a PADDED one this is the frame within
+    /// Decodes a datagram, which is one frame (D-2.3). For a PADDED frame, returns the frame within
     /// (D-2.6).
     ///
-    /// `require_check` refuses frames without checksum: for links that do not protect
-    /// what they carry (QUIC does).
+    /// `require_check` rejects frames without a checksum: for links that do not protect their data
+    /// (QUIC does).
     ///
     /// # Errors
     /// [`Error::UnknownVersion`], [`Error::BadChecksum`], [`Error::Truncated`] or
@@ -179,7 +179,7 @@ impl<'a> Frame<'a> {
         Self::decode_checked(if first & KIND == kind::PADDED { unpadded(frame)? } else { frame })
     }
 
-    /// Reads a frame that is not PADDED; its checksum has been cut off.
+    /// Decodes a frame that is not PADDED and whose checksum has been removed.
     fn decode_checked(frame: &'a [u8]) -> Result<Self, Error> {
         let first = known_first(frame)?;
         let mut r = FieldReader::new(&frame[1..]);
@@ -196,8 +196,8 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// The channel of the frame at the front of `datagram`, without decoding the rest; `None` if
-    /// there is no frame of this version and of a kind that has an answer's channel.
+    /// Returns the channel of the frame at the front of `datagram`, without decoding the rest.
+    /// `None` unless the frame has a supported version and a kind with a channel.
     pub fn peek_channel(datagram: &[u8]) -> Option<u64> {
         let first = known_first(datagram).ok()?;
         let frame = if first & KIND == kind::PADDED { unpadded(datagram).ok()? } else { datagram };
@@ -217,7 +217,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The channel that the frame belongs to: its answer's number within the connection.
+    /// Channel of the frame: its answer's number within the connection.
     pub const fn channel(&self) -> u64 {
         match self {
             Self::Data(data) => data.channel,
@@ -228,7 +228,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Appends a frame of a `kind` that is not assigned, with `fields` after its channel (D-2.2).
+/// Appends a frame of an unassigned `kind`, with `fields` after its channel (D-2.2).
 pub(crate) fn put_unassigned(kind: u64, channel: u64, fields: &[u8], out: &mut Vec<u8>) {
     out.push(first_byte(kind::LONG, false));
     put_int(out, kind);
@@ -236,7 +236,7 @@ pub(crate) fn put_unassigned(kind: u64, channel: u64, fields: &[u8], out: &mut V
     out.extend_from_slice(fields);
 }
 
-/// The flags of an ACK without checksum, PADDED or not; `None` for any other frame.
+/// Returns the flags of an ACK without checksum, PADDED or not; `None` for any other frame.
 pub(crate) fn ack_flags(frame: &mut [u8]) -> Option<&mut u8> {
     let head_bytes = match frame.first()? & (KIND | CHECKED) {
         kind::PADDED => 1 + int_len(FieldReader::new(&frame[1..]).int().ok()?),
@@ -251,7 +251,7 @@ const fn first_byte(kind: u8, checked: bool) -> u8 {
     VERSION << 4 | if checked { CHECKED } else { 0 } | kind
 }
 
-/// The first byte of a frame, if it is of this version (D-2.1).
+/// Returns the first byte of a frame of this version (D-2.1).
 fn known_first(frame: &[u8]) -> Result<u8, Error> {
     let first = *frame.first().ok_or(Error::Truncated)?;
     if first >> 4 == VERSION { Ok(first) } else { Err(Error::UnknownVersion) }
@@ -270,7 +270,7 @@ fn verified(datagram: &[u8]) -> Result<&[u8], Error> {
     if crc32c(body) == u32::from_be_bytes(*sum) { Ok(body) } else { Err(Error::BadChecksum) }
 }
 
-/// The frame within a PADDED one whose own checksum has been cut off (D-2.6).
+/// Returns the frame within a PADDED one whose own checksum has been removed (D-2.6).
 fn unpadded(padded: &[u8]) -> Result<&[u8], Error> {
     // What follows the frame is padding, whatever it is: senders write 0, and nobody checks.
     let frame = FieldReader::new(&padded[1..]).bytes().map_err(|_| Error::Malformed)?;
@@ -288,7 +288,7 @@ impl<'a> Data<'a> {
     /// Maximum size of the frame without the log's bytes, checksum included.
     pub const OVERHEAD_BYTES: usize = 1 + 3 * 8 + 4;
 
-    /// Size of the frame without the log's bytes, for an offset up to `offset`.
+    /// Bytes of the frame around its log bytes, for offsets up to `offset`.
     pub(crate) const fn header_bytes(
         channel: u64,
         packet: u64,
@@ -320,7 +320,7 @@ impl Ack {
     /// Unit of [`Self::hold`] on the wire (D-5.5).
     pub const HOLD_UNIT_MICROS: u64 = 125;
 
-    /// Whether packet `number` arrived, as far as this acknowledgement says.
+    /// Returns true if packet `number` arrived; `None` if this acknowledgement does not cover it.
     pub fn has_packet(&self, number: u64) -> Option<bool> {
         let behind = self.largest?.checked_sub(number)?;
         match behind {

@@ -1,4 +1,4 @@
-//! Fuzz targets of the delivery protocol: what either end sends, and event streams.
+//! Fuzz targets of the delivery protocol: input from either end, and event streams.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sender", run: sender, base_kib: 64, per_byte: 512 },
 ];
 
-/// Any ranges in any order stay within the limits, and no delta comes twice.
+/// Any ranges in any order stay within the limits, and no delta is delivered twice.
 fn assembler(input: &[u8]) {
     let limits = AssemblerLimits { max_bytes: 1_000, max_ranges: 4 };
     let mut assembler = Assembler::new(0, limits);
@@ -46,7 +46,7 @@ fn assembler(input: &[u8]) {
     }
 }
 
-/// Any bytes of a log are read or refused; what is read is written so that it means the same.
+/// Any bytes of a log decode or are rejected; a decoded delta encodes to the same meaning.
 fn delta(input: &[u8]) {
     let mut rest = input;
     while let Ok(Some((len, delta))) = Delta::decode(rest) {
@@ -64,7 +64,7 @@ fn delta(input: &[u8]) {
     }
 }
 
-/// An event stream means the same however it is cut, and little of it is held.
+/// An event stream parses the same however it is split, and little of it is buffered.
 fn event_stream(input: &[u8]) {
     let whole: Vec<u8> = pieces(input).flatten().copied().collect();
     let events = events(core::iter::once(whole.as_slice()));
@@ -72,7 +72,7 @@ fn event_stream(input: &[u8]) {
     assert_eq!(events, self::events(pieces(input)));
 }
 
-/// Data, id and type of each event in `parts`, and whether all of them could be read.
+/// Returns data, id and type of each event in `parts`, and whether all of them were parsed.
 fn events<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (bool, Vec<[Vec<u8>; 3]>) {
     const LIMIT_BYTES: usize = 256;
     let mut parser = Parser::new(LIMIT_BYTES);
@@ -90,7 +90,7 @@ fn events<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (bool, Vec<[Vec<u8>; 3]>
     (true, events)
 }
 
-/// Any datagram is read or refused; what is read is written the same again, padded or not.
+/// Any datagram decodes or is rejected; a decoded frame encodes to the same frame, padded or not.
 fn frame(datagram: &[u8]) {
     let (peeked, _) = (Frame::peek_channel(datagram), Frame::decode(datagram, true));
     let Ok(frame) = Frame::decode(datagram, false) else { return };
@@ -106,7 +106,7 @@ fn frame(datagram: &[u8]) {
     assert_eq!(Frame::decode(&padded, checked), Ok(frame));
 }
 
-/// A receiver that hears anything at any time neither panics nor stays busy.
+/// A receiver with any input at any time neither panics nor stays busy.
 fn receiver(input: &[u8]) {
     let mut receiver = Receiver::new(Micros(0), 1, 0, ReceiverConfig::default());
     let (mut now, mut complete) = (Micros(0), 0);
@@ -130,7 +130,7 @@ fn receiver(input: &[u8]) {
     }
 }
 
-/// A sender that hears anything neither panics nor sends without end.
+/// A sender with any input neither panics nor sends without end.
 fn sender(input: &[u8]) {
     let config = SenderConfig { max_log_bytes: 2_000, ..SenderConfig::default() };
     let mut sender = Sender::new(Micros(0), 1, config);

@@ -1,27 +1,27 @@
-//! What either end may send so that the other keeps skipping what it does not know: rule S-2.7 of
-//! `spec/session.md`.
+//! Values without meaning that either end may send, so that the other keeps skipping unknown
+//! values: rule S-2.7 of `spec/session.md`.
 //!
-//! Nobody gives these values a meaning. `draw` is a random number of the caller's, which picks one
-//! of them.
+//! These values will never be assigned a meaning. `draw` is a random number from the caller that
+//! picks one of them.
 
 use alloc::vec::Vec;
 
 use crate::frame::{ack_flags, put_unassigned};
 use crate::wire::{put_bytes, put_int};
 
-/// The member that any JSON object may have.
+/// Member name allowed in any JSON object.
 pub const JSON_MEMBER: &str = "grease";
 
-/// The bit of an ACK frame's flags that means nothing (D-5.7).
+/// Unassigned bit of an ACK frame's flags (D-5.7).
 pub const ACK_FLAG: u8 = 0x80;
 
 const FIRST: u64 = 27;
 const STEP: u64 = 31;
 
-/// Kinds of frames and records that are ever picked: enough that no receiver knows them by heart.
+/// Number of kinds of frames and records to pick from: too many for a receiver to list.
 const KINDS: u64 = 1 << 16;
 
-/// A message type above 64: receivers skip the message (S-2.1).
+/// Returns a message type above 64: receivers skip the message (S-2.1).
 pub const fn message_type(draw: u64) -> u8 {
     // 31 n + 27 for n from 2 to 7: what a byte holds.
     (FIRST + STEP * (2 + draw % 6)) as u8
@@ -33,7 +33,7 @@ pub fn put_message(draw: u64, out: &mut Vec<u8>) {
     put_bytes(out, &draw.to_be_bytes()[..(draw >> 61) as usize]);
 }
 
-/// A kind of frames behind kind 7 (D-2.2), or of records behind kind 15 (D-3.1).
+/// Returns a kind of frames behind kind 7 (D-2.2), or of records behind kind 15 (D-3.1).
 pub const fn kind(draw: u64) -> u64 {
     FIRST + STEP * (draw % KINDS)
 }
@@ -47,8 +47,8 @@ pub fn put_frame(draw: u64, channel: u64, out: &mut Vec<u8>) {
     put_unassigned(kind(draw), channel, &fields[..len], out);
 }
 
-/// Appends a record that receivers skip (D-3.5), with up to 15 bytes of fields. A log that has one
-/// differs from what was generated, so a server does not write any; tests do.
+/// Appends a record that receivers skip (D-3.5), with up to 15 bytes of fields. Such a log differs
+/// from the generated one, so servers write no such records; only tests do.
 pub fn put_record(draw: u64, out: &mut Vec<u8>) {
     const TAG: u8 = 0x0f; // choice 0, kind 15
     let mut body = Vec::from([TAG]);
@@ -57,7 +57,7 @@ pub fn put_record(draw: u64, out: &mut Vec<u8>) {
     put_bytes(out, &body);
 }
 
-/// Sets [`ACK_FLAG`] in `frame` if it is an ACK frame without checksum, as it leaves over QUIC.
+/// Sets [`ACK_FLAG`] in `frame` if it is an ACK frame without checksum, as sent over QUIC.
 pub fn mark_ack(frame: &mut [u8]) {
     if let Some(flags) = ack_flags(frame) {
         *flags |= ACK_FLAG;

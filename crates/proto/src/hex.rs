@@ -1,8 +1,8 @@
-//! Lower-case hexadecimal digits, in which ids, tokens and certificate hashes are written.
+//! Lower-case hexadecimal digits, used for ids, tokens and certificate hashes.
 
 use alloc::string::String;
 
-/// Two lower-case digits for each byte.
+/// Encodes each byte as two lower-case digits.
 pub fn encode(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
@@ -10,7 +10,7 @@ pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().flat_map(digits).collect()
 }
 
-/// The bytes of exactly `2 * N` digits in either case; `None` for anything else.
+/// Decodes exactly `2 * N` digits in either case; `None` for anything else.
 pub fn decode<const N: usize>(digits: &str) -> Option<[u8; N]> {
     let digits = digits.as_bytes();
     if digits.len() != 2 * N {

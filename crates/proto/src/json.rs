@@ -1,5 +1,5 @@
-//! The little JSON that the protocol needs: strings are written, and an object is cut
-//! into its members. Values themselves are passed on as they stand.
+//! Minimal JSON for the protocol: writes strings, and splits an object into its members. Values are
+//! passed on as written.
 
 use alloc::vec::Vec;
 
@@ -32,8 +32,8 @@ pub fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Appends `number` in decimal. Every chunk has two numbers; `core::fmt` would cost more than
-/// all else in it.
+/// Appends `number` in decimal. Every chunk has two numbers; `core::fmt` would cost more than the
+/// rest of the chunk.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20]; // of u64::MAX
     let mut start = digits.len();
@@ -48,10 +48,10 @@ pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// The members of the JSON object `text`: names without quotes (escapes in them are left
-/// as they stand) and values as written. `None` if it is no object.
+/// Returns the members of the JSON object `text`: names without quotes (escapes are kept) and
+/// values as written. `None` if it is not an object.
 ///
-/// Strings and brackets must match; what stands between them is not looked at.
+/// Strings and brackets must match; anything between them is not checked.
 pub fn members(text: &str) -> Option<Vec<(&str, &str)>> {
     let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let mut found = Vec::new();
@@ -75,9 +75,9 @@ pub fn members(text: &str) -> Option<Vec<(&str, &str)>> {
     Some(found)
 }
 
-/// The entries of the JSON list `text`, as written; `None` if it is no list.
+/// Returns the entries of the JSON list `text`, as written; `None` if it is not a list.
 ///
-/// Like [`members`], it does not look at what stands between strings and brackets.
+/// Like [`members`], checks only that strings and brackets match.
 pub fn entries(text: &str) -> Option<Vec<&str>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     let (mut found, mut rest) = (Vec::new(), inner);
@@ -96,7 +96,7 @@ pub fn entries(text: &str) -> Option<Vec<&str>> {
     Some(found)
 }
 
-/// Where the string at the front of `text` ends, its quotes included.
+/// Returns the end of the string at the front of `text`, quotes included.
 fn string_end(text: &str) -> Option<usize> {
     let mut bytes = text.bytes().enumerate();
     if bytes.next()?.1 != b'"' {
@@ -112,7 +112,8 @@ fn string_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Where the value at the front of `text` ends: before a comma of this level, or at the end.
+/// Returns the end of the value at the front of `text`: before a comma of this level, or at the
+/// end.
 fn value_end(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0u32);
     while at < text.len() {

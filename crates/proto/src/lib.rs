@@ -1,8 +1,8 @@
 //! Sans-IO delivery protocol: frames, delta log, coalescer, sender, receiver.
 //!
-//! Nothing here knows a clock, a socket or a thread: time ([`Micros`]), randomness and
-//! bytes are arguments. `spec/delivery.md` is the wire format; its rules are cited as
-//! `D-n.m` where they are implemented.
+//! Nothing here accesses a clock, a socket or a thread: time ([`Micros`]), randomness and bytes are
+//! arguments. `spec/delivery.md` defines the wire format; its rules are cited as `D-n.m` where they
+//! are implemented.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

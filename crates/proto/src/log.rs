@@ -1,5 +1,5 @@
-//! An answer's log on the side that generates it: records, appended; byte offsets that
-//! are the resume cursor, the SSE event id and the acknowledgement all at once.
+//! Log of an answer on the generating side: appended records, and byte offsets that serve as resume
+//! cursor, SSE event id and acknowledgement.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -9,15 +9,15 @@ use core::ops::Range;
 use crate::Error;
 use crate::delta::{Delta, MAX_RECORD_BYTES};
 
-/// Room beyond a log's bound for the records that end it, bytes: an answer whose reader
-/// is too slow can still say that it failed.
+/// Bytes beyond a log's bound for the records that end it: an answer whose reader is too slow can
+/// still report its failure.
 pub const END_RESERVE_BYTES: usize = 2 * 1024;
 
 /// An append-only, bounded log.
 ///
-/// Offsets count from 0 at the answer's first byte and never restart. Acknowledged
-/// bytes are kept as long as there is room, so that a reader that lost its state can
-/// resume from the beginning; they are dropped when the bound is reached.
+/// Offsets count from 0 at the answer's first byte and never restart. Acknowledged bytes are kept
+/// while there is room, so that a reader that lost its state can resume from the beginning. They
+/// are dropped when the bound is reached.
 #[derive(Debug, Clone)]
 pub struct Log {
     base: u64,
@@ -28,7 +28,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log that keeps at most `max_bytes` (and [`END_RESERVE_BYTES`] for its end).
+    /// Creates an empty log of at most `max_bytes` (plus [`END_RESERVE_BYTES`] for its end).
     pub const fn new(max_bytes: usize) -> Self {
         Self { base: 0, bytes: VecDeque::new(), acked: 0, max_bytes, ended: false }
     }
@@ -48,17 +48,17 @@ impl Log {
         self.acked
     }
 
-    /// Whether the last record ([`Delta::is_last`]) was appended.
+    /// Returns true once the last record ([`Delta::is_last`]) was appended.
     pub const fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Appends a delta and returns the bytes it takes; text too long for a record
-    /// becomes several records, the tokens counted in the first.
+    /// Appends a delta and returns its byte range. Text too long for a record becomes several
+    /// records; the first has the token count.
     ///
     /// # Errors
-    /// [`Error::LogFull`], [`Error::LogEnded`], or [`Error::DeltaTooLong`] for a delta
-    /// that cannot be split; the log is then as it was.
+    /// [`Error::LogFull`], [`Error::LogEnded`], or [`Error::DeltaTooLong`] for a delta that cannot
+    /// be split; the log is then unchanged.
     pub fn push(&mut self, delta: &Delta) -> Result<Range<u64>, Error> {
         if self.ended {
             return Err(Error::LogEnded);
@@ -76,10 +76,10 @@ impl Log {
         Ok(start..self.head())
     }
 
-    /// The reader has everything below `offset`; lower offsets than before are ignored.
+    /// Notes that the reader has everything below `offset`; lower offsets than before are ignored.
     ///
     /// # Errors
-    /// [`Error::OffsetUnavailable`] beyond the head: nobody can have that.
+    /// [`Error::OffsetUnavailable`] beyond the head, where no reader can be.
     pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
         if offset > self.head() {
             return Err(Error::OffsetUnavailable);
@@ -88,7 +88,7 @@ impl Log {
         Ok(())
     }
 
-    /// The reader lost what it had beyond `offset`: keep everything from there again.
+    /// Keeps everything from `offset` on again, for a reader that lost what it had beyond.
     ///
     /// # Errors
     /// [`Error::OffsetUnavailable`] if the log does not have `offset` (any more).
@@ -98,10 +98,10 @@ impl Log {
         Ok(())
     }
 
-    /// Whether the log can be read from `offset` on.
+    /// Checks that the log can be read from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OffsetUnavailable`] if the log does not have it (any more).
+    /// [`Error::OffsetUnavailable`] if it cannot (any more).
     pub fn check(&self, offset: u64) -> Result<(), Error> {
         let is_kept = self.base <= offset && offset <= self.head();
         is_kept.then_some(()).ok_or(Error::OffsetUnavailable)
@@ -135,7 +135,8 @@ impl Log {
     }
 }
 
-/// The pieces of a delta that is too long for a record, where its text allows it.
+/// Splits a delta that is too long for a record, if its text can be split; `None` if it is not
+/// needed or not possible.
 fn split(delta: &Delta) -> Option<Vec<Delta>> {
     // What a tag, a choice, an index and a token count can take in addition to the text.
     const PIECE_BYTES: usize = MAX_RECORD_BYTES - 64;
@@ -157,7 +158,7 @@ fn split(delta: &Delta) -> Option<Vec<Delta>> {
     Some(pieces)
 }
 
-/// The last character boundary of `text` at or before `at`.
+/// Returns the last character boundary of `text` at or before `at`.
 fn char_boundary(text: &str, at: usize) -> usize {
     (0..=at.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload; and the
+//! Messages on a QUIC stream (`spec/session.md`, section 2): type, length and payload; and the
 //! codes with which such a stream ends.
 
 use alloc::vec::Vec;
@@ -9,29 +9,29 @@ use crate::wire::{FieldReader, put_int};
 /// Longest message in bytes, except for messages of a request, which the server bounds (S-2.1).
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Why a QUIC stream was reset or stopped, or a connection closed (S-2.6).
+/// Reason why a QUIC stream was reset or stopped, or a connection closed (S-2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// Nothing more is needed. Of an answer that has not ended, it means the same as
-    /// [`Self::BrokenOff`].
+    /// Nothing more is needed. For an answer that has not ended, same as [`Self::BrokenOff`].
     None = 0,
     /// The peer violated the rules; the same request would fail again.
     Malformed = 1,
     /// The transport gave up; the answer can be resumed.
     BrokenOff = 2,
-    /// By the client: it wants no more.
+    /// Sent by the client, which wants no more.
     Cancelled = 3,
-    /// By the server: the answer continues on another path, which must not be taken from its
-    /// reader.
+    /// Sent by the server: another reader has taken this one's place. The client must not resume
+    /// because of it.
     Superseded = 4,
-    /// By the server: the answer is gone, because somebody stopped it or nobody came back for it.
+    /// Sent by the server: the answer is gone, because it was stopped or no reader came back for
+    /// it.
     Stopped = 5,
-    /// By the server: it ends, and the answer with it.
+    /// Sent by the server: it shuts down, and the answer ends with it.
     ShuttingDown = 6,
 }
 
 impl Code {
-    /// What `code` means; an unknown one is read as [`Self::BrokenOff`].
+    /// Returns the meaning of `code`; an unknown one becomes [`Self::BrokenOff`].
     pub fn of(code: u64) -> Self {
         const KNOWN: [Code; 7] = [
             Code::None,
@@ -46,13 +46,13 @@ impl Code {
         KNOWN.get(at).copied().unwrap_or(Self::BrokenOff)
     }
 
-    /// The number that is sent.
+    /// Number on the wire.
     pub const fn number(self) -> u32 {
         self as u32
     }
 }
 
-/// What a message is (S-2.2).
+/// Kind of a message (S-2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
     /// A request's head.
@@ -68,7 +68,7 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// The kind for a type byte; `None` for an unknown one.
+    /// Returns the kind for a type byte; `None` for an unknown one.
     pub fn of(byte: u8) -> Option<Self> {
         let kinds = [Self::Request, Self::Body, Self::Response, Self::Answer, Self::Frame];
         kinds.get(usize::from(byte)).copied()
@@ -82,14 +82,14 @@ pub fn put_message(kind: MessageKind, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// Unknown types from here on are skipped, so that version 1 can grow; lower ones are errors
-/// (S-2.1).
+/// Lowest type byte of messages that are skipped if unknown, so that version 1 can grow. Unknown
+/// types below are errors (S-2.1).
 const FIRST_SKIPPED: u8 = 64;
 
-/// Why bytes are not the beginning of a message (S-2.1).
+/// Reason why bytes are not the beginning of a message (S-2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadError {
-    /// No kind has this type byte, and it is none that readers skip.
+    /// The type byte is unknown and not one that readers skip.
     UnknownKind(u8),
     /// The length is not a valid integer (D-1.1).
     Length(Error),
@@ -97,23 +97,23 @@ pub enum HeadError {
     TooLong,
 }
 
-/// What precedes a message's payload.
+/// Header of a message, before its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHead {
-    /// What the payload is; `None` for a message of a later extension, which is to be skipped.
+    /// Kind of the payload; `None` for a message of a later extension, which must be skipped.
     pub kind: Option<MessageKind>,
-    /// Length of the head itself, bytes.
+    /// Length of the header itself, bytes.
     pub len: usize,
     /// Length of the payload that follows, bytes.
     pub payload_len: usize,
 }
 
 impl MessageHead {
-    /// Reads the head at the front of `bytes`; `None` until all of it is there.
+    /// Decodes the header at the front of `bytes`; `None` until it is complete.
     ///
     /// # Errors
-    /// [`HeadError`], as soon as the bytes show it; `max_bytes` bounds the payload, also of a
-    /// message to be skipped.
+    /// [`HeadError`], as soon as it can be detected; `max_bytes` limits the payload, even of a
+    /// skipped message.
     pub fn read(bytes: &[u8], max_bytes: usize) -> Result<Option<Self>, HeadError> {
         let Some((&type_byte, rest)) = bytes.split_first() else { return Ok(None) };
         let kind = MessageKind::of(type_byte);
@@ -133,7 +133,7 @@ impl MessageHead {
         Ok(Some(Self { kind, len, payload_len: payload_len as usize }))
     }
 
-    /// Bytes of the message, head included.
+    /// Bytes of the message, header included.
     pub const fn whole_len(&self) -> usize {
         self.len + self.payload_len
     }

@@ -1,50 +1,50 @@
-//! Padding of chunks: OpenAI's `obfuscation` member, whose random letters bring an event to one
-//! of few lengths. Encryption hides the text of an event but not its length, and the lengths of
-//! tokens, one after another, tell a good deal of the text ("What Was Your Prompt? A Remote
-//! Keylogging Attack on AI Assistants", USENIX Security 2024).
+//! Padding of chunks: OpenAI's `obfuscation` member, whose random letters bring an event to one of
+//! a few lengths. Encryption hides the text of an event but not its length, and the lengths of
+//! successive tokens reveal much of the text ("What Was Your Prompt? A Remote Keylogging Attack on
+//! AI Assistants", USENIX Security 2024).
 
 use alloc::vec::Vec;
 
-/// What comes before the letters, and behind the members of a chunk.
+/// Text before the letters, after a chunk's other members.
 const OPEN: &[u8] = b",\"obfuscation\":\"";
-/// What comes after them.
+/// Text after the letters.
 const CLOSE: &[u8] = b"\"";
-/// Steps in length of what is around a text: its kind, its event id, the index of its choice.
-/// Text, reasoning and finish fit one step, so that they look the same.
+/// Length step for the part around a text: its kind, its event id, the index of its choice. Text,
+/// reasoning and finish fit one step, so that they look the same.
 const FRAME_STEP_BYTES: usize = 128;
-/// Least length of a text as JSON with its padding. Fewer than one token in a thousand of
-/// common vocabularies is longer.
+/// Minimum length of a text as JSON with its padding. Fewer than one in a thousand tokens of common
+/// vocabularies are longer.
 const TEXT_MIN_BYTES: usize = 64;
-/// Longer texts are padded to a power of two, and from here on to a multiple of this.
+/// Texts up to this length are padded to a power of two, longer ones to a multiple of it.
 const TEXT_STEP_BYTES: usize = 1024;
-/// Random letters are appended in words of this many.
+/// Number of random letters appended at a time.
 const WORD_BYTES: usize = 8;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Pads the events of one event stream, unless the answer's request decided otherwise.
+/// Pads the events of one event stream, unless the request of its answer decided otherwise.
 ///
-/// The letters need not be secret, as encryption hides them. They are random so that a proxy
-/// which compresses the stream before it encrypts it cannot remove them.
+/// The letters need not be secret, as encryption hides them. They are random so that a proxy that
+/// compresses before it encrypts cannot remove them.
 #[derive(Debug, Clone)]
 pub struct Obfuscation {
-    /// SplitMix64's.
+    /// State of SplitMix64.
     state: u64,
     by_default: bool,
 }
 
 impl Obfuscation {
-    /// Padding with the letters of `seed`. It is applied if the answer's request asks for it
-    /// (S-6.6), or says nothing and `by_default` is set.
+    /// Creates padding with letters from `seed`. Padding applies if the answer's request asks for
+    /// it (S-6.6), or if it says nothing and `by_default` is set.
     pub const fn new(seed: u64, by_default: bool) -> Self {
         Self { state: seed, by_default }
     }
 
-    /// Whether to pad the events of a request that asked for it or against it, or said nothing.
+    /// Returns true if events are padded, given what the request asked for (`None`: nothing).
     pub fn applies(&self, asked: Option<bool>) -> bool {
         asked.unwrap_or(self.by_default)
     }
 
-    /// Appends the member to an event that has `frame_bytes` around a text of `text_bytes`.
+    /// Appends the member to an event with `frame_bytes` around a text of `text_bytes`.
     pub fn put(&mut self, frame_bytes: usize, text_bytes: usize, out: &mut Vec<u8>) {
         let frame = frame_bytes + OPEN.len() + CLOSE.len();
         let padding = frame.next_multiple_of(FRAME_STEP_BYTES) - frame + text_padding(text_bytes);

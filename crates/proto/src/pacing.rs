@@ -1,21 +1,20 @@
 //! A minimum gap between packets that keeps a thin link from being flooded.
 //!
-//! It is delay-based: while round trips show a standing queue the gap grows, while they show none
-//! it shrinks, at most once per round trip. It starts at 50 ms, because nothing is known about the
-//! path before the first round trip. `plans/narrow-links.toml` shows
-//! what it prevents.
+//! It is delay-based: the gap grows while round trips show a standing queue and shrinks while they
+//! show none, at most once per round trip. It starts at 50 ms, because nothing is known about the
+//! path before the first round trip. `plans/narrow-links.toml` shows what it prevents.
 //!
-//! Delay does not tell when others keep a queue full: it neither grows nor shrinks, whatever this
-//! stream does. Then losses tell. On a path that has been faster, the gap is also at least the one
-//! at which TCP would send as many bytes (`friendly_gap`); `bench/fairness.sh` shows what it
+//! Delay reveals nothing when others keep a queue full: it neither grows nor shrinks, whatever this
+//! stream does. Losses do. On a path that has been faster, the gap is also at least the one at
+//! which TCP would send as many bytes (`friendly_gap`); `bench/fairness.sh` shows how much it
 //! leaves to downloads.
 
 use crate::Micros;
 use crate::path::RecentPackets;
 
-/// A round trip from which on losses count as signs of congestion, even if the path has never been
-/// faster. Paths by satellite stay below it: with 600 ms, `plans/campaign.toml` found sessions on
-/// long, lossy paths without any queue that took minutes.
+/// Round trip above which losses count as signs of congestion, even if the path has never been
+/// faster. Satellite paths stay below it: with 600 ms, sessions on long, lossy paths without any
+/// queue took minutes in `plans/campaign.toml`.
 const LONG_ROUND_TRIP: Micros = Micros::from_ms(1_000);
 /// Bytes of a TCP packet.
 const FULL_PACKET_BYTES: u64 = 1_500;
@@ -35,15 +34,15 @@ const ROUND_TRIPS_PER_PACKET: [(u64, u64); 11] = [
     (500, 24_000),
 ];
 
-/// The gap at which packets of this size take what a TCP flow would take that meets the same losses
-/// and round trips.
+/// Returns the gap at which packets of this size use as much as a TCP flow with the same losses and
+/// round trips would.
 fn friendly_gap(rtt: Micros, packets: RecentPackets) -> Micros {
     let bytes = packets.mean_wire_bytes.min(FULL_PACKET_BYTES);
     let round_trips = round_trips_per_packet(packets.lost_per_mille);
     Micros(rtt.0 * round_trips / 1_000 * bytes / FULL_PACKET_BYTES)
 }
 
-/// [`ROUND_TRIPS_PER_PACKET`], linear between its points.
+/// [`ROUND_TRIPS_PER_PACKET`], linearly interpolated.
 fn round_trips_per_packet(lost_per_mille: u64) -> u64 {
     let points = ROUND_TRIPS_PER_PACKET;
     let above = points.partition_point(|(lost, _)| *lost < lost_per_mille);
@@ -56,31 +55,31 @@ fn round_trips_per_packet(lost_per_mille: u64) -> u64 {
     low + (high - low) * (lost_per_mille - from) / (to - from)
 }
 
-/// The minimum gap between an answer's packets, and what it follows.
+/// Minimum gap between an answer's packets, and the measurements that determine it.
 #[derive(Debug, Clone)]
 pub struct SendPacer {
     gap: Micros,
     changed: Micros,
-    /// Since when the gap has been [`Self::MOST`], and the queue at that time.
+    /// When the gap reached [`Self::MOST`], and the queue at that time.
     slow_since: Option<(Micros, Micros)>,
     /// A queue was seen on this path: the gap shrinks more slowly from then on.
     has_queued: bool,
-    /// What TCP would keep between packets, where losses are a sign of congestion.
+    /// Gap that TCP would keep between packets, if losses are a sign of congestion.
     friendly: Micros,
     queue_max: Micros,
 }
 
 impl SendPacer {
-    /// Longest gap. A packet now and then keeps the round-trip estimates alive.
+    /// Maximum gap. An occasional packet keeps the round-trip estimates current.
     pub const MOST: Micros = Micros::from_ms(400);
-    /// Shortest gap: that of repetitions on the shortest round trips.
+    /// Minimum gap: that of repetitions on the shortest round trips.
     pub const LEAST: Micros = Micros::from_ms(5);
-    /// How long a queue may stay as it is at the longest gap before the path itself counts as
-    /// longer. Chosen by hand: a shorter time mistakes a slowly draining queue for a longer path, a
+    /// Time that a queue may stay unchanged at the longest gap before the path itself counts as
+    /// longer. Chosen by hand: a shorter time mistakes a slowly draining queue for a longer path; a
     /// longer one leaves a path that did become longer with few packets.
     pub const PATIENCE: Micros = Micros::from_ms(10_000);
-    /// A gap for TCP's sake from which on repetitions are held back as in a queue of this stream's
-    /// own. Chosen by hand: the usual time between two tokens.
+    /// TCP-friendly gap from which on repetitions are held back as in a queue of this stream's own.
+    /// Chosen by hand: the usual time between two tokens.
     pub const CROWDED: Micros = Micros::from_ms(100);
     /// Gap until the first round trips are measured.
     pub const START: Micros = Micros::from_ms(50);
@@ -98,7 +97,7 @@ impl SendPacer {
         }
     }
 
-    /// A round trip was measured: `queue` of it was spent in queues.
+    /// Notes a measured round trip, of which `queue` was spent in queues.
     pub fn on_round_trip(&mut self, now: Micros, rtt: Micros, queue: Micros) {
         if now.since(self.changed) < rtt {
             return; // the effect of the last change is not visible yet
@@ -120,8 +119,8 @@ impl SendPacer {
         self.slow_since = slow.then(|| self.slow_since.unwrap_or((now, queue)));
     }
 
-    /// A round trip of `rtt` was measured, which took `excess` longer than the least ever;
-    /// `packets` tells what became of recent packets, if that is known.
+    /// Notes a measured round trip of `rtt`, which took `excess` longer than the shortest ever;
+    /// `packets` are the recent losses, if known.
     pub fn on_fates(&mut self, rtt: Micros, excess: Micros, packets: Option<RecentPackets>) {
         // Without a queue losses are noise, which must not slow a stream on a lossy path.
         let may_be_queue = excess > self.queue_max || rtt > LONG_ROUND_TRIP;
@@ -129,13 +128,14 @@ impl SendPacer {
         self.friendly = packets.map_or(Micros::ZERO, |packets| friendly_gap(rtt, packets));
     }
 
-    /// Whether a queue that others keep full makes this stream wait, whatever the delay says.
+    /// Returns true if this stream must wait because of a queue that others keep full.
     pub fn is_crowded(&self) -> bool {
         self.friendly >= Self::CROWDED
     }
 
-    /// Whether the path itself has become longer: the queue did not shrink although packets have
-    /// left at the longest gap for [`Self::PATIENCE`], so that this answer cannot have built it.
+    /// Returns true if the path itself has become longer: the queue did not shrink although packets
+    /// have been sent at the longest gap for [`Self::PATIENCE`], so this answer cannot have caused
+    /// it.
     pub fn is_mistaken(&mut self, now: Micros, rtt: Micros, queue: Micros) -> bool {
         let Some((since, before)) = self.slow_since else {
             return false;
@@ -148,7 +148,7 @@ impl SendPacer {
         queue.0 >= before.0 / 10 * 9
     }
 
-    /// Whether a queue of this length does not drain from one packet to the next. On a thin link a
+    /// Returns true if a queue of this length does not drain between two packets. On a thin link a
     /// packet is its own queue while it is being sent; that does no harm.
     pub fn is_standing(&self, queue: Micros) -> bool {
         queue > self.gap.max(self.queue_max)
@@ -172,7 +172,7 @@ mod tests {
         Some(RecentPackets { lost_per_mille: 10 * percent, mean_wire_bytes: 150 })
     }
 
-    /// A pacer at its least gap, after round trips without a queue.
+    /// Returns a pacer at its minimum gap, after round trips without a queue.
     fn fast() -> SendPacer {
         let mut pacer = SendPacer::new(ms(0), ms(30));
         (1..20).for_each(|i| pacer.on_round_trip(ms(100 * i), ms(100), ms(0)));

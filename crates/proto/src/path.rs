@@ -1,6 +1,6 @@
-//! What a sender knows about its path: round-trip time, standing queue, runs of losses.
+//! A sender's estimates of its path: round-trip time, standing queue, runs of losses.
 //!
-//! Everything comes from acknowledgements (D-5). When the answer moves to another path, a new
+//! All estimates come from acknowledgements (D-5). When the answer moves to another path, a new
 //! estimate replaces the old one.
 
 use alloc::collections::VecDeque;
@@ -8,11 +8,12 @@ use alloc::collections::VecDeque;
 use crate::Micros;
 use crate::frame::{ACK_WINDOW, Ack};
 
-/// Packets remembered: those that an acknowledgement can name.
+/// Number of packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 
-/// Round trips that distinguish a standing queue from jitter. With one, a path with 80 ms of jitter
-/// looked congested at every second sample; more than two react too late on a link of 16 kbit/s.
+/// Number of round trips that distinguish a standing queue from jitter. With one, a path with 80 ms
+/// of jitter looked congested at every second sample; more than two react too late on a 16 kbit/s
+/// link.
 const RECENT: usize = 2;
 
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
@@ -24,10 +25,10 @@ const REORDER_PACKETS: u64 = 3;
 pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
-    /// The latest, newest first.
+    /// Latest samples, newest first.
     recent: [Micros; RECENT],
     min: Micros,
-    /// As `min`, but never forgotten.
+    /// Like `min`, but never forgotten.
     least_ever: Micros,
     sampled: bool,
 }
@@ -58,8 +59,8 @@ impl Rtt {
         self.least_ever = self.least_ever.min(rtt);
     }
 
-    /// Forgets the least round trip: the path itself has become longer, and what looked like a
-    /// queue does not count.
+    /// Forgets the shortest round trip: the path itself has become longer, and the apparent queue
+    /// does not count.
     pub fn forget_min(&mut self) {
         self.min = self.least_recent();
     }
@@ -69,20 +70,21 @@ impl Rtt {
         self.smoothed
     }
 
-    /// When an acknowledgement is overdue after sending: `srtt + max(4 var, 10 ms)`.
+    /// Time after sending at which an acknowledgement is overdue: `srtt + max(4 var, 10 ms)`.
     pub fn overdue_after(&self) -> Micros {
         self.smoothed + self.variance.times(4).max(Micros::from_ms(10))
     }
 
-    /// Delay of the queue: the least of the latest round trips minus the least of all. Several are
-    /// compared because jitter delays some packets, a standing queue all of them. The least is not
-    /// forgotten with time: a queue that never drained would become the new normal and grow on.
+    /// Queueing delay: the shortest of the latest round trips minus the shortest of all. Several
+    /// are compared because jitter delays some packets, a standing queue all of them. The minimum
+    /// does not expire: a queue that never drained would become the new normal and keep growing.
     pub fn queue(&self) -> Micros {
         self.least_recent().since(self.min)
     }
 
-    /// How much longer the latest round trips took than the least of all on this path, forgotten
-    /// or not. A queue that others keep full looks like a longer path, and only this tells.
+    /// Difference between the latest round trips and the shortest ever on this path, forgotten or
+    /// not. Only this reveals a queue that others keep full, which otherwise looks like a longer
+    /// path.
     pub fn excess(&self) -> Micros {
         self.least_recent().since(self.least_ever)
     }
@@ -96,22 +98,22 @@ impl Rtt {
 struct SentPacket {
     number: u64,
     at: Micros,
-    /// With all headers.
+    /// Bytes including all headers.
     wire_bytes: u64,
     arrived: bool,
 }
 
-/// What became of the packets that an acknowledgement can still name.
+/// Fates of the packets that an acknowledgement can still name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentPackets {
-    /// Lost, in thousandths of those whose fate is known.
+    /// Lost packets, per mille of those whose fate is known.
     pub lost_per_mille: u64,
     /// Mean size with all headers.
     pub mean_wire_bytes: u64,
 }
 
-/// Fates below this number say nothing about the path. Chosen by hand: one burst of losses at the
-/// start of an answer is not a tenth of what follows.
+/// Minimum number of known fates for a statement about the path. Chosen by hand, so that one burst
+/// of losses at the start of an answer does not count as a lasting loss rate.
 const TELLING_PACKETS: u64 = 16;
 
 /// The estimates of one path, from its recent packets and their acknowledgements.
@@ -127,7 +129,7 @@ pub struct PathEstimate {
 }
 
 impl PathEstimate {
-    /// Creates the estimate of a path whose first packet is `first_packet`; `initial_rtt` counts
+    /// Creates the estimate of a path whose first packet is `first_packet`; `initial_rtt` applies
     /// until a round trip is measured.
     pub fn new(first_packet: u64, initial_rtt: Micros) -> Self {
         Self {
@@ -140,7 +142,7 @@ impl PathEstimate {
         }
     }
 
-    /// Notes that packet `number` left at `at`, with `wire_bytes` of it and all headers.
+    /// Notes that packet `number` was sent at `at`, with `wire_bytes` including all headers.
     pub fn on_sent(&mut self, number: u64, at: Micros, wire_bytes: u64) {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
@@ -148,7 +150,7 @@ impl PathEstimate {
         self.sent.push_back(SentPacket { number, at, wire_bytes, arrived: false });
     }
 
-    /// What became of recent packets; `None` while too few fates are known.
+    /// Fates of recent packets; `None` while too few are known.
     pub fn recent_packets(&self) -> Option<RecentPackets> {
         let largest = self.largest_acked?;
         let (mut known, mut lost, mut bytes) = (0, 0, 0);
@@ -164,7 +166,8 @@ impl PathEstimate {
         })
     }
 
-    /// Takes in an acknowledgement that arrived at `now`; returns whether it measured a round trip.
+    /// Processes an acknowledgement that arrived at `now`; returns true if it measured a round
+    /// trip.
     pub fn on_ack(&mut self, now: Micros, ack: &Ack, burst: &Burst) -> bool {
         let Some(largest) = ack.largest.filter(|n| *n >= self.first_packet) else {
             return false;
@@ -186,12 +189,12 @@ impl PathEstimate {
         rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
     }
 
-    /// When an acknowledgement last named a packet of this path that none had named before.
+    /// When an acknowledgement last named a packet of this path for the first time.
     pub const fn last_arrival(&self) -> Option<Micros> {
         self.arrival_seen
     }
 
-    /// When the last loss run ended that was long enough to be a burst.
+    /// When the last loss run that was long enough for a burst ended.
     pub const fn last_burst(&self) -> Option<Micros> {
         self.run_seen
     }
@@ -214,10 +217,10 @@ impl PathEstimate {
     }
 }
 
-/// What counts as a burst of losses: independent losses seldom look like this.
+/// Definition of a burst of losses: independent losses seldom look like this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burst {
-    /// Consecutive losses whose packets left over at least this time…
+    /// Consecutive losses of packets sent over at least this time…
     pub span: Micros,
     /// …or at least this many consecutive losses.
     pub packets: u32,

@@ -1,8 +1,8 @@
-//! When a receiver shows what has arrived: it smooths stalls and keeps a reader's own speed.
+//! Decides when a receiver shows received text: smooths stalls and keeps to the reader's own speed.
 //!
-//! A small buffer on the reader's side hides what no sender can prevent (the paper, §5.2 and
-//! §5.3). The clock fills it by showing tokens a little slower than they come, never by delaying
-//! the first one.
+//! A small buffer on the reader's side hides stalls that no sender can prevent (the paper, §5.2 and
+//! §5.3). The clock fills it by showing tokens slightly more slowly than they arrive, never by
+//! delaying the first one.
 
 use alloc::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::Micros;
 /// Parameters of a [`PlayoutClock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Playout {
-    /// How much text to hold back beyond what a steady flow leaves waiting, as time. Zero shows
+    /// Amount of text to hold back, as time, beyond what a steady flow leaves waiting. Zero shows
     /// everything at once. Default 0.
     pub buffer: Micros,
     /// Maximum tokens shown per second. Default no limit.
@@ -21,7 +21,7 @@ pub struct Playout {
 impl Playout {
     /// Shows everything as it arrives.
     pub const IMMEDIATE: Self = Self { buffer: Micros::ZERO, max_tokens_per_s: None };
-    /// Holds back as much as hides nearly all stalls of a lossy path with this round trip.
+    /// Holds back enough text to hide nearly all stalls of a lossy path with this round trip.
     ///
     /// On the paper's default channel this leaves at most 1 % displayed stalls, at a mean delay
     /// below 250 ms (round trip of 400 ms) and of about 180 ms (100 ms): `plans/pacing.toml`.
@@ -31,7 +31,7 @@ impl Playout {
         Self { buffer: Micros(least), max_tokens_per_s: None }
     }
 
-    /// Whether nothing is ever held back.
+    /// Returns true if nothing is ever held back.
     pub const fn is_immediate(&self) -> bool {
         self.buffer.0 == 0 && self.max_tokens_per_s.is_none()
     }
@@ -43,18 +43,18 @@ impl Default for Playout {
     }
 }
 
-/// An empty buffer makes the reader slower than the generator by the first, a long one faster by
-/// the second at most, in thousandths of the generator's gap. Working in proportion to the buffer
-/// halves the delay that a given share of displayed stalls costs (`plans/pacing.toml`).
+/// Slowdown at an empty buffer, and maximum speed-up at a long one, in thousandths of the
+/// generator's gap. Adjusting the speed in proportion to the buffer halves the delay for a given
+/// share of displayed stalls (`plans/pacing.toml`).
 const SLOPE_PERMILLE: u64 = 450;
 const FASTEST_PERMILLE: u64 = 500;
 
-/// The longest gap that readers do not notice as a stall (the paper, §2.2: 200 ms), with some room
-/// for timers.
+/// Longest gap that readers do not notice as a stall (the paper, §2.2: 200 ms), with a margin for
+/// timers.
 const NOT_A_STALL: Micros = Micros::from_ms(190);
 
-/// How many arrivals tell the generator's speed, and their minimum distance: together 4 s, which
-/// covers the stalls of a lossy path. Chosen by hand.
+/// Number of arrivals used to measure the generator's speed, and their minimum distance: together 4
+/// s, which covers the stalls of a lossy path. Chosen by hand.
 const MEASURED: usize = 32;
 const MEASURE_GAP: Micros = Micros::from_ms(125);
 
@@ -63,7 +63,7 @@ const MEASURE_GAP: Micros = Micros::from_ms(125);
 pub struct PlayoutClock {
     playout: Playout,
     arrived_tokens: u64,
-    /// (when, tokens arrived by then), for the generator's speed.
+    /// (time, tokens arrived by then), for the generator's speed.
     arrivals: VecDeque<(Micros, u64)>,
     next_at: Option<Micros>,
 }
@@ -74,7 +74,7 @@ impl PlayoutClock {
         Self { playout, arrived_tokens: 0, arrivals: VecDeque::new(), next_at: None }
     }
 
-    /// What decides how much is held back now.
+    /// Current parameters.
     pub const fn playout(&self) -> Playout {
         self.playout
     }
@@ -100,19 +100,19 @@ impl PlayoutClock {
         }
     }
 
-    /// The generator's time per token, estimated from arrivals; `None` before the second.
+    /// Generator's time per token, estimated from arrivals; `None` before the second.
     pub fn token_gap(&self) -> Option<Micros> {
         let ((from, first), (to, last)) = (self.arrivals.front()?, self.arrivals.back()?);
         let tokens = last - first;
         (tokens > 0).then(|| Micros(to.since(*from).0 / tokens))
     }
 
-    /// When the next delta may be shown; `None` means at once.
+    /// Earliest time to show the next delta; `None` means at once.
     pub const fn next_at(&self) -> Option<Micros> {
         self.next_at
     }
 
-    /// A delta of `tokens` was shown at `now`, with `waiting` tokens left to show.
+    /// Notes that a delta of `tokens` was shown at `now`, with `waiting` tokens left to show.
     pub fn on_shown(&mut self, now: Micros, tokens: u32, waiting: u64) {
         if self.playout.is_immediate() || tokens == 0 {
             return;
@@ -121,8 +121,8 @@ impl PlayoutClock {
         self.next_at = Some(now + step);
     }
 
-    /// Time per token shown at `now`, with `waiting` tokens left to show; zero if nothing
-    /// is held back.
+    /// Time per shown token at `now`, with `waiting` tokens left to show; zero if nothing is held
+    /// back.
     pub fn step(&self, now: Micros, waiting: u64) -> Micros {
         let limit =
             self.playout.max_tokens_per_s.map_or(0, |rate| 1_000_000 / u64::from(rate.max(1)));
@@ -133,8 +133,8 @@ impl PlayoutClock {
         smooth.max(Micros(limit))
     }
 
-    /// In proportion to what the buffer lacks: slower than the generator while it is
-    /// short, though never so slow that it looks like a stall, faster while it is long.
+    /// Adjusts the speed in proportion to the buffer's deficit: slower than the generator while the
+    /// buffer is short (but never slow enough to look like a stall), faster while it is long.
     fn smooth_step(&self, now: Micros, gap: Micros, waiting: u64) -> Micros {
         let last_arrival = self.arrivals.back().map_or(now, |(at, _)| *at);
         let due = now.since(last_arrival).min(gap);

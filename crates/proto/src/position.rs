@@ -1,30 +1,30 @@
-//! Which byte of which log an offset names (`spec/delivery.md`, D-6.8).
+//! Positions: the log byte that an offset refers to (`spec/delivery.md`, D-6.8).
 //!
-//! An answer that another server has taken over goes on behind the offset where that one took it.
-//! What its first owner sent beyond that offset lies in another log: the same offset names another
-//! byte there. A position tells them apart.
+//! When another server takes over an answer, it continues after the offset where it took over.
+//! Bytes that the first owner sent beyond that offset are in another log, where the same offset
+//! refers to another byte. A position distinguishes them.
 
-/// Bits of a position that are the offset.
+/// Number of bits of a position used for the offset.
 pub const OFFSET_BITS: u32 = 36;
-/// The highest epoch: a position is at most [`MAX_INT`](crate::wire::MAX_INT).
+/// Highest epoch: a position is at most [`MAX_INT`](crate::wire::MAX_INT).
 pub const MAX_EPOCH: u64 = crate::wire::MAX_INT >> OFFSET_BITS;
 
-/// An epoch of a log, and an offset in it.
+/// Epoch of a log, and an offset in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Position {
-    /// Whose log it is: 0 for the first owner's; each later owner has a higher one.
+    /// Owner of the log: 0 for the first; each later owner has a higher number.
     pub epoch: u64,
-    /// The log offset.
+    /// Log offset.
     pub offset: u64,
 }
 
 impl Position {
-    /// What `number` names.
+    /// Decodes the position `number`.
     pub const fn of(number: u64) -> Self {
         Self { epoch: number >> OFFSET_BITS, offset: number & ((1 << OFFSET_BITS) - 1) }
     }
 
-    /// Its number: `epoch` · 2^36 + `offset`, as it stands in RESUME and in the ids of events.
+    /// Encodes the position as `epoch` · 2^36 + `offset`, the form used in RESUME and in event ids.
     pub const fn number(self) -> u64 {
         (self.epoch << OFFSET_BITS) + self.offset
     }

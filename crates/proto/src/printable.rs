@@ -1,9 +1,9 @@
-//! Text of a server, a model or a file on its way to a terminal.
+//! Makes text from a server, a model or a file safe for a terminal.
 
 use alloc::borrow::Cow;
 
-/// `text` without control characters, with which whoever wrote it could rewrite the screen, set
-/// the clipboard or answer queries in the user's name. Line ends and tabs stay.
+/// Returns `text` without control characters, with which its author could rewrite the screen, set
+/// the clipboard or answer queries in the user's name. Line ends and tabs are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
     if text.contains(harmful) {

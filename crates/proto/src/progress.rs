@@ -1,6 +1,6 @@
-//! Where an answer stands before its first token: its place in the queue, how much of the prompt is
-//! computed, and when the first token may be expected (D-3.4). In event streams it is a chunk for
-//! those who asked, under llama-server's names, and a comment for everybody else (S-6.7).
+//! Progress of an answer before its first token: its position in the queue, the computed part of
+//! the prompt, and the expected time of the first token (D-3.4). In event streams it is a chunk for
+//! clients that asked for it, under llama-server's names, and a comment for all others (S-6.7).
 
 use alloc::vec::Vec;
 
@@ -8,25 +8,25 @@ use crate::Error;
 use crate::json::put_number;
 use crate::wire::{FieldReader, put_int};
 
-/// Where an answer stands before its first token.
+/// Progress of an answer before its first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Its place in the queue, from 1; 0 once its prompt is being computed.
+    /// Position in the queue, from 1; 0 once the prompt is being computed.
     pub queued: u32,
-    /// Predicted time from now to the first token, ms; `None` if nothing can be said.
+    /// Predicted time from now to the first token, ms; `None` if unknown.
     pub eta_ms: Option<u32>,
-    /// Tokens of the prompt; 0 while the model is loaded, before which they are unknown.
+    /// Tokens of the prompt; 0 while the model is being loaded and they are unknown.
     pub total: u32,
-    /// Tokens of it that came from a cache.
+    /// Prompt tokens that came from a cache.
     pub cached: u32,
-    /// Tokens of it that are known to the model, those from the cache included.
+    /// Prompt tokens known to the model, including those from the cache.
     pub processed: u32,
     /// Time since the request was accepted, ms.
     pub elapsed_ms: u32,
 }
 
 impl Progress {
-    /// Appends the fields of its record.
+    /// Appends the fields of the record.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let eta = self.eta_ms.map_or(0, |eta_ms| u64::from(eta_ms.min(u32::MAX - 1)) + 1);
         put_int(out, u64::from(self.queued));
@@ -36,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// Reads the fields of its record.
+    /// Decodes the fields of the record.
     ///
     /// # Errors
     /// [`Error::Truncated`] or [`Error::Malformed`].
@@ -52,7 +52,7 @@ impl Progress {
         })
     }
 
-    /// Appends the object that a chunk has as `prompt_progress`.
+    /// Appends the object for `prompt_progress` in a chunk.
     pub fn put_json(&self, out: &mut Vec<u8>) {
         let members: [(&[u8], u32); 5] = [
             (b"{\"total\":", self.total),
@@ -73,7 +73,7 @@ impl Progress {
         out.push(b'}');
     }
 
-    /// Appends the comment that says it in an event stream: `: queued 3, about 2.1 s`.
+    /// Appends the progress as an event-stream comment: `: queued 3, about 2.1 s`.
     pub fn put_comment(&self, out: &mut Vec<u8>) {
         if self.queued > 0 {
             out.extend_from_slice(b": queued ");
@@ -99,7 +99,7 @@ impl Progress {
     }
 }
 
-/// Appends the comment that says in an event stream why nothing comes for now: `: paused, …`.
+/// Appends an event-stream comment with the reason for a pause: `: paused, …`.
 pub fn put_pause(why: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b": paused, ");
     // A line end would begin another line of the stream.

@@ -24,7 +24,7 @@
 //! let wake_at = receiver.poll_timeout();
 //! # assert!(wake_at.is_some());
 //! ```
-//! What was polled as an event counts as shown.
+//! An event that was polled counts as shown.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,32 +34,33 @@ use crate::playout::{Playout, PlayoutClock};
 use crate::wire::MAX_INT;
 use crate::{Assembler, AssemblerLimits, Delta, Error, Micros};
 
-/// The padding step of ACK frames over links that encrypt (D-2.7): what all but the rarest take.
-/// Where a reader paces, their lengths would tell 0.05 bits of the text (`plans/padding.toml`).
+/// Padding step of ACK frames over encrypting links (D-2.7): the length of all but the rarest ones.
+/// Where a reader paces, unpadded lengths would reveal 0.05 bits of the text
+/// (`plans/padding.toml`).
 pub const ACK_STEP_BYTES: usize = 32;
 
 /// Parameters of a [`Receiver`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// Bounds of what waits to be shown, or for a hole before it to be filled.
+    /// Limits on bytes that wait to be shown, or for a hole before them to be filled.
     pub limits: AssemblerLimits,
     /// Add a checksum to every frame and ignore frames without one (D-2.4). Default off.
     pub checked: bool,
-    /// Pad ACK frames to a multiple of this (D-2.7); 0: not at all. Default 0, which the vectors
-    /// are written for; clients pad to [`ACK_STEP_BYTES`].
+    /// Pad ACK frames to a multiple of this (D-2.7); 0: not at all. Default 0, for which the test
+    /// vectors are written; clients pad to [`ACK_STEP_BYTES`].
     pub ack_step_bytes: usize,
-    /// When to show what has arrived. Default at once.
+    /// Playout of received text. Default at once.
     pub playout: Playout,
     /// Gap between acknowledgements that carry no news (D-9.2). Default 100 ms: four times as many
-    /// gain nothing on any channel of `plans/channels.toml`, and each costs a server as much as a
-    /// packet that it sends.
+    /// gain nothing on any channel of `plans/channels.toml`, and each costs a server as much as
+    /// sending a packet.
     pub ack_gap: Micros,
-    /// Send a probe after this time without a frame, and further ones each after twice the time
-    /// of the one before (D-9.4). Default 2 s.
+    /// Send a probe after this time without a frame, and each further one after twice the previous
+    /// time (D-9.4). Default 2 s.
     pub probe_after: Micros,
     /// Report [`ReceiverEvent::Silent`] after this time without a frame (D-9.6). Default 10 s.
     pub silent_after: Micros,
-    /// How long to go on acknowledging after the end, in case the sender missed the last
+    /// Time to continue acknowledging after the end, in case the sender missed the last
     /// acknowledgement (D-9.1). Default 3 s.
     pub linger: Micros,
 }
@@ -80,25 +81,25 @@ impl Default for ReceiverConfig {
 }
 
 impl ReceiverConfig {
-    /// For a client that can try another path when this one is silent (S-4.10).
+    /// Configuration for a client that can try another path when this one is silent (S-4.10).
     ///
-    /// A sender that has anything to say does so within a second, even to a hidden page. After
-    /// 3 s at least two probes have gone unanswered, and trying another path costs one request;
-    /// the default of 10 s is for receivers without another path.
+    /// A sender with anything to send does so within a second, even to a hidden page. After 3 s at
+    /// least two probes are unanswered, and trying another path costs one request; the default of
+    /// 10 s is for receivers without another path.
     pub fn with_another_path() -> Self {
         let (probe_after, silent_after) = (Micros::from_ms(1_000), Micros::from_ms(3_000));
         Self { probe_after, silent_after, ..Self::default() }
     }
 }
 
-/// What a [`Receiver`] reports to its driver, in order.
+/// Event that a [`Receiver`] reports to its driver, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// The next delta of the answer is due to be shown.
+    /// The next delta of the answer must be shown.
     Delta {
         /// Log offset after it: the cursor from which to resume once it is shown.
         offset: u64,
-        /// What the answer gains.
+        /// Delta to append to the answer.
         delta: Delta,
     },
     /// The log's end ([`Delta::Done`]) was shown: the answer is complete.
@@ -110,7 +111,7 @@ pub enum ReceiverEvent {
     Silent,
 }
 
-/// Where an answer stands for its receiver (D-9.1).
+/// Phase of the answer at its receiver (D-9.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceiverPhase {
     Open,
@@ -123,11 +124,11 @@ enum ReceiverPhase {
 /// Deltas read ahead for the playout clock; the rest waits as bytes.
 const MAX_QUEUE: usize = 512;
 
-/// Events that wait for a driver; the deltas of further ones count as not shown, which bounds
-/// what the receiver takes in.
+/// Maximum events that wait for the driver. Deltas beyond count as not shown, which limits what the
+/// receiver accepts.
 const MAX_EVENTS: usize = 512;
 
-/// Unanswered probes, each after twice the silence of the one before (D-9.4).
+/// Maximum unanswered probes, each after twice the silence of the one before (D-9.4).
 const MAX_PROBES: u32 = 5;
 
 /// Receives one answer. See the module's documentation.
@@ -138,13 +139,13 @@ pub struct Receiver {
     phase: ReceiverPhase,
     assembler: Assembler,
     playout: PlayoutClock,
-    /// Read from the log, not shown yet.
+    /// Deltas read from the log, not shown yet.
     queue: VecDeque<(u64, Delta)>,
     queued_tokens: u64,
     events: VecDeque<ReceiverEvent>,
-    /// The time of the latest call.
+    /// Time of the latest call.
     now: Micros,
-    /// Offset after the last delta that is due to be shown.
+    /// Offset after the last delta that was shown.
     shown: u64,
     arrived: ArrivedPackets,
     hidden: bool,
@@ -157,7 +158,7 @@ pub struct Receiver {
     stopping: bool,
 }
 
-/// Packets that have arrived, as an acknowledgement reports them (D-5.4).
+/// Received packets, as an acknowledgement reports them (D-5.4).
 #[derive(Debug, Clone, Default)]
 struct ArrivedPackets {
     largest: Option<u64>,
@@ -181,8 +182,8 @@ impl ArrivedPackets {
         }
     }
 
-    /// How long ago the largest arrived (D-5.5). Before the first, a time would say when this
-    /// program began.
+    /// Time since the largest arrived (D-5.5). Zero before the first: any other value would reveal
+    /// when this program started.
     fn hold(&self, now: Micros) -> Micros {
         self.largest.map_or(Micros::ZERO, |_| now.since(self.largest_at))
     }
@@ -198,8 +199,8 @@ fn shifted(bits: u64, by: u64) -> u64 {
 }
 
 impl Receiver {
-    /// Creates a receiver of the answer on `channel`, which begins at log `offset`: 0, or
-    /// where an earlier receiver stopped.
+    /// Creates a receiver of the answer on `channel`, which begins at log `offset`: 0, or the end
+    /// of an earlier receiver.
     pub const fn new(now: Micros, channel: u64, offset: u64, config: ReceiverConfig) -> Self {
         Self {
             channel,
@@ -224,9 +225,9 @@ impl Receiver {
         }
     }
 
-    /// Continues the same answer on another path, as `channel` of another connection. What has
-    /// arrived up to [`Self::cumulative`] is kept: ask the sender to resume from there (D-9.7).
-    /// What lies beyond it may be other bytes there (D-6.8).
+    /// Continues the same answer on another path, as `channel` of another connection. Bytes
+    /// received up to [`Self::cumulative`] are kept: ask the sender to resume from there (D-9.7).
+    /// Bytes beyond are discarded, since they may differ on the new path (D-6.8).
     pub fn migrate(&mut self, now: Micros, channel: u64) {
         self.channel = channel;
         self.assembler.forget_held();
@@ -241,25 +242,23 @@ impl Receiver {
         self.assembler.cumulative()
     }
 
-    /// Offset after the last delta that was due to be shown: where a new receiver continues, if
-    /// this one is lost.
+    /// Offset after the last shown delta: where a new receiver continues if this one is lost.
     pub const fn shown(&self) -> u64 {
         self.shown
     }
 
-    /// How many probes have been sent since the last frame came. Once it is 2 or more, probes are
-    /// to travel on the QUIC stream too, where there is one (D-9.5): ask after
-    /// [`Self::poll_transmit`].
+    /// Number of probes sent since the last frame arrived. From 2 on, probes must also be sent on
+    /// the QUIC stream, if there is one (D-9.5): check after [`Self::poll_transmit`].
     pub const fn unanswered_probes(&self) -> u32 {
         self.probes
     }
 
-    /// Whether the answer is over and nothing more will be sent or shown.
+    /// Returns true once the answer is over and nothing more will be sent or shown.
     pub fn is_closed(&self) -> bool {
         self.phase == ReceiverPhase::Closed && self.events.is_empty()
     }
 
-    /// The page that shows the answer was hidden, or is visible again.
+    /// Notes that the page that shows the answer was hidden, or is visible again.
     pub fn set_hidden(&mut self, now: Micros, hidden: bool) {
         self.catch_up(now);
         if self.hidden != hidden {
@@ -269,7 +268,7 @@ impl Receiver {
         }
     }
 
-    /// Changes how what has arrived is shown.
+    /// Changes the playout parameters.
     pub fn set_playout(&mut self, now: Micros, playout: Playout) {
         self.catch_up(now);
         self.playout.set_playout(playout);
@@ -277,14 +276,14 @@ impl Receiver {
         self.show_due(now);
     }
 
-    /// Acknowledges what has arrived without waiting for news, because acknowledgements travel
-    /// another way from now on (S-4.4).
+    /// Sends an acknowledgement without waiting for news, because acknowledgements travel another
+    /// way from now on (S-4.4).
     pub fn acknowledge_at_once(&mut self, now: Micros) {
         self.catch_up(now);
         self.ack_at = Some(now);
     }
 
-    /// The reader wants no more: sends STOP (D-6.6) and closes.
+    /// Ends the answer at the reader's request: sends STOP (D-6.6) and closes.
     pub fn stop(&mut self) {
         if self.phase == ReceiverPhase::Open {
             self.phase = ReceiverPhase::Closed;
@@ -292,10 +291,10 @@ impl Receiver {
         }
     }
 
-    /// A datagram has arrived from the sender.
+    /// Processes a datagram from the sender.
     ///
     /// # Errors
-    /// What is wrong with the datagram, which then has no effect.
+    /// The error in the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
         if frame.channel() != self.channel {
@@ -361,8 +360,8 @@ impl Receiver {
         }
     }
 
-    /// Shows what became due since the latest call, each delta at its own time: the pace is
-    /// the same however coarse the driver's timers are.
+    /// Shows the deltas that became due since the latest call, each at its own time: the pace does
+    /// not depend on the resolution of the driver's timers.
     fn catch_up(&mut self, now: Micros) {
         while let Some(at) = self.playout.next_at().filter(|at| *at <= now) {
             let shown = self.shown;
@@ -374,7 +373,7 @@ impl Receiver {
         self.now = now;
     }
 
-    /// Moves what is due from the queue to the events (D-9.8).
+    /// Moves the deltas that are due from the queue to the events (D-9.8).
     fn show_due(&mut self, now: Micros) {
         while let Some((_, delta)) = self.queue.front() {
             let held_back = delta.tokens() > 0 && !self.hidden;
@@ -397,8 +396,8 @@ impl Receiver {
         }
     }
 
-    /// Silence counts from `now` on: a frame came, a path began, or the reader is no longer behind,
-    /// so that only from here on the sender is needed (D-9.4, D-9.6).
+    /// Restarts the silence timer at `now`: a frame arrived, a path began, or the reader is no
+    /// longer behind and needs the sender again (D-9.4, D-9.6).
     const fn begin_silence(&mut self, now: Micros) {
         (self.silent_since, self.probes, self.silent_said) = (now, 0, false);
     }
@@ -423,7 +422,7 @@ impl Receiver {
         self.events.push_back(ReceiverEvent::Failed(error));
     }
 
-    /// Time has passed: shows what is due, reports a silent sender, ends the lingering.
+    /// Handles the passage of time: shows due deltas, reports a silent sender, ends the lingering.
     pub fn handle_timeout(&mut self, now: Micros) {
         self.catch_up(now);
         self.show_due(now);
@@ -436,8 +435,8 @@ impl Receiver {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next; `None`:
-    /// only after something else happened.
+    /// Time for the next call of [`Self::handle_timeout`] and [`Self::poll_transmit`]; `None` if
+    /// only another event requires one.
     pub fn poll_timeout(&self) -> Option<Micros> {
         let linger = match self.phase {
             ReceiverPhase::Lingering(until) => Some(until),
@@ -449,7 +448,7 @@ impl Receiver {
         [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
     }
 
-    /// The next event, in order; each is returned once.
+    /// Returns the next event, in order; each is returned once.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
         if self.events.is_empty() && self.phase != ReceiverPhase::Closed {
             self.show_due(self.now); // what had no room among them
@@ -457,7 +456,7 @@ impl Receiver {
         self.events.pop_front()
     }
 
-    /// Appends the datagram that is due at `now` to `out`, if one is; returns its length.
+    /// Appends the datagram due at `now` to `out`, if any; returns its length.
     pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<usize> {
         let start = out.len();
         if core::mem::take(&mut self.stopping) {
@@ -496,7 +495,7 @@ impl Receiver {
         }
     }
 
-    /// How fast unshown bytes are being shown (D-9.8); 0 if nothing is held back.
+    /// Speed at which unshown bytes are being shown (D-9.8); 0 if nothing is held back.
     fn pace_bytes_per_s(&self, now: Micros) -> u64 {
         let step = self.playout.step(now, self.queued_tokens);
         let queued = self.queue.back().map_or(0, |(end, _)| end - self.shown);
@@ -507,21 +506,22 @@ impl Receiver {
         (bytes_per_token_milli * 1_000 / step.0.max(1)).min(MAX_INT)
     }
 
-    /// Whether anything is still to come, and would be taken in. What has arrived can be shown
-    /// without the sender, and a reader that is behind is in no hurry to learn that its path is
+    /// Returns true if more bytes are expected and would be accepted. Bytes that have arrived can
+    /// be shown without the sender, and a reader that is behind need not know yet that its path is
     /// dead.
     fn needs_sender(&self) -> bool {
         self.phase == ReceiverPhase::Open && !self.may_be_whole() && !self.is_behind()
     }
 
-    /// Whether the last record has arrived, or may be among what was not read yet.
+    /// Returns true if the last record has arrived, or may be among the bytes not decoded yet.
     fn may_be_whole(&self) -> bool {
         self.phase != ReceiverPhase::Open
             || self.assembler.is_ended()
             || self.queue.len() >= MAX_QUEUE
     }
 
-    /// Whether nothing more can be taken in before the reader is shown something (D-9.4).
+    /// Returns true if nothing more can be accepted before something is shown to the reader
+    /// (D-9.4).
     fn is_behind(&self) -> bool {
         let unshown = self.assembler.cumulative() - self.shown;
         self.queue.len() >= MAX_QUEUE || unshown >= self.config.limits.max_bytes as u64

@@ -1,11 +1,11 @@
-//! An answer that is told once more, because the replica that generated it has ended: what is known
-//! of it already is compared and left out, and what follows goes on behind it.
+//! Replay of an answer whose replica was lost: the known part is compared and left out, and the
+//! rest is appended.
 //!
-//! Two replicas cut the same text into different records, by when their readers were ready. So it
-//! is the text that is compared, and not the records; and of log-probabilities the tokens: numbers
-//! are not told twice, whether or not they are the same to the last digit. The replica that takes
-//! an answer over compares what it generates with what is stored; a reader that had more than was
-//! stored compares what it reads again with what it has read (D-6.7).
+//! Two replicas cut the same text into different records, depending on when their readers were
+//! ready. So the text is compared, not the records; and of log-probabilities only the tokens:
+//! numbers are not sent twice, even if their last digits differ. A replica that takes an answer
+//! over compares its output with the stored log; a reader that had more than was stored compares
+//! the new log with what it has read (D-6.7).
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -21,14 +21,14 @@ pub struct Differs;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incomparable;
 
-/// What a piece of text is of.
+/// The part of the answer that a piece of text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TextPart {
-    /// The visible text of this choice.
+    /// Visible text of this choice.
     Text(u32),
-    /// Its reasoning.
+    /// Reasoning of this choice.
     Reasoning(u32),
-    /// The arguments of its call of a tool, by the call's index.
+    /// Arguments of this choice's tool call with this index.
     Call(u32, u32),
 }
 
@@ -53,21 +53,21 @@ impl TextPart {
 #[derive(Debug, Default)]
 pub struct Replay {
     known: BTreeMap<TextPart, KnownText>,
-    /// The tokens of each choice whose log-probabilities were told.
+    /// Tokens of each choice whose log-probabilities are known.
     scored: BTreeMap<u32, KnownTokens>,
-    /// What stands beside each choice's text, as JSON.
+    /// Other members of each choice, as JSON.
     others: BTreeMap<u32, Vec<String>>,
-    /// Choices that have ended, and why.
+    /// Choices that have ended, with the reason.
     finished: BTreeMap<u32, String>,
-    /// Bytes of all that is known.
+    /// Bytes of everything known.
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct KnownTokens {
-    /// As JSON strings.
+    /// Tokens as JSON strings.
     tokens: Vec<String>,
-    /// How many of them came again.
+    /// Number of tokens that were repeated.
     again: usize,
 }
 
@@ -80,19 +80,19 @@ impl KnownTokens {
 #[derive(Debug, Default)]
 struct KnownText {
     text: String,
-    /// How much of it came again.
+    /// Bytes of the text that were repeated.
     again: usize,
-    /// Tokens that it stands for, less those that came again.
+    /// Tokens in the text, minus those that were repeated.
     tokens: u32,
-    /// The tool that is called. The call's id is random, and that of the first answer stays.
+    /// Name of the called tool. The call's id is random; the first answer's id stays.
     tool: String,
 }
 
 impl Replay {
-    /// What a log with `records` has.
+    /// Creates a replay of a log with `records`.
     ///
     /// # Errors
-    /// [`Incomparable`], if it has an error, or something in it is no record.
+    /// [`Incomparable`] if the log has an error, or something in it is not a record.
     pub fn of(records: &[u8]) -> Result<Self, Incomparable> {
         let (mut replay, mut at) = (Self::default(), 0);
         while at < records.len() {
@@ -105,10 +105,10 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Adds what comes next in the first answer.
+    /// Adds the next delta of the first answer.
     ///
     /// # Errors
-    /// [`Incomparable`], if it is an error, or log-probabilities in another form. Nothing can be
+    /// [`Incomparable`] if it is an error, or log-probabilities in an unknown form. Nothing can be
     /// compared from then on.
     pub fn note(&mut self, delta: &Delta) -> Result<(), Incomparable> {
         match delta {
@@ -150,7 +150,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Bytes that are known.
+    /// Bytes of everything known.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -162,10 +162,10 @@ impl Replay {
         self.bytes += text.len();
     }
 
-    /// What the log still lacks of `delta`, which comes again.
+    /// Returns the part of the repeated `delta` that the log does not have yet.
     ///
     /// # Errors
-    /// [`Differs`] from what the log has.
+    /// [`Differs`] if it differs from the log.
     pub fn rest_of(&mut self, delta: Delta) -> Result<Option<Delta>, Differs> {
         match delta {
             Delta::Open { .. } => Ok(None),
@@ -196,7 +196,7 @@ impl Replay {
         }
     }
 
-    /// Log-probabilities of tokens that have none yet.
+    /// Returns the log-probabilities of tokens that have none yet.
     fn tokens_rest(&mut self, choice: u32, json: String) -> Result<Option<String>, Differs> {
         let Some(known) = self.scored.get_mut(&choice).filter(|known| !known.is_over()) else {
             return Ok(Some(json));
@@ -213,7 +213,7 @@ impl Replay {
         Ok(is_more.then(|| lists.without_first(same)))
     }
 
-    /// What stands beside the text, such as why it stopped, if that was not told.
+    /// Returns the other members of a choice, such as its stop reason, if they are not known yet.
     fn other_rest(&mut self, choice: u32, json: String) -> Option<Delta> {
         let told = self.others.get_mut(&choice);
         if let Some(told) = told
@@ -277,18 +277,18 @@ impl Replay {
         Ok(Some((tokens - covered, rest)))
     }
 
-    /// Whether the log has more of `choice` than came again.
+    /// Returns true if the log has text of `choice` that was not repeated yet.
     fn is_open(&self, choice: u32) -> bool {
         let mut known = self.known.iter().filter(|(part, _)| part.choice() == choice);
         known.any(|(_, known)| known.again < known.text.len())
     }
 
-    /// Whether the log has log-probabilities of tokens of `choice` that did not come again.
+    /// Returns true if the log has log-probabilities of `choice` that were not repeated yet.
     fn is_scored_further(&self, choice: u32) -> bool {
         self.scored.get(&choice).is_some_and(|known| !known.is_over())
     }
 
-    /// Whether all that the log has came again.
+    /// Returns true once the whole log was repeated.
     pub fn is_over(&self) -> bool {
         self.finished.is_empty()
             && self.scored.values().all(KnownTokens::is_over)
@@ -328,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// However both replicas cut the text, what follows is exactly what lacks.
+        /// However both replicas cut the text, exactly the missing part follows.
         #[test]
         fn the_text_goes_on_where_the_log_ends(
             whole in "[a-zäöü ]{0,60}",

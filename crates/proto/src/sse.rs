@@ -1,13 +1,12 @@
 //! Incremental parser of `text/event-stream` (WHATWG HTML, section 9.2.6).
 //!
-//! Bytes arrive in pieces of any size; events leave as soon as their blank line
-//! is there. Memory is bounded by the limit given to [`Parser::new`], whatever
-//! the server sends.
+//! Bytes arrive in pieces of any size; an event is delivered as soon as its blank line arrives.
+//! Memory is bounded by the limit given to [`Parser::new`], whatever the server sends.
 
 use alloc::vec::Vec;
 use core::fmt;
 
-/// The stream cannot be parsed further.
+/// Error after which the stream cannot be parsed further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SseError {
     /// One line, or the data of one event, exceeds the limit.
@@ -26,12 +25,12 @@ impl fmt::Display for SseError {
 
 impl core::error::Error for SseError {}
 
-/// One dispatched event. Empty `data` is never dispatched, as in browsers.
+/// One dispatched event. As in browsers, empty `data` is never dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
     /// All `data:` lines of the event, joined by a line feed.
     pub data: &'a [u8],
-    /// The last `id:` seen in the stream so far; empty when there was none.
+    /// Last `id:` in the stream so far; empty if there was none.
     pub last_event_id: &'a [u8],
     /// The `event:` field; empty for the default type.
     pub event_type: &'a [u8],
@@ -43,14 +42,14 @@ pub struct Parser {
     limit_bytes: usize,
     /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// The data of the event in the making, each line followed by a line feed.
+    /// Data lines of the incomplete event, each followed by a line feed.
     data: Vec<u8>,
     event_type: Vec<u8>,
     last_event_id: Vec<u8>,
     comments: u64,
     at_start: bool,
-    /// The previous piece ended with a carriage return, so a line feed that
-    /// comes next belongs to the same line end.
+    /// The previous piece ended with a carriage return, so a line feed at the start of the next
+    /// belongs to the same line end.
     skip_line_feed: bool,
     failed: bool,
 }
@@ -58,7 +57,7 @@ pub struct Parser {
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl Parser {
-    /// A parser that refuses lines and events above `limit_bytes`.
+    /// Creates a parser that rejects lines and events above `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         Parser {
             limit_bytes,
@@ -78,16 +77,15 @@ impl Parser {
         self.comments
     }
 
-    /// Bytes that are held for an event which is not complete.
+    /// Bytes held for incomplete events.
     pub fn buffered_bytes(&self) -> usize {
         self.partial.len() + self.data.len() + self.event_type.len() + self.last_event_id.len()
     }
 
-    /// Takes the next piece of the stream and calls `on_event` for every event
-    /// that it completes.
+    /// Parses the next piece of the stream and calls `on_event` for every event that it completes.
     ///
     /// # Errors
-    /// [`SseError`]; the parser then refuses all further input.
+    /// [`SseError`]; the parser then rejects all further input.
     pub fn push(
         &mut self,
         mut piece: &[u8],
@@ -195,7 +193,7 @@ impl Parser {
     }
 }
 
-/// Field name and value of a line; one space after the colon is not part of the value.
+/// Splits a line into field name and value; one space after the colon is not part of the value.
 fn split_field(line: &[u8]) -> (&[u8], &[u8]) {
     match line.iter().position(|&byte| byte == b':') {
         Some(colon) => {
@@ -300,7 +298,7 @@ mod tests {
         assert!(refused);
     }
 
-    /// Pieces of streams that mean something, so that random input reaches every branch.
+    /// Streams of meaningful pieces, so that random input reaches every branch.
     fn stream_bytes() -> impl Strategy<Value = Vec<u8>> {
         let word = prop_oneof![
             Just(b"data: ".to_vec()),
@@ -318,7 +316,7 @@ mod tests {
     }
 
     proptest! {
-        /// Where the network cuts the stream changes nothing.
+        /// The result does not depend on where the network splits the stream.
         #[test]
         fn cuts_do_not_matter(stream in stream_bytes(), cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8)) {
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
@@ -338,7 +336,7 @@ mod tests {
             }
         }
 
-        /// Any lines written as an event come back.
+        /// Any lines written as an event are read back.
         #[test]
         fn round_trip(lines in proptest::collection::vec("[^\r\n]{1,20}", 1..5)) {
             let stream: String = lines.iter().map(|line| format!("data: {line}\n")).collect();

@@ -1,4 +1,4 @@
-//! Time as an argument: microseconds since an epoch that the caller chose.
+//! Time as an argument: microseconds since an epoch chosen by the caller.
 
 use core::fmt;
 use core::ops::{Add, AddAssign};
@@ -6,8 +6,8 @@ use core::time::Duration;
 
 /// A point in time or a span, in microseconds.
 ///
-/// As a point it counts from any epoch, monotonically; only differences matter. Sums
-/// saturate: a time that cannot be reached is `Micros::MAX`, never a wrapped one.
+/// A point counts monotonically from any epoch; only differences matter. Sums saturate: an
+/// unreachable time is `Micros::MAX`, never a wrapped one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
@@ -17,7 +17,7 @@ impl Micros {
     /// Later than any time a caller passes.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `ms` milliseconds.
+    /// Creates a time of `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000))
     }
@@ -27,7 +27,7 @@ impl Micros {
         self.0 / 1_000
     }
 
-    /// The span from `earlier` to `self`, zero if `earlier` is later.
+    /// Span from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }

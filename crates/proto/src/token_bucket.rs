@@ -1,4 +1,4 @@
-//! A token bucket in bytes: what an answer may spend on packets without new text (D-7.3).
+//! Token bucket in bytes: an answer's budget for packets without new text (D-7.3).
 
 use crate::Micros;
 
@@ -19,7 +19,7 @@ impl TokenBucket {
         Self { bytes_per_s, depth_bytes, level_micro, at: Micros::ZERO }
     }
 
-    /// When `bytes` can be taken; `None` if never.
+    /// Earliest time at which `bytes` can be taken; `None` if never.
     pub fn ready_at(&self, bytes: u64) -> Option<Micros> {
         let short = (bytes * 1_000_000).saturating_sub(self.level_micro);
         match short {

@@ -1,21 +1,21 @@
-//! The JSON of log-probabilities, as far as its tokens have to be told apart: an object whose lists
-//! have an entry for each token (`content` of a chat; `tokens` and its siblings of a completion).
+//! Splits the JSON of log-probabilities into tokens: an object whose lists have an entry for each
+//! token (`content` of a chat; `tokens` and its siblings of a completion).
 //!
-//! It is cut and joined as text: what an entry says passes through unread.
+//! The JSON is split and joined as text: entries pass through unread.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::json::{entries, members};
 
-/// The lists that have an entry for each token, of a chat and of a completion.
+/// Names of the lists with one entry per token, of a chat and of a completion.
 const TOKENS: [&str; 2] = ["content", "tokens"];
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenLists<'a> {
     members: Vec<(&'a str, MemberValue<'a>)>,
-    /// The member with an entry for each token.
+    /// Index of the member with an entry for each token.
     tokens: usize,
 }
 
@@ -26,7 +26,7 @@ enum MemberValue<'a> {
 }
 
 impl<'a> TokenLists<'a> {
-    /// Those of `json`; `None` if it has no tokens' list.
+    /// Parses the lists of `json`; `None` if it has no list of tokens.
     pub fn parse(json: &'a str) -> Option<Self> {
         let mut found = Vec::new();
         for (name, value) in members(json)? {
@@ -56,7 +56,7 @@ impl<'a> TokenLists<'a> {
         self.write(|_, list| list.iter().skip(count).copied().collect())
     }
 
-    /// The JSON with the tokens of `next` behind these.
+    /// The JSON with the tokens of `next` appended.
     pub fn followed_by(&self, next: &TokenLists) -> String {
         self.write(|name, list| {
             let more = next.members.iter().find_map(|(known, value)| match value {
@@ -90,7 +90,7 @@ impl<'a> TokenLists<'a> {
     }
 }
 
-/// The token of an entry: a chat's is an object, a completion's the token itself.
+/// Token of an entry: a chat's entry is an object, a completion's the token itself.
 fn token_of(entry: &str) -> &str {
     let members = members(entry).unwrap_or_default();
     members.into_iter().find(|(name, _)| *name == "token").map_or(entry, |(_, value)| value)

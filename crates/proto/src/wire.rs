@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::Error;
 
-/// The largest integer on the wire, 2^53 − 1: the largest that a JavaScript number holds exactly
+/// Largest integer on the wire, 2^53 − 1: the largest that a JavaScript number holds exactly
 /// (D-1.2).
 pub const MAX_INT: u64 = (1 << 53) - 1;
 
@@ -23,7 +23,7 @@ pub fn put_int(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// How many bytes [`put_int`] writes for `value`.
+/// Number of bytes that [`put_int`] writes for `value`.
 pub const fn int_len(value: u64) -> usize {
     match value {
         0..=0x3f => 1,
@@ -39,7 +39,7 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads fields from the front of a slice. Reads report what is wrong and never panic.
+/// Reads fields from the front of a slice. Invalid input gives an error, never a panic.
 #[derive(Debug, Clone)]
 pub struct FieldReader<'a> {
     rest: &'a [u8],
@@ -51,7 +51,7 @@ impl<'a> FieldReader<'a> {
         Self { rest: bytes }
     }
 
-    /// The bytes that were not read yet.
+    /// Bytes that were not read yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -92,7 +92,7 @@ impl<'a> FieldReader<'a> {
     /// Reads an integer below 2^32.
     ///
     /// # Errors
-    /// Those of [`Self::int`], or [`Error::Malformed`] for a larger integer.
+    /// Same as [`Self::int`], or [`Error::Malformed`] for a larger integer.
     pub fn int32(&mut self) -> Result<u32, Error> {
         u32::try_from(self.int()?).map_err(|_| Error::Malformed)
     }
@@ -100,7 +100,7 @@ impl<'a> FieldReader<'a> {
     /// Reads length-prefixed bytes (D-1.3).
     ///
     /// # Errors
-    /// [`Error::Truncated`] if fewer bytes are left than the length says, and those of
+    /// [`Error::Truncated`] if fewer bytes are left than the length requires, or an error of
     /// [`Self::int`].
     pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let len = usize::try_from(self.int()?).map_err(|_| Error::Truncated)?;
@@ -110,12 +110,12 @@ impl<'a> FieldReader<'a> {
     /// Reads length-prefixed UTF-8 text (D-1.3).
     ///
     /// # Errors
-    /// Those of [`Self::bytes`], or [`Error::Malformed`] for invalid UTF-8.
+    /// Same as [`Self::bytes`], or [`Error::Malformed`] for invalid UTF-8.
     pub fn text(&mut self) -> Result<String, Error> {
         text(self.bytes()?)
     }
 
-    /// Reads everything that is left as UTF-8 text.
+    /// Reads all remaining bytes as UTF-8 text.
     ///
     /// # Errors
     /// [`Error::Malformed`] for invalid UTF-8.

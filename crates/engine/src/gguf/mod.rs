@@ -1,9 +1,9 @@
 //! The GGUF container (versions 2 and 3), read and written in safe Rust.
 //!
-//! [`Header`] reads metadata and tensor descriptions with every length checked
-//! against the file's size before memory is reserved, so that a truncated or hostile
-//! file is refused with its reason before llama.cpp sees it. [`GgufWriter`] streams a
-//! file out. Format: `docs/gguf.md` of the ggml repository.
+//! [`Header`] reads metadata and tensor descriptions. It checks every length against the file's
+//! size before it reserves memory, so that a truncated or hostile file is rejected with the reason
+//! before llama.cpp sees it. [`GgufWriter`] writes a file as a stream. Format: `docs/gguf.md` of
+//! the ggml repository.
 
 mod read;
 pub mod split;
@@ -22,7 +22,7 @@ pub const MAGIC: [u8; 4] = *b"GGUF";
 /// Alignment of tensor data in files without `general.alignment`, in bytes.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// Why bytes are not a usable GGUF file.
+/// Reason why bytes are not a usable GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// The file does not begin with [`MAGIC`].
@@ -34,10 +34,10 @@ pub enum GgufError {
     /// A version that neither this reader nor llama.cpp supports.
     #[error("GGUF version {0} is not supported; use a file of version 2 or 3")]
     Version(u32),
-    /// The file ends before what its header announces.
+    /// The file ends before the size that its header requires.
     #[error("the file is truncated: it has {actual_bytes} of {needed_bytes} bytes")]
     Truncated {
-        /// Least size by the header.
+        /// Minimum size according to the header.
         needed_bytes: u64,
         /// Size of the file.
         actual_bytes: u64,

@@ -1,4 +1,4 @@
-//! Reading a header without trusting a single length in it.
+//! Reads a header without trusting any length in it.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -7,21 +7,22 @@ use std::path::Path;
 use super::value::{Array, Value, ValueKind};
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, TensorInfo, TensorType};
 
-/// Most metadata entries and most tensors of a file; llama.cpp's largest models have thousands.
+/// Maximum metadata entries and maximum tensors of a file; llama.cpp's largest models have
+/// thousands.
 const MAX_ENTRIES: u64 = 1 << 20;
-/// Longest key or tensor name, in bytes.
+/// Maximum bytes of a key or tensor name.
 const MAX_NAME_BYTES: u64 = 1 << 16;
-/// Most dimensions of a tensor (ggml's `GGML_MAX_DIMS`).
+/// Maximum dimensions of a tensor (ggml's `GGML_MAX_DIMS`).
 const MAX_DIMS: u32 = 4;
 
-/// How much of a header to keep in memory.
+/// Limits on the parts of a header kept in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimits {
     /// Keep arrays (vocabularies); otherwise only their type and length.
     pub keep_arrays: bool,
-    /// Longest string kept, in bytes.
+    /// Maximum bytes of a kept string.
     pub string_bytes: u64,
-    /// Bytes of all kept strings and arrays together.
+    /// Maximum bytes of all kept strings and arrays together.
     pub total_bytes: u64,
 }
 
@@ -100,13 +101,13 @@ impl Header {
         self.get("general.architecture")?.as_str()
     }
 
-    /// The number at `key` of the model's own architecture, for example `block_count`.
+    /// Number at `key` of the model's own architecture, for example `block_count`.
     pub fn model_number(&self, key: &str) -> Option<u64> {
         self.get(&format!("{}.{key}", self.architecture()?))?.as_u64()
     }
 
-    /// Elements of the keys and values of one token in all layers: exact for plain transformers,
-    /// too high for models with windows or recurrent layers; 0 if the header lacks sizes.
+    /// Elements of the keys and values of one token in all layers: exact for plain transformers, an
+    /// upper bound for models with windows or recurrent layers; 0 if the header lacks sizes.
     pub fn kv_elements(&self) -> u64 {
         let number = |key: &str| self.model_number(key);
         let layers = number("block_count").unwrap_or(0);
@@ -118,10 +119,10 @@ impl Header {
         layers.saturating_mul(kv_heads).saturating_mul(key.saturating_add(value))
     }
 
-    /// Least size of a file in bytes that holds every tensor of a known type.
+    /// Minimum size in bytes of a file that holds every tensor of a known type.
     ///
     /// # Errors
-    /// [`GgufError::Malformed`] when a tensor's size or place overflows.
+    /// [`GgufError::Malformed`] if a tensor's size or offset overflows.
     pub fn file_bytes(&self) -> Result<u64, GgufError> {
         let mut needed = if self.tensors.is_empty() { 0 } else { self.data_offset };
         for tensor in &self.tensors {
@@ -168,7 +169,7 @@ impl<R: Read> HeaderReader<R> {
         }
     }
 
-    /// Fails when fewer than `len` bytes of the file are left.
+    /// Fails if fewer than `len` bytes of the file are left.
     fn expect(&self, len: u64) -> Result<(), GgufError> {
         match self.at.checked_add(len) {
             Some(end) if end <= self.file_bytes => Ok(()),
@@ -203,7 +204,7 @@ impl<R: Read> HeaderReader<R> {
         Ok(count)
     }
 
-    /// Reads `len` bytes into memory, within the limit on what is kept.
+    /// Reads `len` bytes into memory, within the limit on kept bytes.
     fn keep(&mut self, len: u64) -> Result<Vec<u8>, GgufError> {
         self.expect(len)?;
         self.kept_bytes += len;

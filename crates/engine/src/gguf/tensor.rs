@@ -2,7 +2,7 @@
 
 use super::GgufError;
 
-/// An element type by ggml's number; numbers unknown here are kept, not refused.
+/// Element type by ggml's number; unknown numbers are kept, not rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorType(pub u32);
 
@@ -12,7 +12,7 @@ impl TensorType {
     /// 16-bit floats, ggml's number 1.
     pub const F16: Self = Self(1);
 
-    /// Elements per block and bytes per block; `None` for types unknown here.
+    /// Elements per block and bytes per block; `None` for unknown types.
     pub fn block(self) -> Option<(u64, u64)> {
         let sizes = match self.0 {
             0 | 26 => (1, 4),      // F32, I32
@@ -50,16 +50,16 @@ impl TensorType {
     }
 }
 
-/// One tensor as the header describes it.
+/// A tensor as described in the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name, for example `blk.0.attn_q.weight`.
+    /// Name, for example `blk.0.attn_q.weight`.
     pub name: String,
     /// Sizes, fastest-varying first; one to four of them.
     pub dims: Vec<u64>,
     /// Element type; its size is known only if [`TensorType::block`] has it.
     pub kind: TensorType,
-    /// Offset of its data in bytes, from the beginning of the data section.
+    /// Offset of the data in bytes, from the beginning of the data section.
     pub offset: u64,
 }
 
@@ -67,7 +67,7 @@ impl TensorInfo {
     /// Number of elements.
     ///
     /// # Errors
-    /// [`GgufError::Malformed`] when the product does not fit 63 bits.
+    /// [`GgufError::Malformed`] if the product does not fit 63 bits.
     pub fn elements(&self) -> Result<u64, GgufError> {
         let product = self.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         product
@@ -75,10 +75,10 @@ impl TensorInfo {
             .ok_or_else(|| GgufError::malformed(format!("tensor {:?} is too large", self.name)))
     }
 
-    /// Bytes of its data; `None` for an element type unknown here.
+    /// Bytes of the data; `None` for an unknown element type.
     ///
     /// # Errors
-    /// [`GgufError::Malformed`] when a row is not a whole number of blocks, or on overflow.
+    /// [`GgufError::Malformed`] if a row is not a whole number of blocks, or on overflow.
     pub fn bytes(&self) -> Result<Option<u64>, GgufError> {
         let Some((block_elements, block_bytes)) = self.kind.block() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! GGUF headers: what is written is read back; cut, changed or random bytes give errors.
+//! GGUF headers: written headers read back; cut, changed or random bytes give errors.
 
 use std::io::Cursor;
 

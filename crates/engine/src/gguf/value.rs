@@ -67,20 +67,20 @@ impl ValueKind {
     }
 }
 
-/// An array of metadata values, kept in the file's own encoding so that it can be
-/// copied into another file as it is.
+/// An array of metadata values, kept in the file's own encoding so that it can be copied into
+/// another file unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
-    /// Type of its elements (never [`ValueKind::Array`]).
+    /// Type of the elements (never [`ValueKind::Array`]).
     pub item: ValueKind,
-    /// Number of elements, also of an array that was skipped.
+    /// Number of elements, also of a skipped array.
     pub len: u64,
     /// The elements, little-endian; `None` if [`super::ReadLimits::keep_arrays`] was off.
     pub bytes: Option<Vec<u8>>,
 }
 
 impl Array {
-    /// An array of strings, each with its length before it.
+    /// Creates an array of strings, each preceded by its length.
     pub fn of_strings<S: AsRef<[u8]>>(items: impl IntoIterator<Item = S>) -> Self {
         let (mut len, mut bytes) = (0, Vec::new());
         for item in items {

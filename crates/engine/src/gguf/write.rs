@@ -1,18 +1,18 @@
-//! Writing a GGUF file as a stream: metadata and tensor descriptions first, then data.
+//! Writes a GGUF file as a stream: metadata and tensor descriptions first, then data.
 
 use std::io::{self, Read, Write};
 
 use super::value::{Value, ValueKind};
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, TensorInfo, TensorType};
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name, for example `blk.0.attn_q.weight`.
+    /// Name, for example `blk.0.attn_q.weight`.
     pub name: String,
     /// Sizes, fastest-varying first; one to four of them.
     pub dims: Vec<u64>,
-    /// Its element type; one of those [`TensorType::block`] knows.
+    /// Element type, one that [`TensorType::block`] knows.
     pub kind: TensorType,
 }
 
@@ -28,7 +28,7 @@ impl TensorSpec {
 #[derive(Debug)]
 pub struct GgufWriter<W> {
     sink: W,
-    /// Data sizes in bytes of the tensors still to come, last first.
+    /// Data sizes in bytes of the remaining tensors, last first.
     sizes: Vec<u64>,
 }
 
@@ -66,7 +66,7 @@ impl<W: Write> GgufWriter<W> {
     /// Writes the next tensor's data, and the padding after it.
     ///
     /// # Errors
-    /// [`GgufError::Malformed`] when `bytes` does not have the described length, or no tensor is
+    /// [`GgufError::Malformed`] if `bytes` does not have the described length, or no tensor is
     /// left; [`GgufError::Io`] of the sink.
     pub fn data(&mut self, bytes: &[u8]) -> Result<(), GgufError> {
         let size = self.sizes.pop().ok_or_else(|| GgufError::malformed("no tensor is left"))?;
@@ -81,7 +81,7 @@ impl<W: Write> GgufWriter<W> {
     /// Writes the next tensor's data from `source`, and the padding after it. Returns its length.
     ///
     /// # Errors
-    /// As [`GgufWriter::data`]; [`GgufError::Io`] also when `source` ends too early.
+    /// Same as [`GgufWriter::data`]; also [`GgufError::Io`] if `source` ends too early.
     pub fn data_from(&mut self, source: impl Read) -> Result<u64, GgufError> {
         let size = self.sizes.pop().ok_or_else(|| GgufError::malformed("no tensor is left"))?;
         let copied = io::copy(&mut source.take(size), &mut self.sink)?;
@@ -100,7 +100,7 @@ impl<W: Write> GgufWriter<W> {
     /// Writes the next tensor's data from 32-bit floats.
     ///
     /// # Errors
-    /// As [`GgufWriter::data`].
+    /// Same as [`GgufWriter::data`].
     pub fn data_f32(&mut self, values: &[f32]) -> Result<(), GgufError> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.data(&bytes)
@@ -109,7 +109,7 @@ impl<W: Write> GgufWriter<W> {
     /// Flushes the file and returns the sink.
     ///
     /// # Errors
-    /// [`GgufError::Malformed`] when tensors have no data yet; [`GgufError::Io`] of the sink.
+    /// [`GgufError::Malformed`] if some tensors have no data yet; [`GgufError::Io`] of the sink.
     pub fn finish(mut self) -> Result<W, GgufError> {
         if !self.sizes.is_empty() {
             return Err(GgufError::malformed(format!("{} tensors have no data", self.sizes.len())));

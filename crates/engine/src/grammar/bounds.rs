@@ -1,19 +1,19 @@
-//! Bounds on grammars that requests bring. llguidance bounds what a grammar costs, but compiles it
-//! by recursion: nesting, and chains of rules, must fit a thread's stack.
+//! Limits on grammars in requests. llguidance bounds the cost of a grammar, but compiles it
+//! recursively: nesting, and chains of rules, must fit a thread's stack.
 
 use super::GrammarError;
 
-/// Deepest nesting of brackets.
+/// Maximum nesting of brackets.
 const MAX_DEPTH: usize = 64;
-/// Most brackets in all.
+/// Maximum number of brackets.
 const MAX_BRACKETS: usize = 8192;
-/// Most rules and terminals.
+/// Maximum number of rules and terminals.
 const MAX_RULES: usize = 1000;
 
 /// Checks a grammar in Lark.
 ///
 /// # Errors
-/// [`GrammarError::Schema`] when it is nested too deeply, or has too many rules.
+/// [`GrammarError::Schema`] if the grammar is nested too deeply, or has too many rules.
 pub(super) fn check(lark: &str) -> Result<(), GrammarError> {
     let (mut depth, mut brackets, mut rules) = (0_usize, 0, 0);
     let mut rest = lark.chars().peekable();

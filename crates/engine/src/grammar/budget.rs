@@ -1,7 +1,7 @@
-//! A bound on reasoning: behind so many tokens the end of reasoning is the only way on.
+//! Limit on reasoning: after the limit, only the tokens that end reasoning are allowed.
 //!
-//! It is a constraint like a grammar's, so that the model itself sees the end in its context and
-//! goes on with the answer; and around a grammar's, where the answer has one.
+//! It is a constraint like a grammar's, so that the model sees the end in its context and continues
+//! with the answer. If the answer has a grammar, the limit wraps it.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use super::Thinking;
 use super::syntax::ThinkTags;
 
-/// Bytes of reasoning that are kept to find its end.
+/// Bytes of reasoning kept to find its end.
 const TAIL_BYTES: usize = 64;
 
-/// `inner`, or any text, with at most `limit` tokens of reasoning; `inner` alone where an answer
-/// of this kind has no reasoning to end.
+/// Returns `inner`, or any text, with at most `limit` tokens of reasoning; `inner` alone if answers
+/// of this kind have no reasoning to end.
 ///
 /// # Errors
-/// When the end of reasoning cannot be tokenized.
+/// If the end of reasoning cannot be tokenized.
 pub fn limit_thinking(
     vocab: Arc<dyn Vocab>,
     thinking: Thinking,
@@ -40,7 +40,7 @@ struct ThinkingBudget {
     vocab: Arc<dyn Vocab>,
     limit: u32,
     tags: ThinkTags,
-    /// The tokens that end reasoning.
+    /// Tokens that end reasoning.
     end: Arc<[TokenId]>,
     begin: BudgetState,
     inner: Option<SharedGrammar>,
@@ -67,11 +67,11 @@ impl Grammar for ThinkingBudget {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BudgetState {
-    /// Reasoning may begin: the text so far.
+    /// Reasoning may begin; holds the text so far.
     Before(Vec<u8>),
-    /// So many tokens are left; the end of the text so far.
+    /// Tokens left; the end of the text so far.
     Thinking { left: u32, tail: Vec<u8> },
-    /// So many tokens of the end are written.
+    /// Number of tokens of the end already written.
     Ending(usize),
     /// The answer.
     Done,
@@ -94,7 +94,7 @@ struct LimitedThinking {
     state: BudgetState,
     inner: Option<Box<dyn Constraint>>,
     mask: Vec<u32>,
-    /// Whether the mask allows every token.
+    /// True if the mask allows every token.
     any: bool,
 }
 
@@ -137,7 +137,7 @@ impl LimitedThinking {
         }
     }
 
-    /// The token of the end that must come now.
+    /// Returns the token of the end that must come next.
     fn forced(&self) -> Option<TokenId> {
         match self.state {
             BudgetState::Ending(written) => self.end.get(written).copied(),
@@ -194,7 +194,8 @@ impl Constraint for LimitedThinking {
     }
 }
 
-/// Whether `text` ends with a part of a character: what came next would make it a broken one.
+/// Returns true if `text` ends inside a character: any other text after it would break the
+/// character.
 fn ends_inside_character(text: &[u8]) -> bool {
     let last = &text[text.len().saturating_sub(3)..];
     (0..last.len()).any(|at| {
@@ -212,7 +213,7 @@ mod tests {
     const OPTIONAL: Thinking = Thinking::Optional(ThinkTags::Angle);
     const END: &str = ThinkTags::Angle.ending();
 
-    /// What a model that would go on thinking for ever writes, with `say` as its answer.
+    /// Output of a model that would reason forever, with `say` as its answer.
     fn write(thinking: Thinking, limit: u32, say: &[u8]) -> String {
         let grammar = limit_thinking(Arc::new(SimVocab), thinking, limit, None).unwrap().unwrap();
         let mut constraint = grammar.0.start(&[]);

@@ -9,21 +9,21 @@ use super::json_rule::json_rule;
 use super::syntax::CallSyntax;
 use super::{GrammarError, ToolShape};
 
-/// Most calls in one answer.
+/// Maximum calls in one answer.
 const MAX_CALLS: usize = 16;
-/// Longest definitions of a schema whose parameters have rules of their own, as JSON: each rule has
-/// a copy.
+/// Maximum bytes, as JSON, of a schema's definitions if its parameters have rules of their own:
+/// each rule has a copy.
 const MAX_DEFINITIONS_BYTES: usize = 16 * 1024;
 
 /// The text around the calls of an answer.
 struct Around {
-    /// Before the first.
+    /// Before the first call.
     open: &'static str,
-    /// Between two; `None` where an answer has one at most.
+    /// Between two calls; `None` if an answer has at most one.
     between: Option<&'static str>,
     /// After a call's arguments.
     after: &'static str,
-    /// After the last.
+    /// After the last call.
     close: &'static str,
 }
 
@@ -58,7 +58,7 @@ const fn around(syntax: CallSyntax) -> Around {
     Around { open, between, after, close }
 }
 
-/// The text of a call of `name` up to its arguments.
+/// Returns the text of a call of `name` up to its arguments.
 fn before(name: &str, syntax: CallSyntax) -> String {
     match syntax {
         CallSyntax::Tagged => format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
@@ -80,7 +80,7 @@ fn before(name: &str, syntax: CallSyntax) -> String {
     }
 }
 
-/// Appends the rule `calls` and those that it needs.
+/// Appends the rule `calls` and the rules that it uses.
 pub(super) fn write(
     text: &mut String,
     tools: &[ToolShape],
@@ -115,9 +115,9 @@ pub(super) fn write(
 /// Arguments as elements instead of JSON.
 struct Xml {
     key_open: &'static str,
-    /// Behind the name of a text.
+    /// After the name of a string parameter.
     text_open: &'static str,
-    /// Behind the name of any other value.
+    /// After the name of any other parameter.
     json_open: &'static str,
     value_end: &'static str,
 }
@@ -147,8 +147,7 @@ impl Xml {
         }
     }
 
-    /// The arguments of tool `i`: its properties in their order, those that are not required may
-    /// be left out.
+    /// Writes the arguments of tool `i`: its properties in order, optional ones may be left out.
     fn write(
         &self,
         text: &mut String,
@@ -172,7 +171,7 @@ impl Xml {
         Ok(())
     }
 
-    /// A value and its end: text as it is, all else as JSON.
+    /// Writes the rule of a value and its end: strings as plain text, all others as JSON.
     fn value(
         &self,
         schema: &Properties<'_>,
@@ -200,13 +199,13 @@ impl Xml {
     }
 }
 
-/// What a value and its end are written by.
+/// Rule for a value and its end.
 struct ValueRule {
     rule: String,
     is_text: bool,
 }
 
-/// The texts of an `enum` or `const` of strings only.
+/// Returns the texts of an `enum` or `const` of strings only.
 fn enumerated(schema: &Value) -> Option<Vec<&str>> {
     let values = match (schema.get("enum"), schema.get("const")) {
         (Some(Value::Array(values)), _) => values.iter().collect(),
@@ -216,7 +215,7 @@ fn enumerated(schema: &Value) -> Option<Vec<&str>> {
     values.into_iter().map(Value::as_str).collect::<Option<Vec<_>>>().filter(|it| !it.is_empty())
 }
 
-/// `None` for a value that is no text; else whether any text is allowed.
+/// Returns `None` for a value that is not a string; otherwise whether any string is allowed.
 fn is_text(schema: &Value) -> Option<bool> {
     let text = Value::from("string");
     let typed = match schema.get("type") {
@@ -274,7 +273,7 @@ impl<'a> Properties<'a> {
         required.is_some_and(|required| required.iter().any(|name| name == key))
     }
 
-    /// `schema` with the definitions that it may refer to.
+    /// Returns `schema` with the definitions that it may refer to.
     fn with_definitions(&self, schema: &Value) -> Result<Value, GrammarError> {
         let mut schema = schema.clone();
         let written = schema.to_string();

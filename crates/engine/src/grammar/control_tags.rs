@@ -1,4 +1,4 @@
-//! Tags that a vocabulary has as control tokens: no text gives them, so a grammar names them by
+//! Tags that are control tokens in a vocabulary: no text produces them, so a grammar names them by
 //! number.
 
 use std::fmt::Write;
@@ -23,7 +23,7 @@ const SYNTAXES: [CallSyntax; 6] = [
 pub(super) struct ControlTags(Vec<(&'static str, TokenId)>);
 
 impl ControlTags {
-    /// Those of `vocab`.
+    /// Finds the tags among the control tokens of `vocab`.
     pub(super) fn of(vocab: &dyn Vocab) -> Self {
         let known = SYNTAXES.iter().flat_map(|syntax| syntax.tags()).copied();
         let known: Vec<&'static str> =
@@ -36,13 +36,13 @@ impl ControlTags {
         Self((0..vocab.size() as TokenId).filter(control).filter_map(tag).collect())
     }
 
-    /// The first of these tokens in `text`: where, how long its name is, and its number.
+    /// Returns the first of these tokens in `text`: position, length of its name, and number.
     fn find_in(&self, text: &str) -> Option<(usize, usize, TokenId)> {
         let found = self.0.iter().filter_map(|(tag, id)| Some((text.find(tag)?, tag.len(), *id)));
         found.min()
     }
 
-    /// `text` as a Lark expression: strings, and control tokens by their numbers.
+    /// Returns `text` as a Lark expression: strings, and control tokens by number.
     pub(super) fn literal(&self, text: &str) -> String {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -60,7 +60,7 @@ impl ControlTags {
         if parts.is_empty() { string("") } else { parts.join(" ") }
     }
 
-    /// A rule `name` for any text up to `end`, which it includes.
+    /// Returns a rule `name` for any text up to `end`, inclusive.
     pub(super) fn until(&self, name: &str, end: &str) -> String {
         match self.find_in(end) {
             // The token has no text, so that it ends the text in front of it wherever it stands.
@@ -76,12 +76,12 @@ impl ControlTags {
     }
 }
 
-/// A Lark string, which is written as in JSON.
+/// Returns a Lark string, which is written as in JSON.
 pub(super) fn string(text: &str) -> String {
     json!(text).to_string().replace('\x7f', "\\u007f")
 }
 
-/// `text` inside a Lark regular expression.
+/// Escapes `text` for a Lark regular expression.
 fn in_regex(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

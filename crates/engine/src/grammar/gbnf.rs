@@ -1,9 +1,9 @@
-//! GBNF, the grammars of llama.cpp, in llguidance's dialect of Lark.
+//! Converts GBNF, the grammars of llama.cpp, to llguidance's dialect of Lark.
 //!
-//! GBNF knows characters only; Lark has terminals, which a lexer finds, and rules over them. What
-//! does not refer back to itself becomes a terminal, as long as possible; the rest become rules.
-//! Where a text can be cut into terminals in several ways, the lexer takes the longest: a converted
-//! grammar never allows more than it says, and in such places may allow less.
+//! GBNF has only characters; Lark has terminals, which a lexer finds, and rules over them.
+//! Non-recursive parts become terminals, as long as possible; the rest become rules. If a text can
+//! be cut into terminals in several ways, the lexer takes the longest: a converted grammar never
+//! allows more than the original, and may allow less in such places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,18 +11,18 @@ use std::fmt::Write;
 use super::control_tags::string;
 use super::{GrammarError, MAX_GRAMMAR_BYTES};
 
-/// Most rules: each round of naming them goes through all.
+/// Maximum rules: each round of naming them goes through all.
 const MAX_RULES: usize = 500;
-/// Deepest nesting of groups.
+/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 64;
 
 type Sequence = Vec<GbnfItem>;
 
-/// A symbol and how often it comes.
+/// A symbol and its number of repetitions.
 #[derive(Debug, Clone)]
 struct GbnfItem {
     symbol: GbnfSymbol,
-    /// Least and most; once if absent.
+    /// Minimum and maximum; once if absent.
     repeat: Option<(u32, Option<u32>)>,
 }
 
@@ -35,10 +35,10 @@ enum GbnfSymbol {
     Group(Vec<Sequence>),
 }
 
-/// The grammar `text` as Lark.
+/// Converts the grammar `text` to Lark.
 ///
 /// # Errors
-/// [`GrammarError::Schema`] with the line of what is no GBNF, or cannot be converted.
+/// [`GrammarError::Schema`] with the line of text that is not GBNF, or cannot be converted.
 pub(super) fn to_lark(text: &str) -> Result<String, GrammarError> {
     if text.len() > MAX_GRAMMAR_BYTES {
         return Err(GrammarError::TooLarge);
@@ -81,11 +81,11 @@ fn collect_uses<'a>(sequence: &'a [GbnfItem], used: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// The names of rules in Lark, where capitals make a terminal.
+/// Names of the rules in Lark, where capitals make a terminal.
 struct LarkNames(BTreeMap<String, String>);
 
 impl LarkNames {
-    /// A rule is a terminal if those that it uses are, down to rules that use none.
+    /// Names all rules. A rule is a terminal if all rules that it uses are, recursively.
     fn of(uses: &BTreeMap<&str, BTreeSet<&str>>) -> Self {
         let mut terminals: BTreeSet<&str> = BTreeSet::new();
         // Rules in a cycle never have all theirs among them, and so stay rules.
@@ -118,7 +118,7 @@ impl LarkNames {
 
 struct LarkWriter {
     names: LarkNames,
-    /// Terminals that parts of rules became.
+    /// Terminals extracted from parts of rules.
     terminals: String,
     count: usize,
 }
@@ -269,7 +269,7 @@ impl GbnfParser<'_> {
         if self.take(")") { Ok(all) } else { Err(self.error("')' is expected")) }
     }
 
-    /// An operator that repeats what is before it.
+    /// Parses an operator that repeats the preceding symbol.
     fn repeat(&mut self) -> Result<Option<(u32, Option<u32>)>, GrammarError> {
         let repeat = match self.peek() {
             Some('*') => (0, None),
@@ -342,7 +342,7 @@ impl GbnfParser<'_> {
         }
     }
 
-    /// The next character inside a literal or class, and whether it was escaped.
+    /// Returns the next character inside a literal or class, and whether it was escaped.
     fn character(&mut self) -> Result<(char, bool), GrammarError> {
         let open = "a literal or class has no end";
         let c = self.bump().ok_or_else(|| self.error(open))?;

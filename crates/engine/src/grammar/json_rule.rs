@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 /// White space allowed between JSON's symbols: what models write without a grammar (a blank, or a
-/// line break and indentation), and no more, since a small model may otherwise write blanks until
-/// its tokens are used up.
+/// line break and indentation). More would allow a small model to write blanks until its tokens are
+/// used up.
 const SPACE: &str = r" |\n {0,24}";
 
-/// A schema as a rule's right side, with our own options in the place of any it brings.
+/// Returns a schema as a rule's right side, with our options in place of any in the schema.
 pub(super) fn json_rule(schema: &Value) -> String {
     let options = json!({ "whitespace_flexible": false, "whitespace_pattern": SPACE });
     let mut schema = match schema {

@@ -1,4 +1,4 @@
-//! The text of a grammar, in llguidance's dialect of Lark.
+//! Writes a grammar in llguidance's dialect of Lark.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use super::{
     AnswerForm, AnswerShape, GrammarError, MAX_GRAMMAR_BYTES, Thinking, bounds, calls, gbnf,
 };
 
-/// The grammar that requests bring, in the one around it.
+/// Name of the request's grammar inside the surrounding one.
 const ANSWER: &str = "answer";
 
-/// The grammar of `shape`: one around the answer, and behind it the one that the request brings.
+/// Returns the grammar of `shape`: one around the answer, followed by the request's own.
 pub(super) fn write(
     shape: &AnswerShape,
     tags: &ControlTags,
@@ -47,7 +47,7 @@ pub(super) fn write(
     Ok(all)
 }
 
-/// Reasoning is free text up to its end; only what follows has a form.
+/// Writes the start rule. Reasoning is free text up to its end; only the rest is constrained.
 fn write_start(text: &mut String, thinking: Thinking, body: &str, tags: &ControlTags) {
     let before = match thinking {
         Thinking::Never => String::new(),
@@ -82,7 +82,7 @@ fn form_rule(form: &AnswerForm) -> String {
     }
 }
 
-/// A grammar with names of its own, so that a request's rules cannot meet ours.
+/// Returns the request's grammar under its own name, so that its rules do not collide with ours.
 fn brought(form: &AnswerForm) -> Result<Option<GrammarWithLexer>, GrammarError> {
     let grammar = match form {
         AnswerForm::Json(_) | AnswerForm::Choice(_) => return Ok(None),

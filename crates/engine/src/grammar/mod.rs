@@ -1,10 +1,10 @@
-//! Grammars: JSON schemas, grammars of requests and tool calls as constraints on sampling, by
+//! Grammars: JSON schemas, grammars in requests and tool calls as constraints on sampling, with
 //! llguidance.
 //!
-//! A [`Compiler`] holds the vocabulary as a trie, once per model. What it compiles is
-//! bounded in bytes here and in steps, states and size by llguidance's own limits; a
-//! schema beyond them, or with keywords that cannot be enforced, is refused. Masks are
-//! computed on threads of their own while the engine decodes: see `pending.rs`.
+//! A [`Compiler`] holds the vocabulary as a trie, once per model. Grammars are limited in bytes
+//! here, and in steps, states and size by llguidance; a schema beyond these limits, or with
+//! keywords that cannot be enforced, is rejected. Masks are computed on separate threads while the
+//! engine decodes: see `pending.rs`.
 
 mod bounds;
 mod budget;
@@ -33,16 +33,16 @@ use control_tags::ControlTags;
 use pending::{Pending, Position};
 use worker::{Lane, Workers};
 
-/// Largest grammar, all its schemas together, as text.
+/// Maximum bytes of a grammar, all its schemas together, as text.
 pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
 
-/// Why no grammar could be compiled.
+/// Reason why no grammar could be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// The schema is invalid, too complex, or has keywords that cannot be enforced.
     #[error("{0}")]
     Schema(String),
-    /// Its text exceeds [`MAX_GRAMMAR_BYTES`].
+    /// The text exceeds [`MAX_GRAMMAR_BYTES`].
     #[error("it exceeds {MAX_GRAMMAR_BYTES} bytes")]
     TooLarge,
     /// The model's vocabulary cannot be used with grammars.
@@ -53,13 +53,13 @@ pub enum GrammarError {
 /// The parts of a tool's definition that its grammar needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolShape {
-    /// Letters, digits, `_`, `-` and `.`.
+    /// Name: letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// JSON schema of its arguments.
+    /// JSON schema of the arguments.
     pub parameters: Value,
 }
 
-/// What an answer's text must be.
+/// Required form of an answer's text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnswerForm {
     /// JSON that fits this schema.
@@ -74,18 +74,18 @@ pub enum AnswerForm {
     Gbnf(String),
 }
 
-/// The form that an answer must have, reasoning and calls included.
+/// Form that an answer must have, reasoning and calls included.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AnswerShape {
-    /// The answer's own form. If there are tools too: either this or calls.
+    /// Form of the answer proper. If there are tools too, an answer has either this form or calls.
     pub form: Option<AnswerForm>,
     /// Calls of these tools; empty for none.
     pub tools: Vec<ToolShape>,
-    /// The model's format of calls.
+    /// Format in which the model writes calls.
     pub syntax: Option<CallSyntax>,
-    /// Whether more than one call is allowed.
+    /// True if more than one call is allowed.
     pub parallel: bool,
-    /// Whether reasoning comes first.
+    /// Reasoning before the answer.
     pub thinking: Thinking,
 }
 
@@ -97,9 +97,9 @@ pub enum Thinking {
     Never,
     /// The answer may begin with reasoning between these tags.
     Optional(ThinkTags),
-    /// The prompt ended with the first of them.
+    /// The prompt ended with the opening one of these tags.
     Open(ThinkTags),
-    /// Reasoning is a message of its own, in another channel than the answer (gpt-oss).
+    /// Reasoning is a separate message, in another channel than the answer (gpt-oss).
     Channels,
 }
 
@@ -111,11 +111,10 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The compiler for `vocab`: some hundred milliseconds for 150,000 tokens.
+    /// Creates the compiler for `vocab`; takes some hundred milliseconds for 150,000 tokens.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] when no token ends a generation, or when no thread can
-    /// be started.
+    /// [`GrammarError::Vocabulary`] if no token ends a generation, or if no thread can be started.
     pub fn new(vocab: &dyn Vocab) -> Result<Self, GrammarError> {
         let tokens = 0..vocab.size() as TokenId;
         let ends: Vec<TokenId> = tokens.clone().filter(|&token| vocab.is_end(token)).collect();
@@ -134,7 +133,7 @@ impl Compiler {
         Ok(Self { factory, workers, tags: ControlTags::of(vocab) })
     }
 
-    /// The grammar of `shape`.
+    /// Compiles the grammar of `shape`.
     ///
     /// # Errors
     /// [`GrammarError::Schema`] or [`GrammarError::TooLarge`].
@@ -162,7 +161,7 @@ fn first_line(error: &str) -> String {
 }
 
 struct Compiled {
-    /// The matcher in its first state with its mask; cloned for each completion.
+    /// Matcher in its first state, with its mask; cloned for each completion.
     first: Arc<Mutex<Position>>,
     lane: Arc<Lane>,
     workers: Workers,

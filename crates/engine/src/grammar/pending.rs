@@ -1,8 +1,8 @@
-//! Masks computed while the engine decodes: when a token is chosen, a worker advances the grammar
-//! and computes the next mask. Rows without a grammar pay nothing.
+//! Computes masks while the engine decodes: when a token is chosen, a worker advances the grammar
+//! and computes the next mask. Rows without a grammar have no overhead.
 //!
-//! The engine waits only for masks that should be there any moment, and at most [`WAIT_LIMIT`]. A
-//! row whose mask will take longer is left out of the engine's steps until it is there.
+//! The engine waits only for masks that are expected any moment, and at most [`WAIT_LIMIT`]. A row
+//! whose mask will take longer is left out of the engine's steps until the mask is ready.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +15,17 @@ use loquent_infer::token::{RowError, TokenId};
 
 use super::worker::{Lane, Workers};
 
-/// A row is planned before its mask is there if that should take at most this long: about the
-/// time of a step, during which the mask is computed.
+/// A row is planned before its mask is ready if that should take at most this long: about the time
+/// of a step, during which the mask is computed.
 const EXPECTED_IN_TIME: Duration = Duration::from_millis(5);
-/// Longest that the engine waits for a mask that was expected in time.
+/// Maximum wait of the engine for a mask that was expected in time.
 const WAIT_LIMIT: Duration = Duration::from_millis(500);
-/// Longest that a mask may take. llguidance bounds its steps; this bounds the time in the queue
-/// too.
+/// Maximum time for a mask. llguidance bounds its steps; this also bounds the time in the queue.
 const MASK_LIMIT: Duration = Duration::from_secs(10);
 
 const TOO_SLOW: &str = "its next mask takes too long; use a simpler schema";
 
-/// A completion's grammar with the mask of its state.
+/// A completion's grammar with the mask of its current state.
 pub(super) struct Position {
     pub(super) matcher: Matcher,
     pub(super) mask: Result<SimpleVob, String>,
@@ -46,7 +45,7 @@ impl Position {
 }
 
 enum MaskState {
-    /// A worker computes it.
+    /// A worker is computing the mask.
     Computing { outcome: Receiver<Position>, since: Instant },
     /// The mask can be read.
     Ready(Box<Position>),
@@ -54,7 +53,7 @@ enum MaskState {
     Failed(&'static str),
 }
 
-/// A completion's constraint, whose masks workers compute.
+/// Constraint on a completion, with masks computed by workers.
 pub(super) struct Pending {
     workers: Workers,
     lane: Arc<Lane>,
@@ -62,7 +61,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The grammar after `generated` tokens.
+    /// Starts computing the state of the grammar after `generated` tokens.
     pub(super) fn start(
         workers: Workers,
         lane: Arc<Lane>,
@@ -78,7 +77,7 @@ impl Pending {
         Self { workers, lane, state: MaskState::Computing { outcome, since: Instant::now() } }
     }
 
-    /// Takes the mask if it comes within `wait`.
+    /// Takes the mask if it arrives within `wait`.
     fn receive(&mut self, wait: Duration) {
         let MaskState::Computing { outcome, since } = &self.state else { return };
         self.state = match outcome.recv_timeout(wait) {

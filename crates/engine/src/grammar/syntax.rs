@@ -1,7 +1,7 @@
-//! How models write calls of tools: the formats by name, and their tags. Readers of answers
-//! (`loquent-server`) and grammars (`calls.rs`) both go by this table.
+//! Formats of tool calls in model output: the formats by name, and their tags. The parsers of
+//! answers (`loquent-server`) and the grammars (`calls.rs`) both follow this table.
 
-/// How a model writes a call of a tool.
+/// Format in which a model writes a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallSyntax {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, each on lines of its own
@@ -25,7 +25,7 @@ pub enum CallSyntax {
     DeepSeek,
     /// Elements marked by a special token, in a list called `function_calls` (DeepSeek V3.2).
     DsmlFunctions,
-    /// The same in a list called `tool_calls` (DeepSeek since).
+    /// Same, in a list called `tool_calls` (DeepSeek since).
     DsmlTools,
 }
 
@@ -39,10 +39,10 @@ pub enum ThinkTags {
 }
 
 impl ThinkTags {
-    /// All of them.
+    /// All tags.
     pub const ALL: [Self; 2] = [Self::Angle, Self::Square];
 
-    /// Those that a chat template names.
+    /// Finds the tags that a chat template contains.
     pub fn of_template(source: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tags| source.contains(tags.pair()[0]))
     }
@@ -72,7 +72,7 @@ const QWEN: &[&str] =
 const GLM: &[&str] =
     &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
 const MISTRAL: &[&str] = &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
-/// Part of each of its tags, which are `<｜DSML｜invoke …>` and so on.
+/// Common part of its tags, which are `<｜DSML｜invoke …>` and so on.
 const DSML: &[&str] = &["｜DSML｜"];
 const DEEPSEEK: &[&str] = &[
     "<｜tool▁calls▁begin｜>",
@@ -83,7 +83,7 @@ const DEEPSEEK: &[&str] = &[
 ];
 
 impl CallSyntax {
-    /// The format that a chat template writes, which shows by its tags.
+    /// Detects the format that a chat template uses, by its tags.
     pub fn of_template(source: &str) -> Self {
         let has = |tag: &str| source.contains(tag);
         // The particular first: newer formats have the tags of older ones beside their own.
@@ -105,8 +105,8 @@ impl CallSyntax {
         }
     }
 
-    /// The tags that it is written with. Where a vocabulary has them as control tokens, which have
-    /// no text, they must be given their names before the answer is read.
+    /// Tags used by the format. If they are control tokens in a vocabulary, and so have no text,
+    /// their names must be inserted before the answer is parsed.
     pub const fn tags(self) -> &'static [&'static str] {
         match self {
             // The outer pair; a range as an index is not `const`.

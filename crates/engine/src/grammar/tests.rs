@@ -1,5 +1,5 @@
-//! Grammars against random choices among what they allow: whatever is chosen, what comes
-//! out fits the schema.
+//! Tests grammars with random choices among the allowed tokens: whatever is chosen, the result fits
+//! the schema.
 
 use loquent_infer::sampling::{Sampler, Sampling, Scratch};
 use loquent_infer::token::RowError;
@@ -12,12 +12,12 @@ fn compiler() -> Compiler {
     Compiler::new(&SimVocab).unwrap()
 }
 
-/// A completion under `grammar` whose logits favour end tokens a little and are else random.
+/// Generates a completion under `grammar` from random logits that slightly favour end tokens.
 fn speak(grammar: &SharedGrammar, seed: u64) -> Result<String, RowError> {
     speak_from(grammar, "", seed)
 }
 
-/// The same, after `begin`.
+/// Same, after `begin`.
 fn speak_from(grammar: &SharedGrammar, begin: &str, seed: u64) -> Result<String, RowError> {
     let begin: Vec<TokenId> = begin.bytes().map(TokenId::from).collect();
     let sampling =
@@ -36,7 +36,7 @@ fn speak_from(grammar: &SharedGrammar, begin: &str, seed: u64) -> Result<String,
     panic!("no end after 4000 tokens: {}", String::from_utf8_lossy(&bytes));
 }
 
-/// Ends and closing symbols are liked, so that random texts end.
+/// Favours ends and closing symbols, so that random texts end.
 fn liking(token: TokenId) -> f32 {
     match SimVocab.piece(token) {
         _ if SimVocab.is_end(token) => 8.0,
@@ -147,7 +147,7 @@ fn lark(form: AnswerForm) -> AnswerShape {
     AnswerShape { form: Some(form), ..AnswerShape::default() }
 }
 
-/// Whether `grammar` allows `text` as a whole, byte by byte.
+/// Returns true if `grammar` allows the whole `text`, byte by byte.
 fn accepts(grammar: &SharedGrammar, text: &str) -> bool {
     let mut constraint = grammar.0.start(&[]);
     let ends = (0..SimVocab.size() as TokenId).find(|&token| SimVocab.is_end(token));
@@ -397,7 +397,7 @@ fn tags_that_are_control_tokens_are_written_as_such() {
     }
 }
 
-/// `text` in bytes, and `tags` as the tokens behind those of the simulated vocabulary.
+/// Returns `text` in bytes, and `tags` as the tokens after those of the simulated vocabulary.
 fn spoken(text: &str, tags: &[&str]) -> Vec<TokenId> {
     let (mut tokens, mut rest) = (Vec::new(), text);
     while let Some(byte) = rest.bytes().next() {

@@ -1,5 +1,5 @@
-//! Threads that compute masks. Each grammar, and so each request, has a lane of its own, and the
-//! lanes take turns: a request with many slow completions delays its own masks, not others'.
+//! Threads that compute masks. Each grammar, and so each request, has its own lane, and the lanes
+//! take turns: a request with many slow completions delays only its own masks.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,25 +10,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most threads that compute masks. Half of the processors at most: the engine needs the others.
+/// Maximum threads that compute masks. At most half of the processors, since the engine needs the
+/// others.
 const MAX_WORKERS: usize = 4;
 
-/// Stack of each: grammars of requests may be nested.
+/// Stack size of each thread: grammars in requests may be nested.
 const STACK_BYTES: usize = 16 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One grammar's place in the queue, and how long its masks take.
+/// One grammar's place in the queue, and the time that its masks take.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// Masks that are queued or being computed.
+    /// Number of masks queued or being computed.
     pending: AtomicU64,
-    /// The longest that one of the last masks took, in microseconds; 0 before the first.
+    /// Longest time of one of the last masks, in microseconds; 0 before the first.
     peak_us: AtomicU64,
 }
 
 impl Lane {
-    /// How long a mask that is queued now should take; `None` before one was computed.
+    /// Expected time for a mask that is queued now; `None` until one was computed.
     fn expected(&self, workers: usize) -> Option<Duration> {
         let peak = self.peak_us.load(Ordering::Relaxed);
         let all_us = peak.saturating_mul(self.pending.load(Ordering::Relaxed).max(1));
@@ -46,7 +47,7 @@ impl Lane {
 
 #[derive(Default)]
 struct Queue {
-    /// Lanes with jobs, the next in turn first.
+    /// Lanes with jobs, in order of their turn.
     lanes: VecDeque<(Arc<Lane>, VecDeque<Job>)>,
     is_closed: bool,
 }
@@ -90,7 +91,7 @@ impl SharedQueue {
     }
 }
 
-/// The threads; they end when the last handle is dropped.
+/// Handle to the threads, which end when the last handle is dropped.
 #[derive(Clone)]
 pub(super) struct Workers(Arc<WorkersHandle>);
 
@@ -144,7 +145,7 @@ impl Workers {
         outcome
     }
 
-    /// How long a mask of `lane` that is queued now should take; `None` before one was computed.
+    /// Expected time for a mask of `lane` that is queued now; `None` until one was computed.
     pub(super) fn expected(&self, lane: &Lane) -> Option<Duration> {
         lane.expected(self.0.count)
     }

@@ -1,7 +1,7 @@
-//! A lock that makes stages of one machine compute one after the other, each with all of its
+//! A lock that makes stages on one machine compute one after the other, each with all of its
 //! threads.
 //!
-//! Threads of one computation wait for each other spinning. Two computations on the same
+//! Threads of one computation spin while they wait for each other. Two computations on the same
 //! processors therefore take much longer at the same time than one after the other: the spinning
 //! threads of one occupy the processors that the other needs.
 
@@ -9,16 +9,16 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// A lock on a file, shared by all stages that name it. The system releases it when the process
-/// ends, in whatever way.
+/// File lock shared by all stages that name the file. The system releases it when the process ends,
+/// in any way.
 #[derive(Debug)]
 pub struct ComputeLock {
     file: File,
 }
 
 impl ComputeLock {
-    /// The lock at `path`; the file is created if it does not exist. Every stage needs a
-    /// `ComputeLock` of its own: through one handle, a second lock would succeed at once.
+    /// Opens the lock at `path`; the file is created if it does not exist. Every stage needs its
+    /// own `ComputeLock`: through one handle, a second lock would succeed at once.
     ///
     /// # Errors
     /// If the file can neither be opened nor created.

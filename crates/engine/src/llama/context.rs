@@ -1,4 +1,4 @@
-//! A context of llama.cpp: KV cache, compute buffers, decode.
+//! llama.cpp context: KV cache, compute buffers, decode.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl NativeBatch {
         self.place(&batch.spans, |span, i| i + 1 + span.draft >= span.tokens.len() || scores(span));
     }
 
-    /// [`Self::fill`] with an output for every token, as pooling needs them.
+    /// Like [`Self::fill`], with an output for every token, as pooling needs them.
     fn fill_all(&mut self, batch: &Batch) {
         self.tokens.clear();
         self.tokens.extend(batch.tokens.iter().map(|&token| token as sys::llama_token));
@@ -57,7 +57,7 @@ impl NativeBatch {
         self.slot_pointers.extend(self.slots.iter_mut().map(|slot| &raw mut *slot));
     }
 
-    /// The batch with hidden states in place of tokens; one of `width` floats per position.
+    /// Returns the batch with hidden states in place of tokens: `width` floats per position.
     fn view_of_rows(&mut self, rows: &mut [f32], width: usize) -> sys::llama_batch {
         assert_eq!(rows.len(), self.positions.len() * width, "a row for each position");
         self.tokens.resize(self.positions.len(), 0);
@@ -83,7 +83,7 @@ impl NativeBatch {
     }
 }
 
-/// A llama.cpp context with what it needs. Fields are dropped in order: the context before its
+/// A llama.cpp context with its dependencies. Fields are dropped in order: the context before its
 /// threads and model.
 pub(super) struct Context {
     handle: ContextHandle,
@@ -107,7 +107,7 @@ impl Drop for ContextHandle {
 }
 
 impl Context {
-    /// A context of `model` that computes in `pool`.
+    /// Creates a context of `model` that computes in `pool`.
     ///
     /// # Errors
     /// llama.cpp's reason, for example too little memory.
@@ -138,11 +138,11 @@ impl Context {
     }
 
     fn memory(&self) -> sys::llama_memory_t {
-        // SAFETY: the context is alive.
+        // SAFETY: `self.handle` owns the context, which is freed only when it is dropped.
         unsafe { sys::llama_get_memory(self.as_ptr()) }
     }
 
-    /// KV cells, cells of one sequence, tokens of a batch: as llama.cpp rounded them.
+    /// KV cells, cells of one sequence, tokens of a batch: as rounded by llama.cpp.
     pub(super) fn sizes(&self) -> (u32, u32, u32) {
         let ptr = self.as_ptr();
         // SAFETY: the context is alive; plain numbers out.
@@ -161,26 +161,26 @@ impl Context {
         self.decode_view(view)
     }
 
-    /// Computes `batch`, checked as for [`Context::decode`], with an output for every token. What a
-    /// context that pools makes of them is in [`Context::embedding`].
+    /// Computes `batch`, checked as for [`Context::decode`], with an output for every token.
+    /// [`Context::embedding`] returns the result of a pooling context.
     ///
     /// # Errors
-    /// As [`Context::decode`].
+    /// Same as [`Context::decode`].
     pub(super) fn decode_all(&mut self, batch: &Batch) -> Result<(), RunError> {
         self.batch.fill_all(batch);
         let view = self.batch.view();
         self.decode_view(view)
     }
 
-    /// Numbers of an embedding.
+    /// Number of floats in an embedding.
     pub(super) fn embedding_width(&self) -> u32 {
         // SAFETY: the context holds its model alive; a plain number out.
         let width = unsafe { sys::llama_model_n_embd_out(self.model.as_ptr()) };
         u32::try_from(width).unwrap_or(0)
     }
 
-    /// The pooled vector of the tokens of `slot` in the last batch, which has `width` numbers;
-    /// empty if it had none.
+    /// Returns the pooled vector of the tokens of `slot` in the last batch, which has `width`
+    /// numbers; empty if the batch had none.
     pub(super) fn embedding(&mut self, slot: u16, width: u32) -> &[f32] {
         // SAFETY: the context is alive; null for sequences that the batch does not have.
         let vector = unsafe { sys::llama_get_embeddings_seq(self.as_ptr(), slot.into()) };
@@ -192,13 +192,12 @@ impl Context {
         }
     }
 
-    /// Computes hidden states in place of tokens: `rows` has a row of `width` floats, the
-    /// model's own width, for each position of `spans`. Checked by the caller as in
-    /// [`Context::decode`]. With `all_outputs` every row has an output, otherwise the last
-    /// of each span.
+    /// Computes hidden states in place of tokens: `rows` has `width` floats, the model's own width,
+    /// for each position of `spans`. Checked by the caller as for [`Context::decode`]. With
+    /// `all_outputs` every row has an output, otherwise the last of each span.
     ///
     /// # Errors
-    /// As [`Context::decode`].
+    /// Same as [`Context::decode`].
     pub(super) fn decode_rows(
         &mut self,
         rows: &mut [f32],
@@ -224,8 +223,8 @@ impl Context {
         }
     }
 
-    /// The logits after the batch's token `index`, if it is the last of its span
-    /// or belongs to a draft. The caller may change them: the next decode overwrites them.
+    /// Returns the logits after the batch's token `index`, if it is the last of its span or belongs
+    /// to a draft. The caller may change them: the next decode overwrites them.
     pub(super) fn logits(&mut self, index: usize) -> Option<&mut [f32]> {
         let index = i32::try_from(index).ok()?;
         // SAFETY: the context is alive; null for tokens without logits.
@@ -244,28 +243,30 @@ impl Context {
         }
     }
 
-    /// The oldest position from which on `slot` holds all, in all layers; `None` if it holds none.
+    /// Oldest position from which on `slot` holds everything, in all layers; `None` if it holds
+    /// none.
     pub(super) fn oldest(&self, slot: u16) -> Option<u32> {
-        // SAFETY: as in `copy`.
+        // SAFETY: the memory belongs to the live context; the caller checked the slot.
         let oldest = unsafe { sys::llama_memory_seq_pos_min(self.memory(), slot.into()) };
         u32::try_from(oldest).ok()
     }
 
-    /// Whether `slot` holds no position.
+    /// Returns true if `slot` holds no position.
     pub(super) fn is_empty(&self, slot: u16) -> bool {
-        // SAFETY: as in `copy`.
+        // SAFETY: the memory belongs to the live context; the caller checked the slot.
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), slot.into()) < 0 }
     }
 
-    /// Forgets everything and overwrites the cells, so that no NaN is left in them.
+    /// Clears everything and overwrites the cells, so that no NaN is left in them.
     pub(super) fn wipe(&mut self) {
-        // SAFETY: as in `copy`.
+        // SAFETY: the memory belongs to the live context, on which `&mut self` allows no other
+        // call.
         unsafe { sys::llama_memory_clear(self.memory(), true) }
     }
 
-    /// Forgets positions from `len` on; false when the model cannot forget a part.
+    /// Removes positions from `len` on; returns false if the model cannot remove a part.
     pub(super) fn remove(&mut self, slot: u16, len: u32) -> bool {
-        // SAFETY: as in `copy`.
+        // SAFETY: the memory belongs to the live context; the caller checked the slot.
         unsafe { sys::llama_memory_seq_rm(self.memory(), slot.into(), len as i32, -1) }
     }
 }

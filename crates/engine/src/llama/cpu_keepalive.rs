@@ -1,10 +1,10 @@
 //! Keeps processors awake between the batches of a stage.
 //!
 //! A stage computes for some milliseconds and then waits for links and other stages. An idle
-//! processor sleeps meanwhile, lowers its clock and, in a virtual machine, is given to others; the
-//! next batch takes up to twice as long for it (`bench/stages.sh MODEL one`, which has links of
-//! 10 ms). Here threads of the lowest scheduling class spin until that batch comes. Any other
-//! thread displaces them at once, so they cost energy, not time.
+//! processor sleeps meanwhile, lowers its clock and, in a virtual machine, is given to others, so
+//! the next batch takes up to twice as long (`bench/stages.sh MODEL one`, which has links of 10
+//! ms). Here threads of the lowest scheduling class spin until that batch comes. Any other thread
+//! displaces them at once, so they cost energy, not time.
 
 use std::hint;
 use std::num::NonZeroU16;
@@ -15,22 +15,23 @@ use std::time::{Duration, Instant};
 
 /// Spin-loop hints between two looks at the clock: about 10 µs.
 const SPINS: usize = 256;
-/// A thread that was displaced for this long is not needed: something else computes on that
-/// processor, such as another stage. Chosen by hand, well above a timer interrupt.
+/// A thread that was displaced for this long is not needed: something else, such as another stage,
+/// computes on that processor. Chosen by hand, well above a timer interrupt.
 const DISPLACED: Duration = Duration::from_millis(1);
 /// Spinning for less than this is useless: the batch came at once, or others computed meanwhile.
 const USEFUL: Duration = Duration::from_millis(1);
 /// Useless waits in a row after which spinning stops for [`WAITS_OFF`] waits.
 const USELESS_WAITS: u32 = 8;
-/// Waits without spinning before it is tried again: at most a ninth of the waits is useless.
+/// Number of waits without spinning before it is tried again: at most a ninth of the waits are
+/// useless.
 const WAITS_OFF: u32 = 64;
 
-/// The time until which threads spin, shared by all of them.
+/// Time until which threads spin, shared by all of them.
 struct SpinControl {
     epoch: Instant,
     /// Microseconds after `epoch` at which spinning ends; [`STOPPED`] ends the threads.
     until_us: AtomicU64,
-    /// The longest that a thread spun in this wait, in microseconds.
+    /// Longest time that a thread spun in this wait, in microseconds.
     spun_us: AtomicU64,
 }
 
@@ -47,8 +48,8 @@ impl SpinControl {
     }
 }
 
-/// Threads that keep as many processors awake. Does nothing on systems without a scheduling class
-/// that yields to every other thread.
+/// Threads that keep the same number of processors awake. Does nothing on systems without a
+/// scheduling class that yields to every other thread.
 pub(super) struct CpuKeepalive {
     control: Arc<SpinControl>,
     longest: Duration,
@@ -89,7 +90,7 @@ impl CpuKeepalive {
         self.threads.iter().for_each(|thread| thread.thread().unpark());
     }
 
-    /// Stops spinning: the batch has come, and needs the processors.
+    /// Stops spinning: the batch has arrived, and needs the processors.
     pub(super) fn rest(&self) {
         self.control.until_us.store(0, Ordering::Relaxed);
     }
@@ -119,7 +120,7 @@ fn keep_awake(control: &SpinControl) {
     }
 }
 
-/// Spins until `until_us`, until the end is moved, or until something else needs the processor.
+/// Spins until `until_us`, until that changes, or until something else needs the processor.
 fn spin(control: &SpinControl, until_us: u64) {
     let start_us = control.now_us();
     let mut now_us = start_us;
@@ -136,8 +137,8 @@ fn spin(control: &SpinControl, until_us: u64) {
     }
 }
 
-/// Puts this thread into the class that runs only on processors with nothing else to do; returns
-/// whether that worked.
+/// Moves this thread to the scheduling class that runs only on otherwise idle processors; returns
+/// true on success.
 #[cfg(target_os = "linux")]
 fn yield_to_all() -> bool {
     // SAFETY: a plain structure of numbers.
@@ -153,7 +154,7 @@ fn yield_to_all() -> bool {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    //! When the threads run, by their processor time.
+    //! Checks by processor time when the threads run.
     use super::*;
 
     /// Fields of `proc_pid_stat(5)` after the name, which is in parentheses.

@@ -1,10 +1,10 @@
-//! The devices that llama.cpp found to compute on, and what of a GPU this build can use.
+//! Devices that llama.cpp can compute on, and the GPU back ends of this build.
 
 use std::ffi::{CStr, c_char};
 
 use super::{start, sys};
 
-/// What a device is.
+/// Kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The processor.
@@ -20,15 +20,15 @@ pub enum DeviceKind {
 /// A device that llama.cpp can compute on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// llama.cpp's name for it, for example `CUDA0`.
+    /// llama.cpp's name of the device, for example `CUDA0`.
     pub name: String,
-    /// The manufacturer's name for it.
+    /// Manufacturer's name of the device.
     pub description: String,
-    /// What it is.
+    /// Kind of device.
     pub kind: DeviceKind,
-    /// Memory that is free on it, in bytes, as its driver reports.
+    /// Free memory in bytes, as reported by the driver.
     pub free_bytes: u64,
-    /// All of its memory, in bytes.
+    /// Total memory in bytes.
     pub total_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ pub const GPU_BACK_ENDS: &[&str] = &[
     "vulkan",
 ];
 
-/// All devices that llama.cpp found, the processor among them; none where it cannot run.
+/// All devices that llama.cpp found, the processor included; none if llama.cpp cannot run.
 pub fn devices() -> Vec<Device> {
     if start().is_err() {
         return Vec::new();
@@ -52,12 +52,12 @@ pub fn devices() -> Vec<Device> {
     (0..count).filter_map(device).collect()
 }
 
-/// Whether llama.cpp found a GPU that it can use.
+/// Returns true if llama.cpp found a usable GPU.
 pub fn has_gpu() -> bool {
     !gpus().is_empty()
 }
 
-/// The devices on which llama.cpp puts layers: integrated graphics only where there is no other.
+/// Devices on which llama.cpp puts layers: integrated graphics only if there is no other.
 pub(super) fn gpus() -> Vec<Device> {
     chosen(devices())
 }
@@ -110,7 +110,7 @@ unsafe fn text(text: *const c_char) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! What can be asked without a GPU, and the choice among devices.
+    //! Queries that need no GPU, and the choice among devices.
     use super::*;
 
     fn device(kind: DeviceKind) -> Device {

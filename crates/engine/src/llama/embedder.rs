@@ -1,8 +1,8 @@
 //! The [`Embedder`] over a llama.cpp context of its own, beside that of the runner.
 //!
-//! llama.cpp pools the token vectors of one batch. Where an input comes in several batches, its
-//! parts are put together here: a causal model's tokens see only those before them, so that the
-//! parts' vectors are those of the whole.
+//! llama.cpp pools the token vectors of one batch. If an input comes in several batches, its parts
+//! are combined here: a causal model's tokens see only those before them, so the parts' vectors
+//! equal those of the whole.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use super::{LlamaModel, LoadError, RunnerOptions, sys};
 use crate::Pooling;
 use crate::gguf::Value;
 
-/// Most inputs in progress.
+/// Maximum inputs in progress.
 const SLOTS: u16 = 32;
-/// Most bytes of logits that llama.cpp makes room for. It computes them for every token of a causal
-/// model though nobody asks for them, so that they bound the batch.
+/// Maximum bytes of logits that llama.cpp allocates. It computes them for every token of a causal
+/// model although none are needed, so they bound the batch.
 const LOGITS_BYTES: u64 = 64 << 20;
-/// Fewest tokens of a batch, however large the vocabulary.
+/// Minimum tokens of a batch, however large the vocabulary.
 const LEAST_BATCH_TOKENS: u32 = 64;
 
-/// What is known of an input of which parts were computed.
+/// Intermediate result of an input whose parts are being computed.
 #[derive(Debug, Clone, Default)]
 struct Partial {
     tokens: u32,
-    /// Sum of all token vectors, or the one that counts.
+    /// Sum of all token vectors, or the single relevant one.
     vector: Vec<f64>,
 }
 
@@ -41,17 +41,17 @@ pub struct LlamaEmbedder {
     partial: Vec<Partial>,
 }
 
-/// What a model's file says of embeddings.
+/// Properties of a model that concern embeddings, from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddingTraits {
-    /// How it pools; `None` if the file does not say.
+    /// Pooling method; `None` if the file does not specify one.
     pub pooling: Option<Pooling>,
-    /// Whether a token sees only those before it; otherwise the model continues no texts.
+    /// True if a token sees only those before it; otherwise the model does not generate text.
     pub is_causal: bool,
 }
 
 impl LlamaModel {
-    /// What its file says of embeddings.
+    /// Reads the properties that concern embeddings from the model's file.
     ///
     /// # Errors
     /// [`LoadError::Backend`] for a model that ranks texts instead.
@@ -74,11 +74,11 @@ impl LlamaModel {
 }
 
 impl LlamaEmbedder {
-    /// A context of `model` for inputs of up to `options.context_tokens`, with memory for one of
-    /// the longest.
+    /// Creates a context of `model` for inputs of up to `options.context_tokens`, with memory for
+    /// one of the longest.
     ///
     /// # Errors
-    /// [`LoadError::TooLarge`] when its KV cache does not fit, [`LoadError::Backend`] otherwise.
+    /// [`LoadError::TooLarge`] if the KV cache does not fit, [`LoadError::Backend`] otherwise.
     pub fn new(
         model: Arc<LlamaModel>,
         options: &RunnerOptions,
@@ -137,7 +137,7 @@ impl LlamaEmbedder {
         self.embed(&batch, &mut Vec::new())
     }
 
-    /// llama.cpp aborts the process on an invalid batch; this makes it an error.
+    /// Returns an error for an invalid batch, on which llama.cpp would abort the process.
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
         let EmbedderCapacity { slots, batch_tokens, input_tokens, in_parts, .. } = self.capacity;
         let mut covered = 0;
@@ -160,7 +160,7 @@ impl LlamaEmbedder {
         }
     }
 
-    /// Adds what llama.cpp pooled of `span` to what is known of its input.
+    /// Adds the vector that llama.cpp pooled for `span` to its input's intermediate result.
     fn take_in(&mut self, span: &Span) {
         let len = span.tokens.len();
         let pooled = self.context.embedding(span.slot.0, self.capacity.width);
@@ -219,7 +219,7 @@ impl Embedder for LlamaEmbedder {
     }
 }
 
-/// Tokens of a batch: an input that comes whole must fit, and a causal model's logits must.
+/// Tokens of a batch, such that an input that comes whole fits, and a causal model's logits do.
 fn batch_tokens(is_causal: bool, longest: u32, vocab_size: u32) -> u32 {
     match is_causal {
         true => {

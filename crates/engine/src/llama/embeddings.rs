@@ -1,4 +1,4 @@
-//! The rows of a model's embeddings, read from the file when they are needed.
+//! Rows of a model's embeddings, read from the file on demand.
 
 use std::fs::File;
 use std::io;
@@ -11,18 +11,18 @@ use super::{LoadError, start, sys};
 use crate::gguf::{Header, ReadLimits, TensorType};
 use crate::staged::Embed;
 
-/// The first step of a split model: tokens to hidden states. The file stays on disk; the
-/// system keeps the rows in use in memory.
+/// First step of a split model: tokens to hidden states. The file stays on disk; the system caches
+/// the used rows in memory.
 #[derive(Debug)]
 pub struct Embeddings {
     file: File,
-    /// Where the rows begin, in bytes.
+    /// Offset of the rows, in bytes.
     at: u64,
     kind: TensorType,
     row_bytes: usize,
     width: usize,
     rows: u64,
-    /// The factor by which the architecture multiplies embeddings, if it has one.
+    /// Factor by which the architecture multiplies embeddings, if any.
     scale: Option<f32>,
     buffer: Vec<u8>,
 }
@@ -31,7 +31,7 @@ impl Embeddings {
     /// Opens the embeddings of the GGUF file at `path`.
     ///
     /// # Errors
-    /// [`LoadError`] when the file cannot be read or has no usable `token_embd.weight`.
+    /// [`LoadError`] if the file cannot be read or has no usable `token_embd.weight`.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         start()?;
         let malformed = |reason: String| LoadError::Malformed { path: path.to_owned(), reason };

@@ -41,13 +41,13 @@ unsafe extern "C" {
     ) -> bool;
 }
 
-/// Has failed assertions inside the calls below become errors.
+/// Turns failed assertions inside the calls below into errors.
 pub(super) fn install() {
     // SAFETY: sets a function pointer, once, before any other call of the library.
     unsafe { loquent_guard_install() }
 }
 
-/// Runs `call`, which gets a place for the text of an exception and returns whether there was none.
+/// Runs `call` with a buffer for the text of an exception; `call` returns true if there was none.
 fn guarded(call: impl FnOnce(*mut c_char, usize) -> bool) -> Result<(), String> {
     let mut error = [0u8; 256];
     if call(error.as_mut_ptr().cast(), error.len()) {
@@ -57,8 +57,8 @@ fn guarded(call: impl FnOnce(*mut c_char, usize) -> bool) -> Result<(), String> 
     Err(text.unwrap_or_default().into_owned())
 }
 
-/// `llama_tokenize` without begin and end tokens: the number of tokens, or the negated number that
-/// `tokens` has no room for.
+/// `llama_tokenize` without begin and end tokens: returns the number of tokens, or, negated, the
+/// number of tokens if `tokens` is too small.
 ///
 /// # Errors
 /// The text of an exception.
@@ -95,7 +95,7 @@ pub(super) unsafe fn tokenize(
     Ok(count)
 }
 
-/// `llama_model_load_from_file`; null where it refuses.
+/// `llama_model_load_from_file`; returns null if it refuses.
 ///
 /// # Errors
 /// The text of an exception.
@@ -115,7 +115,7 @@ pub(super) unsafe fn load(
     Ok(model)
 }
 
-/// `llama_init_from_model`; null where it refuses.
+/// `llama_init_from_model`; returns null if it refuses.
 ///
 /// # Errors
 /// The text of an exception.

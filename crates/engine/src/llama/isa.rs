@@ -1,8 +1,8 @@
-//! The instruction sets that there are kernels of Loquent's own for, and which of them is used.
+//! Instruction sets for which Loquent has its own kernels, and the choice of the one in use.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// An instruction set that there are kernels for.
+/// Instruction set with kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Isa {
@@ -16,12 +16,12 @@ pub enum Isa {
     Avx2,
 }
 
-/// The processor or the build lacks an instruction set that was asked for.
+/// The processor or the build lacks a requested instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this processor, or this build, has no kernels for {}", .0.name())]
 pub struct UnavailableIsa(pub Isa);
 
-/// The number of the chosen one among [`Isa::ALL`], or [`NOT_CHOSEN`].
+/// Index of the chosen one in [`Isa::ALL`], or [`NOT_CHOSEN`].
 static CHOSEN: AtomicU8 = AtomicU8::new(NOT_CHOSEN);
 const NOT_CHOSEN: u8 = u8::MAX;
 
@@ -29,13 +29,13 @@ impl Isa {
     /// All, the fastest first.
     pub const ALL: [Self; 4] = [Self::Amx, Self::Avx512Vnni, Self::AvxVnni, Self::Avx2];
 
-    /// Those that this processor has, the fastest first.
+    /// Instruction sets of this processor, fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this processor has it, and this build the kernels. For AMX Linux is asked for
-    /// permission, which this process has from then on.
+    /// Returns true if this processor has the instruction set and this build its kernels. For AMX
+    /// this requests permission from Linux, which the process keeps from then on.
     #[cfg(own_kernels)]
     pub fn is_available(self) -> bool {
         match self {
@@ -57,13 +57,13 @@ impl Isa {
         }
     }
 
-    /// Whether this processor has it, and this build the kernels: it has none.
+    /// Returns false: this build has no kernels.
     #[cfg(not(own_kernels))]
     pub fn is_available(self) -> bool {
         false
     }
 
-    /// Its usual name.
+    /// Usual name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amx => "AMX",
@@ -73,10 +73,10 @@ impl Isa {
         }
     }
 
-    /// The one that the kernels use: the chosen one, else AMX, or AVX-512 with VNNI, whose results
-    /// are the same. None if this processor lacks both: the kernels for AVX2 are faster than
-    /// llama.cpp's for 16 streams, and slower for one (`bench/formats.py --kernels loquent-avx2`),
-    /// so they compute only where they are asked for.
+    /// Instruction set that the kernels use: the chosen one, else AMX, or AVX-512 with VNNI, whose
+    /// results are the same. `None` if this processor lacks both: the kernels for AVX2 are faster
+    /// than llama.cpp's for 16 streams, and slower for one (`bench/formats.py --kernels
+    /// loquent-avx2`), so they are used only on request.
     pub fn used() -> Option<Self> {
         let chosen = Self::ALL.get(usize::from(CHOSEN.load(Ordering::Relaxed))).copied();
         let usual = || [Self::Amx, Self::Avx512Vnni].into_iter().find(|isa| isa.is_available());
@@ -84,11 +84,11 @@ impl Isa {
         chosen.or_else(|| usual().inspect(|isa| isa.store()))
     }
 
-    /// Makes the kernels of this process use it: once, before a model is loaded. While a model
-    /// computes, only tests may call it.
+    /// Makes the kernels of this process use this instruction set: once, before a model is loaded.
+    /// While a model computes, only tests may call it.
     ///
     /// # Errors
-    /// When the processor lacks it.
+    /// If the processor lacks it.
     pub fn choose(self) -> Result<(), UnavailableIsa> {
         if !self.is_available() {
             return Err(UnavailableIsa(self));
@@ -104,7 +104,7 @@ impl Isa {
 
 #[cfg(all(test, own_kernels))]
 impl Isa {
-    /// Whether a test can try it; says so, or fails, where it cannot.
+    /// Returns true if a test can try it; otherwise reports that, or fails.
     pub(super) fn is_here_for_a_test(self) -> bool {
         let need = match self {
             Self::Amx => loquent_needs::Need::Amx,

@@ -1,10 +1,10 @@
-//! Some consecutive layers of a model in a llama.cpp context: hidden states in, hidden
-//! states or logits out.
+//! Consecutive layers of a model in a llama.cpp context: hidden states in, hidden states or logits
+//! out.
 //!
-//! Layers before the last ones end the computation after their own last layer: an evaluation
-//! callback requests the tensor `l_out-N`, copies it and stops the graph before its head. The KV
-//! cache is written all the same. llama.cpp returns rows for output positions only, so every
-//! position is marked as one.
+//! Stages before the last end the computation after their own last layer: an evaluation callback
+//! requests the tensor `l_out-N`, copies it and stops the graph before its head. The KV cache is
+//! written all the same. llama.cpp returns rows for output positions only, so every position is
+//! marked as one.
 
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,31 +22,31 @@ use super::{History, LlamaModel, LoadError, RunnerOptions, sys};
 use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
 
-/// The buffer into which the callback copies hidden states. Boxed, because llama.cpp keeps its
-/// address.
+/// Buffer into which the callback copies hidden states. Boxed, because llama.cpp keeps its address.
 struct HiddenCapture {
     /// Name of the tensor to copy.
     name: String,
     width: usize,
     rows: Vec<f32>,
-    /// A tensor of that name was something other than rows of `width` floats.
+    /// True if a tensor of that name did not consist of rows of `width` floats.
     is_foreign: bool,
 }
 
-/// How a stage uses processors that other processes may need too.
+/// Settings for processors that other processes may need too.
 #[derive(Debug, Clone, Default)]
 pub struct CpuSharing {
-    /// How long to keep the processors awake while waiting for the next batch; zero turns it off.
+    /// Maximum time to keep the processors awake while waiting for the next batch; zero turns it
+    /// off.
     pub keep_awake: Duration,
     /// Held while a batch is computed, so that stages of one machine compute one at a time.
     pub compute_lock: Option<Arc<ComputeLock>>,
 }
 
-/// The layers of a stage file.
+/// Layers of a stage file.
 pub struct LlamaLayers {
     // Before `capture`, into which it points: fields are dropped in order.
     context: Context,
-    /// `None` when the head is here.
+    /// `None` if the head is in this stage.
     capture: Option<Box<HiddenCapture>>,
     sizes: StageSizes,
     input: Vec<f32>,
@@ -59,11 +59,12 @@ pub struct LlamaLayers {
 unsafe impl Send for LlamaLayers {}
 
 impl LlamaLayers {
-    /// A context of the stage file `model` with memory for everything that `options` allows.
+    /// Creates a context of the stage file `model` with memory for everything that `options`
+    /// allows.
     ///
     /// # Errors
-    /// [`LoadError::Backend`] when `model` is not a stage file, or when its architecture does
-    /// not end its layers in `l_out-N`; otherwise as for a whole model.
+    /// [`LoadError::Backend`] if `model` is not a stage file, or if its architecture does not end
+    /// its layers in `l_out-N`; otherwise as for a whole model.
     pub fn new(
         model: Arc<LlamaModel>,
         options: &RunnerOptions,
@@ -110,8 +111,8 @@ impl LlamaLayers {
         Ok(layers)
     }
 
-    /// Computes one row, so that the first request does not wait for pages and buffers, and
-    /// checks that the architecture is as expected.
+    /// Computes one row, so that the first request does not wait for pages and buffers, and checks
+    /// that the architecture is as expected.
     fn warm_up(&mut self) -> Result<(), LoadError> {
         let row = vec![0.0; self.sizes.width];
         let span = Span { slot: Slot(0), start: 0, tokens: 0..1, draft: 0, sample: true };
@@ -187,8 +188,8 @@ fn capture(keys: &StageKeys, width: usize) -> Box<HiddenCapture> {
     Box::new(HiddenCapture { name, width, rows: Vec::new(), is_foreign: false })
 }
 
-/// llama.cpp's evaluation callback. It is called with `ask` to learn whether a tensor is wanted,
-/// and again when that tensor is computed; false then ends the computation.
+/// llama.cpp's evaluation callback. It is called with `ask` to find out whether a tensor is wanted,
+/// and again when that tensor is computed; returning false then ends the computation.
 unsafe extern "C" fn handle_tensor(
     tensor: *mut sys::ggml_tensor,
     ask: bool,

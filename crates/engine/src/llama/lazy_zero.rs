@@ -1,15 +1,15 @@
-//! Zeroing large buffers without touching them.
+//! Zeroes large buffers without touching them.
 //!
 //! llama.cpp fills a new KV cache with zeros, which makes all of it resident: for a model of 0.4 GB
 //! the cache of sixteen chats is 0.9 GB, of which a chat uses a few per cent. Here the pages of a
-//! CPU buffer are returned to the system instead, which provides zeroed pages when they are used:
-//! the same content, and memory that grows with use.
+//! CPU buffer are returned to the system instead, which provides zeroed pages on first use: the
+//! same content, and memory that grows with use.
 //!
-//! ggml has no call for this. All its CPU buffers share one description, which holds a function
-//! that allocates. It is replaced by one that allocates the same buffer and gives it another
-//! function for clearing. The declarations below restate those of `ggml-backend-impl.h`; the
-//! pinned version of the bindings keeps them valid, and the test
-//! `a_cache_takes_memory_as_it_is_used` fails when they no longer fit.
+//! ggml has no call for this. All its CPU buffers share one description, which has the allocating
+//! function. That is replaced by one that allocates the same buffer and gives it another clearing
+//! function. The declarations below repeat those of `ggml-backend-impl.h`; the pinned version of
+//! the bindings keeps them valid, and the test `a_cache_takes_memory_as_it_is_used` fails if they
+//! no longer match.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
@@ -42,7 +42,7 @@ const LARGE_BYTES: usize = 1 << 20;
 /// ggml's own allocating function.
 static ALLOCATE: OnceLock<Allocate> = OnceLock::new();
 
-/// Zeroes large CPU buffers lazily from now on.
+/// Makes large CPU buffers be zeroed lazily from now on.
 ///
 /// # Safety
 /// No other thread may use ggml yet.
@@ -86,7 +86,7 @@ unsafe extern "C" fn clear(buffer: Buffer, value: u8) {
 /// Makes `bytes` bytes from `start` on read as zeros; whole pages are returned to the system.
 ///
 /// # Safety
-/// The memory is the caller's to overwrite, and came from C's allocator (private, not from a file).
+/// The caller may overwrite the memory, which came from C's allocator (private, not from a file).
 unsafe fn zero(start: *mut u8, bytes: usize) {
     let page = page_bytes();
     let before = start.addr().next_multiple_of(page) - start.addr();
@@ -107,7 +107,7 @@ unsafe fn zero(start: *mut u8, bytes: usize) {
 }
 
 fn page_bytes() -> usize {
-    // SAFETY: a plain question.
+    // SAFETY: `sysconf` takes a plain number and has no preconditions.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(1 << 16)
 }

@@ -1,5 +1,5 @@
-//! llama.cpp's log: passed on to `tracing` at level debug; the last errors are kept, because its
-//! functions return no reason when they fail.
+//! llama.cpp's log: forwarded to `tracing` at level debug. The last errors are kept, because
+//! llama.cpp's functions return no reason when they fail.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_void};
 
 use super::sys;
 
-/// Error lines kept per thread.
+/// Maximum error lines kept per thread.
 const KEPT_LINES: usize = 8;
 
 thread_local! {
@@ -21,17 +21,17 @@ pub(super) fn install() {
     unsafe { sys::llama_log_set(Some(handle_line), std::ptr::null_mut()) }
 }
 
-/// Drops the errors that this thread has logged so far.
+/// Drops the errors logged by this thread so far.
 pub(super) fn clear_errors() {
     ERRORS.with_borrow_mut(VecDeque::clear);
 }
 
-/// The errors that this thread has logged since [`clear_errors`], oldest first.
+/// Returns the errors logged by this thread since [`clear_errors`], oldest first.
 pub(super) fn take_errors() -> Vec<String> {
     ERRORS.with_borrow_mut(|lines| lines.drain(..).collect())
 }
 
-/// The first error, which is the cause of those after it, or a text that none was given.
+/// Returns the first error, which caused the later ones, or a text saying that there was none.
 pub(super) fn take_reason() -> String {
     let first = take_errors().into_iter().next();
     first.unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
@@ -61,7 +61,7 @@ fn keep(lines: &mut VecDeque<String>, line: &str) {
     lines.push_back(line.to_owned());
 }
 
-/// The line without the `function_name: ` that llama.cpp puts first.
+/// Returns the line without the `function_name: ` that llama.cpp puts first.
 fn without_function(line: &str) -> &str {
     match line.split_once(": ") {
         Some((head, rest)) if head.chars().all(|c| c.is_alphanumeric() || c == '_') => rest,

@@ -1,56 +1,56 @@
-//! What this machine can do at most: how fast it reads memory and how fast it multiplies.
+//! Measures the limits of this machine: memory bandwidth and multiplication throughput.
 //!
-//! Measured, not looked up: a virtual machine tells little of the memory behind it, and clock rates
-//! change with the instructions in use. Every figure is the best of some short rounds, since other
+//! Measured, not looked up: a virtual machine reveals little about its memory, and clock rates
+//! depend on the instructions in use. Every figure is the best of some short rounds, since other
 //! work on the machine can only lower it.
 
 use std::num::NonZeroU16;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Least memory that is read for the bandwidth, far more than caches of processors today.
+/// Minimum memory read for the bandwidth, far more than caches of processors today.
 const LEAST_BYTES: usize = 256 << 20;
-/// Most memory that is read for the bandwidth.
+/// Maximum memory read for the bandwidth.
 const MOST_BYTES: usize = 1 << 30;
-/// The memory that is read, in sizes of the largest cache: with eight, at most an eighth of a pass
-/// finds what the one before left there.
+/// Memory to read, as a multiple of the largest cache: with eight, at most an eighth of a pass
+/// finds data that the previous pass left in the cache.
 const CACHES: usize = 8;
-/// Rounds of each figure, of which the best counts.
+/// Rounds for each figure; the best counts.
 const ROUNDS: usize = 3;
 
-/// How fast the instructions of one kind multiply and add, all threads together.
+/// Multiply-add throughput of one kind of instructions, all threads together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MultiplyPeak {
-    /// The usual name of the instruction set, for example `AVX-512 VNNI`.
+    /// Usual name of the instruction set, for example `AVX-512 VNNI`.
     pub name: &'static str,
     /// Products of two numbers, each added to a sum, per second.
     pub per_s: f64,
 }
 
-/// The limits of this machine with a number of threads.
+/// Limits of this machine with a given number of threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineLimits {
-    /// Bytes of memory that are read per second, from arrays far larger than the caches.
+    /// Bytes of memory read per second, from arrays far larger than the caches.
     pub read_bytes_per_s: f64,
-    /// Products of 8-bit integers, by the instruction sets that this processor has; the kernels
-    /// of quantised weights use one of them. Empty where none is known.
+    /// Products of 8-bit integers, by the instruction sets of this processor; the kernels of
+    /// quantised weights use one of them. Empty if none is known.
     pub int8: Vec<MultiplyPeak>,
     /// Products of 32-bit floats with the widest registers, which attention uses.
     pub float: Option<MultiplyPeak>,
-    /// Whether the processor has AMX tiles of 8-bit integers. They are measured as `AMX` if Linux
-    /// lets this process use them.
+    /// True if the processor has AMX tiles of 8-bit integers. They are measured as `AMX` if Linux
+    /// allows this process to use them.
     pub has_amx: bool,
 }
 
 impl MachineLimits {
-    /// The fastest products of 8-bit integers.
+    /// Highest throughput of products of 8-bit integers.
     pub fn best_int8(&self) -> Option<MultiplyPeak> {
         self.int8.iter().copied().max_by(|one, other| one.per_s.total_cmp(&other.per_s))
     }
 }
 
 /// Measures the limits of this machine for `threads` threads; each round of each figure takes
-/// `round`. `over` is asked before every round: `None` if it says that the time is over.
+/// `round`. Calls `over` before every round, and returns `None` once it returns true.
 pub fn machine_limits(
     threads: NonZeroU16,
     round: Duration,
@@ -70,7 +70,7 @@ pub fn machine_limits(
     Some(MachineLimits { read_bytes_per_s, int8: int8?, float, has_amx: has_amx() })
 }
 
-/// The best of some rounds.
+/// Returns the best of some rounds.
 fn best(over: &dyn Fn() -> bool, mut round: impl FnMut() -> f64) -> Option<f64> {
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
@@ -82,7 +82,7 @@ fn best(over: &dyn Fn() -> bool, mut round: impl FnMut() -> f64) -> Option<f64> 
     Some(best)
 }
 
-/// How many times a second `work` is done by all threads together.
+/// Executions of `work` per second by all threads together.
 fn rate(threads: usize, time: Duration, work: &(dyn Fn() + Sync)) -> f64 {
     let together = Barrier::new(threads);
     let count = || {
@@ -125,7 +125,7 @@ fn read_bandwidth(threads: usize, time: Duration, over: &dyn Fn() -> bool) -> Op
     })
 }
 
-/// The sum of all numbers, in as many sums as vector registers can hold.
+/// Sums all numbers, in as many sums as vector registers can hold.
 fn sum(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     for numbers in numbers.as_chunks::<32>().0 {
@@ -136,15 +136,15 @@ fn sum(numbers: &[u64]) -> u64 {
     sums.iter().fold(0, |all, sum| all.wrapping_add(*sum))
 }
 
-/// Bytes of the array for the bandwidth: far more than the largest cache, and no more than a
-/// quarter of the free memory.
+/// Bytes of the array for the bandwidth: far more than the largest cache, and at most a quarter of
+/// the free memory.
 fn array_bytes() -> usize {
     let wanted = (CACHES * largest_cache()).clamp(LEAST_BYTES, MOST_BYTES);
     let free = super::available_bytes().and_then(|bytes| usize::try_from(bytes / 4).ok());
     wanted.min(free.unwrap_or(wanted)).max(1 << 20)
 }
 
-/// The size of the first processor's largest cache in bytes; 0 where the system does not say.
+/// Size of the first processor's largest cache in bytes; 0 if the system does not report it.
 fn largest_cache() -> usize {
     let size = |index: usize| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
@@ -161,7 +161,7 @@ struct Loops {
     /// Runs the loop this many times.
     run: fn(usize),
     times: usize,
-    /// Products in one register, and registers in the loop.
+    /// Products per register.
     lanes: usize,
 }
 
@@ -177,8 +177,8 @@ impl Loops {
     }
 }
 
-/// Sums that are added to in turn: enough to hide the latency of an instruction, few enough to
-/// stay in sixteen registers with their operands.
+/// Number of sums that are added to in turn: enough to hide the latency of an instruction, few
+/// enough to stay in sixteen registers with their operands.
 const SUMS: usize = 12;
 
 #[cfg(target_arch = "x86_64")]
@@ -190,8 +190,9 @@ mod x86 {
     use super::super::amx;
     use super::{Loops, SUMS};
 
-    /// A loop whose every step is one multiplication of whole registers for each of the sums.
-    /// The operands are hidden from the compiler, which would otherwise compute the loop itself.
+    /// Defines a loop whose every step is one multiplication of whole registers for each of the
+    /// sums. The operands are hidden from the compiler, which would otherwise evaluate the loop
+    /// itself.
     macro_rules! multiply_loop {
         ($name:ident, $features:literal, $zero:expr, $operand:expr, $step:expr) => {
             fn $name(times: usize) {
@@ -307,7 +308,7 @@ fn has_amx() -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! That every limit is measured, and that time ends the measurement; no figures.
+    //! Checks that every limit is measured, and that `over` ends the measurement; no figures.
     use super::*;
 
     #[test]

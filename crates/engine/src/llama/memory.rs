@@ -1,4 +1,4 @@
-//! How much memory a model needs, and how much is available.
+//! Memory that a model needs, and memory that is available.
 
 use std::fs;
 
@@ -15,8 +15,8 @@ pub(super) fn ggml_type(kind: KvType) -> sys::ggml_type {
     }
 }
 
-/// An estimate of the KV cache's size in bytes for `cells` tokens: exact for plain transformers,
-/// too high for models with windows or recurrent layers; 0 if the header lacks sizes.
+/// Estimates the KV cache's size in bytes for `cells` tokens: exact for plain transformers, an
+/// upper bound for models with windows or recurrent layers; 0 if the header lacks sizes.
 pub(super) fn kv_bytes(header: &Header, cells: u32, kv: KvType) -> u64 {
     kv.bytes(header.kv_elements().saturating_mul(cells.into()))
 }

@@ -1,11 +1,11 @@
 //! llama.cpp behind a small safe interface, over its C API (`llama-cpp-sys-2`).
 //!
-//! The only unsafe code of Loquent. Three main types: a [`LlamaModel`] (weights and
-//! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a
-//! [`LlamaRunner`] (one context with its KV cache, on the engine thread).
+//! All unsafe code of Loquent is in this module. Three main types: a [`LlamaModel`] (weights and
+//! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a [`LlamaRunner`] (one
+//! context with its KV cache, on the engine thread).
 //!
-//! llama.cpp aborts the process when its preconditions are broken, so they are checked here
-//! first: files by [`crate::gguf`], batches by the runner.
+//! llama.cpp aborts the process if its preconditions are violated, so they are checked here first:
+//! files by [`crate::gguf`], batches by the runner.
 #![allow(unsafe_code)]
 
 #[cfg(own_kernels)]
@@ -59,13 +59,13 @@ use std::sync::Once;
 
 use llama_cpp_sys_2 as sys;
 
-/// Most sequences of one context (`LLAMA_MAX_SEQ`).
+/// Maximum sequences of one context (`LLAMA_MAX_SEQ`).
 pub const MAX_SLOTS: u16 = 256;
 
 /// Starts llama.cpp once per process and routes its log.
 ///
 /// # Errors
-/// On a processor that cannot run this build: the library's start alone would kill the process.
+/// On a processor that cannot run this build: starting the library there would kill the process.
 fn start() -> Result<(), UnsupportedProcessor> {
     static START: Once = Once::new();
     check_processor()?;
@@ -75,7 +75,7 @@ fn start() -> Result<(), UnsupportedProcessor> {
         // SAFETY: called once, before every other function of the library.
         unsafe { sys::llama_backend_init() }
         // Only on Linux does giving pages back make them read as zeros.
-        // SAFETY: as above.
+        // SAFETY: called once, before any other thread can use ggml.
         #[cfg(target_os = "linux")]
         unsafe {
             lazy_zero::install()
@@ -85,7 +85,7 @@ fn start() -> Result<(), UnsupportedProcessor> {
 }
 
 /// The instruction sets and back ends that the library was built with, on one line; on a processor
-/// that cannot run them, what it lacks.
+/// that cannot run them, the missing ones.
 pub fn system_info() -> String {
     if let Err(error) = start() {
         return error.to_string();

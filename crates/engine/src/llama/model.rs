@@ -1,4 +1,4 @@
-//! Loading a model: checks first, then llama.cpp.
+//! Loads a model: checks first, then llama.cpp.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,28 +14,29 @@ use super::{UnsupportedProcessor, devices, guard, log, rpc, start, sys};
 use crate::gguf::{self, Header, ReadLimits};
 use crate::{GpuLayers, KvType};
 
-/// What to load of a model, and into which memory.
+/// Parts of a model to load, and the memory to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Layers on the GPU, in builds and on machines that have one.
     pub gpu_layers: GpuLayers,
     /// Map the file into memory instead of reading it: faster to start, shared between processes.
     pub mmap: bool,
-    /// Compute products of quantised weights with Loquent's kernels if processor and model suit
-    /// them, from the weights as the file holds them. Otherwise llama.cpp's kernels are used,
-    /// which keep a second, reordered copy of some weights.
+    /// Compute products of quantised weights with Loquent's kernels if processor and model support
+    /// them, from the weights as stored in the file. Otherwise llama.cpp's kernels are used, which
+    /// keep a second, reordered copy of some weights.
     pub own_kernels: bool,
     /// Load only the vocabulary, for tokenizing: such a model has no weights.
     pub vocab_only: bool,
-    /// KV cells that the runner will have: for the memory check, and for the layers that fit on a
-    /// GPU.
+    /// KV cells that the runner will have: for the memory check, and to determine how many layers
+    /// fit on a GPU.
     pub kv_cells: u32,
-    /// Type of the KV cells, for the same.
+    /// Type of the KV cells, for the same purposes.
     pub kv_type: KvType,
-    /// Memory the model may take in bytes; `None` for what the system reports as available.
+    /// Maximum memory of the model in bytes; `None` for the amount that the system reports as
+    /// available.
     pub memory_bytes: Option<u64>,
-    /// Servers of llama.cpp's RPC back end, `host:port`, over which the layers are distributed:
-    /// see [`super::rpc`]. The process keeps them for every later model.
+    /// Servers of llama.cpp's RPC back end, `host:port`, over which the layers are distributed: see
+    /// [`super::rpc`]. The process keeps them for every later model.
     pub rpc: Vec<String>,
 }
 
@@ -54,10 +55,10 @@ impl Default for LoadOptions {
     }
 }
 
-/// Why a model could not be loaded. Every message names the file and what to do about it.
+/// Reason why a model could not be loaded. Every message names the file and how to fix the problem.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("model file not found: {}", .0.display())]
     NotFound(PathBuf),
     /// The file cannot be read.
@@ -65,7 +66,7 @@ pub enum LoadError {
     Unreadable {
         /// Path of the model's file.
         path: PathBuf,
-        /// The system's error for it.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file does not begin like a GGUF file.
@@ -79,17 +80,17 @@ pub enum LoadError {
     Truncated {
         /// Path of the model's file.
         path: PathBuf,
-        /// Least size by its header.
+        /// Minimum size according to its header.
         needed_bytes: u64,
         /// Size of the file.
         actual_bytes: u64,
     },
-    /// A GGUF file whose header contradicts itself.
+    /// A GGUF file with an inconsistent header.
     #[error("{} is damaged: {reason}; download it again", .path.display())]
     Malformed {
         /// Path of the model's file.
         path: PathBuf,
-        /// Where the header contradicts itself.
+        /// The inconsistency.
         reason: String,
     },
     /// A model architecture that this build of llama.cpp does not have.
@@ -106,7 +107,7 @@ pub enum LoadError {
         weights_bytes: u64,
         /// Estimated size of the KV cache.
         kv_bytes: u64,
-        /// Memory that is available.
+        /// Available memory.
         available_bytes: u64,
     },
     /// This build cannot run on this processor.
@@ -118,7 +119,7 @@ pub enum LoadError {
     /// The progress callback returned false.
     #[error("loading was cancelled")]
     Cancelled,
-    /// llama.cpp refused for another reason.
+    /// llama.cpp rejected the model for another reason.
     #[error("llama.cpp cannot load the model: {0}")]
     Backend(String),
 }
@@ -126,35 +127,35 @@ pub enum LoadError {
 /// Facts about a model, from its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// The name in its metadata (`general.name`).
+    /// Name in the metadata (`general.name`).
     pub name: Option<String>,
     /// `general.architecture`, for example `llama`.
     pub architecture: String,
-    /// Size and quantisation in words, for example `qwen3 0.6B Q4_K - Medium`.
+    /// Size and quantisation as text, for example `qwen3 0.6B Q4_K - Medium`.
     pub description: String,
-    /// Tokens of context it was trained with.
+    /// Tokens of context that it was trained with.
     pub context_train: u32,
-    /// Number of parameters, by its tensors.
+    /// Number of parameters, from its tensors.
     pub parameters: u64,
     /// Size of all tensors in bytes.
     pub size_bytes: u64,
-    /// Number of entries of the vocabulary.
+    /// Number of entries in the vocabulary.
     pub vocab_size: u32,
-    /// Jinja source of its chat template.
+    /// Jinja source of the chat template.
     pub chat_template: Option<String>,
-    /// What it keeps of a sequence's past.
+    /// How much of a sequence's past the model keeps.
     pub history: History,
 }
 
-/// What a model keeps of a sequence's past, and so where that can be shared or cut.
+/// How much of a sequence's past a model keeps, which determines where it can be shared or cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History {
-    /// Every position: anywhere.
+    /// Every position: can be cut anywhere.
     Whole,
-    /// In some layers as many of the last positions as this, and older ones until their cells are
-    /// needed: where that many are left.
+    /// In some layers only this many of the last positions, and older ones until their cells are
+    /// needed: can be cut where that many are left.
     Window(u32),
-    /// One state into which recurrent layers fold all of it: nowhere.
+    /// One state in which recurrent layers combine all of it: cannot be cut.
     State,
 }
 
@@ -172,7 +173,7 @@ pub struct LlamaModel {
 // SAFETY: llama.cpp does not change a model after loading; contexts and the tokenizer
 // read it from any thread.
 unsafe impl Send for LlamaModel {}
-// SAFETY: as above.
+// SAFETY: `&self` only reads the model, which llama.cpp does not change after loading.
 unsafe impl Sync for LlamaModel {}
 
 impl Drop for LlamaModel {
@@ -184,10 +185,10 @@ impl Drop for LlamaModel {
 }
 
 impl LlamaModel {
-    /// Loads the GGUF file at `path`. `progress` is called with the share done (0 to 1) and
-    /// returns whether to go on.
+    /// Loads the GGUF file at `path`. `progress` is called with the share done (0 to 1) and returns
+    /// true to continue.
     ///
-    /// With a file named `…-00001-of-00003.gguf` its siblings are loaded too.
+    /// For a file named `…-00001-of-00003.gguf` its siblings are loaded too.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -225,27 +226,28 @@ impl LlamaModel {
         }
     }
 
-    /// Facts from its metadata.
+    /// Facts from the model's metadata.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// Whether it was loaded with its weights.
+    /// Returns true if the model was loaded with its weights.
     pub fn has_weights(&self) -> bool {
         self.has_weights
     }
 
-    /// Whether this project's kernels compute its matrix products; otherwise llama.cpp's do.
+    /// Returns true if this project's kernels compute the matrix products; otherwise llama.cpp's
+    /// do.
     pub fn uses_own_kernels(&self) -> bool {
         self.own_kernels
     }
 
-    /// Its GGUF header, without arrays.
+    /// GGUF header of the model, without arrays.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Where its layers are.
+    /// Placement of the layers.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
@@ -255,18 +257,18 @@ impl LlamaModel {
     }
 }
 
-/// What a model's files say before they are loaded.
+/// Information from a model's files, available before they are loaded.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The header of the first file.
+    /// Header of the first file.
     pub header: Header,
-    /// The size of all files.
+    /// Size of all files.
     pub size_bytes: u64,
-    /// Whether this build and this processor compute its products with Loquent's kernels.
+    /// True if this build and this processor compute the model's products with Loquent's kernels.
     pub own_kernels: bool,
 }
 
-/// Checks a model's files as [`LlamaModel::load`] does, and loads nothing.
+/// Checks a model's files as [`LlamaModel::load`] does, without loading them.
 ///
 /// # Errors
 /// See [`LoadError`].
@@ -279,7 +281,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, LoadError> {
     Ok(Inspection { header, size_bytes, own_kernels })
 }
 
-/// Checks the file and its siblings; returns the first header and the size of all.
+/// Checks the file and its siblings; returns the first header and the total size.
 fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
     let (first, mut total_bytes) = check_file(path)?;
     let parts = first.get("split.count").and_then(gguf::Value::as_u64).unwrap_or(1);
@@ -293,7 +295,7 @@ fn check_files(path: &Path) -> Result<(Header, u64), LoadError> {
     Ok((first, total_bytes))
 }
 
-/// The name of part `part` of a split model, as llama.cpp builds it.
+/// Returns the name of part `part` of a split model, as llama.cpp builds it.
 fn sibling(first: &Path, part: u64, parts: u64) -> Option<PathBuf> {
     let name = first.file_name()?.to_str()?;
     let stem = name.strip_suffix(&format!("-00001-of-{parts:05}.gguf"))?;
@@ -340,7 +342,7 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
 }
 
-/// Whether this build has kernels of its own, and they suit this model's weights.
+/// Returns true if this build has its own kernels, and they support this model's weights.
 fn own_kernels_suit(header: &Header) -> bool {
     #[cfg(own_kernels)]
     {
@@ -353,13 +355,13 @@ fn own_kernels_suit(header: &Header) -> bool {
     false
 }
 
-/// How llama.cpp is to load the model; without the progress call-back.
+/// Parameters for loading the model; without the progress callback.
 fn params(
     options: &LoadOptions,
     own_kernels: bool,
     placement: &Placement,
 ) -> sys::llama_model_params {
-    // SAFETY: plain struct out.
+    // SAFETY: takes nothing and returns a plain struct by value.
     let mut params = unsafe { sys::llama_model_default_params() };
     params.n_gpu_layers = placement.parameter();
     params.load_mode = match options.mmap {
@@ -432,7 +434,7 @@ fn describe(model: NonNull<sys::llama_model>) -> ModelInfo {
         _ => History::Whole,
     };
     let description = read_text(|buf, len| {
-        // SAFETY: `buf` has `len` bytes.
+        // SAFETY: `ptr` is a live model, and `read_text` passes a buffer of `len` bytes.
         unsafe { sys::llama_model_desc(ptr, buf, len) }
     });
     ModelInfo {

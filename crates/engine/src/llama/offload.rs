@@ -1,9 +1,9 @@
-//! How many layers of a model fit on the graphics processors, and where they were put.
+//! Determines how many layers of a model fit on the GPUs, and where each layer was put.
 //!
-//! llama.cpp counts the output as a layer behind the blocks and moves layers from the end: with
-//! `n` layers on GPUs, the last `n` of them. Several GPUs share them in proportion to their free
-//! memory. What a layer takes is known from the file and from the KV cache that is wanted; what
-//! the computation itself takes is estimated, and never measured here on a GPU.
+//! llama.cpp counts the output as a layer after the blocks and moves layers from the end: with `n`
+//! layers on GPUs, the last `n` of them. Several GPUs share them in proportion to their free
+//! memory. The size of a layer is known from the file and from the requested KV cache; the memory
+//! for the computation itself is estimated, and never measured here on a GPU.
 
 use std::fmt;
 
@@ -11,32 +11,32 @@ use super::devices::Device;
 use crate::gguf::Header;
 use crate::{GpuLayers, KvType};
 
-/// Memory of each GPU that is left for the computation and for the driver. Chosen by hand: buffers
-/// of a pass of 512 tokens take 100 to 300 MiB with models of up to 70 thousand million parameters.
+/// Memory of each GPU reserved for the computation and the driver. Chosen by hand: buffers of a
+/// pass of 512 tokens take 100 to 300 MiB with models of up to 70 billion parameters.
 const RESERVE_BYTES: u64 = 512 << 20;
-/// Rows of logits that one pass may compute.
+/// Maximum rows of logits computed in one pass.
 const LOGIT_ROWS: u64 = 512;
-/// Most blocks of a model that are counted; what claims more is no model.
+/// Maximum blocks counted in a model; a file that claims more is not a model.
 const MAX_BLOCKS: u64 = 1 << 10;
 
-/// Where the layers of a loaded model are.
+/// Placement of a loaded model's layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Layers on GPUs, the output counted as one.
     pub gpu_layers: u32,
     /// All layers, the output counted as one.
     pub all_layers: u32,
-    /// The GPUs that have them.
+    /// GPUs that have these layers.
     pub devices: Vec<Device>,
 }
 
 impl Placement {
-    /// Everything on the processor.
+    /// Puts everything on the CPU.
     pub(super) fn processor(header: &Header) -> Self {
         Self { gpu_layers: 0, all_layers: layers(header), devices: Vec::new() }
     }
 
-    /// What `wanted` comes to for the model of `header` on `devices`.
+    /// Applies `wanted` to the model of `header` on `devices`.
     pub(super) fn choose(
         wanted: GpuLayers,
         header: &Header,
@@ -58,7 +58,8 @@ impl Placement {
         Self { gpu_layers, all_layers, devices }
     }
 
-    /// What llama.cpp is told: all that it would take by itself where there is no choice.
+    /// Value of llama.cpp's parameter: if there is no choice, everything that it would take by
+    /// itself.
     pub(super) fn parameter(&self) -> i32 {
         match self.devices.is_empty() {
             true => -1,
@@ -84,13 +85,13 @@ impl fmt::Display for Placement {
     }
 }
 
-/// The blocks of the model and its output.
+/// Number of the model's blocks plus one for its output.
 fn layers(header: &Header) -> u32 {
     let blocks = header.model_number("block_count").unwrap_or(0).min(MAX_BLOCKS);
     u32::try_from(blocks).unwrap_or(0) + 1
 }
 
-/// The memory of each layer in bytes, the output's last.
+/// Memory of each layer in bytes, the output's last.
 fn needs(header: &Header, kv_cells: u32, kv_type: KvType) -> Vec<u64> {
     let layers = layers(header) as usize;
     let blocks = layers - 1;
@@ -115,7 +116,7 @@ fn needs(header: &Header, kv_cells: u32, kv_type: KvType) -> Vec<u64> {
     needs
 }
 
-/// The block that a tensor called `blk.17.attn_q.weight` belongs to.
+/// Returns the block that a tensor such as `blk.17.attn_q.weight` belongs to.
 fn block(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
@@ -125,7 +126,8 @@ fn vocabulary(header: &Header) -> u64 {
     embeddings.and_then(|tensor| tensor.dims.get(1)).copied().unwrap_or(0).min(1 << 24)
 }
 
-/// Most layers, counted from the end of `needs`, that fit on GPUs with so many `free` bytes.
+/// Maximum number of layers, counted from the end of `needs`, that fit on GPUs with these `free`
+/// bytes.
 fn fitting(needs: &[u64], free: &[u64]) -> u32 {
     let fits = |&layers: &usize| {
         let taken = shares(&needs[needs.len() - layers..], free);
@@ -136,7 +138,7 @@ fn fitting(needs: &[u64], free: &[u64]) -> u32 {
     u32::try_from(most).unwrap_or(0)
 }
 
-/// The bytes that each GPU gets of `layers`, by llama.cpp's rule: the place of a layer among them
+/// Bytes that each GPU gets of `layers`, by llama.cpp's rule: the position of a layer among them
 /// falls into the GPU's share of all free memory.
 fn shares(layers: &[u64], free: &[u64]) -> Vec<u64> {
     let all: f64 = free.iter().map(|&bytes| bytes as f64).sum();

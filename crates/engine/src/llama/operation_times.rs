@@ -1,13 +1,14 @@
-//! How long the operations take that our own kernels compute, for measurements.
+//! Times of the operations that our own kernels compute, for measurements.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 #[cfg(own_kernels)]
 use std::time::Instant;
 
-/// Whether times are taken: a look at the clock costs little, but there are hundreds a step.
+/// True while times are measured: reading the clock costs little, but there are hundreds of
+/// operations per step.
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Nanoseconds by kind, of this process.
+/// Nanoseconds by kind, in this process.
 static SPENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Kinds of operations.
@@ -18,7 +19,7 @@ pub(super) enum OperationKind {
     Attention,
 }
 
-/// Time that one of the threads spent in operations, waiting for the others included.
+/// Time that one of the threads spent in operations, including waits for the others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OperationTimes {
     /// In matrix products.
@@ -27,7 +28,7 @@ pub struct OperationTimes {
     pub attention: Duration,
 }
 
-/// Runs `work` while times are taken, and returns them: of all contexts of this process, and of
+/// Runs `work` while times are measured, and returns them: of all contexts of this process, and of
 /// Loquent's own kernels only.
 pub fn with_operation_times<T>(work: impl FnOnce() -> T) -> (T, OperationTimes) {
     let spent = || SPENT.each_ref().map(|spent| spent.load(Ordering::Relaxed));
@@ -44,13 +45,13 @@ pub fn with_operation_times<T>(work: impl FnOnce() -> T) -> (T, OperationTimes) 
     (outcome, times)
 }
 
-/// The beginning of an operation, if times are taken; only of the first thread.
+/// Notes the beginning of an operation while times are measured; only for the first thread.
 #[cfg(own_kernels)]
 pub(super) fn begin(thread: usize) -> Option<Instant> {
     (thread == 0 && IS_ON.load(Ordering::Relaxed)).then(Instant::now)
 }
 
-/// The end of an operation of this kind that began at `began`.
+/// Notes the end of an operation of this kind that began at `began`.
 #[cfg(own_kernels)]
 pub(super) fn end(kind: OperationKind, began: Option<Instant>) {
     if let Some(began) = began {

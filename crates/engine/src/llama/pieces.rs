@@ -1,21 +1,21 @@
-//! Cutting prompts before llama.cpp splits them with `std::regex`.
+//! Cuts prompts before llama.cpp splits them with `std::regex`.
 //!
-//! llama.cpp has a splitter written by hand for some pre-tokenizers and uses `std::regex` for the
+//! llama.cpp has a hand-written splitter for some pre-tokenizers and uses `std::regex` for the
 //! others. That one recurses for every character of a match, so that a prompt of one long word
-//! overflows any stack, and some patterns take quadratic time. For those pre-tokenizers a prompt
-//! is cut into pieces first, at ends of words where it has some. Tokens can differ from those of
-//! the whole prompt only where a word is longer than a piece.
+//! overflows any stack, and some patterns take quadratic time. For those pre-tokenizers a prompt is
+//! first cut into pieces, at ends of words if possible. Tokens can differ from those of the whole
+//! prompt only if a word is longer than a piece.
 
-/// Most characters of a piece. Chosen by measurement: pieces of it fit a stack of 2 MiB with every
-/// pattern of this llama.cpp, and compiling the patterns for each piece, some milliseconds, still
-/// takes less time than matching them.
+/// Maximum characters of a piece. Chosen by measurement: pieces of this size fit a stack of 2 MiB
+/// with every pattern of this llama.cpp, and compiling the patterns for each piece, some
+/// milliseconds, still takes less time than matching them.
 const PIECE_CHARS: usize = 4096;
-/// Most digits in a row for `superbpe`, whose pattern looks ahead to the end of the digits from
-/// each of them. A multiple of three: it groups digits by three.
+/// Maximum digits in a row for `superbpe`, whose pattern looks ahead to the end of the digits from
+/// each of them. A multiple of three, since it groups digits by three.
 const SUPERBPE_DIGITS: usize = 96;
 
-/// Pre-tokenizers (`tokenizer.ggml.pre`) whose patterns this llama.cpp matches by hand, in linear
-/// time and without recursion. A name that is missing costs time only.
+/// Pre-tokenizers (`tokenizer.ggml.pre`) whose patterns this llama.cpp matches with hand-written
+/// code, in linear time and without recursion. A name missing here costs only time.
 const WRITTEN_BY_HAND: [&str; 38] = [
     "a.x-4.0",
     "dbrx",
@@ -57,17 +57,17 @@ const WRITTEN_BY_HAND: [&str; 38] = [
     "stablelm2",
 ];
 
-/// How to cut prompts for a vocabulary; `None` if llama.cpp takes them whole.
+/// Rule for cutting prompts for a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     chars: usize,
-    /// Most digits in a row.
+    /// Maximum digits in a row.
     digits: usize,
 }
 
 impl Cut {
-    /// The rule for the pre-tokenizer `pre` (`tokenizer.ggml.pre`) of a vocabulary of kind `model`
-    /// (`tokenizer.ggml.model`).
+    /// Returns the rule for the pre-tokenizer `pre` (`tokenizer.ggml.pre`) of a vocabulary of kind
+    /// `model` (`tokenizer.ggml.model`); `None` if llama.cpp takes prompts whole.
     pub(super) fn of(model: &str, pre: &str) -> Option<Self> {
         // SentencePiece, WordPiece, unigram and RWKV vocabularies do not split by patterns.
         let has_patterns = !matches!(model, "llama" | "bert" | "t5" | "rwkv" | "plamo2");
@@ -76,7 +76,7 @@ impl Cut {
             .then_some(Self { chars: PIECE_CHARS, digits })
     }
 
-    /// The pieces of `text`, in order; nearly always the whole.
+    /// Returns the pieces of `text`, in order; nearly always the whole.
     pub(super) fn pieces(self, text: &str) -> impl Iterator<Item = &str> {
         let mut rest = text;
         std::iter::from_fn(move || {

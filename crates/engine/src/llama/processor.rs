@@ -1,19 +1,19 @@
-//! What this processor can compute, beside what llama.cpp was compiled to use.
+//! Compares the instruction sets of this processor with those that llama.cpp was compiled to use.
 //!
 //! Loquent's kernels are chosen at run time. llama.cpp's own operations are not: its instruction
 //! sets are fixed when it is built, and on a processor that lacks one the process would die of an
-//! illegal instruction, without a word. So they are compared before the library starts.
+//! illegal instruction, without a message. Therefore they are compared before the library starts.
 
 use super::sys;
 
-/// An instruction set that llama.cpp can be built with.
+/// Instruction set that llama.cpp can be built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstructionSet {
-    /// Its usual name, for example `AVX2`.
+    /// Usual name, for example `AVX2`.
     pub name: &'static str,
-    /// Whether this build of llama.cpp uses it.
+    /// True if this build of llama.cpp uses it.
     pub built_in: bool,
-    /// Whether this processor has it.
+    /// True if this processor has it.
     pub available: bool,
 }
 
@@ -26,8 +26,8 @@ pub struct InstructionSet {
 )]
 pub struct UnsupportedProcessor(Vec<&'static str>);
 
-/// Every instruction set that matters to llama.cpp on this architecture; none on architectures
-/// where this is not looked at.
+/// All instruction sets that matter to llama.cpp on this architecture; none on architectures where
+/// they are not checked.
 pub fn instruction_sets() -> Vec<InstructionSet> {
     let set = |(name, built_in, available): (&'static str, i32, bool)| InstructionSet {
         name,
@@ -37,10 +37,10 @@ pub fn instruction_sets() -> Vec<InstructionSet> {
     rows().into_iter().map(set).collect()
 }
 
-/// Checks that this processor has what llama.cpp was built with.
+/// Checks that this processor has all instruction sets that llama.cpp was built with.
 ///
 /// # Errors
-/// Names what it lacks.
+/// The missing instruction sets.
 pub fn check_processor() -> Result<(), UnsupportedProcessor> {
     check(&instruction_sets())
 }
@@ -51,8 +51,8 @@ fn check(sets: &[InstructionSet]) -> Result<(), UnsupportedProcessor> {
     if lacking.is_empty() { Ok(()) } else { Err(UnsupportedProcessor(lacking)) }
 }
 
-/// Name, what llama.cpp was compiled with, and what the processor has. llama.cpp's answers are
-/// constants, which need none of these instructions themselves.
+/// Name, whether llama.cpp was compiled with it, and whether the processor has it. llama.cpp's
+/// answers are constants, which need none of these instructions themselves.
 #[cfg(target_arch = "x86_64")]
 fn rows() -> Vec<(&'static str, i32, bool)> {
     let avx512 = is_x86_feature_detected!("avx512f")

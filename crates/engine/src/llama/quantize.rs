@@ -1,4 +1,4 @@
-//! llama.cpp's quantiser: one GGUF in, another out.
+//! llama.cpp's quantiser: converts one GGUF file to another.
 
 use std::ffi::CString;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 use super::{UnsupportedProcessor, log, start, sys};
 
-/// The format of a quantised file's matrices (llama.cpp's "file type"). Only formats that need no
+/// Format of a quantised file's matrices (llama.cpp's "file type"). Only formats that need no
 /// importance matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quant {
-    /// 32-bit floats: also from a quantised file, whose weights stay what they are.
+    /// 32-bit floats: also from a quantised file, whose values are unchanged.
     F32,
     /// 16-bit floats, not quantised.
     F16,
@@ -27,11 +27,11 @@ pub enum Quant {
     Q4KS,
     /// 4.5 bits a weight; the simplest kernel.
     Q4_0,
-    /// 4.5 bits a weight: as Q4_0, with values closer together near zero.
+    /// 4.5 bits a weight: like Q4_0, with values closer together near zero.
     Iq4Nl,
-    /// About 4.3 bits a weight, likewise.
+    /// About 4.3 bits a weight, in the same way.
     Iq4Xs,
-    /// Experts in 4.25 bits a weight, as gpt-oss has them; all else as [`Quant::Q8_0`].
+    /// Experts in 4.25 bits a weight, as in gpt-oss; everything else as [`Quant::Q8_0`].
     Mxfp4,
     /// About 3.9 bits a weight.
     Q3KM,
@@ -56,7 +56,7 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 13] = [
     (Quant::Q2K, "Q2_K", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
 ];
 
-/// Why a file was not quantised.
+/// Reason why a file was not quantised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
@@ -65,13 +65,13 @@ pub enum QuantizeError {
          IQ4_NL, IQ4_XS, MXFP4, Q3_K_M or Q2_K"
     )]
     Unknown(String),
-    /// A path that C cannot express: it is not UTF-8 or holds a zero byte.
+    /// A path that C cannot express: it is not UTF-8 or contains a zero byte.
     #[error("llama.cpp cannot open the path {}; use one in UTF-8", .0.display())]
     Path(PathBuf),
     /// This build cannot run on this processor.
     #[error(transparent)]
     Processor(#[from] UnsupportedProcessor),
-    /// llama.cpp refused the file.
+    /// llama.cpp rejected the file.
     #[error("llama.cpp cannot quantise the file: {0}")]
     Backend(String),
 }
@@ -92,14 +92,14 @@ impl fmt::Display for Quant {
 impl FromStr for Quant {
     type Err = QuantizeError;
 
-    /// Reads the usual name, in any case.
+    /// Parses the usual name, in any case.
     fn from_str(name: &str) -> Result<Self, QuantizeError> {
         let row = QUANTS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
         row.map(|(quant, ..)| *quant).ok_or_else(|| QuantizeError::Unknown(name.to_owned()))
     }
 }
 
-/// Writes to `to` the model at `from`, stored as `quant`, with `threads` threads (0 for one per
+/// Writes the model at `from` to `to`, stored as `quant`, with `threads` threads (0 for one per
 /// core). Its matrices must be floats, unless `quant` is [`Quant::F32`]. An existing file at `to`
 /// is replaced; after an error it is unusable. Matrices whose rows do not fit the format's blocks
 /// get a similar format.

@@ -1,9 +1,9 @@
 //! llama.cpp's own RPC back end: layers on other machines, to which it sends one tensor operation
 //! after the other.
 //!
-//! Needs a build of llama.cpp with `GGML_RPC=ON` (cargo feature `rpc`); whether it is one is found
-//! out at run time. The protocol has neither keys nor encryption, and llama.cpp aborts the process
-//! when a server that it uses goes away.
+//! Needs a build of llama.cpp with `GGML_RPC=ON` (cargo feature `rpc`); this is checked at run
+//! time. The protocol has neither keys nor encryption, and llama.cpp aborts the process when a
+//! server in use goes away.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{start, sys};
 
-/// How long a server may take to accept a connection.
+/// Time limit for a server to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// `ggml_backend_rpc_add_server` in `ggml-rpc.h`, which has no bindings.
@@ -23,7 +23,7 @@ type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
 type StartServer =
     unsafe extern "C" fn(*const c_char, *const c_char, usize, usize, *mut sys::ggml_backend_dev_t);
 
-/// The function `name` of the back end.
+/// Returns the function `name` of the back end.
 ///
 /// # Errors
 /// In builds without the back end.
@@ -51,8 +51,8 @@ fn try_connect(endpoint: &str) -> Result<(), String> {
     TcpStream::connect_timeout(&address, CONNECT_LIMIT).map(drop).map_err(named)
 }
 
-/// Registers the servers' devices with llama.cpp, each once: models that are loaded from now on
-/// are distributed over them.
+/// Registers the servers' devices with llama.cpp, each once: models loaded from now on are
+/// distributed over them.
 ///
 /// # Errors
 /// If this build has no RPC back end, or a server cannot be reached.

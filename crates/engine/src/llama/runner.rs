@@ -14,12 +14,12 @@ use super::threads::{ThreadPool, physical_cores};
 use super::{History, LlamaModel, LoadError, MAX_SLOTS, sys};
 use crate::{KvType, isolate};
 
-/// When to use the fused attention kernel.
+/// Use of the fused attention kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
     /// If the back end has it for this model, except with [`KvType::F32`]: it would round such a
     /// cache to 16 bits, and its kernels for few and for many tokens differ by about 1e-3 in the
-    /// logits, so that greedy text may depend on what else is in the batch.
+    /// logits, so that greedy text might depend on the rest of the batch.
     #[default]
     Auto,
     /// Also with [`KvType::F32`].
@@ -28,43 +28,43 @@ pub enum FlashAttention {
     Off,
 }
 
-/// Models smaller than this compute with one thread by default: their layers are done before
-/// other threads have met at a barrier. A model of 2 MiB decodes two to
-/// three times faster with one thread than with two on a busy machine of two cores
-/// (`--example decode_speed`), and leaves a core for the server.
+/// Models smaller than this compute with one thread by default: their layers are done before other
+/// threads have met at a barrier. A model of 2 MiB decodes two to three times faster with one
+/// thread than with two on a busy machine of two cores (`--example decode_speed`), and leaves a
+/// core for the server.
 pub const SMALL_MODEL_BYTES: u64 = 32 << 20;
 
-/// Rows of logits of a context with fewer slots, so that drafts can be verified: one stream with
-/// [`loquent_infer::speculation::MAX_DRAFT_TOKENS`] less one.
+/// Minimum rows of logits for drafts, in a context with fewer slots: enough for one stream with
+/// [`loquent_infer::speculation::MAX_DRAFT_TOKENS`] minus one.
 const LEAST_OUTPUTS: u16 = 16;
 
-/// Rows of logits of a context at least, so that prompts can be scored in parts that are not much
-/// slower than whole ones. A row is vocabulary x 4 bytes, taken when it is first used.
+/// Minimum rows of logits of a context, so that prompts can be scored in parts that are not much
+/// slower than whole ones. A row is vocabulary x 4 bytes, allocated on first use.
 const SCORE_OUTPUTS: u16 = 64;
 
 /// Sizes and threads of a [`LlamaRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunnerOptions {
-    /// Sequences with KV at once, prefixes kept included; up to [`MAX_SLOTS`].
+    /// Maximum sequences with KV at once, kept prefixes included; up to [`MAX_SLOTS`].
     pub slots: u16,
     /// KV cells of all slots together (rounded up to 256 by llama.cpp).
     pub kv_cells: u32,
-    /// Longest sequence in tokens; 0 for what the model was trained with.
+    /// Maximum tokens of a sequence; 0 for the length that the model was trained with.
     pub context_tokens: u32,
-    /// Most tokens in one call of the runner.
+    /// Maximum tokens in one call of the runner.
     pub batch_tokens: u32,
-    /// Most tokens in one pass through the layers; a larger batch takes several passes.
+    /// Maximum tokens in one pass through the layers; a larger batch takes several passes.
     pub pass_tokens: u32,
-    /// Compute threads, the engine thread included; `None` for the physical cores, but
-    /// one for models below [`SMALL_MODEL_BYTES`].
+    /// Compute threads, the engine thread included; `None` for the physical cores, but one for
+    /// models below [`SMALL_MODEL_BYTES`].
     pub threads: Option<NonZeroU16>,
-    /// How long idle compute threads spin before they sleep, 0 (not at all) to 100.
+    /// Level of spinning of idle compute threads before they sleep, 0 (none) to 100.
     pub poll: u32,
     /// Element type of the KV cache.
     pub kv_type: KvType,
     /// One KV buffer for all slots (needed to share prefixes) instead of one each.
     pub kv_unified: bool,
-    /// The fused attention kernel.
+    /// Use of the fused attention kernel.
     pub flash_attention: FlashAttention,
 }
 
@@ -92,26 +92,25 @@ pub struct LlamaRunner {
     vocab_size: u32,
     samplers: Vec<Option<Sampler>>,
     scratch: Scratch,
-    /// Rows of logits that a batch may ask for.
+    /// Maximum rows of logits of a batch.
     output_rows: u32,
-    /// Those of them that a batch with drafts may ask for.
+    /// Maximum rows of logits of a batch with drafts.
     draft_rows: u32,
-    /// What it holds of a sequence, and so where that can be cut.
+    /// How much of a sequence's past is kept, which determines where it can be cut.
     history: History,
-    /// Whether cells may hold NaN (see `isolate`); true until all slots have been freed.
+    /// True if cells may hold NaN (see `isolate`), until all slots have been freed.
     tainted: bool,
-    /// Slots whose past was to be cut and could not be, so that it is gone: until they are freed.
+    /// Slots whose past could not be cut and is therefore gone, until they are freed.
     lost: Vec<bool>,
     embedder: Option<Box<dyn Embedder>>,
 }
 
 impl LlamaRunner {
-    /// A context of `model` with memory for everything that `options` allows; nothing is
+    /// Creates a context of `model` with memory for everything that `options` allows; nothing is
     /// allocated later.
     ///
     /// # Errors
-    /// [`LoadError::TooLarge`] when the KV cache does not fit, [`LoadError::Backend`]
-    /// otherwise.
+    /// [`LoadError::TooLarge`] if the KV cache does not fit, [`LoadError::Backend`] otherwise.
     pub fn new(model: Arc<LlamaModel>, options: &RunnerOptions) -> Result<Self, LoadError> {
         check(&model, options)?;
         let threads = threads(&model, options);
@@ -151,13 +150,13 @@ impl LlamaRunner {
         })
     }
 
-    /// The same, with an embedder beside it.
+    /// Adds an embedder to this runner.
     pub fn with_embedder(self, embedder: impl Embedder + 'static) -> Self {
         Self { embedder: Some(Box::new(embedder)), ..self }
     }
 
-    /// Computes one token in the empty slot 0 and forgets it, so that the first request
-    /// does not wait for buffers.
+    /// Computes one token in the empty slot 0 and discards it, so that the first request does not
+    /// wait for buffers.
     ///
     /// # Errors
     /// [`RunError`] of that computation.
@@ -169,7 +168,7 @@ impl LlamaRunner {
         outcome
     }
 
-    /// llama.cpp aborts the process on an invalid batch; this makes it an error.
+    /// Returns an error for an invalid batch, on which llama.cpp would abort the process.
     fn check_batch(&self, batch: &Batch) -> Result<(), RunError> {
         let broken = |what: &str| Err(RunError::Backend(format!("invalid batch: {what}")));
         if batch.tokens.is_empty() || batch.tokens.len() > self.capacity.batch_tokens as usize {
@@ -196,8 +195,8 @@ impl LlamaRunner {
         if covered == batch.tokens.len() { Ok(()) } else { broken("tokens outside all spans") }
     }
 
-    /// Computes `batch` in one call. Appends a row per sampling span whose logits are
-    /// usable; returns the numbers of the spans whose logits are not, sampling or not.
+    /// Computes `batch` in one call. Appends a row per sampling span with usable logits; returns
+    /// the numbers of all spans with unusable logits, sampling or not.
     fn compute(
         &mut self,
         batch: &Batch,
@@ -229,8 +228,8 @@ impl LlamaRunner {
         Ok(broken)
     }
 
-    /// Scores the tokens behind those of the span; false, and nothing is appended, if a row has no
-    /// usable logits.
+    /// Scores the tokens after those of the span; returns false, and appends nothing, if a row has
+    /// no usable logits.
     fn score_span(&mut self, span: &Span, scores: &Scores, sampled: &mut Vec<Sampled>) -> bool {
         let before = sampled.len();
         for (row, &target) in span.tokens.clone().zip(&scores.targets) {
@@ -245,8 +244,8 @@ impl LlamaRunner {
         true
     }
 
-    /// Samples after the span's last known token and after each accepted draft token; false if
-    /// the first of these rows has no usable logits.
+    /// Samples after the span's last known token and after each accepted draft token; returns false
+    /// if the first of these rows has no usable logits.
     fn sample_span(&mut self, batch: &Batch, span: &Span, sampled: &mut Vec<Sampled>) -> bool {
         let sampler = self.samplers[span.slot.index()].as_mut();
         let sampler = sampler.expect("a sampler was assigned before sampling");
@@ -268,8 +267,8 @@ impl LlamaRunner {
         true
     }
 
-    /// Computes the spans numbered `spans` of `batch` in parts in which a broken sequence
-    /// cannot reach others; those that still give no usable logits are broken themselves.
+    /// Computes the spans numbered `spans` of `batch` in parts in which a broken sequence cannot
+    /// affect others; sequences that still give no usable logits are broken themselves.
     fn compute_apart(
         &mut self,
         batch: &Batch,
@@ -294,8 +293,8 @@ impl LlamaRunner {
         Ok(())
     }
 
-    /// Forgets the positions of `slot` from `len` on, or all of them where the model cannot forget
-    /// a part: its sequence then fails at its next span, instead of going on from another past.
+    /// Drops the positions of `slot` from `len` on, or all of them if the model cannot drop a part:
+    /// its sequence then fails at its next span, instead of continuing from another past.
     fn cut(&mut self, slot: Slot, len: u32) {
         let window = matches!(self.history, History::Window(_));
         // llama.cpp would cut there, too, and go on without the positions that are gone.
@@ -310,8 +309,8 @@ impl LlamaRunner {
         *lost = !removed || (*lost && len > 0);
     }
 
-    /// [`Self::compute_apart`] without the sequences whose past is lost, which fail alone. So do
-    /// those that are scored: parts have no scores.
+    /// Runs [`Self::compute_apart`] without the sequences whose past is lost, which fail alone.
+    /// Sequences to be scored fail too: parts have no scores.
     fn compute_sound(
         &mut self,
         batch: &Batch,
@@ -337,7 +336,7 @@ impl LlamaRunner {
         self.compute_apart(batch, &sound, sampled)
     }
 
-    /// Puts the rows from `from` on in the order of the batch's spans.
+    /// Sorts the rows from `from` on by the order of the batch's spans.
     fn in_order(batch: &Batch, sampled: &mut [Sampled]) {
         let place = |slot| batch.spans.iter().position(|span| span.slot == slot);
         sampled.sort_by_cached_key(|row| place(row.slot));
@@ -433,7 +432,7 @@ impl Runner for LlamaRunner {
     }
 }
 
-/// The number of threads in `options`, or the one that suits the model.
+/// Returns the number of threads in `options`, or the one that suits the model.
 pub(super) fn threads(model: &LlamaModel, options: &RunnerOptions) -> NonZeroU16 {
     options.threads.unwrap_or_else(|| match model.info().size_bytes {
         0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
@@ -467,7 +466,7 @@ pub(super) fn check(model: &LlamaModel, options: &RunnerOptions) -> Result<(), L
 }
 
 pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama_context_params {
-    // SAFETY: plain struct out.
+    // SAFETY: takes nothing and returns a plain struct by value.
     let mut params = unsafe { sys::llama_context_default_params() };
     params.n_ctx = options.kv_cells;
     // One decode row of every slot must fit a batch.
@@ -494,5 +493,5 @@ pub(super) fn params(options: &RunnerOptions, threads: NonZeroU16) -> sys::llama
     params
 }
 
-/// Keeps the number of the vocabulary's tokens and [`TokenId`] in step.
+/// Ensures that [`TokenId`] has the size of llama.cpp's token numbers.
 const _: () = assert!(size_of::<TokenId>() == size_of::<sys::llama_token>());

@@ -1,4 +1,4 @@
-//! The number of compute threads, and the pool that keeps them.
+//! Number of compute threads, and the pool that keeps them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use super::sys;
 
-/// Physical cores that this process may use: a second hardware thread per core gains nothing
-/// in matrix products and makes barriers slower.
+/// Number of physical cores that this process may use: a second hardware thread per core gains
+/// nothing in matrix products and makes barriers slower.
 pub fn physical_cores() -> NonZeroU16 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cores = fs::read_to_string("/proc/cpuinfo").map_or(0, |text| distinct_cores(&text));
@@ -17,8 +17,8 @@ pub fn physical_cores() -> NonZeroU16 {
     u16::try_from(cores).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MIN)
 }
 
-/// Distinct pairs of package and core in the text of `/proc/cpuinfo`; 0 if it has no such fields,
-/// as in some virtual machines and on ARM.
+/// Number of distinct pairs of package and core in the text of `/proc/cpuinfo`; 0 if it has no such
+/// fields, as in some virtual machines and on ARM.
 fn distinct_cores(cpuinfo: &str) -> usize {
     let (mut package, mut cores) = ("", BTreeSet::new());
     for line in cpuinfo.lines() {
@@ -42,8 +42,8 @@ pub(super) struct ThreadPool(NonNull<sys::ggml_threadpool>);
 unsafe impl Send for ThreadPool {}
 
 impl ThreadPool {
-    /// A pool of `threads` threads, the calling one included. `poll` is how long idle threads spin
-    /// before they sleep, from 0 (not at all) to 100.
+    /// Creates a pool of `threads` threads, the calling one included. `poll` is the level of
+    /// spinning of idle threads before they sleep, from 0 (none) to 100.
     pub(super) fn new(threads: NonZeroU16, poll: u32) -> Option<Self> {
         // SAFETY: plain values in, plain struct out.
         let mut params = unsafe { sys::ggml_threadpool_params_default(threads.get().into()) };
@@ -69,7 +69,7 @@ impl Drop for ThreadPool {
 
 #[cfg(test)]
 mod tests {
-    //! Cores are counted once, whatever their hardware threads.
+    //! Cores are counted once, regardless of their hardware threads.
     use super::*;
 
     #[test]

@@ -1,6 +1,7 @@
 //! A model's vocabulary: text to tokens through llama.cpp, tokens to bytes from a table.
 //!
-//! Tokens become bytes once per token of every stream, so that is a look-up without a call.
+//! Tokens are converted to bytes once per token of every stream, so that is a look-up without a
+//! call.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use super::pieces::Cut;
 use super::{LlamaModel, guard, sys};
 use crate::gguf::{Header, Value};
 
-/// Byte strings by token, stored one after the other with the end of each: one allocation
-/// instead of 150,000.
+/// Byte strings by token, stored contiguously with the end of each: one allocation instead of
+/// 150,000.
 #[derive(Debug, Default)]
 struct TokenTable {
     bytes: Vec<u8>,
@@ -48,16 +49,16 @@ pub struct LlamaVocab {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     add_bos: bool,
-    /// Ends every input of an embedding.
+    /// Token at the end of every input of an embedding.
     input_end: Option<TokenId>,
     has_tokenizer: bool,
-    /// How prompts are cut for it.
+    /// Rule for cutting prompts before tokenizing.
     cut: Option<Cut>,
     longest_token_bytes: Option<usize>,
 }
 
 impl LlamaVocab {
-    /// Reads the tables of `model`: some milliseconds for 150,000 tokens.
+    /// Reads the tables of `model`; takes some milliseconds for 150,000 tokens.
     pub fn new(model: Arc<LlamaModel>) -> Self {
         let vocab = native(&model);
         // SAFETY: `vocab` belongs to the live `model`; plain values out.
@@ -116,7 +117,7 @@ impl LlamaVocab {
         ends.map(|(token, _)| token as TokenId).collect()
     }
 
-    /// The tokens of `text`. Long texts are cut first where llama.cpp would recurse through them.
+    /// Tokenizes `text`. Long texts are cut first if llama.cpp would recurse through them.
     fn tokenize(&self, text: &str, parse_special: bool) -> Result<Vec<TokenId>, EncodeError> {
         let Some(cut) = self.cut else { return self.tokenize_piece(text, parse_special) };
         let mut tokens = Vec::new();
@@ -197,8 +198,8 @@ impl Vocab for LlamaVocab {
     }
 }
 
-/// Whether every byte of a text is in one of its tokens. Not so where words or characters may
-/// become one unknown token, or where special tokens swallow the white space beside them.
+/// Returns true if every byte of a text is in one of its tokens. Not so if words or characters may
+/// become one unknown token, or if special tokens swallow the white space beside them.
 fn keeps_all_text(
     vocab: *const sys::llama_vocab,
     kind: sys::llama_vocab_type,
@@ -224,8 +225,8 @@ fn keeps_all_text(
         && !(0..size).any(strips)
 }
 
-/// The token that the model expects behind an input, as the file says: a separator or the end of
-/// the text.
+/// Returns the token that the model expects after an input, according to the file: a separator or
+/// the end of the text.
 fn input_end(vocab: *const sys::llama_vocab) -> Option<TokenId> {
     // SAFETY: `vocab` belongs to a live model; plain values out, negative for none.
     let token = unsafe {

@@ -1,4 +1,4 @@
-//! The engine's side: orders in, tokens out.
+//! The engine's side: receives orders, sends tokens.
 
 use std::io::{self, BufReader, Write};
 use std::mem;
@@ -14,17 +14,17 @@ use loquent_infer::token::{RowError, TokenId};
 use super::lock;
 use super::wire::{Allowed, EngineFacts, EngineOrder, EngineReport, read_frame};
 
-/// Orders that may wait while a batch is computed. Hardly any come: the server waits too.
+/// Maximum orders that wait while a batch is computed. There are hardly any: the server waits too.
 const QUEUED_ORDERS: usize = 64;
 
-/// Loads an engine with `load`, which may report percents, and computes what the server at the
-/// other end of `stream` orders, until that closes the connection.
+/// Loads an engine with `load`, which may report percentages, and executes the orders from the
+/// server at the other end of `stream`, until that closes the connection.
 ///
-/// `leave` is called on another thread, and in the middle of a batch too, when the connection has
-/// ended: nobody waits for the engine any more.
+/// `leave` is called on another thread when the connection has ended, even in the middle of a
+/// batch: nobody waits for the engine any more.
 ///
 /// # Errors
-/// When the connection breaks. A model that cannot be loaded is reported to the server.
+/// If the connection breaks. A model that cannot be loaded is reported to the server.
 pub fn serve(
     mut stream: UnixStream,
     load: impl FnOnce(&mut dyn FnMut(u8)) -> Result<(Box<dyn Runner>, EngineFacts), String>,
@@ -51,7 +51,7 @@ fn send(stream: &mut UnixStream, report: &EngineReport) -> io::Result<()> {
     stream.write_all(&frame)
 }
 
-/// Reads orders on a thread of its own, so that the end of the connection is noticed at once.
+/// Reads orders on its own thread, so that the end of the connection is noticed at once.
 fn receive(
     stream: UnixStream,
     leave: impl FnOnce() + Send + 'static,
@@ -74,13 +74,13 @@ fn forward(stream: UnixStream, orders: &SyncSender<EngineOrder>) {
     }
 }
 
-/// A runner, and what grammars in the server allow its sequences.
+/// A runner, and the tokens that the server's grammars allow its sequences.
 struct Engine {
     runner: Box<dyn Runner>,
     allowed: Vec<SharedTokens>,
 }
 
-/// The tokens that a slot may choose next, once the server has sent them.
+/// Tokens that a slot may choose next, once the server has sent them.
 type SharedTokens = Arc<Mutex<Option<Vec<u32>>>>;
 
 impl Engine {
@@ -123,10 +123,10 @@ impl Engine {
     }
 }
 
-/// A grammar that is followed in the server.
+/// Constraint of a grammar that is followed in the server.
 struct SentTokens {
     shared: SharedTokens,
-    /// The last ones: a row that is computed again is sampled under the same.
+    /// The last ones received: a row that is computed again is sampled under the same.
     tokens: Vec<u32>,
 }
 

@@ -1,17 +1,16 @@
-//! When an engine process that ended is started again, and when no more.
+//! Decides when an engine process that ended is restarted, and when to give up.
 
 use std::time::{Duration, Instant};
 
-/// Starts in a row without a batch computed after which it is given up. A sequence that ends the
-/// engine whenever it is computed costs two of them when it is alone, and a request may have
-/// several such.
+/// Maximum starts in a row without a computed batch. A sequence that crashes the engine whenever it
+/// is computed costs two of them when it is alone, and a request may have several such sequences.
 pub(super) const MOST_STARTS: u32 = 16;
-/// Pause before the second start in a row; it doubles from one to the next.
+/// Pause before the second start in a row; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest such pause.
+/// Maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Counts starts that led to nothing.
+/// Counts unsuccessful starts.
 #[derive(Debug)]
 pub(super) struct Restarts {
     in_a_row: u32,
@@ -31,12 +30,12 @@ impl Restarts {
         Self { longest_pause: Duration::ZERO, ..Self::default() }
     }
 
-    /// A batch was computed: the engine works.
+    /// Notes that a batch was computed: the engine works.
     pub fn note_success(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// When to start again after a loss at `now`; `None` if it was tried often enough.
+    /// Returns when to restart after a loss at `now`; `None` after too many attempts.
     pub fn next(&mut self, now: Instant) -> Option<Instant> {
         let doublings = self.in_a_row.checked_sub(1);
         self.in_a_row += 1;

@@ -19,7 +19,7 @@ use super::restarts::Restarts;
 use super::wire::{Allowed, EngineFacts, EngineOrder, EngineReport, read_frame};
 use super::{Launch, LaunchedEngine, ProcessError, lock};
 
-/// Bytes of orders that are sent before the next batch: what ends of sequences leave behind.
+/// Bytes of orders that are sent before the next batch: orders left behind by ended sequences.
 const ORDER_BYTES: usize = 1 << 16;
 
 /// Batched decoding in another process.
@@ -29,27 +29,27 @@ pub struct ProcessRunner {
     state: ProcessState,
     present: Arc<Mutex<PresentEngine>>,
     pub(super) restarts: Restarts,
-    /// Longest silence of an engine that loads the model again, before it counts as hung.
+    /// Maximum silence of an engine that reloads the model, before it counts as hung.
     silence_limit: Duration,
-    /// The grammar of each slot, followed here.
+    /// Grammar of each slot, followed here.
     constraints: Vec<Option<Box<dyn Constraint>>>,
     verify_rows: Option<u32>,
-    /// Orders that have not been sent.
+    /// Orders not sent yet.
     orders: Vec<u8>,
 }
 
-/// Where the engine's process is in its life.
+/// State of the engine's process.
 enum ProcessState {
     Up(EngineLink),
-    /// It ended because of this, and is started again then.
+    /// The process ended for this reason, and will be restarted at this time.
     Down(String, Instant),
-    /// It loads the model.
+    /// The process is loading the model.
     Starting(String, Receiver<Result<EngineLink, ProcessError>>),
-    /// It is not started again.
+    /// The process will not be restarted.
     Failed(String),
 }
 
-/// The connection to an engine that is ready.
+/// Connection to a ready engine.
 struct EngineLink {
     stream: Arc<UnixStream>,
     reader: BufReader<UnixStream>,
@@ -57,12 +57,12 @@ struct EngineLink {
     process: OwnedProcess,
 }
 
-/// The engine of this moment, as whoever ends one that hangs sees it.
+/// The current engine, as seen by a thread that interrupts a hanging one.
 #[derive(Debug)]
 struct PresentEngine {
-    /// Closed when the engine is gone.
+    /// Dead once the engine is gone.
     stream: Weak<UnixStream>,
-    /// Why it was to be ended.
+    /// Reason for an interrupt.
     hung: Option<String>,
 }
 
@@ -71,8 +71,8 @@ impl PresentEngine {
         Self { stream: Arc::downgrade(&link.stream), hung: None }
     }
 
-    /// Ends the connection. The thread that waits on it finds that, and kills the process: it
-    /// alone knows whether the number is still that process's.
+    /// Ends the connection. The thread that waits on it notices, and kills the process: only that
+    /// thread knows whether the number is still that process's.
     fn interrupt(&mut self, why: &str) {
         self.hung = Some(why.to_owned());
         if let Some(stream) = self.stream.upgrade() {
@@ -87,7 +87,7 @@ impl PresentEngine {
 struct OwnedProcess(Option<Child>);
 
 impl OwnedProcess {
-    /// Ends it and says how it had ended, in words.
+    /// Kills it and returns its exit status as text.
     fn end(&mut self) -> String {
         let Some(mut child) = self.0.take() else { return "it was a thread".into() };
         // It may have ended: then this changes nothing, and its own status is what is returned.
@@ -103,14 +103,14 @@ impl Drop for OwnedProcess {
 }
 
 impl ProcessRunner {
-    /// Starts an engine with `launch` and waits until it is ready. `progress` gets the percents of
-    /// the model that are loaded.
+    /// Starts an engine with `launch` and waits until it is ready. `progress` gets the loaded
+    /// percentage of the model.
     ///
-    /// An engine that has to load the model again, and says nothing for twice as long as the first
-    /// one did at most, and for `patience`, is killed and started once more.
+    /// When an engine has to reload the model, and is silent for `patience` and for twice the
+    /// longest silence of the first one, it is killed and started again.
     ///
     /// # Errors
-    /// [`ProcessError`] when it cannot be started, or cannot load the model.
+    /// [`ProcessError`] if it cannot be started, or cannot load the model.
     pub fn start(
         mut launch: Launch,
         patience: Duration,
@@ -136,12 +136,12 @@ impl ProcessRunner {
         })
     }
 
-    /// What the engine is and can.
+    /// Facts about the engine.
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
     }
 
-    /// Queues an order. One for an engine that is gone is dropped: the next holds nothing.
+    /// Queues an order. Orders for an engine that is gone are dropped: the next one starts empty.
     fn order(&mut self, order: &EngineOrder) {
         if let ProcessState::Up(link) = &mut self.state {
             order.encode(&mut self.orders);
@@ -153,7 +153,7 @@ impl ProcessRunner {
         }
     }
 
-    /// Has the batch computed, and waits for it.
+    /// Sends the batch and waits for its result.
     fn exchange(&mut self, order: &EngineOrder) -> Result<Vec<Sampled>, RunError> {
         order.encode(&mut self.orders);
         let orders = mem::take(&mut self.orders);
@@ -174,7 +174,7 @@ impl ProcessRunner {
         }
     }
 
-    /// Ends what is left of the engine.
+    /// Ends the rest of the engine.
     fn lose(&mut self, error: &ProcessError) -> RunError {
         let hung = lock(&self.present).hung.take();
         let why = match (&mut self.state, hung) {
@@ -191,7 +191,7 @@ impl ProcessRunner {
         RunError::Lost(why)
     }
 
-    /// The engine is gone: it is started again soon, or no more.
+    /// Schedules a restart after the engine is gone, or gives up.
     fn fall(&mut self, why: String) {
         self.state = match self.restarts.next(Instant::now()) {
             Some(at) => ProcessState::Down(why, at),
@@ -208,7 +208,7 @@ impl ProcessRunner {
         }
     }
 
-    /// Loads the model again, on a thread: that takes seconds.
+    /// Reloads the model, on a thread: that takes seconds.
     fn start_again(&mut self, why: String) {
         let (launch, facts) = (self.launch.clone(), self.facts.clone());
         let limit = Some(self.silence_limit);
@@ -230,7 +230,7 @@ impl ProcessRunner {
         }
     }
 
-    /// What came of a start.
+    /// Handles the result of a start.
     fn take_start(&mut self, started: Result<EngineLink, ProcessError>) {
         match started {
             Ok(link) => {
@@ -244,8 +244,8 @@ impl ProcessRunner {
         }
     }
 
-    /// The batch as the engine gets it: what its grammars allow beside it, and without the rows
-    /// whose grammar has failed, which go to `failed`.
+    /// Prepares the batch for the engine: adds the tokens that its grammars allow, and removes the
+    /// rows whose grammar has failed, which go to `failed`.
     fn prepare(&mut self, batch: &Batch, failed: &mut Vec<Sampled>) -> EngineOrder {
         let (mut batch, mut allowed) = (batch.clone(), Vec::new());
         for span in batch.spans.iter_mut().filter(|span| span.sample) {
@@ -261,7 +261,8 @@ impl ProcessRunner {
         EngineOrder::Run { batch, allowed }
     }
 
-    /// Advances the grammars by the chosen tokens. Rows of scored prompts come first, and are none.
+    /// Advances the grammars by the chosen tokens. Rows of scored prompts come first, and are
+    /// skipped.
     fn advance_constraints(&mut self, batch: &Batch, sampled: &[Sampled]) {
         let mut rest = sampled;
         for (index, span) in batch.spans.iter().enumerate() {
@@ -277,7 +278,7 @@ impl ProcessRunner {
     }
 }
 
-/// How long an engine that loads its model says nothing.
+/// Silence of an engine that loads its model.
 struct Silence {
     since: Instant,
     longest: Duration,
@@ -290,14 +291,14 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// It has said something.
+    /// Notes that the engine sent something.
     fn end(&mut self) {
         self.longest = self.longest.max(self.since.elapsed());
         self.since = Instant::now();
     }
 }
 
-/// What is wrong with an answer to `batch`, if anything.
+/// Checks an answer to `batch`.
 fn check(batch: &Batch, sampled: &[Sampled], vocab_tokens: u32) -> Result<(), ProcessError> {
     let rows: usize = (0..batch.spans.len()).map(|index| batch.rows_of(index) + 1).sum();
     let known = |row: &Sampled| batch.spans.iter().any(|span| span.slot == row.slot);

@@ -1,5 +1,5 @@
-//! The simulated engine behind a pair of sockets: the same tokens as without, however often it is
-//! killed; and bytes of any kind are an error.
+//! The simulated engine behind a socket pair: same tokens as without, however often it is killed;
+//! and arbitrary bytes are an error.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,7 @@ fn kill(victim: &Victim) {
     }
 }
 
-/// A runner over engines on threads, and what kills the present one.
+/// Returns a runner over engines on threads, and a handle that kills the current one.
 fn over_sockets() -> (ProcessRunner, Victim) {
     let victim = Victim::default();
     let last = victim.clone();
@@ -71,7 +71,7 @@ fn over_sockets() -> (ProcessRunner, Victim) {
     (ProcessRunner::start(Box::new(launch), PATIENCE, |_| ()).unwrap(), victim)
 }
 
-/// Allows the tokens of one list in turn, whatever the text wants.
+/// Allows the tokens of one list in turn, whatever the text.
 struct Fixed(Vec<TokenId>);
 
 struct FixedState {
@@ -121,10 +121,10 @@ fn works() -> Vec<Work> {
     (0..).zip(kinds).map(of).collect()
 }
 
-/// What each completion got: tokens with their log-probabilities, those of its prompt, its end.
+/// Result of each completion: tokens with their log-probabilities, those of its prompt, its end.
 type Outcome = Vec<(Vec<SampledToken>, Vec<SampledToken>, Option<Finish>)>;
 
-/// Computes all works; the engine is killed before the steps that `kills` names.
+/// Computes all works; the engine is killed before the steps listed in `kills`.
 fn compute(runner: &mut dyn Runner, kills: &[usize], victim: Option<&Victim>) -> Outcome {
     let limits = Limits {
         max_batch_size: 3,

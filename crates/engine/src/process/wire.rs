@@ -1,8 +1,7 @@
-//! The messages between server and engine process.
+//! Messages between server and engine process.
 //!
 //! Frames as between stages (`staged/wire`): a length in four bytes, a kind in one, a body. Both
-//! ends are the same program, yet no length is trusted: a process that is dying may write
-//! anything.
+//! ends are the same program, yet no length is trusted: a dying process may write anything.
 
 use std::io::{self, Read};
 
@@ -10,38 +9,39 @@ use loquent_infer::runner::{Batch, Capacity, RunError, Sampled, Scores, Slot, Sp
 
 use crate::staged::wire::{BodyReader, BodyWriter, Malformed, SamplerParts};
 
-/// Longest frame in bytes. The largest are rows of log-probabilities of scored prompts, and
+/// Maximum bytes of a frame. The largest are rows of log-probabilities of scored prompts, and
 /// batches with grammars' masks; both stay far below.
 const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// What the server has to know of an engine.
+/// Facts that the server needs about an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// Its sizes.
+    /// Sizes.
     pub capacity: Capacity,
-    /// Entries of its vocabulary.
+    /// Entries of the vocabulary.
     pub vocab_tokens: u32,
     /// [`Runner::verify_rows`](loquent_infer::runner::Runner::verify_rows) before any batch.
     pub verify_rows: Option<u32>,
     /// [`Runner::score_rows`](loquent_infer::runner::Runner::score_rows).
     pub score_rows: Option<u32>,
-    /// The model and its engine in a few words, for people.
+    /// Short description of the model and its engine, for people.
     pub summary: String,
-    /// What else is worth a line, each with its heading.
+    /// Further details, each with its heading.
     pub details: Vec<(String, String)>,
 }
 
-/// The tokens that a slot may choose next: a bit for each, as `Constraint::allowed` gives them.
+/// Tokens that a slot may choose next: a bit for each, as returned by `Constraint::allowed`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Allowed {
     pub slot: Slot,
     pub tokens: Vec<u32>,
 }
 
-/// From the server.
+/// Message from the server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum EngineOrder {
-    /// As `Runner::assign`. A sampler that follows a grammar gets what is allowed with each batch.
+    /// As `Runner::assign`. A sampler that follows a grammar gets the allowed tokens with each
+    /// batch.
     Assign { slot: Slot, has_grammar: bool, sampler: Box<SamplerParts> },
     /// As `Runner::fork`.
     Fork { from: Slot, to: Slot, len: u32 },
@@ -51,20 +51,20 @@ pub(super) enum EngineOrder {
     Run { batch: Batch, allowed: Vec<Allowed> },
 }
 
-/// From the engine's process.
+/// Message from the engine's process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum EngineReport {
-    /// So much of the model is loaded, in percent.
+    /// Loaded part of the model, in percent.
     Loading(u8),
-    /// It can compute.
+    /// The engine is ready.
     Ready(Box<EngineFacts>),
-    /// It cannot load the model.
+    /// The model cannot be loaded, for this reason.
     Refused(String),
-    /// What a batch gave, and `Runner::verify_rows` after it.
+    /// Result of a batch, and `Runner::verify_rows` after it.
     Done { outcome: Result<Vec<Sampled>, RunError>, verify_rows: Option<u32> },
 }
 
-/// Appends a frame whose body `write` writes.
+/// Appends a frame with the body that `write` writes.
 fn put_frame(kind: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut BodyWriter<'_>)) {
     let start = out.len();
     // The length is known only after the body: its place is filled in below.
@@ -78,7 +78,7 @@ fn put_frame(kind: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut BodyWriter<'_>
 /// Reads the next frame into `frame`: kind and body.
 ///
 /// # Errors
-/// Those of the connection, which has ended if it is `UnexpectedEof`.
+/// Errors of the connection; `UnexpectedEof` if it has ended.
 pub(super) fn read_frame(input: &mut impl Read, frame: &mut Vec<u8>) -> io::Result<()> {
     let mut len = [0; 4];
     input.read_exact(&mut len)?;
@@ -95,7 +95,7 @@ pub(super) fn read_frame(input: &mut impl Read, frame: &mut Vec<u8>) -> io::Resu
 }
 
 impl EngineOrder {
-    /// Appends its frame.
+    /// Appends the message's frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Assign { slot, has_grammar, sampler } => put_frame(1, out, |out| {
@@ -119,7 +119,7 @@ impl EngineOrder {
     /// Reads a frame.
     ///
     /// # Errors
-    /// [`Malformed`] if it is no order.
+    /// [`Malformed`] if it is not an order.
     pub fn decode(frame: &[u8]) -> Result<Self, Malformed> {
         let mut input = BodyReader(frame);
         // Fields are read in the order in which they are written here.
@@ -186,7 +186,7 @@ fn take_run(input: &mut BodyReader<'_>) -> Result<EngineOrder, Malformed> {
 }
 
 impl EngineReport {
-    /// Appends its frame.
+    /// Appends the message's frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Loading(percent) => put_frame(1, out, |out| out.u8(*percent)),
@@ -206,7 +206,7 @@ impl EngineReport {
     /// Reads a frame.
     ///
     /// # Errors
-    /// [`Malformed`] if it is no report.
+    /// [`Malformed`] if it is not a report.
     pub fn decode(frame: &[u8]) -> Result<Self, Malformed> {
         let mut input = BodyReader(frame);
         let report = match input.u8()? {
@@ -258,7 +258,7 @@ fn take_facts(input: &mut BodyReader<'_>) -> Result<EngineFacts, Malformed> {
     })
 }
 
-/// Rows of logits; 0 for none, which no engine has.
+/// Writes the rows of logits; 0 for `None`, since no engine has 0.
 fn put_rows(rows: Option<u32>, out: &mut BodyWriter<'_>) {
     out.u32(rows.unwrap_or(0));
 }

@@ -12,8 +12,8 @@ struct SlotContents {
     cells: Vec<Cell>,
 }
 
-/// All cells of a cache and the slots that hold them. Cell by cell, unlike the scheduler's
-/// account of runs, so that an error in either shows.
+/// All cells of a cache and the slots that hold them. Tracked cell by cell, unlike the scheduler's
+/// runs, so that an error in either shows.
 #[derive(Debug)]
 pub(super) struct Cells {
     free: Vec<Cell>,
@@ -31,12 +31,12 @@ impl Cells {
         }
     }
 
-    /// Cells that nobody holds.
+    /// Number of cells held by no slot.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// The tokens of `slot`.
+    /// Tokens of `slot`.
     pub(super) fn tokens(&self, slot: usize) -> &[TokenId] {
         &self.slots[slot].tokens
     }
@@ -51,7 +51,7 @@ impl Cells {
         }
     }
 
-    /// Lets the empty slot `to` share the first `len` positions of `from`.
+    /// Makes the empty slot `to` share the first `len` positions of `from`.
     pub(super) fn share(&mut self, from: usize, to: usize, len: usize) {
         assert!(self.slots[to].tokens.is_empty(), "fork into slot {to}, which is not empty");
         let have = self.slots[from].tokens.len();

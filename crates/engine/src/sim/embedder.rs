@@ -1,23 +1,23 @@
-//! The simulated engine's embeddings: a text's vector is the sum of its tokens' vectors, so that a
-//! test knows every one without computing it in the same way.
+//! Embeddings of the simulated engine: a text's vector is the sum of its tokens' vectors, so that a
+//! test can predict every one without computing it in the same way.
 
 use loquent_infer::embedding::{Embedder, EmbedderCapacity};
 use loquent_infer::runner::{Batch, Capacity, RunError, Slot};
 use loquent_infer::token::TokenId;
 
-/// Numbers of a simulated vector.
+/// Width of a simulated vector.
 pub const EMBEDDING_WIDTH: u32 = 16;
 
 /// Sums tokens' vectors, in parts.
 #[derive(Debug)]
 pub struct SimEmbedder {
     capacity: EmbedderCapacity,
-    /// By slot: how many tokens were taken in, and the sum so far.
+    /// By slot: number of tokens added, and the sum so far.
     sums: Vec<(u32, Vec<f32>)>,
 }
 
 impl SimEmbedder {
-    /// An embedder beside a runner of `capacity`.
+    /// Creates an embedder for a runner of `capacity`.
     pub fn new(capacity: Capacity) -> Self {
         let capacity = EmbedderCapacity {
             slots: capacity.slots,
@@ -59,7 +59,7 @@ impl Embedder for SimEmbedder {
     }
 }
 
-/// The vector of one token: whole numbers, so that sums are exact in any order.
+/// Vector of one token: whole numbers, so that sums are exact in any order.
 pub fn token_vector(token: TokenId) -> [f32; EMBEDDING_WIDTH as usize] {
     let mixed = u64::from(token).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     std::array::from_fn(|at| ((mixed >> (4 * at)) & 15) as f32 - 7.0)

@@ -1,11 +1,11 @@
-//! The time that a simulated step takes.
+//! Time that a simulated step takes.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use loquent_infer::runner::Batch;
 
-/// The pace of a [`super::SimRunner`].
+/// Pace of a [`super::SimRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepPace {
     /// As fast as the processor can.
@@ -15,25 +15,25 @@ pub enum StepPace {
         /// Time from one step's end to the next.
         step: Duration,
     },
-    /// Steps take these times, over and over; an empty list is [`StepPace::None`].
+    /// Steps take these times in a cycle; an empty list is [`StepPace::None`].
     Recorded(Vec<Duration>),
-    /// Steps take as long as what they compute.
+    /// The time of a step depends on its work.
     ByWork(WorkTimes),
 }
 
-/// What the parts of a step take.
+/// Times of the parts of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkTimes {
-    /// Any step, whatever it computes.
+    /// Base time of any step.
     pub step: Duration,
-    /// Each running answer that it advances.
+    /// Time for each running answer that it advances.
     pub row: Duration,
-    /// Each prompt token.
+    /// Time for each prompt token.
     pub prompt_token: Duration,
 }
 
 impl WorkTimes {
-    /// How long a step with `batch` takes.
+    /// Time of a step with `batch`.
     fn time(&self, batch: &Batch) -> Duration {
         let rows = batch.spans.iter().filter(|span| span.tokens.len() - span.draft == 1).count();
         let prompt_tokens = batch.tokens.len() - rows;
@@ -53,8 +53,8 @@ impl StepPace {
     }
 }
 
-/// Sleeps at the end of each step until its deadline. Deadlines follow each other, so
-/// that a late wake-up or the scheduler's own work does not lower the rate.
+/// Sleeps at the end of each step until its deadline. Deadlines are spaced regularly, so that a
+/// late wake-up or the scheduler's own work does not lower the rate.
 #[derive(Debug)]
 pub(super) struct StepPacer {
     pace: StepPace,
@@ -78,7 +78,7 @@ impl StepPacer {
     }
 }
 
-/// One step after the last deadline; one step from now after a pause of half a step.
+/// Next deadline: one step after the last one, or one step from now after a pause of half a step.
 fn next_deadline(last: Option<Instant>, now: Instant, step: Duration) -> Instant {
     match last {
         // Within half a step the next deadline keeps to the grid: a late wake-up is made up for.

@@ -1,4 +1,4 @@
-//! The simulated engine's text: a pure function of prompt and index.
+//! Text of the simulated engine: a pure function of prompt and index.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ const EMOJI: [[u8; 4]; 4] =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SimText {
     seed: u64,
-    /// The text that the prompt asks for, if it does.
+    /// Text that the prompt asks for, if any.
     script: Option<Arc<[TokenId]>>,
     /// Tokens before the end token.
     pub(super) length: u64,
 }
 
 impl SimText {
-    /// The answer to `prompt`: its script, its length, and the seed of all else.
+    /// Returns the answer to `prompt`: its script, its length, and the seed of everything else.
     pub(super) fn to(prompt: &[TokenId]) -> Self {
         // FNV-1a spreads poorly in its high bits, so every use mixes the seed again.
         let seed = prompt
@@ -43,7 +43,7 @@ impl SimText {
         Self { seed, script, length }
     }
 
-    /// The token at index `i` of the answer.
+    /// Token at index `i` of the answer.
     pub(super) fn token(&self, i: u64) -> TokenId {
         if let Some(&token) = self.script.as_ref().and_then(|script| script.get(i as usize)) {
             return token;
@@ -63,7 +63,7 @@ impl SimText {
     }
 }
 
-/// The tokens after the last `say=` up to the next special token.
+/// Returns the tokens after the last `say=` up to the next special token.
 fn asked_text(prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
     let marker = b"say=".map(TokenId::from);
     let at = prompt.windows(marker.len()).rposition(|window| window == marker)?;
@@ -72,7 +72,7 @@ fn asked_text(prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
     Some(text[..text.iter().position(special).unwrap_or(text.len())].into())
 }
 
-/// The N of the last `tokens=N` in the prompt's text.
+/// Returns the N of the last `tokens=N` in the prompt's text.
 fn asked_length(prompt: &[TokenId]) -> Option<u64> {
     let text: Vec<u8> = prompt.iter().flat_map(|&token| SimVocab.piece(token)).copied().collect();
     let text = String::from_utf8_lossy(&text);

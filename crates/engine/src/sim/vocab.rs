@@ -1,18 +1,18 @@
-//! The simulated vocabulary: every byte, three special tokens, some words.
+//! Simulated vocabulary: every byte, three special tokens, some words.
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
-/// The token that ends a text, and with it a generation.
+/// Token that ends a text, and with it a generation.
 pub(super) const END_OF_TEXT: TokenId = 256;
-/// The token that ends a turn, and with it a generation. (257 begins one.)
+/// Token that ends a turn, and with it a generation. (257 begins one.)
 pub(super) const TURN_END: TokenId = 258;
-/// The first of the words' tokens.
+/// First token of a word.
 pub(super) const FIRST_WORD: TokenId = 259;
 
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// Words with the space before them; sorted by nothing in particular.
+/// Words with a leading space, in no particular order.
 pub(super) const WORDS: [&str; 80] = [
     " the", " a", " token", " stream", " server", " client", " reads", " writes", " sends",
     " waits", " and", " then", " while", " until", " after", " before", " every", " each", " one",
@@ -43,7 +43,7 @@ const BYTES: [u8; 256] = {
 pub struct SimVocab;
 
 impl SimVocab {
-    /// The token that `text` begins with, and its length in bytes.
+    /// Returns the first token of `text`, and its length in bytes.
     fn first(text: &str, parse_special: bool) -> (TokenId, usize) {
         let special = if parse_special { &SPECIAL[..] } else { &[] };
         if let Some(i) = special.iter().position(|name| text.starts_with(name)) {
@@ -106,7 +106,7 @@ impl Vocab for SimVocab {
 
 #[cfg(test)]
 mod tests {
-    //! Text survives encoding; special text does only as text unless asked.
+    //! Text survives encoding; special tokens are parsed only on request.
     use proptest::prelude::*;
 
     use super::*;

@@ -1,15 +1,15 @@
-//! Whether the last stage, which may be another's machine, answered what it was asked.
+//! Checks that the last stage, which may be on a foreign machine, answered as requested.
 
 use loquent_infer::runner::{Batch, Sampled};
 
 use super::wire::Done;
 
-/// Checks `sampled` for one row for each span that samples, and for the others none but a failure.
-/// A row too few would leave its sequence waiting for ever, one too many would put a token into
-/// the middle of a prompt. A token beyond `vocab` has no text and no embedding.
+/// Checks that `sampled` has one row for each span that samples, and for the others none but a
+/// failure. A missing row would leave its sequence waiting forever, an extra one would put a token
+/// into the middle of a prompt. A token beyond `vocab` has no text and no embedding.
 ///
 /// # Errors
-/// What the stage did wrong.
+/// The stage's error.
 pub(super) fn check_rows(batch: &Batch, sampled: &[Sampled], vocab: u64) -> Result<(), String> {
     let tokens = || sampled.iter().filter_map(|row| row.outcome.as_ref().ok());
     if tokens().any(|choice| u64::from(choice.token) >= vocab) {
@@ -29,7 +29,7 @@ pub(super) fn check_rows(batch: &Batch, sampled: &[Sampled], vocab: u64) -> Resu
 /// batches are kept.
 ///
 /// # Errors
-/// What the stage did wrong.
+/// The stage's error.
 pub(super) fn check_timings(done: &Done, stages: usize) -> Result<(), String> {
     match done.timings.len() <= stages {
         true => Ok(()),

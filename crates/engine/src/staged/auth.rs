@@ -14,7 +14,7 @@ use super::Tls;
 /// Bytes of a challenge and of a proof: the output of SHA-256.
 pub(super) const PROOF_BYTES: usize = 32;
 
-/// The key that all processes of one split model share; an empty one proves nothing.
+/// Key shared by all processes of one split model; an empty one proves nothing.
 #[derive(Clone, Default)]
 pub struct Key(Vec<u8>);
 
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// A key from a secret of any length.
+    /// Creates a key from a secret of any length.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
         Self(secret.into())
     }
@@ -33,12 +33,12 @@ impl Key {
     /// A random key, for stages in the process that opens them.
     ///
     /// # Errors
-    /// An error of the system if it has no random numbers.
+    /// Error of the operating system if it has no random numbers.
     pub fn random() -> std::io::Result<Self> {
         Ok(Self::new(challenge()?))
     }
 
-    /// Whether the key is empty and proves nothing.
+    /// Returns true if the key is empty and proves nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -56,22 +56,22 @@ impl Key {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is the answer to `parts`; compared in constant time.
+    /// Returns true if `proof` is the answer to `parts`; compares in constant time.
     pub(super) fn verifies(&self, proof: &[u8; PROOF_BYTES], parts: &[&[u8]]) -> bool {
         // Not `==`, whose time depends on how many bytes of a guess are right.
         self.mac(parts).verify_slice(proof).is_ok()
     }
 }
 
-/// How one end of a connection authenticates itself and the other end.
+/// Authentication of both ends of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct StageTrust {
     /// The key that both ends must know.
     pub key: Key,
     /// Certificates; `None` for connections without encryption.
     pub tls: Option<Tls>,
-    /// Whether connections without encryption may leave this machine. The key is checked only
-    /// when they begin: whoever is between the ends can read and change all that follows.
+    /// True if connections without encryption may leave this machine. The key is checked only when
+    /// they begin: an attacker between the ends can read and change everything that follows.
     pub allows_plaintext: bool,
 }
 
@@ -81,8 +81,8 @@ impl StageTrust {
         Self { key, ..Self::default() }
     }
 
-    /// Whether connections with processes at `address` are safe: on this machine, encrypted, or
-    /// as the operator wants them.
+    /// Returns true if connections with processes at `address` are acceptable: on this machine,
+    /// encrypted, or allowed by the operator.
     pub fn suits(&self, address: IpAddr) -> bool {
         let is_here = address.to_canonical().is_loopback();
         is_here || self.tls.is_some() || self.allows_plaintext && !self.key.is_empty()

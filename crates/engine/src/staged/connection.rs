@@ -1,8 +1,8 @@
-//! A connection between two processes: proof of the key, frames in, frames out.
+//! Connection between two processes: proof of the key, frames in, frames out.
 //!
-//! A thread of the caller's reads with a [`FrameReader`]. Writing has a thread of its own
-//! behind a bounded queue, so that computing never waits for the network, and so that an
-//! emulated delay does not hold up the frames behind it.
+//! The caller's thread reads with a [`FrameReader`]. A separate thread behind a bounded queue
+//! writes, so that computing never waits for the network, and so that an emulated delay does not
+//! hold up the frames behind it.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,11 +18,11 @@ use super::tls::{self, StageStream};
 use super::wire::{DialerRole, Malformed, RowFormat, StageMessage};
 use super::{MAX_PIPELINE_DEPTH, StageError, StageTrust};
 
-/// How long a handshake may take, and after it the message that opens a session.
+/// Time limit for a handshake, and then for the message that opens a session.
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a write may block before the other end counts as one that has stopped reading.
+/// Time limit for a blocked write before the other end counts as one that has stopped reading.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
-/// Messages that may wait to be written. Between two batches of one group there may be a few
+/// Maximum messages that wait to be written. Between two batches of one group there may be a few
 /// messages for each of its sequences (assign, allow, truncate, fork).
 const QUEUE_MESSAGES: usize = 64 * MAX_PIPELINE_DEPTH;
 
@@ -54,7 +54,7 @@ impl FrameReader {
         Self { stream, peer, format: RowFormat::CLOSED, frame: Vec::new() }
     }
 
-    /// Name of the other end in errors.
+    /// Name of the other end, for errors.
     pub(super) fn peer(&self) -> &str {
         &self.peer
     }
@@ -62,8 +62,8 @@ impl FrameReader {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// [`StageError::Io`] when the connection ends, [`StageError::Protocol`] if the frame is not
-    /// a message.
+    /// [`StageError::Io`] if the connection ends, [`StageError::Protocol`] if the frame is not a
+    /// message.
     pub(super) fn receive(&mut self) -> Result<StageMessage, StageError> {
         let len = self.frame_len()?;
         self.frame.clear();
@@ -94,7 +94,7 @@ impl FrameReader {
         Ok(len)
     }
 
-    /// The error of an end that sent `what` against the protocol.
+    /// Creates the error of an end that sent `what` against the protocol.
     pub(super) fn protocol_error(&self, what: &str) -> StageError {
         StageError::Protocol { peer: self.peer.clone(), what: what.to_owned() }
     }
@@ -104,7 +104,7 @@ impl FrameReader {
     }
 }
 
-/// The error of a connection that broke.
+/// Creates the error of a connection that broke.
 fn io_error(peer: &str, source: std::io::Error) -> StageError {
     match tls::complaint(&source) {
         Some(what) => StageError::Tls { peer: peer.to_owned(), what },
@@ -119,8 +119,8 @@ pub(super) struct MessageSender {
 }
 
 impl MessageSender {
-    /// Starts the thread that writes to `stream` and counts the bytes in `sent_bytes`. If it
-    /// cannot write, it closes the connection, and the reading half sees the end.
+    /// Starts the thread that writes to `stream` and counts the bytes in `sent_bytes`. If it cannot
+    /// write, it closes the connection, and the reading half sees the end.
     fn start(
         stream: StageStream,
         format: RowFormat,
@@ -215,14 +215,14 @@ impl StageConnection {
         }
     }
 
-    /// Waits for a message at most `limit`.
+    /// Waits at most `limit` for a message.
     pub(super) fn receive_within(&mut self, limit: Duration) -> Result<StageMessage, StageError> {
         let deadline = Deadline::start(self.stream.socket(), limit);
         let deadline = deadline.map_err(|source| self.reader.io_error(source))?;
         self.receive().map_err(|error| deadline.explain(error))
     }
 
-    /// The error of an end that sent `what` against the protocol.
+    /// Creates the error of an end that sent `what` against the protocol.
     pub(super) fn protocol_error(&self, what: &str) -> StageError {
         self.reader.protocol_error(what)
     }
@@ -259,8 +259,8 @@ impl Drop for CloseHandle {
     }
 }
 
-/// Closes a socket after some time, unless it is dropped before. It bounds a whole handshake,
-/// which a limit for each read would not: a stranger may send a byte at a time.
+/// Closes a socket after some time, unless dropped before. It limits a whole handshake, which a
+/// limit for each read would not: a stranger may send a byte at a time.
 struct Deadline {
     limit: Duration,
     has_expired: Arc<AtomicBool>,
@@ -336,7 +336,7 @@ fn check_plaintext(socket: &TcpStream, peer: &str, trust: &StageTrust) -> Result
     Err(StageError::Tls { peer: peer.to_owned(), what: what.to_owned() })
 }
 
-/// Connects to the first of the places that somebody listens at.
+/// Connects to the first of the places where a process listens.
 fn connect(address: &str) -> std::io::Result<TcpStream> {
     let mut outcome = Err(ErrorKind::NotFound.into());
     for place in places::resolve(address)? {
@@ -374,7 +374,7 @@ fn introduce(
     }
 }
 
-/// Accepts a connection; returns the dialler's role and session too.
+/// Accepts a connection; also returns the dialler's role and session.
 pub(super) fn accept(
     socket: TcpStream,
     trust: &StageTrust,
@@ -407,9 +407,9 @@ fn accept_stream(
     tls.accept(socket).map_err(failed)
 }
 
-/// Whether the dialler is silent. With TLS the dialler speaks first, without TLS it waits for a
-/// greeting; silence is all that distinguishes the two. Half of the limit leaves
-/// time for the refusal.
+/// Returns true if the dialler is silent. With TLS the dialler speaks first, without TLS it waits
+/// for a greeting; silence is all that distinguishes the two. Half of the limit leaves time for the
+/// refusal.
 fn awaits_greeting(socket: &TcpStream) -> std::io::Result<bool> {
     socket.set_read_timeout(Some(HANDSHAKE_LIMIT / 2))?;
     let peeked = socket.peek(&mut [0]);

@@ -1,8 +1,8 @@
-//! The runner's connections to the stages: opened, watched, opened again after a loss.
+//! The runner's connections to the stages: opened, monitored, reopened after a loss.
 //!
-//! A thread maintains the session: it connects to all stages, the last first, so that each
-//! finds the next one ready; pings them twice a second; and starts again when one does not
-//! answer. All KV is lost with a session.
+//! A thread maintains the session: it connects to all stages, the last first, so that each finds
+//! the next one ready; pings them twice a second; and starts over when one does not answer. All KV
+//! is lost with a session.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -25,18 +25,18 @@ use crate::KvType;
 
 /// Interval of pings. Chosen by hand, well below the silence that ends a session.
 const PING_EVERY: Duration = Duration::from_millis(500);
-/// How long a stage may take to make its layers ready.
+/// Time limit for a stage to prepare its layers.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
-/// Shortest and longest pause between attempts to connect; it doubles from one to the next.
+/// Minimum and maximum pause between attempts to connect; it doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Addresses, trust and sizes of a split model's stages.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// Addresses of the stages, `host:port`, in the order of their layers; those of a stage's
-    /// replicas with `|` between them. A name may resolve to several replicas.
+    /// Addresses of the stages, `host:port`, in the order of their layers; a stage's replicas are
+    /// separated by `|`. A name may resolve to several replicas.
     pub addresses: Vec<String>,
-    /// How many of them, from the first on, are in this process. Links to these are never
+    /// Number of stages, from the first on, that are in this process. Links to these are never
     /// emulated.
     pub own_stages: usize,
     /// Key of the stages in this process.
@@ -45,11 +45,11 @@ pub struct ClusterOptions {
     pub trust: StageTrust,
     /// Number format of hidden states on the wire.
     pub dtype: Dtype,
-    /// Sequences with KV at once.
+    /// Maximum sequences with KV at once.
     pub slots: u16,
     /// KV cells of all slots together.
     pub kv_cells: u32,
-    /// Longest sequence in tokens.
+    /// Maximum tokens of a sequence.
     pub context_tokens: u32,
     /// Maximum rows of a batch.
     pub batch_tokens: u32,
@@ -57,13 +57,13 @@ pub struct ClusterOptions {
     pub kv_type: KvType,
     /// Emulated delay and rate of links to stages outside this process.
     pub link: LinkEmulation,
-    /// How long a stage may be silent before it counts as lost.
+    /// Maximum silence of a stage before it counts as lost.
     pub stall_limit: Duration,
-    /// How long a batch may be in flight before a stage counts as stuck.
+    /// Maximum time of a batch in flight before a stage counts as stuck.
     pub batch_limit: Duration,
 }
 
-/// The stages of one model, usable from any thread. Clones share the connections.
+/// Stages of one model, usable from any thread. Clones share the connections.
 #[derive(Clone)]
 pub struct Cluster(Arc<ClusterShared>);
 
@@ -81,7 +81,7 @@ struct ClusterState {
     /// Sizes in the first session; later ones must have the same.
     sizes: Vec<StageSizes>,
     stages: Vec<StageStatus>,
-    /// Where each stage was found last: of several replicas the one in use.
+    /// Place where each stage was last found: of several replicas the one in use.
     places: Vec<String>,
     link_delay: Duration,
     depth: usize,
@@ -105,7 +105,7 @@ impl ClusterState {
     }
 }
 
-/// The last answer of a stage to a ping.
+/// Last answer of a stage to a ping.
 #[derive(Debug, Clone, Copy)]
 struct StageStatus {
     answered: Instant,
@@ -116,7 +116,7 @@ struct StageStatus {
 /// Connections to all stages, which end together.
 pub(super) struct ClusterSession {
     started: Instant,
-    /// To the stages, in order.
+    /// Senders to the stages, in order.
     senders: Vec<MessageSender>,
     closers: Vec<CloseHandle>,
     mailbox: Mutex<Mailbox>,
@@ -126,7 +126,7 @@ pub(super) struct ClusterSession {
 #[derive(Default)]
 struct Mailbox {
     done: VecDeque<Done>,
-    /// Why the session ended.
+    /// Reason why the session ended.
     lost: Option<String>,
     /// When the oldest batch in flight was submitted.
     waiting_since: Option<Instant>,
@@ -143,7 +143,7 @@ impl ClusterSession {
         self.lock().waiting_since = since;
     }
 
-    /// The next answer; an error when the session has ended.
+    /// Returns the next answer; an error if the session has ended.
     pub(super) fn try_next(&self) -> Result<Option<Done>, String> {
         let mut mailbox = self.lock();
         // Answers that came before the end are still good.
@@ -167,11 +167,11 @@ impl ClusterSession {
 }
 
 impl Cluster {
-    /// Connects to the stages and waits until all of them are there. While it waits, it calls
+    /// Connects to the stages and waits until all of them are ready. While it waits, it calls
     /// `report` with the error of each attempt.
     ///
     /// # Errors
-    /// Errors that waiting cannot cure: another key, a refusal, stages that do not make a model.
+    /// Errors that waiting cannot resolve: another key, a refusal, stages that do not make a model.
     ///
     /// # Panics
     /// If `options` has no addresses.
@@ -210,7 +210,7 @@ impl Cluster {
         self.lock().sizes.clone()
     }
 
-    /// Ends the session for good.
+    /// Ends the session permanently.
     pub fn stop(&self) {
         // Before the session ends: otherwise the thread would open another.
         self.lock().is_stopped = true;
@@ -220,17 +220,17 @@ impl Cluster {
         }
     }
 
-    /// The session, unless it is lost and not yet opened again.
+    /// The session, unless it is lost and not yet reopened.
     pub(super) fn session(&self) -> Option<Arc<ClusterSession>> {
         self.lock().session.clone()
     }
 
-    /// Sets the function to call when an answer has come or the session has ended.
+    /// Sets the function to call when an answer has arrived or the session has ended.
     pub(super) fn on_arrival(&self, wake: Box<dyn Fn() + Send + Sync>) {
         *self.0.wake.lock().expect("no thread panics with this lock") = Some(wake);
     }
 
-    /// Records a batch that came back, its mean delay on a link, and the present pipeline depth.
+    /// Records a batch that returned, its mean delay on a link, and the current pipeline depth.
     pub(super) fn record_batch(
         &self,
         timings: Vec<StageTiming>,
@@ -276,7 +276,7 @@ impl Cluster {
         self.0.state.lock().expect("no thread panics with this lock")
     }
 
-    /// Watches the session, and opens a new one when it has ended, until the cluster is stopped.
+    /// Monitors the session, and opens a new one after it has ended, until the cluster is stopped.
     fn maintain(&self) {
         let mut pause = RETRY.0;
         loop {
@@ -357,9 +357,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Opens the session with the first replica of stage `index` that takes it, beginning with the
-    /// one that did last. `next` is where the stage behind it was found; with the connection comes
-    /// where this one was.
+    /// Opens the session with the first replica of stage `index` that accepts it, starting with the
+    /// one that did last. `next` is the place of the following stage; returns the connection, the
+    /// sizes and the place of this one.
     fn open_stage(
         &self,
         index: usize,
@@ -519,7 +519,7 @@ impl RemoteStages for Cluster {
 }
 
 impl StageStatus {
-    /// A stage that has just been connected: its silence counts from now.
+    /// Creates the status of a newly connected stage: its silence counts from now.
     fn fresh() -> Self {
         let (totals, round_trip) = (StageTotals::default(), Duration::ZERO);
         Self { answered: Instant::now(), totals, round_trip }

@@ -1,10 +1,10 @@
-//! Handshakes under way: a few for each address, and never one that waits for another.
+//! Handshakes in progress: a few for each address, none of which waits for another.
 //!
-//! Until its handshake is done, a connection is a stranger's. When there is no place left, the
-//! oldest handshake gives way: an honest one takes a few round trips, so those that are old are
-//! silent ones. Strangers that come again and again displace each other, but none before it had
-//! time for an honest handshake: until then newcomers wait in the system's queue, where an honest
-//! one gets its turn.
+//! Until its handshake is done, a connection may be a stranger's. When no place is left, the oldest
+//! handshake gives way: an honest one takes a few round trips, so old ones are silent ones.
+//! Strangers that keep reconnecting displace each other, but each gets enough time for an honest
+//! handshake first: until then newcomers wait in the system's queue, where an honest one gets its
+//! turn.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpStream};
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 const MAX_HANDSHAKES: usize = 64;
 /// Maximum handshakes at once with one address.
 const MAX_PER_ADDRESS: usize = 16;
-/// Threads that may serve handshakes, those that were cut off and are about to end included.
+/// Maximum threads for handshakes, including those that were cut off and are about to end.
 const MAX_THREADS: usize = 2 * MAX_HANDSHAKES;
 /// Time that every handshake has before it must give way; far more than an honest one takes.
 const FAIR_TIME: Duration = Duration::from_millis(100);
-/// Least time between two warnings of strangers.
+/// Minimum time between two warnings about strangers.
 const WARNING_GAP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -34,20 +34,20 @@ struct Handshake {
 #[derive(Debug, Default)]
 struct HandshakeList {
     next: u64,
-    /// The oldest first.
+    /// Handshakes, oldest first.
     under_way: Vec<Handshake>,
-    /// Places that were given and not yet given back.
+    /// Number of places handed out and not yet given back.
     threads: usize,
 }
 
-/// The handshakes of one listener.
+/// Handshakes of one listener.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
     list: Mutex<HandshakeList>,
     left: Condvar,
 }
 
-/// The place of one handshake, given back when dropped.
+/// Place of one handshake, given back when dropped.
 #[derive(Debug)]
 pub(super) struct HandshakePlace {
     handshakes: Arc<Handshakes>,
@@ -55,11 +55,11 @@ pub(super) struct HandshakePlace {
 }
 
 impl Handshakes {
-    /// A place for a handshake on `socket`. The oldest of the same address, or of the address
-    /// that has most, is cut off if there is none.
+    /// Returns a place for a handshake on `socket`. If there is none, the oldest of the same
+    /// address, or of the address with the most, is cut off.
     ///
     /// # Errors
-    /// An error of the system if the socket is closed already.
+    /// Error of the operating system if the socket is already closed.
     pub(super) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<HandshakePlace> {
         let source = network(socket.peer_addr()?.ip());
         let socket = socket.try_clone()?;
@@ -106,7 +106,7 @@ impl HandshakeList {
         self.under_way.iter().filter(|one| one.source == source).count()
     }
 
-    /// The handshake that must end before one with `source` begins.
+    /// Returns the handshake that must end before one with `source` begins.
     fn must_give_way(&self, source: IpAddr) -> Option<usize> {
         let loser = if self.count(source) >= MAX_PER_ADDRESS {
             source
@@ -127,7 +127,7 @@ impl HandshakeList {
 
 impl HandshakePlace {
     /// Ends the handshake successfully: from here on the connection cannot be cut off. Returns
-    /// false if it has given way already.
+    /// false if it was already cut off.
     pub(super) fn finish(self) -> bool {
         let mut list = self.handshakes.lock();
         let before = list.under_way.len();
@@ -147,7 +147,7 @@ impl Drop for HandshakePlace {
     }
 }
 
-/// The network that one user may have: an IPv4 address, or the /64 of an IPv6 address.
+/// Returns the network that one user may own: an IPv4 address, or the /64 of an IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6((u128::from(six) & (u128::MAX << 64)).into()),
@@ -155,13 +155,13 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Allows one warning a second, and counts those between.
+/// Allows one warning per second, and counts the suppressed ones.
 #[derive(Debug, Default)]
 pub(super) struct WarningLimit(Mutex<(Option<Instant>, u64)>);
 
 impl WarningLimit {
-    /// The number of warnings that were left out since the last one; `None` to leave out this
-    /// one too.
+    /// Returns the number of warnings suppressed since the last one; `None` to suppress this one
+    /// too.
     pub(super) fn allow(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, left_out) = &mut *state;
@@ -192,7 +192,7 @@ mod tests {
             Self { listener, handshakes: Arc::default() }
         }
 
-        /// Both ends of a connection, and its place.
+        /// Returns both ends of a connection, and its place.
         fn come(&self) -> (TcpStream, TcpStream, HandshakePlace) {
             let dialled = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             let accepted = self.listener.accept().unwrap().0;

@@ -1,10 +1,10 @@
 //! One model over several processes: each computes some of the layers.
 //!
-//! A [`StagedRunner`] is a runner like any other. It turns tokens into hidden states and
-//! sends them to the first stage; each stage computes its layers for the whole batch in one
-//! native call and passes the rows on; the last one samples and answers the runner
-//! directly. Everything that changes a sequence travels the same way in the same order, so
-//! the stages agree without asking each other. `spec/stages.md` has the wire format.
+//! A [`StagedRunner`] is a runner like any other. It converts tokens to hidden states and sends
+//! them to the first stage; each stage computes its layers for the whole batch in one native call
+//! and passes the rows on; the last one samples and answers the runner directly. Everything that
+//! changes a sequence travels the same way in the same order, so the stages agree without asking
+//! each other. `spec/stages.md` defines the wire format.
 
 mod answer_check;
 mod auth;
@@ -38,27 +38,27 @@ use crate::gguf::split::StageKeys;
 /// greater depths would mean batches of one or two rows, which cost almost as much as larger ones.
 pub const MAX_PIPELINE_DEPTH: usize = 16;
 
-/// Why a stage refuses a second runner; it may be free a moment later.
+/// Reason for a stage to refuse a second runner; it may be free a moment later.
 const BUSY: &str = "this stage works for another runner";
 
-/// What a stage holds, and the sizes that its memory is for.
+/// Layers of a stage, and the sizes that its memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageSizes {
-    /// The stage's place in the model.
+    /// Position of the stage in the model.
     pub keys: StageKeys,
     /// Floats of a hidden state.
     pub width: usize,
     /// Logits of a row; 0 if another stage has the output head.
     pub vocab: u32,
-    /// Sequences with KV at once.
+    /// Maximum sequences with KV at once.
     pub slots: u16,
     /// KV cells of all slots together.
     pub kv_cells: u32,
-    /// Longest sequence in tokens.
+    /// Maximum tokens of a sequence.
     pub context_tokens: u32,
     /// Maximum rows of a native call.
     pub batch_tokens: u32,
-    /// Whether the past of a sequence can be shared and cut.
+    /// True if the past of a sequence can be shared and cut.
     pub shares_prefix: bool,
 }
 
@@ -68,37 +68,37 @@ pub trait Layers: Send {
     /// Place in the model, and sizes.
     fn sizes(&self) -> StageSizes;
 
-    /// Called when a batch has come: waits until the processors are free for it.
+    /// Called when a batch has arrived: waits until the processors are free for it.
     fn begin(&mut self) {}
 
     /// Called when the batch is computed and its tokens are chosen.
     fn end(&mut self) {}
 
-    /// Computes a row of hidden states for each position of `spans`, in their order.
+    /// Computes a row of hidden states for each position of `spans`, in order.
     ///
     /// # Errors
     /// [`RunError::CacheFull`] if nothing was computed, [`RunError::Backend`] otherwise.
     fn compute(&mut self, rows: &[f32], spans: &[Span]) -> Result<(), RunError>;
 
-    /// The hidden states after the last computation, a row for each of its rows. Called only
-    /// on stages without the output head.
+    /// Returns the hidden states after the last computation, a row for each of its rows. Called
+    /// only on stages without the output head.
     fn hidden(&self) -> &[f32];
 
-    /// The logits of row number `row` of the last computation, the last row of a span. Called
-    /// only on the stage with the output head.
+    /// Returns the logits of row number `row` of the last computation, the last row of a span.
+    /// Called only on the stage with the output head.
     fn logits(&mut self, row: usize) -> &mut [f32];
 
     /// Makes the empty slot `to` share the first `len` positions of `from`.
     fn fork(&mut self, from: Slot, to: Slot, len: u32);
 
-    /// Forgets all positions of `slot` from `len` on; returns false if it cannot.
+    /// Drops all positions of `slot` from `len` on; returns false if it cannot.
     fn truncate(&mut self, slot: Slot, len: u32) -> bool;
 
-    /// Forgets everything and overwrites the KV cells.
+    /// Drops everything and overwrites the KV cells.
     fn wipe(&mut self);
 }
 
-/// Why stages do not work together.
+/// Reason why stages do not work together.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     /// The connection broke, or could not be made.
@@ -109,12 +109,12 @@ pub enum StageError {
         /// Error of the system.
         source: std::io::Error,
     },
-    /// The other end sent something against the protocol.
+    /// The other end violated the protocol.
     #[error("{peer} broke the stage protocol: {what}")]
     Protocol {
         /// Address of the other end.
         peer: String,
-        /// What it sent or did not send.
+        /// The unexpected or missing message.
         what: String,
     },
     /// The other end has another key.
@@ -128,10 +128,10 @@ pub enum StageError {
     Tls {
         /// Address of the other end.
         peer: String,
-        /// What is wrong, and what to do.
+        /// The problem, and how to fix it.
         what: String,
     },
-    /// Certificates or keys cannot be used; the text names the file.
+    /// Certificates or keys cannot be used, with the name of the file.
     #[error("{0}")]
     Certificates(String),
     /// The other end refused the connection or the session.
@@ -156,7 +156,7 @@ pub enum StageError {
 }
 
 impl StageError {
-    /// Whether another attempt may succeed without anybody changing anything.
+    /// Returns true if another attempt may succeed without any change.
     fn may_pass(&self) -> bool {
         match self {
             Self::Io { .. } | Self::Stalled { .. } => true,

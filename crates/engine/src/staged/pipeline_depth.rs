@@ -1,16 +1,16 @@
-//! Pipeline depth: how many batches are in flight through the stages at once.
+//! Pipeline depth: number of batches in flight through the stages at once.
 //!
-//! With one batch in flight a stage idles while the others work. With two, the sequences are
-//! spread over two smaller batches, each of which costs more than half of the large one, but
-//! stages and links work at the same time. Which depth wins depends on what a stage costs at
-//! each batch size, on the links, and on whether stages share processors; the last cannot be
-//! queried. So [`DepthPolicy`] predicts throughput from measured times, tries a depth that
-//! promises a gain, and goes back if the gain does not come.
+//! With one batch in flight a stage idles while the others work. With two, the sequences are spread
+//! over two smaller batches, each of which costs more than half of the large one, but stages and
+//! links work at the same time. The best depth depends on the cost of a stage at each batch size,
+//! on the links, and on whether stages share processors; the last cannot be queried.
+//! [`DepthPolicy`] therefore predicts throughput from measured times, tries a depth that promises a
+//! gain, and goes back if the gain does not come.
 //!
-//! The constants below are of three kinds. Some have a measurement behind them, which is named.
-//! The others were chosen by hand and are held by the simulation in
-//! `tests/stages/depth_simulation.rs`: within 10 % of the best fixed depth on 2 to 8 machines,
-//! and within 3 % of depth 1 where stages share a processor.
+//! The constants below are of two kinds. Some are based on a measurement, which is named. The
+//! others were chosen by hand and are validated by the simulation in
+//! `tests/stages/depth_simulation.rs`: within 10 % of the best fixed depth on 2 to 8 machines, and
+//! within 3 % of depth 1 if stages share a processor.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,48 +40,48 @@ impl std::str::FromStr for PipelineDepth {
     }
 }
 
-/// Factor that a prediction must promise over the present depth to be tried. Chosen by hand: a
-/// trial that fails costs about a second, so a promise within the noise is not worth one.
+/// Minimum predicted gain over the current depth for a trial, as a factor. Chosen by hand: a failed
+/// trial costs about a second, so a promise within the noise is not worth one.
 const WORTH_TRYING: f64 = 1.04;
-/// Factor that a trial must bring to be kept. Chosen by hand, below [`WORTH_TRYING`]: predictions
-/// are a little too high, since they leave out what the server does between two batches.
+/// Minimum gain of a trial to be kept, as a factor. Chosen by hand, below [`WORTH_TRYING`]:
+/// predictions are slightly too high, since they leave out the server's work between two batches.
 const WORTH_KEEPING: f64 = 1.02;
-/// Factor by which a greater depth must be predicted better than a smaller one. Chosen by hand:
-/// of equals the smaller wins, because its batches are larger and cost less in all.
+/// Minimum predicted gain of a greater depth over a smaller one, as a factor. Chosen by hand: of
+/// equals the smaller wins, because its batches are larger and cost less in total.
 const WORTH_DEEPER: f64 = 1.01;
 /// Rounds (one batch of every group) in a measurement. Chosen by hand: at the 71 to 78 ms a round
 /// of four stages (`bench/stages.sh MODEL four`) a measurement takes under a second.
 const ROUNDS: usize = 10;
-/// Rounds before a measurement that do not count: batches submitted at the depth before are still
+/// Rounds before a measurement that do not count: batches submitted at the previous depth are still
 /// in flight in the first, and the new groups fill the stages one after the other.
 const SETTLING_ROUNDS: usize = 2;
-/// Counted rounds after which a trial that goes badly ends early.
+/// Counted rounds after which a poor trial ends early.
 const FIRST_ROUNDS: usize = 3;
-/// Factor of the speed before the trial below which it goes badly. Chosen by hand: three rounds
-/// are too few to tell a small loss from noise.
+/// Fraction of the speed before the trial below which it counts as poor. Chosen by hand: three
+/// rounds are too few to distinguish a small loss from noise.
 const BAD: f64 = 0.93;
-/// Backoff of a depth that lost, and its maximum; doubled each time that it loses again. Chosen
-/// by hand: a trial takes about a second, so trials cost less than a hundredth in the long run.
+/// Initial and maximum backoff of a depth that lost; doubled each time it loses again. Chosen by
+/// hand: a trial takes about a second, so trials cost less than a hundredth in the long run.
 const FIRST_BACKOFF: Duration = Duration::from_secs(4);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(120);
-/// Factor by which the batches of a trial take longer in the stages than batches of their size
-/// did before, from which on stages contend for processors. Two stages that share a processor
-/// fairly take twice as long; with compute threads that spin for threads which cannot run they
-/// take several times as long. Before this limit existed, such trials held two stages on two cores
-/// to 165.6 tokens/s, against 245.7 at depth 1 (`bench/stages.sh MODEL loopback`).
+/// Ratio of the stage times of a trial's batches to those of earlier batches of their size at which
+/// stages count as contending for processors. Two stages that share a processor fairly take twice
+/// as long; with compute threads that spin for threads that cannot run they take several times as
+/// long. Before this limit existed, such trials held two stages on two cores to 165.6 tokens/s,
+/// against 245.7 at depth 1 (`bench/stages.sh MODEL loopback`).
 const CONTENTION: f64 = 2.5;
-/// How long depths that suffer from contention are avoided, and how long a measured parallelism
-/// counts; doubled each time. Longer than [`FIRST_BACKOFF`], since processors do not come and go
-/// like load does, and such a trial costs several times as much.
+/// Initial and maximum time that depths with contention are avoided, and that a measured
+/// parallelism counts; doubled each time. Longer than [`FIRST_BACKOFF`], since the number of
+/// processors does not change as load does, and such a trial costs several times as much.
 const FIRST_CONTENTION_BACKOFF: Duration = Duration::from_secs(30);
 const LONGEST_CONTENTION_BACKOFF: Duration = Duration::from_secs(600);
-/// Share of the prediction below which stages must have waited for each other. Chosen by hand, to
-/// leave room for noise: four stages that take turns, with 10 ms on each link, reach about 0.8 of
-/// the prediction at depth 2, and less at greater depths.
+/// Fraction of the prediction below which stages must have waited for each other. Chosen by hand,
+/// to leave room for noise: four stages that take turns, with 10 ms on each link, reach about 0.8
+/// of the prediction at depth 2, and less at greater depths.
 const AS_PREDICTED: f64 = 0.9;
-/// Factor between the fewest and the most sequences in flight from which on a measurement compares
-/// with no other. Before this limit existed, 16 requests that followed a single one stayed at
-/// depth 2 and 100 tokens/s, 0.35 of one process (`bench/stages.sh MODEL single`).
+/// Ratio of the most to the fewest sequences in flight at which a measurement is no longer
+/// comparable. Before this limit existed, 16 requests that followed a single one stayed at depth 2
+/// and 100 tokens/s, 0.35 of one process (`bench/stages.sh MODEL single`).
 const STEADY: usize = 2;
 /// Weight of a new measurement in a moving average. Chosen by hand: half of the average comes from
 /// the last three batches, so it follows a sequence that grows and smooths single outliers.
@@ -90,15 +90,15 @@ const NEW: f64 = 0.2;
 /// One finished decode batch.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchObservation<'a> {
-    /// When it came back, as the time since any fixed moment.
+    /// Time of its return, since any fixed moment.
     pub now: Duration,
     /// Rows of the batch: one for each of its sequences.
     pub rows: usize,
-    /// Sequences in all batches in flight when it was submitted, its own included.
+    /// Sequences in all batches in flight at its submission, its own included.
     pub sequences: usize,
-    /// Its wait and computation in each stage.
+    /// Wait and computation in each stage.
     pub timings: &'a [StageTiming],
-    /// Its time outside the stages: on links, and in the server.
+    /// Time outside the stages: on links, and in the server.
     pub link_time: Duration,
 }
 
@@ -112,13 +112,13 @@ pub struct DepthPolicy {
     links_s: f64,
     window: MeasurementWindow,
     trial: Option<DepthTrial>,
-    /// By size class of the sequences and depth.
+    /// Backoffs by size class of the sequences and depth.
     backoffs: BTreeMap<(u32, usize), DepthBackoff>,
     contention: Option<Contention>,
     effective: Option<EffectiveParallelism>,
 }
 
-/// Time until which something measured counts, and how long that was when it began.
+/// Time until which a measurement counts, and the length of that period.
 #[derive(Debug, Clone, Copy)]
 struct DepthBackoff {
     until: Duration,
@@ -126,7 +126,7 @@ struct DepthBackoff {
 }
 
 impl DepthBackoff {
-    /// Twice as long as `last` was, from `now` on.
+    /// Starts a period at `now`, twice as long as `last`.
     fn after(last: Option<Self>, now: Duration, first: Duration, longest: Duration) -> Self {
         let length = last.map_or(first, |last| last.length * 2).min(longest);
         Self { until: now + length, length }
@@ -136,15 +136,16 @@ impl DepthBackoff {
 /// Depths at which stages are expected to contend for processors.
 #[derive(Debug, Clone, Copy)]
 struct Contention {
-    /// The smallest of them.
+    /// The smallest of these depths.
     depth: usize,
     backoff: DepthBackoff,
 }
 
-/// Stages that do not slow each other down and yet bring less than predicted: they take turns.
+/// Effective parallelism of stages that do not slow each other down and yet yield less than
+/// predicted: they take turns.
 #[derive(Debug, Clone, Copy)]
 struct EffectiveParallelism {
-    /// How many stages compute at once on average, at least 1.
+    /// Average number of stages that compute at once, at least 1.
     stages: f64,
     backoff: DepthBackoff,
 }
@@ -183,13 +184,13 @@ impl MeasurementWindow {
     }
 }
 
-/// A depth on trial, and the speed that it must beat.
+/// A depth on trial, and the speed that it must exceed.
 #[derive(Debug, Clone, Copy)]
 struct DepthTrial {
     before: usize,
     rows_per_s: f64,
     class: u32,
-    /// Batches of the trial so far, their time in the stages, and the time expected of them.
+    /// Batches of the trial so far, their time in the stages, and the time expected for them.
     batches: usize,
     actual_s: f64,
     expected_s: f64,
@@ -205,7 +206,7 @@ fn compute_s(timing: &StageTiming) -> f64 {
 }
 
 impl DepthPolicy {
-    /// A policy for a model of `stages` stages.
+    /// Creates a policy for a model of `stages` stages.
     pub fn new(choice: PipelineDepth, stages: usize) -> Self {
         let current = match choice {
             PipelineDepth::Auto => 1,
@@ -263,7 +264,7 @@ impl DepthPolicy {
         self.links_s += NEW * (seen.link_time.as_secs_f64() - self.links_s);
     }
 
-    /// Whether the depth on trial makes stages slow each other down.
+    /// Returns true if the depth on trial makes stages slow each other down.
     fn is_contended(&mut self, seen: &BatchObservation<'_>) -> bool {
         let Some(trial) = &mut self.trial else { return false };
         let stages = self.costs.iter().zip(seen.timings);
@@ -288,7 +289,7 @@ impl DepthPolicy {
         self.current = trial.before;
     }
 
-    /// Ends a trial early if its first rounds are much slower than the depth before.
+    /// Ends a trial early if its first rounds are much slower than the previous depth.
     fn end_bad_trial(&mut self, now: Duration) {
         let rows_per_s = self.window.rows_per_s(now);
         if let Some(trial) = self.trial.filter(|trial| rows_per_s < trial.rows_per_s * BAD) {
@@ -298,7 +299,7 @@ impl DepthPolicy {
         }
     }
 
-    /// Ends a measurement: keeps or drops the depth on trial, and perhaps begins another trial.
+    /// Ends a measurement: keeps or drops the depth on trial, and possibly begins another trial.
     fn judge(&mut self, now: Duration) {
         let window = std::mem::take(&mut self.window);
         let rows_per_s = window.rows_per_s(now);
@@ -350,7 +351,7 @@ impl DepthPolicy {
         self.current = trial.before;
     }
 
-    /// Notes how many stages compute at once, if a trial fell short of its prediction. By now its
+    /// Records how many stages compute at once, if a trial fell short of its prediction. By now its
     /// batch sizes are measured, so the shortfall is not due to their costs.
     fn learn_parallelism(&mut self, now: Duration, window: &MeasurementWindow) {
         let promise = self.predict(window.sequences, self.current);
@@ -368,7 +369,7 @@ impl DepthPolicy {
         }
     }
 
-    /// The most promising depth and its rows per second; the present one has `rows_per_s`.
+    /// Returns the most promising depth and its rows per second; the current one has `rows_per_s`.
     fn best(&self, sequences: usize, rows_per_s: f64, now: Duration) -> (usize, f64) {
         let class = class(sequences);
         let contends = |depth: usize| {
@@ -386,7 +387,8 @@ impl DepthPolicy {
             .fold((1, 0.0), |best, next| if next.1 > best.1 * WORTH_DEEPER { next } else { best })
     }
 
-    /// Rows per second of `sequences` in `depth` groups, if stages do not slow each other down.
+    /// Predicted rows per second of `sequences` in `depth` groups, if stages do not slow each other
+    /// down.
     fn predict(&self, sequences: usize, depth: usize) -> f64 {
         let rows = sequences.div_ceil(depth);
         let costs: Vec<f64> = self.costs.iter().map(|costs| cost(costs, rows)).collect();
@@ -416,10 +418,10 @@ fn cost(costs: &BTreeMap<u32, f64>, rows: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Which measurements compare; `tests/stages/depth_simulation.rs` tests the rest.
+    //! Tests which measurements are comparable; `tests/stages/depth_simulation.rs` tests the rest.
     use super::*;
 
-    /// Lets a policy of two stages see `rounds` batches of `rows`, each 20 ms in both stages.
+    /// Feeds a policy of two stages with `rounds` batches of `rows`, each 20 ms in both stages.
     fn decode(policy: &mut DepthPolicy, now: &mut Duration, rows: usize, rounds: usize) {
         let timing = StageTiming { wait_us: 0, compute_us: 20_000 };
         for _ in 0..rounds {

@@ -1,19 +1,20 @@
-//! Where stages are: replicas of a list, and those that a name resolves to.
+//! Network places of stages: replicas in a list, and addresses that a name resolves to.
 //!
-//! An address is `host:port`. Where its name has several addresses, a *place* says which of them is
-//! meant: `host:port@ip:port`. The name stays with it, since certificates are for names.
+//! An address is `host:port`. If its name has several addresses, a *place* selects one of them:
+//! `host:port@ip:port`. The name is kept, since certificates are for names.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Between the addresses of a stage's replicas.
+/// Separates the addresses of a stage's replicas.
 const REPLICA_MARK: char = '|';
-/// Between an address and which of its name's addresses is meant.
+/// Separates an address from the selected one of its name's addresses.
 const PLACE_MARK: char = '@';
-/// Most addresses of a name that are tried: each may take as long as a handshake may.
+/// Maximum addresses of a name that are tried: each may take as long as a handshake may.
 const MOST_PLACES: usize = 16;
 
-/// The places to try for a stage with the `addresses`, `last` and what comes after it first.
+/// Returns the places to try for a stage with these `addresses`, starting with `last` and those
+/// after it.
 pub(super) fn of_stage(addresses: &str, last: &str) -> Vec<String> {
     let mut places: Vec<String> =
         addresses.split(REPLICA_MARK).flat_map(|address| of_name(address.trim())).collect();
@@ -23,8 +24,8 @@ pub(super) fn of_stage(addresses: &str, last: &str) -> Vec<String> {
     places
 }
 
-/// The places that `address` stands for. A name that cannot be resolved is one of them, so that
-/// whoever dials it says why.
+/// Returns the places of `address`. A name that cannot be resolved is returned as it is, so that
+/// dialling it gives the error.
 fn of_name(address: &str) -> Vec<String> {
     match resolve(address) {
         Ok(found) if found.len() > 1 => {
@@ -34,15 +35,15 @@ fn of_name(address: &str) -> Vec<String> {
     }
 }
 
-/// The name and port of a place, for certificates and for people.
+/// Name and port of a place, for certificates and for people.
 pub(super) fn name(place: &str) -> &str {
     place.split_once(PLACE_MARK).map_or(place, |(name, _)| name)
 }
 
-/// The socket addresses of a place or an address, each once.
+/// Returns the distinct socket addresses of a place or an address.
 ///
 /// # Errors
-/// Those of the system's resolver.
+/// Errors of the operating system's resolver.
 pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
     let found = match place.split_once(PLACE_MARK) {
         Some((_, place)) => place.to_socket_addrs()?,

@@ -1,4 +1,4 @@
-//! The [`Runner`] whose layers are computed by stages.
+//! [`Runner`] whose layers are computed by stages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,15 +20,15 @@ use super::pipeline_depth::{BatchObservation, DepthPolicy, PipelineDepth};
 use super::wire::{Done, Rows, StageMessage, StageTiming};
 use crate::isolate;
 
-/// Turns tokens into hidden states.
+/// Converts tokens to hidden states.
 pub trait Embed: Send {
-    /// Tokens that have a row.
+    /// Number of tokens that have a row.
     fn rows(&self) -> u64;
 
     /// Appends the row of each token to `out`.
     ///
     /// # Errors
-    /// An error of the system if the rows cannot be read.
+    /// Error of the operating system if the rows cannot be read.
     fn append(&mut self, tokens: &[TokenId], out: &mut Vec<f32>) -> io::Result<()>;
 }
 
@@ -37,16 +37,16 @@ struct StagedBatch {
     batch: Batch,
     /// Numbers of its parts on the wire.
     ids: Range<u64>,
-    /// Parts without an answer yet.
+    /// Number of parts without an answer yet.
     missing: usize,
     submitted: Instant,
-    /// Sequences in all batches in flight when it was submitted, its own included.
+    /// Sequences in all batches in flight at its submission, its own included.
     sequences: usize,
     sampled: Vec<Sampled>,
     error: Option<RunError>,
     /// Time in each stage, summed over the parts.
     timings: Vec<StageTiming>,
-    /// Whether it was sent in parts, in which sequences cannot break each other.
+    /// True if it was sent in parts, in which sequences cannot break each other.
     is_isolated: bool,
 }
 
@@ -82,21 +82,21 @@ pub struct StagedRunner {
     stages: usize,
     /// `None` from the loss of a session until there is another.
     session: Option<Arc<ClusterSession>>,
-    /// Oldest batch first, as they are collected.
+    /// Batches in the order of collection, oldest first.
     in_flight: VecDeque<StagedBatch>,
     next_id: u64,
-    /// Positions of each slot in the stages.
+    /// Number of positions of each slot in the stages.
     lens: Vec<u32>,
-    /// The grammar of each slot. Followed here, because the stages have no vocabulary.
+    /// Grammar of each slot. Followed here, because the stages have no vocabulary.
     constraints: Vec<Option<Box<dyn Constraint>>>,
-    /// Whether cells may hold NaN: see `isolate`. Until all slots have been freed.
+    /// True if cells may hold NaN (see `isolate`), until all slots have been freed.
     is_tainted: bool,
     policy: DepthPolicy,
     epoch: Instant,
 }
 
 impl StagedRunner {
-    /// A runner over the connected stages of `cluster`.
+    /// Creates a runner over the connected stages of `cluster`.
     pub fn new(cluster: Cluster, embed: Box<dyn Embed>, depth: PipelineDepth) -> Self {
         let sizes = cluster.sizes();
         let least = |of: fn(&StageSizes) -> u32| sizes.iter().map(of).min().unwrap_or(0);
@@ -129,7 +129,7 @@ impl StagedRunner {
         }
     }
 
-    /// Forgets all state of the stages, which is lost because of `why`.
+    /// Resets the state after the stages' was lost because of `why`.
     fn lose(&mut self, why: String) -> RunError {
         self.session = None;
         self.in_flight.clear();
@@ -138,8 +138,8 @@ impl StagedRunner {
         RunError::Lost(why)
     }
 
-    /// The session that knows the samplers and pasts of the sequences. A newer one that the cluster
-    /// may have is none: see [`Runner::poll_recovery`].
+    /// Returns the session that has the samplers and pasts of the sequences. A newer session of the
+    /// cluster does not count: see [`Runner::poll_recovery`].
     fn live_session(&mut self) -> Result<Arc<ClusterSession>, RunError> {
         match &self.session {
             Some(session) => Ok(session.clone()),
@@ -165,8 +165,8 @@ impl StagedRunner {
         Ok(())
     }
 
-    /// Sends `batch`, in one part or in several, and adds it at place `at` of the queue. Of an
-    /// isolated batch only `spans` are sent.
+    /// Sends `batch`, in one part or in several, and inserts it at position `at` of the queue. Of
+    /// an isolated batch only `spans` are sent.
     fn send_batch(&mut self, at: usize, batch: Batch, spans: &[usize]) -> Result<(), RunError> {
         let session = self.live_session()?;
         let first = self.next_id;
@@ -199,8 +199,8 @@ impl StagedRunner {
         Ok(())
     }
 
-    /// Sends one part. A row whose grammar ends in an error cannot be sampled: it is added to
-    /// `failed`, and computed like a row of which no token is wanted.
+    /// Sends one part. A row whose grammar returns an error cannot be sampled: it is added to
+    /// `failed`, and computed like a row that does not sample.
     fn send_part(
         &mut self,
         session: &ClusterSession,
@@ -241,14 +241,14 @@ impl StagedRunner {
         }
     }
 
-    /// The deadline counts from the submission of the oldest batch.
+    /// Updates the deadline, which counts from the submission of the oldest batch.
     fn update_deadline(&self) {
         if let Some(session) = &self.session {
             session.expect(self.in_flight.front().map(|oldest| oldest.submitted));
         }
     }
 
-    /// Adds an answer to its batch; the error is what the last stage did wrong.
+    /// Adds an answer to its batch; returns an error if the last stage answered wrongly.
     fn take_answer(&mut self, done: Done) -> Result<(), String> {
         check_timings(&done, self.stages)?;
         let asked = self.in_flight.iter_mut().find(|batch| batch.ids.contains(&done.id));
@@ -258,8 +258,8 @@ impl StagedRunner {
         }
     }
 
-    /// Ends the oldest batch, which has all its answers: its outcome, or `None` if a part of it
-    /// must be computed again.
+    /// Ends the oldest batch, which has all its answers. Returns its outcome, or `None` if a part
+    /// of it must be computed again.
     fn complete_oldest(&mut self) -> Option<Result<Vec<Sampled>, RunError>> {
         let mut oldest = self.in_flight.pop_front().expect("the caller has seen it");
         self.measure(&oldest);
@@ -343,7 +343,8 @@ impl StagedRunner {
     }
 }
 
-/// Sorts rows as the batch's spans, and keeps one of each sequence: a failure if there is one.
+/// Sorts rows by the order of the batch's spans, and keeps one of each sequence: a failure if there
+/// is one.
 fn in_order(batch: &Batch, mut sampled: Vec<Sampled>) -> Vec<Sampled> {
     let place = |slot| batch.spans.iter().position(|span| span.slot == slot);
     sampled.sort_by_key(|row| (place(row.slot), row.outcome.is_ok()));

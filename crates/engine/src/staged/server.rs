@@ -1,9 +1,9 @@
 //! A stage as a process of its own: connections in, work to one thread, results out.
 //!
-//! Threads that read connections put events into one bounded queue; the stage's thread takes
-//! them one by one. There is one session at a time: a runner opens it and it ends when any
-//! of its connections does. A peer that breaks the protocol loses its connection, and with it
-//! the session, never the process.
+//! Threads that read connections put events into one bounded queue; the stage's thread takes them
+//! one by one. There is one session at a time: a runner opens it and it ends when any of its
+//! connections does. A peer that violates the protocol loses its connection, and with it the
+//! session, but never ends the process.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,16 +23,16 @@ use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, StageTrust
 
 /// Maximum events in the queue: each group's batch and the messages that come with it.
 const QUEUED_EVENTS: usize = 4 * MAX_PIPELINE_DEPTH;
-/// How long a runner may be silent before it counts as gone; it pings twice a second.
+/// Maximum silence of a runner before it counts as gone; it pings twice a second.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// The same before its first ping, while it waits for other stages, which load their weights one
+/// Same limit before its first ping, while it waits for other stages, which load their weights one
 /// after the other.
 const OPENING_LIMIT: Duration = Duration::from_secs(600);
 /// Maximum stages of one model.
 const MAX_STAGES: u16 = 256;
 
-/// Makes layers of the sizes that a runner wants; the error is the reason for the runner. The
-/// second argument is the layers of the last session, to be used again if the sizes are the same.
+/// Makes layers of the sizes that a runner requests; the error is the reason for the runner. The
+/// second argument is the layers of the last session, to be reused if the sizes are the same.
 pub type MakeLayers =
     Box<dyn FnMut(&OpenSession, Option<Box<dyn Layers>>) -> Result<Box<dyn Layers>, String> + Send>;
 
@@ -53,7 +53,7 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Ends the session and the server after the present native call.
+    /// Ends the session and the server after the current native call.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         // It fails if the stage has ended by itself.
@@ -72,21 +72,21 @@ enum StageEvent {
 }
 
 impl StageServer {
-    /// A stage that accepts connections on `listener` from processes that `trust` allows.
+    /// Creates a stage that accepts connections on `listener` from processes that `trust` allows.
     pub fn new(listener: TcpListener, trust: StageTrust, make: MakeLayers) -> Self {
         Self { listener, accepts: trust.clone(), dials: trust, make }
     }
 
-    /// A stage in the runner's own process. No other process knows `own`, so links within this
-    /// one need no certificates; stages elsewhere are dialled with `dials`.
+    /// Creates a stage in the runner's own process. No other process knows `own`, so links within
+    /// this one need no certificates; stages elsewhere are dialled with `dials`.
     pub fn inside(listener: TcpListener, own: Key, dials: StageTrust, make: MakeLayers) -> Self {
         Self { listener, accepts: StageTrust::of_key(own), dials, make }
     }
 
-    /// Serves sessions on this thread until it is stopped by the handle that `started` gets.
+    /// Serves sessions on this thread until stopped by the handle passed to `started`.
     ///
     /// # Errors
-    /// An error of the system if the listener does not work.
+    /// Error of the operating system if the listener does not work.
     pub fn run(self, started: impl FnOnce(StopHandle)) -> io::Result<()> {
         let (events, inbox) = sync_channel(QUEUED_EVENTS);
         let stopping = Arc::new(AtomicBool::new(false));
@@ -145,7 +145,7 @@ fn accept_all(
     }
 }
 
-/// Has a stranger prove that it may come in.
+/// Authenticates a new connection.
 fn greet(
     stream: TcpStream,
     trust: &StageTrust,
@@ -176,7 +176,7 @@ struct StageSession {
     stage: Stage,
     format: RowFormat,
     to_runner: MessageSender,
-    /// With the handle that closes the connection when it is dropped.
+    /// Includes the handle that closes the connection when dropped.
     to_next: Option<(MessageSender, CloseHandle)>,
     /// The previous stage, once it has connected. The first stage gets work from the runner.
     from_previous: Option<(MessageSender, CloseHandle)>,
@@ -191,7 +191,7 @@ struct PreparedSession {
     to_next: Option<(MessageSender, CloseHandle)>,
 }
 
-/// When the runner last pinged, and the answer to its next ping. Shared by the thread that
+/// Time of the runner's last ping, and the answer to its next one. Shared by the thread that
 /// answers pings and the stage's thread.
 #[derive(Debug)]
 struct RunnerLiveness {
@@ -206,7 +206,7 @@ struct StageDriver {
     accepts: StageTrust,
     dials: StageTrust,
     make: MakeLayers,
-    /// Layers of the last session. They are kept, since a KV cache takes time to allocate.
+    /// Layers of the last session, kept because allocating a KV cache takes time.
     idle: Option<Box<dyn Layers>>,
     session: Option<StageSession>,
     /// Totals of sessions that have ended.
@@ -355,8 +355,8 @@ impl StageDriver {
         session.from_previous = Some((to_previous, closer));
     }
 
-    /// Starts the thread that reads a connection of session `number`. Work is accepted only from
-    /// connections that carry it.
+    /// Starts the thread that reads a connection of session `number`. Work is accepted only if
+    /// `carries_work` is true.
     fn read(
         &self,
         number: u64,
@@ -432,8 +432,8 @@ impl StageDriver {
     }
 }
 
-/// Answers pings on the thread that reads the runner's connection, so that a long native call
-/// does not look like a dead stage.
+/// Answers pings on the thread that reads the runner's connection, so that a long native call does
+/// not look like a dead stage.
 struct ControlConnection {
     to_runner: MessageSender,
     liveness: Arc<Mutex<RunnerLiveness>>,

@@ -1,5 +1,5 @@
-//! One stage's work on each message, without any network: positions, samplers, one native
-//! call per batch.
+//! Work of one stage on each message, without any network: positions, samplers, one native call per
+//! batch.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use loquent_infer::token::{RowError, TokenId};
 use super::wire::{Done, Rows, StageMessage, StageTiming, StageTotals};
 use super::{Layers, StageSizes};
 
-/// Position of a sequence in this stage. The stage alone decides it: a batch that assumes
-/// another position fails for that sequence.
+/// Position of a sequence in this stage. The stage alone decides it: a batch that assumes another
+/// position fails for that sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlotPosition {
     /// Number of computed positions.
@@ -20,8 +20,7 @@ enum SlotPosition {
     Broken,
 }
 
-/// The tokens that the runner allows next. It is the stage's side of a grammar, which the runner
-/// follows.
+/// Tokens that the runner allows next: the stage's side of a grammar, which the runner follows.
 struct AllowedTokens {
     allowed: Vec<u32>,
     is_used: bool,
@@ -48,7 +47,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage without sequences; `layers` are wiped.
+    /// Creates a stage without sequences; `layers` are wiped.
     pub fn new(mut layers: Box<dyn Layers>) -> Self {
         layers.wipe();
         let sizes = layers.sizes();
@@ -63,7 +62,7 @@ impl Stage {
         }
     }
 
-    /// Place in the model, and sizes.
+    /// Position in the model, and sizes.
     pub fn sizes(&self) -> StageSizes {
         self.sizes
     }
@@ -78,9 +77,9 @@ impl Stage {
         self.layers
     }
 
-    /// Handles `message`, which came at `arrived`. Returns the message to send on: to the next
-    /// stage, or a [`StageMessage::Done`] to the runner; `None` if nothing is to be sent, or
-    /// if a stage does not accept this kind of message.
+    /// Handles `message`, which arrived at `arrived`. Returns the message to send on: to the next
+    /// stage, or a [`StageMessage::Done`] to the runner; `None` if there is nothing to send, or if
+    /// a stage does not accept this kind of message.
     pub fn handle(&mut self, message: StageMessage, arrived: Instant) -> Option<StageMessage> {
         let is_last = self.sizes.keys.is_last();
         match message {
@@ -184,7 +183,7 @@ impl Stage {
         StageMessage::Rows(rows)
     }
 
-    /// A failed batch goes through all stages too, so that answers come in order.
+    /// Passes a failed batch on: it goes through all stages too, so that answers come in order.
     fn pass_on(&self, id: u64, timings: Vec<StageTiming>, error: RunError) -> StageMessage {
         match self.sizes.keys.is_last() {
             true => StageMessage::Done(Done { id, timings, outcome: Err(error) }),
@@ -192,7 +191,7 @@ impl Stage {
         }
     }
 
-    /// Cuts off what a failed native call may have left in the cache.
+    /// Cuts off the positions that a failed native call may have left in the cache.
     fn forget(&mut self, spans: &[Span], error: &RunError) {
         // Then nothing was computed, and the positions are still right.
         if *error == RunError::CacheFull {
@@ -206,7 +205,8 @@ impl Stage {
         }
     }
 
-    /// Removes from a batch the sequences whose position here is another than the batch assumes.
+    /// Removes from a batch the sequences whose position here differs from the one that the batch
+    /// assumes.
     fn drop_misplaced(&mut self, rows: &mut Rows) {
         let sizes = self.sizes;
         let mut seen = vec![false; self.positions.len()];
@@ -240,7 +240,7 @@ impl Stage {
     }
 
     /// Returns a row for each span that samples, and one for each that failed. Other spans are
-    /// checked for NaN too, which would spoil whatever follows.
+    /// checked for NaN too, which would corrupt all later positions.
     fn sample(&mut self, rows: &Rows) -> Vec<Sampled> {
         let failed = rows.failed.iter().cloned();
         let mut sampled: Vec<Sampled> =

@@ -1,5 +1,5 @@
-//! Where batches spent their time, looked up afterwards: for the trace of a request, which is
-//! written when the request is over.
+//! Times of recent batches, for later look-up: the trace of a request is written when the request
+//! is over.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use loquent_infer::remote::{BatchTimes, MeanMax, StageTimes};
 
 use super::wire::StageTiming;
 
-/// Batches remembered; at 30 a second that is four minutes.
+/// Number of batches remembered; at 30 a second that is four minutes.
 const KEPT: usize = 8192;
 
-/// One batch that came back.
+/// One batch that returned.
 #[derive(Debug)]
 struct FinishedBatch {
     at: Instant,
@@ -19,12 +19,12 @@ struct FinishedBatch {
     link_delay: Duration,
 }
 
-/// The last [`KEPT`] batches, in the order in which they came back.
+/// The last [`KEPT`] batches, in the order in which they returned.
 #[derive(Debug, Default)]
 pub(super) struct BatchHistory(VecDeque<FinishedBatch>);
 
 impl BatchHistory {
-    /// Adds a batch that came back at `at`, later than those before.
+    /// Adds a batch that returned at `at`, later than those before.
     pub(super) fn add(&mut self, at: Instant, timings: Vec<StageTiming>, link_delay: Duration) {
         if self.0.len() == KEPT {
             self.0.pop_front();
@@ -32,8 +32,7 @@ impl BatchHistory {
         self.0.push_back(FinishedBatch { at, timings, link_delay });
     }
 
-    /// Times of the batches that came back after `from` and not after `to`; `None` if no
-    /// batch did.
+    /// Times of the batches that returned after `from` and not after `to`; `None` if no batch did.
     pub(super) fn between(&self, from: Instant, to: Instant) -> Option<BatchTimes> {
         // They came back in order, so both ends are found by bisection.
         let first = self.0.partition_point(|batch| batch.at <= from);

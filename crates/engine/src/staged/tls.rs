@@ -1,8 +1,8 @@
 //! TLS 1.3 on the links between stages, with certificates on both ends.
 //!
-//! All processes of a split model have certificates of one authority, which signs for
-//! nothing else. Both ends of a link check the other's certificate; the dialler also checks
-//! that it names the host that was dialled.
+//! All processes of a split model have certificates of one authority, which signs for nothing else.
+//! Both ends of a link check the other's certificate; the dialler also checks that it names the
+//! host that was dialled.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -36,7 +36,7 @@ impl Tls {
     /// the certificates of the `authority`, all in PEM.
     ///
     /// # Errors
-    /// [`StageError::Certificates`], which names the file and the fault.
+    /// [`StageError::Certificates`] with the file and the fault.
     pub fn load(chain: &Path, key: &Path, authority: &Path) -> Result<Self, StageError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(authority)? {
@@ -109,7 +109,7 @@ fn handshake(mut socket: TcpStream, mut tls: Connection) -> io::Result<StageStre
     Ok(StageStream { socket: Arc::new(socket), tls, undecrypted: VecDeque::new() })
 }
 
-/// Why TLS failed, and what to do, if `error` is an error of TLS.
+/// Returns why TLS failed, and how to fix it, if `error` is an error of TLS.
 pub(super) fn complaint(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     Some(match error {
@@ -130,9 +130,9 @@ pub(super) fn complaint(error: &io::Error) -> Option<String> {
 pub(super) struct StageStream {
     socket: Arc<TcpStream>,
     /// Locked only for encrypting and decrypting. A thread that waited for the network with the
-    /// lock would keep the other direction waiting too.
+    /// lock would make the other direction wait too.
     tls: Option<Arc<Mutex<Connection>>>,
-    /// Bytes received and not yet given to `tls`; used by the clone that reads.
+    /// Bytes received and not yet passed to `tls`; used by the clone that reads.
     undecrypted: VecDeque<u8>,
 }
 
@@ -141,7 +141,7 @@ impl StageStream {
         Self { socket: Arc::new(socket), tls: None, undecrypted: VecDeque::new() }
     }
 
-    /// The socket below, to be closed from another thread.
+    /// The underlying socket, to be closed from another thread.
     pub(super) fn socket(&self) -> &TcpStream {
         &self.socket
     }

@@ -1,7 +1,7 @@
 //! `strftime_now` for a given time, in UTC.
 
-/// Formats `unix_s` seconds since 1970 by the codes of C's `strftime` that dates need;
-/// other codes stay as they are.
+/// Formats `unix_s` seconds since 1970 by the codes of C's `strftime` that are needed for dates;
+/// other codes are kept unchanged.
 pub(super) fn strftime(format: &str, unix_s: i64) -> String {
     let time = Civil::at(unix_s);
     let mut text = String::new();

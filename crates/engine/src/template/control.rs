@@ -7,12 +7,12 @@ use loquent_infer::vocab::Vocab;
 /// Finds the names of a vocabulary's control tokens (`<|im_end|>`) in a text, in one pass.
 ///
 /// Only a text with such a name can give a control token when it is tokenized with special tokens
-/// parsed. Not every such text does, where names overlap; that errs on the safe side.
+/// parsed. If names overlap, not every such text does; that errs on the safe side.
 #[derive(Debug)]
 pub struct ControlNames(Option<AhoCorasick>);
 
 impl ControlNames {
-    /// Those of `vocab`.
+    /// Finds the names in `vocab`.
     pub fn of(vocab: &dyn Vocab) -> Self {
         let tokens = 0..vocab.size() as TokenId;
         // Control tokens have a name and add nothing to a text.
@@ -21,7 +21,7 @@ impl ControlNames {
         Self(AhoCorasick::new(names).ok())
     }
 
-    /// Whether `text` has one of them.
+    /// Returns true if `text` contains one of the names.
     pub fn occur_in(&self, text: &str) -> bool {
         // Too many names for an automaton, which no vocabulary has: then every text counts.
         self.0.as_ref().is_none_or(|names| names.is_match(text))
@@ -30,7 +30,7 @@ impl ControlNames {
 
 #[cfg(test)]
 mod tests {
-    //! The names that are found are those that the tokenizer reads as control tokens.
+    //! Every text that tokenizes to a control token contains a name.
     use loquent_infer::vocab::Encode;
     use proptest::prelude::*;
 

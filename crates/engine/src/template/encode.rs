@@ -5,8 +5,8 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 use super::{ChatTemplate, Conversation, PromptSegment, TemplateError};
 
-/// Tokenizes a prompt, each segment by its own rule, with the begin-of-sequence token
-/// first if the model uses one and the template has not written it.
+/// Tokenizes a prompt, each segment by its own rule, with the begin-of-sequence token first if the
+/// model uses one and the template has not written it.
 ///
 /// # Errors
 /// [`EncodeError`].
@@ -34,7 +34,7 @@ pub fn encode_segments(
 pub struct ChatPrompt {
     /// The prompt as tokens.
     pub tokens: Vec<TokenId>,
-    /// Whether it ends with the tag before reasoning, so that the answer begins inside it.
+    /// True if it ends with the tag that opens reasoning, so that the answer begins inside it.
     pub thinking: bool,
 }
 

@@ -1,4 +1,4 @@
-//! minijinja, set up as `transformers` sets up Jinja for chat templates.
+//! minijinja, configured as `transformers` configures Jinja for chat templates.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use serde_json::ser::Formatter;
 use super::TemplateError;
 use super::clock::strftime;
 
-/// Most instructions per rendering: a conversation of some thousand messages needs fewer.
+/// Maximum instructions per rendering: a conversation of some thousand messages needs fewer.
 const FUEL: u64 = 10_000_000;
-/// Greatest depth of macros and includes.
+/// Maximum depth of macros and includes.
 const RECURSION: usize = 100;
-/// The template's name in messages.
+/// Name of the template in messages.
 const NAME: &str = "chat";
-/// Marks errors that a template raised itself.
+/// Prefix of errors that a template raised itself.
 const RAISED: &str = "raised by the template: ";
 
 pub(super) fn compile(source: &str) -> Result<Environment<'static>, TemplateError> {
@@ -37,8 +37,8 @@ pub(super) fn compile(source: &str) -> Result<Environment<'static>, TemplateErro
     Ok(environment)
 }
 
-/// Removes `{% generation %}` and its end, which mark the assistant's words for training
-/// and are no Jinja. As comments they keep their effect on the white space around them.
+/// Removes `{% generation %}` and its end, which mark the assistant's words for training and are
+/// not Jinja. Replaced by comments, they keep their effect on the surrounding white space.
 fn without_generation_tags(source: &str) -> String {
     let mut text = source.to_owned();
     for word in ["generation", "endgeneration"] {
@@ -88,8 +88,8 @@ fn raise_exception(reason: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{reason}")))
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, as templates expect it:
-/// a space after each comma and colon, and no HTML escapes.
+/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`, as templates expect it: a space
+/// after each comma and colon, and no HTML escapes.
 fn to_json(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
     // Other arguments (ensure_ascii, separators, sort_keys) are accepted without effect.
     let indent: Option<usize> = kwargs.get("indent")?;

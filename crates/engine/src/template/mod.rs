@@ -1,20 +1,19 @@
 //! Chat templates: messages to prompt text to tokens.
 //!
-//! Templates are the Jinja sources that come with models, rendered by `minijinja` with
-//! the settings and extras that `transformers` gives them. Rendering is bounded in
-//! instructions, recursion and output, since a template is part of a downloaded file;
-//! what one expression may allocate is bounded by minijinja for repetitions only.
+//! Templates are the Jinja sources that come with models, rendered by `minijinja` with the settings
+//! and extras of `transformers`. Rendering is limited in instructions, recursion and output, since
+//! a template is part of a downloaded file; the memory allocated by one expression is limited by
+//! minijinja for repetitions only.
 //!
-//! **Text that users wrote never becomes special tokens.** A template writes special
-//! tokens as text (`<|im_end|>`), so its output must be tokenized with special tokens
-//! parsed, and a user who writes the same text would end their turn. Therefore strings
-//! that contain special tokens ([`ChatTemplate::render`]'s `is_special` finds all of them)
-//! are replaced by markers before rendering and put back afterwards, as [`PromptSegment`]s that
-//! are tokenized as plain text. Strings without special tokens, nearly all, are
-//! rendered as they are: tokens may then merge across their borders, as in training.
-//! Where a template changes a marked string beyond trimming or JSON quoting, so that it
-//! cannot be put back exactly as the template would have written it, the request is
-//! refused ([`TemplateError::SpecialText`]) rather than let through.
+//! **Text that users wrote never becomes special tokens.** A template writes special tokens as text
+//! (`<|im_end|>`), so its output must be tokenized with special tokens parsed, and a user who
+//! writes the same text would end their turn. Therefore strings that contain special tokens
+//! ([`ChatTemplate::render`]'s `is_special` finds all of them) are replaced by markers before
+//! rendering and put back afterwards, as [`PromptSegment`]s that are tokenized as plain text.
+//! Strings without special tokens, nearly all, are rendered unchanged: tokens may then merge across
+//! their borders, as in training. If a template changes a marked string beyond trimming or JSON
+//! quoting, so that it cannot be put back exactly as the template would have written it, the
+//! request is rejected ([`TemplateError::SpecialText`]).
 
 mod clock;
 mod control;
@@ -35,15 +34,15 @@ use std::sync::OnceLock;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Map, Value, json};
 
-/// Longest prompt text that a template may write, in bytes.
+/// Maximum bytes of prompt text that a template may write.
 pub const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
-/// The fallback where a model has no template: ChatML.
+/// Fallback for models without a template: ChatML.
 pub const CHATML: &str = "{% for message in messages %}\
 <|im_start|>{{ message.role }}\n{{ message.content or '' }}<|im_end|>\n\
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Why messages could not be made a prompt.
+/// Reason why messages could not be converted to a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The template is not valid Jinja.
@@ -77,12 +76,12 @@ pub enum TemplateError {
 pub struct ChatMessage {
     /// `system`, `user`, `assistant`, `tool` or another role of the template.
     pub role: String,
-    /// Its text; `None` is null, as in messages that only call tools.
+    /// Text; `None` is null, as in messages that only call tools.
     pub content: Option<String>,
-    /// The author's name (`name`), if the message has one.
+    /// Name of the author (`name`), if the message has one.
     pub name: Option<String>,
-    /// Calls an assistant made, in OpenAI's shape; arguments may be a string of JSON or
-    /// an object and are given to the template as an object.
+    /// Calls by an assistant, in OpenAI's format; arguments may be a string of JSON or an object
+    /// and are passed to the template as an object.
     pub tool_calls: Vec<Value>,
     /// The call that a `tool` message answers.
     pub tool_call_id: Option<String>,
@@ -91,18 +90,18 @@ pub struct ChatMessage {
 }
 
 impl ChatMessage {
-    /// Bytes of its text.
+    /// Bytes of the text.
     pub fn bytes(&self) -> usize {
         [&self.content, &self.reasoning_content].into_iter().flatten().map(String::len).sum()
     }
 
-    /// A message of `role` with the text `content`.
+    /// Creates a message of `role` with the text `content`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let (role, content) = (role.into(), Some(content.into()));
         Self { role, content, ..Self::default() }
     }
 
-    /// A message whose content came in several text parts; they become lines.
+    /// Creates a message whose content came in several text parts; they become lines.
     pub fn from_parts<'a>(
         role: impl Into<String>,
         parts: impl IntoIterator<Item = &'a str>,
@@ -131,7 +130,7 @@ impl ChatMessage {
     }
 }
 
-/// OpenAI sends arguments as a string of JSON; templates written for `transformers`
+/// Parses arguments: OpenAI sends them as a string of JSON; templates written for `transformers`
 /// expect the object.
 fn with_parsed_arguments(mut call: Value) -> Value {
     if let Some(arguments) = call.pointer_mut("/function/arguments")
@@ -143,7 +142,7 @@ fn with_parsed_arguments(mut call: Value) -> Value {
     call
 }
 
-/// How a prompt ends.
+/// End of a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PromptEnding {
     /// With the beginning of the assistant's turn.
@@ -151,26 +150,26 @@ pub enum PromptEnding {
     NewAnswer,
     /// With the end of the last message.
     AfterLastMessage,
-    /// Inside the last message, whose text the answer goes on with.
+    /// Inside the last message, whose text the answer continues.
     InLastMessage,
 }
 
-/// The variables of a template.
+/// Variables of a template.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
     /// The messages, oldest first.
     pub messages: &'a [ChatMessage],
-    /// Tool definitions in OpenAI's shape.
+    /// Tool definitions in OpenAI's format.
     pub tools: &'a [Value],
-    /// How the prompt ends.
+    /// End of the prompt.
     pub ending: PromptEnding,
     /// Text of the begin-of-sequence token, empty if there is none.
     pub bos_token: &'a str,
     /// Text of the end-of-sequence token, empty if there is none.
     pub eos_token: &'a str,
-    /// The time that `strftime_now` formats, in seconds since 1970 (UTC).
+    /// Time that `strftime_now` formats, in seconds since 1970 (UTC).
     pub now_unix_s: i64,
-    /// A random number that the messages' author cannot know: it is part of the markers.
+    /// Random number, used in the markers, that the messages' author cannot know.
     pub nonce: u128,
     /// Further variables (`chat_template_kwargs`), for example `enable_thinking`.
     pub extra: &'a [(String, Value)],
@@ -181,7 +180,7 @@ pub struct Conversation<'a> {
 pub struct PromptSegment {
     /// The text as rendered.
     pub text: String,
-    /// Whether special tokens written in it become those tokens.
+    /// True if special tokens written in it become those tokens.
     pub special: bool,
 }
 
@@ -191,7 +190,7 @@ pub struct ChatTemplate {
     environment: minijinja::Environment<'static>,
     source: String,
     abilities: Abilities,
-    /// Of the vocabulary that the template is used with, from its first use on.
+    /// Names in the vocabulary that the template is used with, set on first use.
     control: OnceLock<ControlNames>,
     spoken: OnceLock<SpokenTags>,
 }
@@ -209,31 +208,31 @@ impl ChatTemplate {
         })
     }
 
-    /// The names of control tokens in `vocab`, which must be the same at every call.
+    /// Names of control tokens in `vocab`, which must be the same at every call.
     fn control_names(&self, vocab: &dyn Vocab) -> &ControlNames {
         self.control.get_or_init(|| ControlNames::of(vocab))
     }
 
-    /// The tags of its format that `vocab`, which must be the same at every call, has as control
-    /// tokens.
+    /// Tags of the template's format that are control tokens in `vocab`, which must be the same at
+    /// every call.
     pub fn spoken_tags(&self, vocab: &dyn Vocab) -> &SpokenTags {
         self.spoken
             .get_or_init(|| SpokenTags::of(vocab, self.abilities.calls, self.abilities.thinks))
     }
 
-    /// Whether `word`, a variable for example, occurs in its source.
+    /// Returns true if `word`, such as a variable, occurs in the source.
     pub fn mentions(&self, word: &str) -> bool {
         self.source.contains(word)
     }
 
-    /// The abilities of its model, read off the template's source.
+    /// Abilities of the model, inferred from the template's source.
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }
 
-    /// Renders a conversation to at most `max_bytes`. `is_special` decides whether tokenizing a
-    /// text with special tokens parsed could give one. For a template without tools they are
-    /// described in a system message, and calls and results become text.
+    /// Renders a conversation to at most `max_bytes`. `is_special` returns true if tokenizing a
+    /// text with special tokens parsed could give one. If the template does not support tools, they
+    /// are described in a system message, and calls and results become text.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -287,7 +286,7 @@ impl ChatTemplate {
     }
 }
 
-/// A rendered conversation without what the template wrote behind the last message's text.
+/// Returns a rendered conversation without the template's text after the last message's text.
 fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<String, TemplateError> {
     let last = variables.get("messages").and_then(|messages| messages.as_array()?.last());
     let content = last.and_then(|message| message.get("content")?.as_str()).unwrap_or_default();
@@ -301,8 +300,8 @@ fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<Strin
     Ok(text)
 }
 
-/// Gives the reasoning of past messages under the name that gpt-oss's template knows. A message
-/// with calls has one text only: its own, or its reasoning.
+/// Renames the reasoning of past messages to the name that gpt-oss's template uses. A message with
+/// calls has one text only: its own, or its reasoning.
 fn name_reasoning_thinking(variables: &mut Map<String, Value>) {
     let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
     for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {

@@ -1,5 +1,5 @@
-//! Markers for strings that must not be read as special tokens: they take the strings' place
-//! before rendering, and the strings are put back after it.
+//! Markers for strings that must not be parsed as special tokens: they replace the strings before
+//! rendering, and the strings are put back afterwards.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use super::PromptSegment;
 
-/// The variables that are the model's own control tokens. All others hold text of users: the
-/// messages, the tools and whatever a request adds for its template.
+/// Variables that are the model's own control tokens. All others hold user text: the messages, the
+/// tools and the request's additional variables.
 const OWN_VARIABLES: [&str; 2] = ["bos_token", "eos_token"];
 
-/// Replaces every string of users for which `is_special` holds by a marker. Returns the strings by
-/// number; `None` if such a string is the key of an object, which templates look up and so cannot
-/// be replaced.
+/// Replaces every user string for which `is_special` returns true by a marker. Returns the strings
+/// by number; `None` if such a string is the key of an object, which templates look up and so
+/// cannot be replaced.
 pub(super) fn mark(
     variables: &mut Map<String, Value>,
     nonce: u128,
@@ -37,7 +37,7 @@ pub(super) fn mark(
 struct Strings<'a> {
     nonce: u128,
     is_special: &'a dyn Fn(&str) -> bool,
-    /// Equal strings get one marker, so that a template's comparisons hold.
+    /// Number by string. Equal strings get one marker, so that a template's comparisons hold.
     numbers: HashMap<String, usize>,
     texts: Vec<String>,
     has_special_key: bool,
@@ -66,7 +66,7 @@ impl Strings<'_> {
     }
 }
 
-/// Letters and digits only: no template trims, splits or quotes them.
+/// Returns a marker. Letters and digits only: no template trims, splits or quotes them.
 fn marker(nonce: u128, number: usize) -> String {
     format!("{}{number:08}z", prefix(nonce))
 }
@@ -75,8 +75,8 @@ fn prefix(nonce: u128) -> String {
     format!("m{nonce:032x}x")
 }
 
-/// Splits `text`, the true rendering, at the strings that it contains where
-/// `marked_text` has their markers. `None` where the two do not correspond.
+/// Splits `text`, the true rendering, at the strings for which `marked_text` has markers. `None` if
+/// the two do not correspond.
 pub(super) fn segments(
     text: &str,
     marked_text: &str,
@@ -108,7 +108,7 @@ fn push(segments: &mut Vec<PromptSegment>, text: &str, special: bool) {
     }
 }
 
-/// The form in which `string`, followed by `literal`, begins `text`: as it is, trimmed, or
+/// Finds the form in which `string`, followed by `literal`, begins `text`: unchanged, trimmed, or
 /// inside JSON. Returns that form and the text after the literal.
 fn written<'a>(string: &str, literal: &str, text: &'a str) -> Option<(&'a str, &'a str)> {
     let quoted = serde_json::to_string(string).ok()?;

@@ -1,8 +1,8 @@
-//! Control tokens that must be read: tags of reasoning and of tool calls.
+//! Control tokens that must be visible in the output: tags of reasoning and of tool calls.
 //!
-//! Control tokens have no text, so that no `<|im_end|>` gets into an answer. Where a model's own
-//! format has them inside the answer, their names stand for them until the answer has been taken
-//! apart.
+//! Control tokens have no text, so that no `<|im_end|>` gets into an answer. If a model's own
+//! format uses them inside the answer, their names are inserted for them until the answer has been
+//! parsed.
 
 use std::sync::Arc;
 
@@ -11,17 +11,18 @@ use loquent_infer::vocab::Vocab;
 
 use crate::grammar::{CallSyntax, ThinkTags};
 
-/// The control tokens of a vocabulary that are tags of its model's format, each list in order.
+/// Control tokens of a vocabulary that are tags of its model's format, each list in order.
 #[derive(Debug, Clone, Default)]
 pub struct SpokenTags {
-    /// Those around reasoning.
+    /// Tags around reasoning.
     pub thinking: Arc<[TokenId]>,
-    /// Those, and the ones of calls.
+    /// Tags around reasoning, and those of tool calls.
     pub all: Arc<[TokenId]>,
 }
 
 impl SpokenTags {
-    /// Those of `vocab`, for a model that calls tools by `syntax` and reasons between `thinks`.
+    /// Finds the tags in `vocab`, for a model that calls tools by `syntax` and reasons between
+    /// `thinks`.
     pub fn of(vocab: &dyn Vocab, syntax: CallSyntax, thinks: Option<ThinkTags>) -> Self {
         let control = (0..vocab.size() as TokenId).filter(|&token| vocab.piece(token).is_empty());
         let named = |token: TokenId, tags: &[&str]| {

@@ -1,4 +1,4 @@
-//! Templates as models have them; hostile text stays text, hostile templates are bounded.
+//! Templates of real models; hostile text stays text, hostile templates are bounded.
 
 use loquent_infer::vocab::{Encode, Vocab};
 use proptest::prelude::*;

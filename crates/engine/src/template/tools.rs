@@ -1,19 +1,19 @@
-//! Tools for models whose chat template has none: they are described in a system message, and past
-//! calls are written in the format that the model is asked to use.
+//! Tools for models whose chat template does not support them: they are described in a system
+//! message, and past calls are written in the format that the model is asked to use.
 
 use serde_json::{Value, json};
 
 use super::{ChatMessage, with_parsed_arguments};
 use crate::grammar::{CallSyntax, ThinkTags};
 
-/// Abilities of a model, read off its template's source.
+/// Abilities of a model, inferred from its template's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// The template writes tool definitions and calls itself.
+    /// True if the template writes tool definitions and calls itself.
     pub tools: bool,
-    /// How it writes calls.
+    /// Format of calls.
     pub calls: CallSyntax,
-    /// The tags around the reasoning that answers may begin with.
+    /// Tags around the reasoning with which answers may begin.
     pub thinks: Option<ThinkTags>,
 }
 
@@ -34,8 +34,8 @@ const HOW_TO_CALL: &str = "You can call the functions below. To call one, answer
      The results come back between <tool_response> and </tool_response>. The functions, each with the JSON \
      schema of its arguments:";
 
-/// `messages` for a template without tools: `tools` are described in the system message, calls and
-/// their results become text.
+/// Converts `messages` for a template without tools: `tools` are described in the system message,
+/// calls and their results become text.
 pub(super) fn as_text(messages: &[ChatMessage], tools: &[Value]) -> Vec<ChatMessage> {
     let mut written: Vec<ChatMessage> = Vec::with_capacity(messages.len() + 1);
     if !tools.is_empty() {

@@ -1,4 +1,4 @@
-//! Bounds hold, waits are true, and no tenant takes what others need.
+//! Bounds hold, waits are exact, and no tenant takes places that others need.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn admission(max_inflight_requests: usize) -> Admission {
     })
 }
 
-/// One completion of a tenant without limits of its own.
+/// Returns a demand for one completion of a tenant without limits of its own.
 fn of(tenant: u64) -> Demand {
     Demand { tenant: TenantId(tenant), limits: LIMITS, completions: 1, prompt_tokens: 1 }
 }
@@ -26,7 +26,7 @@ fn seconds(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
-/// Lets one completion of each of `tenants` in.
+/// Admits one completion of each of `tenants`.
 fn fill(admission: &mut Admission, tenants: std::ops::Range<u64>) {
     tenants.for_each(|tenant| admission.enter(&of(tenant), Duration::ZERO).unwrap());
 }
@@ -65,7 +65,7 @@ fn queued_tokens_are_bounded_but_never_deadlock() {
     assert!(admission.enqueue(1).is_err());
 }
 
-/// Lets in as many completions of `tenant` as it gets, and returns how many it has then.
+/// Admits completions of `tenant` until one is refused, and returns the number in flight.
 fn take_all(admission: &mut Admission, tenant: u64) -> usize {
     while admission.enter(&of(tenant), Duration::ZERO).is_ok() {}
     admission.inflight_of(TenantId(tenant))
@@ -124,7 +124,7 @@ fn with_rates(requests: Option<u32>, tokens: Option<u32>, prompt_tokens: u64) ->
     Demand { limits, prompt_tokens, ..of(7) }
 }
 
-/// Enters and leaves at once: rates are all that counts.
+/// Enters and leaves at once: only the rates matter.
 fn pass(admission: &mut Admission, demand: &Demand, now: Duration) -> Result<(), Refusal> {
     admission.enter(demand, now)?;
     admission.leave(demand.tenant, now);
@@ -180,8 +180,7 @@ fn tenants_that_use_nothing_are_forgotten() {
 }
 
 proptest! {
-    /// After `Retry-After` the same request is admitted; a nanosecond before the wait is over it
-    /// is not.
+    /// After `Retry-After` the same request is admitted; a nanosecond earlier it is not.
     #[test]
     fn retry_after_is_true(
         requests in 1u32..100,

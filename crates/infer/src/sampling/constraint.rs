@@ -1,7 +1,7 @@
 //! Grammars as constraints on the next token.
 //!
-//! This crate knows no grammar's language: a grammar is a mask over the vocabulary that is
-//! applied to the logits and advanced by the chosen token. Rows without one pay nothing.
+//! This crate is independent of grammar languages: a grammar is a mask over the vocabulary that is
+//! applied to the logits and advanced by the chosen token. Rows without a grammar have no overhead.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::token::{RowError, TokenId};
 
 /// A compiled grammar, shared by all completions that follow it.
 pub trait Grammar: Send + Sync {
-    /// The constraint on a completion that has generated `generated` so far. Does not block:
-    /// slow work may go on in another thread until [`Constraint::allowed`] is called.
+    /// Starts the constraint on a completion that has generated `generated` so far. Does not block:
+    /// slow work may continue in another thread until [`Constraint::allowed`] is called.
     fn start(&self, generated: &[TokenId]) -> Box<dyn Constraint>;
 }
 
 /// The state of one completion in its grammar.
 pub trait Constraint: Send {
-    /// Whether [`Self::allowed`] can be called without a long wait. Does not block.
+    /// Returns true if [`Self::allowed`] can be called without a long wait. Does not block.
     fn is_ready(&mut self) -> bool {
         true
     }
 
-    /// The tokens that may come next: bit `i % 32` of word `i / 32` belongs to token `i`,
-    /// and tokens beyond the last word may not. At the grammar's end only end tokens may.
+    /// Returns the tokens that may come next: bit `i % 32` of word `i / 32` stands for token `i`;
+    /// tokens beyond the last word are forbidden. At the grammar's end only end tokens are allowed.
     ///
     /// # Errors
-    /// [`RowError::Constraint`] when the grammar exceeds its limits.
+    /// [`RowError::Constraint`] if the grammar exceeds its limits.
     fn allowed(&mut self) -> Result<&[u32], RowError>;
 
     /// Advances by `token`, one of those that [`Self::allowed`] returned last.
@@ -49,10 +49,10 @@ impl fmt::Debug for SharedGrammar {
     }
 }
 
-/// Forbids the tokens outside `allowed`. Returns whether any logit was finite before.
+/// Forbids the tokens outside `allowed`. Returns true if any logit was finite before.
 ///
 /// # Errors
-/// [`RowError::NonFiniteLogits`] when one is NaN, which a mask would hide.
+/// [`RowError::NonFiniteLogits`] if one is NaN, which a mask would hide.
 pub(super) fn apply(allowed: &[u32], logits: &mut [f32]) -> Result<bool, RowError> {
     let (mut has_nan, mut has_finite) = (false, false);
     // A short mask forbids the tokens beyond its end: vocabularies are padded with unused rows.

@@ -1,12 +1,12 @@
-//! Choosing the next token from a row of logits.
+//! Chooses the next token from a row of logits.
 //!
-//! A [`Sampler`] is rebuilt from its parameters and the tokens so far: the random
-//! number of the i-th completion token is a function of `(seed, i)` alone, so that a
-//! sequence that was preempted and recomputed goes on exactly as it would have.
+//! A [`Sampler`] can be rebuilt from its parameters and the tokens so far: the random number of the
+//! i-th completion token is a function of `(seed, i)` alone. A sequence that was preempted and
+//! recomputed therefore continues exactly as it would have.
 //!
-//! Order of steps: log-probabilities of the unmodified logits; repetition, presence and
-//! frequency penalties; logit bias; forbidden tokens; the grammar's mask; temperature; min-p;
-//! top-k; top-p over what they left; draw. Equals are ranked by token, lowest first.
+//! Order of steps: log-probabilities of the unmodified logits; repetition, presence and frequency
+//! penalties; logit bias; forbidden tokens; the grammar's mask; temperature; min-p; top-k; top-p
+//! over the remaining tokens; draw. Equals are ranked by token, lowest first.
 
 mod constraint;
 mod random;
@@ -23,21 +23,21 @@ use select::{Candidate, LogitRow};
 
 /// Temperatures below this are greedy: their weights would overflow.
 const GREEDY_BELOW: f32 = 1e-5;
-/// A logit this far above all others at temperature 1 is as good as alone.
+/// At temperature 1, a logit this far above all others is certain to be chosen.
 const SURE_LEAD: f32 = 32.0;
 /// A bias of this or less forbids the token.
 const FORBIDDING_BIAS: f32 = -100.0;
 
-/// How a request samples. The caller validates it: see the bounds of the fields.
+/// Sampling parameters of a request. The caller validates them: see the bounds of the fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy (as is all below 1e-5); finite, `0.0..=100.0`.
+    /// 0 is greedy (as are all values below 1e-5); finite, `0.0..=100.0`.
     pub temperature: f32,
     /// Keep the k most probable tokens; 0 keeps all.
     pub top_k: u32,
     /// Keep the smallest set with at least this probability mass, `0.0..=1.0`.
     pub top_p: f32,
-    /// Drop tokens less probable than this share of the most probable, `0.0..=1.0`.
+    /// Drop tokens less probable than this fraction of the most probable one, `0.0..=1.0`.
     pub min_p: f32,
     /// Subtracted once from every token generated so far, `-2.0..=2.0`.
     pub presence_penalty: f32,
@@ -51,12 +51,12 @@ pub struct Sampling {
     /// Added to the logits of these tokens; -100 and below forbids. The completions of a request
     /// share it.
     pub logit_bias: Arc<[(TokenId, f32)]>,
-    /// Return log-probabilities: `Some(k)` for those of the chosen token and of the k most
-    /// probable ones.
+    /// Return log-probabilities: `Some(k)` for the chosen token's and those of the k most probable
+    /// tokens.
     pub logprobs: Option<u8>,
-    /// Tokens never chosen (end tokens under `ignore_eos`).
+    /// Tokens that are never chosen (end tokens under `ignore_eos`).
     pub forbidden: Vec<TokenId>,
-    /// Which token sequences the completion may consist of.
+    /// Grammar that the completion must follow.
     pub grammar: Option<SharedGrammar>,
 }
 
@@ -97,17 +97,17 @@ pub struct Logprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// A token that sampling chose.
+/// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampledToken {
-    /// Its index in the vocabulary.
+    /// Index in the vocabulary.
     pub token: TokenId,
-    /// Its log-probabilities, if the request wants them.
+    /// Log-probabilities, if requested.
     pub logprobs: Option<Box<Logprobs>>,
 }
 
-/// Memory that sampling reuses from row to row; one per thread that samples. Grows to
-/// some 16 bytes per vocabulary entry when probabilities are flat, else stays small.
+/// Memory that sampling reuses from row to row; one per sampling thread. Grows to about 16 bytes
+/// per vocabulary entry if probabilities are flat, otherwise stays small.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
     maxima: Vec<f32>,
@@ -115,7 +115,7 @@ pub struct Scratch {
     sums: Vec<f64>,
     candidates: Vec<Candidate>,
     ranked: Vec<Candidate>,
-    /// Tokens whose logits were changed, with what they were.
+    /// Tokens whose logits were changed, with the original logits.
     touched: Vec<(TokenId, f32)>,
 }
 
@@ -125,8 +125,8 @@ pub struct Sampler {
     constraint: Option<Box<dyn Constraint>>,
     /// Completion tokens so far: the index of the next random number.
     generated: u64,
-    /// Occurrences in the completion of every token seen in prompt or completion; kept
-    /// only where a penalty needs it.
+    /// Occurrences in the completion of every token seen in prompt or completion; kept only if a
+    /// penalty needs it.
     seen: HashMap<TokenId, u32>,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Debug for Sampler {
 }
 
 impl Sampler {
-    /// The sampler of a sequence that has `prompt` and has generated `generated`.
+    /// Creates the sampler of a sequence that has `prompt` and has generated `generated`.
     pub fn new(sampling: Sampling, prompt: &[TokenId], generated: &[TokenId]) -> Self {
         let constraint = sampling.grammar.as_ref().map(|grammar| grammar.0.start(generated));
         let mut sampler = Self { sampling, constraint, generated: 0, seen: HashMap::new() };
@@ -152,9 +152,9 @@ impl Sampler {
         sampler
     }
 
-    /// A sampler from the values of [`Sampler::sampling`], [`Sampler::generated`] and
-    /// [`Sampler::seen`] of another, for example on another machine. Without a grammar, whose
-    /// state does not travel; see [`Sampler::constrain`].
+    /// Recreates a sampler from the values of [`Sampler::sampling`], [`Sampler::generated`] and
+    /// [`Sampler::seen`] of another, for example on another machine. The grammar's state is not
+    /// included; see [`Sampler::constrain`].
     pub fn restore(
         sampling: Sampling,
         generated: u64,
@@ -164,13 +164,13 @@ impl Sampler {
         Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
     }
 
-    /// Whether a token can be sampled without a long wait for the constraint.
+    /// Returns true if a token can be sampled without a long wait for the constraint.
     pub fn is_ready(&mut self) -> bool {
         self.constraint.as_mut().is_none_or(|constraint| constraint.is_ready())
     }
 
-    /// Replaces the constraint and returns the one before, so that a grammar can be followed on
-    /// another machine than the one that chooses tokens.
+    /// Replaces the constraint and returns the previous one, so that a grammar can be followed on
+    /// another machine than the one that samples.
     pub fn constrain(
         &mut self,
         constraint: Option<Box<dyn Constraint>>,
@@ -178,12 +178,12 @@ impl Sampler {
         std::mem::replace(&mut self.constraint, constraint)
     }
 
-    /// The parameters it was made with.
+    /// Parameters of this sampler.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
     }
 
-    /// The tokens that penalties concern, with their occurrences in the completion.
+    /// Tokens subject to penalties, with their occurrences in the completion.
     pub fn seen(&self) -> impl ExactSizeIterator<Item = (TokenId, u32)> {
         self.seen.iter().map(|(&token, &count)| (token, count))
     }
@@ -193,10 +193,10 @@ impl Sampler {
         self.generated
     }
 
-    /// Chooses a token from `logits` (one per vocabulary entry, overwritten) and remembers it.
+    /// Samples a token from `logits` (one per vocabulary entry, overwritten) and records it.
     ///
     /// # Errors
-    /// [`RowError`]; the sampler then stays as it was.
+    /// [`RowError`]; the sampler is then unchanged.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -229,11 +229,11 @@ impl Sampler {
         Ok(SampledToken { token, logprobs })
     }
 
-    /// Chooses `token`, whose logit is `lead` above all others, without their row.
+    /// Chooses `token`, whose logit is `lead` above all others, without the row of logits.
     ///
-    /// `None`, and nothing is remembered, if the row could matter: the request wants
-    /// log-probabilities, changes logits or has a grammar, or its temperature leaves the
-    /// others more than e^-32 of the probability each.
+    /// Returns `None`, and records nothing, if the row could matter: the request wants
+    /// log-probabilities, changes logits or has a grammar, or its temperature leaves each other
+    /// token more than e^-32 of the probability.
     pub fn choose_leader(&mut self, token: TokenId, lead: f32) -> Option<SampledToken> {
         let Sampling { temperature, logprobs, logit_bias, forbidden, .. } = &self.sampling;
         let plain = logprobs.is_none() && logit_bias.is_empty() && self.constraint.is_none();
@@ -318,7 +318,7 @@ impl Sampler {
     }
 }
 
-/// Changes one logit and notes what it was; tokens outside the vocabulary are ignored.
+/// Changes one logit and records the original; tokens outside the vocabulary are ignored.
 fn change(
     logits: &mut [f32],
     touched: &mut Vec<(TokenId, f32)>,
@@ -361,8 +361,8 @@ fn draw_from_row(row: &LogitRow<'_>, u: f64, sums: &mut Vec<f64>) -> TokenId {
     draw(weights.enumerate().map(|(i, w)| ((start + i) as TokenId, w)), target)
 }
 
-/// The first item at which the running sum of weights exceeds `target`; the last with a
-/// weight where rounding leaves the sum below.
+/// Returns the first item at which the running sum of weights exceeds `target`; the last item with
+/// a weight if rounding leaves the sum below.
 fn draw(items: impl Iterator<Item = (TokenId, f64)>, target: f64) -> TokenId {
     let (mut sum, mut last) = (0.0, 0);
     for (token, weight) in items.filter(|(_, weight)| *weight > 0.0) {
@@ -375,10 +375,11 @@ fn draw(items: impl Iterator<Item = (TokenId, f64)>, target: f64) -> TokenId {
     last
 }
 
-/// The log-probabilities of `token` and of the `top` most likely ones, by `logits`.
+/// Returns the log-probabilities of `token` and of the `top` most likely tokens according to
+/// `logits`.
 ///
 /// # Errors
-/// [`RowError`] for logits that give none, or a token that they do not have.
+/// [`RowError`] for broken logits, or for a token outside the vocabulary.
 pub fn score(
     logits: &[f32],
     token: TokenId,
@@ -391,7 +392,7 @@ pub fn score(
     Ok(SampledToken { token, logprobs: Some(Box::new(logprobs)) })
 }
 
-/// What log-probabilities need from a row before it is modified.
+/// Values that log-probabilities need from a row before it is modified.
 struct LogprobSummary {
     /// Logarithm of the sum of all `exp(logit)`.
     log_mass: f32,

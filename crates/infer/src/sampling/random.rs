@@ -1,4 +1,4 @@
-//! Random numbers without state: each is a function of a seed and an index.
+//! Stateless random numbers: each is a function of a seed and an index.
 
 /// The fractional part of the golden ratio in 64 bits: spreads consecutive indices.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -12,7 +12,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The `index`-th number of `seed`, uniform in `0.0..1.0`. The seed is mixed before the
+/// Returns the `index`-th number of `seed`, uniform in `0.0..1.0`. The seed is mixed before the
 /// index is added, so that neighbouring seeds do not share shifted streams.
 pub(super) fn uniform(seed: u64, index: u64) -> f64 {
     let start = mix(seed.wrapping_add(GOLDEN));

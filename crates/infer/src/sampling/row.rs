@@ -1,20 +1,20 @@
-//! Passes over a row of logits, written so that the compiler makes them vector code:
-//! fixed lanes, no early exit inside a lane group, no calls. Sampling happens on the engine
-//! thread between two decodes, so its time adds to every inter-token latency.
+//! Passes over a row of logits, written so that the compiler vectorizes them: fixed lanes, no early
+//! exit inside a lane group, no calls. Sampling runs on the engine thread between two decodes, so
+//! its time adds to every inter-token latency.
 
 use crate::token::RowError;
 
-/// Logits per chunk: small enough that a pass over a chosen few costs nothing, large
-/// enough that a row of 150,000 has only some hundred.
+/// Logits per chunk: few enough that a pass over some chunks costs nothing, enough that a row of
+/// 150,000 has only some hundred chunks.
 pub(super) const CHUNK: usize = 256;
-/// Values handled side by side.
+/// Number of values handled in parallel.
 const LANES: usize = 16;
 
-/// Writes the maximum of every chunk into `maxima` and returns the row's, which is
-/// negative infinity if every logit is.
+/// Writes the maximum of every chunk into `maxima` and returns the row's maximum, which is negative
+/// infinity if every logit is.
 ///
 /// # Errors
-/// [`RowError::NonFiniteLogits`] when a logit is NaN or positive infinity.
+/// [`RowError::NonFiniteLogits`] if a logit is NaN or positive infinity.
 pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowError> {
     maxima.clear();
     let (mut max, mut broken) = (f32::NEG_INFINITY, false);
@@ -27,7 +27,7 @@ pub(super) fn scan(logits: &[f32], maxima: &mut Vec<f32>) -> Result<f32, RowErro
     if broken || max == f32::INFINITY { Err(RowError::NonFiniteLogits) } else { Ok(max) }
 }
 
-/// The maximum of a chunk, and whether it holds a NaN (which no maximum shows).
+/// Returns the maximum of a chunk, and whether the chunk has a NaN (which no maximum shows).
 fn chunk_max(chunk: &[f32]) -> (f32, bool) {
     let (groups, rest) = chunk.as_chunks::<LANES>();
     // A comparison, not `f32::max`: it maps to one instruction, and NaN is counted separately.
@@ -44,7 +44,7 @@ fn chunk_max(chunk: &[f32]) -> (f32, bool) {
     (max, rest_nan || nans.iter().any(|&n| n != 0))
 }
 
-/// The first token whose logit is `max`, the row's maximum.
+/// Returns the first token whose logit is `max`, the row's maximum.
 pub(super) fn first_at(logits: &[f32], maxima: &[f32], max: f32) -> usize {
     let chunk = maxima.iter().position(|&m| m == max).unwrap_or(0);
     let start = chunk * CHUNK;
@@ -52,9 +52,9 @@ pub(super) fn first_at(logits: &[f32], maxima: &[f32], max: f32) -> usize {
     start + within.unwrap_or(0)
 }
 
-/// `e` to the power `x` for `x <= 0`: within 2e-6 relatively down to -16, 8e-6 down to
-/// -87, 0 below. By range reduction to a power of two and a polynomial; unlike the
-/// library's function it becomes vector code, five to ten times faster over a row.
+/// `e` to the power `x` for `x <= 0`: relative error within 2e-6 down to -16 and 8e-6 down to -87,
+/// 0 below. Uses range reduction to a power of two and a polynomial. Unlike the library's function
+/// it is vectorized, five to ten times faster over a row.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits.

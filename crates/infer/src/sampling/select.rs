@@ -1,4 +1,4 @@
-//! Which tokens stay: min-p, top-k and top-p without sorting the vocabulary.
+//! Selects candidate tokens by min-p, top-k and top-p without sorting the vocabulary.
 
 use std::cmp::Ordering;
 
@@ -10,18 +10,18 @@ use crate::token::TokenId;
 pub(super) struct Candidate {
     pub(super) token: TokenId,
     pub(super) logit: f32,
-    /// Its probability up to a common factor; the most probable token has 1.
+    /// Probability up to a common factor; the most probable token has 1.
     pub(super) weight: f32,
 }
 
 impl Candidate {
-    /// Most probable first; of equals, the lowest token.
+    /// Orders the most probable first; equals by lowest token.
     fn rank(&self, other: &Self) -> Ordering {
         other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
     }
 }
 
-/// A row of logits with the maxima that [`super::row::scan`] found.
+/// A row of logits with the maxima from [`super::row::scan`].
 #[derive(Clone, Copy)]
 pub(super) struct LogitRow<'a> {
     pub(super) logits: &'a [f32],
@@ -29,19 +29,19 @@ pub(super) struct LogitRow<'a> {
     pub(super) maxima: &'a [f32],
     /// Maximum of the row; finite.
     pub(super) max: f32,
-    /// The inverse of the temperature.
+    /// Inverse of the temperature.
     pub(super) scale: f32,
 }
 
 impl LogitRow<'_> {
-    /// Chunks that have a logit of at least `floor`: first token and logits.
+    /// Chunks with a logit of at least `floor`: first token and logits.
     fn chunks(&self, floor: f32) -> impl Iterator<Item = (usize, &[f32])> {
         let chunks = self.logits.chunks(CHUNK).enumerate();
         let chunks = chunks.filter(move |(i, _)| self.maxima[*i] >= floor);
         chunks.map(|(i, chunk)| (i * CHUNK, chunk))
     }
 
-    /// The finite logits of at least `floor`, in token order.
+    /// Collects the finite logits of at least `floor`, in token order.
     pub(super) fn collect(&self, floor: f32, into: &mut Vec<Candidate>) {
         into.clear();
         for (start, chunk) in self.chunks(floor) {
@@ -54,7 +54,7 @@ impl LogitRow<'_> {
         }
     }
 
-    /// A logit that the `k` best tokens reach: the k-th greatest of the chunks' maxima,
+    /// Returns a logit that the `k` best tokens reach: the k-th greatest of the chunks' maxima,
     /// since each of those is a token's logit.
     pub(super) fn floor_of_best(&self, k: usize, order: &mut Vec<f32>) -> f32 {
         if k == 0 || k > self.maxima.len() {
@@ -65,7 +65,7 @@ impl LogitRow<'_> {
         *order.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
     }
 
-    /// The `k` best of the tokens with at least `floor`, best first.
+    /// Collects the `k` best tokens with at least `floor`, best first.
     pub(super) fn best(
         &self,
         k: usize,
@@ -82,14 +82,15 @@ impl LogitRow<'_> {
         into.sort_unstable_by(Candidate::rank);
     }
 
-    /// Sum of the weights of all tokens, in 64 bits: at 150,000 addends, 32 would lose the tail.
+    /// Sum of the weights of all tokens, in 64 bits: with 150,000 addends, 32 bits would lose the
+    /// tail.
     pub(super) fn mass(&self) -> f64 {
         self.logits.chunks(CHUNK).map(|chunk| sum_exp(chunk, self.max, self.scale)).sum()
     }
 
-    /// A logit that every token of the top-p set reaches, where all tokens weigh `mass`:
-    /// those that weigh less than (1 - p) of the average weigh together less than 1 - p
-    /// of all, so that those above reach p without them.
+    /// Returns a logit that every token of the top-p set reaches, given the total weight `mass`:
+    /// tokens that weigh less than (1 - p) of the average weigh together less than 1 - p of the
+    /// total, so the others reach p without them.
     pub(super) fn floor_of_mass(&self, mass: f64, p: f32) -> f32 {
         let least = (1.0 - f64::from(p)) * mass / self.logits.len() as f64;
         // A hundredth less, for the rounding of weights and logarithm.
@@ -97,8 +98,8 @@ impl LogitRow<'_> {
     }
 }
 
-/// Keeps of `candidates` the fewest most probable ones that together weigh at least
-/// `enough`, and at least one. Halves instead of sorting: linear time.
+/// Keeps the fewest most probable `candidates` that together weigh at least `enough`, and at least
+/// one. Partitions instead of sorting: linear time.
 pub(super) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64, order: &mut Vec<Candidate>) {
     order.clear();
     order.extend_from_slice(candidates);

@@ -1,4 +1,4 @@
-//! The sampler against a plain reference that sorts everything, and its promises:
+//! Compares the sampler with a plain reference that sorts everything, and tests its guarantees:
 //! determinism after a rebuild, lowest token of equals, one error for one broken row.
 
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Steps as documented, in double precision, with a full sort. The probability of every
-/// token, zero for those dropped.
+/// The documented steps, in double precision, with a full sort. Returns the probability of every
+/// token, zero for dropped ones.
 fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) -> Vec<f64> {
     let mut logits = logits.to_vec();
     let mut seen: HashMap<u32, u32> = prompt.iter().map(|&t| (t, 0)).collect();
@@ -46,7 +46,8 @@ fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) 
     probabilities
 }
 
-/// The token at `u` of the running sum in token order, and how far `u` is from its edges.
+/// Returns the token at `u` of the running sum in token order, and the distance of `u` from its
+/// edges.
 fn at(probabilities: &[f64], u: f64) -> (u32, f64) {
     let mut sum = 0.0;
     for (token, p) in probabilities.iter().enumerate() {
@@ -98,7 +99,7 @@ fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
     )
 }
 
-/// The first bias of each token.
+/// Returns the first bias of each token.
 fn distinct(mut bias: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
     bias.sort_by_key(|&(token, _)| token);
     bias.dedup_by_key(|&mut (token, _)| token);
@@ -266,7 +267,7 @@ fn extreme_parameters_still_choose() {
     }
 }
 
-/// Allows the tokens of one list at each place.
+/// Allows the tokens of one list at each position.
 #[derive(Clone)]
 struct Places {
     masks: Vec<Vec<u32>>,

@@ -1,4 +1,4 @@
-//! Who gets a place in the batch, and whose place it was.
+//! Admits sequences to the batch, and takes places from others for them.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,14 +9,13 @@ use super::shares::AccountId;
 use crate::kv::common_prefix;
 use crate::runner::{Runner, Slot};
 
-/// A prompt waits for another that is computing the same prefix only if that saves at least
-/// this many tokens: for fewer, waiting a step costs more than computing them again. Chosen by
-/// hand.
+/// Minimum tokens that a prompt must save to wait for another that is computing the same prefix:
+/// for fewer, waiting a step costs more than recomputing them. Chosen by hand.
 const WORTH_WAITING_TOKENS: u32 = 8;
 
 impl Scheduler {
-    /// Moves waiting sequences into the batch while there is room for them, and in the place of
-    /// others where a tenant has more than its share.
+    /// Moves waiting sequences into the batch while there is room, and replaces sequences of
+    /// tenants that have more than their share.
     pub(super) fn admit(&mut self, now: Duration, runner: &mut dyn Runner) {
         if self.waiting.ready() == 0 {
             return;
@@ -43,7 +42,7 @@ impl Scheduler {
         self.places_taken() >= self.limits.max_batch_size
     }
 
-    /// The tenant that is served least among those that wait; among equals who came first.
+    /// Returns the least served tenant among those that wait; among equals the first to arrive.
     fn next_account(&self, passed: &[AccountId]) -> Option<AccountId> {
         let waiting = self.waiting.first_ready().filter(|(account, _)| !passed.contains(account));
         let first =
@@ -51,7 +50,7 @@ impl Scheduler {
         first.map(|(account, _)| account)
     }
 
-    /// The first of the tenant's waiting sequences that need not wait for another's prefix.
+    /// Returns the first of the tenant's waiting sequences that need not wait for another's prefix.
     fn first_to_start(&mut self, account: AccountId) -> Option<usize> {
         // Those that do are passed over, but at most a batch of them: each may cost a search of
         // all slots.
@@ -79,8 +78,7 @@ impl Scheduler {
         None
     }
 
-    /// The running prompt that is about to compute a prefix of `waiting` that is not computed
-    /// yet.
+    /// Returns the running prompt that is about to compute a missing prefix of `waiting`.
     fn coming_prefix(&self, waiting: &Sequence) -> Option<WaitReason> {
         let searches = self.limits.prefix_cache && !waiting.is_to_be_scored();
         if !searches || self.kept_slot(waiting).is_some() {
@@ -107,7 +105,7 @@ impl Scheduler {
         (len >= computed + WORTH_WAITING_TOKENS).then_some(reason)
     }
 
-    /// Whether what `waiting` was found to wait for is still to come.
+    /// Returns true if the prefix that `waiting` was found to wait for is still being computed.
     fn still_waits(&self, waiting: &Sequence) -> bool {
         let Some(WaitReason::Prefix { slot, arrival, len }) = waiting.waits_for else {
             return false;
@@ -118,12 +116,12 @@ impl Scheduler {
         computes && self.pending(slot) > 1 && self.kv.len(slot) + WORTH_WAITING_TOKENS <= len
     }
 
-    /// Whether cells were sought in vain for `waiting`, and none have become free since.
+    /// Returns true if too few cells could be freed for `waiting`, and none have become free since.
     pub(super) fn is_blocked(&self, waiting: &Sequence) -> bool {
         waiting.waits_for == Some(WaitReason::Cells { releases: self.releases })
     }
 
-    /// Gives a place to the waiting sequence `index` of `account`; false if there is none.
+    /// Gives a place to the waiting sequence `index` of `account`; returns false if there is none.
     fn start(
         &mut self,
         now: Duration,
@@ -155,7 +153,7 @@ impl Scheduler {
     }
 
     /// Puts back sequences of tenants above their share until there are a place and cells for
-    /// `tokens` of `account`. All of them or none: false if that is not enough.
+    /// `tokens` of `account`. Returns false, and puts none back, if that is not enough.
     fn displace(&mut self, account: AccountId, tokens: u32) -> bool {
         let mut victims: Vec<Slot> = Vec::new();
         let suffices = |scheduler: &Self, victims: &[Slot]| {
@@ -180,15 +178,15 @@ impl Scheduler {
         enough
     }
 
-    /// Whether `cells` would be free without `victims` and all that is kept.
+    /// Returns true if `cells` would be free without `victims` and all kept KV.
     fn could_hold(&self, cells: u32, victims: &[Slot]) -> bool {
         let stays = self.order.iter().filter(|slot| !victims.contains(slot));
         let taken: usize = stays.map(|&slot| self.sequence(slot).tokens.len()).sum();
         taken + cells as usize <= self.capacity.kv_cells as usize
     }
 
-    /// The sequence to give its place to `account`: of the tenant most above its share, the one of
-    /// the lowest priority, and of those the youngest.
+    /// Returns the sequence that must give its place to `account`: of the tenant most above its
+    /// share, the youngest sequence of the lowest priority.
     fn debtor(&self, account: AccountId, taken: &[Slot]) -> Option<Slot> {
         if !self.shares.contended() {
             return None;
@@ -203,8 +201,8 @@ impl Scheduler {
         self.least_entitled(owes)
     }
 
-    /// Of the running sequences in no batch in flight that `may_go`, the one to go first: a paused
-    /// one, then by tenant, priority and age.
+    /// Returns the first sequence to leave among the running ones outside batches in flight for
+    /// which `may_go` is true: a paused one first, then by tenant, priority and age.
     pub(super) fn least_entitled(&self, may_go: impl Fn(&Slot) -> bool) -> Option<Slot> {
         let at_hand = |slot: &Slot| self.sequence(*slot).in_flight == 0;
         let candidates = self.order.iter().copied().filter(|slot| at_hand(slot) && may_go(slot));
@@ -215,7 +213,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes the places of paused sequences, whose readers are behind: others wait.
+    /// Removes paused sequences, whose readers are behind, from the batch, because others wait.
     pub(super) fn park_paused(&mut self) {
         let idles = |slot: &Slot| {
             let sequence = self.sequence(*slot);
@@ -233,7 +231,7 @@ impl Scheduler {
     }
 
     /// Takes a sequence out of the batch. Its KV stays until the cells are needed, so that it can
-    /// go on where it stopped.
+    /// continue where it stopped.
     fn park(&mut self, slot: Slot) {
         let mut sequence = self.remove(slot);
         sequence.parked = Some(slot);

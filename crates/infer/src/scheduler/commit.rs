@@ -1,4 +1,4 @@
-//! What a batch's outcome does to its sequences: tokens, ends, and recovery from failures.
+//! Applies the outcome of a batch to its sequences: tokens, ends, and recovery from failures.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::runner::{Batch, RunError, Runner, Sampled, Slot, Span};
 use crate::token::RowError;
 
 impl Scheduler {
-    /// Takes in what the runner sampled for `batch` and reports it for each completion.
+    /// Applies the tokens that the runner sampled for `batch` and reports them for each completion.
     pub fn commit(
         &mut self,
         started: Duration,
@@ -48,16 +48,16 @@ impl Scheduler {
         step
     }
 
-    /// Counts what was computed for a span, less what was only computed again because the sequence
-    /// had been put back: its tenant has paid for that.
+    /// Charges the tenant for a span, except for tokens that are only recomputed because the
+    /// sequence had been put back.
     fn charge(&mut self, span: &Span) {
         let (sequence, len) = (self.sequence(span.slot), self.kv.len(span.slot));
         let fresh = len.saturating_sub(span.start.max(sequence.charged_from));
         self.shares.charge(sequence.account, fresh);
     }
 
-    /// A suspect that was computed alone without a failure, as far as the failed batch went, is
-    /// innocent.
+    /// Clears the first suspect once it was computed alone, up to the end of its failed span,
+    /// without a failure.
     fn acquit(&mut self) {
         let innocent = |suspect: &Suspect| self.kv.len(suspect.slot) >= suspect.until;
         if self.suspects.front().is_some_and(innocent) {
@@ -65,8 +65,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes what was scored and sampled for each span. A sequence whose span should have given
-    /// something and did not fails: nothing of it would ever be computed again.
+    /// Applies scores and samples of each span. A sequence whose span should have given something
+    /// and did not fails: the missing part would never be computed again.
     fn take_samples(
         &mut self,
         step: &mut Step,
@@ -137,7 +137,7 @@ impl Scheduler {
     }
 
     /// Cuts rejected draft tokens off the cache: of n sampled tokens all but the last were
-    /// accepted. A sequence that ends takes no more tokens, so its whole draft goes.
+    /// accepted. A sequence that ends takes no more tokens, so its whole draft is cut.
     fn cut_rejected(&mut self, runner: &mut dyn Runner, span: &Span, sampled: &[Sampled]) {
         let goes_on = self.sequence(span.slot).ending.is_none();
         let tokens = sampled.iter().filter(|one| goes_on && one.slot == span.slot).count();
@@ -153,7 +153,7 @@ impl Scheduler {
         }
     }
 
-    /// The runner failed on `batch`: makes room, or isolates the sequence at fault.
+    /// Handles a failure of the runner on `batch`: makes room, or isolates the sequence at fault.
     pub fn recover(
         &mut self,
         started: Duration,
@@ -191,7 +191,7 @@ impl Scheduler {
         step
     }
 
-    /// Cuts off a span of a failed batch, whose sequence is then computed alone.
+    /// Cuts off a span of a failed batch; its sequence is then computed alone.
     fn suspect(&mut self, runner: &mut dyn Runner, span: &Span) {
         let slot = span.slot;
         let until = span.start + (span.tokens.len() - span.draft) as u32;
@@ -207,14 +207,14 @@ impl Scheduler {
         }
     }
 
-    /// The sequence's batch is no longer in flight.
+    /// Marks the sequence's batch as no longer in flight.
     pub(super) fn complete(&mut self, slot: Slot) {
         if let Some(sequence) = &mut self.active[slot.index()] {
             self.in_flight -= std::mem::take(&mut sequence.in_flight);
         }
     }
 
-    /// Ends those of the batch's sequences whose end was asked for while it was in flight.
+    /// Ends those of the batch's sequences whose end was requested while it was in flight.
     fn end_marked(&mut self, runner: &mut dyn Runner, batch: &Batch) {
         for span in &batch.spans {
             let sequence = self.active[span.slot.index()].as_ref();
@@ -279,7 +279,7 @@ impl Scheduler {
         event
     }
 
-    /// Ends a sequence with an error. Its KV is freed: what it computed may be at fault.
+    /// Ends a sequence with an error. Its KV is freed, since the failure may have corrupted it.
     pub(super) fn fail(
         &mut self,
         started: Duration,
@@ -301,7 +301,7 @@ impl Scheduler {
     }
 }
 
-/// The spans that compute more than a decode row.
+/// Returns the spans that compute more than a decode row.
 fn prefill_spans(batch: &Batch) -> impl Iterator<Item = &Span> {
     batch.spans.iter().filter(|span| span.tokens.len() - span.draft > 1)
 }

@@ -1,18 +1,18 @@
-//! Continuous batching in three verbs: [`Scheduler::plan`] a batch, let the runner
-//! compute it, [`Scheduler::commit`] what it sampled. If the runner fails, [`Scheduler::recover`]
-//! takes the place of commit.
+//! Continuous batching in three steps: [`Scheduler::plan`] a batch, let the runner compute it,
+//! [`Scheduler::commit`] its samples. If the runner fails, call [`Scheduler::recover`] instead of
+//! commit.
 //!
-//! Further batches may be planned before the first is committed: a sequence is in at most one
-//! of them, and nothing happens to it until that one is committed. Calls meanwhile (cancel,
-//! finish) take effect at the commit.
+//! Further batches may be planned before the first is committed: a sequence is in at most one of
+//! them, and nothing happens to it until that one is committed. Calls meanwhile (cancel, finish)
+//! take effect at the commit.
 //!
-//! Requests join and leave between steps. Every step carries one token of each
-//! decoding sequence first, then chunks of prompts within a token budget that all
-//! waiting prompts share, oldest first, so that neither decode nor a short prompt
-//! starves behind a long one. When the KV cache runs out, kept prefixes go first, then
-//! the youngest sequence of the lowest priority is preempted and recomputed later.
+//! Requests join and leave between steps. Every step carries one token of each decoding sequence
+//! first, then chunks of prompts within a token budget that all waiting prompts share, oldest
+//! first, so that neither decode nor a short prompt starves behind a long one. When the KV cache is
+//! full, kept prefixes are evicted first; then the youngest sequence of the lowest priority is
+//! preempted and recomputed later.
 //!
-//! Where readers have text in hand, their sequences rest while others need the engine more (see
+//! If readers have text in hand, their sequences rest while others need the engine more (see
 //! `readers`).
 //!
 //! Tenants get their weighted shares of the batch's places and of the prefill budget. A sequence
@@ -46,20 +46,20 @@ use sequence::{KvAfterEnd, Sequence};
 use shares::Shares;
 use waiting::WaitingQueues;
 
-/// Bounds and policies that the operator sets.
+/// Limits and policies set by the operator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Most sequences in the batch.
+    /// Maximum sequences in the batch.
     pub max_batch_size: usize,
-    /// Most prefill tokens in one step.
+    /// Maximum prefill tokens in one step.
     pub prefill_max_tokens: u32,
-    /// How much prefill may slow down decoding sequences.
+    /// Limit on the slowdown of decoding sequences by prefill.
     pub itl_target: ItlTarget,
-    /// Keep finished sequences' KV for later prompts that begin alike.
+    /// Keep the KV of finished sequences for later prompts with the same prefix.
     pub prefix_cache: bool,
-    /// Whether to draft tokens.
+    /// Drafting of tokens.
     pub speculation: Speculation,
-    /// Longest wait of a completion for its first computation; `None` for no limit.
+    /// Maximum wait of a completion for its first computation; `None` for no limit.
     pub queue_timeout: Option<Duration>,
 }
 
@@ -78,7 +78,7 @@ pub struct Load {
     pub kv_cells: u32,
     /// Prompt tokens looked up in the prefix cache so far.
     pub prefix_queries: u64,
-    /// Prompt tokens found there so far.
+    /// Prompt tokens found in the prefix cache so far.
     pub prefix_hits: u64,
     /// Searches for a waiting prompt's prefix so far.
     pub prefix_searches: u64,
@@ -90,7 +90,7 @@ pub struct Load {
     pub resting: usize,
     /// Draft tokens computed so far.
     pub draft_tokens: u64,
-    /// Those of them that were accepted.
+    /// Draft tokens accepted so far.
     pub accepted_tokens: u64,
 }
 
@@ -99,7 +99,7 @@ pub struct Load {
 pub struct Scheduler {
     capacity: Capacity,
     limits: Limits,
-    /// Batches among which decoding sequences are spread.
+    /// Number of batches over which decoding sequences are spread.
     pipeline_depth: usize,
     end_tokens: Vec<TokenId>,
     kv: KvAccounting,
@@ -109,34 +109,33 @@ pub struct Scheduler {
     waiting: WaitingQueues,
     /// Sequences submitted so far.
     arrivals: u64,
-    /// Ends of sequences that could never be computed, to be reported.
+    /// Ends of sequences that could never be computed, not yet reported.
     refused: Vec<SequenceEvent>,
     /// Running sequences by slot.
     active: Vec<Option<Sequence>>,
-    /// Their slots in order of admission.
+    /// Slots of running sequences, in order of admission.
     order: Vec<Slot>,
     /// Slots that hold KV and no running sequence, least recently used first.
     idle: VecDeque<Slot>,
-    /// By slot: the arrival of the waiting sequence that an idle slot's KV belongs to.
+    /// By slot: arrival number of the waiting sequence that owns the idle slot's KV.
     parked: Vec<Option<u64>>,
     free: Vec<Slot>,
-    /// Times that cells became free, or could be freed that could not before.
+    /// Number of times that cells became free, or became evictable.
     releases: u64,
-    /// After the whole batch failed: its sequences, to be computed one by one until the bad one is
-    /// found.
+    /// Sequences of a failed batch, to be computed one by one until the faulty one is found.
     suspects: VecDeque<Suspect>,
     /// Tokens in batches that were planned and not yet committed.
     in_flight: u32,
     /// The last plan left sequences out because the runner could not sample them yet.
     awaits_runner: bool,
-    /// Steps with decode rows carry no prompts for now.
+    /// True while steps with decode rows must not carry prompts.
     holds_prompts: bool,
-    /// Steps whose rows were chosen so far.
+    /// Number of steps whose rows were chosen so far.
     rounds: u64,
-    /// Rows that sequences with unknown readers are due, where there are too few for all.
+    /// Rows that sequences with unknown readers are owed, if there are too few rows for all.
     row_credit: u64,
     load: Load,
-    /// When the latest [`Standing`] was made.
+    /// When the latest [`Standing`] was created.
     stood_at: Option<Duration>,
 }
 
@@ -144,12 +143,12 @@ pub struct Scheduler {
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     slot: Slot,
-    /// Computed up to here without a failure, it is innocent.
+    /// Position up to which it must be computed without a failure to be cleared.
     until: u32,
 }
 
 impl Scheduler {
-    /// A scheduler for a runner of `capacity`; `end_tokens` end a completion.
+    /// Creates a scheduler for a runner of `capacity`; `end_tokens` end a completion.
     ///
     /// # Panics
     /// If the capacity cannot hold one sequence.
@@ -189,8 +188,8 @@ impl Scheduler {
         }
     }
 
-    /// Queues `work` behind all work of its tenant of the same or a lower priority number. A
-    /// prompt that is empty or fills the context fails; [`Scheduler::give_up`] reports it.
+    /// Queues `work` behind all work of its tenant of the same or a lower priority number. A prompt
+    /// that is empty or fills the context fails; [`Scheduler::give_up`] reports it.
     pub fn submit(&mut self, now: Duration, work: Work) {
         let context = self.capacity.context_tokens as usize;
         if work.prompt.is_empty() || work.prompt.len() >= context {
@@ -232,7 +231,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a sequence, at once or when its batch is committed.
+    /// Ends a sequence at once, or when its batch is committed.
     fn end_or_mark(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
         let sequence = self.active[slot.index()].as_mut().expect("only running sequences end");
         if sequence.in_flight > 0 {
@@ -242,20 +241,20 @@ impl Scheduler {
         }
     }
 
-    /// Spreads decoding sequences over this many batches from now on (at least 1).
+    /// Sets the number of batches over which decoding sequences are spread (at least 1).
     pub fn set_pipeline_depth(&mut self, depth: usize) {
         self.pipeline_depth = depth.max(1);
     }
 
-    /// Leaves prompts out of steps that advance running answers, as long as `held`: what else the
-    /// engine computes has its turn, and both together would miss the inter-token latency.
+    /// While `held`, leaves prompts out of steps that advance running answers: other work of the
+    /// engine has its turn, and both together would exceed the target inter-token latency.
     pub fn hold_prompts(&mut self, held: bool) {
         self.holds_prompts = held;
     }
 
-    /// Stops computing a completion, or goes on with it. A paused one gives up its place in the
-    /// batch when others wait, and its KV when the cells are needed; what it lost is computed again
-    /// when it goes on. Unknown tags are ignored.
+    /// Pauses or resumes a completion. A paused one gives up its place in the batch when others
+    /// wait, and its KV when the cells are needed; lost KV is recomputed on resume. Unknown tags
+    /// are ignored.
     pub fn pause(&mut self, tag: Tag, paused: bool) {
         let changed = match self.slot_of(tag) {
             Some(slot) => {
@@ -272,7 +271,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives up completions that cannot be computed, or that have waited too long for their first
+    /// Ends completions that cannot be computed, or that have waited too long for their first
     /// computation.
     pub fn give_up(&mut self, now: Duration) -> Vec<SequenceEvent> {
         let mut ended = std::mem::take(&mut self.refused);
@@ -290,30 +289,30 @@ impl Scheduler {
         ended
     }
 
-    /// When [`Scheduler::give_up`] has something to report next, if nothing else happens.
+    /// When [`Scheduler::give_up`] will next have something to report, if nothing else happens.
     pub fn next_expiry(&self) -> Option<Duration> {
         let timeout = self.limits.queue_timeout?;
         let waiting = self.waiting.iter().filter(|sequence| sequence.not_begun());
         waiting.map(|sequence| sequence.ready_at + timeout).min()
     }
 
-    /// Whether the last plan left sequences out because the runner could not sample them yet, so
-    /// that the next plan has to be made without waiting for anything.
+    /// Returns true if the last plan left out sequences that the runner could not sample yet; the
+    /// next plan must then be made without waiting for anything.
     pub fn awaits_runner(&self) -> bool {
         self.awaits_runner
     }
 
-    /// Whether any completion is unfinished.
+    /// Returns true while any completion is unfinished.
     pub fn has_work(&self) -> bool {
         !self.order.is_empty() || self.waiting.len() > 0 || !self.refused.is_empty()
     }
 
-    /// Whether all work for the next batch is still waiting for a slot.
+    /// Returns true if all work for the next batch is still waiting for a slot.
     pub fn only_waiting(&self) -> bool {
         self.waiting.ready() > 0 && self.runnable().next().is_none()
     }
 
-    /// The scheduler's figures as of now.
+    /// Current figures of the scheduler.
     pub fn load(&self) -> Load {
         let (draft_tokens, accepted_tokens) = self.speculator.totals();
         Load {
@@ -345,24 +344,24 @@ impl Scheduler {
         self.order.iter().copied().filter(may_run)
     }
 
-    /// Cells that neither hold anything nor are taken by a batch in flight.
+    /// Cells that are neither filled nor reserved by a batch in flight.
     fn free_cells(&self) -> u32 {
         self.kv.free_cells().saturating_sub(self.in_flight)
     }
 
-    /// Tokens of `slot` that are known but not computed.
+    /// Number of known tokens of `slot` that are not computed yet.
     fn pending(&self, slot: Slot) -> u32 {
         self.sequence(slot).tokens.len() as u32 - self.kv.len(slot)
     }
 
-    /// Takes a sequence out of the batch for good.
+    /// Removes a sequence from the batch for good.
     fn end(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
         let sequence = self.remove(slot);
         self.shares.leave(sequence.account, sequence.paused);
         self.release(runner, slot, kv);
     }
 
-    /// Frees or keeps what an ended sequence computed in `slot`.
+    /// Frees or keeps the KV that an ended sequence left in `slot`.
     fn release(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
         if kv == KvAfterEnd::Free || !self.limits.prefix_cache {
             return self.free_slot(runner, slot);
@@ -383,7 +382,7 @@ impl Scheduler {
         self.keep_idle(slot);
     }
 
-    /// Takes the sequence out of the batch; its cells stay with the slot.
+    /// Removes the sequence from the batch; its cells stay with the slot.
     fn remove(&mut self, slot: Slot) -> Sequence {
         self.order.retain(|&other| other != slot);
         self.suspects.retain(|other| other.slot != slot);
@@ -395,7 +394,7 @@ impl Scheduler {
     }
 }
 
-/// The end of a completion that was never computed.
+/// Creates the end event of a completion that was never computed.
 fn unserved(tag: Tag, finish: Finish, wait: Duration) -> SequenceEvent {
     SequenceEvent { tag, token: None, scores: None, finish: Some(finish), admitted: None, wait }
 }

@@ -1,12 +1,10 @@
-//! The engine lost all that it held, or is gone for good.
+//! Handles the loss of the engine's state, for a time or for good.
 //!
-//! Nothing of an answer is lost with the engine: its prompt, its tokens so far, its seed and its
-//! grammar are known here. So all sequences are put back, as if preempted, and computed again when
-//! the engine is back.
+//! No answer is lost with the engine: its prompt, its tokens so far, its seed and its grammar are
+//! known here. All sequences are put back, as if preempted, and recomputed when the engine is back.
 //!
-//! A sequence may be the cause. One that was in the lost batches twice without a new token is
-//! computed alone from then on, so that it takes no other with it, and one in
-//! [`MOST_LOSSES`] of them fails.
+//! A sequence may be the cause. One that was in the lost batches twice without a new token is then
+//! computed alone, so that it affects no other; one that was in [`MOST_LOSSES`] of them fails.
 
 use std::time::Duration;
 
@@ -16,23 +14,24 @@ use super::unserved;
 use crate::request::{Finish, SequenceEvent};
 use crate::runner::{RunError, Runner, Slot};
 
-/// Losses of the engine since its last token after which a sequence is computed alone. One is no
-/// reason: everything that runs is in it.
+/// Losses of the engine since a sequence's last token after which the sequence is computed alone. A
+/// single loss is no reason: everything that runs is affected.
 const SUSPICIOUS_LOSSES: u8 = 2;
-/// Losses of the engine since its last token after which a sequence fails. At least two of them
-/// hit it alone, so that one loss from outside at the wrong moment does not.
+/// Losses of the engine since a sequence's last token after which the sequence fails. At least two
+/// of them occurred while it was alone, so a single unrelated loss does not fail it.
 pub const MOST_LOSSES: u8 = 4;
 
 impl Sequence {
-    /// Whether the engine was lost over it so often that it may be the cause.
+    /// Returns true if the engine was lost during this sequence often enough that it may be the
+    /// cause.
     pub(super) fn is_suspicious(&self) -> bool {
         self.losses >= SUSPICIOUS_LOSSES
     }
 }
 
 impl Scheduler {
-    /// Puts all running sequences back, since the engine lost everything. Those that have ended
-    /// meanwhile end, and one that was lost with the engine too often fails.
+    /// Puts all running sequences back, since the engine lost everything. Sequences that have ended
+    /// meanwhile end, and a sequence that was lost with the engine too often fails.
     pub(super) fn lose(
         &mut self,
         at: Duration,
@@ -58,7 +57,7 @@ impl Scheduler {
         events
     }
 
-    /// Ends every sequence because of `why`: the engine does not come back in time.
+    /// Ends every sequence because of `why`: the engine did not come back in time.
     pub fn abandon(
         &mut self,
         now: Duration,
@@ -81,7 +80,7 @@ impl Scheduler {
         events
     }
 
-    /// The running sequence that has to be computed alone, if there is one.
+    /// Returns the running sequence that must be computed alone, if any.
     pub(super) fn suspicious(&self) -> Option<Slot> {
         let suspicious = |&slot: &Slot| {
             let sequence = self.sequence(slot);

@@ -1,4 +1,4 @@
-//! What the next batch computes: decode rows with their drafts first, then chunks of prompts.
+//! Plans the next batch: decode rows with their drafts first, then chunks of prompts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::runner::{Batch, Runner, Slot};
 use crate::token::TokenId;
 
 impl Scheduler {
-    /// Fills `batch` with the next step's work; it stays empty when nothing can be computed
+    /// Fills `batch` with the next step's work. The batch stays empty if nothing can be computed
     /// until something is submitted, resumed or dropped, or a batch in flight is committed.
     pub fn plan(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         batch.clear();
@@ -35,7 +35,7 @@ impl Scheduler {
         self.in_flight += batch.tokens.len() as u32;
     }
 
-    /// Fills `batch` with the next tokens of `slot` and nothing else.
+    /// Fills `batch` with only the next tokens of `slot`.
     fn plan_alone(&self, runner: &dyn Runner, batch: &mut Batch, slot: Slot) {
         let most = self.limits.prefill_max_tokens.min(self.free_cells());
         let most = match self.sequence(slot).is_to_be_scored() {
@@ -82,7 +82,7 @@ impl Scheduler {
         }
     }
 
-    /// The sequences to be advanced by a token.
+    /// Selects the sequences to advance by a token.
     fn decode_rows(&mut self, runner: &mut dyn Runner) -> Vec<Slot> {
         let decoding = self.runnable().filter(|&slot| self.pending(slot) == 1).collect();
         let most = self.rows_per_batch();
@@ -90,8 +90,8 @@ impl Scheduler {
         self.ready(runner, decoding)
     }
 
-    /// Those of `slots` that can be sampled now. The others are left out of this step, so that
-    /// nobody waits for them, and looked at again in the next.
+    /// Returns those of `slots` that can be sampled now. The others are left out of this step, so
+    /// that none waits for them, and checked again in the next.
     fn ready(&mut self, runner: &mut dyn Runner, mut slots: Vec<Slot>) -> Vec<Slot> {
         let all = slots.len();
         slots.retain(|&slot| runner.is_ready(slot));
@@ -99,8 +99,8 @@ impl Scheduler {
         slots
     }
 
-    /// A draft for each of `decoding`, or no drafts at all: prompts that wait or are in
-    /// progress go first, and a full cache leaves no room.
+    /// Returns a draft for each of `decoding`, or none at all: prompts that wait or are in progress
+    /// go first, and a full cache leaves no room.
     fn drafts(&mut self, runner: &dyn Runner, decoding: &[Slot]) -> Vec<Vec<TokenId>> {
         let most = self.speculator.max_draft_tokens();
         let Some(rows) = runner.verify_rows().filter(|_| most > 0 && !decoding.is_empty()) else {
@@ -128,8 +128,8 @@ impl Scheduler {
         drafts
     }
 
-    /// At most `most` draft tokens for `slot`, none of which could end it: tokens after the end
-    /// are of no use.
+    /// Returns at most `most` draft tokens for `slot`, without end tokens: tokens after the end are
+    /// useless.
     fn look_up_draft(&self, slot: Slot, most: usize) -> Vec<TokenId> {
         let sequence = self.sequence(slot);
         // A grammar's mask depends on the previous token, so masks for drafts do not exist yet.
@@ -170,9 +170,9 @@ impl Scheduler {
         }
     }
 
-    /// Spends `budget` on prompts in progress. Each tenant gets its share; of that, half goes to
-    /// its oldest prompt, which keeps first come first served, the other half to its others in
-    /// equal parts, which lets short prompts pass a long one.
+    /// Spends `budget` on prompts in progress. Each tenant gets its share; half of it goes to its
+    /// oldest prompt, which keeps first come first served, the other half in equal parts to its
+    /// others, which lets short prompts pass a long one.
     fn plan_prefill(&mut self, runner: &mut dyn Runner, batch: &mut Batch, budget: u32) {
         let prompts: Vec<Slot> = self.runnable().filter(|&slot| self.pending(slot) > 1).collect();
         let free = self.free_cells().saturating_sub(batch.tokens.len() as u32);
@@ -195,7 +195,7 @@ impl Scheduler {
         }
     }
 
-    /// The parts of `budget` for `prompts`, which are in order of admission.
+    /// Splits `budget` between `prompts`, which are in order of admission.
     fn prefill_chunks(&self, prompts: &[Slot], budget: u32) -> Vec<u32> {
         let pending: Vec<u32> = prompts.iter().map(|&slot| self.pending(slot)).collect();
         if !self.shares.contended() {
@@ -219,7 +219,8 @@ impl Scheduler {
     }
 }
 
-/// Parts of `budget` for prompts with `pending` tokens, oldest first; never more than pending.
+/// Splits `budget` between prompts with `pending` tokens, oldest first; no part exceeds the pending
+/// tokens.
 pub fn share(budget: u32, pending: &[u32]) -> Vec<u32> {
     let Some((&oldest, others)) = pending.split_first() else {
         return Vec::new();

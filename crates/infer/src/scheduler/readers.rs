@@ -1,13 +1,13 @@
-//! Which answers a step can do without, because their readers have text in hand.
+//! Lets answers rest whose readers still have text in hand.
 //!
-//! A reader that reads slower than its answer is computed gathers text. When others need the
-//! engine more, its sequence *rests*: it keeps its cells, gives up its place, and goes on well
-//! before its reader runs dry. What is gained goes to prompts, whose steps are shorter without its
-//! row and may carry more of them, to sequences that wait for a place, and to readers who lose
-//! ground. Without any of these nobody rests: a larger batch computes more tokens in a second.
+//! A reader that is slower than its answer accumulates text. When others need the engine more, its
+//! sequence *rests*: it keeps its cells, gives up its place, and continues well before its reader
+//! runs dry. The gain goes to prompts, whose steps are shorter without its row and may carry more
+//! of them, to sequences that wait for a place, and to readers that fall behind. Without any of
+//! these no sequence rests: a larger batch computes more tokens per second.
 //!
-//! Only sequences rest of whose reader the server has said what it has. All others are in every
-//! step, as they would be if nobody rested.
+//! A sequence rests only if the server has reported its reader's state. All others are in every
+//! step, as if none rested.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use crate::reading::{ReaderReport, Reading};
 use crate::request::Tag;
 use crate::runner::Slot;
 
-/// With so much in hand a sequence begins to rest, and with so little it goes on. Between the two
-/// it stays as it is, so that places do not change hands in every step. What is left when it goes
-/// on covers a slow step and a lost packet; the way to the reader is not counted as in hand. Found
-/// with `plans/burst.toml`: with twice as much, readers gather too late for a burst that is larger
+/// Time in hand at which a sequence starts to rest, and at which it continues. In between it keeps
+/// its state, so that places do not change hands in every step. The time left when it continues
+/// covers a slow step and a lost packet; the way to the reader does not count as in hand. Found
+/// with `plans/burst.toml`: with twice as much, readers accumulate text too late for a burst larger
 /// than the batch.
 const RESTS_FROM: Duration = Duration::from_millis(1_000);
 const WAKES_AT: Duration = Duration::from_millis(500);
-/// A reader with less than this, who reads faster than steps come, loses ground.
+/// A reader with less than this in hand that reads faster than steps come is falling behind.
 const ALARM: Duration = Duration::from_millis(300);
-/// Part of the time in hand of the reader who has least that a step with prompts may take, in
-/// percent. The rest is for steps that take longer than was expected.
+/// Percentage that a step with prompts may take of the least time in hand of any reader. The rest
+/// is a margin for steps that take longer than expected.
 const STEP_PERCENT: u32 = 90;
-/// Tokens for which every sequence must have room before one more is admitted than the batch has
-/// places: those who rest keep their cells, and go on.
+/// Free cells, in tokens per sequence, required before admitting beyond the batch size: resting
+/// sequences keep their cells and will resume.
 const GROWTH_TOKENS: u32 = 256;
 /// One row of [`Scheduler::row_credit`].
 const ROW: u64 = 1 << 16;
 
 impl Scheduler {
-    /// Takes in what a completion's reader has in hand; `None` if that is not known any more.
-    /// Unknown tags are ignored.
+    /// Updates the state of a completion's reader; `None` if it is no longer known. Unknown tags
+    /// are ignored.
     pub fn note_reader(&mut self, tag: Tag, report: Option<ReaderReport>) {
         let slot = self.slot_of(tag);
         let sequence = match slot {
@@ -48,7 +48,7 @@ impl Scheduler {
         sequence.reading = report.map(|report| Reading::new(report, generated));
     }
 
-    /// Decides at `now` who rests.
+    /// Decides at `now` which sequences rest.
     pub(super) fn rest_readers(&mut self, now: Duration) {
         let is_known = |slot: &Slot| self.sequence(*slot).reading.is_some();
         if !self.order.iter().any(|slot| is_known(slot) || self.sequence(*slot).rests) {
@@ -64,7 +64,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether anybody gains if others rest.
+    /// Returns true if resting sequences would help any other.
     fn is_pressed(&self, now: Duration) -> bool {
         // Who waits for cells gains nothing: a sequence that rests keeps its own for longer.
         let waits = |sequence: &_| !self.is_blocked(sequence);
@@ -76,7 +76,7 @@ impl Scheduler {
             || may_start()
     }
 
-    /// Whether the sequence's reader is about to run dry and reads faster than steps come.
+    /// Returns true if the sequence's reader is about to run dry and reads faster than steps come.
     fn loses_ground(&self, now: Duration, slot: Slot) -> bool {
         let slower = |reading: Reading| {
             self.budget.decode_step().is_some_and(|step| step > reading.token_time())
@@ -85,20 +85,20 @@ impl Scheduler {
         is_short && self.sequence(slot).reading.is_some_and(slower)
     }
 
-    /// What the reader of a decoding sequence has in hand, if that is known.
+    /// Time in hand of the reader of a decoding sequence, if known.
     fn in_hand(&self, now: Duration, slot: Slot) -> Option<Duration> {
         let sequence = self.sequence(slot);
         let reading = sequence.reading.filter(|_| self.decodes(slot));
         reading.map(|reading| reading.in_hand(now))
     }
 
-    /// Whether the next step of `slot` gives a token of its answer, not the first.
+    /// Returns true if the next step of `slot` gives a token of its answer, not the first.
     fn decodes(&self, slot: Slot) -> bool {
         let sequence = self.sequence(slot);
         !sequence.paused && !sequence.generated().is_empty() && self.pending(slot) == 1
     }
 
-    /// Lets a sequence rest, or go on. One that rests has no place in the batch.
+    /// Lets a sequence rest, or continue. A resting sequence has no place in the batch.
     pub(super) fn set_resting(&mut self, slot: Slot, rests: bool) {
         let sequence = self.active[slot.index()].as_mut().expect("order lists them");
         if std::mem::replace(&mut sequence.rests, rests) == rests {
@@ -110,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets everybody go on; whether anybody rested.
+    /// Lets all sequences continue; returns true if any rested.
     pub(super) fn wake_all(&mut self) -> bool {
         let resting = |slot: &Slot| self.sequence(*slot).rests;
         let resting: Vec<Slot> = self.order.iter().copied().filter(resting).collect();
@@ -118,13 +118,13 @@ impl Scheduler {
         !resting.is_empty()
     }
 
-    /// Sequences that hold a place in the batch.
+    /// Number of sequences that hold a place in the batch.
     pub(super) fn places_taken(&self) -> usize {
         self.order.iter().filter(|&&slot| !self.sequence(slot).rests).count()
     }
 
-    /// Whether one more sequence of `tokens` may be admitted in the place of one that rests: only
-    /// if all have room to grow, since those who rest keep their cells and go on.
+    /// Returns true if one more sequence of `tokens` may be admitted in the place of a resting one:
+    /// only if all have room to grow, since resting sequences keep their cells and will continue.
     pub(super) fn has_room_beyond_places(&self, tokens: u32) -> bool {
         if self.order.len() < self.limits.max_batch_size {
             return true;
@@ -138,9 +138,9 @@ impl Scheduler {
         taken + u64::from(tokens + GROWTH_TOKENS) <= u64::from(self.capacity.kv_cells)
     }
 
-    /// The `most` of `decoding` to be computed next, when those who rested go on and there are too
-    /// few places for all. Sequences whose readers are not known get their equal share of rows, in
-    /// turns; the rest goes to the readers who run dry first.
+    /// Selects the `most` of `decoding` to compute next, if sequences have resumed and there are
+    /// too few places for all. Sequences with unknown readers get their equal share of rows, in
+    /// turns; the rest goes to the readers that run dry first.
     pub(super) fn share_rows(&mut self, mut decoding: Vec<Slot>, most: usize) -> Vec<Slot> {
         if decoding.len() > most {
             // Fractions of rows are carried over, so that few are not left out for ever.
@@ -167,7 +167,8 @@ impl Scheduler {
     }
 
     /// Prompt tokens for a step that also advances `decoding`. While the readers of all running
-    /// answers are known, the step may take as long as the one who has least can wait.
+    /// answers are known, the step may take as long as the reader with the least time in hand can
+    /// wait.
     pub(super) fn prefill_budget(&self, now: Duration, decoding: &[Slot]) -> u32 {
         let usual = self.budget.tokens(decoding.len());
         // One of whom nothing is known keeps the whole step to what is promised to it.

@@ -1,4 +1,4 @@
-//! Slots and KV cells: who gets them, and who gives them back when they run out.
+//! Allocates slots and KV cells, and reclaims them when they run out.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::request::Admitted;
 use crate::runner::{Runner, Slot};
 
 impl Scheduler {
-    /// A slot with cells for the `index`th waiting sequence of `account`, and the prefix to start
-    /// it from.
+    /// Finds a slot with cells for the `index`th waiting sequence of `account`, and the prefix to
+    /// start it from.
     pub(super) fn find_place(
         &mut self,
         runner: &mut dyn Runner,
@@ -45,7 +45,7 @@ impl Scheduler {
         None
     }
 
-    /// Evicts idle slots other than `keep` until `cells` are free beyond those promised.
+    /// Evicts idle slots other than `keep` until `cells` are free beyond the reserved ones.
     fn make_room(&mut self, runner: &mut dyn Runner, cells: u32, keep: Option<Slot>) -> bool {
         let needed = cells + self.promised_cells();
         while self.kv.free_cells() < needed {
@@ -56,12 +56,12 @@ impl Scheduler {
         true
     }
 
-    /// Uncomputed tokens of all running sequences: cells already promised.
+    /// Uncomputed tokens of all running sequences: cells already reserved.
     fn promised_cells(&self) -> u32 {
         self.order.iter().map(|&slot| self.pending(slot)).sum()
     }
 
-    /// A free slot, or the least recently used idle one, or the idle `donor` itself.
+    /// Takes a free slot, or the least recently used idle one, or the idle `donor` itself.
     fn take_slot(&mut self, runner: &mut dyn Runner, donor: Option<Slot>) -> Option<Slot> {
         if self.free.is_empty() && !self.evict(runner, donor) {
             let donor = donor.filter(|slot| self.idle.contains(slot))?;
@@ -71,7 +71,8 @@ impl Scheduler {
         self.free.pop()
     }
 
-    /// Frees the least recently used idle slot other than `keep`; false if no other slot is idle.
+    /// Frees the least recently used idle slot other than `keep`; returns false if no other slot is
+    /// idle.
     pub(super) fn evict(&mut self, runner: &mut dyn Runner, keep: Option<Slot>) -> bool {
         let Some(at) = self.idle.iter().position(|&slot| Some(slot) != keep) else {
             return false;
@@ -82,7 +83,7 @@ impl Scheduler {
         true
     }
 
-    /// The idle slot that still holds what the waiting `sequence` had computed.
+    /// Returns the idle slot that still holds the computed KV of the waiting `sequence`.
     pub(super) fn kept_slot(&self, sequence: &Sequence) -> Option<Slot> {
         sequence.parked.filter(|slot| self.parked[slot.index()] == Some(sequence.arrival))
     }
@@ -93,7 +94,7 @@ impl Scheduler {
         self.releases += 1;
     }
 
-    /// Takes an idle slot, whatever its KV is kept for.
+    /// Takes an idle slot, regardless of the owner of its KV.
     pub(super) fn take_idle(&mut self, slot: Slot) {
         self.idle.retain(|&other| other != slot);
         self.parked[slot.index()] = None;
@@ -107,7 +108,7 @@ impl Scheduler {
         self.releases += 1;
     }
 
-    /// Moves `sequence` into `slot`, where its own KV is kept or which starts from `prefix`.
+    /// Moves `sequence` into `slot`, which holds its own KV or will start from `prefix`.
     pub(super) fn enter(
         &mut self,
         now: Duration,
@@ -180,14 +181,14 @@ impl Scheduler {
         }
     }
 
-    /// The sequence to go first when cells run out; none while all are in flight.
+    /// Returns the sequence to preempt when cells run out; none while all are in flight.
     pub(super) fn victim(&mut self) -> Option<Slot> {
         self.shares.settle();
         self.least_entitled(|_| true)
     }
 
-    /// Cells that the next step needs to make progress: one per decoding sequence, and one if
-    /// only prompts are in progress.
+    /// Cells that the next step needs to make progress: one per decoding sequence, or one if only
+    /// prompts are in progress.
     fn next_cells(&self) -> u32 {
         let (mut any, mut rows) = (false, 0);
         for slot in self.runnable() {
@@ -197,7 +198,7 @@ impl Scheduler {
         rows.max(u32::from(any))
     }
 
-    /// Preempts `slot` if another sequence can go on without it.
+    /// Preempts `slot` if another sequence can continue without it.
     pub(super) fn yield_cells(&mut self, runner: &mut dyn Runner, slot: Slot) -> bool {
         if self.evict(runner, None) {
             return true;
@@ -215,8 +216,8 @@ impl Scheduler {
         self.compute_again(runner, slot);
     }
 
-    /// Takes a running sequence out of the batch and frees its KV. What it had is not charged to
-    /// its tenant again.
+    /// Takes a running sequence out of the batch and frees its KV. Recomputed tokens are not
+    /// charged to its tenant again.
     pub(super) fn compute_again(&mut self, runner: &mut dyn Runner, slot: Slot) {
         let mut sequence = self.remove(slot);
         sequence.charged_from = sequence.charged_from.max(self.kv.len(slot));

@@ -1,4 +1,4 @@
-//! A completion as the scheduler keeps it, from its submission to its end.
+//! The scheduler's record of a completion, from its submission to its end.
 
 use std::time::Duration;
 
@@ -20,66 +20,69 @@ pub(super) struct Sequence {
     pub prompt_len: usize,
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// How many alternatives to report with the log-probabilities of its prompt's tokens, where
-    /// these are wanted.
+    /// Number of alternatives to report with the log-probabilities of the prompt's tokens, if
+    /// requested.
     pub score_prompt: Option<u8>,
-    /// Tokens of its prompt that were reported; the first has no log-probability.
+    /// Prompt tokens that were reported; the first has no log-probability.
     pub scored: usize,
     pub priority: i32,
-    /// Its number in the order of submission, which no other sequence has.
+    /// Number in the order of submission, unique per sequence.
     pub arrival: u64,
-    /// Whose share it takes.
+    /// Account of the tenant whose share is used.
     pub account: AccountId,
     pub cache_domain: CacheDomain,
-    /// When its next computation became possible.
+    /// When the next computation became possible.
     pub ready_at: Duration,
     pub admitted: Option<Admitted>,
-    /// Its reader is behind: it computes nothing, and keeps its KV while there is room.
+    /// True while the reader is behind: nothing is computed, and the KV is kept while there is
+    /// room.
     pub paused: bool,
-    /// What its reader has in hand, if that is known.
+    /// State of the reader, if known.
     pub reading: Option<Reading>,
-    /// Its reader has enough in hand: it computes nothing for now, and keeps its slot and its KV.
+    /// True while the reader has enough in hand: nothing is computed for now; slot and KV are kept.
     pub rests: bool,
-    /// The latest step that had a row of it, by their number.
+    /// Number of the latest step with a row of this sequence.
     pub last_row: u64,
-    /// Its tokens in a batch that was planned and not yet committed; 0 if it is in none.
+    /// Tokens in a batch that was planned and not yet committed; 0 if in none.
     pub in_flight: u32,
-    /// How it ends when that batch is committed, if that was asked for.
+    /// Requested end, to take effect when that batch is committed.
     pub ending: Option<KvAfterEnd>,
-    /// While it waits: the idle slot that held its KV when it left the batch.
+    /// While waiting: the idle slot that got the KV when the sequence left the batch.
     pub parked: Option<Slot>,
-    /// Its KV was lost, so it keeps its place up to its next token: computing it again is never
-    /// in vain.
+    /// The KV was lost, so the sequence keeps its place up to its next token: recomputing it is
+    /// never in vain.
     pub keeps_place: bool,
-    /// How often the engine was lost while it computed this sequence, since the last token.
+    /// Number of times that the engine was lost while computing this sequence, since its last
+    /// token.
     pub losses: u8,
-    /// Up to here its tokens are not charged (again): the scheduler had put it back.
+    /// Position up to which tokens are not charged (again): the scheduler had put the sequence
+    /// back.
     pub charged_from: u32,
-    /// While it waits: what it waits for, so that this need not be found again in each step.
+    /// While waiting: the reason, so that it need not be determined again in each step.
     pub waits_for: Option<WaitReason>,
-    /// How its draft tokens fared.
+    /// Acceptance of this sequence's draft tokens.
     pub acceptance: AcceptanceStats,
-    /// A draft token that it did not pay to compute.
+    /// A draft token that was not worth computing.
     pub unverified: Option<TokenId>,
 }
 
-/// Why a waiting sequence was not admitted although it was its turn.
+/// Reason why a waiting sequence was not admitted although it was its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitReason {
-    /// The running sequence of this slot and arrival is computing the first `len` tokens of its
+    /// The running sequence of this slot and arrival is computing the first `len` tokens of the
     /// prompt.
     Prefix { slot: Slot, arrival: u64, len: u32 },
-    /// Too few cells could be freed; this many times cells had become free.
+    /// Too few cells could be freed; cells had become free this number of times.
     Cells { releases: u64 },
 }
 
-/// How to treat the KV of a sequence that ends. If a sequence in flight is ended twice, the greater
+/// Treatment of the KV of a sequence that ends. If a sequence in flight is ended twice, the greater
 /// value counts: once its client has left, nobody needs the KV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum KvAfterEnd {
-    /// It stays as a prefix for later prompts, if the prefix cache is on.
+    /// Keep the KV as a prefix for later prompts, if the prefix cache is on.
     KeepPrefix,
-    /// Its cells are freed at once.
+    /// Free the cells at once.
     Free,
 }
 
@@ -119,14 +122,14 @@ impl Sequence {
         &self.tokens[self.prompt_len..]
     }
 
-    /// Whether log-probabilities of its prompt are still to be reported. Every position of the
-    /// prompt must be computed for that, whatever a prefix cache has.
+    /// Returns true while log-probabilities of the prompt are still to be reported. Every position
+    /// of the prompt must then be computed, whatever a prefix cache has.
     pub fn is_to_be_scored(&self) -> bool {
         self.score_prompt.is_some() && self.scored < self.prompt_len
     }
 
-    /// Where a span from `start` must end so that what it scores goes on where the last report
-    /// ended: what is only computed again is not scored again.
+    /// Returns the position where a span from `start` must end so that its scores continue where
+    /// the last report ended: tokens that are only recomputed are not scored again.
     pub fn scorable_end(&self, start: usize, end: usize) -> usize {
         match self.is_to_be_scored() && start + 1 < self.scored {
             true => end.min(self.scored - 1),
@@ -134,25 +137,25 @@ impl Sequence {
         }
     }
 
-    /// The tokens to be scored behind those of the span `start..end`.
+    /// Returns the tokens to score after those of the span `start..end`.
     pub fn score_targets(&self, start: usize, end: usize) -> Option<(u8, &[TokenId])> {
         let top = self.score_prompt.filter(|_| start + 1 == self.scored)?;
         let targets = self.tokens.get(start + 1..self.prompt_len.min(end + 1))?;
         (!targets.is_empty()).then_some((top, targets))
     }
 
-    /// A sampler that goes on after what was generated.
+    /// Creates a sampler that continues after the generated tokens.
     pub fn sampler(&self) -> Sampler {
         let (prompt, generated) = self.tokens.split_at(self.prompt_len);
         Sampler::new(self.sampling.clone(), prompt, generated)
     }
 
-    /// Whether nothing of it was computed yet: its client has no part of the answer.
+    /// Returns true if nothing was computed yet: the client has no part of the answer.
     pub fn not_begun(&self) -> bool {
         self.admitted.is_none()
     }
 
-    /// Its place among the sequences of its tenant: priority, then arrival.
+    /// Rank among the sequences of the tenant: priority, then arrival.
     pub fn rank(&self) -> (i32, u64) {
         (self.priority, self.arrival)
     }

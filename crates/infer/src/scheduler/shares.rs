@@ -1,41 +1,41 @@
-//! Who has had how much of the engine: fair shares between tenants, by weight.
+//! Fair, weighted shares of the engine between tenants.
 //!
-//! Two things are shared. *Places* in the batch, each worth a token per step, and the prefill
-//! budget of a step. Every tenant that competes gets its weighted part of both. What places alone
-//! cannot divide (fractions of one, or more tenants than places) is divided in time, by counting
-//! the tokens that each tenant was served, as deficit round robin (Shreedhar and Varghese, SIGCOMM
-//! 1995) and the virtual token counter (Sheng et al., OSDI 2024) do: a place that one tenant holds
-//! counts like [`QUANTUM_TOKENS`], so a tenant that was served so many fewer is due for it.
+//! Two resources are shared: *places* in the batch, each worth a token per step, and the prefill
+//! budget of a step. Every tenant that competes gets its weighted part of both. Fractions of
+//! places, or more tenants than places, are shared over time by counting the tokens that each
+//! tenant was served, as deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) and the virtual
+//! token counter (Sheng et al., OSDI 2024) do. A place that a tenant holds counts as
+//! [`QUANTUM_TOKENS`]: a tenant that was served that many fewer is due for it.
 
 use crate::tenant::{Tenant, TenantId};
 
 /// Index of a tenant's account.
 pub(super) type AccountId = usize;
 
-/// Tokens of weight 1 by which two tenants' service may differ before a place changes hands for
-/// it. Chosen by hand: a few seconds of an answer. Fewer would make answers stutter where tenants
+/// Tokens of weight 1 by which the service of two tenants may differ before a place changes hands.
+/// Chosen by hand: a few seconds of an answer. Fewer would make answers stutter if tenants
 /// outnumber places, more would let them wait longer.
 const QUANTUM_TOKENS: u64 = 64;
 /// Service of one token at weight 1, so that a token at any weight is a whole number.
 const TOKEN: u64 = 1 << 20;
 /// Highest weight that still makes a difference.
 const MAX_WEIGHT: u64 = TOKEN;
-/// Most tenants without work whose service is remembered.
+/// Maximum tenants without work whose service is remembered.
 const MAX_REMEMBERED: usize = 1024;
 
-/// What one tenant has and had.
+/// Current places and past service of one tenant.
 #[derive(Debug, Clone)]
 struct Account {
-    /// `None` if nobody has this account.
+    /// The tenant; `None` if the account is vacant.
     id: Option<TenantId>,
     weight: u64,
-    /// Tokens computed for it, each divided by its weight, in units of [`TOKEN`].
+    /// Tokens computed for the tenant, each divided by its weight, in units of [`TOKEN`].
     served: u64,
-    /// Its sequences in the batch.
+    /// Number of the tenant's sequences in the batch.
     places: u64,
-    /// Its sequences that are not ended.
+    /// Number of the tenant's sequences that have not ended.
     sequences: usize,
-    /// Those of them that are not paused.
+    /// Number of them that are not paused.
     competing: usize,
 }
 
@@ -43,19 +43,18 @@ struct Account {
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     accounts: Vec<Account>,
-    /// Places in `accounts` to be used again.
+    /// Indices of vacant `accounts`.
     vacant: Vec<AccountId>,
-    /// Tenants with a sequence that is not paused.
+    /// Number of tenants with a sequence that is not paused.
     rivals: usize,
-    /// The least service among those: a tenant that comes anew starts here, so that being idle
-    /// earns nothing.
+    /// Least service among those: a new tenant starts here, so that being idle earns nothing.
     floor: u64,
-    /// The least weight among them.
+    /// Least weight among those.
     least_weight: u64,
 }
 
 impl Shares {
-    /// A sequence of `tenant` was submitted.
+    /// Notes that a sequence of `tenant` was submitted.
     pub fn join(&mut self, tenant: Tenant) -> AccountId {
         let known = self.accounts.iter().position(|account| account.id == Some(tenant.id));
         let account = known.unwrap_or_else(|| self.open(tenant.id));
@@ -65,7 +64,7 @@ impl Shares {
         account
     }
 
-    /// A sequence has ended, which was paused or not.
+    /// Notes that a sequence has ended, and whether it was paused.
     pub fn leave(&mut self, account: AccountId, paused: bool) {
         self.accounts[account].sequences -= 1;
         if !paused {
@@ -74,7 +73,7 @@ impl Shares {
         self.forget_if_settled(account);
     }
 
-    /// A sequence competes no more: its reader is behind.
+    /// Notes that a sequence no longer competes: its reader is behind.
     pub fn pause(&mut self, account: AccountId) {
         self.settle();
         self.accounts[account].competing -= 1;
@@ -89,7 +88,7 @@ impl Shares {
         }
     }
 
-    /// A sequence competes (again).
+    /// Notes that a sequence competes (again).
     pub fn resume(&mut self, account: AccountId) {
         self.settle();
         let floor = self.floor;
@@ -101,28 +100,28 @@ impl Shares {
         }
     }
 
-    /// A sequence has got a place in the batch.
+    /// Notes that a sequence got a place in the batch.
     pub fn take_place(&mut self, account: AccountId) {
         self.accounts[account].places += 1;
     }
 
-    /// A sequence has left its place.
+    /// Notes that a sequence has left its place.
     pub fn give_place(&mut self, account: AccountId) {
         self.accounts[account].places -= 1;
     }
 
-    /// `tokens` were computed.
+    /// Notes that `tokens` were computed.
     pub fn charge(&mut self, account: AccountId, tokens: u32) {
         let account = &mut self.accounts[account];
         account.served += u64::from(tokens) * TOKEN / account.weight;
     }
 
-    /// Whether there is anything to share: more than one tenant competes.
+    /// Returns true if more than one tenant competes.
     pub fn contended(&self) -> bool {
         self.rivals > 1
     }
 
-    /// Brings the least service up to date, after tokens were computed.
+    /// Updates the least service after tokens were computed.
     pub fn settle(&mut self) {
         let competing = || self.accounts.iter().filter(|account| account.competing > 0);
         if let Some(least) = competing().map(|account| account.served).min() {
@@ -131,24 +130,25 @@ impl Shares {
         }
     }
 
-    /// How far the tenant would be served with one place more than it has.
+    /// Service of the tenant if it had one more place.
     pub fn with_one_more(&self, account: AccountId) -> u64 {
         self.with_more(account, 1)
     }
 
-    /// How far the tenant would be served with so many places more than it has.
+    /// Service of the tenant if it had `places` more places.
     pub fn with_more(&self, account: AccountId, places: u64) -> u64 {
         self.standing(account, self.accounts[account].places + places)
     }
 
-    /// How far the tenant is served as it stands; a higher one should give rather than get.
+    /// Current service of the tenant, its places included; a tenant with more should give rather
+    /// than get.
     pub fn now(&self, account: AccountId) -> u64 {
         self.standing(account, self.accounts[account].places)
     }
 
-    /// Whether a place of `giver` belongs to `taker`: even after that `giver` is served no less.
-    /// This never holds in both directions one after the other, so no place swings to and fro
-    /// before a quantum was computed.
+    /// Returns true if a place of `giver` belongs to `taker`: even after giving it, `giver` is
+    /// served no less. This never holds in both directions one after the other, so no place swings
+    /// to and fro before a quantum was computed.
     pub fn owes(&self, giver: AccountId, taker: AccountId) -> bool {
         let places = self.accounts[giver].places;
         giver != taker
@@ -156,13 +156,13 @@ impl Shares {
             && self.with_one_more(taker) <= self.standing(giver, places - 1)
     }
 
-    /// Whether any tenant owes `taker` a place.
+    /// Returns true if any tenant owes `taker` a place.
     pub fn is_owed(&self, taker: AccountId) -> bool {
         self.contended() && (0..self.accounts.len()).any(|giver| self.owes(giver, taker))
     }
 
-    /// Service ahead of the least served, and what `places` will serve in a quantum. A lead counts
-    /// one place at most: otherwise a long prompt, which is many tokens but little time, would
+    /// Service ahead of the least served, plus the service of `places` in a quantum. A lead counts
+    /// as one place at most: otherwise a long prompt, which is many tokens but little time, would
     /// cost a tenant its only place.
     fn standing(&self, account: AccountId, places: u64) -> u64 {
         let Account { served, weight, .. } = self.accounts[account];
@@ -171,8 +171,8 @@ impl Shares {
         lead.min(place / self.least_weight.max(1)) + places * place / weight
     }
 
-    /// Parts of `budget` for tenants that want so many tokens each, by weight. The least served
-    /// is rounded up, so that nobody gets nothing for ever.
+    /// Splits `budget` by weight between tenants that want the given numbers of tokens. The least
+    /// served is rounded up, so that no tenant gets nothing forever.
     pub fn split(&self, budget: u32, wanted: &[(AccountId, u32)]) -> Vec<u32> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|&at| self.accounts[wanted[at].0].served);

@@ -1,4 +1,4 @@
-//! Where completions stand whose prompts are not computed yet, for those who wait for them.
+//! Progress of completions whose prompts are not computed yet, for their waiting readers.
 
 use std::time::Duration;
 
@@ -6,13 +6,12 @@ use super::Scheduler;
 use super::shares::AccountId;
 use crate::request::{PromptStanding, Standing, Step, Tag};
 
-/// Least time between two reports. Readers get one every 500 ms at most; this is how late theirs
-/// may be.
+/// Minimum time between two reports. Readers get one every 500 ms at most; theirs may be this late.
 const PERIOD: Duration = Duration::from_millis(100);
 
 impl Scheduler {
-    /// Adds to `step`, the latest one, where prompts stand, unless that was said a moment ago. It
-    /// costs nothing while no prompt waits or is being computed.
+    /// Adds the progress of prompts to `step`, the latest one, unless it was reported a moment ago.
+    /// No cost while no prompt waits or is being computed.
     pub fn note_standing(&mut self, step: &mut Step) {
         // Checked first: while all sequences decode, nothing below runs.
         if step.prefills == 0 && self.waiting.len() == 0 {
@@ -43,8 +42,8 @@ impl Scheduler {
         }
     }
 
-    /// The waiting completions in the order in which places will be given, if tenants are served
-    /// as they are now: each in its own order, and between tenants by their shares.
+    /// Returns the waiting completions in the order in which they will get places, if tenants are
+    /// served as they are now: each in its own order, and between tenants by their shares.
     fn waiting_in_turn(&self) -> Vec<Tag> {
         // Of each tenant: how many of its sequences have had their turn.
         let mut queues: Vec<(AccountId, usize)> =

@@ -1,4 +1,4 @@
-//! The sequences that wait for a place in the batch, by tenant.
+//! Sequences that wait for a place in the batch, by tenant.
 
 use std::collections::VecDeque;
 
@@ -6,13 +6,13 @@ use super::sequence::Sequence;
 use super::shares::AccountId;
 use crate::request::Tag;
 
-/// Waiting sequences, those of each tenant by priority and then by arrival.
+/// Waiting sequences of each tenant by priority and then by arrival.
 #[derive(Debug, Default)]
 pub(super) struct WaitingQueues {
-    /// Indexed by account.
+    /// Queues by account.
     queues: Vec<VecDeque<Sequence>>,
     len: usize,
-    /// Those of them that are not paused.
+    /// Number of sequences that are not paused.
     ready: usize,
     tokens: usize,
 }
@@ -22,7 +22,7 @@ impl WaitingQueues {
         self.len
     }
 
-    /// How many could be computed at once.
+    /// Number of sequences that could be computed at once.
     pub fn ready(&self) -> usize {
         self.ready
     }
@@ -36,12 +36,12 @@ impl WaitingQueues {
         self.queues.iter().flatten()
     }
 
-    /// The tenants with waiting sequences.
+    /// Tenants with waiting sequences.
     pub fn accounts(&self) -> impl Iterator<Item = AccountId> {
         (0..self.queues.len()).filter(|&account| !self.queues[account].is_empty())
     }
 
-    /// The tenant's waiting sequences, in their order.
+    /// Waiting sequences of the tenant, in order.
     pub fn of(&self, account: AccountId) -> &VecDeque<Sequence> {
         &self.queues[account]
     }
@@ -50,7 +50,7 @@ impl WaitingQueues {
         &mut self.queues[account][index]
     }
 
-    /// For each tenant with a sequence that could be computed, the first such one's arrival.
+    /// For each tenant with a sequence that is not paused, the arrival of the first such one.
     pub fn first_ready(&self) -> impl Iterator<Item = (AccountId, u64)> {
         self.queues.iter().enumerate().filter_map(|(account, queue)| {
             let first = queue.iter().find(|sequence| !sequence.paused)?;
@@ -74,7 +74,7 @@ impl WaitingQueues {
         self.queues.iter_mut().flatten().find(|sequence| sequence.tag == tag)
     }
 
-    /// Takes the `index`th waiting sequence of a tenant out.
+    /// Removes the `index`th waiting sequence of a tenant.
     pub fn take(&mut self, account: AccountId, index: usize) -> Sequence {
         let sequence = self.queues[account].remove(index).expect("the caller found it");
         self.len -= 1;
@@ -83,7 +83,7 @@ impl WaitingQueues {
         sequence
     }
 
-    /// Takes out the first sequence that `which` names.
+    /// Removes the first sequence for which `which` returns true.
     pub fn take_where(&mut self, which: impl Fn(&Sequence) -> bool) -> Option<Sequence> {
         let mut found = self.queues.iter().enumerate().filter_map(|(account, queue)| {
             queue.iter().position(&which).map(|index| (account, index))
@@ -92,7 +92,7 @@ impl WaitingQueues {
         Some(self.take(account, index))
     }
 
-    /// Pauses or resumes the sequence; its tenant, if it waits here and that changed anything.
+    /// Pauses or resumes the sequence; returns its tenant if it waits here and its state changed.
     pub fn pause(&mut self, tag: Tag, paused: bool) -> Option<AccountId> {
         let mut all = self.queues.iter_mut().flatten();
         let sequence = all.find(|sequence| sequence.tag == tag && sequence.paused != paused)?;

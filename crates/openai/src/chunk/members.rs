@@ -1,8 +1,8 @@
 //! Deserializes the objects of a chunk in one pass: known members into fields, the others into
 //! a map.
 //!
-//! `#[serde(flatten)]` does the same by way of a buffer for the whole object, and a parse into
-//! [`Value`] builds a map of everything; a chunk is read for every token, so neither is used.
+//! `#[serde(flatten)]` would buffer the whole object, and parsing into [`Value`] would build a map
+//! of everything. A chunk is read for every token, so neither is used.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +11,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The members that every chunk of an answer repeats. A member of an unexpected type counts
-/// as missing.
+/// Members that every chunk of an answer repeats. A member of an unexpected type counts as missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChunkEnvelope {
     /// The answer's id.
@@ -25,7 +24,7 @@ pub struct ChunkEnvelope {
     pub fingerprint: Option<String>,
 }
 
-/// A chunk as it stands in the JSON.
+/// A chunk as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawChunk {
     pub(super) envelope: ChunkEnvelope,
@@ -36,10 +35,10 @@ pub(super) struct RawChunk {
     pub(super) others: Map<String, Value>,
 }
 
-/// A choice as it stands in the JSON.
+/// A choice as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawChoice {
-    /// Kept as it came, so that an error can show it.
+    /// Kept unparsed, so that an error can show it.
     pub(super) index: Option<Value>,
     pub(super) delta: Option<RawDelta>,
     pub(super) text: Option<String>,
@@ -50,7 +49,7 @@ pub(super) struct RawChoice {
     pub(super) others: Map<String, Value>,
 }
 
-/// A choice's `delta` as it stands in the JSON.
+/// A choice's `delta` as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawDelta {
     pub(super) content: Option<String>,
@@ -59,7 +58,7 @@ pub(super) struct RawDelta {
     pub(super) others: Map<String, Value>,
 }
 
-/// A tool call as it stands in the JSON; members beyond these are dropped.
+/// A tool call as written in the JSON; members beyond these are dropped.
 #[derive(Debug, Default)]
 pub(super) struct RawToolCall {
     pub(super) index: Option<Value>,
@@ -67,17 +66,17 @@ pub(super) struct RawToolCall {
     pub(super) function: RawFunction,
 }
 
-/// A tool call's `function` as it stands in the JSON.
+/// A tool call's `function` as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawFunction {
     pub(super) name: Option<String>,
-    /// A string by the standard; some servers send the object itself.
+    /// A string according to the standard; some servers send the object itself.
     pub(super) arguments: Option<Value>,
 }
 
-/// Takes the value of one member at a time.
+/// Object that is filled member by member.
 trait Members: Default {
-    /// Names the object in errors.
+    /// Name of the object in error messages.
     const WHAT: &'static str;
 
     fn set<'de, M: MapAccess<'de>>(&mut self, name: &str, map: &mut M) -> Result<(), M::Error>;
@@ -202,7 +201,7 @@ impl Members for RawFunction {
     }
 }
 
-/// A string; a value of another type counts as missing.
+/// Reads a string; a value of another type counts as missing.
 fn text<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<String>, M::Error> {
     Ok(match map.next_value()? {
         Value::String(text) => Some(text),
@@ -210,8 +209,8 @@ fn text<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<String>, M::Error>
     })
 }
 
-/// A string; a value of another type (Mistral sends lists of parts as content) is kept among
-/// the `others`.
+/// Reads a string; a value of another type (Mistral sends lists of parts as content) is kept in
+/// `others`.
 fn text_or_keep<'de, M: MapAccess<'de>>(
     map: &mut M,
     name: &str,
@@ -224,7 +223,7 @@ fn text_or_keep<'de, M: MapAccess<'de>>(
     Ok(None)
 }
 
-/// Keeps a member, unless it is `null`: that is how servers write "nothing".
+/// Keeps a member unless it is `null`, which servers write for "nothing".
 fn keep(others: &mut Map<String, Value>, name: &str, value: Value) {
     if !value.is_null() {
         others.insert(name.to_owned(), value);

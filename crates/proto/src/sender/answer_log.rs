@@ -1,13 +1,13 @@
-//! An answer's log and the rhythm in which it grows: what all its readers share.
+//! An answer's log and the timing of its growth: shared by all its readers.
 
 use crate::{Delta, Error, Log, Micros};
 
-/// How the log of an answer has grown.
+/// Timing of a log's growth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rhythm {
-    /// The end of the first delta with tokens.
+    /// Offset after the first delta with tokens.
     pub first_token: Option<u64>,
-    /// The last token was generated, and the smoothed gap between tokens.
+    /// When the last token was generated, and the smoothed gap between tokens.
     pub last_push: Micros,
     pub push_gap: Micros,
 }
@@ -22,8 +22,8 @@ impl Rhythm {
         }
     }
 
-    /// A token was generated; its record ends at `end`. Pauses count as a second at most, or one
-    /// of them would hide the generator's speed for long after it.
+    /// Notes that a token was generated; its record ends at `end`. Pauses count as a second at
+    /// most, or a single one would distort the estimated speed for a long time.
     fn on_token(&mut self, now: Micros, end: u64) {
         let gap = now.since(self.last_push).0.min(1_000_000);
         self.push_gap = Micros((7 * self.push_gap.0 + gap) / 8);
@@ -32,7 +32,7 @@ impl Rhythm {
     }
 }
 
-/// The log of one answer, which any number of [`Delivery`](super::Delivery)s send.
+/// Log of one answer, sent by any number of [`Delivery`](super::Delivery)s.
 #[derive(Debug, Clone)]
 pub struct AnswerLog {
     log: Log,
@@ -40,16 +40,16 @@ pub struct AnswerLog {
 }
 
 impl AnswerLog {
-    /// An empty log that keeps at most `max_bytes`.
+    /// Creates an empty log of at most `max_bytes`.
     pub fn new(now: Micros, max_bytes: usize) -> Self {
         Self { log: Log::new(max_bytes), rhythm: Rhythm::new(now) }
     }
 
-    /// Appends a delta and returns the offset after it. Every delivery must be told:
+    /// Appends a delta and returns the offset after it. Every delivery must be notified with
     /// [`Delivery::note_append`](super::Delivery::note_append).
     ///
     /// # Errors
-    /// Those of [`Log::push`].
+    /// Same as [`Log::push`].
     pub fn push(&mut self, now: Micros, delta: &Delta) -> Result<u64, Error> {
         let end = self.log.push(delta)?.end;
         if delta.tokens() > 0 {
@@ -58,15 +58,15 @@ impl AnswerLog {
         Ok(end)
     }
 
-    /// The log itself.
+    /// The underlying log.
     pub const fn log(&self) -> &Log {
         &self.log
     }
 
-    /// See [`Log::acknowledge`]. Of several readers, the furthest one counts.
+    /// See [`Log::acknowledge`]. With several readers, the furthest one counts.
     ///
     /// # Errors
-    /// Those of [`Log::acknowledge`].
+    /// Same as [`Log::acknowledge`].
     pub fn acknowledge(&mut self, offset: u64) -> Result<(), Error> {
         self.log.acknowledge(offset)
     }
@@ -74,7 +74,7 @@ impl AnswerLog {
     /// See [`Log::rewind`].
     ///
     /// # Errors
-    /// Those of [`Log::rewind`].
+    /// Same as [`Log::rewind`].
     pub fn rewind(&mut self, offset: u64) -> Result<(), Error> {
         self.log.rewind(offset)
     }

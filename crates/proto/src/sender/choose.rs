@@ -1,4 +1,4 @@
-//! Which bytes of the log the next packet carries: the paragraph after the list in section 8 of
+//! Selects the log bytes of the next packet: the paragraph after the list in section 8 of
 //! `spec/delivery.md`.
 
 use core::ops::Range;
@@ -7,13 +7,13 @@ use super::progress::LogProgress;
 use super::schedule::{SPARE_BYTES_MIN, Schedule, SendReason};
 use crate::Micros;
 
-/// Repeated bytes that accompany new text while a queue stands: each of them delays the text. On
-/// `plans/narrow-links.toml`, full packets fed the queue that they waited in. Where frames are
-/// padded, what fits in place of the padding costs nothing.
+/// Maximum repeated bytes next to new text while a queue stands: each of them delays the text. On
+/// `plans/narrow-links.toml`, full packets fed the queue that they waited in. In padded frames,
+/// bytes that replace padding cost nothing.
 const QUEUEING_REPEAT_BYTES: u64 = 64;
 
 impl Schedule<'_> {
-    /// The bytes for the packet that leaves for `reason`: everything unacknowledged if it fits,
+    /// Returns the bytes for the packet sent for `reason`: everything unacknowledged if it fits,
     /// otherwise a part of it.
     pub fn choose(&self, now: Micros, reason: SendReason) -> Range<u64> {
         match reason {
@@ -22,7 +22,7 @@ impl Schedule<'_> {
         }
     }
 
-    /// New text, with as much before it as fits.
+    /// Selects new text, and as much of the preceding bytes as fits.
     fn choose_new_text(&self) -> Range<u64> {
         let (max_bytes, sent_head) = (self.max_log_bytes(), self.progress.sent_head);
         let end = self.head.min(sent_head + max_bytes);
@@ -31,13 +31,13 @@ impl Schedule<'_> {
         self.progress.cumulative.max(start)..end
     }
 
-    /// Repeated bytes that travel beside `new_bytes` of new text while a queue stands.
+    /// Repeated bytes sent next to `new_bytes` of new text while a queue stands.
     fn few_beside(&self, new_bytes: u64) -> u64 {
         let unpadded = self.unpadded_bytes(new_bytes + QUEUEING_REPEAT_BYTES);
         unpadded.max(self.room_bytes(new_bytes)) - new_bytes
     }
 
-    /// What the bucket allows of the unacknowledged bytes.
+    /// Selects as many of the unacknowledged bytes as the bucket allows.
     fn choose_repetition(&self, now: Micros) -> Range<u64> {
         let cumulative = self.progress.cumulative;
         let max_bytes = self.max_log_bytes();
@@ -51,8 +51,8 @@ impl Schedule<'_> {
         }
     }
 
-    /// Half of what the bucket has, so that one large repetition does not end all others; while a
-    /// queue stands, or may stand on a silent path, only what is always worth it.
+    /// Half of the bucket's level, so that one large repetition does not prevent all others. While
+    /// a queue stands, or may stand on a silent path, only as much as is always worth its headers.
     fn affordable_bytes(&self, now: Micros) -> u64 {
         let level = self.bucket.level(now).saturating_sub(self.cost(self.header_bytes));
         let is_careful = self.is_queueing() || self.is_silent(now);
@@ -60,7 +60,8 @@ impl Schedule<'_> {
         self.unpadded_bytes(SPARE_BYTES_MIN.max(generous))
     }
 
-    /// The next piece of a round over everything unacknowledged, past what the reader holds.
+    /// Selects the next piece of a round over everything unacknowledged, skipping ranges that the
+    /// reader holds.
     fn next_in_round_robin(&self, bytes: u64) -> Range<u64> {
         let LogProgress { cumulative, round_robin, .. } = *self.progress;
         let mut start = if round_robin < self.head { round_robin } else { cumulative };

@@ -1,4 +1,4 @@
-//! What one reader of an answer has been sent, and what it gets next.
+//! Delivery of an answer to one reader: what was sent, and what is sent next.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,8 +15,8 @@ use crate::path::{PathEstimate, Rtt};
 use crate::token_bucket::TokenBucket;
 use crate::{Error, Micros};
 
-/// What was sent of an answer on all its paths. Packet numbers continue after it (D-6.3), and no
-/// reader can have more of the log (D-5.2).
+/// Extent of what was sent of an answer on all its paths. Packet numbers continue after it (D-6.3),
+/// and no reader can have more of the log (D-5.2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SentSoFar {
     next_packet: u64,
@@ -24,12 +24,12 @@ pub struct SentSoFar {
 }
 
 impl SentSoFar {
-    /// Packets with numbers below `next_packet`, and no part of the log.
+    /// Covers packets with numbers below `next_packet`, and no part of the log.
     pub const fn below(next_packet: u64) -> Self {
         Self { next_packet, log_end: 0 }
     }
 
-    /// What either has sent.
+    /// Returns the union of both.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl SentSoFar {
     }
 }
 
-/// Sends an answer, whose log others may read too, to one reader: a [`Sender`](super::Sender)
-/// without its log.
+/// Sends an answer, whose log may have other readers too, to one reader: a
+/// [`Sender`](super::Sender) without its log.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     config: SenderConfig,
@@ -61,7 +61,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A delivery from the log's beginning, as `channel` of its connection.
+    /// Creates a delivery from the log's beginning, as `channel` of its connection.
     pub fn new(now: Micros, channel: u64, config: SenderConfig) -> Self {
         Self {
             channel,
@@ -81,39 +81,40 @@ impl Delivery {
         }
     }
 
-    /// The log was appended to at `now`.
+    /// Notes that the log was appended to at `now`.
     pub fn note_append(&mut self, now: Micros) {
         // Since the oldest of it, so that later text does not begin the wait anew.
         self.times.unsent_since.get_or_insert(now);
     }
 
-    /// What has been sent so far, on this path and those before it.
+    /// Extent of what has been sent so far, on this path and earlier ones.
     pub const fn sent_so_far(&self) -> SentSoFar {
         SentSoFar { next_packet: self.next_packet, log_end: self.progress.sent_most }
     }
 
-    /// Continues after what was `sent` on other paths. A [`Self::resume`] follows.
+    /// Continues after what was `sent` on other paths. [`Self::resume`] must follow.
     pub fn continue_after(&mut self, sent: SentSoFar) {
         self.next_packet = self.next_packet.max(sent.next_packet);
         self.progress.sent_most = self.progress.sent_most.max(sent.log_end);
     }
 
-    /// Whether the log no longer has what this reader needs next: it never can go on.
+    /// Returns true if the log no longer has the bytes that this reader needs next: it can never
+    /// continue.
     pub const fn has_fallen_behind(&self, answer: &AnswerLog) -> bool {
         self.progress.cumulative < answer.log().base()
     }
 
-    /// Whether packets leave, and if not, why.
+    /// State of the delivery: whether packets are sent, and if not, why.
     pub const fn state(&self) -> SenderState {
         self.state
     }
 
-    /// Offset below which this path's reader has everything.
+    /// Offset below which the reader on this path has everything.
     pub const fn cumulative(&self) -> u64 {
         self.progress.cumulative
     }
 
-    /// The reader's state.
+    /// State of the reader.
     pub const fn reader(&self) -> ReaderState {
         self.reader
     }
@@ -123,21 +124,22 @@ impl Delivery {
         &self.path.rtt
     }
 
-    /// Whether delivery has caught up with generation: a [`Coalescer`](crate::Coalescer) on
-    /// `auto` flushes only then. A hidden page and a reader that holds enough count as backlogs.
+    /// Returns true if delivery has caught up with generation: a [`Coalescer`](crate::Coalescer) on
+    /// `auto` flushes only then. A hidden page or a reader that holds enough text counts as a
+    /// backlog.
     pub fn is_clear(&self, answer: &AnswerLog) -> bool {
         let unsent = self.times.unsent_since.is_some();
         self.state == SenderState::Active && !unsent && !self.is_background(answer)
     }
 
-    /// Whether the reader can wait: its page is hidden, or it holds more text than it shows within
-    /// a round trip and some margin. New deltas may then be gathered before they are pushed.
+    /// Returns true if the reader can wait: its page is hidden, or it holds more text than it shows
+    /// within a round trip and some margin. New deltas may then be gathered before they are pushed.
     pub fn is_background(&self, answer: &AnswerLog) -> bool {
         let last = self.times.last_new_text;
         last.is_some_and(|last| self.schedule(answer).urgency(last) != ReaderUrgency::Eager)
     }
 
-    /// When the oldest byte first left that is not acknowledged on this path.
+    /// When the oldest byte that is unacknowledged on this path was first sent.
     pub fn unacked_since(&self) -> Option<Micros> {
         self.progress.unacked_since()
     }
@@ -148,13 +150,13 @@ impl Delivery {
         self.path.last_arrival()
     }
 
-    /// When an ACK frame last arrived that was not ignored; before the first, when the path began.
+    /// When the last accepted ACK frame arrived; before the first, when the path began.
     pub const fn last_heard(&self) -> Micros {
         self.times.last_heard
     }
 
-    /// Another transport, over which this sender does not deliver, has brought the reader
-    /// everything below `offset`, which the log has.
+    /// Notes that another transport, which this sender does not control, has delivered everything
+    /// below `offset`. The log must reach `offset`.
     pub fn acknowledge(&mut self, answer: &AnswerLog, offset: u64) {
         debug_assert!(offset <= answer.log().head(), "nobody can have that");
         self.advance(answer, offset);
@@ -165,8 +167,8 @@ impl Delivery {
     /// there is nothing to send.
     ///
     /// The frame has a packet number of its own but does not enter the path's estimates: neither
-    /// its acknowledgement nor the lack of one counts for or against the datagrams. What leaves so
-    /// is never repeated, so it stays within what every receiver has room for (D-7.1, D-9.9).
+    /// its acknowledgement nor the lack of one counts for or against the datagrams. These bytes are
+    /// never repeated, so they stay within what every receiver has room for (D-7.1, D-9.9).
     pub fn transmit_reliable(
         &mut self,
         now: Micros,
@@ -199,32 +201,32 @@ impl Delivery {
         Some(range)
     }
 
-    /// Pays for a frame without bytes (D-7.3); `None` if no probe waits or it costs too much.
+    /// Pays for a frame without bytes (D-7.3); `None` if no probe waits or the cost is too high.
     fn pay_for_probe_reply(&mut self, now: Micros, answer: &AnswerLog) -> Option<()> {
         let cost = self.schedule(answer).cost(Data::OVERHEAD_BYTES);
         let affordable = self.bucket.ready_at(cost).is_some_and(|at| at <= now);
         (self.probed && affordable).then(|| self.bucket.take(now, cost))
     }
 
-    /// Sets the round trip to assume on the next path until one is measured.
+    /// Sets the round trip assumed on the next path until one is measured.
     pub fn set_initial_rtt(&mut self, rtt: Micros) {
         self.config.initial_rtt = rtt;
     }
 
-    /// Sets the largest datagram, in bytes, that the path takes from now on. 0: it takes none, and
-    /// only [`Self::transmit_reliable`] sends. Datagrams that could not leave use no packet
-    /// numbers then (D-4.1).
+    /// Sets the path's largest datagram, in bytes, from now on. With 0 the path takes none, and
+    /// only [`Self::transmit_reliable`] sends; packet numbers are then not wasted on datagrams that
+    /// could not be sent (D-4.1).
     pub fn set_max_datagram_bytes(&mut self, bytes: usize) {
         self.config.max_datagram_bytes = bytes;
     }
 
-    /// Whether the path takes datagrams.
+    /// Returns true if the path takes datagrams.
     pub const fn takes_datagrams(&self) -> bool {
         self.config.max_datagram_bytes > 0
     }
 
-    /// Stops sending until [`Self::resume`] or an acknowledgement: the connection is gone,
-    /// or another transport delivers.
+    /// Stops sending until [`Self::resume`] or an acknowledgement: the connection is gone, or
+    /// another transport delivers.
     pub fn suspend(&mut self) {
         // An answer that has ended stays so, whatever becomes of its path.
         if self.state == SenderState::Active {
@@ -233,11 +235,11 @@ impl Delivery {
         }
     }
 
-    /// Continues from `offset` to a reader at a new path, as `channel` of its connection (D-6).
-    /// The reader may ask for less than it acknowledged. If it has all of a log that has ended,
-    /// the delivery has [`SenderState::Finished`] at once (D-6.4).
+    /// Continues from `offset` to a reader at a new path, as `channel` of its connection (D-6). The
+    /// offset may be lower than what the reader acknowledged. If the reader has all of a log that
+    /// has ended, the delivery is [`SenderState::Finished`] at once (D-6.4).
     ///
-    /// Events of the older path that were not polled are dropped.
+    /// Drops the old path's events that were not polled.
     ///
     /// # Errors
     /// [`Error::OffsetUnavailable`] if the log does not have `offset`;
@@ -273,10 +275,10 @@ impl Delivery {
         Ok(())
     }
 
-    /// A datagram has arrived from the reader.
+    /// Processes a datagram from the reader.
     ///
     /// # Errors
-    /// What is wrong with the datagram, which then has no effect.
+    /// The error in the datagram, which then has no effect.
     pub fn handle_datagram(
         &mut self,
         now: Micros,
@@ -346,14 +348,14 @@ impl Delivery {
         self.pacer.on_fates(smoothed, excess, self.path.recent_packets());
     }
 
-    /// Whether more is unacknowledged or unsent than one packet carries.
+    /// Returns true if the unacknowledged and unsent bytes exceed one packet.
     fn is_piled_up(&self, answer: &AnswerLog) -> bool {
         let unacked = answer.log().head() - self.progress.cumulative;
         unacked > self.schedule(answer).max_log_bytes()
     }
 
-    /// The path is back after an outage: what piled up counts as never sent, so that it leaves at
-    /// the pace of new text instead of the bucket's.
+    /// Resets the send state after an outage: the accumulated bytes count as never sent, so that
+    /// they leave at the pace of new text instead of the bucket's.
     fn forget_sent(&mut self, now: Micros) {
         self.progress.forget_sent();
         self.times.unsent_since = Some(now);
@@ -377,8 +379,8 @@ impl Delivery {
         }
     }
 
-    /// Ends the delivery. One that has ended stays as it is: what is still on its way does not
-    /// change how.
+    /// Ends the delivery. No effect on one that has already ended: packets still in flight do not
+    /// change its final state.
     fn end(&mut self, state: SenderState, event: SenderEvent) {
         if matches!(self.state, SenderState::Active | SenderState::Suspended) {
             self.state = state;
@@ -386,15 +388,15 @@ impl Delivery {
         }
     }
 
-    /// Time has passed: suspends an answer whose reader has not answered for long.
+    /// Handles the passage of time: suspends an answer whose reader has been silent for too long.
     pub fn handle_timeout(&mut self, now: Micros) {
         if self.suspend_at().is_some_and(|at| now >= at) {
             self.suspend();
         }
     }
 
-    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next; `None`:
-    /// only after something else happened.
+    /// Time for the next call of [`Self::handle_timeout`] and [`Self::poll_transmit`]; `None` if
+    /// only another event requires one.
     pub fn poll_timeout(&self, answer: &AnswerLog) -> Option<Micros> {
         if self.state != SenderState::Active {
             return None;
@@ -404,12 +406,12 @@ impl Delivery {
         [send, self.suspend_at()].into_iter().flatten().min()
     }
 
-    /// The next event, in order; each is returned once.
+    /// Returns the next event, in order; each is returned once.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
     }
 
-    /// Appends the datagram that is due at `now` to `out`, if one is.
+    /// Appends the datagram due at `now` to `out`, if any.
     pub fn poll_transmit(
         &mut self,
         now: Micros,
@@ -460,7 +462,7 @@ impl Delivery {
         }
     }
 
-    /// Bytes of the next frame around its log bytes, at most.
+    /// Maximum bytes of the next frame around its log bytes.
     fn header_bytes(&self, answer: &AnswerLog) -> usize {
         if self.config.padding_step_bytes == 0 {
             return Data::OVERHEAD_BYTES;
@@ -470,7 +472,7 @@ impl Delivery {
         Data::header_bytes(self.channel, self.next_packet, head, checked) + Frame::PADDED_BYTES
     }
 
-    /// Appends the frame with `range`, as long as `padded` says.
+    /// Appends the frame with `range`, padded to `padded` bytes if set.
     fn write(
         &self,
         answer: &AnswerLog,

@@ -1,16 +1,16 @@
-//! The sending side of one answer: its log, and which bytes of it leave when.
+//! Sending side of one answer: its log, and which bytes of it are sent when.
 //!
-//! Each packet carries everything that is not acknowledged, oldest first, so that any packet that
-//! arrives can be shown at once (Eloquent, §3). Beyond the paper, packets also leave when an
-//! acknowledgement is overdue and, on paths that lose in bursts, between tokens. A queue guard and
-//! a token bucket keep these repetitions from harming the path, and a reader that needs nothing
-//! soon is served in the background.
+//! Each packet carries everything unacknowledged, oldest first, so that any packet that arrives can
+//! be shown at once (Eloquent, §3). Beyond the paper, packets are also sent when an acknowledgement
+//! is overdue and, on paths with bursts of losses, between tokens. A queue guard and a token bucket
+//! keep these repetitions from harming the path, and a reader that needs nothing soon is served in
+//! the background.
 //!
-//! `schedule` decides when a packet leaves and why, `choose` which bytes it carries, `progress` is
-//! what both look at, `config` has their parameters, `delivery` drives them.
+//! `schedule` decides when and why a packet is sent, `choose` which bytes it carries, `progress`
+//! holds the state that both use, `config` their parameters, and `delivery` drives them.
 //!
-//! A log may have several readers: an [`AnswerLog`] is what they share, and each has a [`Delivery`]
-//! of its own. A [`Sender`] is one of each, for an answer with one reader.
+//! A log may have several readers: they share an [`AnswerLog`], and each has a [`Delivery`] of its
+//! own. A [`Sender`] combines one of each, for an answer with one reader.
 //!
 //! # Driving it
 //! ```
@@ -51,24 +51,24 @@ mod padding;
 mod progress;
 mod schedule;
 
-/// Most log bytes beyond what has arrived that are in flight (D-7.1).
+/// Maximum log bytes in flight beyond the acknowledged ones (D-7.1).
 pub const MAX_IN_FLIGHT_BYTES: u64 = 32 * 1024;
 
-/// Where an answer's delivery stands.
+/// State of an answer's delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderState {
-    /// Packets leave as scheduled.
+    /// Packets are sent as scheduled.
     Active,
-    /// The reader does not answer, or the driver asked for a pause: nothing leaves until a resume
-    /// or an acknowledgement.
+    /// The reader is silent, or the driver asked for a pause: nothing is sent until a resume or an
+    /// acknowledgement.
     Suspended,
-    /// The whole log, its end included, is acknowledged. Nothing leaves any more.
+    /// The whole log, its end included, is acknowledged. Nothing more is sent.
     Finished,
-    /// The reader wants no more. Nothing leaves any more.
+    /// The reader wants no more. Nothing more is sent.
     Stopped,
 }
 
-/// What a [`Sender`] reports to its driver.
+/// Event that a [`Sender`] reports to its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenderEvent {
     /// See [`SenderState::Suspended`]. Keep the answer for a grace period.
@@ -81,14 +81,14 @@ pub enum SenderEvent {
     Stopped,
 }
 
-/// What [`Sender::poll_transmit`] has written.
+/// Datagram that [`Sender::poll_transmit`] has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
-    /// The datagram's length, bytes.
+    /// Length of the datagram, bytes.
     pub len: usize,
-    /// The range of the log that it carries; empty for a sign of life.
+    /// Range of the log in the datagram; empty for a sign of life.
     pub range: Range<u64>,
-    /// It carries text that was never sent before.
+    /// True if it has text that was never sent before.
     pub new_text: bool,
 }
 
@@ -110,7 +110,7 @@ impl Sender {
     /// [`Self::poll_transmit`].
     ///
     /// # Errors
-    /// Those of [`Log::push`].
+    /// Same as [`Log::push`].
     pub fn push(&mut self, now: Micros, delta: &Delta) -> Result<u64, Error> {
         let end = self.answer.push(now, delta)?;
         self.delivery.note_append(now);
@@ -122,12 +122,12 @@ impl Sender {
         self.answer.log()
     }
 
-    /// The delivery, for those who look at it alone.
+    /// The delivery, for callers that need only its state.
     pub const fn delivery(&self) -> &Delivery {
         &self.delivery
     }
 
-    /// The delivery and what it delivers, to drive it otherwise than by this sender.
+    /// The delivery and its log, for a caller that drives them itself.
     pub const fn parts(&mut self) -> (&mut Delivery, &AnswerLog) {
         (&mut self.delivery, &self.answer)
     }
@@ -221,7 +221,7 @@ impl Sender {
     /// See [`Delivery::resume`]. The log keeps everything from `offset` on again.
     ///
     /// # Errors
-    /// Those of [`Delivery::resume`].
+    /// Same as [`Delivery::resume`].
     pub fn resume(&mut self, now: Micros, channel: u64, offset: u64) -> Result<(), Error> {
         self.delivery.resume(now, &self.answer, channel, offset)?;
         self.answer.rewind(offset)
@@ -230,7 +230,7 @@ impl Sender {
     /// See [`Delivery::handle_datagram`].
     ///
     /// # Errors
-    /// Those of [`Delivery::handle_datagram`].
+    /// Same as [`Delivery::handle_datagram`].
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
         self.delivery.handle_datagram(now, &self.answer, datagram)?;
         self.answer.acknowledge(self.delivery.cumulative())

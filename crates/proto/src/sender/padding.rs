@@ -1,11 +1,12 @@
-//! How long frames are: at few lengths, so that these tell little of the log bytes within (D-2.7).
+//! Lengths of frames: few different ones, so that they reveal little of the log bytes within
+//! (D-2.7).
 
 use super::config::SenderConfig;
 use super::schedule::Schedule;
 
 impl SenderConfig {
     /// Length to which a frame with `log_bytes` and `header_bytes` around them is padded if nothing
-    /// else limits it; `None` if it is not.
+    /// else limits it; `None` if the frame is not padded.
     pub(super) fn padded_bytes(&self, log_bytes: u64, header_bytes: usize) -> Option<usize> {
         let is_padded = self.padding_step_bytes > 0 && log_bytes > 0;
         let bytes = log_bytes as usize + header_bytes;
@@ -33,13 +34,14 @@ impl Schedule<'_> {
         self.config.max_datagram_bytes.saturating_sub(self.header_bytes).max(1) as u64
     }
 
-    /// Log bytes that fit the frame that `log_bytes` take, in place of its padding too.
+    /// Log bytes that fit the frame for `log_bytes`, including those that would replace its
+    /// padding.
     pub fn room_bytes(&self, log_bytes: u64) -> u64 {
         (self.frame_bytes(log_bytes) - self.header_bytes) as u64
     }
 
-    /// The most log bytes that fill a frame without padding, `log_bytes` at most; those of the
-    /// shortest frame if `log_bytes` do not fill it.
+    /// Most log bytes, up to `log_bytes`, that fill a frame without padding. If `log_bytes` do not
+    /// fill the shortest frame, the bytes of that frame.
     pub fn unpadded_bytes(&self, log_bytes: u64) -> u64 {
         let step = self.config.padding_step_bytes;
         if step == 0 {

@@ -1,4 +1,4 @@
-//! What a sender knows about the log, its packets and the reader.
+//! A sender's state of the log, its packets and the reader.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,24 +7,24 @@ use core::ops::Range;
 use crate::Micros;
 use crate::frame::Ack;
 
-/// Entries in [`LogProgress::first_sent`].
+/// Maximum entries in [`LogProgress::first_sent`].
 const MAX_FIRST_SENT: usize = 256;
 
-/// How far the log was sent and acknowledged. All figures are log offsets.
+/// Sent and acknowledged parts of the log. All figures are log offsets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogProgress {
-    /// Everything below has arrived on the path in use.
+    /// Offset below which everything has arrived on the path in use.
     pub cumulative: u64,
-    /// Everything below was sent on this path, as far as that still counts.
+    /// Offset below which everything was sent on this path, as far as that still counts.
     pub sent_head: u64,
-    /// Everything below was sent at some time: no reader can have more.
+    /// Offset below which everything was sent at some time: no reader can have more.
     pub sent_most: u64,
-    /// Where the next repetition begins if not everything fits one packet: repetitions take turns
-    /// from the oldest byte to the newest.
+    /// Start of the next repetition if not everything fits one packet: repetitions take turns from
+    /// the oldest byte to the newest.
     pub round_robin: u64,
-    /// What the reader has beyond `cumulative`, as its newest acknowledgement reports.
+    /// Ranges that the reader has beyond `cumulative`, as its newest acknowledgement reports.
     pub held: Vec<Range<u64>>,
-    /// When the bytes below an offset first left: an entry for each packet with new text.
+    /// (offset, when the bytes below it were first sent): one entry per packet with new text.
     first_sent: VecDeque<(u64, Micros)>,
 }
 
@@ -34,12 +34,12 @@ impl LogProgress {
         self.sent_head - self.cumulative
     }
 
-    /// When the oldest unacknowledged byte first left.
+    /// When the oldest unacknowledged byte was first sent.
     pub fn unacked_since(&self) -> Option<Micros> {
         self.first_sent.front().map(|(_, at)| *at)
     }
 
-    /// Starts again at `offset`, on a new path.
+    /// Restarts at `offset`, on a new path.
     pub fn restart(&mut self, offset: u64) {
         (self.cumulative, self.sent_head, self.round_robin) = (offset, offset, offset);
         self.sent_most = self.sent_most.max(offset); // another transport may have brought it
@@ -47,7 +47,7 @@ impl LogProgress {
         self.held.clear();
     }
 
-    /// Everything below `cumulative` has arrived.
+    /// Notes that everything below `cumulative` has arrived.
     pub fn on_acknowledged(&mut self, cumulative: u64) {
         self.cumulative = self.cumulative.max(cumulative);
         self.sent_head = self.sent_head.max(self.cumulative);
@@ -57,7 +57,7 @@ impl LogProgress {
         }
     }
 
-    /// A packet with `range` leaves; returns whether it carries new text.
+    /// Notes that a packet with `range` is sent; returns true if it has new text.
     pub fn on_sent(&mut self, now: Micros, range: &Range<u64>) -> bool {
         let is_new = range.end > self.sent_head;
         if is_new {
@@ -69,7 +69,7 @@ impl LogProgress {
         is_new
     }
 
-    /// What was sent and not acknowledged counts as never sent.
+    /// Treats sent but unacknowledged bytes as never sent.
     pub fn forget_sent(&mut self) {
         (self.sent_head, self.round_robin) = (self.cumulative, self.cumulative);
         self.first_sent.clear();
@@ -85,18 +85,18 @@ impl LogProgress {
     }
 }
 
-/// The lengths that the latest frames needed, padded to a step.
+/// Lengths that the latest frames needed, padded to a step.
 ///
-/// Where what is unacknowledged swings around the end of a step, one token more or less would
-/// decide on the length of every other frame. So a frame is a step longer than it needs while
-/// another one among the latest needed that.
+/// If the unacknowledged bytes swing around the end of a step, one token more or less would decide
+/// on the length of every other frame. So a frame is one step longer than needed while another
+/// recent one needed that.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecentLengths {
     needed: VecDeque<usize>,
 }
 
 impl RecentLengths {
-    /// A frame leaves that needs `len` bytes; `memory` of them are remembered.
+    /// Notes that a frame which needs `len` bytes is sent; the latest `memory` lengths are kept.
     pub fn note(&mut self, len: usize, memory: usize) {
         self.needed.push_back(len);
         while self.needed.len() > memory {
@@ -104,26 +104,26 @@ impl RecentLengths {
         }
     }
 
-    /// The length of a frame that needs `len`: at most a step more.
+    /// Length of a frame that needs `len`: at most one step more.
     pub fn steadied(&self, len: usize, step: usize) -> usize {
         let longest = self.needed.iter().copied().max().unwrap_or(0);
         len.max(longest.min(len + step))
     }
 }
 
-/// Times of what the sender did and heard.
+/// Times of the sender's actions and of received acknowledgements.
 #[derive(Debug, Clone)]
 pub(super) struct SendTimes {
-    /// The path in use began.
+    /// When the path in use began.
     pub opened: Micros,
-    /// The last packet left on this path, and the last with new text.
+    /// When the last packet was sent on this path, and the last one with new text.
     pub last_send: Option<Micros>,
     pub last_new_text: Option<Micros>,
-    /// The oldest unsent text was generated.
+    /// When the oldest unsent text was generated.
     pub unsent_since: Option<Micros>,
-    /// The reader asked for a sign of life that it has not got yet.
+    /// When the reader asked for a sign of life that was not sent yet.
     pub probed_at: Option<Micros>,
-    /// The last valid acknowledgement arrived.
+    /// When the last valid acknowledgement arrived.
     pub last_heard: Micros,
 }
 
@@ -140,21 +140,22 @@ impl SendTimes {
     }
 }
 
-/// The reader's state, from its newest acknowledgement.
+/// State of the reader, from its newest acknowledgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderState {
-    /// Log offset up to which it has shown the answer.
+    /// Log offset up to which the answer was shown.
     pub shown: u64,
-    /// Log bytes per second at which it shows text; 0 if it shows text as it comes.
+    /// Log bytes per second at which text is shown; 0 if it is shown as it arrives.
     pub pace_bytes_per_s: u64,
-    /// Its page is hidden.
+    /// True if the reader's page is hidden.
     pub hidden: bool,
-    /// When it will have shown all that it has. At pace 0: when the acknowledgement arrived.
+    /// When all text that the reader has will have been shown. At pace 0: when the acknowledgement
+    /// arrived.
     pub shows_until: Micros,
 }
 
 impl ReaderState {
-    /// What `ack` reports at `now`.
+    /// State that `ack` reports at `now`.
     pub(super) fn of(now: Micros, ack: &Ack) -> Self {
         let left_micros = ack.unshown.saturating_mul(1_000_000).checked_div(ack.pace).unwrap_or(0);
         Self {

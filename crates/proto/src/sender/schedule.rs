@@ -1,6 +1,6 @@
-//! When the next packet leaves: section 8 of `spec/delivery.md`, a function for each of its rules.
+//! Decides when the next packet is sent: section 8 of `spec/delivery.md`, one function per rule.
 //!
-//! Everything here is a pure function of a [`Schedule`], which borrows what the sender knows.
+//! Everything here is a pure function of a [`Schedule`], which borrows the sender's state.
 
 use super::answer_log::Rhythm;
 use super::config::SenderConfig;
@@ -10,36 +10,36 @@ use crate::pacing::SendPacer;
 use crate::path::PathEstimate;
 use crate::token_bucket::TokenBucket;
 
-/// Log bytes of a repetition that is always worth its headers, however little the bucket has.
-/// Chosen by hand: somewhat more than the headers (up to 89 bytes) cost.
+/// Log bytes of a repetition that is always worth its headers, however low the bucket. Chosen by
+/// hand: slightly more than the headers (up to 89 bytes) cost.
 pub(super) const SPARE_BYTES_MIN: u64 = 128;
 
-/// Tokens that come less than this apart come fast (§8, first rule).
+/// Maximum gap between tokens that counts as fast (§8, first rule).
 const FAST_TEXT: Micros = Micros::from_ms(50);
 
-/// Why a packet leaves.
+/// Reason for sending a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendReason {
-    /// It carries text that was never sent.
+    /// Text that was never sent.
     NewText,
-    /// It repeats what is unacknowledged.
+    /// Repetition of unacknowledged bytes.
     Repeat,
     /// The reader asked for a sign of life (D-5.7).
     ProbeReply,
 }
 
-/// How soon the reader needs text.
+/// Time at which the reader needs text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReaderUrgency {
     /// At once.
     Eager,
-    /// It needs more text at `needed_at` only: until then it shows what it has.
+    /// Not before `needed_at`: the reader still has text to show.
     Behind { needed_at: Micros },
-    /// Its page is hidden.
+    /// Not soon: the page is hidden.
     Hidden,
 }
 
-/// How the path has lost packets lately.
+/// Recent losses on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LossPattern {
     /// The path is too new to know.
@@ -50,7 +50,7 @@ pub(super) enum LossPattern {
     Bursty,
 }
 
-/// What decides when packets leave.
+/// State that decides when packets are sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule<'a> {
     pub config: &'a SenderConfig,
@@ -61,17 +61,18 @@ pub(super) struct Schedule<'a> {
     pub times: &'a SendTimes,
     pub rhythm: &'a Rhythm,
     pub reader: &'a ReaderState,
-    /// The end of what may leave now: the log's, or that of what may be in flight (D-7.1).
+    /// End of the bytes that may be sent now: limited by the log and by the bytes in flight
+    /// (D-7.1).
     pub head: u64,
     /// The log has its last record.
     pub is_ended: bool,
-    /// Bytes of the next frame around its log bytes, at most.
+    /// Maximum bytes of the next frame around its log bytes.
     pub header_bytes: usize,
     pub lengths: &'a RecentLengths,
 }
 
 impl Schedule<'_> {
-    /// When the next packet is due and why; `None` if there is nothing to send.
+    /// Returns when the next packet is due and why; `None` if there is nothing to send.
     pub fn when_next(&self) -> Option<(Micros, SendReason)> {
         let probe = self.times.probed_at.map(|at| (at, SendReason::ProbeReply));
         if self.progress.cumulative == self.head {
@@ -90,8 +91,8 @@ impl Schedule<'_> {
         order.into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Whether a repetition takes the place of new text in a queue of others: what is missing
-    /// before the text keeps it from being shown, however much of it arrives.
+    /// Returns true if, in a queue of others, a repetition takes the place of new text: text cannot
+    /// be shown while bytes before it are missing.
     fn is_repair_due(&self) -> bool {
         let last_text = self.times.last_new_text.filter(|at| self.times.last_send == Some(*at));
         let is_overdue =
@@ -99,7 +100,7 @@ impl Schedule<'_> {
         self.pacer.is_crowded() && last_text.is_some_and(is_overdue)
     }
 
-    /// `due`, or when the bucket has what a packet with `log_bytes` costs.
+    /// Postpones `due` until the bucket can pay for a packet with `log_bytes`.
     fn when_affordable(
         &self,
         due: (Micros, SendReason),
@@ -109,17 +110,17 @@ impl Schedule<'_> {
         ready.map(|ready| (due.0.max(ready), due.1))
     }
 
-    /// What a datagram takes from the bucket.
+    /// Cost of a datagram in bytes of the bucket.
     pub fn cost(&self, datagram_bytes: usize) -> u64 {
         datagram_bytes as u64 + self.config.packet_overhead_bytes
     }
 
-    /// Log bytes for which the bucket must have room before anything is repeated.
+    /// Log bytes that the bucket must be able to pay for before anything is repeated.
     fn spare_bytes(&self) -> u64 {
         self.progress.unacked_bytes().min(self.unpadded_bytes(SPARE_BYTES_MIN))
     }
 
-    /// When text that is unsent since `since` leaves; `None` while the path is down.
+    /// When text that is unsent since `since` is sent; `None` while the path is down.
     fn when_new_text(&self, since: Micros) -> Option<Micros> {
         // It waits for other new text only, never for a repetition; but among others' packets a
         // repetition takes its place.
@@ -148,8 +149,8 @@ impl Schedule<'_> {
         gap.max(self.pacer.gap())
     }
 
-    /// Whether the path is taken to be down at `at`: an acknowledgement is overdue for long, and
-    /// no queue explains that.
+    /// Returns true if the path counts as down at `at`: an acknowledgement has long been overdue,
+    /// and no queue explains that.
     fn is_path_down(&self, at: Micros) -> bool {
         let overdue = self.overdue_at().filter(|_| !self.is_queueing());
         overdue.is_some_and(|overdue| at > overdue + self.config.path_down_after)
@@ -169,7 +170,7 @@ impl Schedule<'_> {
         times.into_iter().flatten().min()
     }
 
-    /// §8, last rule: when nothing else makes a packet leave.
+    /// §8, last rule: the time at which a packet is sent if no other rule applies.
     fn when_gap_is_longest(&self, last: Micros) -> Micros {
         last + self.config.max_gap.max(self.pacer.gap())
     }
@@ -202,16 +203,16 @@ impl Schedule<'_> {
         Some(overdue.max(last + gap))
     }
 
-    /// Whether the path has acknowledged nothing yet at `now`, although it should have.
+    /// Returns true if the path has acknowledged nothing yet at `now`, although it should have.
     ///
-    /// It may be a thin link behind a full queue, which repetitions at the bucket's full rate would
-    /// keep full: nothing would arrive before the reader tries the next path.
+    /// It may be a thin link behind a full queue. Repetitions at the bucket's full rate would keep
+    /// the queue full, and nothing would arrive before the reader tries the next path.
     pub fn is_silent(&self, now: Micros) -> bool {
         let is_overdue = self.overdue_at().is_some_and(|at| at < now);
         is_overdue && self.path.last_arrival().is_none()
     }
 
-    /// §8, third rule: a copy before anybody can know that it is needed.
+    /// §8, third rule: a copy sent before its need can be known.
     fn when_copy(&self, last: Micros) -> Option<Micros> {
         let gap = match self.loss_pattern(last) {
             LossPattern::Bursty => self.burst_copy_gap(last),
@@ -231,7 +232,7 @@ impl Schedule<'_> {
         ready.map(|ready| at.max(ready))
     }
 
-    /// How the path had lost packets when the packet at `last` left.
+    /// Losses of the path as known when the packet at `last` was sent.
     fn loss_pattern(&self, last: Micros) -> LossPattern {
         let bursty_until = self.path.last_burst().map(|at| at + self.config.burst_memory);
         if bursty_until.is_some_and(|until| last < until) {
@@ -243,7 +244,7 @@ impl Schedule<'_> {
         }
     }
 
-    /// The gap after the packet at `last` on a path that loses in bursts.
+    /// Gap after the packet at `last` on a path with bursts of losses.
     fn burst_copy_gap(&self, last: Micros) -> Micros {
         let [least, most] = self.config.copy_gap;
         let gap = Micros(self.path.rtt.smoothed().0 / 6).clamp(least, most);
@@ -251,13 +252,14 @@ impl Schedule<'_> {
         if after_new_text { gap.max(self.config.first_copy_gap) } else { gap }
     }
 
-    /// Moves a copy at `at` clear of expected new text, which carries all that the copy does.
+    /// Moves a copy at `at` away from expected new text, which carries everything that the copy
+    /// does.
     ///
-    /// The copy leaves afterwards, if the text has not come. The window begins only a quarter of
+    /// The copy is sent afterwards, if the text has not come. The window begins only a quarter of
     /// the gap before the expected time, because a copy shortly before the text divides the time
-    /// between two texts best; with half a gap, as before, stalls were a tenth higher at a round
-    /// trip of 100 ms for the same bytes. It ends half a gap after that time: until then the text
-    /// is likely to come any moment.
+    /// between two texts best; with half a gap, stalls were a tenth higher at a round trip of 100
+    /// ms for the same bytes. It ends half a gap after that time: until then the text is likely to
+    /// come any moment.
     fn clear_of_new_text(&self, at: Micros, gap: Micros) -> Micros {
         let expected = self.rhythm.last_push + self.rhythm.push_gap;
         let after = Micros(gap.0 / 2);
@@ -265,12 +267,13 @@ impl Schedule<'_> {
         if is_close { expected + after } else { at }
     }
 
-    /// Whether packets of this answer wait in a queue on the path, its own or that of others.
+    /// Returns true if packets of this answer wait in a queue on the path, its own or that of
+    /// others.
     pub fn is_queueing(&self) -> bool {
         self.pacer.is_standing(self.path.rtt.queue()) || self.pacer.is_crowded()
     }
 
-    /// How soon the reader needs text after the packet at `last`.
+    /// Urgency of text for the reader after the packet at `last`.
     pub fn urgency(&self, last: Micros) -> ReaderUrgency {
         if self.reader.hidden {
             return ReaderUrgency::Hidden;
@@ -283,7 +286,8 @@ impl Schedule<'_> {
         if needed_at > last { ReaderUrgency::Behind { needed_at } } else { ReaderUrgency::Eager }
     }
 
-    /// §8, last paragraph: when to send to a reader that needs nothing soon; `None` if it does.
+    /// §8, last paragraph: when to send to a reader that needs nothing soon; `None` for any other
+    /// reader.
     pub fn when_in_background(&self, last: Micros) -> Option<Micros> {
         match self.urgency(last) {
             ReaderUrgency::Eager => None,

@@ -1,11 +1,11 @@
-//! The metadata of a stage file: which layers of which model it holds.
+//! Metadata of a stage file: the layers that it holds, and their model.
 
 use crate::gguf::{Header, Value, ValueKind};
 
 /// Version of the keys `loquent.stage.*`.
 pub const STAGE_VERSION: u32 = 1;
 
-/// The place of a stage file in the whole model; the metadata keys `loquent.stage.*`.
+/// Position of a stage file in the whole model; the metadata keys `loquent.stage.*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageKeys {
     /// Identifies the whole model: equal in all files of one split.
@@ -19,7 +19,7 @@ pub struct StageKeys {
 }
 
 impl StageKeys {
-    /// The keys of a stage file; `None` for other files.
+    /// Reads the keys of a stage file; `None` for other files.
     pub fn of(header: &Header) -> Option<Self> {
         let number = |key: &str| header.get(&format!("loquent.stage.{key}"))?.as_u64();
         let small = |key: &str| number(key).and_then(|n| u32::try_from(n).ok());
@@ -32,18 +32,19 @@ impl StageKeys {
         (small("version")? == STAGE_VERSION && keys.is_consistent()).then_some(keys)
     }
 
-    /// Whether these layers are among the model's: files and other stages may claim anything.
+    /// Returns true if these layers are within the model: files and other stages may claim
+    /// anything.
     pub(crate) fn is_consistent(self) -> bool {
         let end = self.first_layer.checked_add(self.layers);
         end.is_some_and(|end| end <= self.all_layers)
     }
 
-    /// Whether this is the entry file: embeddings and tokenizer, no layers.
+    /// Returns true for the entry file: embeddings and tokenizer, no layers.
     pub fn is_entry(self) -> bool {
         self.layers == 0
     }
 
-    /// Whether the head is in this file.
+    /// Returns true if the head is in this file.
     pub fn is_last(self) -> bool {
         let end = self.first_layer.checked_add(self.layers);
         !self.is_entry() && end == Some(self.all_layers)

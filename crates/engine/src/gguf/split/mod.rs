@@ -1,15 +1,15 @@
-//! Cutting a model into files for split stages: [`SplittableModel::open`] checks a model,
+//! Splits a model into files for stages: [`SplittableModel::open`] checks a model,
 //! [`SplittableModel::balance`] or the user chooses the layers, [`SplittableModel::write`] writes
 //! the files.
 //!
-//! The *entry* file has the tokenizer and the embeddings; it is a GGUF of one tensor that
-//! llama.cpp opens for its vocabulary only. A *stage* file is a model of some consecutive
-//! layers, renumbered from 0, that llama.cpp loads like any other and that is fed with
-//! hidden states. Each tensor has one owner: layers their stage, the head and its norm
-//! the last stage, embeddings the entry file. Two exceptions: tied weights are embeddings
-//! and head at once and are stored for both; factors of the position encoding, some
-//! hundred bytes, are in every stage. What llama.cpp demands beyond that is a placeholder
-//! of zeros that no computation reaches: a vocabulary of `DUMMY_VOCAB` rows and a norm.
+//! The *entry* file has the tokenizer and the embeddings; it is a GGUF of one tensor that llama.cpp
+//! opens only for its vocabulary. A *stage* file is a model of some consecutive layers, renumbered
+//! from 0, that llama.cpp loads like any other and whose input is hidden states. Each tensor has
+//! one owner: the layers' their stage, the head and its norm the last stage, embeddings the entry
+//! file. Two exceptions: tied weights are embeddings and head at once and are stored in both
+//! places; factors of the position encoding, some hundred bytes, are in every stage. Other tensors
+//! that llama.cpp requires are placeholders of zeros that no computation reaches: a vocabulary of
+//! `DUMMY_VOCAB` rows and a norm.
 
 mod keys;
 mod owner;
@@ -29,22 +29,24 @@ use super::{
 use owner::{Owner, owner};
 use partition::{PartLoad, PipelinePart, partition, partition_for};
 
-/// Rows of the vocabulary of stages that have no head: enough for llama.cpp, which requires one.
+/// Rows of the vocabulary in stages without a head: enough for llama.cpp, which requires one.
 const DUMMY_VOCAB: u64 = 32;
-/// Assumed length of a text: how many keys and values, in 16 bits, a layer reads in a step.
+/// Assumed length of a text: the number of keys and values, in 16 bits, that a layer reads in a
+/// step.
 const TYPICAL_TOKENS: u64 = 1024;
-/// The part of a machine's memory that is left for buffers, other programs and the system.
+/// Fraction of a machine's memory (one part in this many) left for buffers, other programs and the
+/// system.
 const MEMORY_LEFT_PART: u64 = 8;
 /// Bytes of each tensor that enter the fingerprint: enough to distinguish two fine-tunes without
 /// reading gigabytes.
 const SAMPLE_BYTES: u64 = 4096;
-/// Most layers of a model; those published have some hundred.
+/// Maximum layers of a model; published ones have some hundred.
 const MAX_LAYERS: u32 = 4096;
-/// Architectures whose layers are named `blk.N`, whose graph ends a layer in `l_out-N` and
-/// takes hidden states in place of embeddings without changing them.
+/// Architectures whose layers are named `blk.N`, whose graph ends a layer in `l_out-N`, and that
+/// accept hidden states in place of embeddings without changing them.
 const SUPPORTED: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "gpt2"];
 
-/// Why a model was not split.
+/// Reason why a model was not split.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
     /// The model's file is not a usable GGUF file, or cannot be read.
@@ -52,13 +54,13 @@ pub enum SplitError {
     Model {
         /// Path of the model's file.
         path: PathBuf,
-        /// Why it cannot be used.
+        /// Reason.
         source: GgufError,
     },
-    /// The model cannot be split; the text is the reason.
+    /// The model cannot be split, with the reason.
     #[error("this model cannot be split: {0}")]
     Unsupported(String),
-    /// The layers asked for do not partition the model's.
+    /// The requested layers do not partition the model's.
     #[error("these layers do not fit the model: {0}")]
     Layers(String),
     /// A stage file could not be written.
@@ -66,17 +68,17 @@ pub enum SplitError {
     Write {
         /// Path of the stage file.
         path: PathBuf,
-        /// Why it cannot be written.
+        /// Reason.
         source: GgufError,
     },
 }
 
-/// A machine that is to compute a stage.
+/// A machine that will compute a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StageMachine {
-    /// Its memory in bytes.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// How fast it reads memory, in a unit that is the same for all machines.
+    /// Memory read speed, in a unit that is the same for all machines.
     pub speed: f64,
 }
 
@@ -128,12 +130,12 @@ impl SplittableModel {
         self.layers
     }
 
-    /// The layers of each of `stages` stages, such that the most expensive stage costs least. A
-    /// stage's cost is the bytes that a decode step reads: its weights, head included, and the
-    /// keys and values of a text of `TYPICAL_TOKENS`.
+    /// Returns the layers of each of `stages` stages, such that the cost of the most expensive
+    /// stage is minimal. A stage's cost is the bytes that a decode step reads: its weights, head
+    /// included, and the keys and values of a text of `TYPICAL_TOKENS`.
     ///
     /// # Errors
-    /// [`SplitError::Layers`] when there are fewer layers than stages, or no stages.
+    /// [`SplitError::Layers`] if there are fewer layers than stages, or no stages.
     pub fn balance(&self, stages: u32) -> Result<Vec<Range<u32>>, SplitError> {
         if stages == 0 || stages > self.layers {
             let reason = format!("{stages} stages of {} layers", self.layers);
@@ -143,11 +145,12 @@ impl SplittableModel {
         Ok(partition(&costs, stages as usize))
     }
 
-    /// The layers of a stage for each of `machines`, such that each has the memory for its weights
-    /// and for the keys and values of `kv_cells` tokens, and the slowest takes least time.
+    /// Returns the layers of a stage for each of `machines`, such that each has the memory for its
+    /// weights and for the keys and values of `kv_cells` tokens, and the time of the slowest is
+    /// minimal.
     ///
     /// # Errors
-    /// [`SplitError::Layers`] when the model does not fit into them, or has too few layers.
+    /// [`SplitError::Layers`] if the model does not fit, or has too few layers.
     pub fn fit(
         &self,
         machines: &[StageMachine],
@@ -175,9 +178,9 @@ impl SplittableModel {
         })
     }
 
-    /// For each layer its weights, and keys and values of `tokens` tokens in 16 bits; the last has
-    /// the head too. A decode step is bound by memory, so bytes read are a good measure of its
-    /// time.
+    /// For each layer the bytes of its weights, and of keys and values of `tokens` tokens in 16
+    /// bits; the last layer includes the head. A decode step is bound by memory, so the bytes read
+    /// are a good measure of its time.
     fn layer_costs(&self, tokens: u64) -> impl Iterator<Item = u64> {
         let kv_bytes = self.header.kv_elements().saturating_mul(tokens.saturating_mul(2));
         // A header with absurd sizes must not outweigh the weights.
@@ -204,14 +207,13 @@ impl SplittableModel {
         }
     }
 
-    /// Writes the entry file and one file for each of `stages`, beginning with `prefix`:
+    /// Writes the entry file and one file for each of `stages`, named after `prefix`:
     /// `PREFIX-entry.gguf`, `PREFIX-stage-1-of-2.gguf`, … `progress` is called with the number of
-    /// bytes just written. Files appear under their names only when they are complete. Returns
-    /// their paths.
+    /// bytes just written. Files appear under their names only when complete. Returns their paths.
     ///
     /// # Errors
-    /// [`SplitError::Layers`] when `stages` is not a partition of the layers in order,
-    /// [`SplitError::Write`] when a file cannot be written.
+    /// [`SplitError::Layers`] if `stages` is not a partition of the layers in order,
+    /// [`SplitError::Write`] if a file cannot be written.
     pub fn write(
         &self,
         stages: &[Range<u32>],
@@ -355,8 +357,8 @@ impl SplittableModel {
         metadata
     }
 
-    /// Which of `layers` have a sliding window, for architectures that compute it from the layer's
-    /// number: for renumbered layers that would give another result.
+    /// Sliding windows of `layers`, for architectures that compute them from the layer's number:
+    /// renumbered layers would give another result.
     fn window_pattern(&self, layers: &Range<u32>) -> Option<Array> {
         if self.header.architecture() != Some("gemma3") {
             return None;
@@ -493,7 +495,7 @@ fn check_tensors(header: &Header, layers: u32) -> Result<(), SplitError> {
     }
 }
 
-/// A hash (FNV-1a) of the tensors' descriptions and the beginning of each one's data.
+/// Hash (FNV-1a) of the tensors' descriptions and the beginning of each one's data.
 fn fingerprint(path: &Path, header: &Header) -> io::Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {

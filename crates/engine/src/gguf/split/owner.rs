@@ -1,4 +1,4 @@
-//! Which part of a model a tensor belongs to, by its name.
+//! Determines by a tensor's name which part of a model it belongs to.
 
 /// The part of a model to which a tensor belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) enum Owner<'a> {
     Shared,
 }
 
-/// The owner of the tensor `name`; `None` for names that no supported architecture has.
+/// Returns the owner of the tensor `name`; `None` for names that no supported architecture has.
 pub(super) fn owner(name: &str) -> Option<Owner<'_>> {
     if let Some(rest) = name.strip_prefix("blk.") {
         let (layer, rest) = rest.split_once('.')?;

@@ -1,11 +1,11 @@
-//! Distributing layers over stages by cost.
+//! Distributes layers over stages by cost.
 
 use std::ops::Range;
 
-/// Cuts `costs` into `parts` runs such that the greatest sum of a run is least.
+/// Cuts `costs` into `parts` runs such that the greatest sum of a run is minimal.
 ///
-/// Bisects that sum: whether runs below a limit are enough is found by filling one after the
-/// other, which takes one pass.
+/// Bisects that sum: a limit is feasible if filling the runs one after the other, in a single pass,
+/// needs at most `parts` of them.
 pub(super) fn partition(costs: &[u64], parts: usize) -> Vec<Range<u32>> {
     let most = costs.iter().copied().max().unwrap_or(0);
     let (mut low, mut high) = (most, costs.iter().sum());
@@ -22,23 +22,23 @@ pub(super) fn partition(costs: &[u64], parts: usize) -> Vec<Range<u32>> {
 /// A machine as a part of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PipelinePart {
-    /// Bytes that it can hold.
+    /// Memory in bytes.
     pub room: u64,
-    /// How fast it reads, in any unit that is the same for all.
+    /// Read speed, in any unit that is the same for all.
     pub speed: f64,
 }
 
-/// What an item takes of a part.
+/// Load of an item on a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartLoad {
-    /// Bytes that it reads in a step.
+    /// Bytes read in a step.
     pub cost: u64,
-    /// Bytes that it holds.
+    /// Bytes held.
     pub bytes: u64,
 }
 
-/// Cuts `loads` into a run for each of `parts`, in their order, such that each has room for its
-/// run and the slowest takes least time. `None` where they have no room.
+/// Cuts `loads` into a run for each of `parts`, in order, such that each part has room for its run
+/// and the time of the slowest is minimal. `None` if there is no room.
 pub(super) fn partition_for(loads: &[PartLoad], parts: &[PipelinePart]) -> Option<Vec<Range<u32>>> {
     let mut best = fill(loads, parts, f64::INFINITY)?;
     let slowest = parts.iter().map(|part| part.speed).fold(f64::INFINITY, f64::min);
@@ -55,8 +55,8 @@ pub(super) fn partition_for(loads: &[PartLoad], parts: &[PipelinePart]) -> Optio
     Some(best)
 }
 
-/// Gives each part a run for which it has room, and time within `limit`; `None` if none of the ways
-/// to do so takes all items.
+/// Gives each part a run for which it has room and that takes at most `limit`; `None` if no such
+/// cut covers all items.
 fn fill(loads: &[PartLoad], parts: &[PipelinePart], limit: f64) -> Option<Vec<Range<u32>>> {
     let mut reached = vec![false; loads.len() + 1];
     reached[0] = true;
@@ -76,8 +76,7 @@ fn fill(loads: &[PartLoad], parts: &[PipelinePart], limit: f64) -> Option<Vec<Ra
     Some(runs)
 }
 
-/// For each place where a run of `part` may end that begins at one of those `reached`, where it
-/// begins.
+/// For each possible end of a run of `part` that starts at one of `reached`, returns the start.
 fn run_starts(
     part: &PipelinePart,
     loads: &[PartLoad],
@@ -110,7 +109,7 @@ fn run_starts(
     starts
 }
 
-/// Fills runs up to `limit`, leaving at least one item for every run still to come.
+/// Fills runs up to `limit`, leaving at least one item for every remaining run.
 fn cut(costs: &[u64], parts: usize, limit: u64) -> Vec<Range<u32>> {
     let (mut runs, mut start, mut sum) = (Vec::new(), 0, 0u64);
     for (index, &cost) in costs.iter().enumerate() {
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The least time of the slowest part over all ways to cut.
+    /// Minimal time of the slowest part over all ways to cut.
     fn least_time(loads: &[PartLoad], parts: &[PipelinePart]) -> Option<f64> {
         let (part, others) = parts.split_first()?;
         let runs = (1..=loads.len() - others.len()).filter_map(|len| {

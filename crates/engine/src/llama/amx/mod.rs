@@ -1,9 +1,9 @@
-//! AMX: tiles of bytes that one instruction multiplies, and what it takes to use them.
+//! AMX: tiles of bytes that one instruction multiplies, and the setup to use them.
 //!
 //! Linux saves tiles of 8 KiB for each thread that has used one, and only for processes that
-//! asked first. Rust has no stable intrinsics for tiles; the instructions stand here as assembly,
-//! and nowhere else. No asm block leaves anything in a tile that a later one relies on, so the
-//! compiler need not know of them.
+//! requested it. Rust has no stable intrinsics for tiles, so all the instructions are written as
+//! assembly here. No asm block leaves anything in a tile that a later one relies on, so the
+//! compiler need not know of tiles.
 
 #[cfg(test)]
 mod soft;
@@ -20,7 +20,7 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Bytes of a tile's row.
 const ROW_BYTES: usize = 64;
 
-/// A tile of sums: what a product of tiles adds to.
+/// A tile of sums, the accumulator of a product of tiles.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct TileSums(pub(super) [[i32; TILE_ROWS]; TILE_ROWS]);
@@ -34,46 +34,46 @@ impl TileSums {
 pub(super) struct TileShape {
     /// Rows of the left side, up to sixteen.
     pub(super) rows: u8,
-    /// Bytes of such a row, a multiple of four up to 64.
+    /// Bytes of each left row, a multiple of four up to 64.
     pub(super) depth: u8,
 }
 
-/// The sides of a product of tiles, and where its sums go.
+/// Operands of a product of tiles, and the destination of its sums.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileOperands {
-    /// The first row of the left side.
+    /// First row of the left side.
     pub(super) left: *const i8,
-    /// Bytes from one of its rows to the next.
+    /// Bytes from one left row to the next.
     pub(super) left_stride: usize,
-    /// The right side: for every four bytes of a left row, 64 bytes: four for each of sixteen
-    /// columns.
+    /// Right side: 64 bytes for every four bytes of a left row, four for each of sixteen columns.
     pub(super) right: *const i8,
-    /// The sums, of which as many rows are written as the left side has.
+    /// The sums; as many rows are written as the left side has.
     pub(super) sums: *mut TileSums,
 }
 
-/// What multiplies tiles: the processor, or in tests a model of it.
+/// Unit that multiplies tiles: the processor, or in tests a model of it.
 pub(super) trait TileUnit {
     /// Prepares products of this shape.
     ///
     /// # Safety
-    /// [`is_usable`].
+    /// [`is_usable`] has returned true.
     unsafe fn configure(&mut self, shape: TileShape);
 
-    /// Multiplies rows with columns of signed bytes, exactly. Products with different numbers
-    /// `SET`, 0 or 1, need not wait for each other.
+    /// Multiplies rows with columns of signed bytes, exactly. Products with different `SET`
+    /// numbers, 0 or 1, need not wait for each other.
     ///
     /// # Safety
-    /// As for `configure`, which was called with the shape of these operands.
+    /// As for `configure`, which was called with the shape of these operands; `left` and `right`
+    /// have the rows of that shape, and `sums` is writable.
     unsafe fn product<const SET: usize>(&mut self, operands: TileOperands);
 }
 
-/// The tiles of set number `SET`: for the sums, the left and the right side.
+/// Tiles of set number `SET`: for the sums, the left and the right side.
 const fn tiles_of(set: usize) -> [usize; 3] {
     [3 * set, 3 * set + 1, 3 * set + 2]
 }
 
-/// The memory that configures tiles.
+/// Memory layout of a tile configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(64))]
 struct TileConfig {
@@ -111,8 +111,8 @@ impl TileConfig {
     }
 }
 
-/// The processor's own tiles. A thread's configuration is put back when this is dropped: none, as
-/// a rule, which spares Linux the tiles when it switches between threads.
+/// The processor's own tiles. Dropping this restores the thread's previous configuration: usually
+/// none, which spares Linux the tiles when it switches threads.
 #[derive(Debug, Default)]
 pub(super) struct Amx {
     before: Option<TileConfig>,
@@ -122,16 +122,16 @@ pub(super) struct Amx {
 }
 
 impl Amx {
-    /// Configures this thread's tiles; what was configured before is put back in the end.
+    /// Configures this thread's tiles; the previous configuration is restored at the end.
     ///
     /// # Safety
-    /// [`is_usable`], and the processor takes this configuration.
+    /// [`is_usable`] has returned true, and the processor accepts this configuration.
     unsafe fn load(&mut self, config: &TileConfig) {
         if self.before.is_none() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that `is_usable`, which is all that `stored` requires.
             self.before = Some(unsafe { stored() });
         }
-        // SAFETY: by the caller.
+        // SAFETY: the caller guarantees that `is_usable` and that the processor accepts `config`.
         unsafe { load(config) }
     }
 }
@@ -139,7 +139,8 @@ impl Amx {
 impl TileUnit for Amx {
     unsafe fn configure(&mut self, shape: TileShape) {
         if self.shape != Some(shape) {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that `is_usable`; `TileConfig::new` gives a valid
+            // configuration for any shape within a tile.
             unsafe { self.load(&TileConfig::new(shape)) }
             self.shape = Some(shape);
         }
@@ -179,19 +180,21 @@ impl TileUnit for Amx {
 impl Drop for Amx {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // SAFETY: what the processor itself stored on this thread.
+            // SAFETY: the processor itself stored this configuration on this thread, so AMX is
+            // usable and it is valid.
             unsafe { load(before) }
         }
     }
 }
 
-/// The configuration of this thread's tiles.
+/// Returns the configuration of this thread's tiles.
 ///
 /// # Safety
-/// [`is_usable`].
+/// [`is_usable`] has returned true.
 unsafe fn stored() -> TileConfig {
     let mut config = TileConfig::NONE;
-    // SAFETY: 64 bytes are written; by the caller the processor has the instruction.
+    // SAFETY: 64 bytes are written, the size of `config`; by the caller the processor has the
+    // instruction.
     unsafe { asm!("sttilecfg [{}]", in(reg) &raw mut config, options(nostack, preserves_flags)) }
     config
 }
@@ -199,9 +202,9 @@ unsafe fn stored() -> TileConfig {
 /// Configures this thread's tiles, whose contents become zero, or releases them if none is in use.
 ///
 /// # Safety
-/// [`is_usable`], and the processor takes this configuration.
+/// [`is_usable`] has returned true, and the processor accepts this configuration.
 unsafe fn load(config: &TileConfig) {
-    // SAFETY: by the caller; 64 bytes are read.
+    // SAFETY: 64 bytes are read, the size of `config`, which by the caller the processor accepts.
     unsafe {
         asm!(
             "ldtilecfg [{}]",
@@ -219,16 +222,16 @@ unsafe fn load(config: &TileConfig) {
     }
 }
 
-/// Whether this process may use AMX with 8-bit integers. Linux is asked once, for all threads
-/// of the process. What it then promises is tried, as not every emulator and hypervisor keeps it:
-/// in a process of its own, which an instruction that is not there may end.
+/// Returns true if this process may use AMX with 8-bit integers. Linux is asked once, for all
+/// threads of the process. The instructions are then tried in a child process, since not every
+/// emulator and hypervisor keeps the promise, and a missing instruction may end the process.
 pub(super) fn is_usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
     *USABLE.get_or_init(|| is_there() && ask() && holds_in_child(multiplies))
 }
 
-/// Whether the processor has AMX-INT8, by its bits of CPUID; the standard library's own question is
-/// not stable yet.
+/// Returns true if the processor has AMX-INT8, by its CPUID bits; the standard library's detection
+/// is not stable yet.
 pub(super) fn is_there() -> bool {
     const EXTENDED_FEATURES: u32 = 7;
     const TILE_AND_INT8: u32 = 0b11 << 24;
@@ -236,8 +239,8 @@ pub(super) fn is_there() -> bool {
         && __cpuid_count(EXTENDED_FEATURES, 0).edx & TILE_AND_INT8 == TILE_AND_INT8
 }
 
-/// Asks Linux for permission. It refuses where it does not know AMX, where the processor's
-/// state is not switched on, or where a thread's stack for signals could not hold that state.
+/// Requests permission from Linux. Linux refuses if it does not know AMX, if the processor's state
+/// is not enabled, or if a thread's signal stack could not hold that state.
 fn ask() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const TILE_DATA: libc::c_ulong = 18;
@@ -245,8 +248,9 @@ fn ask() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// Whether `holds` is true in a copy of this process, which has its permissions. It must neither
-/// allocate nor lock: other threads of this process may have been in the midst of that.
+/// Returns true if `holds` is true in a forked copy of this process, which has its permissions.
+/// `holds` must neither allocate nor lock: other threads of this process may have been in the
+/// middle of that.
 fn holds_in_child(holds: fn() -> bool) -> bool {
     // SAFETY: the child calls nothing but `holds` before it ends; the parent waits for it alone.
     unsafe {
@@ -264,7 +268,7 @@ fn holds_in_child(holds: fn() -> bool) -> bool {
     }
 }
 
-/// Products of two bytes in one of full tiles.
+/// Number of products of two bytes in one product of full tiles.
 pub(super) const FULL_PRODUCTS: usize = TILE_ROWS * TILE_ROWS * ROW_BYTES;
 
 /// Multiplies full tiles, `times` times four, as fast as the processor can.
@@ -275,7 +279,8 @@ pub(super) fn multiply_full_tiles(times: usize) {
     assert!(is_usable(), "the caller asks before");
     let mut unit = Amx::default();
     let numbers = [[3i8; ROW_BYTES]; TILE_ROWS];
-    // SAFETY: asked above; a full tile has as many bytes as there are numbers.
+    // SAFETY: `is_usable` was asserted above; each tile load reads the 16 rows of 64 bytes of
+    // `numbers`.
     unsafe {
         unit.load(&TileConfig::FULL);
         asm!(
@@ -309,7 +314,7 @@ pub(super) fn multiply_full_tiles(times: usize) {
     }
 }
 
-/// Whether products of all set numbers are right.
+/// Returns true if products with both sets of tiles are right.
 fn multiplies() -> bool {
     let (rows, depth) = (11, 32);
     let left: [[i8; 32]; TILE_ROWS] =

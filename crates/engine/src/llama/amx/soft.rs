@@ -7,11 +7,11 @@ use super::{ROW_BYTES, TILE_ROWS, TileConfig, TileOperands, TileShape, TileUnit,
 /// One tile's data.
 type TileBytes = [[u8; ROW_BYTES]; TILE_ROWS];
 
-/// Tiles as the processor's manual describes them: what it would answer with a fault panics.
+/// Tiles as the processor's manual describes them: panics where the processor would fault.
 pub(in crate::llama) struct SoftTiles<'a> {
     config: TileConfig,
     tiles: [TileBytes; 8],
-    /// Counts the products.
+    /// Counter of products.
     products: &'a AtomicUsize,
 }
 
@@ -27,28 +27,30 @@ impl<'a> SoftTiles<'a> {
     }
 
     /// # Safety
-    /// As many rows as the tile has begin `stride` bytes apart from `at` on.
+    /// As many rows as the tile has, `stride` bytes apart from `at` on, are readable.
     unsafe fn load(&mut self, tile: usize, at: *const u8, stride: usize) {
         let (rows, bytes) = self.size(tile);
         self.tiles[tile] = [[0; ROW_BYTES]; TILE_ROWS];
         for (row, to) in self.tiles[tile][..rows].iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees `rows` readable rows of `bytes` bytes, `stride` bytes
+            // apart from `at` on.
             let from = unsafe { std::slice::from_raw_parts(at.add(row * stride), bytes) };
             to[..bytes].copy_from_slice(from);
         }
     }
 
     /// # Safety
-    /// As for `load`.
+    /// As for `load`, but writable.
     unsafe fn store(&self, tile: usize, at: *mut u8, stride: usize) {
         let (rows, bytes) = self.size(tile);
         for (row, from) in self.tiles[tile][..rows].iter().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees `rows` writable rows of `bytes` bytes, `stride` bytes
+            // apart from `at` on.
             unsafe { at.add(row * stride).copy_from_nonoverlapping(from.as_ptr(), bytes) }
         }
     }
 
-    /// TDPBSSD.
+    /// The instruction TDPBSSD.
     fn multiply(&mut self, [sums, left, right]: [usize; 3]) {
         let ((rows, columns), (left_rows, depth)) = (self.size(sums), self.size(left));
         assert_eq!(left_rows, rows, "as many rows of sums as of the left side");
@@ -83,7 +85,8 @@ impl TileUnit for SoftTiles<'_> {
         let TileOperands { left, left_stride, right, sums } = operands;
         let [c, a, b] = tiles_of(SET);
         self.tiles[c] = [[0; ROW_BYTES]; TILE_ROWS];
-        // SAFETY: by the caller.
+        // SAFETY: the caller guarantees (see `TileUnit::product`) that all operands have the rows
+        // of the configured shape.
         unsafe {
             self.load(a, left.cast(), left_stride);
             self.load(b, right.cast(), ROW_BYTES);

@@ -1,5 +1,5 @@
-//! The model of the instructions against those of a processor that has them, and what is left
-//! behind. On other processors tools/amx-emulated runs these tests.
+//! Compares the model of the instructions with a processor that has them, and checks the state that
+//! is left behind. On other processors tools/amx-emulated runs these tests.
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
@@ -8,7 +8,7 @@ fn is_available() -> bool {
     loquent_needs::Need::Amx.is_met(is_usable(), "this processor lacks AMX")
 }
 
-/// Any bytes, which repeat in every run; -128 and 127 are among them.
+/// Pseudo-random bytes, the same in every run; -128 and 127 are among them.
 fn bytes(seed: u32, count: usize) -> Vec<i8> {
     let mut state = seed;
     let mut next = || {
@@ -22,7 +22,7 @@ fn bytes(seed: u32, count: usize) -> Vec<i8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The sums of both sets of `unit`'s tiles, in memory that held something else before.
+/// Returns the sums of both sets of `unit`'s tiles, in memory that held something else before.
 fn products(unit: &mut impl TileUnit, shape: TileShape, stride: usize) -> [[[i32; 16]; 16]; 2] {
     let mut sums = [TileSums([[0x5555_5555; TILE_ROWS]; TILE_ROWS]); 2];
     let seed = 64 * u32::from(shape.rows) + u32::from(shape.depth);
@@ -42,7 +42,7 @@ fn products(unit: &mut impl TileUnit, shape: TileShape, stride: usize) -> [[[i32
     sums.map(|sums| sums.0)
 }
 
-/// Bytes from one row to the next; the last are those of the kernels' rounded activations.
+/// Bytes from one row to the next; the last is the stride of the kernels' rounded activations.
 const STRIDES: [usize; 3] = [ROW_BYTES, 68, 352];
 
 #[test]
@@ -70,7 +70,8 @@ fn a_thread_gets_its_configuration_back() {
         return;
     }
     let small = TileShape { rows: 3, depth: 20 };
-    // SAFETY: asked above.
+    // SAFETY: `is_available` returned true above, so the processor has AMX and this process may use
+    // it.
     let now = || unsafe { stored() };
     assert_eq!(now(), TileConfig::NONE);
     let mut outer = Amx::default();
@@ -90,7 +91,7 @@ fn a_thread_gets_its_configuration_back() {
     assert_eq!(now(), TileConfig::NONE);
 }
 
-/// A trial that fails, in whatever way, leaves this process as it was.
+/// A trial that fails, in any way, leaves this process unchanged.
 #[test]
 fn an_instruction_that_is_not_there_ends_only_the_trial() {
     fn ends() -> bool {

@@ -5,11 +5,10 @@ use super::sys;
 use super::work_queue::WorkQueue;
 use super::write_order::WriteOrder;
 
-/// The head sizes that the kernels take: those of the models that people run, and of the bundled
-/// one.
+/// Head sizes that the kernels support: those of common models and of the bundled one.
 pub(super) const HEAD_SIZES: [i64; 5] = [32, 64, 96, 128, 256];
 
-/// How keys and values are stored.
+/// Storage format of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KvFormat {
     /// 16-bit floats.
@@ -18,14 +17,15 @@ pub(super) enum KvFormat {
     Q8_0,
 }
 
-/// [`KvFormat::Half`] and [`KvFormat::Q8_0`] as numbers, for what is compiled for each.
+/// [`KvFormat::Half`] and [`KvFormat::Q8_0`] as numbers, for code that is compiled for each.
 pub(super) const HALF: u8 = KvFormat::Half as u8;
 pub(super) const Q8_0: u8 = KvFormat::Q8_0 as u8;
 
 /// The sink of a model that has none.
 pub(super) const NO_SINK: f32 = f32::NEG_INFINITY;
 
-/// Numbers of a block of [`KvFormat::Q8_0`], and its bytes: a scale of 16 bits, then they.
+/// Number of elements and of bytes in a block of [`KvFormat::Q8_0`]: a scale of 16 bits, then the
+/// elements.
 const Q8_0_BLOCK: (usize, usize) = (32, 34);
 
 impl KvFormat {
@@ -44,7 +44,7 @@ pub(super) const fn kv_bytes<const KV: u8>(numbers: usize) -> usize {
     if KV == HALF { 2 * numbers } else { numbers / Q8_0_BLOCK.0 * Q8_0_BLOCK.1 }
 }
 
-/// Where the scale and the byte of number `number` are, in a row of [`KvFormat::Q8_0`].
+/// Offsets of the scale and the byte of element `number` in a row of [`KvFormat::Q8_0`].
 #[inline]
 pub(super) const fn q8_0_places(number: usize) -> (usize, usize) {
     let scale = kv_bytes::<Q8_0>(number);
@@ -58,7 +58,7 @@ pub(super) struct Attention<'a> {
     pub(super) keys: &'a sys::ggml_tensor,
     pub(super) values: &'a sys::ggml_tensor,
     pub(super) mask: &'a sys::ggml_tensor,
-    /// A score for each head that counts as if there were a cell more, without a value.
+    /// One score per head that counts like one more cell without a value.
     sinks: Option<&'a sys::ggml_tensor>,
     pub(super) output: &'a sys::ggml_tensor,
     pub(super) kv: KvFormat,
@@ -67,7 +67,7 @@ pub(super) struct Attention<'a> {
 }
 
 impl<'a> Attention<'a> {
-    /// `op` as attention, if it is one that the kernel can compute.
+    /// Returns `op` as attention, if the kernel can compute it.
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
         if op.op != sys::GGML_OP_FLASH_ATTN_EXT {
             return None;
@@ -76,7 +76,7 @@ impl<'a> Attention<'a> {
         let [queries, keys, values, mask] = unsafe {
             [op.src[0].as_ref()?, op.src[1].as_ref()?, op.src[2].as_ref()?, op.src[3].as_ref()?]
         };
-        // SAFETY: as above.
+        // SAFETY: null, or an operand that lives as long as the operation.
         let sinks = unsafe { op.src[4].as_ref() };
         let kv = KvFormat::of(keys)?;
         let parameter = |i: usize| f32::from_bits(op.op_params[i] as u32);
@@ -118,10 +118,11 @@ impl<'a> Attention<'a> {
         threads * self.thread_bytes(most_rows) + 64
     }
 
-    /// A thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
+    /// Returns a thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
     ///
     /// # Safety
-    /// The memory is that of [`Attention::memory_bytes`], and no other call has `thread`.
+    /// The memory has [`Attention::memory_bytes`] for `most_rows` and more than `thread` threads,
+    /// and no other call has `thread`.
     unsafe fn lists<'m>(
         &self,
         most_rows: usize,
@@ -157,7 +158,8 @@ impl<'a> Attention<'a> {
         run_of: impl Fn(&[&[u16]], &mut VisibleCells<'_>) -> QueryRun,
         attend: impl Fn(&Heads, &QueryRun, &VisibleCells<'_>, &mut [f32]),
     ) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees the size of `memory`; each thread of the queue has a
+        // different number.
         let (mut cells, scores) = unsafe { self.lists(most_rows, queue.thread, memory) };
         let order = WriteOrder::of(self.keys, queue.pool);
         queue.begin();
@@ -191,10 +193,10 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// The mask of `query` in `stream`.
+    /// Returns the mask of `query` in `stream`.
     ///
     /// # Safety
-    /// They exist.
+    /// The mask has this query, and the cache this stream.
     pub(super) unsafe fn mask_row(&self, query: usize, stream: usize) -> &[u16] {
         let stream = stream % self.mask.ne[3] as usize;
         // SAFETY: the mask has this row, of at least `cells` numbers.
@@ -205,19 +207,19 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// The rows of a run: the heads of one group, of the queries from `query` on.
+/// Rows of a run: the heads of one group, of the queries from `query` on.
 pub(super) struct Heads {
     pub(super) query: usize,
     pub(super) head: usize,
-    /// Heads of the group: rows of a query.
+    /// Heads of the group: rows per query.
     pub(super) together: usize,
     pub(super) group: usize,
     pub(super) stream: usize,
 }
 
 impl Heads {
-    /// The beginning of row `row` in `tensor`: the queries, or the output, in which heads and
-    /// queries have changed places.
+    /// Returns the beginning of row `row` in `tensor`: the queries, or the output, in which heads
+    /// and queries are swapped.
     pub(super) fn row(&self, tensor: &sys::ggml_tensor, row: usize, output: bool) -> *mut u8 {
         let (query, head) = (self.query + row / self.together, self.head + row % self.together);
         let (b, c) = if output { (head, query) } else { (query, head) };
@@ -225,14 +227,14 @@ impl Heads {
         start.wrapping_add(b * tensor.nb[1] + c * tensor.nb[2] + self.stream * tensor.nb[3])
     }
 
-    /// The sink of row `row`'s head.
+    /// Returns the sink of row `row`'s head.
     pub(super) fn sink(&self, op: &Attention<'_>, row: usize) -> f32 {
         let head = self.head + row % self.together;
         // SAFETY: a number for each head, without gaps; it has its data when it is asked for.
         op.sinks.map_or(NO_SINK, |sinks| unsafe { *sinks.data.cast::<f32>().add(head) })
     }
 
-    /// The group's keys or values.
+    /// Returns the group's keys or values.
     pub(super) fn matrix(&self, tensor: &sys::ggml_tensor) -> Matrix {
         let start = tensor.data.cast::<u8>();
         let start = start.wrapping_add(self.group * tensor.nb[2] + self.stream * tensor.nb[3]);
@@ -240,11 +242,11 @@ impl Heads {
     }
 }
 
-/// The keys or the values of one group of heads.
+/// Keys or values of one group of heads.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) start: *const u8,
-    /// Bytes from a cell's numbers to the next's.
+    /// Bytes from one cell's numbers to the next's.
     pub(super) stride: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The entry points that make llama.cpp's graphs use the kernels: called from native/kernels.cpp
-//! by ggml's compute threads, all of them for every operation.
+//! Entry points through which llama.cpp's graphs use the kernels: called from native/kernels.cpp by
+//! ggml's compute threads, all of them for every operation.
 
 use std::sync::Once;
 
@@ -16,7 +16,7 @@ unsafe extern "C" {
     fn loquent_kernels_register();
 }
 
-/// Offers the kernels to ggml, once per process, if this processor can run them.
+/// Registers the kernels with ggml, once per process, if this processor can run them.
 pub(in crate::llama) fn register() {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
@@ -42,8 +42,8 @@ pub(in crate::llama) fn register() {
     });
 }
 
-/// Whether most weights of a model are in formats that the kernels read, so that it should be
-/// loaded as the file is.
+/// Returns true if most weights of a model are in formats that the kernels read, so that it should
+/// be loaded as stored in the file.
 pub(in crate::llama) fn covers(header: &Header) -> bool {
     // Of experts there are several in one tensor, each a matrix.
     let matrices = || header.tensors.iter().filter(|tensor| matches!(tensor.dims.len(), 2 | 3));
@@ -97,7 +97,8 @@ impl<'a> Operation<'a> {
     /// The processor has `isa`; all threads of `queue` call this with the same `memory` of
     /// [`Operation::memory_bytes`]; the tensors have their data.
     pub(super) unsafe fn compute(&self, isa: Isa, queue: &WorkQueue, memory: *mut u8) {
-        // SAFETY: passed on.
+        // SAFETY: the preconditions are those of the kernels, and the caller guarantees them for
+        // `isa`.
         unsafe {
             match (self, isa) {
                 (Self::MatMul(op), Isa::Amx | Isa::Avx512Vnni) => {
@@ -143,7 +144,7 @@ unsafe extern "C" fn loquent_rows_written(op: *const sys::ggml_tensor) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn loquent_kernel_memory(threads: i32, op: *const sys::ggml_tensor) -> usize {
-    // SAFETY: as above.
+    // SAFETY: ggml passes a tensor of the graph.
     let operation = unsafe { op.as_ref() }.and_then(Operation::of);
     let threads = usize::try_from(threads).unwrap_or(1);
     let bytes = |(operation, isa): (Operation<'_>, Isa)| operation.memory_bytes(isa, threads);

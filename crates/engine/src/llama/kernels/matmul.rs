@@ -1,12 +1,12 @@
-//! Matrix products of the graph, as every instruction set's kernels compute them: with one matrix
-//! of weights, or with those of the experts that a router chose for each row.
+//! Matrix products of the graph, for the kernels of all instruction sets: with one matrix of
+//! weights, or with those of the experts that a router chose for each row.
 
 use std::ops::Range;
 
 use super::weight_format::WeightFormat;
 use super::{BLOCK, sys};
 
-/// Fewest weight rows of an expert: a tile's. Smaller experts are left to ggml.
+/// Minimum weight rows of an expert: those of a tile. Smaller experts are left to ggml.
 const LEAST_EXPERT_ROWS: usize = 16;
 
 /// A matrix product of the graph whose operands the kernels can read.
@@ -15,11 +15,12 @@ pub(super) struct MatMul<'a> {
     pub(super) weights: &'a sys::ggml_tensor,
     activations: &'a sys::ggml_tensor,
     output: &'a sys::ggml_tensor,
-    /// Which of several matrices of weights each row of activations is multiplied with.
+    /// For each row of activations, the matrix of weights to multiply it with, if there are
+    /// several.
     choices: Option<&'a sys::ggml_tensor>,
     /// Elements of a row of weights or of activations.
     elements: usize,
-    /// Blocks of a row, of which the last may be a part.
+    /// Blocks of a row, of which the last may be incomplete.
     pub(super) blocks: usize,
     /// Bytes of a row of weights.
     pub(super) row_bytes: usize,
@@ -30,7 +31,7 @@ pub(super) struct MatMul<'a> {
 }
 
 impl<'a> MatMul<'a> {
-    /// `op` as a product, if it is one that the kernels can compute.
+    /// Returns `op` as a product, if the kernels can compute it.
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
         let has_choices = match op.op {
             sys::GGML_OP_MUL_MAT => false,
@@ -40,7 +41,7 @@ impl<'a> MatMul<'a> {
         // SAFETY: a matrix product has two operands that live as long as it does, and a third if
         // there are choices.
         let (weights, activations) = unsafe { (op.src[0].as_ref()?, op.src[1].as_ref()?) };
-        // SAFETY: as above.
+        // SAFETY: null, or an operand that lives as long as the operation.
         let choices = unsafe { op.src[2].as_ref() }.filter(|_| has_choices);
         let format = WeightFormat::of(weights.type_)?;
         let elements = usize::try_from(weights.ne[0]).ok()?;
@@ -74,8 +75,8 @@ impl<'a> MatMul<'a> {
         (fits && has_fitting_rows).then_some(product)
     }
 
-    /// Whether rows and choices belong together: `choices` has, for each token, the numbers of its
-    /// experts; the token's activations are one row for all of them, or a row for each.
+    /// Returns true if rows and choices fit each other: `choices` has, for each token, the numbers
+    /// of its experts; the token's activations are one row for all of them, or a row for each.
     fn has_fitting_choices(&self, choices: &sys::ggml_tensor) -> bool {
         let Self { weights, activations, output, .. } = self;
         choices.type_ == sys::GGML_TYPE_I32
@@ -88,7 +89,7 @@ impl<'a> MatMul<'a> {
             && self.weight_rows >= LEAST_EXPERT_ROWS
     }
 
-    /// Which rows of output are computed with which matrix of weights.
+    /// Groups the rows of output by their matrix of weights.
     ///
     /// # Safety
     /// The choices have been computed.
@@ -106,7 +107,7 @@ impl<'a> MatMul<'a> {
         ExpertRoutes::new(self.weights.ne[2] as usize, (0..self.rows).map(matrix))
     }
 
-    /// Where row `row` begins in `tensor`, the activations or the output.
+    /// Returns the start of row `row` in `tensor`, the activations or the output.
     #[inline]
     fn row(&self, tensor: &sys::ggml_tensor, row: usize) -> *mut u8 {
         let start = tensor.data.cast::<u8>();
@@ -120,8 +121,8 @@ impl<'a> MatMul<'a> {
         start.wrapping_add(token * tensor.nb[2] + choice * tensor.nb[1])
     }
 
-    /// The activations of block `block` that row `row` of the output is computed with, and zeros
-    /// behind the row's end, for which there is `room`.
+    /// Returns the activations of block `block` for row `row` of the output. An incomplete block is
+    /// copied to `room` and padded with zeros.
     ///
     /// # Safety
     /// Row and block exist, and have been computed.
@@ -144,22 +145,23 @@ impl<'a> MatMul<'a> {
         room
     }
 
-    /// The place in the output of row `weights` of a matrix times the activations of row `row`.
+    /// Returns the address in the output of row `weights` of a matrix times the activations of row
+    /// `row`.
     ///
     /// # Safety
     /// Both rows exist.
     pub(super) unsafe fn output(&self, weights: usize, row: usize) -> *mut f32 {
-        // SAFETY: by the caller.
+        // SAFETY: by the caller both rows exist, so the number is within the output's row.
         unsafe { self.row(self.output, row).cast::<f32>().add(weights) }
     }
 
-    /// Where row `row` of matrix `matrix` begins; perhaps just beyond the last.
+    /// Returns the start of row `row` of matrix `matrix`; possibly just beyond the last.
     pub(super) fn weight_row(&self, matrix: usize, row: usize) -> *const u8 {
         let matrix = matrix * self.weights.nb[2];
         self.weights.data.cast::<u8>().wrapping_add(matrix + row * self.row_bytes)
     }
 
-    /// Blocks of a row of weights: the bytes of those that there are.
+    /// Returns the bytes of these blocks of a row of weights, as far as the row has them.
     ///
     /// # Safety
     /// The row exists, and has the first of these blocks.
@@ -174,7 +176,7 @@ impl<'a> MatMul<'a> {
         unsafe { std::slice::from_raw_parts(self.weight_row(matrix, row).add(start), end - start) }
     }
 
-    /// Bytes of a row's last block: a whole one's, or of as much of it as there is.
+    /// Bytes of a row's last block, which may be incomplete.
     pub(super) fn last_block_bytes(&self) -> usize {
         self.row_bytes - (self.blocks - 1) * self.format.block_bytes()
     }
@@ -184,21 +186,21 @@ impl<'a> MatMul<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MatrixRows {
     pub(super) matrix: usize,
-    /// How many rows the parts before it have.
+    /// Number of rows in the parts before it.
     pub(super) first: usize,
     pub(super) rows: usize,
 }
 
-/// The rows of a product, ordered by the matrices of weights that they are multiplied with. Each
-/// thread makes its own, which takes less time than waiting for another's.
+/// Rows of a product, ordered by the matrices of weights that they are multiplied with. Each thread
+/// computes its own copy, which takes less time than waiting for another's.
 pub(super) struct ExpertRoutes {
-    /// The rows of the output, part after part; empty if they are in their own order.
+    /// Rows of the output, part after part; empty if they are in natural order.
     order: Vec<u32>,
     pub(super) parts: Vec<MatrixRows>,
 }
 
 impl ExpertRoutes {
-    /// The routes of rows to matrices below `count`.
+    /// Computes the routes of rows to matrices below `count`.
     fn new(count: usize, matrices: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let mut ends = vec![0u32; count];
         for matrix in matrices.clone() {
@@ -224,7 +226,7 @@ impl ExpertRoutes {
         Self { order, parts }
     }
 
-    /// The row of the output that comes at `index` in the parts' order.
+    /// Returns the row of the output at `index` in the parts' order.
     pub(super) fn row(&self, index: usize) -> usize {
         self.order.get(index).map_or(index, |row| *row as usize)
     }

@@ -9,41 +9,41 @@ use half::f16;
 pub(super) const MASK_LANES: usize = 32;
 /// Some numbers of a mask, 16-bit floats.
 pub(super) type MaskLanes = [u16; MASK_LANES];
-/// Negative infinity as a 16-bit float: a cell that does not count.
+/// Negative infinity as a 16-bit float: the cell does not count.
 pub(super) const MASKED: u16 = 0xfc00;
-/// Most queries of a [`QueryRun`].
+/// Maximum queries of a [`QueryRun`].
 pub(super) const MOST_RUN: usize = 8;
 
-/// The cells that count, in the order in which they were written.
+/// Cells that count, in the order in which they were written.
 pub(super) struct VisibleCells<'a> {
     pub(super) indices: &'a mut [u32],
-    /// Added to their scores; 0 after the last up to a multiple of [`MASK_LANES`].
+    /// Biases, added to the cells' scores; 0 after the last up to a multiple of [`MASK_LANES`].
     pub(super) biases: &'a mut [f32],
 }
 
-/// Successive queries of one sequence: each sees what the one before it sees and, being later, at
+/// Successive queries of one sequence: each sees the same as the previous one and, being later, at
 /// most one cell more. They are computed together, over the cells of the last.
 pub(super) struct QueryRun {
     pub(super) queries: usize,
     pub(super) cells: usize,
-    /// Pairs of a query and the place, in the list of cells, of one that it does not see.
+    /// Pairs of a query and the index, in the list of cells, of one that it does not see.
     hidden: [(u8, u32); NONE_HIDDEN.len()],
     hidden_count: usize,
 }
 
-/// Room for all: each query sees at most one cell less than the next.
+/// Room for the maximum: each query sees at most one cell less than the next.
 const NONE_HIDDEN: [(u8, u32); MOST_RUN * (MOST_RUN - 1) / 2] =
     [(0, 0); MOST_RUN * (MOST_RUN - 1) / 2];
 
 impl QueryRun {
-    /// The places in the list of cells that the run's query number `query` does not see.
+    /// Indices in the list of cells that the run's query number `query` does not see.
     pub(super) fn hidden_from(&self, query: usize) -> impl Iterator<Item = usize> {
         let hidden = &self.hidden[..self.hidden_count];
         hidden.iter().filter(move |(of, _)| usize::from(*of) == query).map(|(_, at)| *at as usize)
     }
 
-    /// Puts its cells, which are in the order of the cache, into that of `written`, so that sums do
-    /// not depend on where a cache had room. `last` is the mask of the run's last query.
+    /// Sorts the cells, which are in cache order, by the order of `written`, so that sums do not
+    /// depend on their place in the cache. `last` is the mask of the run's last query.
     #[inline]
     pub(super) fn put_in_order(
         &mut self,
@@ -78,7 +78,7 @@ impl QueryRun {
     }
 }
 
-/// What a mask's number adds to a score.
+/// Bias that a mask's number adds to a score.
 #[inline]
 fn bias_of(mask: u16) -> f32 {
     match mask {
@@ -87,11 +87,11 @@ fn bias_of(mask: u16) -> f32 {
     }
 }
 
-/// The run at the beginning of `rows`, the masks of successive queries; lists its cells.
+/// Returns the run at the beginning of `rows`, the masks of successive queries; lists its cells.
 ///
-/// `seen` gives a bit for each cell that counts, `differ` one for each at which two masks differ:
-/// what an instruction set has an own way to do. Compiled into its caller, so that they are not
-/// called for every 32 cells.
+/// `seen` returns a bit for each cell that counts, `differ` one for each at which two masks differ:
+/// each instruction set has its own way to do that. They are inlined into the caller, so that they
+/// are not called for every 32 cells.
 #[inline(always)]
 pub(super) fn run_of(
     rows: &[&[u16]],
@@ -133,8 +133,8 @@ pub(super) fn run_of(
     run
 }
 
-/// Whether the query with the mask `next` sees all that the one with `row` sees, with the same
-/// biases, and at most one cell more, its own: so that a run hides no cells of others.
+/// Returns true if the query with the mask `next` sees everything that the one with `row` sees,
+/// with the same biases, and at most one cell more, its own: a run then hides no cells of others.
 #[inline(always)]
 fn follows(
     row: &[u16],
@@ -157,20 +157,20 @@ fn follows(
 
 #[cfg(test)]
 mod tests {
-    //! Runs of queries, by masks written out.
+    //! Runs of queries, from explicit masks.
     use super::*;
 
-    /// A bit for each of the places at which `is` holds.
+    /// Returns a bit for each index at which `is` holds.
     fn bits(is: impl Fn(usize) -> bool) -> u32 {
         (0..MASK_LANES).map(|i| u32::from(is(i)) << i).sum()
     }
 
-    /// A mask in which the cells of `seen` count.
+    /// Returns a mask in which the cells of `seen` count.
     fn mask(seen: &[usize]) -> Vec<u16> {
         (0..64).map(|cell| if seen.contains(&cell) { 0 } else { MASKED }).collect()
     }
 
-    /// The run of these queries: its length, cells, and what each query does not see.
+    /// Returns the run of these queries: its length, cells, and the cells hidden from each query.
     fn run(masks: &[Vec<u16>]) -> (usize, Vec<u32>, Vec<Vec<usize>>) {
         let rows: Vec<&[u16]> = masks.iter().map(Vec::as_slice).collect();
         let (mut indices, mut biases) = ([0; 64], [0.0; 64]);

@@ -1,9 +1,9 @@
-//! The block formats of weights that the kernels read.
+//! Block formats of weights that the kernels read.
 //!
-//! They are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales and
-//! minima, Q6_K sixteen groups of 16 with 8-bit scales around 32, and IQ4_XS eight groups of 32
+//! The formats are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales
+//! and minima, Q6_K sixteen groups of 16 with 8-bit scales around 32, and IQ4_XS eight groups of 32
 //! with 6-bit scales, whose nibbles are looked up in a table. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4
-//! have blocks of 32 with a scale each, of which eight are taken together; a row may end within
+//! have blocks of 32 with a scale each, of which eight are processed together; a row may end within
 //! eight.
 
 use super::{BLOCK, sys};
@@ -72,20 +72,20 @@ impl WeightFormat {
         }
     }
 
-    /// Whether every 32 weights have a scale of their own. llama.cpp rounds activations for these
+    /// Returns true if every 32 weights have their own scale. llama.cpp then rounds activations
     /// with a scale for every 32 too.
     pub(super) fn is_fine(self) -> bool {
         self.unit() == FINE_UNIT
     }
 }
 
-/// Weights of a block of the formats that have a scale for each block.
+/// Weights of a block in formats with one scale per block.
 const FINE_UNIT: usize = 32;
 
-/// What the nibbles of IQ4_NL and IQ4_XS mean.
+/// Values of the nibbles of IQ4_NL and IQ4_XS.
 pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What the nibbles of MXFP4 mean, doubled: floats of two bits of exponent and one of mantissa.
-/// Scales are halved for it.
+/// Values of the nibbles of MXFP4, doubled: floats of two bits of exponent and one of mantissa.
+/// Scales are halved in return.
 pub(super) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

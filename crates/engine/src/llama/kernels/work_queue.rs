@@ -1,4 +1,4 @@
-//! How the threads of one graph operation share its work.
+//! Shares the work of one graph operation between its threads.
 
 use super::sys;
 
@@ -10,9 +10,9 @@ unsafe extern "C" {
 
 /// One thread's view of an operation that all threads of a pool compute together.
 ///
-/// Chunks are handed out one by one instead of in equal parts per thread: a thread that the
-/// system displaced for a while takes fewer, and the others do not wait for it at the next
-/// barrier. The counter is ggml's own, one per pool; ggml runs one operation at a time.
+/// Chunks are handed out one by one instead of in equal parts per thread: a thread that the system
+/// displaced for a while takes fewer, and the others do not wait for it at the next barrier. The
+/// counter is ggml's own, one per pool; ggml runs one operation at a time.
 pub(super) struct WorkQueue {
     pub(super) thread: usize,
     pub(super) threads: usize,
@@ -37,9 +37,9 @@ impl WorkQueue {
         }
     }
 
-    /// The next chunk below `count` that no thread has taken.
+    /// Returns the next chunk below `count` that no thread has taken.
     pub(super) fn next(&self, count: usize) -> Option<usize> {
-        // SAFETY: as in `begin`.
+        // SAFETY: the pool is alive, since it computes this operation, and its counter is atomic.
         let chunk = unsafe { ggml_threadpool_chunk_add(self.pool, 1) };
         usize::try_from(chunk).ok().filter(|&chunk| chunk < count)
     }

@@ -1,12 +1,12 @@
-//! In which order the cells of a KV cache were written, so that attention adds in it.
+//! Order in which the cells of a KV cache were written, in which attention adds them.
 //!
-//! llama.cpp puts a token wherever a cell is free. Where a shared cache has holes, later tokens of
-//! a sequence lie before earlier ones, elsewhere each time, and sums in the order of the cells
+//! llama.cpp puts a token wherever a cell is free. If a shared cache has holes, later tokens of a
+//! sequence may be before earlier ones, differently each time, and sums in the order of the cells
 //! would differ in their last bits. Cells of one sequence are written in the order of its
 //! positions, so the order of writing gives the same sums wherever its tokens are.
 //!
-//! The order is noted when a graph writes rows (`GGML_OP_SET_ROWS`) into a tensor over which
-//! attention has been computed before. A cache that is new needs no notes: it is filled from its
+//! The order is recorded when a graph writes rows (`GGML_OP_SET_ROWS`) into a tensor over which
+//! attention has been computed before. A new cache needs no record: it is filled from its
 //! beginning.
 
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::sys;
 
-/// A number for each row of a cache, greater in rows that were written later. One thread writes
-/// them, in one operation of a graph; the others read them in a later one, behind a barrier.
+/// A number for each row of a cache, higher in rows that were written later. One thread writes
+/// them, in one operation of a graph; the others read them in a later one, after a barrier.
 pub(super) struct WriteOrder {
     row_bytes: usize,
     written: Box<[AtomicU64]>,
-    /// Rows that have been written in all.
+    /// Number of rows written in total.
     total: AtomicU64,
     /// The pool whose context the cache belongs to: one pool computes one context.
     pool: usize,
@@ -34,7 +34,7 @@ fn orders() -> MutexGuard<'static, HashMap<usize, Arc<WriteOrder>>> {
     ORDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tensor that `tensor` is a view of, or it itself.
+/// Returns the tensor that `tensor` is a view of, or `tensor` itself.
 fn root(tensor: &sys::ggml_tensor) -> &sys::ggml_tensor {
     // SAFETY: null, or a tensor that lives as long as its view.
     unsafe { tensor.view_src.as_ref() }.unwrap_or(tensor)
@@ -44,20 +44,20 @@ fn address(tensor: &sys::ggml_tensor) -> usize {
     std::ptr::from_ref(tensor).addr()
 }
 
-/// Forgets the caches of the context that `pool` has computed, which is gone.
+/// Forgets the caches of the context that was computed by `pool`, which is gone.
 pub(in crate::llama) fn forget(pool: *const sys::ggml_threadpool) {
     orders().retain(|_, order| order.pool != pool.addr());
 }
 
-/// Whether `op` writes rows, so that [`note`] is to be called before it is computed.
+/// Returns true if `op` writes rows, so that [`note`] must be called before it is computed.
 pub(super) fn is_write(op: &sys::ggml_tensor) -> bool {
     op.op == sys::GGML_OP_SET_ROWS
 }
 
-/// Notes which rows `op`, for which [`is_write`] holds, writes.
+/// Records the rows that `op`, for which [`is_write`] holds, writes.
 ///
 /// # Safety
-/// Its operands have their data, and one thread calls this.
+/// The operands of `op` have their data, and only one thread calls this.
 pub(super) unsafe fn note(op: &sys::ggml_tensor) {
     let Some(order) = orders().get(&address(root(op))).cloned() else {
         return;
@@ -74,8 +74,8 @@ pub(super) unsafe fn note(op: &sys::ggml_tensor) {
 }
 
 impl WriteOrder {
-    /// That of the cache of which `keys` is a view, which begins here if it is new. `None` for what
-    /// the graph has computed itself.
+    /// Returns the order of the cache that `keys` is a view of; a new cache is recorded from here
+    /// on. `None` for a tensor that the graph has computed itself.
     pub(super) fn of(
         keys: &sys::ggml_tensor,
         pool: *const sys::ggml_threadpool,
@@ -111,7 +111,7 @@ impl WriteOrder {
         }
     }
 
-    /// The order of the cells that `keys` begins with in stream number `stream`.
+    /// Returns the order of the cells that `keys` begins with in stream number `stream`.
     pub(super) fn of_cells(&self, keys: &sys::ggml_tensor, stream: usize) -> &[AtomicU64] {
         let start = keys.data.addr() + stream * keys.nb[3];
         let first = start.saturating_sub(root(keys).data.addr()) / self.row_bytes;

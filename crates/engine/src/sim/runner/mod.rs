@@ -1,4 +1,4 @@
-//! The [`Runner`] of the simulated engine: it keeps account, waits, and samples as a real one.
+//! [`Runner`] of the simulated engine: accounts for cells, waits, and samples like a real one.
 
 use loquent_infer::embedding::Embedder;
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Scores, Slot, Span};
@@ -14,10 +14,11 @@ use super::vocab::{SIZE, TURN_END};
 /// Logit of the text's next token. All others have 0: even at temperature 1 the text comes as
 /// written (except for one token in 10^14).
 const WANTED: f32 = 40.0;
-/// Logit of the end token when the text is over: the word after it is second.
+/// Logit of the end token once the text is over: the next word is second.
 const OVER: f32 = 80.0;
 
-/// Rows of logits in a batch with scored prompts: so few that every test's prompt takes several.
+/// Rows of logits in a batch with scored prompts: few enough that every test's prompt needs several
+/// batches.
 const SCORE_ROWS: u32 = 24;
 
 /// A failure that happens once. Steps are the calls of [`Runner::run`], from 0.
@@ -41,12 +42,12 @@ pub enum Fault {
     },
 }
 
-/// The engine that a [`SimRunner`] simulates.
+/// Options of a [`SimRunner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Its sizes; `shares_prefix` false makes [`Runner::fork`] panic.
+    /// Sizes; with `shares_prefix` false, [`Runner::fork`] panics.
     pub capacity: Capacity,
-    /// Time that steps take.
+    /// Time of the steps.
     pub pace: StepPace,
     /// Failures, each at its step.
     pub faults: Vec<Fault>,
@@ -69,9 +70,9 @@ impl Default for SimOptions {
 /// The simulated engine.
 ///
 /// # Panics
-/// Its methods panic when they are called against the rules: a span that does not
-/// continue its slot, a slot twice in a batch, sizes beyond the capacity, sampling
-/// without a sampler, a fork into a slot in use.
+/// Methods panic if they are called against the rules: a span that does not continue its slot, a
+/// slot twice in a batch, sizes beyond the capacity, sampling without a sampler, a fork into a slot
+/// in use.
 #[derive(Debug)]
 pub struct SimRunner {
     capacity: Capacity,
@@ -80,7 +81,7 @@ pub struct SimRunner {
     cells: Cells,
     embedder: SimEmbedder,
     samplers: Vec<Option<Sampler>>,
-    /// The answer being given in each slot, once it is known.
+    /// Answer in progress of each slot, once it is known.
     answers: Vec<Option<SimText>>,
     logits: Vec<f32>,
     scratch: Scratch,
@@ -88,7 +89,7 @@ pub struct SimRunner {
 }
 
 impl SimRunner {
-    /// An engine whose slots are all empty.
+    /// Creates an engine whose slots are all empty.
     pub fn new(options: SimOptions) -> Self {
         let SimOptions { capacity, pace, faults } = options;
         Self {
@@ -105,12 +106,12 @@ impl SimRunner {
         }
     }
 
-    /// KV cells that nobody holds.
+    /// Number of KV cells held by no slot.
     pub fn free_cells(&self) -> usize {
         self.cells.free()
     }
 
-    /// Calls of [`Runner::run`] so far.
+    /// Number of calls of [`Runner::run`] so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -148,7 +149,7 @@ impl SimRunner {
         })
     }
 
-    /// Scores a prompt's tokens: each as if the answer to the tokens before it began there.
+    /// Scores a prompt's tokens, each as if the answer to the preceding tokens began there.
     fn score(&mut self, span: &Span, scores: &Scores, sampled: &mut Vec<Sampled>) {
         for (behind, &target) in (span.start as usize + 1..).zip(&scores.targets) {
             let tokens = self.cells.tokens(span.slot.index());

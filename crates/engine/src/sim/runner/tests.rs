@@ -1,4 +1,4 @@
-//! The simulated engine: same text alone and in company, honest cells, faults, panics.
+//! The simulated engine: same text alone and with others, correct cells, faults, panics.
 
 use loquent_infer::sampling::Sampling;
 use loquent_infer::token::TokenId;

@@ -5,11 +5,11 @@ use half::slice::HalfFloatSliceExt;
 
 use super::malformed::Malformed;
 
-/// Longest frame before a session is open, in bytes.
+/// Maximum bytes of a frame before a session is open.
 pub const SMALL_FRAME_BYTES: usize = 64 << 10;
-/// Bytes that a frame of an open session may have in addition to hidden states. The largest
-/// other content is a sampler with penalties, which lists the tokens of its sequence: at 8 bytes
-/// each that leaves room for half a million.
+/// Maximum bytes of a frame of an open session in addition to hidden states. The largest other
+/// content is a sampler with penalties, which lists the tokens of its sequence: at 8 bytes each
+/// that leaves room for half a million.
 const MORE_FRAME_BYTES: usize = 4 << 20;
 /// Floats that share a scale in [`Dtype::Q8`], as in ggml's Q8_0.
 const BLOCK: usize = 32;
@@ -81,7 +81,7 @@ impl Dtype {
     /// Decodes all of `bytes` as `floats` floats.
     ///
     /// # Errors
-    /// [`Malformed`] if `bytes` has another length than `floats` floats take.
+    /// [`Malformed`] if `bytes` does not have the length of `floats` floats.
     pub fn decode(self, bytes: &[u8], floats: usize) -> Result<Vec<f32>, Malformed> {
         if bytes.len() != self.bytes(floats) {
             return Err(Malformed("rows of another size"));
@@ -128,10 +128,10 @@ pub struct RowFormat {
 }
 
 impl RowFormat {
-    /// The format before a session is open, when no rows are allowed.
+    /// Format before a session is open, when no rows are allowed.
     pub const CLOSED: Self = Self { dtype: Dtype::F32, width: 0, batch_tokens: 0 };
 
-    /// Longest frame to accept, in bytes: a full batch and `MORE_FRAME_BYTES`.
+    /// Maximum bytes of an accepted frame: a full batch and `MORE_FRAME_BYTES`.
     pub fn frame_bytes(&self) -> usize {
         match self.width {
             0 => SMALL_FRAME_BYTES,

@@ -13,7 +13,7 @@ use crate::staged::auth::PROOF_BYTES;
 pub const MAGIC: [u8; 4] = *b"LQST";
 /// Version of the stage protocol; both ends must have the same.
 pub const VERSION: u16 = 1;
-/// Longest text in a message, in bytes.
+/// Maximum bytes of a text in a message.
 pub(super) const MAX_TEXT_BYTES: usize = 1024;
 
 /// The process that dialled a connection.
@@ -28,22 +28,22 @@ pub enum DialerRole {
 /// The runner's request to open a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSession {
-    /// The receiving stage's index, from 0.
+    /// Index of the receiving stage, from 0.
     pub index: u16,
-    /// Stages of the model.
+    /// Number of stages of the model.
     pub count: u16,
     /// Address of the next stage; empty for the last.
     pub next: String,
-    /// Whether the next stage is in the runner's own process. This stage is then too, and the
-    /// link between them needs no certificates.
+    /// True if the next stage is in the runner's own process. This stage is then too, and the link
+    /// between them needs no certificates.
     pub next_is_inside: bool,
     /// Number format of hidden states.
     pub dtype: Dtype,
-    /// Sequences with KV at once.
+    /// Maximum sequences with KV at once.
     pub slots: u16,
     /// KV cells of all slots together.
     pub kv_cells: u32,
-    /// Longest sequence in tokens.
+    /// Maximum tokens of a sequence.
     pub context_tokens: u32,
     /// Maximum rows of a batch.
     pub batch_tokens: u32,
@@ -70,7 +70,7 @@ pub struct Rows {
     pub rows: Vec<f32>,
 }
 
-/// How long a batch was in one stage.
+/// Time of a batch in one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageTiming {
     /// From arrival to the native call, in µs.
@@ -111,7 +111,7 @@ pub struct StageTotals {
     pub up_us: u64,
 }
 
-/// The state of a sampler, from which the last stage restores it.
+/// State of a sampler, from which the last stage restores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplerParts {
     /// Sampling parameters, without the grammar: the runner follows it.
@@ -141,11 +141,11 @@ impl From<SamplerParts> for Sampler {
 /// A message of the stage protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StageMessage {
-    /// First, from the end that accepted: its challenge.
+    /// First message, from the end that accepted: its challenge.
     Greeting([u8; PROOF_BYTES]),
     /// The dialler's answer to a greeting.
     Hello {
-        /// Whether the runner or a stage dialled.
+        /// Whether the dialler is the runner or a stage.
         role: DialerRole,
         /// Number of the session, chosen by the runner.
         session: u64,
@@ -154,13 +154,13 @@ pub enum StageMessage {
         /// The dialler's own challenge.
         challenge: [u8; PROOF_BYTES],
     },
-    /// Answer to the hello's challenge: the accepting end knows the key too.
+    /// Answer to the hello's challenge: proves that the accepting end knows the key too.
     Welcome([u8; PROOF_BYTES]),
-    /// Why the sender refuses; the connection ends.
+    /// Reason for refusing; the connection ends.
     Refused(String),
     /// Request to open a session.
     Open(Box<OpenSession>),
-    /// The session is open; what the stage holds.
+    /// The session is open; sizes of the stage.
     Opened(StageSizes),
     /// A batch to compute.
     Rows(Rows),
@@ -182,7 +182,7 @@ pub enum StageMessage {
         /// Number of positions to share, from the first on.
         len: u32,
     },
-    /// The tokens that a sequence may choose next; sent before the rows that sample.
+    /// Tokens that a sequence may choose next; sent before the rows that sample.
     Allow {
         /// Slot of the sequence.
         slot: Slot,

@@ -1,4 +1,4 @@
-//! The messages between stages, as bytes: `spec/stages.md`.
+//! Messages between stages, as bytes: `spec/stages.md`.
 //!
 //! Every message is a frame: its length in four bytes, its kind in one byte, its body. Numbers
 //! are little-endian. The decoder trusts no length: it takes bytes from a slice that has been

@@ -1,4 +1,4 @@
-//! What is written is read back; what is not a message is an error, whatever the bytes.
+//! Encoded messages decode to the same message; anything else is an error, whatever the bytes.
 
 use loquent_infer::runner::{RunError, Sampled, Slot, Span};
 use loquent_infer::sampling::{Logprobs, SampledToken, Sampling};

@@ -1,4 +1,4 @@
-//! Each rule of section 8 of `spec/delivery.md`, one by one; without padding, but for its own
+//! Tests for each rule of section 8 of `spec/delivery.md`; without padding, except in its own
 //! tests.
 
 use super::*;
@@ -9,7 +9,7 @@ const fn ms(ms: u64) -> Micros {
     Micros::from_ms(ms)
 }
 
-/// When the last packet left, in all tests that do not say otherwise.
+/// When the last packet was sent, unless a test sets another time.
 const T: Micros = ms(10_000);
 
 fn at(after_ms: u64) -> Option<Micros> {
@@ -19,8 +19,8 @@ fn at(after_ms: u64) -> Option<Micros> {
 /// Bytes of a frame around its log bytes.
 const HEADER_BYTES: usize = 10;
 
-/// What a sender knows: an old, steady path with a round trip of 100 ms; 60 bytes of a log of 100
-/// left at [`T`], which is when they were generated, and are unacknowledged.
+/// A sender's state: an old, steady path with a round trip of 100 ms; 60 bytes of a log of 100 were
+/// generated and sent at [`T`] and are unacknowledged.
 struct Known {
     config: SenderConfig,
     path: PathEstimate,
@@ -63,7 +63,7 @@ impl Known {
         known
     }
 
-    /// The acknowledgements of the next packets measure these round trips.
+    /// Makes the acknowledgements of the next packets measure these round trips.
     fn measure(&mut self, rtts_ms: &[u64]) {
         for rtt in rtts_ms {
             self.path.on_sent(self.packets, ms(1_000), 160);
@@ -73,7 +73,7 @@ impl Known {
         }
     }
 
-    /// Four packets in a row were lost shortly before `T`; the round trip is 100 ms.
+    /// Loses four packets in a row shortly before `T`; the round trip is 100 ms.
     fn lose_a_burst(&mut self) {
         for number in 0..9 {
             self.path.on_sent(number, ms(9_000 + 20 * number), 160);
@@ -101,7 +101,7 @@ impl Known {
     }
 }
 
-/// Round trips without a queue have brought the gap down to its least, 5 ms.
+/// Returns a pacer whose gap has shrunk to its minimum, 5 ms, after round trips without a queue.
 fn fast_pacer() -> SendPacer {
     let mut pacer = SendPacer::new(ms(0), ms(30));
     (1..20).for_each(|i| pacer.on_round_trip(ms(100 * i), ms(100), ms(0)));
@@ -336,7 +336,7 @@ fn repetitions_take_turns_past_what_the_reader_holds() {
     assert!((128..600).contains(&(affordable.end - affordable.start)), "{affordable:?}");
 }
 
-/// A queue of others holds the round trip at 1300 ms, and 40 % of the packets are lost; the first
+/// A queue of others keeps the round trip at 1300 ms, and 40 % of the packets are lost; the first
 /// round trip took 100 ms, but is forgotten.
 fn crowded() -> Known {
     let mut known = Known::new();

@@ -1,4 +1,4 @@
-//! A matrix product, computed by all threads together.
+//! Matrix product, computed by all threads together.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm256_setzero_ps};
 use std::ops::Range;
@@ -15,12 +15,12 @@ use crate::llama::kernels::matmul::{ExpertRoutes, MatMul, MatrixRows};
 use crate::llama::kernels::weight_format::WeightFormat;
 use crate::llama::kernels::work_queue::WorkQueue;
 
-/// Most blocks of a part of a row. With all lanes a part of the activations takes 22 KiB, and that
-/// of the unpacked weights 14 KiB: neighbours in a first-level cache of 32 or 48 KiB. The sum over
-/// a row is the sum of its parts' sums for any number of activation rows, so that results do not
-/// depend on the batch.
+/// Maximum blocks of a part of a row. With all lanes a part of the activations takes 22 KiB, and
+/// that of the unpacked weights 14 KiB; they share a first-level cache of 32 or 48 KiB. The sum
+/// over a row is the sum of its parts' sums for any number of activation rows, so that results do
+/// not depend on the batch.
 const BLOCKS_AT_ONCE: usize = 4;
-/// Fewest and most weight rows that a thread takes at a time, as with AVX-512.
+/// Minimum and maximum weight rows that a thread takes at a time, as with AVX-512.
 const ROWS_PER_CHUNK: (usize, usize) = (16, 256);
 
 /// Unpacked weights: a part of [`ROWS_AT_ONCE`] rows, row by row.
@@ -43,7 +43,7 @@ pub(in crate::llama::kernels) unsafe fn compute(
     memory: *mut u8,
     vnni: bool,
 ) {
-    // SAFETY: by the caller.
+    // SAFETY: by the caller the tensors have their data, so the choices have been computed.
     let routes = unsafe { op.routes() };
     // SAFETY: within the memory, and aligned; threads write different blocks. After `begin` all
     // are written.
@@ -90,13 +90,13 @@ fn part_blocks(op: &MatMul<'_>) -> usize {
     op.blocks.div_ceil(op.blocks.div_ceil(BLOCKS_AT_ONCE))
 }
 
-/// Whether a part's only row of activations is multiplied as such.
+/// Returns true if a part has a single row of activations, for which there is a faster path.
 fn is_single(op: &MatMul<'_>, part: MatrixRows) -> bool {
     part.rows == 1 && op.blocks <= MOST_PARTS * part_blocks(op)
 }
 
-/// The place of a block among the packed ones: a part's rows in groups of [`LANES`], of which the
-/// last may have fewer, and the same block of a group's rows side by side.
+/// Index of a block among the packed ones: a part's rows in groups of [`LANES`], of which the last
+/// may have fewer, and the same block of a group's rows side by side.
 fn place(op: &MatMul<'_>, part: MatrixRows, row: usize, block: usize) -> usize {
     let first = row / LANES * LANES;
     let count = LANES.min(part.rows - first);
@@ -142,7 +142,7 @@ struct TiledProduct<'a> {
 }
 
 impl TiledProduct<'_> {
-    /// The weight rows `rows` of a part's matrix, times all of its activations.
+    /// Multiplies the weight rows `rows` of a part's matrix with all of its activations.
     ///
     /// # Safety
     /// The rows exist, and no other thread writes their part of the output.
@@ -153,7 +153,7 @@ impl TiledProduct<'_> {
         for first in (0..op.blocks).step_by(part_blocks) {
             let blocks = part_blocks.min(op.blocks - first);
             for (row, tile) in rows.clone().zip(tile.chunks_exact_mut(blocks)) {
-                // SAFETY: the row exists.
+                // SAFETY: by the caller the weights have this row, with `op.blocks` blocks.
                 let bytes = unsafe { op.weight_blocks((part.matrix, row), first..first + blocks) };
                 // The same part of the next rows, while these are multiplied.
                 prefetch(bytes, ROWS_AT_ONCE * op.row_bytes);
@@ -168,8 +168,8 @@ impl TiledProduct<'_> {
         }
     }
 
-    /// The weight rows `rows` of a part's matrix, times the part's only row of activations: the
-    /// same parts of rows as with many, added in the same order.
+    /// Multiplies the weight rows `rows` of a part's matrix with the part's only row of
+    /// activations: the same parts of rows as with many, added in the same order.
     ///
     /// # Safety
     /// As for `multiply`.
@@ -179,7 +179,7 @@ impl TiledProduct<'_> {
         let activations = &self.packed[part.first * op.blocks..][..op.blocks];
         let mut bytes: [&[u8]; ROWS_AT_ONCE] = [&[]; ROWS_AT_ONCE];
         for (row, bytes) in rows.clone().zip(&mut bytes) {
-            // SAFETY: the row exists.
+            // SAFETY: by the caller the weights have this row, with `op.blocks` blocks.
             *bytes = unsafe { op.weight_blocks((part.matrix, row), 0..op.blocks) };
         }
         let (bytes, mut totals) = (&bytes[..rows.len()], [0.0; ROWS_AT_ONCE]);
@@ -192,7 +192,7 @@ impl TiledProduct<'_> {
         }
     }
 
-    /// Some blocks of some weight rows, times the part's activation rows from `group` on.
+    /// Multiplies some blocks of some weight rows with the part's activation rows from `group` on.
     ///
     /// # Safety
     /// As for `multiply`.
@@ -226,7 +226,7 @@ impl TiledProduct<'_> {
     }
 }
 
-/// Unpacks the blocks in `bytes`, of which the last may be there in part.
+/// Unpacks the blocks in `bytes`, of which the last may be incomplete.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack(format: WeightFormat, vnni: bool, bytes: &[u8], into: &mut [UnpackedBlock]) {
     macro_rules! blocks {
@@ -251,8 +251,7 @@ fn unpack(format: WeightFormat, vnni: bool, bytes: &[u8], into: &mut [UnpackedBl
     }
 }
 
-/// Prefetches what lies `ahead` bytes behind `bytes`; that may be beyond the weights, where it
-/// does nothing.
+/// Prefetches the memory `ahead` bytes after `bytes`; no effect if that is beyond the weights.
 fn prefetch(bytes: &[u8], ahead: usize) {
     for line in (0..bytes.len()).step_by(64) {
         // SAFETY: a prefetch may name any address.

@@ -1,9 +1,9 @@
-//! The kernels for processors with AVX2, FMA and F16C, with and without AVX-VNNI.
+//! Kernels for processors with AVX2, FMA and F16C, with and without AVX-VNNI.
 //!
-//! Eight 32-bit lanes are eight groups of 32 numbers: quants are stored so that lane `g` of each of
-//! a block's eight registers has bytes of group `g` ([`registers::turned`]). So the products of a
-//! block are sums of whole registers, and scales of groups are whole registers too. Activations
-//! are rounded to 8 bits with a scale for every 32, finer than llama.cpp's Q8_K.
+//! Eight 32-bit lanes hold eight groups of 32 numbers: quants are stored so that lane `g` of each
+//! of a block's eight registers has bytes of group `g` ([`registers::turned`]). The products of a
+//! block are therefore sums of whole registers, and scales of groups are whole registers too.
+//! Activations are rounded to 8 bits with a scale for every 32, finer than llama.cpp's Q8_K.
 //!
 //! Sixteen registers do not hold sums for many rows beside a block of weights. The weights stay in
 //! registers, and a row's sum is loaded and stored once per block. With one activation row nothing
@@ -21,20 +21,20 @@ use super::BLOCK;
 
 /// Groups of 32 in a block: lanes of a register.
 const GROUPS: usize = 8;
-/// Weight rows that are taken together.
+/// Weight rows processed together.
 const ROWS_AT_ONCE: usize = 8;
 /// Activation rows that are multiplied with a weight row before the next one, and stored side by
 /// side.
 const LANES: usize = 16;
 
-/// Which numbers of a block a register has.
+/// Assignment of a block's numbers to registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arrangement {
     /// Four of each group: lane `g` of register `r` has numbers `4 r` to `4 r + 3` of group `g`.
     Turned,
     /// Twice four of four groups: lanes `l` and `4 + l` of register `r < 4` have numbers `4 r` to
-    /// `4 r + 3`, and the same of the second half, of the group that is number `l` in this order;
-    /// those of register `4 + r` of number `4 + l`. Scales and sums lie in this order.
+    /// `4 r + 3`, and the same of the second half, of the group with index `l` in this order; those
+    /// of register `4 + r` of index `4 + l`. Scales and sums have this order too.
     Crossed([usize; GROUPS]),
 }
 
@@ -45,7 +45,7 @@ struct GroupedActivations {
     /// In one of the arrangements.
     quants: [i8; BLOCK],
     scales: [f32; GROUPS],
-    /// The sum of each group's elements, for a format's minima: `[whole groups, unused]`, or
-    /// `[first halves, second halves]` for formats with a scale for every sixteen.
+    /// Sum of each group's elements, for a format's minima: `[whole groups, unused]`, or `[first
+    /// halves, second halves]` for formats with a scale for every sixteen.
     sums: [[f32; GROUPS]; 2],
 }

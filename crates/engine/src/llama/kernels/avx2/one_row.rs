@@ -1,9 +1,9 @@
 //! Some weight rows times one activation row.
 //!
 //! A block goes from memory through registers into its product. Most formats are unpacked as for
-//! many rows; of Q4_K, Q5_K and Q6_K, whose rows are read most, the packed quants are brought into
-//! order, which are half as many registers. A register then has two words of four groups instead of
-//! one of eight ([`Arrangement::Crossed`]), and sums of halves are added at last.
+//! many rows. Of Q4_K, Q5_K and Q6_K, whose rows are read most, the packed quants are reordered,
+//! which needs half as many registers. A register then has two words of four groups instead of one
+//! of eight ([`Arrangement::Crossed`]), and sums of halves are added last.
 
 use std::arch::x86_64::*;
 
@@ -16,15 +16,14 @@ use super::unpack::{self, UnpackedBlock, filled};
 use super::{Arrangement, GROUPS, GroupedActivations, ROWS_AT_ONCE};
 use crate::llama::kernels::weight_format::WeightFormat;
 
-/// Most parts of a row.
+/// Maximum parts of a row.
 pub(super) const MOST_PARTS: usize = 16;
 
-/// How far ahead memory is called: beyond the page that is read, where the processor's own prefetch
-/// does not follow. By the second-level cache, as with AVX-512, it was slower.
+/// Prefetch distance: beyond the page that is being read, where the hardware prefetcher does not
+/// follow. Prefetching into the second-level cache, as with AVX-512, was slower.
 const AHEAD_BYTES: usize = 6144;
 
-/// Calls what lies [`AHEAD_BYTES`] behind a block; that may be beyond the weights, where it does
-/// nothing.
+/// Prefetches the memory [`AHEAD_BYTES`] after a block; no effect if that is beyond the weights.
 #[inline]
 fn prefetch<const N: usize>(block: &[u8; N]) {
     for line in (0..N).step_by(64) {
@@ -35,14 +34,13 @@ fn prefetch<const N: usize>(block: &[u8; N]) {
     }
 }
 
-/// Room for the sums of each part of each row.
+/// Sums of each part of each row.
 pub(super) type PartSums = [[__m256; ROWS_AT_ONCE]; MOST_PARTS];
 
-/// Puts into the first numbers of `into` the dot products of up to [`ROWS_AT_ONCE`] weight rows,
-/// which are given as bytes, with one activation row, whose parts have `part_blocks` blocks. Each
-/// is what [`super::products::DotProducts`] makes of the parts, added in their order, bit for bit;
-/// but without a place for many rows to find unpacked blocks, and a row is read from its beginning
-/// to its end.
+/// Stores in the first numbers of `into` the dot products of up to [`ROWS_AT_ONCE`] weight rows,
+/// given as bytes, with one activation row, whose parts have `part_blocks` blocks. The results
+/// equal those of [`super::products::DotProducts`] for the parts, added in order, bit for bit. No
+/// unpacked blocks are stored for reuse, and each row is read from beginning to end.
 ///
 /// # Safety
 /// As for [`super::products::DotProducts`].
@@ -54,7 +52,7 @@ pub(super) type RowProducts = unsafe fn(
     into: &mut [f32; ROWS_AT_ONCE],
 );
 
-/// The function for a format.
+/// Returns the function for a format.
 pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
     match (format, vnni) {
         (WeightFormat::Q4K, false) => plain::q4_k,
@@ -78,7 +76,7 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
     }
 }
 
-/// How activations are arranged for a format's function.
+/// Returns the arrangement of activations for a format's function.
 pub(super) fn arrangement(format: WeightFormat) -> Arrangement {
     match format {
         WeightFormat::Q4K | WeightFormat::Q5K => Arrangement::Crossed(unpack::CROSSED_PAIRS),
@@ -87,7 +85,7 @@ pub(super) fn arrangement(format: WeightFormat) -> Arrangement {
     }
 }
 
-/// Lanes in the order of groups.
+/// Reorders lanes to the order of groups.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_order(arrangement: Arrangement, sum: __m256) -> __m256 {
@@ -96,12 +94,12 @@ fn in_order(arrangement: Arrangement, sum: __m256) -> __m256 {
     for (lane, group) in order.into_iter().enumerate() {
         lanes[group] = lane as i32;
     }
-    // SAFETY: eight integers.
+    // SAFETY: `lanes` is an array of eight 32-bit integers.
     _mm256_permutevar8x32_ps(sum, unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) })
 }
 
-/// Functions named as those that unpack, for what multiplies a block and the number of minima that
-/// a lane has.
+/// Defines functions with the names of the unpacking ones. Parameters: the function that multiplies
+/// a block, and the number of minima per lane.
 macro_rules! formats {
     (
         $module:ident,
@@ -148,7 +146,7 @@ macro_rules! formats {
                 for sums in &sums[..parts] {
                     total = _mm256_add_ps(total, sum_each(sums));
                 }
-                // SAFETY: eight floats.
+                // SAFETY: `into` is an array of eight floats.
                 unsafe { _mm256_storeu_ps(into.as_mut_ptr(), total) };
             }
             )*
@@ -185,8 +183,8 @@ formats!(
     (mxfp4, Mxfp4, mxfp4, whole_vnni_scaled, 1)
 );
 
-/// Two registers whose sum has the groups of the first in its lower lanes and those of the second
-/// in its upper ones; either has each of its four groups in both halves.
+/// Returns two registers whose sum has the groups of `first` in its lower lanes and those of
+/// `second` in its upper ones; either input has each of its four groups in both halves.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn both(first: __m256i, second: __m256i) -> (__m256i, __m256i) {

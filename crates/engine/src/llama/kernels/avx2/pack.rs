@@ -1,4 +1,4 @@
-//! Rounding a row of activations to 8 bits.
+//! Rounds a row of activations to 8 bits.
 
 use std::arch::x86_64::*;
 
@@ -6,9 +6,9 @@ use super::registers::{crossed, greatest, turned};
 use super::{Arrangement, GROUPS, GroupedActivations};
 use crate::llama::kernels::BLOCK;
 
-/// Rounds `values` to 8 bits with a scale for every 32; `halves` gives sums of sixteen, else of
-/// 32. Values that are not finite make their group's scale NaN, and with it every product of the
-/// row: a broken sequence stays visible.
+/// Rounds `values` to 8 bits with a scale for every 32. With `halves`, sums are of sixteen values,
+/// otherwise of all 32. A value that is not finite makes its group's scale NaN, and with it every
+/// product of the row: a broken sequence stays visible.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn pack(
     values: &[f32; BLOCK],
@@ -41,12 +41,13 @@ pub(super) fn pack(
         }
     };
     for (quants, to) in quants.iter().zip(into.quants.as_chunks_mut::<32>().0) {
-        // SAFETY: 32 bytes.
+        // SAFETY: `to` is an array of 32 bytes, the width of the register.
         unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), *quants) };
     }
 }
 
-/// A group's scale and its quants as integers: zeros if it has numbers that are not finite.
+/// Returns a group's scale and its quants as integers: NaN and zeros if it has numbers that are not
+/// finite.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn round(group: &[f32; 32]) -> (f32, [__m256i; 4]) {
@@ -55,7 +56,7 @@ fn round(group: &[f32; 32]) -> (f32, [__m256i; 4]) {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     let mut most = _mm256_setzero_si256();
     for (value, eight) in values.iter_mut().zip(group.as_chunks::<8>().0) {
-        // SAFETY: eight floats.
+        // SAFETY: `eight` is an array of eight floats.
         *value = unsafe { _mm256_loadu_ps(eight.as_ptr()) };
         most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(*value), magnitude));
     }
@@ -76,7 +77,7 @@ fn round(group: &[f32; 32]) -> (f32, [__m256i; 4]) {
     (scale, rounded)
 }
 
-/// 32 integers as bytes, in their order.
+/// Converts 32 integers to bytes, in order.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn bytes([a, b, c, d]: [__m256i; 4]) -> __m256i {
@@ -85,7 +86,7 @@ fn bytes([a, b, c, d]: [__m256i; 4]) -> __m256i {
     _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
-/// The sum of the lanes.
+/// Sum of the lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sum(v: __m256i) -> i32 {

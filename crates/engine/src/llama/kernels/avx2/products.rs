@@ -1,8 +1,9 @@
-//! One weight row times up to [`LANES`] activation rows.
+//! Multiplies one weight row with up to [`LANES`] activation rows.
 //!
-//! Without VNNI two products are summed in 16 bits, and as many of these sums as cannot overflow
-//! before they are widened: eight for Q4_K and Q4_0 (8 * 2 * 15 * 127), four for Q5_K, Q5_0 and
-//! MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0 and IQ4 (2 * 128 * 127).
+//! Without VNNI two products are summed in 16 bits, and then as many of these sums as cannot
+//! overflow before they are widened: eight for Q4_K and Q4_0 (8 * 2 * 15 * 127), four for Q5_K,
+//! Q5_0 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0 and IQ4 (2 *
+//! 128 * 127).
 
 use std::arch::x86_64::*;
 
@@ -12,14 +13,14 @@ use super::{GroupedActivations, LANES};
 use crate::llama::kernels::weight_format::WeightFormat;
 
 /// Adds to the first numbers of `into` the dot products of a weight row's blocks with the same
-/// blocks of some activation rows, which `lanes` holds side by side.
+/// blocks of some activation rows, which are side by side in `lanes`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA, and VNNI if it was chosen with it.
+/// The processor has AVX2 and FMA, and AVX-VNNI if the function was chosen with `vnni`.
 pub(super) type DotProducts =
     unsafe fn(row: &[UnpackedBlock], lanes: &[GroupedActivations], into: &mut [f32; LANES]);
 
-/// The function for a format.
+/// Returns the function for a format.
 pub(super) fn dot_products(format: WeightFormat, vnni: bool) -> DotProducts {
     match (format, vnni) {
         (WeightFormat::Q6K, true) => halves_vnni,
@@ -31,8 +32,8 @@ pub(super) fn dot_products(format: WeightFormat, vnni: bool) -> DotProducts {
     }
 }
 
-/// A loop over blocks and rows for a way to multiply one block: `$scaled` gives the products of
-/// each lane times the weights' scales, `$mins` the number of minima that a lane has.
+/// Defines a loop over blocks and rows for a way to multiply one block: `$scaled` computes the
+/// products of each lane times the weights' scales, `$mins` is the number of minima per lane.
 macro_rules! rows {
     ($name:ident, $features:literal, $scaled:ident, $mins:literal) => {
         #[target_feature(enable = $features)]
@@ -47,7 +48,7 @@ macro_rules! rows {
                 }
             }
             for (sums, into) in sums.as_chunks().0.iter().zip(into.as_chunks_mut::<8>().0) {
-                // SAFETY: eight floats.
+                // SAFETY: `into` is an array of eight floats.
                 unsafe {
                     let before = _mm256_loadu_ps(into.as_ptr());
                     _mm256_storeu_ps(into.as_mut_ptr(), _mm256_add_ps(before, sum_each(sums)));
@@ -64,7 +65,7 @@ rows!(signed_bytes, "avx2,fma", signed_bytes_scaled, 0);
 rows!(whole_vnni, "avx2,fma,avxvnni", whole_vnni_scaled, 1);
 rows!(halves_vnni, "avx2,fma,avxvnni", halves_vnni_scaled, 2);
 
-/// `sum` and what a block adds to it: `scaled`, less `MINS` minima for each lane.
+/// Adds a block to `sum`: `scaled`, less `MINS` minima for each lane.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn with_block<const MINS: usize>(
@@ -77,7 +78,7 @@ pub(super) fn with_block<const MINS: usize>(
     let scales = unsafe { _mm256_load_ps(activations.scales.as_ptr()) };
     let mut total = _mm256_fmadd_ps(scaled, scales, sum);
     for (mins, sums) in weights.mins.iter().zip(&activations.sums).take(MINS) {
-        // SAFETY: as above.
+        // SAFETY: eight sums, 32 bytes apart in a block that is aligned to 32.
         let sums = unsafe { _mm256_load_ps(sums.as_ptr()) };
         total = _mm256_fnmadd_ps(*mins, sums, total);
     }
@@ -91,7 +92,7 @@ fn quants(activations: &GroupedActivations, r: usize) -> __m256i {
     unsafe { _mm256_load_si256(activations.quants.as_ptr().cast::<__m256i>().add(r)) }
 }
 
-/// The products of registers `FROM` to `TO`, two by two, summed in 16 bits.
+/// Products of registers `FROM` to `TO`, two by two, summed in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn pairs<const FROM: usize, const TO: usize>(
@@ -139,7 +140,8 @@ fn q6_k_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m
     _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
 }
 
-/// The instruction multiplies unsigned with signed bytes: the weights' signs go to the activations.
+/// The instruction multiplies unsigned with signed bytes, so the weights' signs are moved to the
+/// activations.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn signed_bytes_scaled(

@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-/// A square of 32-bit lanes with rows and columns exchanged: register `r` of the result has lane
-/// `r` of each register, in their order. Applied to eight groups of 32 bytes, it brings bytes
-/// `4 r` to `4 r + 3` of all groups together.
+/// Transposes a square of 32-bit lanes: register `r` of the result has lane `r` of each register,
+/// in order. For eight groups of 32 bytes, this brings bytes `4 r` to `4 r + 3` of all groups
+/// together.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn turned(rows: [__m256i; 8]) -> [__m256i; 8] {
@@ -19,7 +19,7 @@ pub(super) fn turned(rows: [__m256i; 8]) -> [__m256i; 8] {
     columns
 }
 
-/// Squares of four 32-bit lanes, in each half of the registers, with rows and columns exchanged.
+/// Transposes squares of four 32-bit lanes, in each half of the registers.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn crossed([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
@@ -33,8 +33,8 @@ pub(super) fn crossed([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// The sum of each register's lanes: lane `i` of the result is that of register `i`, summed in
-/// the same order for all.
+/// Sums each register's lanes: lane `i` of the result is the sum of register `i`, added in the same
+/// order for all.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn sum_each(sums: &[__m256; 8]) -> __m256 {
@@ -51,7 +51,7 @@ pub(super) fn sum_each(sums: &[__m256; 8]) -> __m256 {
     _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(upper, lower))
 }
 
-/// The greatest lane, as unsigned integers.
+/// Greatest lane, as unsigned integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn greatest(v: __m256i) -> u32 {

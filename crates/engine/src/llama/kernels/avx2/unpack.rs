@@ -1,5 +1,5 @@
-//! From ggml's block formats to registers; [`crate::llama::kernels::weight_format`] describes the
-//! formats.
+//! Unpacks ggml's block formats to registers; [`crate::llama::kernels::weight_format`] describes
+//! the formats.
 
 use std::arch::x86_64::*;
 
@@ -14,13 +14,13 @@ pub(super) struct UnpackedBlock {
     /// 256 quants in the order of [`turned`]: unsigned bytes, but signed ones for Q8_0 and IQ4
     /// without VNNI.
     pub(super) quants: [__m256i; 8],
-    /// The whole part of the scales of first and second halves of groups, twice in each lane as 16
-    /// bits: without VNNI, where sums of two products have 16 bits and are multiplied with it.
+    /// Integer part of the scales of first and second halves of groups, twice in each lane as 16
+    /// bits. Used without VNNI, where sums of two products have 16 bits and are multiplied with it.
     pub(super) factors: [__m256i; 2],
-    /// The scales of first and second halves of groups, or of whole groups and none; without
-    /// [`UnpackedBlock::factors`]' part.
+    /// Scales of first and second halves of groups, or of whole groups and zeros; without the part
+    /// in [`UnpackedBlock::factors`].
     pub(super) scales: [__m256; 2],
-    /// Minima likewise.
+    /// Minima, in the same way.
     pub(super) mins: [__m256; 2],
 }
 
@@ -38,8 +38,8 @@ impl UnpackedBlock {
         }
     }
 
-    /// With quants in their natural order, and scales `unit * whole`, in the form that VNNI, or
-    /// its absence, wants.
+    /// Creates a block from quants in natural order and scales `unit * whole`, in the form for VNNI
+    /// or for its absence.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn new<const VNNI: bool>(
@@ -62,7 +62,7 @@ impl UnpackedBlock {
     }
 }
 
-/// The bytes, with zeros behind them: a block of which there is only a part.
+/// Pads the bytes of an incomplete block with zeros.
 pub(super) fn filled<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut whole = [0; N];
     whole[..bytes.len()].copy_from_slice(bytes);
@@ -95,7 +95,7 @@ fn high(v: __m256i) -> __m256i {
     low(_mm256_srli_epi16::<4>(v))
 }
 
-/// Eight scales and minima of 32 weights each, packed in 6 bits, as bytes.
+/// Returns eight scales and minima of 32 weights each, packed in 6 bits, as bytes.
 #[inline]
 fn packed_scales_and_mins<const N: usize>(block: &[u8; N]) -> (i64, i64) {
     let word =
@@ -110,7 +110,7 @@ fn packed_scales_and_mins<const N: usize>(block: &[u8; N]) -> (i64, i64) {
     (scales, mins)
 }
 
-/// The same as integers of 32 bits.
+/// Same, as 32-bit integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
@@ -119,7 +119,7 @@ fn scales_and_mins<const N: usize>(block: &[u8; N]) -> (__m256i, __m256i) {
     (wide(scales), wide(mins))
 }
 
-/// A block of Q4_K or Q5_K, given its quants.
+/// Creates a block of Q4_K or Q5_K from its quants.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn with_mins<const VNNI: bool, const N: usize>(
@@ -183,7 +183,7 @@ pub(super) fn q6_k<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
             with(high(b), _mm256_srli_epi16::<2>(upper)),
         ];
     }
-    // SAFETY: sixteen bytes of scales.
+    // SAFETY: sixteen bytes from 192 on, within the block of 210.
     let scales = unsafe { _mm_loadu_si128(block.as_ptr().add(192).cast()) };
     // Those of first halves, then those of second halves.
     let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
@@ -201,9 +201,9 @@ pub(super) fn q6_k<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
     UnpackedBlock::new::<VNNI>(quants, _mm256_set1_ps(unit), whole, mins)
 }
 
-/// The order of groups of [`q4_k_crossed`] and [`q5_k_crossed`]: two groups share bytes.
+/// Order of groups in [`q4_k_crossed`] and [`q5_k_crossed`]: two groups share bytes.
 pub(super) const CROSSED_PAIRS: [usize; GROUPS] = [0, 2, 4, 6, 1, 3, 5, 7];
-/// The order of groups of [`q6_k_crossed`].
+/// Order of groups in [`q6_k_crossed`].
 pub(super) const CROSSED_FOURS: [usize; GROUPS] = [0, 1, 4, 5, 2, 3, 6, 7];
 
 /// [`q4_k`] as [`super::Arrangement::Crossed`], in the order of [`CROSSED_PAIRS`].
@@ -216,7 +216,7 @@ pub(super) fn q4_k_crossed<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock
     with_crossed_mins::<VNNI, 144>(block, quants)
 }
 
-/// [`q5_k`] likewise.
+/// [`q5_k`] in the same way.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q5_k_crossed<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
@@ -243,7 +243,7 @@ pub(super) fn q5_k_crossed<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock
     with_crossed_mins::<VNNI, 176>(block, quants)
 }
 
-/// The scales and minima of Q4_K or Q5_K in the order of [`CROSSED_PAIRS`].
+/// Adds the scales and minima of Q4_K or Q5_K in the order of [`CROSSED_PAIRS`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn with_crossed_mins<const VNNI: bool, const N: usize>(
@@ -280,8 +280,8 @@ fn with_crossed_mins<const VNNI: bool, const N: usize>(
 }
 
 /// [`q6_k`] as [`super::Arrangement::Crossed`], in the order of [`CROSSED_FOURS`]: first halves of
-/// groups are in the lower halves of registers. Factors, whole parts of scales, are those of both
-/// halves of the first four groups, then of the others.
+/// groups are in the lower halves of registers. The factors, integer parts of scales, are those of
+/// both halves of the first four groups, then of the others.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q6_k_crossed<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
@@ -307,7 +307,7 @@ pub(super) fn q6_k_crossed<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock
     with_crossed_halves::<VNNI>(block, quants)
 }
 
-/// The scales of Q6_K in the order of [`CROSSED_FOURS`].
+/// Adds the scales of Q6_K in the order of [`CROSSED_FOURS`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn with_crossed_halves<const VNNI: bool>(block: &[u8; 210], quants: [__m256i; 8]) -> UnpackedBlock {
@@ -342,7 +342,7 @@ fn with_crossed_halves<const VNNI: bool>(block: &[u8; 210], quants: [__m256i; 8]
     block
 }
 
-/// The two bytes in front of each of eight blocks of `BYTES` bytes, as 16-bit floats.
+/// Returns the two bytes at the start of each of eight blocks of `BYTES` bytes, as 16-bit floats.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn units<const BYTES: usize, const N: usize>(block: &[u8; N]) -> __m256 {
@@ -352,8 +352,8 @@ fn units<const BYTES: usize, const N: usize>(block: &[u8; N]) -> __m256 {
     _mm256_cvtph_ps(units)
 }
 
-/// Signed bytes, turned, with a scale for every 32. VNNI multiplies unsigned bytes: there they
-/// become unsigned around 128.
+/// Creates a block of signed bytes, turned, with a scale for every 32. VNNI multiplies unsigned
+/// bytes, so there they become unsigned around 128.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
@@ -367,7 +367,7 @@ fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlo
     block
 }
 
-/// Unsigned bytes around `zero`, turned, with a scale for every 32.
+/// Creates a block of unsigned bytes around `zero`, turned, with a scale for every 32.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn around(zero: f32, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
@@ -378,8 +378,8 @@ fn around(zero: f32, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
     block
 }
 
-/// Sixteen bytes of each of eight blocks of `BYTES` bytes, from byte `at` on: register `r` has
-/// their bytes `4 r` to `4 r + 3`.
+/// Loads sixteen bytes of each of eight blocks of `BYTES` bytes, from byte `at` on: register `r`
+/// has their bytes `4 r` to `4 r + 3`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn turned_sixteen<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 4] {
@@ -394,8 +394,9 @@ fn turned_sixteen<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize
     crossed(pairs)
 }
 
-/// Eight blocks of 32 nibbles, of `BYTES` bytes each, whose last sixteen are the nibbles: the lower
-/// ones of all, then the upper ones; turned. Packed nibbles are half as many registers to turn.
+/// Loads eight blocks of 32 nibbles, of `BYTES` bytes each, whose last sixteen are the nibbles: the
+/// lower ones of all, then the upper ones; turned. Packed nibbles need only half as many registers
+/// to turn.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn nibbles<const BYTES: usize, const N: usize>(block: &[u8; N]) -> [__m256i; 8] {
@@ -403,11 +404,11 @@ fn nibbles<const BYTES: usize, const N: usize>(block: &[u8; N]) -> [__m256i; 8] 
     [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
 }
 
-/// What the nibbles mean.
+/// Looks up the values of the nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn looked_up(values: [i8; 16], mut nibbles: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: sixteen bytes.
+    // SAFETY: `values` is an array of sixteen bytes.
     let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
     for nibbles in &mut nibbles {
         *nibbles = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), *nibbles);
@@ -479,7 +480,7 @@ pub(super) fn mxfp4<const VNNI: bool>(block: &[u8; 136]) -> UnpackedBlock {
     for (block, scale) in block.as_chunks::<17>().0.iter().zip(&mut scales) {
         *scale = half_power(block[0]);
     }
-    // SAFETY: eight floats.
+    // SAFETY: `scales` is an array of eight floats.
     around(f32::from(ZERO), quants, unsafe { _mm256_loadu_ps(scales.as_ptr()) })
 }
 

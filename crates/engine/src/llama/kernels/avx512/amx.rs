@@ -1,11 +1,11 @@
 //! Products by AMX: tiles of sixteen rows of activations and sixteen of weights.
 //!
-//! Only the sums of products of bytes are computed otherwise than with AVX-512 VNNI, and these are
-//! exact. Blocks, rounded activations, scales and the order of the sums of floats are the same, so
-//! the results are too, bit for bit: which instructions compute may depend on the number of rows.
+//! Only the sums of products of bytes are computed differently than with AVX-512 VNNI, and these
+//! are exact. Blocks, rounded activations, scales and the order of the float sums are the same, so
+//! the results are too, bit for bit. The instructions may therefore depend on the number of rows.
 //!
-//! An unpacked block is already laid out as the right side of a product of tiles, four weights of
-//! sixteen rows in a register, and rounded activations are the left side as they lie.
+//! An unpacked block already has the layout of the right side of a product of tiles, four weights
+//! of sixteen rows per register, and rounded activations are the left side as stored.
 
 use std::arch::x86_64::*;
 
@@ -16,19 +16,19 @@ use crate::llama::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
 
-/// Fewest activation rows that are computed with tiles: with fewer, most of a tile is empty.
+/// Minimum activation rows for tiles: with fewer, most of a tile is empty.
 pub(super) const LEAST_ROWS: usize = 8;
-/// Up to so many rows of a tile half of its sums are multiplied with scales.
+/// Up to this many rows of a tile, only half of its sums are multiplied with scales.
 const HALF: usize = TILE_ROWS / 2;
 
 /// Products of tiles.
 pub(super) struct TileProducts<U> {
     unit: U,
-    /// The sums of a group, and of the one before, which meanwhile become floats.
+    /// Sums of a group, and of the previous one, which are meanwhile converted to floats.
     sums: [TileSums; 2],
-    /// The scales of a tile's activation rows.
+    /// Scales of a tile's activation rows.
     scales: [[f32; 8]; TILE_ROWS],
-    /// What is subtracted from unpacked weights, in every byte.
+    /// Subtracted from every byte of unpacked weights.
     zero: i8,
 }
 
@@ -49,7 +49,7 @@ impl<U: TileUnit> TileProducts<U> {
         Self { unit, sums: [TileSums::ZERO; 2], scales, zero }
     }
 
-    /// Makes unpacked weights signed.
+    /// Converts unpacked weights to signed.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn sign(&self, tiles: &mut [Tile]) {
@@ -61,7 +61,7 @@ impl<U: TileUnit> TileProducts<U> {
         }
     }
 
-    /// The sums of group `group` of `G`, to the place of set number `SET`.
+    /// Computes the sums of group `group` of `G`, with set number `SET`.
     ///
     /// # Safety
     /// Tiles are configured for these rows and groups.
@@ -82,7 +82,7 @@ impl<U: TileUnit> TileProducts<U> {
         unsafe { self.unit.product::<SET>(TileOperands { left, left_stride, right, sums }) }
     }
 
-    /// Adds group `group`, whose sums have been computed in set number `SET`, to `sums`: rows from
+    /// Adds group `group`, whose sums were computed in set number `SET`, to `sums`: rows from
     /// `from` on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
@@ -96,7 +96,7 @@ impl<U: TileUnit> TileProducts<U> {
         let products = &self.sums[SET].0[from..][..R];
         let scales = &self.scales[from..][..R];
         for r in 0..R {
-            // SAFETY: sixteen integers.
+            // SAFETY: a row of `TileSums` is sixteen integers, aligned to 64 bytes.
             let products = unsafe { _mm512_load_si512(products[r].as_ptr().cast()) };
             let mut scale = tile.scales[group];
             if Z == FINE_OFFSET {
@@ -106,8 +106,8 @@ impl<U: TileUnit> TileProducts<U> {
         }
     }
 
-    /// A block of sixteen weight rows, the `W`s number `w`, times a tile's activation rows, added
-    /// to `totals`, which are those of the last of these rows, up to `R`.
+    /// Multiplies a block of sixteen weight rows, number `w` of `W`, with a tile's activation rows,
+    /// and adds the results to `totals`, which are those of the last of these rows, up to `R`.
     ///
     /// # Safety
     /// Tiles are configured for these rows and groups.
@@ -123,7 +123,7 @@ impl<U: TileUnit> TileProducts<U> {
         let from = activations.len().saturating_sub(R);
         let mut sums = [_mm512_setzero_ps(); R];
         // A group is multiplied while the one before it becomes floats.
-        // SAFETY: passed on.
+        // SAFETY: by the caller tiles are configured for these rows and groups.
         unsafe {
             self.group::<0, G>(tile, activations, 0);
             for group in (0..G).step_by(2) {
@@ -157,7 +157,7 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
         mut ahead: Prefetch,
     ) {
         let rows = activations.len().min(TILE_ROWS);
-        // SAFETY: by the caller.
+        // SAFETY: by the caller the processor has the instructions of this unit.
         unsafe { self.unit.configure(TileShape { rows: rows as u8, depth: (BLOCK / G) as u8 }) }
         if Z != MINIMA {
             self.sign(tiles);
@@ -175,7 +175,8 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
             }
             for (w, tile) in tiles.iter().enumerate() {
                 let (tile, ahead) = ((tile, w), (&mut ahead, lines));
-                // SAFETY: configured above.
+                // SAFETY: tiles were configured above for `rows` rows and `G` groups, and
+                // `activations` has that many rows.
                 unsafe {
                     if new > HALF {
                         self.block::<TILE_ROWS, W, G, Z>(tile, activations, totals, ahead);

@@ -1,5 +1,5 @@
-//! Sixteen weight rows times so few activation rows that unpacking is most of the work: quants go
-//! from memory through registers into their products. The numbers are those of
+//! Multiplies sixteen weight rows with so few activation rows that unpacking is most of the work:
+//! quants go from memory through registers into their products. The results are those of
 //! [`super::micro_kernel::multiply`], computed in the same order, bit for bit.
 
 use std::arch::x86_64::*;
@@ -10,11 +10,11 @@ use super::unpack::{
 use super::{ActivationBlock, LANES};
 use crate::llama::kernels::weight_format::WeightFormat;
 
-/// How often memory is called ahead while a block is multiplied. More often was slower.
+/// Number of prefetches while a block is multiplied. More often was slower.
 const CALLS: usize = 4;
 
-/// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, if
-/// they are few enough and the format is that of most weights. `tile` is for scales.
+/// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, and
+/// returns true, if there are few enough rows and the format is Q4_K. `tile` is used for scales.
 ///
 /// # Safety
 /// As for [`super::micro_kernel::multiply`].
@@ -31,7 +31,8 @@ pub(super) unsafe fn multiply(
             multiply_q4_k(weights, activations.as_chunks().0, tile, $totals)
         };
     }
-    // SAFETY: passed on.
+    // SAFETY: passed on from the caller; `multiply_q4_k` requires only that the weights are
+    // readable.
     unsafe {
         match (format, totals) {
             (WeightFormat::Q4K, [a]) => q4_k!([a]),
@@ -44,7 +45,8 @@ pub(super) unsafe fn multiply(
     true
 }
 
-/// The same block of the rows, and what is called ahead meanwhile, with the lines of each call.
+/// Returns the same block of the rows, and the memory to prefetch meanwhile, with the lines of each
+/// call.
 fn block_of<const BYTES: usize>(
     weights: &WeightRows,
     block: usize,
@@ -58,7 +60,7 @@ fn block_of<const BYTES: usize>(
 }
 
 /// # Safety
-/// The weights are there.
+/// The sixteen weight rows are readable.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 unsafe fn multiply_q4_k<const R: usize>(
     weights: WeightRows,
@@ -72,7 +74,8 @@ unsafe fn multiply_q4_k<const R: usize>(
     }
     for (i, activations) in activations.iter().enumerate() {
         let (rows, mut ahead, lines) = block_of::<144>(&weights, i);
-        // SAFETY: by the caller.
+        // SAFETY: by the caller the sixteen rows are readable, and a block of Q4_K has the 16 bytes
+        // of scales and minima.
         unsafe { scales_and_mins(rows, tile) }
         let mut sums = [_mm512_setzero_ps(); R];
         for half in 0..2 {
@@ -101,7 +104,7 @@ unsafe fn multiply_q4_k<const R: usize>(
     }
 }
 
-/// Adds the products of words of weights that lie eight words apart, from `word` on.
+/// Adds the products of words of weights that are eight words apart, from `word` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn add_products<const N: usize>(
@@ -116,7 +119,7 @@ fn add_products<const N: usize>(
     }
 }
 
-/// Adds groups of each row, scaled.
+/// Adds the scaled groups of each row.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn add_groups<const R: usize, const N: usize>(

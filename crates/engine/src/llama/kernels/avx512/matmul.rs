@@ -1,4 +1,4 @@
-//! A matrix product, computed by all threads together.
+//! Matrix product, computed by all threads together.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -17,18 +17,19 @@ use crate::llama::kernels::work_queue::WorkQueue;
 
 /// Activation rows that a tile of weights is multiplied with before the next tile. A block of each
 /// comes from the second-level cache (88 KiB), in order, and is used for thousands of cycles; with
-/// 64, which the first level holds, unpacking took 4 % more of the time.
+/// 64, which fit the first level, unpacking took 4 % more of the time.
 const ROWS_AT_ONCE: usize = 256;
-/// Weight rows of two tiles, which share the reading of activations.
+/// Weight rows of two tiles, which share the loads of activations.
 const TWO_TILES: usize = 2 * LANES;
-/// Up to so many activation rows tiles are computed one by one: two, with what is called into the
-/// cache for the next two, take more of the first-level cache than they save in reading.
+/// Up to this many activation rows, tiles are computed one by one: two, with the prefetched lines
+/// of the next two, take more of the first-level cache than they save in loads.
 const FEW_ROWS: usize = 16;
-/// Weight rows that a thread takes at a time: few enough that a thread displaced by other work
-/// leaves the rest to the others, and enough that taking them costs nothing next to computing them.
+/// Weight rows that a thread takes at a time: few enough that the others can take over from a
+/// thread displaced by other work, and enough that taking them costs nothing next to computing
+/// them.
 const ROWS_PER_CHUNK: usize = 2 * TWO_TILES;
-/// Lines of its first weights that a thread calls into the cache before it packs activations, and
-/// with each block of them.
+/// Lines of its first weights that a thread prefetches before it packs activations, and with each
+/// block of them.
 const FIRST_LINES: (usize, usize) = (24, 4);
 
 /// Bytes of packed activations.
@@ -36,7 +37,7 @@ fn packed_bytes(op: &MatMul<'_>) -> usize {
     op.rows * op.blocks * size_of::<ActivationBlock>()
 }
 
-/// Bytes of a copy of the weights if there are fewer rows than a tile has.
+/// Bytes of a copy of the weights, needed if there are fewer rows than a tile has.
 fn padded_bytes(op: &MatMul<'_>) -> usize {
     if op.weight_rows < LANES { LANES * op.row_bytes } else { 0 }
 }
@@ -48,7 +49,7 @@ pub(in crate::llama::kernels) fn memory_bytes(op: &MatMul<'_>, threads: usize) -
 }
 
 /// Computes one thread's share: packs activations, waits for the others, multiplies; many rows with
-/// the tiles of `unit`, if there is one.
+/// the tiles of `unit`, if given.
 ///
 /// # Safety
 /// The processor has AVX-512 VNNI, and the unit's instructions; all threads of `queue` call this
@@ -66,7 +67,7 @@ pub(in crate::llama::kernels) unsafe fn compute<U: TileUnit>(
         counters.add(queue.thread).write(Counter::default());
         (counters, counters.add(queue.threads).cast::<u8>())
     };
-    // SAFETY: by the caller.
+    // SAFETY: by the caller the tensors have their data, so the choices have been computed.
     let routes = unsafe { op.routes() };
     let shares = RowShares::new(op.weight_rows, &routes.parts, queue.threads);
     // Weights come from far away; they are on their way while activations are packed.
@@ -101,7 +102,7 @@ pub(in crate::llama::kernels) unsafe fn compute<U: TileUnit>(
     }
 }
 
-/// How many chunks of a share have been taken. On a cache line of its own, as each thread writes
+/// Number of chunks of a share that have been taken. On its own cache line, as each thread writes
 /// mostly its own.
 #[derive(Default)]
 #[repr(align(64))]
@@ -113,9 +114,9 @@ impl Counter {
     }
 }
 
-/// How weight rows are handed out: each thread has a share of successive rows, so that the
-/// processor's own prefetch can follow it through memory, and takes it chunk by chunk. The rows of
-/// one matrix follow those of another; no chunk has rows of two.
+/// Distribution of weight rows: each thread has a share of successive rows, which the hardware
+/// prefetcher can follow through memory, and takes it chunk by chunk. The rows of one matrix follow
+/// those of another; no chunk has rows of two.
 struct RowShares<'a> {
     parts: &'a [MatrixRows],
     weight_rows: usize,
@@ -130,8 +131,8 @@ impl<'a> RowShares<'a> {
         Self { parts, weight_rows, chunks, per_share: (parts.len() * chunks).div_ceil(threads) }
     }
 
-    /// The rows of a chunk of the share of `thread`, and the part that they are multiplied with;
-    /// `None` beyond its last.
+    /// Returns the rows of a chunk of the share of `thread`, and the part that they are multiplied
+    /// with; `None` beyond its last.
     fn rows(&self, thread: usize, chunk: usize) -> Option<(MatrixRows, Range<usize>)> {
         if chunk >= self.per_share {
             return None;
@@ -142,7 +143,7 @@ impl<'a> RowShares<'a> {
         Some((*part, start..self.weight_rows.min(start + ROWS_PER_CHUNK)))
     }
 
-    /// Where the first row of a chunk begins; beyond the last, any place.
+    /// Returns the start of the first row of a chunk; beyond the last, any address.
     fn first_row(&self, op: &MatMul<'_>, thread: usize, chunk: usize) -> *const u8 {
         let chunk = self.rows(thread, chunk);
         chunk.map_or(op.weight_row(0, 0), |(part, rows)| op.weight_row(part.matrix, rows.start))
@@ -150,7 +151,7 @@ impl<'a> RowShares<'a> {
 }
 
 /// Packs this thread's share of the activations: of every [`ROWS_AT_ONCE`] rows of a part the first
-/// blocks side by side, then the second ones, as they are read.
+/// blocks side by side, then the second ones, in the order of reading.
 ///
 /// # Safety
 /// `packed` has room for all; no other thread writes this thread's share.
@@ -181,8 +182,8 @@ unsafe fn pack_share(
     }
 }
 
-/// Copies the few rows of weights to `to`, with rows of zeros behind them up to a whole tile, if
-/// this is the first thread.
+/// Copies the few rows of weights to `to`, followed by rows of zeros up to a whole tile, if this is
+/// the first thread.
 ///
 /// # Safety
 /// `to` has room for a tile's rows.
@@ -205,7 +206,7 @@ unsafe fn pad_weights(op: &MatMul<'_>, to: *mut u8, thread: usize) -> *const u8 
     to
 }
 
-/// What is multiplied.
+/// Operands of the product.
 #[derive(Clone, Copy)]
 struct Operands<'a> {
     op: &'a MatMul<'a>,
@@ -216,14 +217,14 @@ struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// The blocks of a group of a part's activation rows.
+    /// Returns the blocks of a group of a part's activation rows.
     fn activations(&self, part: MatrixRows, group: usize) -> &'a [ActivationBlock] {
         let end = part.rows.min((group + 1) * ROWS_AT_ONCE);
         let rows = part.first + group * ROWS_AT_ONCE..part.first + end;
         &self.packed[rows.start * self.op.blocks..rows.end * self.op.blocks]
     }
 
-    /// The rows of a part's matrix from `first` on, with those from `next` on after them.
+    /// Returns the rows of a part's matrix from `first` on, with those from `next` on to follow.
     fn weight_rows(&self, part: MatrixRows, first: usize, next: *const u8) -> WeightRows {
         let row_bytes = self.op.row_bytes;
         let start = match self.padded {
@@ -234,10 +235,10 @@ impl<'a> Operands<'a> {
         WeightRows { start, row_bytes, blocks: self.op.blocks, last_bytes, next }
     }
 
-    /// The place of the results of weight row `weights` and row `row` of a part's group.
+    /// Returns the address of the result for weight row `weights` and row `row` of a part's group.
     ///
     /// # Safety
-    /// They exist.
+    /// Both rows exist.
     unsafe fn output(
         &self,
         part: MatrixRows,
@@ -246,22 +247,23 @@ impl<'a> Operands<'a> {
         row: usize,
     ) -> *mut f32 {
         let row = self.routes.row(part.first + group * ROWS_AT_ONCE + row);
-        // SAFETY: by the caller.
+        // SAFETY: by the caller both rows exist, as `MatMul::output` requires.
         unsafe { self.op.output(weights, row) }
     }
 }
 
-/// What a thread computes with.
+/// Operands and memory of one thread.
 struct ThreadShare<'a, U> {
     operands: Operands<'a>,
     tiles: [Tile; 2],
     totals: [[__m512; 2]; ROWS_AT_ONCE],
-    /// What many activation rows are multiplied with, if not with registers.
+    /// Products for many activation rows, if not computed with registers.
     many_rows: Option<TileProducts<U>>,
 }
 
 impl<U: TileUnit> ThreadShare<'_, U> {
-    /// The weight rows `rows`, times all activations of a part; then come those from `after` on.
+    /// Multiplies the weight rows `rows` with all activations of a part; the rows from `after` on
+    /// follow.
     ///
     /// # Safety
     /// The rows exist, and no other thread writes their part of the output.
@@ -277,7 +279,8 @@ impl<U: TileUnit> ThreadShare<'_, U> {
                 let row = |row: usize| self.operands.op.weight_row(part.matrix, row);
                 let next = if end < rows.end { row(end) } else { after };
                 let second = row(first + LANES);
-                // SAFETY: these rows exist.
+                // SAFETY: `first..end` is within `rows`, which by the caller exist and are written
+                // by no other thread.
                 unsafe {
                     match end - first {
                         TWO_TILES => self.two_tiles(part, first, next, group),
@@ -292,7 +295,7 @@ impl<U: TileUnit> ThreadShare<'_, U> {
         }
     }
 
-    /// 32 weight rows times a group of activation rows.
+    /// Multiplies 32 weight rows with a group of activation rows.
     ///
     /// # Safety
     /// As for `multiply`.
@@ -303,7 +306,8 @@ impl<U: TileUnit> ThreadShare<'_, U> {
         let activations = self.operands.activations(part, group);
         let totals = &mut self.totals[..activations.len() / op.blocks];
         totals.fill([_mm512_setzero_ps(); 2]);
-        // SAFETY: the rows exist.
+        // SAFETY: by the caller all 32 weight rows exist, and the processor has the unit's
+        // instructions.
         unsafe {
             multiply_with(
                 &mut self.many_rows,
@@ -324,7 +328,7 @@ impl<U: TileUnit> ThreadShare<'_, U> {
         }
     }
 
-    /// Up to sixteen weight rows times a group of activation rows.
+    /// Multiplies up to sixteen weight rows with a group of activation rows.
     ///
     /// # Safety
     /// As for `multiply`.
@@ -354,7 +358,8 @@ impl<U: TileUnit> ThreadShare<'_, U> {
     }
 }
 
-/// [`multiply`] with `many_rows`, if it is there and there are rows enough, else with registers.
+/// Calls [`multiply`] with `many_rows`, if given and there are enough rows, otherwise with
+/// registers.
 ///
 /// # Safety
 /// As for [`multiply`].
@@ -368,7 +373,7 @@ unsafe fn multiply_with<const W: usize, U: TileUnit>(
     tiles: &mut [Tile; W],
     totals: &mut [[__m512; W]],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: passed on from the caller, whose preconditions are those of `multiply`.
     unsafe {
         match many_rows {
             Some(products) if totals.len() >= LEAST_ROWS => {

@@ -1,4 +1,4 @@
-//! Sixteen or 32 weight rows times some activation rows.
+//! Multiplies sixteen or 32 weight rows with some activation rows.
 
 use std::arch::x86_64::*;
 
@@ -14,20 +14,21 @@ use crate::llama::kernels::weight_format::WeightFormat;
 /// floats, which leaves registers for the weights. More rows at once were not faster.
 const ROWS_AT_ONCE: usize = 8;
 
-/// Up to so many rows memory is called while a block is unpacked, too: it takes half of the time.
+/// Up to this many rows, memory is also prefetched while a block is unpacked, which takes half of
+/// the time.
 const FEW_ROWS: usize = 4;
-/// Up to so many rows memory is called into the second-level cache: it takes more calls at a time,
-/// which more rows do not need.
+/// Up to this many rows, memory is prefetched into the second-level cache: it accepts more
+/// prefetches at a time, which more rows do not need.
 const SECOND_LEVEL_ROWS: usize = 16;
 
-/// How weights of a format become numbers.
+/// Conversion of a format's weights to numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
-    /// They have minima: `scale * quant - min`.
+    /// Weights with minima: `scale * quant - min`.
     Minima,
-    /// They lie around a constant, which the sums begin with.
+    /// Weights around a constant, which is included in the initial sums.
     Offset,
-    /// The same, and activations have a scale for each group.
+    /// Like `Offset`, with a scale for each group of activations.
     FineOffset,
 }
 
@@ -35,11 +36,11 @@ pub(super) const MINIMA: u8 = Zero::Minima as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
 
 /// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
-/// blocks lie side by side: all first blocks, all second ones. A total has sixteen results of one
-/// activation row. Every activation row is computed alike, whatever others there are.
+/// blocks are side by side: all first blocks, all second ones. A total has sixteen results of one
+/// activation row. The result of an activation row does not depend on the others.
 ///
 /// # Safety
-/// The weights are there, and the processor has what `products` are computed with.
+/// The weight rows are readable, and the processor has the instructions of `products`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     format: WeightFormat,
@@ -50,7 +51,8 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     products: &mut P,
 ) {
     assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
-    // SAFETY: passed on.
+    // SAFETY: by the caller the weight rows are readable, and the processor has the instructions of
+    // `products`.
     unsafe {
         if let [tile] = &mut tiles[..]
             && few_rows::multiply(format, weights, activations, tile, totals.as_flattened_mut())
@@ -83,12 +85,12 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     }
 }
 
-/// How a block of weights is multiplied with activations: by which instructions, not in which order
-/// numbers are added.
+/// Multiplication of a block of weights with activations. Implementations differ in the
+/// instructions, not in the order of additions.
 pub(super) trait BlockProducts {
     /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have
-    /// a scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is called `ahead`. Tiles may
-    /// be changed: they are unpacked anew.
+    /// a scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is prefetched by `ahead`.
+    /// Tiles may be changed: they are unpacked again for the next block.
     ///
     /// # Safety
     /// The processor has the instructions.
@@ -101,7 +103,7 @@ pub(super) trait BlockProducts {
     );
 }
 
-/// Products of registers.
+/// Products with registers.
 pub(super) struct RegisterProducts;
 
 impl BlockProducts for RegisterProducts {
@@ -142,8 +144,8 @@ impl BlockProducts for RegisterProducts {
     }
 }
 
-/// One block of weights times one block of `R` activation rows. `G` groups have a scale each; `Z`
-/// is the number of a [`Zero`]. For every group `lines` are called `ahead`.
+/// Multiplies one block of weights with one block of `R` activation rows. `G` groups have a scale
+/// each; `Z` is the number of a [`Zero`]. For every group `lines` are prefetched by `ahead`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
@@ -191,7 +193,7 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     }
 }
 
-/// A total and, with the scales that are not yet in it, the sum of a block.
+/// Adds the sum of a block, multiplied with the remaining scales, to a total.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub(super) fn total_with<const Z: u8>(
@@ -207,14 +209,14 @@ pub(super) fn total_with<const Z: u8>(
     _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
 }
 
-/// Where weights are called to that are multiplied with so many rows.
+/// Cache level for prefetching weights that are multiplied with this number of rows.
 #[inline]
 fn cache_level(rows: usize) -> CacheLevel {
     if rows <= SECOND_LEVEL_ROWS { CacheLevel::Second } else { CacheLevel::First }
 }
 
-/// The products of a format: how a block is unpacked, in how many steps that call memory ahead, its
-/// bytes, its groups.
+/// Defines the products of a format. Parameters: the unpacking function, its number of prefetching
+/// steps, bytes of a block, groups.
 macro_rules! format_rows {
     ($module:ident, $unpack:ident, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
         mod $module {
@@ -252,7 +254,8 @@ macro_rules! format_rows {
                             }
                         }
                     }
-                    // SAFETY: by the caller.
+                    // SAFETY: the caller of `multiply` guarantees that the processor has the
+                    // instructions of `products`.
                     unsafe {
                         products.add::<W, $groups, { $zero as u8 }>(
                             tiles,

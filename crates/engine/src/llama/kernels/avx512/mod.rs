@@ -1,9 +1,9 @@
-//! The kernels for processors with AVX-512 VNNI.
+//! Kernels for processors with AVX-512 VNNI.
 //!
-//! Products unpack a block of 32 weight rows and multiply it with all rows of activations, four at
-//! a time. Activations are rounded to 8 bits per 256 with one scale, as llama.cpp's Q8_K, and for
-//! weights with a scale for every 32 also per 32, as its Q8_0; products and sums within a group of
-//! weights are exact integers; scales and the sum over a row are f32.
+//! Products unpack a block of 32 weight rows and multiply it with all rows of activations, eight at
+//! a time. Activations are rounded to 8 bits per 256 with one scale, as in llama.cpp's Q8_K, and
+//! for weights with a scale for every 32 also per 32, as in its Q8_0. Products and sums within a
+//! group of weights are exact integers; scales and the sum over a row are f32.
 
 mod amx;
 pub(super) mod attention;
@@ -25,22 +25,23 @@ const LANES: usize = 16;
 #[repr(C, align(32))]
 struct ActivationBlock {
     quants: [i8; BLOCK],
-    /// What products of the quants are corrected with, by the weights' format. With minima, four
+    /// Corrections for products of the quants, depending on the weights' format. With minima, four
     /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on.
-    /// Otherwise the number that a group's products begin with: minus its sum, times the
-    /// constant that is added to its weights.
+    /// Otherwise the initial value of a group's products: minus its sum, times the constant that is
+    /// added to its weights.
     sums: [i32; GROUPS],
-    /// A scale for every 32; they differ if those of the weights do.
+    /// One scale for every 32 quants; they differ if the weights have one for every 32.
     scales: [f32; 8],
 }
 
 impl ActivationBlock {
     const ZERO: Self = Self { quants: [0; BLOCK], sums: [0; GROUPS], scales: [0.0; 8] };
 
-    /// The quants, four to a word.
+    /// Returns the quants, four to a word.
     #[inline]
     fn words(&self) -> &[i32; BLOCK / 4] {
-        // SAFETY: as many bytes, any of which are integers, and aligned as the block is.
+        // SAFETY: the 256 bytes form 64 integers, of which all bit patterns are valid, and the
+        // block is aligned to 32 bytes.
         unsafe { &*self.quants.as_ptr().cast() }
     }
 }

@@ -1,4 +1,4 @@
-//! Rounding a row of activations to 8 bits.
+//! Rounds a row of activations to 8 bits.
 
 use std::arch::x86_64::*;
 
@@ -6,8 +6,9 @@ use super::{ActivationBlock, GROUPS};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
 
-/// Groups of a block that have a scale of their own with weights that have one for every 32, as
-/// llama.cpp rounds activations for these: one large value among 32 spoils less than one among 256.
+/// Groups of a block with a scale of their own, used for weights with a scale for every 32.
+/// llama.cpp rounds activations for these in the same way: one large value among 32 spoils less
+/// than one among 256.
 const FINE_GROUPS: usize = 8;
 
 /// Rounds `values` to 8 bits for products with weights of `format`. Values that are not finite make
@@ -17,7 +18,7 @@ pub(super) fn pack(values: &[f32; BLOCK], format: WeightFormat, into: &mut Activ
     let (groups, _) = values.as_chunks::<16>();
     let mut loaded = [_mm512_setzero_ps(); GROUPS];
     for (loaded, group) in loaded.iter_mut().zip(groups) {
-        // SAFETY: sixteen floats.
+        // SAFETY: `group` is an array of sixteen floats.
         *loaded = unsafe { _mm512_loadu_ps(group.as_ptr()) };
     }
     let mut bytes = [_mm_setzero_si128(); GROUPS];
@@ -35,7 +36,8 @@ pub(super) fn pack(values: &[f32; BLOCK], format: WeightFormat, into: &mut Activ
     } else {
         into.scales = [round(0, GROUPS); FINE_GROUPS];
     }
-    // SAFETY: 256 bytes of both.
+    // SAFETY: `bytes` is 16 registers of 16 bytes and `into.quants` has 256 bytes, so both have the
+    // size of four registers.
     let quants = unsafe {
         let from = bytes.as_ptr().cast::<__m512i>();
         let quants = [from.read(), from.add(1).read(), from.add(2).read(), from.add(3).read()];
@@ -45,8 +47,8 @@ pub(super) fn pack(values: &[f32; BLOCK], format: WeightFormat, into: &mut Activ
     into.sums = sums_for(format, sums_of_sixteens(&quants));
 }
 
-/// The scale of some registers' values, and what they are multiplied with; both NaN or zero if the
-/// values cannot be rounded.
+/// Returns the scale of some registers' values, and its inverse; NaN and zero if the values cannot
+/// be rounded.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn scale_of(values: &[__m512]) -> (f32, __m512) {
@@ -67,14 +69,15 @@ fn scale_of(values: &[__m512]) -> (f32, __m512) {
     (scale, _mm512_set1_ps(inverse))
 }
 
-/// Sixteen bytes. What is not finite has an inverse of 0 and becomes any number: its scale is NaN.
+/// Rounds to sixteen bytes. If a value is not finite, the inverse is 0 and the bytes are arbitrary:
+/// the scale is NaN.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn rounded(values: __m512, inverse: __m512) -> __m128i {
     _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(values, inverse)))
 }
 
-/// The sum of every sixteen quants.
+/// Sums every sixteen quants.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn sums_of_sixteens(quants: &[__m512i; 4]) -> [i32; GROUPS] {
@@ -93,14 +96,15 @@ fn sums_of_sixteens(quants: &[__m512i; 4]) -> [i32; GROUPS] {
     // Lane 4 i + r has the sum of sixteen number i of register r.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let mut natural = [0; GROUPS];
-    // SAFETY: sixteen integers.
+    // SAFETY: `natural` is an array of sixteen 32-bit integers.
     unsafe {
         _mm512_storeu_si512(natural.as_mut_ptr().cast(), _mm512_permutexvar_epi32(order, sums));
     }
     natural
 }
 
-/// The sums as products with weights of `format` need them (see [`ActivationBlock::sums`]).
+/// Returns the sums in the form for products with weights of `format` (see
+/// [`ActivationBlock::sums`]).
 #[inline]
 fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
     let mut sums = [0; GROUPS];
@@ -124,7 +128,7 @@ fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
     sums
 }
 
-/// What the sums of groups of 32 begin with, if `offset` is to be added to each weight.
+/// Sets the initial sums of groups of 32, if `offset` is to be added to each weight.
 #[inline]
 fn offset_by_32(sums: &mut [i32; GROUPS], offset: i32, of_32: impl Fn(usize) -> i32) {
     for (group, sum) in sums[..FINE_GROUPS].iter_mut().enumerate() {

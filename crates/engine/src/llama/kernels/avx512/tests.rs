@@ -1,4 +1,4 @@
-//! The kernels against ggml's own dequantisation, format by format.
+//! Compares the kernels with ggml's own dequantisation, format by format.
 use std::sync::atomic::AtomicUsize;
 
 use super::amx::{LEAST_ROWS, TileProducts};
@@ -29,7 +29,7 @@ fn is_available() -> bool {
     Isa::Avx512Vnni.is_here_for_a_test()
 }
 
-/// Numbers between -1 and 1 that repeat in every run.
+/// Pseudo-random numbers between -1 and 1, the same in every run.
 fn noise(seed: u32, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -39,7 +39,7 @@ fn noise(seed: u32, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// `values` quantised by ggml, and what ggml makes of them again.
+/// Returns `values` quantised by ggml, and dequantised again.
 fn quantised(kind: sys::ggml_type, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let rows = (values.len() / ROW) as i64;
     // SAFETY: ggml writes as many bytes as the type's row size, of which 4 per value is a bound,
@@ -70,7 +70,7 @@ fn packed(format: WeightFormat, rows: &[Vec<f32>]) -> Vec<ActivationBlock> {
     blocks.map(pack_one).collect()
 }
 
-/// The results of `W` tiles of weights: those of one activation row after the other.
+/// Returns the results of `W` tiles of weights, one activation row after the other.
 fn product<const W: usize>(
     format: WeightFormat,
     weights: &[u8],
@@ -79,7 +79,7 @@ fn product<const W: usize>(
     product_by::<W>(&mut RegisterProducts, format, weights, rows)
 }
 
-/// The same, with `products` for the blocks.
+/// Same, with `products` for the blocks.
 fn product_by<const W: usize>(
     products: &mut impl BlockProducts,
     format: WeightFormat,
@@ -183,23 +183,23 @@ fn packing_keeps_zero_and_shows_what_is_broken() {
     assert_eq!(block, ActivationBlock::ZERO);
     values[3] = -2.54;
     values[200] = 1.27;
-    // SAFETY: as above.
+    // SAFETY: the processor has been checked above.
     unsafe { pack(&values, WeightFormat::Q6K, &mut block) };
     assert_eq!((block.quants[3], block.quants[200], block.quants[0]), (-127, 64, 0));
     assert_eq!((block.sums[0], block.sums[12], block.sums[1]), (32 * 127, -32 * 64, 0));
     assert!((block.scales[0] - 0.02).abs() < 1e-6);
     // With minima: pairs of sums of 32, the first beside the third.
-    // SAFETY: as above.
+    // SAFETY: the processor has been checked above.
     unsafe { pack(&values, WeightFormat::Q4K, &mut block) };
     assert_eq!((block.sums[0], block.sums[2]), (-127 & 0xffff, 64 << 16));
-    // SAFETY: as above.
+    // SAFETY: the processor has been checked above.
     unsafe { pack(&values, WeightFormat::Q8_0, &mut block) };
     assert_eq!((block.quants[3], block.quants[200]), (-127, 127), "each of 32 has its scale");
     assert_eq!((block.sums[0], block.sums[6]), (128 * 127, -128 * 127));
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         values[77] = broken;
         for (format, _) in FORMATS {
-            // SAFETY: as above.
+            // SAFETY: the processor has been checked above.
             unsafe { pack(&values, format, &mut block) };
             assert!(block.scales[2].is_nan(), "{format:?}");
         }

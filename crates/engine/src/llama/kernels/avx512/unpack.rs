@@ -1,4 +1,4 @@
-//! From ggml's block formats to registers in which each lane belongs to a row.
+//! Unpacks ggml's block formats to registers in which each lane belongs to a row.
 //!
 //! Sixteen rows of weights are unpacked together, a block at a time: a register then has four
 //! successive weights of each row, and its product with the same four activations, repeated in
@@ -22,7 +22,7 @@ pub(super) struct Tile {
     /// Minima of Q4_K and Q5_K as pairs of 16-bit integers, in the order of
     /// [`super::ActivationBlock::sums`].
     pub(super) mins: [__m512i; 4],
-    /// What the minima are multiplied with.
+    /// Multiplier of the minima.
     pub(super) min_unit: __m512,
 }
 
@@ -39,7 +39,7 @@ impl Tile {
         }
     }
 
-    /// Subtracts the minima, each as often as its group's activations say.
+    /// Subtracts the minima, each multiplied with the sum of its group's activations.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn less_minima(&self, sum: __m512, activations: &ActivationBlock) -> __m512 {
@@ -58,16 +58,16 @@ pub(super) struct WeightRows {
     pub(super) start: *const u8,
     pub(super) row_bytes: usize,
     pub(super) blocks: usize,
-    /// Bytes of the last block, of which there may be a part only.
+    /// Bytes of the last block, which may be incomplete.
     pub(super) last_bytes: usize,
-    /// What is read after these rows, to be called into the cache meanwhile.
+    /// Memory that is read after these rows, to be prefetched meanwhile.
     pub(super) next: *const u8,
 }
 
 /// The same block of sixteen rows, in memory.
 #[derive(Clone, Copy)]
 pub(super) struct RowBlocks {
-    /// The first row's.
+    /// Block of the first row.
     pub(super) start: *const u8,
     /// Bytes from a row to the next.
     pub(super) row_bytes: usize,
@@ -79,47 +79,47 @@ impl RowBlocks {
         self.start.wrapping_add(row * self.row_bytes)
     }
 
-    /// A copy of the first `bytes` bytes of each row, with zeros behind them, and the bytes of a
-    /// row of the copy: a block of which there is only a part.
+    /// Returns a copy of the first `bytes` bytes of each row, padded with zeros, and the bytes of a
+    /// row of the copy: for an incomplete block.
     ///
     /// # Safety
-    /// The rows have these bytes.
+    /// All sixteen rows have these bytes.
     pub(super) unsafe fn filled<const N: usize>(self, bytes: usize) -> ([[u8; N]; LANES], usize) {
         let mut whole = [[0; N]; LANES];
         for (row, whole) in whole.iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that the row has `bytes` readable bytes.
             let there = unsafe { std::slice::from_raw_parts(self.row(row), bytes) };
             whole[..bytes].copy_from_slice(there);
         }
         (whole, N)
     }
 
-    /// Sixteen 32-bit words of each row from byte `at` on, as columns: lane `r` of register `i` is
-    /// word `i` of row `r`.
+    /// Returns sixteen 32-bit words of each row from byte `at` on, as columns: lane `r` of register
+    /// `i` is word `i` of row `r`.
     ///
     /// # Safety
-    /// The rows have these bytes.
+    /// All sixteen rows have these 64 bytes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn columns(self, at: usize) -> [__m512i; LANES] {
         let mut rows = [_mm512_setzero_si512(); LANES];
         for (i, row) in rows.iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that the row has 64 readable bytes from `at` on.
             *row = unsafe { _mm512_loadu_si512(self.row(i).add(at).cast()) };
         }
         transposed(rows)
     }
 
-    /// Four words of each row from byte `at` on, as columns.
+    /// Returns four words of each row from byte `at` on, as columns.
     ///
     /// # Safety
-    /// The rows have these bytes.
+    /// All sixteen rows have these sixteen bytes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn four_columns(self, at: usize) -> [__m512i; 4] {
         let mut rows = [_mm512_setzero_si512(); 4];
         for (i, rows) in rows.iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that the row has sixteen readable bytes from `at` on.
             let words = |row: usize| unsafe { _mm_loadu_si128(self.row(row).add(at).cast()) };
             // Rows four apart in one register: in each 128 bits four successive rows meet below.
             let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(words(i)), words(i + 4));
@@ -129,40 +129,41 @@ impl RowBlocks {
         crossed(rows)
     }
 
-    /// A 16-bit float of each row at byte `at`.
+    /// Returns a 16-bit float of each row at byte `at`.
     ///
     /// # Safety
-    /// The rows have these bytes.
+    /// All sixteen rows have these two bytes.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn halves(self, at: usize) -> __m512 {
         let mut halves = [0u16; LANES];
         for (i, half) in halves.iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that the row has two readable bytes at `at`; they need
+            // no alignment.
             *half = unsafe { self.row(i).add(at).cast::<u16>().read_unaligned() };
         }
-        // SAFETY: 32 bytes.
+        // SAFETY: `halves` is an array of sixteen 16-bit integers, 32 bytes.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    /// The byte of each row at byte `at`, as integers.
+    /// Returns the byte of each row at byte `at`, as integers.
     ///
     /// # Safety
-    /// The rows have these bytes.
+    /// All sixteen rows have this byte.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn bytes(self, at: usize) -> __m512i {
         let mut bytes = [0u8; LANES];
         for (i, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: by the caller.
+            // SAFETY: the caller guarantees that the row has a readable byte at `at`.
             *byte = unsafe { *self.row(i).add(at) };
         }
-        // SAFETY: sixteen bytes.
+        // SAFETY: `bytes` is an array of sixteen bytes.
         _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
     }
 }
 
-/// Squares of four words, in each 128 bits, transposed.
+/// Transposes squares of four words, in each 128 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn crossed([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
@@ -176,7 +177,7 @@ fn crossed([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// The transposed square of sixteen words by sixteen.
+/// Transposes a square of sixteen words by sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
@@ -200,17 +201,16 @@ fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     columns
 }
 
-/// Calls memory that is needed soon into the cache, line after line. A processor follows few such
-/// calls at a time and drops what is too much, so they are spread over the work.
+/// Prefetches memory that is needed soon, line by line. A processor accepts few prefetches at a
+/// time and drops the rest, so they are spread over the work.
 pub(super) struct Prefetch {
     at: *const u8,
-    /// Lines that are not called yet.
+    /// Number of lines not prefetched yet.
     left: usize,
     level: CacheLevel,
 }
 
-/// The cache into which memory is called. Fewer lines can be on their way to the first level than
-/// to the second.
+/// Cache level for prefetching. Fewer lines can be in flight to the first level than to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheLevel {
     First,
@@ -218,18 +218,18 @@ pub(super) enum CacheLevel {
 }
 
 impl Prefetch {
-    /// Calls `bytes` from `at` on. They may lie beyond the weights: a call of unmapped memory does
-    /// nothing.
+    /// Creates a prefetch of `bytes` from `at` on. They may be beyond the weights: prefetching
+    /// unmapped memory has no effect.
     pub(super) fn new(at: *const u8, bytes: usize, level: CacheLevel) -> Self {
         Self { at, left: bytes.div_ceil(64), level }
     }
 
-    /// Lines for each of `times` calls, so that all are called.
+    /// Number of lines for each of `times` calls, so that all are prefetched.
     pub(super) fn share(&self, times: usize) -> usize {
         self.left.div_ceil(times)
     }
 
-    /// The next `lines` lines.
+    /// Prefetches the next `lines` lines.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn lines(&mut self, lines: usize) {
@@ -245,7 +245,7 @@ impl Prefetch {
     }
 }
 
-/// Byte `i` of every word, as integers.
+/// Returns byte `i` of every word, as integers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn byte(words: __m512i, i: usize) -> __m512i {
@@ -258,28 +258,28 @@ fn byte(words: __m512i, i: usize) -> __m512i {
     }
 }
 
-/// The lower four bits of every byte.
+/// Returns the lower four bits of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn low(bytes: __m512i) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi32(0x0f0f_0f0f))
 }
 
-/// The upper four bits of every byte.
+/// Returns the upper four bits of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn high(bytes: __m512i) -> __m512i {
     low(_mm512_srli_epi32::<4>(bytes))
 }
 
-/// Scales and minima of Q4_K and Q5_K, packed in 6 bits behind their units: sixteen bytes.
+/// Unpacks scales and minima of Q4_K and Q5_K, packed in 6 bits after their units: sixteen bytes.
 ///
 /// # Safety
-/// The rows have these bytes.
+/// All sixteen rows have these bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
-    // SAFETY: by the caller.
+    // SAFETY: the caller guarantees that the rows have sixteen bytes, which are all that is read.
     let [units, first, second, third] = unsafe { rows.four_columns(0) };
     tile.min_unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(units)));
     let unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(units));
@@ -306,14 +306,14 @@ pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
 /// Unpacks a block of Q4_K.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have a readable block of 144 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn q4_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
     // SAFETY: a block has 144 bytes.
     unsafe { scales_and_mins(rows, tile) }
     for half in 0..2 {
-        // SAFETY: as above.
+        // SAFETY: a block has 144 bytes; the last that is read is 16 + 64 + 63.
         let packed = unsafe { rows.columns(16 + 64 * half) };
         ahead.lines(lines);
         // 32 bytes have the low nibbles of 32 weights and the high ones of the next 32.
@@ -328,7 +328,7 @@ pub(super) unsafe fn q4_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 /// Unpacks a block of Q5_K.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have a readable block of 176 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn q5_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -336,7 +336,7 @@ pub(super) unsafe fn q5_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
     unsafe { scales_and_mins(rows, tile) }
     // Eight words of fifth bits, then 32 of nibbles: bit `n` of byte `i` of the former is the fifth
     // bit of weight `i` in group `n`.
-    // SAFETY: as above.
+    // SAFETY: a block has 176 bytes; 64 from 16 on are read.
     let first = unsafe { rows.columns(16) };
     let fifth = |i: usize, group: usize| {
         let bits = _mm512_srl_epi32(first[i], _mm_cvtsi32_si128(group as i32));
@@ -351,7 +351,7 @@ pub(super) unsafe fn q5_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
         put(i, *packed);
     }
     ahead.lines(lines);
-    // SAFETY: as above.
+    // SAFETY: a block has 176 bytes; the last that is read is 112 + 63.
     let (second, third) = unsafe { (rows.columns(80), rows.columns(112)) };
     ahead.lines(lines);
     for (i, packed) in second.into_iter().enumerate() {
@@ -366,7 +366,7 @@ pub(super) unsafe fn q5_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 /// Unpacks a block of Q6_K.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have a readable block of 210 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn q6_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -386,14 +386,14 @@ pub(super) unsafe fn q6_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
             tile.scales[4 * i + j] = _mm512_mul_ps(scale, unit);
         }
     }
-    // SAFETY: as above.
+    // SAFETY: a block has 210 bytes; 64 from 128 on are read.
     let upper = unsafe { rows.columns(128) };
     ahead.lines(lines);
     let with = |nibbles: __m512i, pairs: __m512i| {
         _mm512_or_si512(nibbles, _mm512_and_si512(pairs, _mm512_set1_epi32(0x3030_3030)))
     };
     for half in 0..2 {
-        // SAFETY: as above.
+        // SAFETY: a block has 210 bytes; the last that is read is 64 + 63.
         let nibbles = unsafe { rows.columns(64 * half) };
         ahead.lines(lines);
         for i in 0..8 {
@@ -410,7 +410,7 @@ pub(super) unsafe fn q6_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 /// Unpacks eight blocks of Q8_0.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks, 272 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn q8_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -431,7 +431,7 @@ pub(super) unsafe fn q8_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
             tile.quants[16 * i + at] =
                 _mm512_xor_si512(words, _mm512_set1_epi32(0x8080_8080u32 as i32));
         }
-        // SAFETY: as above.
+        // SAFETY: eight blocks have 272 bytes; the last that is read is 68 * 3 + 34 + 1.
         unsafe {
             tile.scales[2 * i] = rows.halves(68 * i);
             tile.scales[2 * i + 1] = rows.halves(68 * i + 34);
@@ -439,18 +439,18 @@ pub(super) unsafe fn q8_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
     }
 }
 
-/// What nibbles mean, as bytes around 128, in each 128 bits.
+/// Values of nibbles, as bytes around 128, in each 128 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn table(values: [i8; 16]) -> __m512i {
-    // SAFETY: sixteen bytes.
+    // SAFETY: `values` is an array of sixteen bytes.
     let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
     let sign = _mm512_set1_epi32(0x8080_8080u32 as i32);
     _mm512_xor_si512(_mm512_broadcast_i32x4(values), sign)
 }
 
-/// Puts 32 weights of each row in their places from register `at` on: those of the lower nibbles
-/// of four words, then those of the upper ones, as `values` tells what nibbles mean.
+/// Stores 32 weights of each row from register `at` on: those of the lower nibbles of four words,
+/// then those of the upper ones, looked up in `values` if given.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn put_nibbles(packed: &[__m512i], values: Option<__m512i>, at: usize, tile: &mut Tile) {
@@ -468,7 +468,7 @@ fn put_nibbles(packed: &[__m512i], values: Option<__m512i>, at: usize, tile: &mu
 /// Unpacks a block of IQ4_XS.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have a readable block of 136 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn iq4_xs(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -489,7 +489,7 @@ pub(super) unsafe fn iq4_xs(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefet
     }
     let values = table(IQ4_VALUES);
     for half in 0..2 {
-        // SAFETY: as above.
+        // SAFETY: a block has 136 bytes; the last that is read is 8 + 64 + 63.
         let packed = unsafe { rows.columns(8 + 64 * half) };
         ahead.lines(lines);
         for (i, packed) in packed.as_chunks::<4>().0.iter().enumerate() {
@@ -498,11 +498,11 @@ pub(super) unsafe fn iq4_xs(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefet
     }
 }
 
-/// Unpacks eight blocks of a format with sixteen bytes of nibbles behind a scale: blocks of `BYTES`
+/// Unpacks eight blocks of a format with sixteen bytes of nibbles after a scale: blocks of `BYTES`
 /// bytes.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn nibbles<const BYTES: usize>(
@@ -512,7 +512,7 @@ unsafe fn nibbles<const BYTES: usize>(
     (ahead, lines): (&mut Prefetch, usize),
 ) {
     for i in 0..8 {
-        // SAFETY: the blocks have eight times as many bytes.
+        // SAFETY: eight blocks have `8 * BYTES` bytes; the last sixteen of block `i` are read.
         let packed = unsafe { rows.four_columns(BYTES * i + BYTES - 16) };
         ahead.lines(lines);
         put_nibbles(&packed, values, 8 * i, tile);
@@ -522,7 +522,7 @@ unsafe fn nibbles<const BYTES: usize>(
 /// Unpacks eight blocks of Q5_0.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks, 176 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn q5_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -532,7 +532,8 @@ pub(super) unsafe fn q5_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
     let first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
     let sixteen = _mm512_set1_epi8(16);
     for i in 0..8 {
-        // SAFETY: as above.
+        // SAFETY: eight blocks have 176 bytes; of block `i` the first two, and sixteen from the
+        // third on are read.
         let (scale, [fifth, ..]) = unsafe { (rows.halves(22 * i), rows.four_columns(22 * i + 2)) };
         tile.scales[i] = scale;
         for (word, quants) in tile.quants[8 * i..][..8].iter_mut().enumerate() {
@@ -548,7 +549,7 @@ pub(super) unsafe fn q5_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 /// Unpacks eight blocks of Q4_0.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks, 144 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn q4_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -564,11 +565,11 @@ pub(super) unsafe fn q4_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 /// Unpacks eight blocks of IQ4_NL.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks, 144 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn iq4_nl(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
-    // SAFETY: as with Q4_0.
+    // SAFETY: eight blocks of a 16-bit float and sixteen bytes, as in `q4_0`.
     unsafe {
         nibbles::<18>(rows, Some(table(IQ4_VALUES)), tile, (ahead, lines));
         for i in 0..8 {
@@ -580,7 +581,7 @@ pub(super) unsafe fn iq4_nl(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefet
 /// Unpacks eight blocks of MXFP4.
 ///
 /// # Safety
-/// There are sixteen rows.
+/// All sixteen rows have eight readable blocks, 136 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn mxfp4(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
@@ -593,7 +594,7 @@ pub(super) unsafe fn mxfp4(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetc
     }
 }
 
-/// Half of two to the powers of `exponents`, which are those of 32-bit floats.
+/// Halves of two to the powers of `exponents`, which are those of 32-bit floats.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn half_powers(exponents: __m512i) -> __m512 {

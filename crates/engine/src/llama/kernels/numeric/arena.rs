@@ -1,4 +1,4 @@
-//! Tensors and operations of ggml for tests, and their computation by either side's kernels.
+//! Tensors and operations of ggml for tests, computed by our kernels or by llama.cpp's.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -11,16 +11,16 @@ use super::super::work_queue::WorkQueue;
 use super::{Isa, sys};
 use crate::llama::amx::SoftTiles;
 
-/// Bytes of a context: some operations with their operands.
+/// Bytes of a context: room for some operations with their operands.
 const ROOM: usize = 24 << 20;
-/// Bytes behind the work memory that nobody may write to, and what they hold.
+/// Number and value of the guard bytes after the work memory, which must not be written.
 const GUARD: (usize, u8) = (256, 0xa5);
 
-/// Whose kernels compute an operation.
+/// Kernels that compute an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelSide {
     Own(Isa),
-    /// Ours for AMX, with the model of its tiles, which many rows must use.
+    /// Ours for AMX, with the model of its tiles; requires that many rows use them.
     SoftTiles,
     Llama,
 }
@@ -39,12 +39,12 @@ impl ArenaTensor<'_> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether our kernels take this operation.
+    /// Returns true if our kernels support this operation.
     pub(super) fn is_ours(&self) -> bool {
         Operation::of(self.get()).is_some()
     }
 
-    /// Its numbers, which are f32 without gaps.
+    /// Returns the numbers, which are f32 without gaps.
     pub(super) fn floats(&self) -> Vec<f32> {
         let tensor = self.get();
         assert_eq!(tensor.type_, sys::GGML_TYPE_F32);
@@ -54,7 +54,7 @@ impl ArenaTensor<'_> {
     }
 }
 
-/// A context of ggml, in which tensors and graphs live.
+/// A context of ggml, which owns tensors and graphs.
 pub(super) struct Arena(*mut sys::ggml_context);
 
 impl Drop for Arena {
@@ -75,7 +75,7 @@ impl Arena {
         }
     }
 
-    /// A tensor that `make` makes in this context.
+    /// Creates a tensor in this context with `make`.
     pub(super) fn make(
         &self,
         make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor,
@@ -83,7 +83,7 @@ impl Arena {
         ArenaTensor(NonNull::new(make(self.0)).expect("room for a tensor"), PhantomData)
     }
 
-    /// A tensor of these sizes whose memory begins with `bytes`; all of it if `bytes` is as long.
+    /// Creates a tensor of these sizes with the data `bytes`.
     pub(super) fn tensor(
         &self,
         kind: sys::ggml_type,
@@ -105,15 +105,15 @@ impl Arena {
         self.tensor(sys::GGML_TYPE_F32, sizes, &bytes)
     }
 
-    /// The tensor with two of its dimensions, 1 and 2, exchanged: rows of different heads side by
-    /// side, as caches and queries have them.
+    /// Swaps dimensions 1 and 2 of the tensor: rows of different heads are then side by side, as in
+    /// caches and queries.
     pub(super) fn heads_first<'a>(&'a self, tensor: ArenaTensor<'a>) -> ArenaTensor<'a> {
         // SAFETY: a view of a tensor of this context.
         self.make(|context| unsafe { sys::ggml_permute(context, tensor.as_ptr(), 0, 2, 1, 3) })
     }
 
-    /// What `op` gives with `threads` threads: with one where tools/amx-emulated runs it, whose
-    /// machine has no others. Whatever is not written is NaN.
+    /// Computes `op` with `threads` threads: with one if tools/amx-emulated runs it, whose machine
+    /// has no others. Any number that is not written is NaN.
     pub(super) fn compute(
         &self,
         op: ArenaTensor<'_>,
@@ -184,7 +184,7 @@ impl Arena {
         );
     }
 
-    /// Computes the graph of `op` with a pool of its own, which `tell` learns of before.
+    /// Computes the graph of `op` with its own pool, whose address is first stored in `tell`.
     fn run(&self, op: ArenaTensor<'_>, threads: usize, tell: *mut *mut sys::ggml_threadpool) {
         // SAFETY: graph, pool and work memory live until the computation has ended; `tell` is
         // null or a place that lives as long.
@@ -206,11 +206,11 @@ impl Arena {
     }
 }
 
-/// What [`compute_own`] computes, with what memory.
+/// Argument of [`compute_own`]: the operation and its memory.
 struct OwnCall {
     op: *mut sys::ggml_tensor,
     isa: Isa,
-    /// Counts the products of a model of tiles, if that is to compute.
+    /// Counter of products with a model of tiles, if that is to compute.
     soft_products: Option<*const AtomicUsize>,
     memory: *mut u8,
     pool: *mut sys::ggml_threadpool,

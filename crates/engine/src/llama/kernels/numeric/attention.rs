@@ -1,4 +1,4 @@
-//! Attention: head sizes, groups of heads, lengths, streams and the masks that models make.
+//! Attention: head sizes, groups of heads, lengths, streams and the masks of real models.
 
 use half::f16;
 
@@ -7,14 +7,14 @@ use super::products::quantised;
 use super::{Deviation, Isa, isas, noise, sys};
 use crate::llama::kernels::attention::HEAD_SIZES;
 
-/// Errors below this are nobody's: keys and values are 16-bit floats, whose own rounding is ten
+/// Errors below this are ignored: keys and values are 16-bit floats, whose own rounding is ten
 /// times as large.
 const FLOOR: f64 = 4e-5;
-/// What cells that no query sees hold: large enough to show wherever they get in.
+/// Content of cells that no query sees: large enough to show if it gets in anywhere.
 const UNSEEN: f32 = 3e4;
 
-/// Each instruction set with each size of head that is accepted, of those that models have, and
-/// each format of keys and values.
+/// Each instruction set with each accepted head size among common ones, and each format of keys and
+/// values.
 fn cases() -> impl Iterator<Item = (Isa, usize, sys::ggml_type)> {
     let accepted = |head_size: &usize| {
         let arena = Arena::new();
@@ -32,7 +32,7 @@ fn cases() -> impl Iterator<Item = (Isa, usize, sys::ggml_type)> {
     })
 }
 
-/// The sizes of an attention.
+/// Sizes of an attention.
 #[derive(Debug, Clone, Copy)]
 struct AttentionSizes {
     head_size: usize,
@@ -48,19 +48,19 @@ struct AttentionSizes {
 }
 
 impl AttentionSizes {
-    /// The sink of each head, if there are any: some above all scores, some below.
+    /// Sink of each head, if any: some above all scores, some below.
     fn sinks(&self) -> Option<Vec<f32>> {
         let sinks = || noise(14, self.heads).iter().map(|sink| 8.0 * sink).collect();
         self.sinks.then(sinks)
     }
 }
 
-/// Which cells a query sees, as biases: minus infinity for those that it does not.
+/// Cells that a query sees, as biases: minus infinity for all others.
 type Mask = fn(&AttentionSizes, query: usize, cell: usize) -> f32;
 
 const HIDDEN: f32 = f32::NEG_INFINITY;
 
-/// What `mask` says of a stream's query: in each stream of other cells.
+/// Bias of a stream's query by `mask`: each stream sees other cells.
 fn bias_in(stream: usize, mask: Mask, sizes: &AttentionSizes, query: usize, cell: usize) -> f32 {
     mask(sizes, query, (cell + 5 * stream) % sizes.cells)
 }
@@ -74,12 +74,12 @@ fn causal(sizes: &AttentionSizes, query: usize, cell: usize) -> f32 {
     visible(cell + sizes.queries + 5 <= sizes.cells + query)
 }
 
-/// Four sequences whose cells alternate, and cells of nobody.
+/// Four sequences whose cells alternate, and cells of no sequence.
 fn interleaved(sizes: &AttentionSizes, query: usize, cell: usize) -> f32 {
     visible(cell % 5 == query % 4 && cell + 40 <= sizes.cells + query)
 }
 
-/// A prompt that sees the last 48 cells only, as sliding windows do.
+/// A prompt that sees only the last 48 cells, like a sliding window.
 fn window(sizes: &AttentionSizes, query: usize, cell: usize) -> f32 {
     let last = (sizes.cells + query).saturating_sub(sizes.queries + 5);
     visible(cell <= last && cell + 48 > last)
@@ -104,7 +104,7 @@ struct AttentionCase<'a> {
     values: KvNumbers,
 }
 
-/// Keys or values: as they are stored, and the numbers that this means.
+/// Keys or values: as stored, and as numbers.
 struct KvNumbers {
     kind: sys::ggml_type,
     bytes: Vec<u8>,
@@ -146,8 +146,8 @@ impl<'a> AttentionCase<'a> {
         Self { op, sizes, scale, mask, queries, keys, values }
     }
 
-    /// The result in double precision, in the order of the output: a row for each head of each
-    /// query of each stream.
+    /// Result in double precision, in the order of the output: a row for each head of each query of
+    /// each stream.
     fn exact(&self) -> Vec<f64> {
         let AttentionSizes { head_size, heads, queries, streams, .. } = self.sizes;
         let mut out = Vec::with_capacity(self.queries.len());
@@ -198,7 +198,7 @@ fn half_bytes(numbers: &[f16]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// The operation as llama.cpp's graphs have it: heads of a token side by side in memory.
+/// The operation as in llama.cpp's graphs: heads of a token side by side in memory.
 fn operation<'a>(
     arena: &'a Arena,
     sizes: &AttentionSizes,
@@ -358,7 +358,7 @@ fn what_the_kernel_does_not_compute_is_left_to_ggml() {
     assert!(!empty(&arena, (64, 48), f16, (0.0, 0.0), false).is_ours(), "part of a register");
 }
 
-/// An attention without numbers, of four heads in two groups.
+/// An attention without data, of four heads in two groups.
 fn empty(
     arena: &Arena,
     (head_size, cells): (usize, usize),
@@ -369,7 +369,7 @@ fn empty(
     let (heads, kv_heads, queries) = (4, 2, 3);
     let tensor = |kind, heads: i64, tokens: usize| {
         let sizes = [head_size as i64, heads, tokens as i64, 1];
-        // SAFETY: four sizes.
+        // SAFETY: `sizes` has the four sizes that the call reads, and the context is the arena's.
         let new = |context| unsafe { sys::ggml_new_tensor(context, kind, 4, sizes.as_ptr()) };
         arena.heads_first(arena.make(new))
     };

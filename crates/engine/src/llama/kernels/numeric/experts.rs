@@ -1,5 +1,5 @@
 //! Products with the experts that a router chose for each row: every format, rows for one token and
-//! for many, experts that nobody or everybody chose.
+//! for many, experts chosen by no token or by every one.
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
 use super::products::{cases, quantised, with_outliers};
@@ -18,7 +18,7 @@ struct ExpertSizes {
     tokens: usize,
     /// Experts chosen for a token.
     used: usize,
-    /// Whether all experts of a token are given the same activations.
+    /// True if all experts of a token have the same activations.
     shared: bool,
     threads: usize,
     isa: Isa,
@@ -44,7 +44,7 @@ impl ExpertSizes {
 struct ExpertProduct<'a> {
     op: ArenaTensor<'a>,
     weights: ArenaTensor<'a>,
-    /// What ggml makes of the quantised weights, expert after expert.
+    /// Weights as dequantised by ggml, expert after expert.
     values: Vec<f32>,
     activations: Vec<f32>,
 }
@@ -69,14 +69,14 @@ impl<'a> ExpertProduct<'a> {
         Self { op, weights, values, activations }
     }
 
-    /// The activations of row `row` of the output.
+    /// Activations of row `row` of the output.
     fn activations(&self, sizes: &ExpertSizes, row: usize) -> &[f32] {
         let (token, choice) = (row / sizes.used, row % sizes.used);
         let row = token * sizes.beside() + choice % sizes.beside();
         &self.activations[row * sizes.inner..][..sizes.inner]
     }
 
-    /// The result in double precision.
+    /// Result in double precision.
     fn exact(&self, sizes: &ExpertSizes) -> Vec<f64> {
         let matrix = sizes.inner * sizes.weight_rows;
         let row = |(row, expert): (usize, &i32)| {

@@ -1,8 +1,8 @@
-//! Whole operations of a graph, by our kernels and by llama.cpp's, against double precision.
+//! Whole operations of a graph, by our kernels and by llama.cpp's, compared with double precision.
 //!
-//! Both run on ggml's own threads, ours as a "custom" operation: the hook, which is for the whole
-//! process, stays out of it, and llama.cpp's side is llama.cpp's alone. Ours has to come as close
-//! to the exact result as llama.cpp's does on the same numbers, so that no bound is a guess.
+//! Both run on ggml's own threads, ours as a "custom" operation: the hook, which affects the whole
+//! process, is not used, so llama.cpp's side is llama.cpp's alone. Our error must be about as small
+//! as llama.cpp's on the same numbers, so that no bound is a guess.
 
 mod arena;
 mod attention;
@@ -12,18 +12,17 @@ mod speed;
 
 use super::{Isa, sys};
 
-/// How much larger than llama.cpp's error ours may be: both round the same numbers to the same
-/// grids, but break ties and add in another order. Measured: 0.9 to 1.02 where activations are
-/// rounded.
+/// Maximum ratio of our error to llama.cpp's: both round the same numbers to the same grids, but
+/// break ties and add in another order. Measured: 0.9 to 1.02 if activations are rounded.
 const MOST_ERROR_RATIO: f64 = 1.15;
 
-/// The instruction sets that this processor has. Those that it lacks are named: their kernels were
-/// not tried.
+/// Instruction sets of this processor. The missing ones are reported: their kernels were not
+/// tested.
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_here_for_a_test())
 }
 
-/// Numbers between -1 and 1 that repeat in every run.
+/// Pseudo-random numbers between -1 and 1, the same in every run.
 fn noise(seed: u32, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9);
     let mut next = || {
@@ -33,12 +32,12 @@ fn noise(seed: u32, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// How far results are from the exact ones.
+/// Deviation of results from the exact ones.
 #[derive(Debug, Clone, Copy)]
 struct Deviation {
     /// Root of the mean square, relative to that of the exact values.
     rms: f64,
-    /// The largest, relative to the same.
+    /// Largest deviation, relative to the same.
     largest: f64,
 }
 
@@ -53,8 +52,8 @@ impl Deviation {
         Self { rms: mean(errors().map(|e| e * e).sum()) / size, largest: largest / size }
     }
 
-    /// Asserts that this, our own, is within the factor of `llama`, or below `floor`: what no one
-    /// can tell apart.
+    /// Asserts that this deviation, of our kernels, is within the factor of `llama`, or below
+    /// `floor`, where differences cannot be told apart.
     fn check(self, llama: Self, floor: f64, case: &dyn std::fmt::Debug) {
         let within = |own: f64, llama: f64| own <= (MOST_ERROR_RATIO * llama).max(floor);
         assert!(

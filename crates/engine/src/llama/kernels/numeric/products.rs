@@ -25,10 +25,10 @@ pub(super) fn cases() -> impl Iterator<Item = (Isa, sys::ggml_type)> {
     isas().flat_map(move |isa| formats().map(move |format| (isa, format)))
 }
 
-/// Most rows of weights that differ.
+/// Maximum number of different weight rows.
 const DIFFERENT_ROWS: usize = 43;
 
-/// The sizes of a product.
+/// Sizes of a product.
 #[derive(Debug, Clone, Copy)]
 struct ProductSizes {
     format: sys::ggml_type,
@@ -43,7 +43,7 @@ struct ProductSizes {
 /// A product with its operands as numbers.
 struct Product<'a> {
     op: ArenaTensor<'a>,
-    /// What ggml makes of the quantised weights.
+    /// Weights as dequantised by ggml.
     weights: Vec<f32>,
     activations: Vec<f32>,
 }
@@ -77,7 +77,7 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Some rows of numbers, quantised once for all tests.
+/// Rows of numbers, quantised once for all tests.
 fn quantised_noise(format: sys::ggml_type, rows: usize, inner: usize) -> (Vec<u8>, Vec<f32>) {
     type KnownRows = HashMap<(sys::ggml_type, usize, usize), (Vec<u8>, Vec<f32>)>;
     static KNOWN: LazyLock<Mutex<KnownRows>> = LazyLock::new(Mutex::default);
@@ -86,7 +86,7 @@ fn quantised_noise(format: sys::ggml_type, rows: usize, inner: usize) -> (Vec<u8
     known.entry((format, rows, inner)).or_insert_with(make).clone()
 }
 
-/// `values` in rows of `inner` as ggml quantises them, and what it makes of them again.
+/// Quantises `values` in rows of `inner` with ggml, and dequantises them again.
 pub(super) fn quantised(
     format: sys::ggml_type,
     values: &[f32],
@@ -120,7 +120,7 @@ fn check(sizes: &ProductSizes, activations: Vec<f32>) -> Vec<f32> {
     own
 }
 
-/// Numbers as models have them: a few of a row are much larger than the others.
+/// Numbers as in real models: a few in a row are much larger than the others.
 pub(super) fn with_outliers(seed: u32, count: usize) -> Vec<f32> {
     let mut values = noise(seed, count);
     values.iter_mut().skip(seed as usize % 97).step_by(200).for_each(|value| *value *= 40.0);

@@ -1,5 +1,5 @@
-//! How long products take by our kernels and by llama.cpp's, in its own repacked layout where it
-//! has one: by hand, on one thread.
+//! Measures products by our kernels and by llama.cpp's, in its own repacked layout if it has one:
+//! run by hand, on one thread.
 //!
 //! `cargo test -p loquent-engine --lib kernels::numeric::speed --release -- --ignored --nocapture`
 
@@ -14,12 +14,12 @@ use super::{Isa, noise, sys};
 const INNER: usize = 2048;
 /// Rows of all weights: more than caches hold.
 const WEIGHT_ROWS: usize = 98_304;
-/// Experts that share them, and how many a token uses.
+/// Number of experts that share them, and number that a token uses.
 const EXPERTS: (usize, usize) = (128, 8);
-/// How often each side computes: the shortest time counts.
+/// Number of times that each side computes: the shortest time counts.
 const ROUNDS: usize = 12;
 
-/// SpeedWeights in a buffer of ggml's.
+/// Weights in a buffer of ggml.
 struct SpeedWeights {
     context: *mut sys::ggml_context,
     buffer: sys::ggml_backend_buffer_t,
@@ -37,7 +37,7 @@ impl Drop for SpeedWeights {
 }
 
 impl SpeedWeights {
-    /// In the layout of `side`; for llama.cpp, its repacked one if it has one.
+    /// Creates weights in the layout of `side`; for llama.cpp, its repacked one if it has one.
     fn new(format: sys::ggml_type, experts: usize, side: KernelSide) -> Self {
         let (row, _) = quantised(format, &noise(1, INNER), INNER);
         let bytes = row.repeat(WEIGHT_ROWS);
@@ -72,13 +72,14 @@ impl SpeedWeights {
         }
     }
 
-    /// Their product with `tokens` rows of activations; with experts, with those chosen.
+    /// Returns their product with `tokens` rows of activations; with experts, with the chosen ones.
     fn product<'a>(&self, arena: &'a Arena, experts: usize, tokens: usize) -> ArenaTensor<'a> {
         let rows = noise(2, INNER * tokens);
         let shape = |a: usize, b: usize| [INNER as i64, a as i64, b as i64, 1];
         if experts == 1 {
             let right = arena.floats(shape(tokens, 1), &rows);
-            // SAFETY: operands of fitting sizes.
+            // SAFETY: `self.tensor` has rows of `INNER` numbers, as `right` has, and both live as
+            // long as the arena is used.
             return arena.make(|context| unsafe {
                 sys::ggml_mul_mat(context, self.tensor, right.as_ptr())
             });
@@ -88,14 +89,15 @@ impl SpeedWeights {
         let chosen = |i: usize| ((i / used * 11 + i % used * 5) % experts) as i32;
         let chosen: Vec<u8> = (0..used * tokens).flat_map(|i| chosen(i).to_ne_bytes()).collect();
         let chosen = arena.tensor(sys::GGML_TYPE_I32, [used as i64, tokens as i64, 1, 1], &chosen);
-        // SAFETY: as above.
+        // SAFETY: `self.tensor` has `experts` matrices, each with rows of `INNER` numbers, as
+        // `right` has; `chosen` are below `experts`.
         arena.make(|context| unsafe {
             sys::ggml_mul_mat_id(context, self.tensor, right.as_ptr(), chosen.as_ptr())
         })
     }
 }
 
-/// The kind of buffer in which llama.cpp keeps repacked weights.
+/// Returns the buffer type in which llama.cpp keeps repacked weights.
 fn repacked() -> Option<sys::ggml_backend_buffer_type_t> {
     // SAFETY: the registry gives the function of this name and type.
     unsafe {
@@ -118,7 +120,7 @@ fn repacked() -> Option<sys::ggml_backend_buffer_type_t> {
     }
 }
 
-/// The shortest time of a product.
+/// Shortest time of a product.
 fn shortest(weights: &SpeedWeights, side: KernelSide, experts: usize, tokens: usize) -> Duration {
     let time = |_| {
         let arena = Arena::new();

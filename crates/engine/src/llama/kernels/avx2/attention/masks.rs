@@ -18,7 +18,7 @@ fn load(lanes: &MaskLanes) -> [__m256i; 2] {
     unsafe { [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))] }
 }
 
-/// A bit for each 16-bit lane that is not equal.
+/// Returns a bit for each 16-bit lane that is not equal.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn unequal([a, b]: [__m256i; 2], [c, d]: [__m256i; 2]) -> u32 {
@@ -27,14 +27,14 @@ fn unequal([a, b]: [__m256i; 2], [c, d]: [__m256i; 2]) -> u32 {
     !(_mm256_movemask_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(equal)) as u32)
 }
 
-/// A bit for each cell that counts.
+/// Returns a bit for each cell that counts.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn seen(lanes: &MaskLanes) -> u32 {
     unequal(load(lanes), [_mm256_set1_epi16(MASKED as i16); 2])
 }
 
-/// A bit for each cell at which the masks differ.
+/// Returns a bit for each cell at which the masks differ.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn differ(one: &MaskLanes, other: &MaskLanes) -> u32 {

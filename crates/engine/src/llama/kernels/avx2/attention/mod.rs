@@ -1,6 +1,7 @@
 //! Attention of queries over a cache that many sequences share.
 //!
-//! As with AVX-512, in registers half as wide and half as many: four rows share what they load.
+//! Same as with AVX-512, with half as many registers of half the width: four rows share their
+//! loads.
 
 mod masks;
 mod micro_kernel;
@@ -44,7 +45,7 @@ pub(in crate::llama::kernels) unsafe fn compute(
     }
 }
 
-/// Attention of a run's rows, as many at a time as a pass takes.
+/// Computes attention for a run's rows, as many at a time as a pass takes.
 ///
 /// # Safety
 /// `heads` and the cells are within the tensors, whose format is `KV`; `scores` has room for
@@ -85,7 +86,7 @@ unsafe fn attend<const KV: u8>(
     }
 }
 
-/// Attention of `R` rows of `8 N` numbers from the run's row `first` on; returns `R`.
+/// Computes attention for `R` rows of `8 N` numbers from the run's row `first` on; returns `R`.
 /// Scores are computed for `C` cells at a time, sums of values for `8 J` columns.
 ///
 /// # Safety
@@ -105,7 +106,8 @@ unsafe fn pass<const N: usize, const R: usize, const C: usize, const J: usize, c
     let [keys, values] = [op.keys, op.values].map(|t| heads.matrix(t));
     let rows =
         std::array::from_fn(|r| heads.row(op.queries, first + r, false).cast::<f32>().cast_const());
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees that the heads' rows and the cells' keys are within the
+    // tensors.
     unsafe { score::<N, R, C, KV>(rows, keys, indices, op.scale, scores, pitch) }
     // Scores become weights in place. They are divided by their sum only at the end, at the
     // output's few numbers instead of every cell's weight.
@@ -122,7 +124,8 @@ unsafe fn pass<const N: usize, const R: usize, const C: usize, const J: usize, c
         *share = _mm256_set1_ps(if sum == 0.0 { 0.0 } else { 1.0 / sum });
     }
     for column in (0..8 * N).step_by(8 * J) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the cells' values, in these columns, are within the
+        // tensors.
         let totals = unsafe { weigh::<R, J, KV>(scores, pitch, values, indices, column) };
         for (r, totals) in totals.iter().enumerate() {
             let to = heads.row(op.output, first + r, true).cast::<f32>();

@@ -17,14 +17,14 @@ fn load(lanes: &MaskLanes) -> __m512i {
     unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
 }
 
-/// A bit for each cell that counts.
+/// Returns a bit for each cell that counts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn seen(lanes: &MaskLanes) -> u32 {
     _mm512_cmpneq_epi16_mask(load(lanes), _mm512_set1_epi16(MASKED as i16))
 }
 
-/// A bit for each cell at which the masks differ.
+/// Returns a bit for each cell at which the masks differ.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn differ(one: &MaskLanes, other: &MaskLanes) -> u32 {

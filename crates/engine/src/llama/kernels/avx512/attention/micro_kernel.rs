@@ -1,26 +1,26 @@
 //! Scores, their exponentials and the weighted sum of values, for some rows at once.
 //!
 //! A row is one head of one query. Rows that see the same cells of one group of heads share the
-//! reading of each key and value: as many rows and cells (or columns) at once as fill sixteen
-//! registers with sums. A row's numbers are the same however many others share its pass.
+//! loads of each key and value: as many rows and cells (or columns) at once as fill sixteen
+//! registers with sums. A row's result does not depend on the other rows of its pass.
 
 use std::arch::x86_64::*;
 
 use crate::llama::kernels::attention::{HALF, Matrix, kv_bytes, q8_0_places};
 
-/// Most rows of one pass.
+/// Maximum rows of one pass.
 pub(super) const MOST_ROWS: usize = 8;
-/// How many cells ahead keys or values are prefetched: they lie a whole row of the cache apart,
-/// which the processor's own prefetch does not follow. Further ahead brought nothing
-/// (`cargo run --release -p loquent-engine --example decode_speed`).
+/// Number of cells by which keys or values are prefetched: they are a whole row of the cache apart,
+/// which the hardware prefetcher does not follow. A larger number gained nothing (`cargo run
+/// --release -p loquent-engine --example decode_speed`).
 const PREFETCH_CELLS: usize = 16;
 
-/// Scaled products of `R` rows of `16 N` numbers with the cells' keys, `C = 16 / R` cells at a
-/// time; `scores` has a row of `pitch` numbers for each, of which those up to the next multiple
+/// Computes the scaled products of `R` rows of `16 N` numbers with the cells' keys, `C = 16 / R`
+/// cells at a time. `scores` has a row of `pitch` numbers for each; those up to the next multiple
 /// of sixteen cells are written.
 ///
 /// # Safety
-/// The rows and the cells' keys are there.
+/// `rows` have `16 N` readable numbers each, and `keys` the keys of all `cells`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 pub(super) unsafe fn score<const N: usize, const R: usize, const C: usize, const KV: u8>(
     rows: [*const f32; R],
@@ -56,7 +56,7 @@ pub(super) unsafe fn score<const N: usize, const R: usize, const C: usize, const
             }
         }
         let mut values = [0.0f32; 16];
-        // SAFETY: sixteen floats.
+        // SAFETY: `values` is an array of sixteen floats.
         unsafe {
             _mm512_storeu_ps(
                 values.as_mut_ptr(),
@@ -69,10 +69,11 @@ pub(super) unsafe fn score<const N: usize, const R: usize, const C: usize, const
     }
 }
 
-/// Sums of the cells' values by the weights of `R` rows: the `16 J` columns from `column` on.
+/// Computes the sums of the cells' values weighted by `R` rows: the `16 J` columns from `column`
+/// on.
 ///
 /// # Safety
-/// The cells' values are there.
+/// `values` has the values of all `cells`, including these columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 pub(super) unsafe fn weigh<const R: usize, const J: usize, const KV: u8>(
     weights: &[f32],
@@ -111,14 +112,15 @@ fn prefetch(from: *const u8, bytes: usize) {
     }
 }
 
-/// Sixteen numbers of a key or value at `row`, from number `first` on.
+/// Loads sixteen numbers of a key or value at `row`, from number `first` on.
 ///
 /// # Safety
-/// They are there.
+/// The row has these numbers, in the format `KV`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load<const KV: u8>(row: *const u8, first: usize) -> __m512 {
-    // SAFETY: by the caller.
+    // SAFETY: the caller guarantees that the row has these sixteen numbers; in Q8_0 they are within
+    // one block.
     unsafe {
         if KV == HALF {
             return _mm512_cvtph_ps(_mm256_loadu_si256(row.add(2 * first).cast()));
@@ -130,8 +132,8 @@ unsafe fn load<const KV: u8>(row: *const u8, first: usize) -> __m512 {
     }
 }
 
-/// The sum of each register's lanes: lane `i` of the result is that of register `i`, summed in
-/// the same order for all.
+/// Sums each register's lanes: lane `i` of the result is the sum of register `i`, added in the same
+/// order for all.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sum_each(sums: &[__m512]) -> __m512 {
@@ -153,29 +155,29 @@ fn sum_each(sums: &[__m512]) -> __m512 {
     halves(halves(a, b), halves(c, d))
 }
 
-/// Quarters 0 + 1 and 2 + 3 of each.
+/// Adds quarters 0 + 1 and 2 + 3 of each.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
 }
 
-/// Adds the biases and replaces the scores by their exponentials relative to the greatest; returns
-/// the sum, to which `sink` counts like the score of one more cell. NaN stays. Whole groups of
-/// sixteen.
+/// Adds the biases and replaces the scores by their exponentials relative to the greatest. Returns
+/// the sum, in which `sink` counts like the score of one more cell. NaN is preserved. Works on
+/// whole groups of sixteen.
 #[target_feature(enable = "avx512f,avx512dq")]
 pub(super) fn exponentials(scores: &mut [f32], biases: &[f32], sink: f32) -> f32 {
     let (groups, rest) = scores.as_chunks_mut::<16>();
     let biases = biases.as_chunks::<16>().0;
     assert!(rest.is_empty() && biases.len() == groups.len(), "padded");
-    // SAFETY: sixteen floats.
+    // SAFETY: a group is an array of sixteen floats.
     let load = |group: &[f32; 16]| unsafe { _mm512_loadu_ps(group.as_ptr()) };
     let mut most = _mm512_set1_ps(f32::NEG_INFINITY);
     for (group, bias) in groups.iter_mut().zip(biases) {
         let biased = _mm512_add_ps(load(group), load(bias));
         // The second operand is what the instruction gives for NaN: such scores are passed over.
         most = _mm512_max_ps(biased, most);
-        // SAFETY: sixteen floats.
+        // SAFETY: a group is an array of sixteen floats.
         unsafe { _mm512_storeu_ps(group.as_mut_ptr(), biased) };
     }
     let most = _mm512_reduce_max_ps(most).max(sink);
@@ -187,14 +189,14 @@ pub(super) fn exponentials(scores: &mut [f32], biases: &[f32], sink: f32) -> f32
     for group in groups {
         let power = exponential(_mm512_sub_ps(load(group), most));
         sum = _mm512_add_ps(sum, power);
-        // SAFETY: sixteen floats.
+        // SAFETY: a group is an array of sixteen floats.
         unsafe { _mm512_storeu_ps(group.as_mut_ptr(), power) };
     }
     _mm512_reduce_add_ps(sum) + of_sink
 }
 
-/// `e` to the power `x` for `x <= 0`, 0 below -87: a power of two and a polynomial, within 2e-6
-/// relatively near zero. NaN stays.
+/// `e` to the power `x` for `x <= 0`, 0 below -87: a power of two and a polynomial, with a relative
+/// error within 2e-6 near zero. NaN is preserved.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn exponential(x: __m512) -> __m512 {
@@ -237,10 +239,10 @@ mod tests {
         assert_eq!(found[31], 0.0);
         assert!((sum - found.iter().sum::<f32>()).abs() < 1e-5);
         found[5] = f32::NAN;
-        // SAFETY: as above.
+        // SAFETY: the processor has been checked above.
         assert!(unsafe { exponentials(&mut found, &[0.0; 32], NO_SINK) }.is_nan());
         let mut none = [f32::NEG_INFINITY; 16];
-        // SAFETY: as above.
+        // SAFETY: the processor has been checked above.
         assert_eq!(
             unsafe { exponentials(&mut none, &[0.0; 16], NO_SINK) },
             0.0,

@@ -1,11 +1,11 @@
 //! Attention of queries over a cache that many sequences share.
 //!
-//! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, those of
-//! other sequences and of kept prefixes included, and looks up in the mask whether it counts.
-//! Here the mask is read once per query and group of heads, many cells at a time, and the cells
-//! that count are read once for all heads that share them, and for up to eight rows of a prompt.
-//! What a step costs depends on its own sequences, not on what else the cache keeps; and a masked
-//! cell's numbers, NaN included, reach no other sequence.
+//! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, including
+//! those of other sequences and of kept prefixes, and looks up in the mask whether it counts. Here
+//! the mask is read once per query and group of heads, many cells at a time, and the cells that
+//! count are read once for all heads that share them, and for up to eight rows of a prompt. The
+//! cost of a step depends on its own sequences, not on the rest of the cache; and a masked cell's
+//! numbers, NaN included, reach no other sequence.
 
 mod masks;
 mod micro_kernel;
@@ -49,7 +49,7 @@ pub(in crate::llama::kernels) unsafe fn compute(
     }
 }
 
-/// Attention of a run's rows, as many at a time as a pass takes.
+/// Computes attention for a run's rows, as many at a time as a pass takes.
 ///
 /// # Safety
 /// `heads` and the cells are within the tensors, whose format is `KV`; `scores` has room for
@@ -91,7 +91,7 @@ unsafe fn attend<const KV: u8>(
     }
 }
 
-/// Attention of `R` rows of `16 N` numbers from the run's row `first` on; returns `R`.
+/// Computes attention for `R` rows of `16 N` numbers from the run's row `first` on; returns `R`.
 /// Scores are computed for `C` cells at a time, sums of values for `16 J` columns.
 ///
 /// # Safety
@@ -111,7 +111,8 @@ unsafe fn pass<const N: usize, const R: usize, const C: usize, const J: usize, c
     let [keys, values] = [op.keys, op.values].map(|t| heads.matrix(t));
     let rows =
         std::array::from_fn(|r| heads.row(op.queries, first + r, false).cast::<f32>().cast_const());
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees that the heads' rows and the cells' keys are within the
+    // tensors.
     unsafe { score::<N, R, C, KV>(rows, keys, indices, op.scale, scores, pitch) }
     // Scores become weights in place. They are divided by their sum only at the end, at the
     // output's few numbers instead of every cell's weight.
@@ -128,7 +129,8 @@ unsafe fn pass<const N: usize, const R: usize, const C: usize, const J: usize, c
         *share = _mm512_set1_ps(if sum == 0.0 { 0.0 } else { 1.0 / sum });
     }
     for column in (0..16 * N).step_by(16 * J) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the cells' values, in these columns, are within the
+        // tensors.
         let totals = unsafe { weigh::<R, J, KV>(scores, pitch, values, indices, column) };
         for (r, totals) in totals.iter().enumerate() {
             let to = heads.row(op.output, first + r, true).cast::<f32>();
