@@ -176,7 +176,7 @@ pub struct Arrival {
     pub at: Instant,
     /// Content of the chunk.
     pub delta: ChunkSummary,
-    /// Wire bytes of the answer so far.
+    /// Bytes and reads of the answer so far.
     pub wire: WireCounts,
 }
 
@@ -374,7 +374,7 @@ impl AnswerStream {
         self.parser.comments()
     }
 
-    /// Returns the wire bytes of the answer so far.
+    /// Returns the bytes and reads of the answer so far.
     pub fn wire(&self) -> WireCounts {
         self.response.body().wire()
     }
