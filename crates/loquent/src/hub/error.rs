@@ -1,8 +1,8 @@
-//! Why a model cannot be fetched, and what the user can do about it.
+//! Errors of fetching a model, with advice for the user.
 
 use std::path::PathBuf;
 
-/// Why a model could not be fetched.
+/// Reason why a model could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// The argument of `--hf` is not `owner/repo[@revision][:file-or-quant]`.
@@ -10,10 +10,10 @@ pub enum HubError {
     BadSpec {
         /// The argument as typed.
         spec: String,
-        /// What is wrong with the argument.
+        /// Description of the mistake.
         why: &'static str,
     },
-    /// Neither a variable nor a home folder says where the cache is.
+    /// Neither a variable nor a home folder determines the location of the cache.
     #[error("no cache folder: set HF_HOME or HF_HUB_CACHE")]
     NoCacheDir,
     /// The hub has no such repository or revision (or hides a private one).
@@ -28,7 +28,7 @@ pub enum HubError {
         repo: String,
         /// Branch, tag or commit.
         revision: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// The repository needs a token, or its terms were not accepted.
