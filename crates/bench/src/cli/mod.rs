@@ -72,7 +72,7 @@ impl LoadArgs {
     }
 }
 
-/// How to reach the servers of `--url`.
+/// Connection options of the servers in `--url`.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// Process of a local server, for its CPU time and memory

@@ -40,7 +40,7 @@ pub enum ArrivalKind {
     Gamma,
 }
 
-/// A load and its reports, whatever it is put on.
+/// A load and its reports, independent of the target.
 #[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
     /// A published configuration; other options override it

@@ -8,7 +8,7 @@ use loquent_sim::link::{AckPath, Link};
 use loquent_sim::plan::Case;
 use serde::Deserialize;
 
-/// What the link does to packets.
+/// Impairments of the link.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Link")]
 pub struct LinkOptions {

@@ -10,7 +10,7 @@ use super::files::{self, AttachedFile};
 /// Maximum size of standard input; more would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
 
-/// How to talk to a model, whichever it is.
+/// Options of a chat with any model.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TalkArgs {
     /// System message at the start of the conversation

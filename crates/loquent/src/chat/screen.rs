@@ -38,7 +38,7 @@ pub enum Columns {
     Unlimited,
     /// The terminal's width, queried again for every piece, as users resize windows.
     OfTerminal,
-    /// This many columns.
+    /// A fixed number of columns.
     Fixed(usize),
 }
 

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::file::ConfigError;
 
-/// Which file of settings is read, for all commands.
+/// Location of the settings file, for all commands.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigFileArgs {
     /// File with settings [default: loquent/config.toml in the user's configuration folder, else

@@ -49,7 +49,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// hand: far longer than a program is usually stopped at a debugger's breakpoint.
 const STALL_LIMIT: Duration = Duration::from_secs(300);
 
-/// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
+/// Arguments of `loquent connect`. The environment variable of a flag is `LOQUENT_` and its name.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConnectArgs {

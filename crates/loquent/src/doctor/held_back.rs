@@ -36,7 +36,7 @@ struct ProbeEvent {
 /// Flow of the events on their path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum EventFlow {
-    /// They arrived as written; `latest_ms` is the maximum delay.
+    /// Events arrived as written; `latest_ms` is the maximum delay.
     Free { latest_ms: f64 },
     /// Some were held back by up to `latest_ms`, and arrived together with later ones.
     InBursts { latest_ms: f64 },

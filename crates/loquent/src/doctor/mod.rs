@@ -42,7 +42,7 @@ Exit status:
   0  nothing failed; there may be warnings
   1  something failed";
 
-/// What `loquent doctor` takes: what would be given to `serve`, or where a server is.
+/// Arguments of `loquent doctor`: those of `serve` to check, or the URL of a server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {

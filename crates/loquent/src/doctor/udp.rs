@@ -37,7 +37,7 @@ enum Knock {
     Answered,
     /// The remote machine reports that nothing listens on the port.
     Closed,
-    /// This machine refused to send it.
+    /// Sending was forbidden on this machine.
     ForbiddenHere,
     /// No answer arrived.
     Silence,

@@ -1,4 +1,4 @@
-//! Where models are fetched from and stored, according to the environment.
+//! Locations of the hub and of the cache, from the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;

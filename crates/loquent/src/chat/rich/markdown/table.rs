@@ -8,7 +8,7 @@ use super::super::row::{Look, Row};
 /// Separator between two columns, and its counterpart in the rule below the head.
 const SEPARATOR: &str = " │ ";
 const CROSSING: &str = "─┼─";
-/// Width up to which columns are narrowed only after all wider ones.
+/// Minimum width to which columns are narrowed.
 const NARROW_COLUMNS: usize = 6;
 
 /// Maximum number of columns; further ones are left out. No screen shows them, and a table of many
