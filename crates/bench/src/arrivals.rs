@@ -1,4 +1,4 @@
-//! When requests are sent: schedules that are known before the run begins.
+//! Send times of requests, as schedules fixed before the run begins.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use serde::Serialize;
 pub enum Spacing {
     /// Equal gaps.
     Constant,
-    /// A Poisson process: exponential gaps, as they were drawn, so that the number of requests
-    /// in a stretch of time varies as it does with independent users.
+    /// A Poisson process: unscaled exponential gaps, so that the number of requests in an interval
+    /// varies as it does with independent users.
     Poisson,
     /// Gamma-distributed gaps with this shape, scaled to the run's length: 1 has the gaps of a
-    /// Poisson process, less is burstier, more is steadier. (vLLM calls it burstiness.)
+    /// Poisson process, lower is burstier, higher is steadier. (vLLM calls it burstiness.)
     Gamma {
         /// The shape parameter, above 0.
         shape: f64,
     },
 }
 
-/// The rule for when the next request is sent.
+/// Rule for the send time of the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pacing {
-    /// All at once, or as soon as the concurrency limit lets one through.
+    /// All at once, or as soon as the concurrency limit allows.
     Burst,
-    /// This long after the previous one was sent; delays add up.
+    /// A fixed time after the previous request was sent; delays add up.
     Relative {
         /// The gap in seconds.
         interval_s: f64,
@@ -40,7 +40,7 @@ pub enum Pacing {
         /// The gap in seconds.
         interval_s: f64,
     },
-    /// At random times of a mean rate, drawn before the run.
+    /// At random times with a given mean rate, drawn before the run.
     Open {
         /// Requests per second.
         rate_per_s: f64,
@@ -50,8 +50,8 @@ pub enum Pacing {
 }
 
 impl Pacing {
-    /// The send times of `count` requests after the start, if the pacing fixes them in advance.
-    /// Equal seeds give equal times.
+    /// Returns the send times of `count` requests, relative to the start, if the pacing fixes them
+    /// in advance. Equal seeds give equal times.
     pub fn offsets(self, count: usize, seed: u64) -> Option<Vec<Duration>> {
         match self {
             Pacing::Burst | Pacing::Relative { .. } => None,
@@ -73,7 +73,7 @@ fn constant(count: usize, gap_s: f64) -> Vec<Duration> {
     (0..count).map(|i| Duration::from_secs_f64(i as f64 * gap_s)).collect()
 }
 
-/// Gaps with the mean 1/rate, the first of which is 0: that is when the run begins.
+/// Returns gaps with the mean 1/rate. The first is 0, the start of the run.
 fn drawn(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<f64> {
     let gaps = Gamma::new(shape, 1.0 / (rate_per_s * shape)).expect("the plan checked both");
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -88,8 +88,8 @@ fn from_gaps(gaps: Vec<f64>) -> Vec<Duration> {
     times.collect()
 }
 
-/// Gaps that are scaled so that the last request is sent at exactly (count − 1)/rate, which keeps
-/// runs of different seeds comparable.
+/// Returns send times from gaps that are scaled so that the last request is sent at exactly (count
+/// − 1)/rate, which keeps runs of different seeds comparable.
 fn gamma(count: usize, rate_per_s: f64, shape: f64, seed: u64) -> Vec<Duration> {
     let gaps = drawn(count, rate_per_s, shape, seed);
     let total: f64 = gaps.iter().sum();

@@ -17,33 +17,33 @@ use crate::target::{ArrivalStream, FailureKind, RequestFailure, Target};
 
 /// Kernel receive buffer of slow readers: small, so that the server's socket fills within seconds.
 const SLOW_READER_RECV_BUFFER_BYTES: u32 = 4096;
-/// Text bytes per token above which an answer is refused: a server that sends more is broken or
-/// hostile, and would fill this process's memory.
+/// Maximum text bytes per token: a server that sends more is broken or hostile, and would fill this
+/// process's memory.
 const MAX_TEXT_BYTES_PER_TOKEN: usize = 256;
-/// The granularity of the runtime's timer; what remains is slept by a thread.
+/// Granularity of the runtime's timer; a thread sleeps the remainder.
 const TIMER_GRANULARITY: Duration = Duration::from_millis(1);
 
 /// A request and its role, ready to be sent.
 #[derive(Debug, Clone)]
 pub struct PlannedRequest {
-    /// Why it is in the run.
+    /// Purpose of the request in the run.
     pub role: RequestRole,
     /// The request body and its parameters.
     pub generate: Generate,
     /// Send time after the start, for requests outside the pacing.
     pub at: Duration,
-    /// Chunks with text after which a slow reader stops and a leaver leaves.
+    /// Chunks with text after which a slow reader stops or a leaver disconnects.
     pub turn_after: usize,
 }
 
-/// Everything that one run sends.
+/// All requests of one run.
 #[derive(Debug, Clone)]
 pub struct RunPlan {
     /// The measured requests, sent by the pacing.
     pub measured: Vec<PlannedRequest>,
     /// Slow readers, leavers and injected prompts, each sent at its own time.
     pub beside: Vec<PlannedRequest>,
-    /// When the measured ones are sent.
+    /// Rule for the send times of the measured requests.
     pub pacing: Pacing,
     /// Seed of random arrivals.
     pub seed: u64,
@@ -53,7 +53,7 @@ pub struct RunPlan {
     pub timeout: Duration,
 }
 
-/// Counters that a progress bar reads while a run goes on.
+/// Counters that a progress bar reads during a run.
 #[derive(Debug, Default)]
 pub struct RunProgress {
     /// Requests that have ended.
@@ -62,14 +62,14 @@ pub struct RunProgress {
     pub chunks: AtomicU64,
 }
 
-/// State that the tasks of one run share.
+/// State shared by the tasks of one run.
 struct RunShared {
     target: Arc<dyn Target>,
     start: Instant,
     timeout: Duration,
     progress: Arc<RunProgress>,
     measured_left: AtomicUsize,
-    /// Becomes true when the last measured request has ended.
+    /// Set to true when the last measured request has ended.
     measured_done: watch::Sender<bool>,
 }
 
@@ -87,8 +87,8 @@ impl RunShared {
     }
 }
 
-/// Sends the plan's requests to `target`. The records come in the order of their
-/// indices: measured requests first, then the others.
+/// Sends the plan's requests to `target`. The records are in the order of their indices: measured
+/// requests first, then the others.
 pub async fn run(
     target: Arc<dyn Target>,
     plan: RunPlan,
@@ -163,7 +163,7 @@ async fn sleep_exactly_until(due: Instant) {
     }
 }
 
-/// One request from its submission to its end.
+/// Performs one request, from its submission to its end.
 async fn exchange(
     shared: &RunShared,
     index: usize,
@@ -252,7 +252,7 @@ async fn receive(
     }
 }
 
-/// Reads nothing until the measured requests have ended.
+/// Stops reading until the measured requests have ended.
 async fn stop_reading(shared: &RunShared, deadline: Instant) -> Result<(), RequestFailure> {
     let mut done = shared.measured_done.subscribe();
     let waiting = done.wait_for(|&done| done);

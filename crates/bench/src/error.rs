@@ -1,9 +1,9 @@
-//! Why a benchmark cannot run or its result is refused.
+//! Errors that prevent a benchmark or reject its result.
 
 use std::path::PathBuf;
 
-/// Every error of this crate that ends a benchmark. Failures of single requests are
-/// data, not errors: see [`crate::record::RequestOutcome`].
+/// Errors that end a benchmark. Failures of single requests are data, not errors: see
+/// [`crate::record::RequestOutcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// Options contradict each other or are out of range.
@@ -14,7 +14,7 @@ pub enum BenchError {
     Prompts {
         /// Path of the prompt file.
         path: PathBuf,
-        /// What is wrong, with the line number where there is one.
+        /// Reason, with the line number if there is one.
         reason: String,
     },
     /// A target lacks something that the plan needs.
@@ -22,7 +22,7 @@ pub enum BenchError {
     Target {
         /// The target's name.
         target: String,
-        /// What failed.
+        /// Description of the failure.
         reason: String,
     },
     /// A process to be measured cannot be read.
@@ -30,7 +30,7 @@ pub enum BenchError {
     Process {
         /// Process ID.
         pid: u32,
-        /// What failed.
+        /// Description of the failure.
         reason: String,
     },
     /// An output file cannot be written.
@@ -38,7 +38,7 @@ pub enum BenchError {
     Output {
         /// Path of the output file.
         path: PathBuf,
-        /// What failed.
+        /// Description of the failure.
         reason: String,
     },
 }

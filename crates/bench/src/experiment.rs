@@ -1,5 +1,5 @@
-//! Runs a plan: every case against every target in turn, so that a drift of the machine's
-//! speed affects all of them alike.
+//! Runs a plan: every case against every target in turn, so that a drift of the machine's speed
+//! affects all of them alike.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use crate::target::{FailureKind, Target};
 use crate::verify::verify;
 use crate::{BenchError, prompts};
 
-/// How a benchmark ended.
+/// Result of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunVerdict {
-    /// Every measured request finished or was refused for load.
+    /// Every measured request finished or was refused because of load.
     Clean,
-    /// Some measured request failed.
+    /// At least one measured request failed.
     SomeFailed,
-    /// Some run has no measured request that finished: its figures mean nothing.
+    /// A run has no finished measured request: its figures are meaningless.
     NoneFinished,
-    /// A token total is impossible; its figures are refused.
+    /// A token total is impossible; its figures are rejected.
     Impossible,
 }
 
 impl RunVerdict {
-    /// The process's exit status.
+    /// Returns the process's exit status.
     pub fn exit_code(self) -> u8 {
         match self {
             RunVerdict::Clean => 0,
@@ -82,7 +82,7 @@ fn judge_records(records: &[RequestRecord]) -> RunVerdict {
     }
 }
 
-/// Runs the plan and writes nothing but progress.
+/// Runs the plan and prints only progress.
 ///
 /// # Errors
 /// If a target lacks something that the plan needs, or its process cannot be read.
@@ -145,7 +145,7 @@ fn progress_bar(plan: &LoadPlan, group: &str, round: usize, rounds: usize) -> Pr
         .with_prefix(format!("{group} [{kind} {}/{rounds}]", round + 1))
 }
 
-/// A target, its model and its tokens of the prompts, all known before the first run.
+/// A target with its model and the tokens of the prompts, all determined before the first run.
 struct PreparedTarget<'a> {
     plan: &'a TargetPlan,
     model: String,
@@ -296,7 +296,8 @@ impl<'a> PreparedTarget<'a> {
         }
     }
 
-    /// Long prompts, each different from its first token on, so that a prefix cache saves nothing.
+    /// Creates long prompts that differ from their first token on, so that a prefix cache saves
+    /// nothing.
     async fn injected(
         &mut self,
         settings: &LoadSettings,
@@ -352,7 +353,7 @@ async fn counters(target: &dyn Target) -> scrape::Series {
     target.metrics().await.map(|text| scrape::counters(&text)).unwrap_or_default()
 }
 
-/// Moves the bar until it is aborted.
+/// Updates the progress bar until aborted.
 async fn tick(bar: ProgressBar, progress: Arc<RunProgress>) {
     let mut every = tokio::time::interval(Duration::from_millis(200));
     loop {

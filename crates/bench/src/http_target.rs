@@ -1,4 +1,4 @@
-//! A server reached by HTTP.
+//! A server reached over HTTP.
 
 use futures_util::stream;
 use loquent_client::openai::{self, AnswerStream, Arrival, ChunkSummary, Generate};
@@ -7,7 +7,7 @@ use loquent_openai::http::{ConnectionOptions, HttpClient};
 
 use crate::target::{ArrivalStream, RequestFailure, Target};
 
-/// Limit of a `/metrics` answer, in bytes.
+/// Maximum size of a `/metrics` response, in bytes.
 const MAX_METRICS_BYTES: usize = 8 << 20;
 
 /// An OpenAI-compatible server.
@@ -17,7 +17,7 @@ pub struct HttpTarget {
 }
 
 impl HttpTarget {
-    /// The server that `client` speaks to, called `name` in reports.
+    /// Creates a target for the server of `client`, called `name` in reports.
     pub fn new(name: String, client: HttpClient) -> Self {
         HttpTarget { name, client }
     }
@@ -60,7 +60,8 @@ impl Target for HttpTarget {
     }
 }
 
-/// The state is `None` after the answer's end. Boxed: it moves at every chunk.
+/// State of the stream of chunks: `None` after the answer's end. Boxed because it moves at every
+/// chunk.
 type Unread = Option<Box<AnswerStream>>;
 
 async fn read(unread: Unread) -> Option<(Result<Arrival, RequestFailure>, Unread)> {

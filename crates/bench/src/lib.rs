@@ -1,9 +1,9 @@
 //! Load generator and reports for any OpenAI-compatible server.
 //!
-//! [`cli`] turns arguments into an [`plan::LoadPlan`]; [`experiment`] runs its cases
-//! against its targets in turn; [`drive`] sends one run's requests and keeps a
-//! [`record::RequestRecord`] of each; [`summary`] turns records into the metrics that
-//! [`report`] prints, and [`verify`] refuses impossible token totals.
+//! [`cli`] turns arguments into a [`plan::LoadPlan`]; [`experiment`] runs its cases against its
+//! targets in turn; [`drive`] sends one run's requests and keeps a [`record::RequestRecord`] of
+//! each; [`summary`] turns records into the metrics that [`report`] prints, and [`verify`] rejects
+//! impossible token totals.
 
 pub mod arrivals;
 pub mod burst;

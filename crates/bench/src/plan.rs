@@ -1,4 +1,4 @@
-//! A benchmark as data: what every request looks like, and the cases to compare.
+//! A benchmark as data: the contents of every request, and the cases to compare.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::arrivals::Pacing;
 use crate::prompts::PromptSource;
 use crate::target::Target;
 
-/// Which endpoint requests go to.
+/// Endpoint of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointKind {
@@ -22,7 +22,7 @@ pub enum EndpointKind {
     Completions,
 }
 
-/// Everything that all cases have in common.
+/// Settings common to all cases.
 #[derive(Debug, Clone)]
 pub struct LoadSettings {
     /// Model name; the target's first when absent.
@@ -33,36 +33,36 @@ pub struct LoadSettings {
     pub requests: usize,
     /// Maximum number of tokens per answer.
     pub max_tokens: u32,
-    /// Where the prompts come from.
+    /// Source of the prompts.
     pub prompts: PromptSource,
     /// Sampling temperature; the server's default if absent.
     pub temperature: Option<f64>,
     /// Sampling seed; also seeds the arrivals.
     pub seed: Option<u64>,
-    /// Generate all `max_tokens`, even after an end-of-sequence token.
+    /// Generates all `max_tokens`, even after an end-of-sequence token.
     pub ignore_eos: bool,
-    /// Tokenize prompts before the run and send ids.
+    /// Tokenizes prompts before the run and sends ids.
     pub pretok: bool,
-    /// When requests are sent.
+    /// Rule for the send times of requests.
     pub pacing: Pacing,
     /// Time limit of one request.
     pub timeout: Duration,
-    /// What makes an answer a good one.
+    /// Objectives that an answer must meet to count towards goodput.
     pub slo: Slo,
-    /// Ask the server for its timings.
+    /// Requests the server's timings.
     pub include_timings: bool,
     /// Answers per run whose tokens are recounted.
     pub recount: usize,
-    /// Further fields of the request body.
+    /// Additional fields of the request body.
     pub extra: Map<String, Value>,
 }
 
 /// Service-level objectives: an answer that meets all that are set counts towards goodput.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Slo {
-    /// Longest time to first token, in milliseconds.
+    /// Maximum time to first token, in milliseconds.
     pub ttft_ms: Option<f64>,
-    /// Longest 99th percentile of an answer's own gaps between chunks, in milliseconds.
+    /// Maximum 99th percentile of an answer's own gaps between chunks, in milliseconds.
     pub icl_ms: Option<f64>,
 }
 
@@ -71,13 +71,13 @@ pub struct Slo {
 pub struct Extras {
     /// Number of readers that stop reading.
     pub slow_readers: usize,
-    /// Chunks with text that they read first.
+    /// Chunks with text that they read before they stop.
     pub slow_reader_after: usize,
     /// Maximum number of tokens of a slow reader's answer.
     pub slow_reader_max_tokens: u32,
     /// Number of readers that disconnect before the end.
     pub leavers: usize,
-    /// Chunks with text that they read first.
+    /// Chunks with text that they read before they disconnect.
     pub leave_after: usize,
     /// Long prompts among the measured requests.
     pub inject: Option<Inject>,
@@ -86,13 +86,13 @@ pub struct Extras {
 /// Long prompts that arrive while others decode.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Inject {
-    /// Length in tokens (exact where the target tokenizes).
+    /// Length in tokens (exact if the target tokenizes).
     pub prompt_tokens: usize,
     /// Arrival of the first, in seconds after the start.
     pub at_s: f64,
     /// Number of prompts.
     pub count: usize,
-    /// Seconds between them.
+    /// Seconds between prompts.
     pub every_s: f64,
     /// Maximum number of tokens of their answers.
     pub max_tokens: u32,
@@ -101,7 +101,7 @@ pub struct Inject {
 /// One configuration to measure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadCase {
-    /// What distinguishes it from the other cases; empty if it is the only one.
+    /// Settings that distinguish it from the other cases; empty if it is the only one.
     pub label: String,
     /// Maximum number of measured requests in flight; unlimited if absent.
     pub concurrency: Option<usize>,
@@ -123,16 +123,16 @@ fn serialize_interval<S: Serializer>(
     }
 }
 
-/// A server under test and, where it is local, its process.
+/// A server under test and, if it is local, its process.
 #[derive(Clone)]
 pub struct TargetPlan {
     /// The server, or the engine in this process.
     pub target: Arc<dyn Target>,
-    /// Its process, for CPU time and memory.
+    /// Process ID, for CPU time and memory.
     pub pid: Option<u32>,
 }
 
-/// The files that results are written to, and whether the terminal shows them.
+/// Output files, and whether results are printed on the terminal.
 #[derive(Debug, Clone, Default)]
 pub struct ReportPaths {
     /// File for everything as JSON.
@@ -141,7 +141,7 @@ pub struct ReportPaths {
     pub jsonl: Option<PathBuf>,
     /// File for a self-contained HTML page.
     pub html: Option<PathBuf>,
-    /// Print neither progress bar nor table.
+    /// Prints neither progress bar nor table.
     pub quiet: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct ReportPaths {
 pub struct LoadPlan {
     /// Title of the reports.
     pub title: String,
-    /// Everything that the cases have in common.
+    /// Settings common to all cases.
     pub settings: LoadSettings,
     /// The configurations to compare, run in turn.
     pub cases: Vec<LoadCase>,
@@ -162,6 +162,6 @@ pub struct LoadPlan {
     pub repeat_runs: usize,
     /// Pause between two runs if there are several servers.
     pub pause: Duration,
-    /// Where the results go.
+    /// Outputs of the results.
     pub outputs: ReportPaths,
 }

@@ -1,9 +1,8 @@
 //! Published benchmark configurations by name.
 //!
-//! `rose-*`: the roseinfer posts 050 (stream interval) and 052 (batched look-ups);
-//! `cllm-*`: the cLLM HTTP benchmark at 16 concurrent; `skippy-chat-corpus`: the
-//! chat corpus run of Skippy's cross-request batching. Each is what its source
-//! states; options on the command line override it.
+//! `rose-*`: the roseinfer posts 050 (stream interval) and 052 (batched look-ups); `cllm-*`: the
+//! cLLM HTTP benchmark at 16 concurrent; `skippy-chat-corpus`: the chat corpus run of Skippy's
+//! cross-request batching. Each follows its source; options on the command line override it.
 
 use serde_json::{Map, Value, json};
 
@@ -46,9 +45,9 @@ pub struct PresetValues {
     pub stream_intervals: Vec<u32>,
     /// Gap between absolute send times, in milliseconds.
     pub submit_interval_ms: Option<f64>,
-    /// Tokenize prompts before the run and send token ids.
+    /// Tokenizes prompts before the run and sends token ids.
     pub pretok: bool,
-    /// Generate all tokens, even after an end-of-sequence token.
+    /// Generates all tokens, even after an end-of-sequence token.
     pub ignore_eos: bool,
     /// Sampling temperature of every request.
     pub temperature: Option<f64>,
@@ -56,9 +55,10 @@ pub struct PresetValues {
     pub seed: Option<u64>,
     /// Runs before the measured ones.
     pub warmup_runs: Option<usize>,
-    /// More fields of the request body.
+    /// Additional fields of the request body.
     pub extra: Map<String, Value>,
-    /// How to start the server so that the figures can be compared with the published ones.
+    /// Instructions for starting the server so that the figures are comparable with the published
+    /// ones.
     pub server_note: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ const CHAT: &str = include_str!("../../../bench/corpora/chat.jsonl");
 const BATCH_64: &str = "the source ran with a decode batch of 64 and without a prefix cache";
 
 impl Preset {
-    /// What the source of the preset states.
+    /// Returns the settings stated by the source of the preset.
     pub fn values(self) -> PresetValues {
         match self {
             Preset::Rose050 => PresetValues { stream_intervals: vec![1, 8], ..rose() },

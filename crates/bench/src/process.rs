@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::BenchError;
 
-/// How often memory is read during a run.
+/// Interval of memory samples during a run.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
 /// A process that can be measured.
@@ -36,12 +36,12 @@ pub struct ResourceUsage {
     pub rss_before_bytes: u64,
     /// Largest resident memory seen during the run, in bytes.
     pub rss_peak_bytes: u64,
-    /// How often its threads gave up their core to wait.
+    /// Number of times its threads gave up their core to wait.
     pub voluntary_switches: u64,
 }
 
 impl Process {
-    /// The process `pid`.
+    /// Opens the process `pid`.
     ///
     /// # Errors
     /// If there is no such process, or this user may not read its counters.
@@ -50,7 +50,7 @@ impl Process {
         process.read().map(|_| process)
     }
 
-    /// Reads its counters.
+    /// Reads the counters.
     ///
     /// # Errors
     /// If the process has ended.
@@ -65,7 +65,7 @@ impl Process {
         Ok(ProcessReading { cpu_s, rss_bytes, voluntary_switches: self.voluntary_switches() })
     }
 
-    /// Begins to measure; memory is sampled until [`UsageWatch::stop`].
+    /// Starts a measurement; memory is sampled until [`UsageWatch::stop`].
     ///
     /// # Errors
     /// If the process has ended.
@@ -86,7 +86,7 @@ impl Process {
         Ok(UsageWatch { process: self.clone(), before, peak, stopped, sampler })
     }
 
-    /// Context switches, summed over the threads that exist now.
+    /// Returns the context switches, summed over the current threads.
     fn voluntary_switches(&self) -> u64 {
         let Ok(tasks) = std::fs::read_dir(self.dir.join("task")) else {
             return 0;
@@ -132,7 +132,7 @@ impl UsageWatch {
     }
 }
 
-/// CPU time of all threads of `pid`, those that have ended included.
+/// Returns the CPU time of all threads of `pid`, including those that have ended.
 #[cfg(target_os = "linux")]
 fn cpu_s(pid: u32) -> std::io::Result<f64> {
     let pid = i32::try_from(pid).map_err(std::io::Error::other)?;
@@ -140,14 +140,14 @@ fn cpu_s(pid: u32) -> std::io::Result<f64> {
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }
 
-/// Only Linux shows another process's clock.
+/// Unsupported: only Linux exposes another process's CPU clock.
 #[cfg(not(target_os = "linux"))]
 fn cpu_s(_pid: u32) -> std::io::Result<f64> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Allows this process as many open files as its hard limit grants: a connection per
-/// stream needs more than the customary 1024.
+/// Raises the limit of open files to the hard limit: a connection per stream needs more than the
+/// customary 1024.
 pub fn raise_open_files_limit() {
     #[cfg(target_os = "linux")]
     {
@@ -159,7 +159,7 @@ pub fn raise_open_files_limit() {
     }
 }
 
-/// The number after `name` in a `status` file.
+/// Returns the number after `name` in a `status` file.
 fn field_kib(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Where prompts come from: one text, lines of a file, or a JSONL corpus.
+//! Sources of prompts: one text, lines of a file, or a JSONL corpus.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const MAX_PROMPTS: usize = 100_000;
 pub struct CorpusPrompt {
     /// Unique name of the prompt in its corpus.
     pub prompt_id: String,
-    /// Kind of question, for people who read the corpus.
+    /// Kind of question, for human readers of the corpus.
     #[serde(default)]
     pub category: String,
     /// Length class, such as short or long.
@@ -24,8 +24,7 @@ pub struct CorpusPrompt {
     pub prompt: String,
 }
 
-/// Reads a corpus (`.jsonl`) or one prompt per line (any other name). Blank lines are
-/// skipped.
+/// Reads a corpus (`.jsonl`) or one prompt per line (any other extension). Blank lines are skipped.
 ///
 /// # Errors
 /// If the file cannot be read, has no prompts or too many, or a line of a corpus is malformed.
@@ -74,7 +73,7 @@ const WORDS: [&str; 16] = [
     "slowly", "stone", "answer", "north", "silver", "market", "between",
 ];
 
-/// Text of at least `tokens` tokens in any tokenizer that does not join words; `run` and
+/// Generates text of at least `tokens` tokens in any tokenizer that does not join words. `run` and
 /// `index` make it differ from its beginning on.
 pub fn long_text(tokens: usize, run: usize, index: usize) -> String {
     let mut text = format!("[{run}.{index}]");
@@ -88,19 +87,19 @@ pub fn long_text(tokens: usize, run: usize, index: usize) -> String {
     text
 }
 
-/// How prompts are handed to requests.
+/// Rule that assigns prompts to requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptSource {
     /// The texts, used in turn; never empty.
     pub texts: Vec<String>,
-    /// Each text is repeated this many times (a longer prompt).
+    /// Number of repetitions of each text (makes longer prompts).
     pub repeats: usize,
-    /// Each request's prompt begins with its own number, so that no two share a prefix.
+    /// Starts each request's prompt with its own number, so that no two share a prefix.
     pub unique: bool,
 }
 
 impl PromptSource {
-    /// The prompt of request `index` in run `run`.
+    /// Returns the prompt of request `index` in run `run`.
     pub fn prompt(&self, run: usize, index: usize) -> String {
         let text = self.texts[index % self.texts.len()].repeat(self.repeats);
         if self.unique { format!("[{run}.{index}] {text}") } else { text }

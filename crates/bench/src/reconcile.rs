@@ -1,15 +1,15 @@
 //! One request from both sides: when the engine emitted a token, when the server flushed
 //! it, and when it arrived here.
 //!
-//! The server's clock starts at the request's arrival there, a time unknown here. The offset is
-//! chosen so that the request's fastest flush took no time. The others' extra time is queueing on
-//! the way, which is what this measures.
+//! The server's clock starts at the request's arrival there, which is unknown here. The offset is
+//! chosen so that the request's fastest flush took no time. The extra time of the others is
+//! queueing on the way, which this module measures.
 
 use crate::record::{RequestRecord, ms};
 
-/// A gap above this is a stall, in milliseconds.
+/// Gap above which it counts as a stall, in milliseconds.
 pub const STALL_MS: f64 = 200.0;
-/// A token shown later than this after its generation is late, in milliseconds.
+/// Time after its generation at which a shown token counts as late, in milliseconds.
 pub const LATE_MS: f64 = 400.0;
 
 /// Both sides of one request, in milliseconds.
@@ -27,8 +27,8 @@ pub struct Reconciled {
     pub first_emit_ms: f64,
 }
 
-/// Joins the two sides; `None` where the server's timings are absent or do not match
-/// the chunks that arrived.
+/// Joins the two sides; returns `None` if the server's timings are absent or do not match the
+/// chunks that arrived.
 pub fn reconcile(record: &RequestRecord) -> Option<Reconciled> {
     let timings = record.timings.as_deref()?;
     let chunks = &record.chunks;
@@ -68,14 +68,14 @@ pub fn reconcile(record: &RequestRecord) -> Option<Reconciled> {
 /// Stalls of one answer as shares of its span.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stall {
-    /// Σ g over gaps g > 200 ms, by the span (the paper's ratio).
+    /// Σ g over gaps g > 200 ms, divided by the span (the paper's ratio).
     pub full: f64,
-    /// Σ (g − 200 ms)+ by the span.
+    /// Σ (g − 200 ms)+ divided by the span.
     pub ex: f64,
 }
 
-/// Stalls among the render times `shown_ms`, the span beginning at `from_ms`: the first
-/// generation plus half a round trip, or the first arrival where that is unknown.
+/// Computes the stalls among the render times `shown_ms`. The span begins at `from_ms`: the first
+/// generation plus half a round trip, or the first arrival if that is unknown.
 pub fn stall(from_ms: f64, shown_ms: impl IntoIterator<Item = f64>) -> Option<Stall> {
     let (mut last, mut full, mut ex) = (from_ms, 0.0, 0.0);
     for shown in shown_ms {
@@ -96,7 +96,7 @@ pub(crate) mod tests {
     use crate::record::{ChunkMark, RequestOutcome, RequestRole};
     use loquent_client::openai::{ServerTimings, Usage};
 
-    /// A finished request, sent at 1 s, whose chunks arrived at `at_ms`.
+    /// Returns a finished request, sent at 1 s, whose chunks arrived at `at_ms`.
     pub(crate) fn record(at_ms: &[u64], tokens: u64) -> RequestRecord {
         let chunks = at_ms.iter().map(|at| ChunkMark { at_us: at * 1000, text_bytes: 1 });
         RequestRecord {

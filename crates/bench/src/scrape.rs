@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of series kept of one scrape; the rest is ignored.
+/// Maximum number of series kept from one scrape; the rest is ignored.
 const MAX_SERIES: usize = 20_000;
 
 /// Values by series (name and labels as written).
 pub type Series = BTreeMap<String, f64>;
 
-/// Parses counters: series named `…_total`, `…_count` or `…_sum`, and those that a
-/// `# TYPE … counter` line declares.
+/// Parses counters: series named `…_total`, `…_count` or `…_sum`, and series declared by a `# TYPE
+/// … counter` line.
 pub fn counters(text: &str) -> Series {
     let mut declared = std::collections::HashSet::new();
     let mut series = Series::new();
@@ -31,7 +31,7 @@ pub fn counters(text: &str) -> Series {
     series
 }
 
-/// Series and value of one line; comments and malformed lines give nothing.
+/// Returns series and value of one line; `None` for comments and malformed lines.
 fn sample(line: &str) -> Option<(&str, f64)> {
     if line.starts_with('#') {
         return None;
@@ -45,7 +45,7 @@ fn sample(line: &str) -> Option<(&str, f64)> {
     value.is_finite().then_some((key.trim(), value))
 }
 
-/// How much each counter grew; counters that did not are left out.
+/// Returns the growth of each counter; unchanged counters are left out.
 pub fn growth(before: &Series, after: &Series) -> Series {
     let grew = |(key, value): (&String, &f64)| {
         let by = value - before.get(key).copied().unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! From records to metrics.
+//! Computes metrics from records.
 //!
 //! Definitions: TTFT is the first non-empty delta's arrival minus the scheduled send; TPOT
 //! per request is (last − first arrival)/(n − 1); ITL pools the gaps between the server's
@@ -48,7 +48,7 @@ pub struct Resources {
     pub generator: Option<process::ResourceUsage>,
 }
 
-/// Samples that the plots need.
+/// Samples for the plots.
 #[derive(Debug, Clone, Default)]
 pub struct Plots {
     /// TTFT in milliseconds.
@@ -61,12 +61,12 @@ pub struct Plots {
     pub rate: RateBins,
 }
 
-/// Tokens that arrived in each of many equal stretches of a run.
+/// Tokens that arrived in each of many equal intervals of a run.
 #[derive(Debug, Clone, Default)]
 pub struct RateBins {
-    /// Their width in seconds.
+    /// Width of a bin in seconds.
     pub width_s: f64,
-    /// The tokens in each, from the run's start on.
+    /// Tokens in each bin, starting at the run's start.
     pub tokens: Vec<f64>,
 }
 
@@ -75,12 +75,11 @@ const DISTURBANCES: &str = "Disturbances";
 const GOODPUT: &str = "Goodput";
 const RESOURCES: &str = "Resources";
 
-/// Width of the bins that the peak rate is taken over four at a time, and of those of a plot, in
-/// seconds.
+/// Maximum width of a plot's bins, in seconds. The peak rate is taken over four bins of this width.
 const RATE_BIN_S: f64 = 0.25;
-/// Least number of bins in the plot of a short run, whose bins are narrower.
+/// Minimum number of bins in the plot of a short run, whose bins are narrower.
 const LEAST_BINS: f64 = 40.0;
-/// Maximum number of bins; a longer run is cut in the plot, but not in the metrics.
+/// Maximum number of bins; a longer run is truncated in the plot, but not in the metrics.
 const MAX_BINS: usize = 100_000;
 
 /// Metrics and plots of one run.
@@ -88,18 +87,19 @@ const MAX_BINS: usize = 100_000;
 pub struct RunSummary {
     /// The metrics in the order of the table.
     pub metrics: Vec<Measurement>,
-    /// What the plots show.
+    /// Samples for the plots.
     pub plots: Plots,
 }
 
 impl RunSummary {
-    /// The value of a metric.
+    /// Returns the value of a metric.
     pub fn value(&self, key: &str) -> Option<f64> {
         self.metrics.iter().find(|metric| metric.key == key).map(|metric| metric.value)
     }
 
-    /// Adds the share and the rate of the measured requests that met `slo`, if any is set. One
-    /// that failed or was refused meets none (goodput as in DistServe, Zhong et al., OSDI 2024).
+    /// Adds the share and the rate of the measured requests that met `slo`, if any objective is
+    /// set. A failed or refused request meets none (goodput as in DistServe, Zhong et al., OSDI
+    /// 2024).
     pub fn add_goodput(&mut self, records: &[RequestRecord], slo: Slo) {
         if slo == Slo::default() {
             return;
@@ -150,7 +150,8 @@ fn unit_of(key: &str) -> (&'static str, &'static str) {
     if key.ends_with("_ms") { ("_ms", " (ms)") } else { ("", "") }
 }
 
-/// The measured requests of a run, with everything that several metrics need, computed once.
+/// The measured requests of a run, with intermediate results used by several metrics, computed
+/// once.
 struct RunData<'a> {
     measured: Vec<&'a RequestRecord>,
     finished: Vec<&'a RequestRecord>,
@@ -180,7 +181,8 @@ impl<'a> RunData<'a> {
         self.finished.iter().flat_map(|record| of(record)).collect()
     }
 
-    /// Pools a field of the server's timings, given in microseconds, as milliseconds.
+    /// Collects a field of the server's timings from all requests, converted from microseconds to
+    /// milliseconds.
     fn timing(&self, of: fn(&loquent_client::openai::ServerTimings) -> Option<f64>) -> Samples {
         self.pool(|record| record.timings.as_deref().and_then(of).map(|us| us / 1e3))
     }
@@ -212,7 +214,7 @@ pub fn summarize(records: &[RequestRecord], resources: &Resources) -> RunSummary
     summary
 }
 
-/// Whether a finished answer met `slo`.
+/// Returns true if a finished answer met `slo`.
 fn meets(record: &RequestRecord, slo: Slo) -> bool {
     let within = |value: Option<f64>, most: Option<f64>| match (value, most) {
         (Some(value), Some(most)) => value <= most,
@@ -398,8 +400,8 @@ fn push_injected(summary: &mut RunSummary, run: &RunData<'_>, records: &[Request
     summary.distribution("ICL at other times", "icl_outside_ms", "ICL", &outside);
 }
 
-/// Gaps that overlap the time from an injected prompt's submission to its first token,
-/// and the other gaps.
+/// Splits the gaps into those that overlap the time from an injected prompt's submission to its
+/// first token, and all others.
 fn split_icl(run: &RunData<'_>, injected: &[&RequestRecord]) -> (Samples, Samples) {
     let window = |record: &&RequestRecord| {
         let end = record.chunks.first().map_or(record.ended_us, |chunk| chunk.at_us);
@@ -415,8 +417,9 @@ fn split_icl(run: &RunData<'_>, injected: &[&RequestRecord]) -> (Samples, Sample
     (during.into_iter().collect(), outside.into_iter().collect())
 }
 
-/// The process served all requests, so its use is shared by the tokens of all of them;
-/// those of answers that were not read to their end are not known and not counted.
+/// Adds the resource use of the server's process. It served all requests, so its use is shared by
+/// the tokens of all of them. Tokens of answers that were not read to their end are unknown and not
+/// counted.
 fn push_server_process(
     summary: &mut RunSummary,
     records: &[RequestRecord],
@@ -468,7 +471,8 @@ fn rate_bins(run: &RunData<'_>) -> RateBins {
     RateBins { width_s, tokens: tokens_per_bin(run, width_s) }
 }
 
-/// Exact where the server says what it flushed; otherwise each request's mean.
+/// Returns the tokens of each chunk: exact if the server reports its flushes, otherwise each
+/// request's mean.
 fn tokens_per_chunk(run: &RunData<'_>) -> Samples {
     let pairs = run.finished.iter().zip(&run.joined);
     pairs
@@ -484,8 +488,8 @@ fn mean_tokens_per_chunk(record: &RequestRecord) -> Option<f64> {
     (chunks > 0).then_some(record.completion_tokens()? as f64 / chunks as f64)
 }
 
-/// A request's tokens are spread over its chunks where the server does not say how many
-/// each holds.
+/// Returns the tokens in each bin. If the server does not report the tokens of each chunk, a
+/// request's tokens are spread evenly over its chunks.
 fn tokens_per_bin(run: &RunData<'_>, width_s: f64) -> Vec<f64> {
     let mut bins = Vec::new();
     for (record, joined) in run.finished.iter().zip(&run.joined) {

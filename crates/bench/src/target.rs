@@ -1,4 +1,4 @@
-//! The interface to what the load generator sends requests to.
+//! The interface to the servers that the load generator sends requests to.
 
 use futures_util::stream::BoxStream;
 use loquent_client::ClientError;
@@ -7,17 +7,17 @@ use loquent_openai::BoxFuture;
 use loquent_openai::http::ConnectionOptions;
 use serde::Serialize;
 
-/// The chunks of one answer in the order of their arrival. The last item of a complete
-/// answer is stamped with the arrival of its last byte. The stream ends after the answer's
-/// finish or after its first error; dropping it abandons the request.
+/// The chunks of one answer in order of arrival. The last item of a complete answer is stamped with
+/// the arrival of its last byte. The stream ends after the answer's finish or after its first
+/// error; dropping it abandons the request.
 pub type ArrivalStream = BoxStream<'static, Result<Arrival, RequestFailure>>;
 
 /// A server under test: over HTTP, or within this process.
 pub trait Target: Send + Sync + 'static {
-    /// Its name in reports.
+    /// Returns the target's name in reports.
     fn name(&self) -> &str;
 
-    /// Names of its models; the first is used if no model was given.
+    /// Returns the names of its models; the first is used if no model was given.
     fn models(&self) -> BoxFuture<'_, Result<Vec<String>, RequestFailure>>;
 
     /// Submits a request; resolves when it was accepted or refused.
@@ -27,7 +27,7 @@ pub trait Target: Send + Sync + 'static {
         options: ConnectionOptions,
     ) -> BoxFuture<'_, Result<ArrivalStream, RequestFailure>>;
 
-    /// Token ids of `text`, with the model's special tokens if `add_special`.
+    /// Returns the token ids of `text`, with the model's special tokens if `add_special`.
     fn tokenize<'a>(
         &'a self,
         model: &'a str,
@@ -35,15 +35,15 @@ pub trait Target: Send + Sync + 'static {
         add_special: bool,
     ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>>;
 
-    /// Its metrics in Prometheus text format, if it has any.
+    /// Returns the target's metrics in Prometheus text format, if it has any.
     fn metrics(&self) -> BoxFuture<'_, Option<String>>;
 }
 
-/// What kind of failure ended a request.
+/// Kind of failure that ended a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// Refused for load: status 429 or 503.
+    /// Refused because of load: status 429 or 503.
     Overloaded,
     /// Refused with another status.
     Refused,
@@ -63,12 +63,12 @@ pub enum FailureKind {
     Timeout,
 }
 
-/// Why a request failed.
+/// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RequestFailure {
-    /// The kind of failure, by which reports count it.
+    /// Kind of failure, by which reports count it.
     pub kind: FailureKind,
-    /// Description of the failure for a person.
+    /// Human-readable description of the failure.
     pub message: String,
     /// HTTP status, if there was one other than 200.
     pub status: Option<u16>,
@@ -77,7 +77,7 @@ pub struct RequestFailure {
 }
 
 impl RequestFailure {
-    /// A failure without a status.
+    /// Creates a failure without a status.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         RequestFailure { kind, message: message.into(), status: None, retry_after_s: None }
     }

@@ -1,4 +1,4 @@
-//! Refuses impossible token totals.
+//! Rejects impossible token totals.
 //!
 //! A throughput is only as good as its token count. A published example: 4359
 //! "tokens" from 40 requests of at most 50, because prompt characters were counted and
@@ -7,16 +7,16 @@
 
 use crate::record::RequestRecord;
 
-/// What the check of one run found.
+/// Result of checking one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Findings {
-    /// Impossible totals: the run's figures are refused.
+    /// Impossible totals: the run's figures are rejected.
     pub impossible: Vec<String>,
     /// Remarks for the reader of the figures.
     pub notes: Vec<String>,
 }
 
-/// Maximum number of lines of each kind that are printed; the rest is only counted.
+/// Maximum number of lines printed of each kind; the rest is only counted.
 const MAX_LINES: usize = 5;
 
 /// Checks the token counts of all finished requests.

@@ -1,14 +1,14 @@
-//! Pauses between attempts: they grow, and are random in part, so that the clients of a server that
-//! restarts do not all come back at the same moment.
+//! Pauses between attempts. They grow and are partly random, so that the clients of a restarting
+//! server do not all return at the same moment.
 
 use std::time::Duration;
 
-/// Longest pause between two attempts.
+/// Maximum pause between two attempts.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Pause before the second attempt.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// The attempts since one loss.
+/// Sequence of attempts after one loss.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     limit: Duration,
@@ -16,13 +16,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Attempts until `limit` after the loss.
+    /// Allows attempts until `limit` after the loss.
     pub fn new(limit: Duration) -> Self {
         Backoff { limit, attempts: 0 }
     }
 
-    /// How long to wait before the next attempt, `elapsed` after the loss; `None` to give
-    /// up. The first comes at once. `random` within 0 to 1 shortens the pause by up to half.
+    /// Returns the pause before the next attempt, `elapsed` after the loss, or `None` to give up.
+    /// The first attempt is immediate. `random`, from 0 to 1, shortens the pause by up to half.
     pub fn next(&mut self, elapsed: Duration, random: f64) -> Option<Duration> {
         if elapsed >= self.limit {
             return None;

@@ -16,56 +16,56 @@ use crate::quic_connection::{QuicConnection, QuicPath};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// A client of one server: it finds out whether QUIC gets through, keeps one QUIC connection
-/// for everything, and uses HTTP where QUIC fails. Cheap to clone; clones share connections.
+/// A client of one server. It detects whether QUIC gets through, keeps one QUIC connection for
+/// everything, and uses HTTP where QUIC fails. Cheap to clone; clones share connections.
 #[derive(Clone)]
 pub struct Client(Connections);
 
 impl Client {
-    /// A client of the server that `config` names. Nothing is sent yet.
+    /// Creates a client of the server in `config`. Nothing is sent yet.
     ///
     /// # Errors
-    /// A URL or key that cannot be used, or TLS that cannot be set up.
+    /// A URL or key that cannot be used, or a failure to set up TLS.
     pub fn new(config: Config) -> Result<Client, ClientError> {
         Connections::new(config).map(Client)
     }
 
-    /// The HTTP client for requests that need no delivery protocol.
+    /// Returns the HTTP client for requests that need no delivery protocol.
     pub fn http(&self) -> &HttpClient {
         self.0.http()
     }
 
-    /// The server's URL, without a final `/v1`.
+    /// Returns the server's URL, without a final `/v1`.
     pub fn url(&self) -> &str {
         self.0.url()
     }
 
-    /// The configuration that the client was made with.
+    /// Returns the configuration that the client was created with.
     pub fn config(&self) -> &Config {
         self.0.config()
     }
 
-    /// The transport that a request would use now.
+    /// Returns the transport that a request would use now.
     pub fn transport(&self) -> Transport {
         self.0.transport()
     }
 
-    /// Connects over QUIC ahead of the first request, waiting at most the head start.
+    /// Connects over QUIC ahead of the first request, waiting at most for the head start.
     pub async fn warm_up(&self) -> Transport {
         self.0.quic().await;
         self.0.transport()
     }
 
-    /// Where the server accepts QUIC now; `None` if it does not offer that.
+    /// Returns the server's current offer of QUIC, or `None` if it makes none.
     ///
     /// # Errors
-    /// Why the server cannot be reached.
+    /// A failure to reach the server.
     pub async fn quic_offer(&self) -> Result<Option<DeliveryOffer>, ClientError> {
         self.0.offer(true).await
     }
 
-    /// Connects over QUIC as `offer` says, apart from the connection that answers use, and closes
-    /// that connection again: what the way is like, or why there is none.
+    /// Opens a separate QUIC connection as `offer` describes, closes it again, and returns the
+    /// properties of the path.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
@@ -74,13 +74,13 @@ impl Client {
         Ok(connection.path())
     }
 
-    /// Asks for an answer: a `POST` of a completion with `"stream": true`. It goes over QUIC if
-    /// a connection is up within the head start; otherwise, and if that connection dies before
-    /// the server has answered, over HTTP. A random key tells the server that this is the same
-    /// question, so that it does the work once (S-4.9).
+    /// Requests an answer: a `POST` of a completion with `"stream": true`. It goes over QUIC if a
+    /// connection is up within the head start. Otherwise, or if that connection dies before the
+    /// server has responded, it goes over HTTP. A random key identifies both attempts as the same
+    /// request, so that the server does the work once (S-4.9).
     ///
     /// # Errors
-    /// Why the server cannot be reached. Its refusal is a [`Reply`].
+    /// A failure to reach the server. A refusal by the server is a [`Reply`].
     pub async fn ask(&self, request: &Request) -> Result<Asked, ClientError> {
         let repeatable = request.repeatable();
         if let Some(quic) = self.0.quic().await {
@@ -114,36 +114,37 @@ impl Client {
         }
     }
 
-    /// Goes on with an answer from log offset `from` (S-4.7, S-5.2).
+    /// Resumes an answer from log offset `from` (S-4.7, S-5.2).
     ///
     /// # Errors
-    /// [`ClientError::Gone`], or why the server cannot be reached.
+    /// [`ClientError::Gone`], or a failure to reach the server.
     pub async fn resume(&self, handle: AnswerHandle, from: u64) -> Result<Answer, ClientError> {
         resume(&self.0, handle, from).await
     }
 
-    /// Sends any other request: through the QUIC connection if there is one, else over HTTP.
+    /// Sends any other request: over the QUIC connection if there is one, else over HTTP.
     ///
     /// # Errors
-    /// Why the server cannot be reached. If the QUIC connection dies under a request, it is sent
-    /// again over HTTP only if its method is idempotent (RFC 9110 §9.2.2).
+    /// A failure to reach the server. If the QUIC connection dies during a request, the request is
+    /// sent again over HTTP only if its method is idempotent (RFC 9110 §9.2.2).
     pub async fn request(&self, request: &Request) -> Result<Reply, ClientError> {
         self.0.request(request).await
     }
 
-    /// Moves the QUIC connection to a new local port; its answers go on. Whether that was done.
+    /// Moves the QUIC connection to a new local port; its answers continue. Returns true if it
+    /// moved.
     pub fn rebind(&self) -> bool {
         self.0.rebind()
     }
 
-    /// Waits, at most for `limit`, until the server knows of all answers that have ended or
-    /// were cancelled, then closes the connection. For the end of a program.
+    /// Waits, at most for `limit`, until the server knows of all answers that have ended or were
+    /// cancelled, then closes the connection. Meant for the end of a program.
     pub async fn close(&self, limit: Duration) {
         self.0.close(limit).await;
     }
 }
 
-/// The JSON object `body` with `"resumable": true` (S-5.1); anything else unchanged.
+/// Adds `"resumable": true` to the JSON object `body` (S-5.1); returns anything else unchanged.
 fn with_resumable(body: &Bytes) -> Bytes {
     let Ok(mut object) = serde_json::from_slice::<serde_json::Map<String, _>>(body) else {
         return body.clone();

@@ -1,4 +1,4 @@
-//! How a client works.
+//! Configuration of a client.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,31 +8,31 @@ use loquent_proto::{ACK_STEP_BYTES, ReceiverConfig};
 
 use crate::network;
 
-/// How a [`Client`](crate::Client) works. [`Config::new`] has the defaults.
+/// Configuration of a [`Client`](crate::Client). [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The server's URL, with or without a final `/v1`.
     pub url: String,
-    /// API key for requests that have none of their own.
+    /// API key for requests that have no key of their own.
     pub api_key: Option<String>,
-    /// Try QUIC. Default yes.
+    /// Enables QUIC. Default true.
     pub quic: bool,
-    /// How long a request waits for QUIC before it uses HTTP. Default 500 ms.
+    /// Maximum wait of a request for QUIC before it uses HTTP. Default 500 ms.
     pub head_start: Duration,
-    /// How long a lost answer is looked for. Default 90 s: longer than servers keep it.
+    /// Maximum time to look for a lost answer. Default 90 s: longer than servers keep it.
     pub resume_limit: Duration,
-    /// Folder of the file of known servers; `None` keeps them for this process only.
+    /// Folder for the file of known servers; `None` keeps them for this process only.
     pub memory: Option<PathBuf>,
-    /// How answers over QUIC are received and paced.
+    /// Settings for receiving and pacing answers over QUIC.
     pub receiver: ReceiverConfig,
-    /// Returns which network this machine is on. When that changes, event streams are resumed
-    /// at once, since TCP would notice only after minutes. Default: the address from which
-    /// packets leave.
+    /// Returns an identifier of the network this machine is on. When it changes, event streams are
+    /// resumed at once, since TCP would notice only after minutes. Default: the source address of
+    /// outgoing packets.
     pub network: fn() -> Option<IpAddr>,
 }
 
 impl Config {
-    /// The defaults for the server at `url`.
+    /// Returns the defaults for the server at `url`.
     pub fn new(url: impl Into<String>) -> Config {
         Config {
             url: url.into(),

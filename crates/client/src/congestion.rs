@@ -1,8 +1,8 @@
-//! Congestion control for a client: CUBIC, with a floor under its window.
+//! Congestion control for a client: CUBIC, with a minimum window.
 //!
 //! A client sends little: acknowledgements of some forty bytes. On a lossy path the usual
-//! controllers shrink to two packets in flight, which would hold those back for round
-//! trips; so the window never falls below a few kilobytes, less than one web page's worth.
+//! controllers shrink to two packets in flight, which would delay acknowledgements by round trips.
+//! So the window never falls below a few kilobytes, less than one web page.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use quinn::congestion::{Controller, ControllerFactory, CubicConfig};
 
-/// Least bytes in flight: a few hundred acknowledgements of about forty bytes.
+/// Minimum bytes in flight: a few hundred acknowledgements of about forty bytes.
 const FLOOR_BYTES: u64 = 16 * 1024;
 
-/// Makes [`Floored`] controllers over CUBIC (RFC 9438).
+/// Creates [`Floored`] controllers over CUBIC (RFC 9438).
 #[derive(Debug, Default)]
 pub struct FlooredConfig {
     cubic: Arc<CubicConfig>,
@@ -25,7 +25,7 @@ impl ControllerFactory for FlooredConfig {
     }
 }
 
-/// A controller whose window has a floor.
+/// A controller whose window has a minimum.
 struct Floored(Box<dyn Controller>);
 
 impl Controller for Floored {

@@ -1,4 +1,4 @@
-//! How one server is reached: one QUIC connection for everything, as far as QUIC gets through,
+//! Connections to one server: a single QUIC connection for everything, as far as QUIC gets through,
 //! and pooled HTTP/1.1 connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::request::Request;
 #[derive(Clone)]
 pub(crate) struct Connections(Arc<SharedConnections>);
 
-/// What all clones share.
+/// State shared by all clones.
 struct SharedConnections {
     http: HttpClient,
     url: String,
@@ -30,45 +30,45 @@ struct SharedConnections {
     config: Config,
     known_servers: KnownServers,
     dialing: Mutex<QuicDialing>,
-    /// The server's discovery document: `None` before it was asked, `Some(None)` if it
-    /// offers no QUIC. Locked while the server is asked, so that it is asked once.
+    /// The server's discovery document: `None` before it was requested, `Some(None)` if it offers
+    /// no QUIC. Locked during the request, so that only one is made.
     offer: tokio::sync::Mutex<Option<Option<DeliveryOffer>>>,
-    /// Counts connections that came up.
+    /// Counter of established connections.
     quic_ups: watch::Sender<u64>,
-    /// Number of answers whose task runs.
+    /// Number of answers with a running task.
     answers: watch::Sender<usize>,
     started: Instant,
 }
 
-/// Where the QUIC connection stands.
+/// State of the QUIC connection and of attempts to establish it.
 #[derive(Default)]
 struct QuicDialing {
     state: QuicState,
-    /// Attempts that failed since the last one that did not.
+    /// Consecutive failed attempts.
     failures: u32,
 }
 
 #[derive(Default)]
 enum QuicState {
-    /// There is no connection: none was tried yet, or the last one was lost.
+    /// No connection: none was tried yet, or the last one was lost.
     #[default]
     Down,
-    /// The last attempt failed; the next one starts after this time.
+    /// The last attempt failed; the next one may start at this time.
     Resting(Instant),
-    /// An attempt is under way; the channel closes when it ends.
+    /// An attempt is in progress; the channel closes when it ends.
     Dialing(watch::Receiver<()>),
-    /// The connection stands, as far as is known.
+    /// The connection is established, as far as is known.
     Up(QuicConnection),
 }
 
-/// Pause after the first failed attempt; it doubles with each further one.
+/// Pause after the first failed attempt; doubles with each further one.
 const REST: Duration = Duration::from_secs(10);
-/// Longest pause between attempts: a laptop that moves to a network with UDP tries soon.
+/// Maximum pause between attempts, short enough for a laptop that moves to a network with UDP.
 const MAX_REST: Duration = Duration::from_secs(300);
-/// How long closing may wait for the last packets to leave.
+/// Time limit, when closing, for the last packets to be sent.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Counts an answer's task as running until it is dropped.
+/// Counts an answer's task as running until dropped.
 pub(crate) struct RunningAnswer(Connections);
 
 impl Drop for RunningAnswer {
@@ -77,11 +77,11 @@ impl Drop for RunningAnswer {
     }
 }
 
-/// Waits for QUIC connections to come up.
+/// Waits for QUIC connections to be established.
 pub(crate) struct QuicUp(watch::Receiver<u64>);
 
 impl QuicUp {
-    /// Waits for the next connection to come up.
+    /// Waits for the next connection to be established.
     pub(crate) async fn came_up(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
@@ -90,10 +90,10 @@ impl QuicUp {
 }
 
 impl Connections {
-    /// Connections to the server that `config` names; none is made yet.
+    /// Prepares connections to the server in `config`; opens none yet.
     ///
     /// # Errors
-    /// A URL or key that cannot be used, or TLS that cannot be set up.
+    /// A URL or key that cannot be used, or a failure to set up TLS.
     pub fn new(config: Config) -> Result<Connections, ClientError> {
         let base = BaseUrl::parse(&config.url)?;
         let http = HttpClient::new(base.clone(), config.api_key.as_deref())?;
@@ -111,22 +111,22 @@ impl Connections {
         })))
     }
 
-    /// The plain HTTP client within.
+    /// Returns the underlying HTTP client.
     pub fn http(&self) -> &HttpClient {
         &self.0.http
     }
 
-    /// The server's URL, without a final `/v1`.
+    /// Returns the server's URL, without a final `/v1`.
     pub fn url(&self) -> &str {
         &self.0.url
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// The transport that a request would use now.
+    /// Returns the transport that a request would use now.
     pub fn transport(&self) -> Transport {
         match &self.dialing().state {
             QuicState::Up(quic) if quic.is_open() => Transport::Quic,
@@ -134,10 +134,10 @@ impl Connections {
         }
     }
 
-    /// Sends `request` over HTTP, with `body` instead of its own.
+    /// Sends `request` over HTTP, with `body` in place of its own.
     ///
     /// # Errors
-    /// Why the server cannot be reached, or a key that no header can have.
+    /// A failure to reach the server, or a key that is not a valid header value.
     pub(crate) async fn send_by_http(
         &self,
         request: &Request,
@@ -156,7 +156,8 @@ impl Connections {
         Ok(self.0.http.send(message).await?)
     }
 
-    /// Moves the QUIC connection to a new local port; its answers go on. Whether that was done.
+    /// Moves the QUIC connection to a new local port; its answers continue. Returns true if it
+    /// moved.
     pub fn rebind(&self) -> bool {
         self.quic_now().is_some_and(|quic| quic.rebind(Duration::ZERO))
     }
@@ -165,19 +166,19 @@ impl Connections {
         self.0.config.api_key.as_deref()
     }
 
-    /// The time as the protocol's state machines count it.
+    /// Returns the current time as the protocol's state machines count it.
     pub(crate) fn now(&self) -> Micros {
         Micros(self.0.started.elapsed().as_micros() as u64)
     }
 
-    /// The clock's instant for a time of the protocol.
+    /// Converts a protocol time to an instant of the clock.
     pub(crate) fn instant(&self, at: Micros) -> Instant {
         // "Never" is u64::MAX, which would overflow the clock: 136 years are enough.
         self.0.started + Duration::from_micros(at.0.min(u64::from(u32::MAX) * 1_000_000))
     }
 
-    /// Waits, at most for `limit`, until the server knows of all answers that have ended or
-    /// were cancelled, then closes the connection. For the end of a program.
+    /// Waits, at most for `limit`, until the server knows of all answers that have ended or were
+    /// cancelled, then closes the connection. Meant for the end of a program.
     pub async fn close(&self, limit: Duration) {
         let mut answers = self.0.answers.subscribe();
         let _ = tokio::time::timeout(limit, answers.wait_for(|count| *count == 0)).await;
@@ -194,7 +195,7 @@ impl Connections {
         RunningAnswer(self.clone())
     }
 
-    /// A waiter for the next QUIC connection.
+    /// Returns a waiter for the next QUIC connection.
     pub(crate) fn quic_up(&self) -> QuicUp {
         QuicUp(self.0.quic_ups.subscribe())
     }
@@ -204,13 +205,13 @@ impl Connections {
         self.0.dialing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The QUIC connection, if it stands; otherwise an attempt is started.
+    /// Returns the QUIC connection if it is established; otherwise starts an attempt.
     pub(crate) fn quic_now(&self) -> Option<QuicConnection> {
         self.try_quic().ok()
     }
 
-    /// The QUIC connection, if it stands or comes up within the head start. Where HTTP won the
-    /// last time, it does not wait.
+    /// Returns the QUIC connection if it is or becomes established within the head start. Does not
+    /// wait if HTTP won last time.
     pub(crate) async fn quic(&self) -> Option<QuicConnection> {
         let mut under_way = match self.try_quic() {
             Ok(quic) => return Some(quic),
@@ -227,8 +228,8 @@ impl Connections {
         }
     }
 
-    /// The QUIC connection, or the attempt at one, which is started unless QUIC is off or the
-    /// last attempt failed a short while ago.
+    /// Returns the QUIC connection, or the attempt to establish it. Starts an attempt unless QUIC
+    /// is off or the last attempt failed recently.
     fn try_quic(&self) -> Result<QuicConnection, Option<watch::Receiver<()>>> {
         let mut dialing = self.dialing();
         match &dialing.state {
@@ -249,8 +250,8 @@ impl Connections {
         Err(Some(attempt))
     }
 
-    /// Connects as the server offered last time, which saves a round trip; if that fails, as it
-    /// offers now.
+    /// Connects with the server's remembered offer, which saves a round trip; if that fails,
+    /// fetches the current offer.
     async fn dial(&self) -> Result<QuicConnection, ClientError> {
         let remembered = self.0.known_servers.recall(&self.0.url).and_then(|known| known.offer);
         let Some(offer) = remembered else {
@@ -262,7 +263,7 @@ impl Connections {
         }
     }
 
-    /// Asks the server for its offer and connects, unless the offer is the one that was `tried`.
+    /// Asks the server for its offer and connects, unless the offer equals `tried`.
     async fn dial_after_asking(
         &self,
         tried: Option<DeliveryOffer>,
@@ -304,8 +305,8 @@ impl Connections {
         self.0.known_servers.remember(&self.0.url, KnownServer { winner, offer });
     }
 
-    /// Closes a dead connection, so that everything on it moves elsewhere; the next request
-    /// starts a new attempt at once.
+    /// Closes a dead connection, so that everything on it moves elsewhere; the next request starts
+    /// a new attempt at once.
     pub(crate) fn give_up(&self, quic: &QuicConnection) {
         quic.close();
         let mut dialing = self.dialing();
@@ -314,7 +315,7 @@ impl Connections {
         }
     }
 
-    /// Forgets failed attempts: the network has changed, and QUIC may get through here.
+    /// Forgets failed attempts: the network has changed, and QUIC may get through now.
     pub(crate) fn retry_quic(&self) {
         let mut dialing = self.dialing();
         if matches!(dialing.state, QuicState::Resting(_)) {
@@ -322,7 +323,7 @@ impl Connections {
         }
     }
 
-    /// The server's offer of QUIC (S-1.3), `None` if it makes none. Asked once, or again if
+    /// Returns the server's offer of QUIC (S-1.3), or `None` if it makes none. Cached, unless
     /// `is_stale`.
     pub(crate) async fn offer(&self, is_stale: bool) -> Result<Option<DeliveryOffer>, ClientError> {
         let mut known = self.0.offer.lock().await;

@@ -1,4 +1,4 @@
-//! Asks a server where it accepts QUIC: `GET /.well-known/loquent` (S-1.3).
+//! Discovers where a server accepts QUIC: `GET /.well-known/loquent` (S-1.3).
 
 use loquent_proto::hex;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use crate::ClientError;
 
 /// The path of the discovery document.
 pub const PATH: &str = "/.well-known/loquent";
-/// Longest discovery document that is read, in bytes.
+/// Maximum size of a discovery document, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Where a server accepts QUIC connections, and with which certificate.
+/// A server's offer of QUIC: its port and certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryOffer {
     /// UDP port.
@@ -27,8 +27,8 @@ struct Raw {
 }
 
 impl DeliveryOffer {
-    /// Parses the JSON of the answer. The members at the top are version 1's, the only one that
-    /// this client speaks, so that it needs nothing from `versions` (S-1.6); unknown members are
+    /// Parses the JSON of the discovery document. Its top-level members describe version 1, the
+    /// only one that this client supports, so `versions` is not needed (S-1.6). Unknown members are
     /// ignored.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl DeliveryOffer {
         Ok(DeliveryOffer { port: raw.port, certificate_sha256 })
     }
 
-    /// The JSON that [`DeliveryOffer::parse`] reads.
+    /// Returns the JSON that [`DeliveryOffer::parse`] reads.
     pub fn to_json(self) -> serde_json::Value {
         let certificate_sha256 = self.certificate_sha256.map(|hash| hex::encode(&hash));
         serde_json::json!({ "version": 1, "port": self.port, "certificate_sha256": certificate_sha256 })

@@ -1,10 +1,10 @@
-//! What can go wrong between a request and the end of its answer.
+//! Errors between a request and the end of its answer.
 
 use loquent_openai::HttpError;
 use loquent_openai::chunk::ChunkError;
 use loquent_proto::sse::SseError;
 
-/// Every failure of this crate. The variants tell whose fault it was.
+/// Errors of this crate. Each variant shows which side is at fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The base URL cannot be used.
@@ -12,10 +12,10 @@ pub enum ClientError {
     Url {
         /// The URL as given.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it cannot be used.
         reason: &'static str,
     },
-    /// The API key has characters that an HTTP header cannot have.
+    /// The API key contains characters that are invalid in an HTTP header.
     #[error("the API key has characters that an HTTP header cannot have")]
     ApiKey,
     /// No connection could be made.
@@ -23,24 +23,24 @@ pub enum ClientError {
     Connect {
         /// Host and port.
         authority: String,
-        /// The operating system's words.
+        /// The operating system's message.
         reason: String,
     },
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The server does not have the answer any more, or not for this reader.
+    /// The server no longer has the answer, or not for this reader.
     #[error("the server does not have this answer any more")]
     Gone,
-    /// The server that generated the answer has ended, and another one has another answer to the
-    /// same request.
+    /// The server that generated the answer has ended, and another server has a different answer to
+    /// the same request.
     #[error("the server has ended, and another one has another answer to the same request")]
     Differs,
-    /// The answer has more readers than it may: another one has this one's place, which must not
-    /// be taken back (S-2.6).
+    /// The answer has too many readers: another one took this reader's place, which must not be
+    /// taken back (S-2.6).
     #[error("another reader has taken this one's place")]
     Superseded,
-    /// The server ends, and its answers with it; another one may take the request.
+    /// The server is shutting down, and its answers with it; another one may take the request.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The server reset a QUIC stream (S-2.1, S-3.2).
@@ -54,7 +54,7 @@ pub enum ClientError {
     Refused {
         /// HTTP status code.
         status: u16,
-        /// Seconds from `Retry-After`, where the server sent a number.
+        /// Seconds from `Retry-After`, if the server sent a number.
         retry_after_s: Option<u64>,
         /// The server's message, shortened.
         message: String,
@@ -65,13 +65,13 @@ pub enum ClientError {
     /// The stream ended cleanly but without a finish reason or `[DONE]`.
     #[error("the stream ended without a finish")]
     Truncated,
-    /// The answer is not what the protocol says.
+    /// The answer violates the protocol.
     #[error("malformed answer: {0}")]
     Malformed(String),
     /// The answer exceeds a limit of this client.
     #[error("the answer exceeds the limit of {limit_bytes} bytes for {what}")]
     TooLarge {
-        /// What was too large.
+        /// Name of the part that was too large.
         what: &'static str,
         /// The limit in bytes.
         limit_bytes: usize,

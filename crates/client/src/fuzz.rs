@@ -1,4 +1,4 @@
-//! Fuzz targets of the client: what a server says, and the file of an earlier run.
+//! Fuzz targets of the client: server output, and the file of an earlier run.
 
 use crate::discovery::DeliveryOffer;
 use crate::message::{AnswerHead, Messages, ResponseHead};
@@ -15,7 +15,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "server_messages", run: server_messages, base_kib: 64, per_byte: 600 },
 ];
 
-/// Any file counts as the servers that can be read from it; they are read again as they are.
+/// Parses any file as known servers; rendering and parsing them again must give the same servers.
 fn known_servers(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let servers = known_servers::parse(&text);
@@ -25,7 +25,7 @@ fn known_servers(input: &[u8]) {
     let _ = parse_chunk(input);
 }
 
-/// Messages mean the same however the stream is cut; their heads are read or refused.
+/// Messages must not depend on how the stream is cut; their heads are parsed or refused.
 fn server_messages(input: &[u8]) {
     const LIMIT_BYTES: usize = 512;
     let mut messages = Messages::new(LIMIT_BYTES);

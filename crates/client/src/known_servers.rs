@@ -1,5 +1,5 @@
-//! Remembers from one run to the next which transport won for which server, and where QUIC is
-//! offered. The file is small; losing it costs a round trip, nothing else.
+//! Remembers across runs which transport won for each server, and where QUIC is offered. The file
+//! is small; losing it costs only a round trip.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::discovery::DeliveryOffer;
 
-/// Most servers in the file; a further one replaces the oldest.
+/// Maximum servers in the file; a further one replaces the oldest.
 const MAX_SERVERS: usize = 64;
-/// Longest file that is read, in bytes: far more than this client ever writes.
+/// Maximum size of a file to read, in bytes: far more than this client ever writes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// The file's name within its folder.
 const FILE: &str = "servers.json";
 
-/// How an answer or a response is transported.
+/// Transport of an answer or a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// QUIC: datagrams for answers, streams for other responses.
@@ -27,7 +27,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The name in files and logs: `quic` or `http`.
+    /// Returns the name in files and logs: `quic` or `http`.
     pub const fn name(self) -> &'static str {
         match self {
             Transport::Quic => "quic",
@@ -36,16 +36,16 @@ impl Transport {
     }
 }
 
-/// What is known of one server.
+/// Remembered facts about one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownServer {
     /// The transport that won last.
     pub winner: Transport,
-    /// The server's offer of QUIC; `None` if it is unknown or makes none.
+    /// The server's offer of QUIC; `None` if unknown or absent.
     pub offer: Option<DeliveryOffer>,
 }
 
-/// Remembers servers by URL, in a file if it was given a folder.
+/// Remembers servers by URL, in a file if a folder was given.
 #[derive(Debug)]
 pub struct KnownServers {
     file: Option<PathBuf>,
@@ -62,13 +62,13 @@ impl KnownServers {
         KnownServers { file, servers: Mutex::new(servers.unwrap_or_default()) }
     }
 
-    /// What is known of the server at `url`.
+    /// Returns the remembered facts about the server at `url`.
     pub fn recall(&self, url: &str) -> Option<KnownServer> {
         let servers = self.lock();
         servers.iter().find(|(name, _)| name == url).map(|(_, known)| *known)
     }
 
-    /// Remembers `known` for the server at `url`. A file that cannot be written stays as it is.
+    /// Remembers `known` for the server at `url`. Errors of writing the file are ignored.
     pub fn remember(&self, url: &str, known: KnownServer) {
         if self.recall(url) == Some(known) {
             return;
@@ -102,11 +102,11 @@ fn read_bounded(path: &Path) -> Option<String> {
     (text.len() as u64 <= MAX_FILE_BYTES).then_some(text)
 }
 
-/// Writes `bytes` to `path` at once: a reader finds the old file or the new one. Only the
-/// user may read it.
+/// Replaces the file at `path` with `bytes` atomically: a reader finds the old file or the new one.
+/// Only the user may read it.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -135,7 +135,7 @@ pub(crate) fn render(servers: &[(String, KnownServer)]) -> String {
     json!({ "servers": servers }).to_string()
 }
 
-/// The valid entries of `text`.
+/// Returns the valid entries of `text`.
 pub(crate) fn parse(text: &str) -> Vec<(String, KnownServer)> {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let servers = value["servers"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,11 +1,11 @@
 //! The native client of Loquent and of any OpenAI-compatible server.
 //!
-//! [`Client`] asks a Loquent server over QUIC, or over HTTP where QUIC does not get through,
-//! and reads an [`Answer`] exactly once across lost packets, lost connections and new
-//! addresses (`spec/session.md`). Below it, and for any other server: [`loquent_proto::sse`]
-//! parses event streams, [`loquent_openai`] sends HTTP/1.1 requests over pooled connections and
-//! reads chunks, [`openai`] puts them together. An answer counts as complete only when its
-//! finish arrived.
+//! [`Client`] requests an answer from a Loquent server over QUIC, or over HTTP where QUIC does not
+//! get through, and reads an [`Answer`] exactly once across lost packets, lost connections and
+//! address changes (`spec/session.md`). The layers below also work with any other server:
+//! [`loquent_proto::sse`] parses event streams, [`loquent_openai`] sends HTTP/1.1 requests over
+//! pooled connections and reads chunks, [`openai`] combines them. An answer counts as complete only
+//! when its finish arrived.
 
 pub mod openai;
 pub mod reply;

@@ -1,5 +1,5 @@
-//! Messages on a QUIC stream (`spec/session.md`, section 2): written, and read from
-//! pieces of any size within a bound.
+//! Messages on a QUIC stream (`spec/session.md`, section 2): writing them, and reading them from
+//! pieces of any size in bounded memory.
 
 use bytes::{Buf, Bytes, BytesMut};
 use loquent_proto::AnswerHandle;
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 
 use crate::ClientError;
 
-/// Longest BODY message that a client writes, in bytes.
+/// Maximum length of a BODY message that a client writes, in bytes.
 pub const BODY_PIECE_BYTES: usize = 64 * 1024;
 
-/// One message.
+/// One message of a QUIC stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its type (S-2.1).
+    /// Message type (S-2.1).
     pub kind: MessageKind,
-    /// The bytes after its head.
+    /// The bytes after the message's head.
     pub payload: Bytes,
 }
 
-/// Appends a request's body as BODY messages; an `answer`'s ends with an empty one (S-4.1).
+/// Appends a request's body as BODY messages; for an `answer`, an empty one ends it (S-4.1).
 pub fn put_body(body: &[u8], answer: bool, out: &mut Vec<u8>) {
     for piece in body.chunks(BODY_PIECE_BYTES) {
         put_message(MessageKind::Body, piece, out);
@@ -36,8 +36,9 @@ pub fn put_body(body: &[u8], answer: bool, out: &mut Vec<u8>) {
 
 /// Reads messages from one stream. After an error it refuses all further input.
 ///
-/// The head's format and limits are shared with the server (`proto::message`). The buffer is not:
-/// it is ten lines on `bytes`, which avoids copying payloads and which `proto` does without.
+/// The format and limits of the head are shared with the server (`proto::message`). The buffer is
+/// not: it is ten lines on top of `bytes`, which avoids copying payloads and which `proto` does not
+/// depend on.
 #[derive(Debug)]
 pub struct Messages {
     buffer: BytesMut,
@@ -46,27 +47,27 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// A reader of messages of at most `limit_bytes`.
+    /// Creates a reader of messages of at most `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         Messages { buffer: BytesMut::new(), limit_bytes, failed: false }
     }
 
-    /// Takes the next piece of the stream; call [`Self::next`] until it returns `None`.
+    /// Adds the next piece of the stream; call [`Self::next`] until it returns `None`.
     pub fn push(&mut self, piece: &[u8]) {
         if !self.failed {
             self.buffer.extend_from_slice(piece);
         }
     }
 
-    /// Bytes held for a message that is not complete.
+    /// Returns the number of bytes held for an incomplete message.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The next complete message; those that are to be skipped are dropped before it.
+    /// Returns the next complete message, dropping any before it that must be skipped.
     ///
     /// # Errors
-    /// An unknown type below 64 or a length beyond the limit (S-2.1), as soon as its head is there.
+    /// An unknown type below 64 or a length beyond the limit (S-2.1), as soon as its head arrived.
     pub fn next(&mut self) -> Result<Option<Message>, ClientError> {
         if self.failed {
             return Err(ClientError::Malformed("the stream's messages cannot be read".into()));
@@ -114,19 +115,19 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// Path and query.
     pub path: &'a str,
-    /// Headers, without the one that the key would be in.
+    /// Headers, except the one that would carry the key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The channel for datagrams, if the answer shall come in them (S-4.1).
+    /// Channel for datagrams, if the answer is to use them (S-4.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<u64>,
-    /// What the server must ignore, now and then (S-2.7).
+    /// Occasional grease that the server must ignore (S-2.7).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grease: Option<u64>,
 }
 
 impl RequestHead<'_> {
-    /// Appends it as a message.
+    /// Appends the head as a message.
     pub fn put(&self, out: &mut Vec<u8>) {
         let json = serde_json::to_vec(self).expect("strings and numbers become JSON");
         put_message(MessageKind::Request, &json, out);
@@ -146,15 +147,15 @@ pub struct ResponseHead {
 /// Head of an ANSWER (S-4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnswerHead {
-    /// The answer's handle, for a resume.
+    /// Handle of the answer, for a resume.
     pub handle: AnswerHandle,
     /// The answer's channel.
     pub channel: u64,
-    /// Log offset of the first byte that is sent on this channel.
+    /// Log offset of the first byte sent on this channel.
     pub offset: u64,
-    /// The epoch of the log (D-6.8).
+    /// Epoch of the log (D-6.8).
     pub epoch: u64,
-    /// The headers that an HTTP response would have.
+    /// Headers that an HTTP response would have.
     pub headers: BTreeMap<String, String>,
 }
 
@@ -260,7 +261,7 @@ mod tests {
         assert!(read(&[&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]], 10).is_err());
     }
 
-    /// What a head says, in the form of `spec/vectors/messages.json`.
+    /// Returns the content of a head in the form of `spec/vectors/messages.json`.
     fn shown(kind: &str, json: &[u8]) -> Option<Value> {
         let lower = |headers: &BTreeMap<String, String>| -> BTreeMap<String, String> {
             headers.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect()
@@ -316,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        /// Where the network cuts the stream changes nothing.
+        /// Cutting the stream at any point must not change the result.
         #[test]
         fn cuts_do_not_matter(
             sent in proptest::collection::vec((0u8..5, proptest::collection::vec(any::<u8>(), 0..200)), 0..8),
@@ -334,7 +335,7 @@ mod tests {
             prop_assert_eq!(found, expected);
         }
 
-        /// Hostile bytes neither panic nor are kept beyond one message.
+        /// Hostile bytes must not panic, nor be buffered beyond one message.
         #[test]
         fn memory_is_bounded(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..50)) {
             let mut messages = Messages::new(64);
@@ -347,7 +348,7 @@ mod tests {
             }
         }
 
-        /// Hostile heads do not panic.
+        /// Hostile heads must not panic.
         #[test]
         fn heads_do_not_panic(json in "[{}\\[\\]\":,a-f0-9idtokensrm]{0,80}", bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             for payload in [json.as_bytes(), &bytes] {

@@ -1,10 +1,10 @@
 //! Detects a change of network by this machine's own address. A TCP connection does not survive
-//! such a change, and reports it only after minutes.
+//! such a change, and fails only after minutes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The address from which packets to the internet would leave now; `None` without a route. Only the
-/// routing table is asked; nothing is sent.
+/// Returns the source address of packets to the internet, or `None` without a route. Only queries
+/// the routing table; nothing is sent.
 pub fn source_address() -> Option<IpAddr> {
     // Addresses for documentation (RFC 5737, RFC 3849): routed like any other, used by nobody.
     let v4 = SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), 9));

@@ -18,14 +18,14 @@ use loquent_proto::sse::Parser;
 
 use crate::ClientError;
 
-/// Limit of one event, in bytes: far above any delta, usage and timings included.
+/// Maximum size of one event, in bytes: far above any delta, usage and timings included.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Limit of a `/tokenize` or `/v1/models` answer, in bytes.
+/// Maximum size of a `/tokenize` or `/v1/models` response, in bytes.
 const MAX_CALL_BYTES: usize = 16 << 20;
-/// How long after `[DONE]` the body may take to end for its connection to be kept.
+/// Time limit for the body to end after `[DONE]`, for its connection to be reused.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What to complete; its kind chooses the endpoint.
+/// Prompt to complete; its kind selects the endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
     /// One user message to `/v1/chat/completions`.
@@ -36,31 +36,31 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// One streaming completion request. `None` leaves a parameter to the server.
+/// One streaming completion request. `None` leaves a parameter to the server's default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generate {
     /// Model name.
     pub model: String,
-    /// What to complete.
+    /// Prompt to complete.
     pub prompt: Prompt,
-    /// Most tokens to generate.
+    /// Maximum tokens to generate.
     pub max_tokens: u32,
     /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Sampling seed.
     pub seed: Option<u64>,
-    /// Generate `max_tokens` whatever the model says.
+    /// Generates `max_tokens` even if the model ends earlier.
     pub ignore_eos: bool,
-    /// How many tokens the server may merge into one chunk (Loquent's own parameter).
+    /// Number of tokens that the server may merge into one chunk (a parameter of Loquent only).
     pub stream_interval: Option<StreamInterval>,
-    /// Ask for `loquent_timings` in the last chunk.
+    /// Requests `loquent_timings` in the last chunk.
     pub include_timings: bool,
-    /// Further top-level fields, which win over those above.
+    /// Additional top-level fields, which override those above.
     pub extra: Map<String, Value>,
 }
 
 impl Generate {
-    /// The endpoint that serves this request.
+    /// Returns the endpoint for this request.
     pub fn path(&self) -> &'static str {
         match self.prompt {
             Prompt::Chat(_) => "/v1/chat/completions",
@@ -68,7 +68,7 @@ impl Generate {
         }
     }
 
-    /// The request's JSON body.
+    /// Returns the JSON body of the request.
     pub fn body(&self) -> Value {
         let mut body = json!({
             "model": self.model,
@@ -116,67 +116,67 @@ pub struct Usage {
     pub completion_tokens: u64,
 }
 
-/// Loquent's own record of a request, in microseconds since the request arrived
-/// at the server. Every field may be absent.
+/// Loquent's timings of a request, in microseconds since the request arrived at the server. Every
+/// field may be absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerTimings {
-    /// The server's name of the request.
+    /// The server's identifier of the request.
     pub request_id: Option<String>,
-    /// When admission let it in.
+    /// Admission time.
     pub admitted_us: Option<f64>,
-    /// When its prompt was tokenized.
+    /// Time at which the prompt was tokenized.
     pub tokenized_us: Option<f64>,
-    /// When it entered a batch.
+    /// Time at which the request entered a batch.
     pub scheduled_us: Option<f64>,
-    /// When its first token was sampled.
+    /// Time at which the first token was sampled.
     pub first_token_us: Option<f64>,
-    /// When its last token was sampled.
+    /// Time at which the last token was sampled.
     pub finished_us: Option<f64>,
     /// Duration of tokenizing.
     pub tokenize_us: Option<f64>,
-    /// From tokenized to scheduled.
+    /// Duration from tokenized to scheduled.
     pub queue_us: Option<f64>,
-    /// From scheduled to the first token.
+    /// Duration from scheduled to the first token.
     pub prefill_us: Option<f64>,
-    /// From the first token to the last.
+    /// Duration from the first token to the last.
     pub decode_us: Option<f64>,
-    /// Rows in the native calls that decoded it, mean.
+    /// Mean rows per native call that decoded the request.
     pub decode_batch_size_mean: Option<f64>,
-    /// From enqueued to native call, mean.
+    /// Mean duration from enqueued to native call.
     pub decode_batch_wait_us_mean: Option<f64>,
-    /// From enqueued to native call, maximum.
+    /// Maximum duration from enqueued to native call.
     pub decode_batch_wait_us_max: Option<f64>,
-    /// When each token was emitted by the engine.
+    /// Time at which the engine emitted each token.
     pub emit_us: Vec<f64>,
-    /// Each flush: the number of tokens flushed so far, and when.
+    /// For each flush: the number of tokens flushed so far, and its time.
     pub flush_us: Vec<(f64, f64)>,
 }
 
-/// What one chunk adds to the answer, all its choices together.
+/// Content of one chunk, summed over its choices.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChunkSummary {
-    /// Text: content, reasoning and tool calls ([`shown_call`]) in the order they came.
+    /// Text: content, reasoning and tool calls ([`shown_call`]) in order of arrival.
     pub text: String,
-    /// Why the answer ended.
+    /// Reason why the answer ended.
     pub finish_reason: Option<String>,
     /// The server's token count.
     pub usage: Option<Usage>,
     /// The server's timings.
     pub timings: Option<Box<ServerTimings>>,
-    /// The parts of `text` and all else, as records; empty unless the stream was asked for them
-    /// ([`AnswerStream::with_deltas`]).
+    /// The parts of `text` and all else, as records; empty unless the stream was created with
+    /// [`AnswerStream::with_deltas`].
     pub deltas: Vec<Delta>,
 }
 
-/// A chunk and when it arrived.
+/// A chunk and its arrival time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrival {
-    /// When the bytes that completed the chunk were read.
+    /// Time at which the bytes that completed the chunk were read.
     pub at: Instant,
-    /// What the chunk adds.
+    /// Content of the chunk.
     pub delta: ChunkSummary,
-    /// What the answer has cost on the wire until then.
+    /// Bytes and reads of the answer so far.
     pub wire: WireCounts,
 }
 
@@ -187,22 +187,22 @@ impl From<ReportedUsage> for Usage {
     }
 }
 
-/// A fragment of a tool call as text: a call begins on a line of its own with its name, which
+/// Formats a fragment of a tool call as text: a call starts on a new line with its name, which
 /// comes with the first fragment.
 pub fn shown_call(name: &str, arguments: String) -> String {
     if name.is_empty() { arguments } else { format!("\n{name} {arguments}") }
 }
 
-/// Parses the data of one event; `None` stands for `[DONE]`.
+/// Parses the data of one event; returns `None` for `[DONE]`.
 ///
 /// # Errors
-/// [`ClientError::Stream`] for an error that the server reports, [`ClientError::Malformed`] for
-/// what is not a chunk.
+/// [`ClientError::Stream`] for an error reported by the server, [`ClientError::Malformed`] if the
+/// data is not a chunk.
 pub fn parse_chunk(data: &[u8]) -> Result<Option<ChunkSummary>, ClientError> {
     summarize(data, DeltaUse::Sum)
 }
 
-/// What becomes of a chunk's deltas besides their sum.
+/// Determines whether a chunk's deltas are kept besides their sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeltaUse {
     Sum,
@@ -243,7 +243,7 @@ impl ChunkSummary {
         Ok(())
     }
 
-    /// The usual chunk has one piece, whose allocation is taken over.
+    /// Appends text. The usual chunk has one piece, whose allocation is reused.
     fn append_text(&mut self, text: String) {
         if self.text.is_empty() {
             self.text = text;
@@ -252,8 +252,8 @@ impl ChunkSummary {
         }
     }
 
-    /// Members that the chunk reader does not know: our own timings, and reasoning under the
-    /// name that vLLM and OpenRouter give it.
+    /// Reads members that the chunk reader does not know: our own timings, and reasoning under the
+    /// name that vLLM and OpenRouter use.
     fn append_others(&mut self, json: &str, deltas: DeltaUse) -> Result<(), ClientError> {
         let others: OtherMembers = serde_json::from_str(json)
             .map_err(|error| ClientError::Malformed(format!("a chunk's members: {error}")))?;
@@ -292,7 +292,7 @@ struct OtherDelta {
     reasoning: Option<Value>,
 }
 
-/// Where a stream stands.
+/// Progress of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// No finish reason has come.
@@ -303,7 +303,7 @@ enum Progress {
     Done,
 }
 
-/// An answer that is arriving.
+/// An answer in transit.
 pub struct AnswerStream {
     response: HttpResponse,
     deltas: DeltaUse,
@@ -315,7 +315,7 @@ pub struct AnswerStream {
 }
 
 impl AnswerStream {
-    /// Reads the body of `response` as an answer.
+    /// Creates a stream that reads the body of `response` as an answer.
     pub fn new(response: HttpResponse) -> AnswerStream {
         AnswerStream {
             response,
@@ -328,14 +328,14 @@ impl AnswerStream {
         }
     }
 
-    /// The same, and each chunk has its deltas, which tell reasoning, text and tool calls apart.
+    /// Like [`Self::new`], but keeps each chunk's deltas, which distinguish reasoning, text and
+    /// tool calls.
     pub fn with_deltas(response: HttpResponse) -> AnswerStream {
         AnswerStream { deltas: DeltaUse::Keep, ..AnswerStream::new(response) }
     }
 
-    /// The next chunk; `None` when the answer is complete, that is after its finish.
-    /// A connection that ends before is an error, even if it ends cleanly.
-    /// Cancelling it loses nothing.
+    /// Returns the next chunk, or `None` once the answer is complete, that is after its finish. A
+    /// connection that ends before is an error, even if it ends cleanly. Cancel safe.
     ///
     /// # Errors
     /// [`ClientError::Stream`] if the server reports an error, [`ClientError::Truncated`] or
@@ -364,17 +364,17 @@ impl AnswerStream {
         }
     }
 
-    /// When the last byte of a complete answer arrived.
+    /// Returns the arrival time of the last byte of a complete answer.
     pub fn ended_at(&self) -> Option<Instant> {
         self.ended_at
     }
 
-    /// Heartbeats (comment lines) seen so far.
+    /// Returns the number of heartbeats (comment lines) so far.
     pub fn heartbeats(&self) -> u64 {
         self.parser.comments()
     }
 
-    /// What the answer has cost on the wire so far.
+    /// Returns the bytes and reads of the answer so far.
     pub fn wire(&self) -> WireCounts {
         self.response.body().wire()
     }
@@ -406,7 +406,7 @@ impl AnswerStream {
         }
     }
 
-    /// Reads to the end of the body, so that the connection can be used again.
+    /// Reads to the end of the body, so that the connection can be reused.
     async fn drain(&mut self) {
         let to_end = async { while let Ok(Some(_)) = self.response.body_mut().piece().await {} };
         // A body that does not end only costs us its connection.
@@ -414,10 +414,10 @@ impl AnswerStream {
     }
 }
 
-/// Sends `request` and waits for the head of its answer.
+/// Sends `request` and waits for the head of its response.
 ///
 /// # Errors
-/// Why the server cannot be reached, or [`ClientError::Refused`].
+/// A failure to reach the server, or [`ClientError::Refused`].
 pub async fn generate(
     client: &HttpClient,
     request: &Generate,
@@ -432,10 +432,10 @@ pub async fn generate(
     Ok(AnswerStream::new(response))
 }
 
-/// The names of the models that the server offers.
+/// Returns the names of the models that the server offers.
 ///
 /// # Errors
-/// Why the server cannot be reached or refuses, or [`ClientError::Malformed`].
+/// A failure to reach the server, a refusal, or [`ClientError::Malformed`].
 pub async fn models(client: &HttpClient) -> Result<Vec<String>, ClientError> {
     #[derive(Deserialize)]
     struct Model {
@@ -451,11 +451,11 @@ pub async fn models(client: &HttpClient) -> Result<Vec<String>, ClientError> {
     Ok(models.data.into_iter().map(|model| model.id).collect())
 }
 
-/// Token ids of `text`, by `POST /tokenize`. vLLM's field is `prompt`, llama-server's
-/// is `content`; both are sent, each with its switch for special tokens.
+/// Returns the token ids of `text`, using `POST /tokenize`. vLLM's field is `prompt`,
+/// llama-server's is `content`; both are sent, each with its switch for special tokens.
 ///
 /// # Errors
-/// Why the server cannot be reached or refuses, or [`ClientError::Malformed`].
+/// A failure to reach the server, a refusal, or [`ClientError::Malformed`].
 pub async fn tokenize(
     client: &HttpClient,
     model: &str,

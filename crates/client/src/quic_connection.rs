@@ -1,4 +1,4 @@
-//! One QUIC connection to a server, shared by all answers and tunnelled requests.
+//! A QUIC connection to a server, shared by all answers and tunnelled requests.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,45 +24,45 @@ use crate::discovery::DeliveryOffer;
 use crate::message::{Code, MAX_MESSAGE_BYTES, Message, Messages};
 use crate::tls;
 
-/// How long a handshake may take.
+/// Time limit for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection without a packet from the server is kept.
+/// Time after which a connection without packets from the server is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pause after which QUIC sends a keep-alive. RFC 4787 asks NATs to remember UDP for 30 s or more,
-/// but mobile networks often forget sooner.
+/// Interval of QUIC keep-alives. RFC 4787 asks NATs to remember UDP for 30 s or more, but mobile
+/// networks often forget sooner.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long the server may delay QUIC's own acknowledgements.
+/// Maximum time the server may delay QUIC's own acknowledgements.
 const QUIC_ACK_DELAY: Duration = Duration::from_millis(100);
-/// How long opening a stream may wait for the server to allow another one.
+/// Maximum wait for the server to allow another stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next address of a host is tried as well (RFC 8305 recommends 100 ms to 2 s).
 const STAGGER: Duration = Duration::from_millis(200);
-/// Most addresses of a host that are tried.
+/// Maximum number of a host's addresses to try.
 const MAX_ADDRESSES: usize = 4;
-/// Datagrams that may queue for one answer's task; further ones count as lost.
+/// Maximum datagrams queued for one answer's task; further ones count as lost.
 const MAX_WAITING: usize = 64;
-/// A connection that was idle in this number of checks in a row is closed.
+/// Number of consecutive idle checks after which a connection is closed.
 const IDLE_CHECKS: u32 = 3;
-/// Pause between two checks whether a connection is idle.
+/// Interval between checks for an idle connection.
 const IDLE_CHECK: Duration = Duration::from_secs(20);
-/// Most bytes that one read takes from a stream.
+/// Maximum bytes that one read takes from a stream.
 const READ_BYTES: usize = 64 * 1024;
-/// Acknowledgements that may wait to be sent, in bytes; beyond that, quinn drops the oldest. Newer
-/// ones repeat all that it reported.
+/// Maximum bytes of acknowledgements waiting to be sent; beyond that, quinn drops the oldest. Newer
+/// ones repeat everything the oldest reported.
 const ACK_BUFFER_BYTES: usize = 16 * 1024;
-/// Bytes that the server may have in flight on one stream.
+/// Maximum bytes that the server may have in flight on one stream.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Bytes that the server may have in flight on all streams together.
+/// Maximum bytes that the server may have in flight on all streams together.
 const WINDOW_BYTES: u32 = 8 << 20;
 
-/// The way of a QUIC connection.
+/// Properties of the path of a QUIC connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuicPath {
     /// The server's address.
     pub server: SocketAddr,
-    /// The time to the server and back.
+    /// Round-trip time to the server.
     pub round_trip: Duration,
-    /// The largest datagram that fits; `None` if the server takes none.
+    /// Size of the largest datagram that fits; `None` if the server accepts none.
     pub datagram_bytes: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl Drop for Inner {
     }
 }
 
-/// Which task takes the datagrams of which channel.
+/// Maps each channel to the task that receives its datagrams.
 #[derive(Clone, Default)]
 struct Routes(Arc<Mutex<HashMap<u64, mpsc::Sender<Bytes>>>>);
 
@@ -94,8 +94,8 @@ impl Routes {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Passes a datagram to its channel's task; drops it if no task reads the
-    /// channel or the task's queue is full.
+    /// Passes a datagram to its channel's task; drops it if no task reads the channel or the task's
+    /// queue is full.
     fn pass(&self, datagram: Bytes) {
         if let Some(channel) = Frame::peek_channel(&datagram)
             && let Some(route) = self.lock().get(&channel)
@@ -105,7 +105,7 @@ impl Routes {
     }
 }
 
-/// One answer's channel on a connection, and its datagrams.
+/// One answer's channel on a connection, with the queue of its datagrams.
 pub(crate) struct Route {
     /// The channel that the answer's frames carry (D-2.3).
     pub(crate) channel: u64,
@@ -121,7 +121,7 @@ impl Drop for Route {
 }
 
 impl QuicConnection {
-    /// Connects to `host` at the offered port, over whichever of its addresses answers first.
+    /// Connects to `host` at the offered port, over whichever of its addresses responds first.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
@@ -168,7 +168,7 @@ impl QuicConnection {
         link
     }
 
-    /// What the way to the server is like, as far as the handshake showed.
+    /// Returns the properties of the path to the server, as measured by the handshake.
     pub(crate) fn path(&self) -> QuicPath {
         let connection = &self.0.connection;
         QuicPath {
@@ -178,18 +178,19 @@ impl QuicConnection {
         }
     }
 
-    /// Whether the connection stands, as far as is known: a dead path shows only by timeouts.
+    /// Returns true if the connection is open, as far as is known: a dead path shows only by
+    /// timeouts.
     pub fn is_open(&self) -> bool {
         self.0.connection.close_reason().is_none()
     }
 
-    /// Why the connection ended.
+    /// Returns the reason why the connection ended.
     pub(crate) fn loss(&self) -> ClientError {
         let reason = self.0.connection.close_reason();
         reason.map_or_else(|| ClientError::Broken("the connection is gone".into()), |it| lost(&it))
     }
 
-    /// Whether both are the same connection.
+    /// Returns true if both are the same connection.
     pub fn is(&self, other: &QuicConnection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -199,13 +200,13 @@ impl QuicConnection {
         self.0.connection.close(Code::None.number().into(), b"");
     }
 
-    /// Resolves once the close of the connection was sent to the server.
+    /// Resolves once the close of the connection has been sent to the server.
     pub(crate) async fn idle(&self) {
         self.0.endpoint.wait_idle().await;
     }
 
-    /// Moves to a new local port, and to whatever address the system now gives; QUIC migrates
-    /// the connection. Does nothing if the last move is less than `pause` ago. Returns whether it
+    /// Moves to a new local port, on whichever local address the system assigns; QUIC migrates the
+    /// connection. Does nothing if the last move is less than `pause` ago. Returns true if it
     /// moved.
     pub fn rebind(&self, pause: Duration) -> bool {
         let mut rebound = self.0.rebound.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -219,12 +220,12 @@ impl QuicConnection {
         moved.inspect_err(|error| tracing::debug!("cannot rebind: {error}")).is_ok()
     }
 
-    /// Number of UDP packets that have arrived.
+    /// Returns the number of UDP packets that have arrived.
     pub fn packets_received(&self) -> u64 {
         self.0.connection.stats().udp_rx.datagrams
     }
 
-    /// A channel for a new answer, and a queue for its datagrams.
+    /// Assigns a channel to a new answer, with a queue for its datagrams.
     pub(crate) fn route(&self) -> Route {
         let channel = self.0.next_channel.fetch_add(1, Ordering::Relaxed);
         let (sender, datagrams) = mpsc::channel(MAX_WAITING);
@@ -232,7 +233,7 @@ impl QuicConnection {
         Route { channel, datagrams, routes: self.0.routes.clone() }
     }
 
-    /// Sends a datagram if it fits and the server accepts datagrams; returns whether it was sent.
+    /// Sends a datagram if it fits and the server accepts datagrams; returns true if it was sent.
     pub(crate) fn send_datagram(&self, datagram: Bytes) -> bool {
         self.0.connection.send_datagram(datagram).is_ok()
     }
@@ -273,9 +274,9 @@ async fn connect(
     Ok(QuicConnection::start(endpoint, connection))
 }
 
-/// An endpoint for one connection. With one connection per socket no connection ID is needed to
-/// distinguish packets, and its eight bytes would be a twelfth of each small packet
-/// (RFC 9000 §5.1; migration uses the server's ID).
+/// Creates an endpoint for one connection. With one connection per socket no connection ID is
+/// needed to distinguish packets, and its eight bytes would be a twelfth of each small packet (RFC
+/// 9000 §5.1; migration uses the server's ID).
 fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
@@ -305,7 +306,7 @@ fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientErr
     Ok(config)
 }
 
-/// Distributes datagrams until the connection ends; closes it when it has long been idle.
+/// Distributes datagrams until the connection ends; closes it after a long idle time.
 async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
     let mut idle_checks = 0;
     let mut check = tokio::time::interval(IDLE_CHECK);
@@ -330,7 +331,7 @@ async fn dispatch(connection: Connection, routes: Routes, link: Weak<Inner>) {
     routes.lock().clear();
 }
 
-/// A stream of messages in both directions.
+/// A bidirectional stream of messages.
 pub(crate) struct MessageStream {
     /// From the client to the server.
     pub(crate) send: SendStream,
@@ -345,10 +346,10 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// The next message; `None` at the end of the stream. Cancelling it loses nothing.
+    /// Returns the next message, or `None` at the end of the stream. Cancel safe.
     ///
     /// # Errors
-    /// A QUIC stream that was reset, a lost connection, or bytes that are not a message (S-2.1).
+    /// A reset QUIC stream, a lost connection, or bytes that are not a message (S-2.1).
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, ClientError> {
         loop {
             if let Some(message) = self.messages.next()? {
@@ -372,7 +373,7 @@ fn read_error(error: quinn::ReadError) -> ClientError {
     }
 }
 
-/// What a code of the server's means for whoever waits for an answer (S-2.6).
+/// Returns the error that a server's code means for a pending answer (S-2.6).
 fn error_of_code(code: VarInt) -> ClientError {
     match Code::of(code.into_inner()) {
         Code::Superseded => ClientError::Superseded,
@@ -384,7 +385,8 @@ fn error_of_code(code: VarInt) -> ClientError {
     }
 }
 
-/// What the loss of a connection means. Only a server that ends says that nothing is left.
+/// Returns the error that the loss of a connection means. Nothing is left to resume only if the
+/// server is shutting down.
 fn lost(error: &quinn::ConnectionError) -> ClientError {
     match error {
         quinn::ConnectionError::ApplicationClosed(close)
@@ -397,8 +399,8 @@ fn lost(error: &quinn::ConnectionError) -> ClientError {
 }
 
 impl MessageStream {
-    /// Writes `bytes`, or as many as the server wants: a server that has read enough to refuse a
-    /// request stops it, and then responds.
+    /// Writes `bytes`, or the part that the server accepts: a server that has read enough to refuse
+    /// a request stops the stream, and then responds.
     ///
     /// # Errors
     /// [`ClientError::Broken`].
@@ -409,7 +411,7 @@ impl MessageStream {
         }
     }
 
-    /// Resets the stream in both directions, because the server broke the protocol (S-2.1).
+    /// Resets the stream in both directions, because the server violated the protocol (S-2.1).
     pub(crate) fn refuse(&mut self) {
         let _ = self.send.reset(Code::Malformed.number().into());
         let _ = self.incoming.recv.stop(Code::Malformed.number().into());

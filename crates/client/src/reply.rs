@@ -16,14 +16,14 @@ use crate::quic_connection::{MessageStream, QuicConnection};
 pub struct Reply {
     /// HTTP status code.
     pub status: u16,
-    /// Its headers, without those of one connection (RFC 9110 §7.6.1).
+    /// Headers of the response, without connection-specific ones (RFC 9110 §7.6.1).
     pub headers: HeaderMap,
     body: Body,
 }
 
 enum Body {
     Http(Box<HttpResponse>),
-    /// The connection is held so that it does not count as idle.
+    /// Holds the connection so that it does not count as idle.
     Quic(Box<MessageStream>, QuicConnection),
 }
 
@@ -42,7 +42,7 @@ impl Reply {
         Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), link) }
     }
 
-    /// The transport that it came over.
+    /// Returns the transport that the response came over.
     pub fn transport(&self) -> Transport {
         match self.body {
             Body::Http(_) => Transport::Http,
@@ -50,7 +50,7 @@ impl Reply {
         }
     }
 
-    /// The response itself, if it came by HTTP.
+    /// Returns the underlying response, if it came over HTTP.
     pub fn into_http(self) -> Option<HttpResponse> {
         match self.body {
             Body::Http(response) => Some(*response),
@@ -58,7 +58,7 @@ impl Reply {
         }
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Returns the next piece of the body, or `None` at its end.
     ///
     /// # Errors
     /// A body that breaks off (S-3.2).
@@ -77,7 +77,7 @@ impl Reply {
         }
     }
 
-    /// The rest of the body, up to `limit_bytes`.
+    /// Returns the rest of the body, up to `limit_bytes`.
     ///
     /// # Errors
     /// [`ClientError::TooLarge`], or a body that breaks off.
@@ -92,14 +92,14 @@ impl Reply {
         Ok(whole.into())
     }
 
-    /// The error that a status other than 200 stands for.
+    /// Converts a response with a status other than 200 to the error that it stands for.
     pub async fn into_refusal(mut self) -> ClientError {
         let body = self.read_all(64 * 1024).await.unwrap_or_default();
         refusal_of(self.status, &self.headers, &body).into()
     }
 }
 
-/// Headers from an object of strings; members that no header can be are left out.
+/// Builds headers from an object of strings; skips members that are not valid headers.
 pub(crate) fn header_map(object: &std::collections::BTreeMap<String, String>) -> HeaderMap {
     let parse = |(name, value): (&String, &String)| {
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))

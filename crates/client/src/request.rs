@@ -1,26 +1,26 @@
-//! One request, for whichever transport.
+//! One request, independent of the transport.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use loquent_proto::headers::REPEAT_HEADER;
 
-/// One request, for whichever transport.
+/// One request, independent of the transport.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// HTTP method.
     pub method: Method,
-    /// Path and query; begins with `/`.
+    /// Path and query, starting with `/`.
     pub path: String,
-    /// Headers, those of one connection left out (see [`loquent_openai::headers::end_to_end`]).
+    /// Headers, without connection-specific ones (see [`loquent_openai::headers::end_to_end`]).
     pub headers: HeaderMap,
-    /// Key instead of the client's own.
+    /// Key to use instead of the client's own.
     pub key: Option<String>,
-    /// Body.
+    /// Body of the request.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A request with a JSON body, or none.
+    /// Creates a request with a JSON body, or none.
     pub fn new(method: Method, path: impl Into<String>, body: impl Into<Bytes>) -> Request {
         let (body, mut headers) = (body.into(), HeaderMap::new());
         if !body.is_empty() {
@@ -29,7 +29,7 @@ impl Request {
         Request { method, path: path.into(), headers, key: None, body }
     }
 
-    /// The same with a key of its own, unless its owner gave it one.
+    /// Returns the request with a random repeat key, unless the caller set one.
     pub(crate) fn repeatable(&self) -> Request {
         let mut request = self.clone();
         let random: u128 = rand::random();

@@ -1,4 +1,4 @@
-//! TLS of QUIC connections: the system's authorities, or the one certificate whose hash the
+//! TLS for QUIC connections: trusts the system's authorities, or the one certificate whose hash the
 //! server gave over HTTP (S-1.3).
 
 use loquent_openai::tls::{Trust, client_config};
@@ -6,11 +6,11 @@ use quinn::crypto::rustls::QuicClientConfig;
 
 use crate::ClientError;
 
-/// The protocol of native clients (S-1.1).
+/// ALPN protocol of native clients (S-1.1).
 pub const ALPN: &[u8] = b"loquent/1";
 
-/// The cryptography of a QUIC connection: the certificate with the hash `pinned`, or any
-/// that an authority of the system vouches for. Never 0-RTT (S-1.4).
+/// Returns the TLS configuration of a QUIC connection. Trusts the certificate with the hash
+/// `pinned`, or any certificate that an authority of the system signed. Never uses 0-RTT (S-1.4).
 ///
 /// # Errors
 /// [`ClientError::Tls`] if the system's certificates cannot be used.

@@ -13,18 +13,18 @@ use crate::quic_connection::{MessageStream, QuicConnection};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// A request without a packet from the server for this long has a dead connection. Twice the
+/// Silence from the server after which the connection of a request counts as dead. Twice the
 /// interval of QUIC's keep-alives would be 10 s; nobody waits that long for a click.
 const REQUEST_SILENCE: Duration = Duration::from_secs(4);
-/// How long telling the server that an answer is not wanted may take.
+/// Time limit for telling the server that an answer is not wanted.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connections {
-    /// Sends a plain request: through the QUIC connection if there is one, else over HTTP.
+    /// Sends a plain request: over the QUIC connection if there is one, else over HTTP.
     ///
     /// # Errors
-    /// Why the server cannot be reached. If the QUIC connection dies under a request, it is sent
-    /// again over HTTP only if its method is idempotent (RFC 9110 §9.2.2).
+    /// A failure to reach the server. If the QUIC connection dies during a request, the request is
+    /// sent again over HTTP only if its method is idempotent (RFC 9110 §9.2.2).
     pub async fn request(&self, request: &Request) -> Result<Reply, ClientError> {
         if let Some(quic) = self.quic_now()
             && let Ok(stream) = quic.open().await
@@ -40,7 +40,8 @@ impl Connections {
         self.send_by_http(request, request.body.clone()).await.map(Reply::by_http)
     }
 
-    /// Tells the server that nobody reads the answer any more (S-5.3), if it can be reached.
+    /// Tells the server that nobody reads the answer any more (S-5.3), if the server can be
+    /// reached.
     pub(crate) async fn forget(&self, handle: AnswerHandle) {
         let mut request =
             Request::new(Method::DELETE, format!("/v1/streams/{}", handle.id_hex()), "");
@@ -50,7 +51,7 @@ impl Connections {
     }
 }
 
-/// Waits for `work` for as long as packets arrive; gives a connection without any up.
+/// Waits for `work` as long as packets arrive; gives up a connection without any.
 pub(crate) async fn unless_silent<T>(
     connections: &Connections,
     quic: &QuicConnection,
@@ -71,7 +72,7 @@ pub(crate) async fn unless_silent<T>(
 }
 
 impl Request {
-    /// The head of the request; with a `channel` it asks for the answer in datagrams.
+    /// Returns the head of the request; with a `channel` it requests the answer in datagrams.
     pub(crate) fn head<'a>(
         &'a self,
         key: Option<&'a str>,
@@ -89,7 +90,7 @@ impl Request {
     /// Sends the request through the tunnel of `quic` (S-3.1).
     ///
     /// # Errors
-    /// What happened to the connection; whether the server began to work is unknown.
+    /// The connection failed; the server may or may not have started on the request.
     pub(crate) async fn tunnel(
         &self,
         connections: &Connections,

@@ -1,5 +1,5 @@
-//! `loquent bench`: a server under load, token delivery over a bad network, what token streams
-//! leave to downloads, or the engine alone.
+//! `loquent bench`: measures a server under load, token delivery over a bad network, the bandwidth
+//! that token streams leave to downloads, or the engine alone.
 
 #[cfg(feature = "llama")]
 mod roofline;
@@ -22,10 +22,10 @@ Examples:
 
 ";
 
-/// Headings whose flags `bench engine -h` lists; they describe the load.
+/// Headings of the flags that `bench engine -h` lists; they describe the load.
 const LOAD_HEADINGS: [&str; 8] =
     ["Load", "Runs", "Prompts", "Generation", "Disturbances", "Reports", "Comparison", "Roofline"];
-/// The engine's flags that `bench engine -h` lists; `--help` lists all.
+/// Engine flags that `bench engine -h` lists; `--help` lists all.
 const ESSENTIAL: [&str; 9] = [
     "wanted",
     "model",
@@ -38,7 +38,7 @@ const ESSENTIAL: [&str; 9] = [
     "gpu_layers",
 ];
 
-/// Leaves the engine's less common flags to `--help`.
+/// Hides the engine's less common flags from `-h`; `--help` shows them.
 fn sort_by_audience(flag: Arg) -> Arg {
     let is_of_load = flag.get_help_heading().is_none_or(|name| LOAD_HEADINGS.contains(&name));
     let is_essential = ESSENTIAL.contains(&flag.get_id().as_str());
@@ -107,13 +107,13 @@ struct RooflineArgs {
     max_time_s: f64,
 }
 
-/// A time from 0 to a day.
+/// Parses a time from 0 to a day.
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "give seconds, from 0 to 86400".to_owned())
 }
 
-/// Examples, then the exit status.
+/// Returns the examples, followed by the exit status.
 fn after_help() -> String {
     format!("{EXAMPLES}{EXIT_STATUS}")
 }
@@ -152,7 +152,7 @@ impl EngineBenchArgs {
         result
     }
 
-    /// On a thread that may block: it measures with the engine itself, which has no tasks.
+    /// Runs the measurement on a blocking thread: it uses the engine directly, without tasks.
     #[cfg(feature = "llama")]
     async fn measure_roofline(self) -> anyhow::Result<ExitCode> {
         let report = self.workload.report_to();

@@ -1,8 +1,8 @@
-//! The book at `/docs`: hands its files to the server, which sends them as it sends its own pages.
+//! The book at `/docs`: provides its files to the server, which serves them like its own pages.
 
 use loquent_server::PageFile;
 
-/// The book's files.
+/// Returns the book's files.
 pub(crate) fn pages() -> Vec<PageFile> {
     let page = |file: &loquent_book::BookFile| PageFile {
         path: file.path,

@@ -5,12 +5,12 @@ use std::{env, fs, io, process};
 
 use anyhow::Context;
 
-/// The name of the bundled model in the API.
+/// Name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
 
 static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");
 
-/// The size of the bundled model's file.
+/// Returns the size of the bundled model's file.
 pub fn size_bytes() -> u64 {
     GGUF.len() as u64
 }
@@ -21,7 +21,7 @@ pub fn size_bytes() -> u64 {
 /// The file's name contains a hash of the content, so that several versions can coexist.
 ///
 /// # Errors
-/// When neither the user's cache folder nor the temporary folder can be written.
+/// If neither the user's cache folder nor the temporary folder can be written.
 pub fn materialize() -> anyhow::Result<PathBuf> {
     let name = format!("{NAME}-{:016x}.gguf", fnv1a(GGUF));
     let cached = cache_dir().map(|dir| place(&dir.join("loquent"), &name));
@@ -33,7 +33,7 @@ pub fn materialize() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A folder below the shared folder `parent` that only this user can change. In any other,
+/// Returns a folder below the shared folder `parent` that only this user can change. In any other,
 /// somebody could replace the model between its check and its use.
 #[cfg(unix)]
 fn private_folder(parent: &Path) -> io::Result<PathBuf> {
@@ -53,7 +53,7 @@ fn private_folder(parent: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
-/// The temporary folder is the user's own.
+/// Returns a folder in the temporary folder, which belongs to the user.
 #[cfg(not(unix))]
 fn private_folder(parent: &Path) -> io::Result<PathBuf> {
     Ok(parent.join("loquent"))

@@ -1,22 +1,23 @@
-//! File descriptors, of which every connection needs one: the limit is raised as far as it goes,
-//! and the number of connections kept within it.
+//! File descriptors, of which every connection needs one: raises their limit as far as possible,
+//! and keeps the number of connections within it.
 
 use loquent_server::TcpLimits;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors for everything but connections with a place: standard streams, event loops, ports,
-/// certificates, stages, and the connections that are only told that there is no place.
+/// Descriptors for everything but admitted connections: standard streams, event loops, ports,
+/// certificates, stages, and connections that are being refused.
 pub(crate) const OWN_DESCRIPTORS: u64 = 96;
 
-/// Raises the limit of open files to what the system allows; returns how many that are, if known.
+/// Raises the limit of open files to the maximum that the system allows; returns the new limit, if
+/// known.
 pub fn raise_limit() -> Option<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     Some(if raised { hard } else { soft })
 }
 
-/// Lowers the number of connections to what `descriptors` suffice for, each of which takes
-/// `per_connection`, and says so.
+/// Lowers the number of connections to what `descriptors` allow, at `per_connection` each, and logs
+/// it.
 pub fn fit(limits: &mut TcpLimits, descriptors: u64, per_connection: u64) {
     let most = (descriptors.saturating_sub(OWN_DESCRIPTORS) / per_connection).max(1);
     let most = usize::try_from(most).unwrap_or(usize::MAX);

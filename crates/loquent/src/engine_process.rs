@@ -1,5 +1,5 @@
 //! The process in which `loquent serve --engine-process` computes: this program again, with a
-//! command that no help lists, and one end of a pair of sockets on standard input.
+//! command hidden from the help, and one end of a socket pair on standard input.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,7 +33,7 @@ impl EngineProcessArgs {
     /// Computes until the server ends.
     ///
     /// # Errors
-    /// If standard input is no socket. What concerns the model is reported to the server.
+    /// If standard input is not a socket. Errors of the model are reported to the server.
     pub fn run(self) -> anyhow::Result<()> {
         // Signals are the server's: it finishes answers before it ends, and this process with it.
         shutdown::ignore()?;
@@ -48,7 +48,7 @@ impl EngineProcessArgs {
         served.context("the connection to the server")
     }
 
-    /// The engine, and what the server has to know of it.
+    /// Loads the engine; returns it with the facts that the server needs.
     fn load(&self, progress: &mut dyn FnMut(u8)) -> anyhow::Result<(Box<dyn Runner>, EngineFacts)> {
         let progress = RefCell::new(progress);
         let report = |share: f32| (progress.borrow_mut())((share * 100.0) as u8);

@@ -19,7 +19,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "terminal", run: terminal, base_kib: 256, per_byte: 1000 },
 ];
 
-/// No name in a listing leads out of the folder that the files go to.
+/// No name in a listing may lead out of the target folder.
 fn hub_listing(input: &[u8]) {
     let Ok(listing) = Listing::parse(input) else { return };
     assert!(listing.commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -29,21 +29,21 @@ fn hub_listing(input: &[u8]) {
     }
 }
 
-/// A model's name on the hub is refused, or read the same again from what it is written as.
+/// A model's name on the hub is rejected, or parses to the same value after formatting.
 fn hub_spec(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     let Ok(spec) = text.parse::<HubSpec>() else { return };
     assert_eq!(spec.to_string().parse::<HubSpec>().expect("as it was written"), spec);
 }
 
-/// Any file counts as the answers that can be read from it.
+/// Any file is accepted; unreadable entries are dropped.
 fn resume_store(input: &[u8]) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
     let answers = resume_store::parse(&String::from_utf8_lossy(input), now);
     assert!(answers.len() <= resume_store::MAX_ANSWERS);
 }
 
-/// A terminal gets no control character of an answer, however the answer is cut.
+/// A terminal must not receive control characters of an answer, however the answer is cut.
 fn terminal(input: &[u8]) {
     let show = |columns| {
         let mut out = Vec::new();
@@ -69,7 +69,7 @@ fn terminal(input: &[u8]) {
     let _ = show(Columns::Fixed(7));
 }
 
-/// What a terminal gets of an answer whose Markdown is rendered.
+/// Returns the terminal output of an answer with rendered Markdown.
 fn render(input: &[u8], columns: usize) -> String {
     let mut out = Vec::new();
     let style = Style { terminal: true, colour: true, columns: Columns::Fixed(columns) };

@@ -1,9 +1,8 @@
-//! The engine of this process without HTTP: a benchmark target, and what `loquent run` talks with.
+//! The engine of this process without HTTP: a benchmark target, and the partner of `loquent run`.
 //!
-//! A request takes the same path as one from the network, from its JSON on: it is parsed,
-//! admitted, tokenized, scheduled, and its tokens become flushes. Only the socket, the HTTP
-//! framing and the event stream are missing, and their cost is what a comparison with a server
-//! measures.
+//! A request takes the same path as one from the network, starting from its JSON: it is parsed,
+//! admitted, tokenized, scheduled, and its tokens become flushes. Only the socket, the HTTP framing
+//! and the event stream are missing; a comparison with a server measures their cost.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +30,7 @@ use crate::serve::args::{
 };
 use crate::serve::load::load;
 
-/// The engine that `loquent bench engine` measures and `loquent run` talks with.
+/// The engine that `loquent bench engine` measures and `loquent run` chats with.
 #[derive(Debug, Args)]
 pub struct InProcessArgs {
     #[command(flatten)]
@@ -43,21 +42,22 @@ pub struct InProcessArgs {
 }
 
 impl InProcessArgs {
-    /// Whether the model is the bundled one.
+    /// Returns true if the model is the bundled one.
     pub(crate) fn is_demonstration(&self) -> bool {
         self.source.is_demonstration()
     }
 
-    /// The words that stand where a model's name is expected and can be none, as they are a
-    /// sentence and no file; the bundled model is meant then.
+    /// Takes words given in place of a model's name if they are a sentence and not a file, so
+    /// cannot be a name; the bundled model is then used.
     pub(crate) fn take_sentence(&mut self) -> Option<String> {
         self.source.file.take_sentence()
     }
 
-    /// What computes, with the settings of the model's profile: for a measurement without requests.
+    /// Returns the source and the engine with the settings of the model's profile: for a
+    /// measurement without requests.
     ///
     /// # Errors
-    /// When the profile cannot be read.
+    /// If the profile cannot be read.
     #[cfg(feature = "llama")]
     pub(crate) fn into_engine(self) -> anyhow::Result<(SourceArgs, EngineArgs)> {
         let Self { source, mut engine, .. } = self;
@@ -75,10 +75,10 @@ pub struct InProcess {
 
 impl InProcess {
     /// Loads the model of `args` and starts its engine; delivery runs on the current runtime.
-    /// Streams have the defaults of `loquent serve`.
+    /// Streams use the defaults of `loquent serve`.
     ///
     /// # Errors
-    /// When the model cannot be loaded; the message says what to do.
+    /// If the model cannot be loaded; the message contains advice.
     pub async fn open(args: InProcessArgs) -> anyhow::Result<Self> {
         let InProcessArgs { source, mut engine, admission } = args;
         engine.adopt_profile(&source)?;
@@ -114,22 +114,22 @@ impl InProcess {
         Ok(Self { service, description, engine })
     }
 
-    /// What answers, as the chat asks it.
+    /// Returns the service for the chat.
     pub fn service(&self) -> Arc<Service> {
         self.service.clone()
     }
 
-    /// What the model is, and what computes it.
+    /// Returns a description of the model and its engine.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// The service as the load generator sees it.
+    /// Returns the service as a target of the load generator.
     pub fn target(&self) -> Arc<dyn Target> {
         Arc::new(ServiceTarget { service: self.service.clone() })
     }
 
-    /// Breaks off what still runs and waits until the engine is freed.
+    /// Aborts running requests and waits until the engine is freed.
     pub async fn close(self) {
         self.service.stop();
         // An engine that panicked has said so, and its requests have failed.
@@ -137,8 +137,8 @@ impl InProcess {
     }
 }
 
-/// Submits to a service directly. Its futures need a runtime for tokenizing, any one: the
-/// caller's own reads the flushes without another task in between.
+/// Submits to a service directly. Its futures need any runtime for tokenizing: the caller's own
+/// reads the flushes without another task in between.
 struct ServiceTarget {
     service: Arc<Service>,
 }
@@ -207,7 +207,7 @@ impl Target for ServiceTarget {
     }
 }
 
-/// The state is `None` after the answer's end. Boxed: it moves at every flush.
+/// State of reading an answer: `None` after its end. Boxed because it moves at every flush.
 type Reading = Option<Box<ActiveRequest>>;
 
 async fn read(reading: Reading) -> Option<(Result<Arrival, RequestFailure>, Reading)> {
@@ -247,7 +247,7 @@ fn delta(flush: Flush) -> Result<ChunkSummary, ApiError> {
     Ok(arrived)
 }
 
-/// What a stream's usage chunk carries.
+/// Returns the content of a stream's usage chunk.
 fn last_delta(active: &ActiveRequest) -> Result<ChunkSummary, RequestFailure> {
     let mut delta = ChunkSummary::default();
     if active.stream().include_usage {

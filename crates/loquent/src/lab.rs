@@ -1,7 +1,8 @@
-//! The laboratory's route: the simulator's events of one run as lines of JSON, for the page `/lab`.
+//! The laboratory's route: streams the simulator's events of one run as lines of JSON, for the page
+//! `/lab`.
 //!
-//! A run is computed on a thread that may block, and never waits for its reader: what it tells is
-//! bounded, so that all of it may lie in memory. A run has its place until its last byte is sent.
+//! A run is computed on a blocking thread and never waits for its reader: its output is bounded, so
+//! that all of it fits into memory. A run holds its permit until its last byte is sent.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ use loquent_server::ApiError;
 use loquent_sim::lab::{self, LabSettings, SettingFault, SettingRange};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Most runs at once, each with at most a few megabytes that its reader has not taken. Chosen by
-/// hand: a run takes a fraction of a second, and other requests need the processor more.
+/// Maximum concurrent runs, each with at most a few megabytes that its reader has not taken. Chosen
+/// by hand: a run takes a fraction of a second, and other requests need the processor more.
 const MAX_RUNS: usize = 4;
-/// `Retry-After` while all places are taken, in seconds.
+/// `Retry-After` while all permits are taken, in seconds.
 const RETRY_S: u64 = 1;
 
-/// The place of each run.
+/// Permits for runs.
 #[derive(Debug, Clone)]
 struct RunPlaces(Arc<Semaphore>);
 
-/// The laboratory's routes.
+/// Returns the laboratory's routes.
 pub(crate) fn routes() -> Router {
     let places = RunPlaces(Arc::new(Semaphore::new(MAX_RUNS)));
     Router::new().route("/v1/lab/run", get(run)).with_state(places)
@@ -49,7 +50,7 @@ async fn run(
     Ok((headers, start(settings, place)).into_response())
 }
 
-/// The settings that a query asks for; what it leaves out is the default.
+/// Parses the settings of a query; missing ones use the default.
 fn settings(query: &str) -> Result<LabSettings, ApiError> {
     let mut settings = LabSettings::default();
     let mut seen = Vec::new();
@@ -72,7 +73,7 @@ fn settings(query: &str) -> Result<LabSettings, ApiError> {
     Ok(settings)
 }
 
-/// Starts a run; its body ends with it.
+/// Starts a run and returns its body, which ends with the run.
 fn start(settings: LabSettings, place: OwnedSemaphorePermit) -> Body {
     let place = Arc::new(place);
     let (lines, told) = mpsc::unbounded_channel();

@@ -1,6 +1,6 @@
 //! The subcommands of `loquent` that are implemented here: serving, the local proxy, model
-//! download, terminal chat, the demonstration, benchmarks, tuning, split models, and what shells
-//! and `man` know of the command line.
+//! download, terminal chat, the demonstration, benchmarks, tuning, split models, shell completions
+//! and manual pages.
 
 pub mod bench;
 mod book;

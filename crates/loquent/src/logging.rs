@@ -1,4 +1,4 @@
-//! The log on standard error: how much of it, and for whom, people or programs.
+//! The log on standard error: its level, and its format for people or programs.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// What is not worth a line unless somebody looks for it: a browser that closes its tab leaves its
-/// session open, of which the library warns.
+/// Directives for messages without value by default: a browser that closes its tab leaves its
+/// session open, which makes the library warn.
 const QUIET: &str = "web_transport_quinn=error,rustls_platform_verifier=off";
 
-/// What is logged, for all commands.
+/// Level and format of the log, for all commands.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Log")]
 pub struct LogArgs {
@@ -34,7 +34,7 @@ pub struct LogArgs {
     pub log_format: LogFormat,
 }
 
-/// Whom the log is for.
+/// Intended reader of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// People
@@ -44,7 +44,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The directives of a filter; empty where a variable is set to nothing, as compose files do.
+/// Directives of a filter; empty if a variable is set to an empty string, as compose files do.
 #[derive(Debug, Clone)]
 struct LogLevel(String);
 
@@ -57,10 +57,10 @@ fn parse_level(text: &str) -> Result<LogLevel, String> {
     }
 }
 
-/// The log's level and format, once it has started.
+/// Level and format of the log, once it has started.
 static STARTED: OnceLock<(String, LogFormat)> = OnceLock::new();
 
-/// The variables that give a process of this program's the same log.
+/// Returns the variables that give a child process of this program the same log.
 #[cfg(feature = "llama")]
 pub(crate) fn environment() -> Vec<(&'static str, String)> {
     let Some((level, format)) = STARTED.get() else { return Vec::new() };
@@ -71,7 +71,7 @@ pub(crate) fn environment() -> Vec<(&'static str, String)> {
 }
 
 impl LogArgs {
-    /// Starts the log, at the level `default` unless the arguments say otherwise.
+    /// Starts the log, at the level `default` unless the arguments set one.
     pub fn start(&self, default: &str) {
         let _ = STARTED.set((self.directives(default), self.log_format));
         let filter = EnvFilter::new(self.directives(default));
@@ -83,7 +83,7 @@ impl LogArgs {
         }
     }
 
-    /// The filter's directives.
+    /// Returns the filter's directives.
     fn directives(&self, default: &str) -> String {
         let chosen = self.log_level.as_ref().map(|level| level.0.as_str());
         match chosen.filter(|level| !level.is_empty()).unwrap_or(default) {

@@ -31,8 +31,8 @@ use loquent::tune::{self, TuneArgs};
 use loquent_proto::printable::printable;
 use loquent_sim::cli::{SimArgs, TraceArgs};
 
-/// glibc's allocator keeps what a burst of large requests took, up to a few dozen MiB for each
-/// thread that ever parsed one. This one gives it back within milliseconds.
+/// Global allocator. glibc's keeps the memory of a burst of large requests, up to a few dozen MiB
+/// for each thread that ever parsed one; this one returns it within milliseconds.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -124,8 +124,8 @@ fn main() -> ExitCode {
     outcome.unwrap_or(ExitCode::FAILURE)
 }
 
-/// The arguments, with the settings of the file; ends the program where they are wrong or ask for
-/// help.
+/// Parses the arguments, merged with the settings file. Exits the program if they are wrong or ask
+/// for help.
 fn parse() -> Cli {
     let given = config::arguments(&Cli::command(), std::env::args_os().collect());
     match given.map(|matches| Cli::from_arg_matches(&matches)) {
@@ -189,7 +189,7 @@ fn run_command(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a command computes on threads that need not be waited for.
+/// Returns true if a command computes on threads that need not be waited for at exit.
 fn has_engine(command: &Subcommands) -> bool {
     match command {
         Subcommands::Serve(_) | Subcommands::Run(_) => true,
@@ -201,7 +201,7 @@ fn has_engine(command: &Subcommands) -> bool {
     }
 }
 
-/// How much is logged unless the arguments say otherwise.
+/// Returns the default log level of a command.
 fn default_log(command: &Subcommands) -> &'static str {
     match command {
         // It says itself what there is to say.
@@ -215,7 +215,7 @@ fn default_log(command: &Subcommands) -> &'static str {
     }
 }
 
-/// Runs a command on a runtime of its own.
+/// Runs a command on its own runtime.
 fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(command);
@@ -224,8 +224,8 @@ fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resu
     outcome
 }
 
-/// The error with its causes on one line. Many errors of libraries repeat their cause in their own
-/// message, so a cause that has just been printed is left out.
+/// Formats the error with its causes on one line. Many errors of libraries repeat their cause in
+/// their own message, so a cause that has just been printed is left out.
 fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

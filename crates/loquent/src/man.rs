@@ -1,4 +1,4 @@
-//! `loquent man`: manual pages, made from the definitions that `--help` prints.
+//! `loquent man`: manual pages, generated from the definitions that `--help` prints.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl ManArgs {
     /// Writes `loquent.1` and one page for each of the program's commands.
     ///
     /// # Errors
-    /// If the folder cannot be made or a page cannot be written.
+    /// If the folder cannot be created or a page cannot be written.
     pub fn run(self, program: Command) -> anyhow::Result<()> {
         let folder = self.folder;
         fs::create_dir_all(&folder)

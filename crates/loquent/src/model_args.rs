@@ -1,4 +1,4 @@
-//! The flags that name a model file, for `serve` and `tune`.
+//! The flags that select a model file, for `serve` and `tune`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use crate::config::ALTERNATIVE_MODELS;
 use crate::hub::{self, HubSpec};
 use crate::models::{self, ModelPlaces};
 
-/// The flags as typed. Which of them counts is for [`ModelArgs`] to say.
+/// The flags as typed. [`ModelArgs`] decides which of them counts.
 #[derive(Debug, Args)]
 struct ModelFlags {
     /// Model: a GGUF file, a name that `loquent list` shows, OWNER/REPO[:QUANT] on the Hugging
@@ -45,34 +45,34 @@ struct ModelFlags {
     places: ModelPlaces,
 }
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Debug, Default)]
 pub(crate) struct ModelArgs {
     choice: Choice,
-    /// All models, where --model names several.
+    /// All models, if --model names several.
     several: Vec<NamedModel>,
-    /// The folder of --models-dir, where it is an argument and no model is named.
+    /// Folder of --models-dir, if given and no model is named.
     folder: Option<PathBuf>,
-    /// The model's name in the API, where --model says it.
+    /// Name of the model in the API, if --model sets one.
     api_name: Option<String>,
-    /// What would be meant without `choice`.
+    /// Choice to use without `choice`.
     otherwise: Choice,
     sha256: Option<String>,
     places: ModelPlaces,
 }
 
-/// A model as `--model` names it.
+/// A model as given with `--model`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedModel {
-    /// Its name in the API, if that is said.
+    /// Name in the API, if given.
     pub(crate) name: Option<String>,
-    /// Its file, or what else it is called.
+    /// File, or any other name of the model.
     pub(crate) file: PathBuf,
 }
 
 impl NamedModel {
-    /// Reads `NAME=MODEL` or `MODEL`. What is there as it stands is a file, and so is what has a
-    /// folder before the sign.
+    /// Parses `NAME=MODEL` or `MODEL`. Text that exists as a file or has a folder before the sign
+    /// is taken as a file.
     fn parse(text: &Path) -> Self {
         let whole = || Self { name: None, file: text.to_owned() };
         let Some((name, file)) = text.to_str().and_then(|text| text.split_once('=')) else {
@@ -85,7 +85,7 @@ impl NamedModel {
     }
 }
 
-/// Which model is meant.
+/// Choice of a model.
 #[derive(Debug, Default)]
 enum Choice {
     #[default]
@@ -104,8 +104,8 @@ impl Args for ModelArgs {
     }
 }
 
-/// Flags of which the one that is said in the higher place counts: the command line, the
-/// environment, the file of settings.
+/// Returns the group of flags of which the one with the highest precedence counts: command line,
+/// then environment, then settings file.
 fn alternatives() -> ArgGroup {
     ArgGroup::new(ALTERNATIVE_MODELS).args(["wanted", "model", "hf"]).multiple(true)
 }
@@ -132,9 +132,9 @@ impl FromArgMatches for ModelArgs {
     }
 }
 
-/// The model of the command line; without one, that of the environment, then any other. A model
-/// that is typed must win over a variable that is always set. The second is what would be meant
-/// without the first.
+/// Returns the model of the command line, else that of the environment, else any other. A typed
+/// model must override a variable that is always set. The second result is the choice without the
+/// first.
 fn chosen(
     matches: &ArgMatches,
     flags: &ModelFlags,
@@ -161,7 +161,7 @@ fn chosen(
     Ok([choices.next().unwrap_or_default(), choices.next().unwrap_or_default()])
 }
 
-/// How much the source of a flag's value counts.
+/// Returns the precedence of the source of a flag's value.
 fn rank(matches: &ArgMatches, id: &str) -> u8 {
     match matches.value_source(id) {
         Some(ValueSource::CommandLine) => 2,
@@ -177,7 +177,7 @@ fn parse_sha256(text: &str) -> Result<String, String> {
 }
 
 impl ModelArgs {
-    /// The model's name or path, if it has one.
+    /// Returns the model's name or path, if it has one.
     pub(crate) fn name(&self) -> Option<&Path> {
         match &self.choice {
             Choice::Named(name) => Some(name),
@@ -185,33 +185,33 @@ impl ModelArgs {
         }
     }
 
-    /// All models, where --model names several.
+    /// Returns all models, if --model names several.
     pub(crate) fn several(&self) -> &[NamedModel] {
         &self.several
     }
 
-    /// The folder whose models are all meant, where no model is named.
+    /// Returns the folder whose models are all used, if no model is named.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The model's name in the API, where --model says it.
+    /// Returns the model's name in the API, if --model sets one.
     pub(crate) fn api_name(&self) -> Option<&str> {
         self.api_name.as_deref()
     }
 
-    /// Where models are looked for.
+    /// Returns the places to look for models.
     pub(crate) fn places(&self) -> &ModelPlaces {
         &self.places
     }
 
-    /// Whether the file has to be a certain one.
+    /// Returns true if the file's hash is fixed.
     pub(crate) fn is_pinned(&self) -> bool {
         self.sha256.is_some()
     }
 
-    /// The words in the name's place, if they are a sentence and so can be no model; another model
-    /// is meant then, that of the environment or the bundled one.
+    /// Takes the words given as name if they are a sentence, which cannot be a model; the model of
+    /// the environment or the bundled one is then used.
     pub(crate) fn take_sentence(&mut self) -> Option<String> {
         let words = self.name()?.to_str().filter(|name| name.trim().contains(char::is_whitespace));
         let sentence = words.filter(|name| !Path::new(name).exists())?.to_owned();
@@ -219,7 +219,7 @@ impl ModelArgs {
         Some(sentence)
     }
 
-    /// Whether the bundled model is meant.
+    /// Returns true if the bundled model is selected.
     pub(crate) fn is_bundled(&self) -> bool {
         match &self.choice {
             Choice::Bundled => self.folder.is_none(),
@@ -228,17 +228,17 @@ impl ModelArgs {
         }
     }
 
-    /// The path of the model's file, if it has a name and is on this machine. The network is not
-    /// used, and what is wrong with the model is said by [`ModelArgs::fetch`].
+    /// Returns the path of the model's file, if it has a name and is on this machine. Does not use
+    /// the network; [`ModelArgs::fetch`] reports errors of the model.
     pub(crate) fn file_here(&self) -> Option<PathBuf> {
         models::resolve_here(self.name()?, &self.places).ok().flatten()
     }
 
-    /// The path of the model's file, which is downloaded or unpacked first where necessary.
+    /// Returns the path of the model's file, after downloading or unpacking it if necessary.
     ///
     /// # Errors
-    /// When no model has the name, the download fails, the bundled model cannot be written to
-    /// disk, or the file is not the one of --model-sha256.
+    /// If no model has the name, the download fails, the bundled model cannot be written to disk,
+    /// or the file does not match --model-sha256.
     pub(crate) fn fetch(&self) -> anyhow::Result<PathBuf> {
         ensure!(
             self.several.is_empty(),
@@ -262,7 +262,7 @@ impl ModelArgs {
     }
 }
 
-/// The hash of a file's content in lower-case hex.
+/// Returns the hash of a file's content in lower-case hex.
 fn sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let (mut hash, mut chunk) = (Sha256::new(), vec![0; 1 << 20]);

@@ -1,4 +1,4 @@
-//! What `loquent tune` found, as a file that `loquent serve` reads.
+//! The results of `loquent tune`, as a file that `loquent serve` reads.
 //!
 //! One TOML file per model and machine, in `loquent/profiles` below the user's configuration
 //! folder. Its name contains a hash of each, so a profile is never used for another model or
@@ -12,23 +12,24 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Version of the file's layout; files of other versions are refused.
+/// Version of the file format; files of other versions are refused.
 const VERSION: u32 = 1;
-/// A model is identified by its size and a hash of this many bytes of its beginning, which in most
-/// models cover the header and the names and shapes of all tensors.
+/// Number of bytes from the start of a model's file whose hash, together with the file's size,
+/// identifies the model. In most models they cover the header and the names and shapes of all
+/// tensors.
 const HASHED_BYTES: u64 = 1 << 20;
 
 /// The best settings for one model on one machine, with the measurements behind them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Version of the file's layout.
+    /// Version of the file format.
     pub version: u32,
-    /// The model in words, for people who read the file.
+    /// Description of the model, for human readers of the file.
     pub model: String,
-    /// The machine in words, for people who read the file.
+    /// Description of the machine, for human readers of the file.
     pub machine: String,
-    /// The settings that won.
+    /// The best settings.
     pub settings: TunedSettings,
     /// Maximum number of prompt tokens per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,11 +47,11 @@ pub struct TunedSettings {
     pub threads: u16,
     /// Polling level of idle compute threads, from 0 (sleep at once) to 100 (spin longest).
     pub poll: u32,
-    /// Whether all sequences share one KV buffer, which sharing prefixes requires.
+    /// True if all sequences share one KV buffer, which sharing prefixes requires.
     pub kv_unified: bool,
-    /// Whether attention is computed by the fused kernel.
+    /// True if the fused kernel computes attention.
     pub flash_attention: bool,
-    /// Whether the CPU kernels are Loquent's instead of llama.cpp's.
+    /// True to use Loquent's CPU kernels instead of llama.cpp's.
     pub loquent_kernels: bool,
     /// Maximum number of tokens in one pass through the layers (micro-batch).
     pub pass_tokens: u32,
@@ -71,7 +72,7 @@ impl fmt::Display for TunedSettings {
     }
 }
 
-/// One point of the curve of step time against batch size.
+/// One point of the curve of step time over batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepTime {
     /// Sequences decoded in the step.
@@ -81,18 +82,18 @@ pub struct StepTime {
 }
 
 impl Profile {
-    /// A profile for this machine without measurements.
+    /// Creates a profile for this machine without measurements.
     pub fn new(model: String, settings: TunedSettings) -> Self {
         let machine = machine();
         let steps = Vec::new();
         Self { version: VERSION, model, machine, settings, prefill_max_tokens: None, steps }
     }
 
-    /// The profile of the model file `model` on this machine with the profile's own path; `None` if
-    /// the model was never tuned here.
+    /// Returns the profile of the model file `model` on this machine, with the profile's own path;
+    /// `None` if the model was never tuned here.
     ///
     /// # Errors
-    /// When the profile exists but cannot be used; the message names it and says what to do.
+    /// If the profile exists but cannot be used; the message names it and contains advice.
     pub fn find(model: &Path, folder: &Path) -> anyhow::Result<Option<(Self, PathBuf)>> {
         let path = folder.join(file_name(model)?);
         let text = match fs::read_to_string(&path) {
@@ -123,10 +124,10 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Writes the profile of the model file `model` into `folder`, whole or not at all.
+    /// Writes the profile of the model file `model` into `folder` atomically.
     ///
     /// # Errors
-    /// When the folder or the file cannot be written.
+    /// If the folder or the file cannot be written.
     pub fn save(&self, model: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join(file_name(model)?);
         let write = || -> anyhow::Result<()> {
@@ -152,7 +153,8 @@ fn unusable(path: &Path) -> String {
     )
 }
 
-/// The folder of all profiles: `LOQUENT_PROFILES`, else below the user's configuration folder.
+/// Returns the folder of all profiles: `LOQUENT_PROFILES`, else below the user's configuration
+/// folder.
 pub fn folder(set: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let below = |dir: String| PathBuf::from(dir).join("loquent").join("profiles");
     set("LOQUENT_PROFILES")
@@ -161,7 +163,7 @@ pub fn folder(set: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| below(format!("{home}/.config"))))
 }
 
-/// The file's name: a hash of the model's beginning and size, and one of the machine.
+/// Returns the file's name: a hash of the model's beginning and size, and one of the machine.
 fn file_name(model: &Path) -> anyhow::Result<String> {
     use std::io::Read;
     let open = || -> std::io::Result<(Vec<u8>, u64)> {
@@ -181,7 +183,7 @@ fn file_name(model: &Path) -> anyhow::Result<String> {
     Ok(format!("{}-{}.toml", short(&model), short(&machine)))
 }
 
-/// The processor's name and the number of cores that this process may use.
+/// Returns the processor's name and the number of cores that this process may use.
 pub fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = cpuinfo.lines().find(|line| line.starts_with("model name"));
@@ -192,7 +194,7 @@ pub fn machine() -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Profiles come back as they were saved, and only for their own model.
+    //! Checks that profiles are read back as saved, and only for their own model.
     use super::*;
 
     pub(crate) fn settings() -> TunedSettings {

@@ -1,4 +1,4 @@
-//! `loquent rpc-server`: a server of llama.cpp's own protocol for computing on another machine.
+//! `loquent rpc-server`: a server of llama.cpp's own protocol, for computing on another machine.
 
 use std::num::NonZeroU16;
 

@@ -1,5 +1,5 @@
-//! `loquent run`: a chat with a model that this process loads. Nothing listens on a network: the
-//! chat talks to the engine as the server does, without HTTP between.
+//! `loquent run`: a chat with a model loaded by this process. Nothing listens on a network: the
+//! chat uses the engine like the server does, without HTTP in between.
 
 use std::io::IsTerminal;
 
@@ -20,7 +20,7 @@ Examples:
 
 Within the chat, /help lists its commands.";
 
-/// The flags that `run -h` lists besides those of the chat; `--help` lists all.
+/// Flags that `run -h` lists besides those of the chat; `--help` lists all.
 const ESSENTIAL: [&str; 14] = [
     "wanted",
     "prompt",
@@ -38,7 +38,8 @@ const ESSENTIAL: [&str; 14] = [
     "simulate",
 ];
 
-/// One user needs no batch, and the memory for one is better spent on the context.
+/// Adapts a flag's defaults to one user, who needs no batch: its memory is better spent on the
+/// context.
 fn for_one_user(flag: clap::Arg) -> clap::Arg {
     let id = flag.get_id().as_str().to_owned();
     let flag = match id.as_str() {
@@ -63,10 +64,10 @@ pub struct RunModelArgs {
     prompt: Vec<String>,
 }
 
-/// Loads the model, and talks with it.
+/// Loads the model and chats with it.
 ///
 /// # Errors
-/// When the model cannot be loaded, the terminal cannot be used, or the single question has no
+/// If the model cannot be loaded, the terminal cannot be used, or the single question gets no
 /// complete answer.
 pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
     // `loquent run "Why is the sky blue?"`: no model has such a name.

@@ -1,9 +1,9 @@
 //! The signals that end a process.
 //!
-//! From its first lines on, SIGTERM and SIGINT (Ctrl-C) end the process at once, also where it is
-//! the first process of a container and the system's own default would be to ignore them. A command
-//! with something to finish calls `defer`: the first signal is then a request, and the
-//! second one ends the process, whatever it is in the middle of.
+//! From program start, SIGTERM and SIGINT (Ctrl-C) end the process at once, even if it is the first
+//! process of a container, where the system's default is to ignore them. A command that needs a
+//! graceful shutdown calls `defer`: the first signal is then a request, and the second one ends the
+//! process at once.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Added to a signal's number for the exit status, as shells do.
+/// Offset of the exit status from the signal's number, as in shells.
 const SIGNALLED: i32 = 128;
 
-/// Whether the next signal ends the process.
+/// True if the next signal ends the process.
 static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Has SIGTERM and SIGINT end the process at once, with status 143 and 130.
+/// Makes SIGTERM and SIGINT end the process at once, with status 143 and 130.
 ///
 /// # Errors
-/// When the system refuses the handlers.
+/// If the system refuses the handlers.
 pub fn install() -> io::Result<()> {
     let ends = ENDS.get_or_init(|| Arc::new(AtomicBool::new(true)));
     for signal in [SIGTERM, SIGINT] {
@@ -32,10 +32,10 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// From here on the first signal only sets the flag that is returned; the second ends the process.
+/// Defers signals: the first one only sets the returned flag; the second ends the process.
 ///
 /// # Errors
-/// When the system refuses the handlers.
+/// If the system refuses the handlers.
 pub(crate) fn defer() -> io::Result<Arc<AtomicBool>> {
     if ENDS.get().is_none() {
         install()?;
@@ -50,10 +50,10 @@ pub(crate) fn defer() -> io::Result<Arc<AtomicBool>> {
     Ok(ends)
 }
 
-/// From here on signals are ignored: another process says when this one ends.
+/// Ignores signals from now on: another process decides when this one ends.
 ///
 /// # Errors
-/// When the system refuses the handlers.
+/// If the system refuses the handlers.
 #[cfg(feature = "llama")]
 pub(crate) fn ignore() -> io::Result<()> {
     for signal in [SIGTERM, SIGINT] {
@@ -62,10 +62,10 @@ pub(crate) fn ignore() -> io::Result<()> {
     Ok(())
 }
 
-/// Resolves at the first signal after [`defer`], also if it came before this was called.
+/// Resolves at the first signal after [`defer`], even if it arrived before this call.
 ///
 /// # Errors
-/// When the system refuses the handlers.
+/// If the system refuses the handlers.
 pub(crate) async fn requested(deferred: &AtomicBool) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -79,8 +79,8 @@ pub(crate) async fn requested(deferred: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process without a wait for its threads. An ordinary return from `main` would destroy
-/// static objects of C++ under a thread that still loads a model or tokenizes a prompt.
+/// Exits the process without waiting for its threads. An ordinary return from `main` would destroy
+/// static objects of C++ while a thread still loads a model or tokenizes a prompt.
 pub fn leave(status: i32) -> ! {
     let _ = io::stdout().flush();
     low_level::exit(status)

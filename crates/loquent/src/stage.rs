@@ -20,8 +20,8 @@ use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
 
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 
-/// KV cells for which `--gpu-layers auto` leaves room before a server has said how many it wants:
-/// those of `loquent serve` with its defaults.
+/// KV cells for which `--gpu-layers auto` leaves room before a server has requested a number: the
+/// default of `loquent serve`.
 const ASSUMED_KV_CELLS: u32 = 8192;
 
 const EXAMPLES: &str = "\
@@ -92,7 +92,7 @@ impl StageArgs {
 }
 
 /// Starts a stage in this process, which runs until the process ends. It accepts connections with
-/// the key `own`, and dials the next stage with `dials`.
+/// the key `own`, and connects to the next stage with `dials`.
 ///
 /// # Errors
 /// If the file is not a stage file.
@@ -132,8 +132,8 @@ fn load(path: &Path, compute: &StageCompute) -> anyhow::Result<(Arc<LlamaModel>,
     }
 }
 
-/// Makes contexts of the sizes that runners want, and keeps the last one for a runner that wants
-/// the same sizes.
+/// Creates contexts of the sizes that runners request, and keeps the last one for a runner that
+/// requests the same sizes.
 ///
 /// # Errors
 /// If the lock file cannot be opened.

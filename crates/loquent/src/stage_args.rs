@@ -1,4 +1,4 @@
-//! The arguments that `loquent stage` and `loquent serve --stages` share.
+//! The arguments shared by `loquent stage` and `loquent serve --stages`.
 
 #![cfg_attr(
     not(feature = "llama"),
@@ -52,7 +52,7 @@ impl StageTrustArgs {
     }
 }
 
-/// How stages use processors.
+/// Use of processors by stages.
 #[derive(Debug, Clone, Args)]
 pub struct StageProcessorArgs {
     /// How long a stage keeps its processor cores awake for the next batch, in milliseconds; 0
@@ -67,13 +67,13 @@ pub struct StageProcessorArgs {
     pub(crate) compute_lock: Option<PathBuf>,
 }
 
-/// What a stage computes with.
+/// Compute settings of a stage.
 #[derive(Debug, Clone)]
 pub struct StageCompute {
     /// Compute threads; `None` for the default.
     pub threads: Option<NonZeroU16>,
     /// Layers on the graphics processor.
     pub gpu_layers: GpuLayers,
-    /// How it uses the processors.
+    /// Processor settings.
     pub processors: StageProcessorArgs,
 }

@@ -1,4 +1,4 @@
-//! Sessions over links drawn at random, to find what nobody thought of.
+//! Sessions over randomly drawn links, to find failures that nobody thought of.
 
 use crate::channel::Channel;
 use crate::generate::Generator;
@@ -6,7 +6,7 @@ use crate::link::{AckPath, Link};
 use crate::reader::ReaderBehaviour;
 use crate::rng::{DrawSequence, Draws};
 
-/// A link, a generator and a reader drawn under `seed`, from mild to hostile.
+/// Draws a link, a generator and a reader from `seed`, ranging from mild to hostile.
 pub fn draw(seed: u64) -> (Link, Generator, ReaderBehaviour) {
     let mut stream = Draws::new(seed, "campaign").stream();
     let link = draw_link(&mut stream);
@@ -16,7 +16,7 @@ pub fn draw(seed: u64) -> (Link, Generator, ReaderBehaviour) {
     (link, generator, reader)
 }
 
-/// Uniform in the logarithm: small and large values alike.
+/// Draws a value whose logarithm is uniform, so that small and large values are equally likely.
 fn log_range(stream: &mut DrawSequence, low: f64, high: f64) -> f64 {
     low * (high / low).powf(stream.unit())
 }

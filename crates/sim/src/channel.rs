@@ -1,4 +1,4 @@
-//! Channels: when a link loses what is sent over it.
+//! Channels: models of packet loss on a link.
 //!
 //! A [`Channel`] is the description in a plan. A [`LossSchedule`] is one session's draw from it: a
 //! timeline of loss probabilities that is fixed before anything is sent, so that the TCP model,
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rng::{DrawSequence, Draws};
 
-/// How a link loses packets, as written in a plan.
+/// Loss model of a link, as written in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Channel {
@@ -16,7 +16,7 @@ pub enum Channel {
     Clean,
     /// Two states of a fixed length (paper, section 4.2). The paper's `p` and `q` are used as the
     /// probabilities to *stay*, because only then do its "15 % loss" and "200 ms of every 1200 ms"
-    /// come out.
+    /// result.
     Markov {
         /// Probability that a good state is followed by a good one.
         stay_good: f64,
@@ -60,7 +60,7 @@ pub enum Channel {
         residual_loss: f64,
     },
     /// A recording: the loss probability from each time on, repeated when it ends. Each session
-    /// starts at its own point in it.
+    /// starts at its own point in the recording.
     Trace {
         /// (start in ms, loss probability) in rising order, the first at 0.
         steps: Vec<(f64, f64)>,
@@ -121,7 +121,7 @@ fn trace_fault(steps: &[(f64, f64)], length_ms: f64) -> Option<String> {
         .then(|| "trace steps must rise from 0 to below length_ms, losses in 0..=1".to_owned())
 }
 
-/// One session's losses on a channel, over time.
+/// Losses on a channel over time, in one session.
 #[derive(Debug, Clone)]
 pub struct LossSchedule {
     /// (start in µs, loss probability), rising, the first at 0.
@@ -130,15 +130,15 @@ pub struct LossSchedule {
     draws: Draws,
 }
 
-/// A packet's fate is drawn by its slot and its place in the slot, so that two schemes that send
-/// one packet each at about the same time share its fate. Chosen by hand: longer slots would tie
-/// packets together that a real path treats independently.
+/// Length of a slot. A packet's fate is drawn by its slot and its place in the slot, so that two
+/// schemes that send one packet each at about the same time share its fate. Chosen by hand: longer
+/// slots would tie packets together that a real path treats independently.
 const SLOT_US: u64 = 1_000;
-/// More packets than this in one slot share the last draw.
+/// Number of distinct draws in one slot; any further packets share the last one.
 const DRAWS_PER_SLOT: u64 = 64;
 
 impl LossSchedule {
-    /// Draws the losses of `channel` under `seed` for `length_us`, after which they repeat.
+    /// Draws the losses of `channel` from `seed` for `length_us`, after which they repeat.
     pub fn new(channel: &Channel, seed: u64, length_us: u64) -> Self {
         let mut stream = Draws::new(seed, "weather").stream();
         let mut builder =
@@ -147,20 +147,21 @@ impl LossSchedule {
         Self { steps: builder.steps, length_us, draws: Draws::new(seed, "loss") }
     }
 
-    /// The loss probability of a packet sent at `now_us`.
+    /// Returns the loss probability of a packet sent at `now_us`.
     pub fn loss(&self, now_us: u64) -> f64 {
         let at_us = now_us % self.length_us;
         let next = self.steps.partition_point(|&(start, _)| start <= at_us);
         self.steps[next - 1].1
     }
 
-    /// The loss probability from each time on, in µs and rising from 0, for times below `until_us`.
+    /// Returns the loss probability from each time on, in µs and rising from 0, for times below
+    /// `until_us`.
     pub fn steps(&self, until_us: u64) -> &[(u64, f64)] {
         &self.steps[..self.steps.partition_point(|&(start, _)| start < until_us)]
     }
 
-    /// Whether the `nth` packet (from 0) sent in this slot gets through. The two directions share
-    /// the channel's state, but each packet has its own fate.
+    /// Returns true if the `nth` packet (from 0) sent in this slot gets through. The two directions
+    /// share the channel's state, but each packet has its own fate.
     pub fn delivers(&self, now_us: u64, nth: u64, direction: Direction) -> bool {
         let loss = self.loss(now_us);
         let index =
@@ -169,7 +170,7 @@ impl LossSchedule {
     }
 }
 
-/// The slot of a send time, as [`LossSchedule::delivers`] counts packets.
+/// Returns the slot of a send time, as [`LossSchedule::delivers`] counts packets.
 pub fn slot(now_us: u64) -> u64 {
     now_us / SLOT_US
 }

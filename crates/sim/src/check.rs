@@ -1,4 +1,4 @@
-//! Checkers: what must hold in every session, whatever is lost.
+//! Checks the guarantees that must hold in every session, whatever is lost.
 
 use crate::scheme::{Budget, DeliveryProgress};
 use crate::world::{AFTERMATH_US, SessionTrace};
@@ -6,7 +6,7 @@ use crate::world::{AFTERMATH_US, SessionTrace};
 /// A guarantee that a session broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Something was shown that is not a prefix of what was generated.
+    /// The text shown is not a prefix of the generated text.
     #[error("what was shown is not a prefix of what was generated")]
     NotAPrefix,
     /// The session ended neither complete nor suspended.
@@ -15,9 +15,9 @@ pub enum Violation {
     /// The sender reports completion, but the receiver has not shown the end.
     #[error("the sender is complete but only {shown} of {generated} tokens were shown")]
     FalseEnd {
-        /// Tokens that the reader saw.
+        /// Number of tokens that the reader saw.
         shown: usize,
-        /// Tokens that the answer has.
+        /// Number of tokens in the answer.
         generated: usize,
     },
     /// The sender repeated more than its budget allows.
@@ -25,7 +25,7 @@ pub enum Violation {
     OverBudget {
         /// Bytes sent, headers included.
         sent: u64,
-        /// The bucket's bytes over the session.
+        /// Bytes that the budget allows over the session.
         allowed: u64,
     },
 }

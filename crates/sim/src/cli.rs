@@ -80,7 +80,7 @@ impl SimArgs {
         Ok(())
     }
 
-    /// Runs a plan of bursts, in which nothing is random.
+    /// Runs a burst plan, which involves no randomness.
     fn bursts(&self) -> anyhow::Result<()> {
         let given = self.sessions.is_some() || self.seed.is_some() || self.seeds.is_some();
         if given || self.replay.is_some() || self.csv.is_some() || self.html.is_some() {
@@ -106,7 +106,7 @@ impl SimArgs {
         verdict(report.is_good())
     }
 
-    /// Runs `plan` under its own seed.
+    /// Runs `plan` with its own seed.
     fn report(&self, plan: &Plan) -> anyhow::Result<()> {
         let meter = Meter::new(sessions(plan));
         let started = std::time::Instant::now();
@@ -133,7 +133,7 @@ impl SimArgs {
         verdict(report.good())
     }
 
-    /// Runs `plan` under `seeds` seeds that nobody has chosen.
+    /// Runs `plan` with `seeds` consecutive seeds.
     fn sweep(&self, plan: &Plan, seeds: u32) -> anyhow::Result<()> {
         let first = self.seed.unwrap_or_else(|| sweep::first_seed(plan_name(&self.plan)));
         let meter = Meter::new(sessions(plan) * u64::from(seeds));
@@ -156,12 +156,12 @@ fn verdict(good: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sessions of `plan` over all cases and schemes.
+/// Returns the number of sessions of `plan` over all cases and schemes.
 fn sessions(plan: &Plan) -> u64 {
     (plan.case.len() * plan.scheme.len()) as u64 * u64::from(plan.sessions)
 }
 
-/// The name of a built-in plan, or that of a plan's file without its suffix.
+/// Returns the name of a built-in plan, or that of a plan's file without its suffix.
 fn plan_name(plan: &str) -> &str {
     Path::new(plan).file_stem().and_then(|stem| stem.to_str()).unwrap_or(plan)
 }

@@ -1,42 +1,42 @@
-//! What happens in a session, for somebody who watches it as it happens.
+//! Events of a session, for observers that follow it live.
 
 use std::ops::Range;
 
 use crate::channel::Direction;
 use crate::metrics::STALL_MS;
 
-/// Something that happened in a session.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEvent {
     /// A packet left.
     Sent {
-        /// Its number over both directions, from 0.
+        /// Number over both directions, from 0.
         packet: u64,
-        /// Where it goes.
+        /// Direction of the packet.
         direction: Direction,
-        /// Its bytes on the wire, headers included.
+        /// Bytes on the wire, headers included.
         bytes: u64,
-        /// The tokens in it as runs of their numbers; none in an acknowledgement.
+        /// Tokens in the packet as runs of their numbers; none in an acknowledgement.
         carried: Vec<Range<usize>>,
     },
     /// A packet arrived.
     Arrived {
-        /// Its number.
+        /// Number of the packet.
         packet: u64,
     },
-    /// A packet that has just left will not arrive.
+    /// A packet that has just left will be lost.
     Lost {
-        /// Its number.
+        /// Number of the packet.
         packet: u64,
     },
     /// The reader sees more of the answer.
     Shown {
-        /// How many tokens are shown by now.
+        /// Number of tokens shown so far.
         tokens: usize,
     },
-    /// The reader has waited for more than a pause that goes unnoticed.
+    /// The reader has waited longer than an unnoticeable pause.
     Stalled {
-        /// Since when, in µs.
+        /// Start of the wait, in µs.
         since_us: u64,
     },
     /// The wait is over.
@@ -45,31 +45,31 @@ pub enum SessionEvent {
     Complete,
 }
 
-/// The events of one session that nobody has taken yet.
+/// The pending events of one session.
 #[derive(Debug)]
 pub struct SessionLog {
     events: Vec<(u64, SessionEvent)>,
     tokens: usize,
     shown: usize,
-    /// Since when the reader has been waiting for text.
+    /// Time since which the reader has been waiting for text.
     waiting_since_us: u64,
     is_stalled: bool,
 }
 
 impl SessionLog {
-    /// The log of an answer of `tokens` tokens, of which the first can be shown at `start_us` at
-    /// the earliest.
+    /// Creates the log of an answer of `tokens` tokens. The first can be shown at `start_us` at the
+    /// earliest.
     pub fn new(tokens: usize, start_us: u64) -> Self {
         let waiting_since_us = start_us;
         Self { events: Vec::new(), tokens, shown: 0, waiting_since_us, is_stalled: false }
     }
 
-    /// Something else happened now.
+    /// Adds any other event that happens now.
     pub fn on(&mut self, now_us: u64, event: SessionEvent) {
         self.events.push((now_us, event));
     }
 
-    /// Time has come to `now_us`: a wait may have become a stall meanwhile.
+    /// Advances the time to `now_us`: a wait may have become a stall in the meantime.
     pub fn pass(&mut self, now_us: u64) {
         let noticed_us = self.waiting_since_us + (STALL_MS * 1e3) as u64;
         if !self.is_stalled && self.shown < self.tokens && now_us > noticed_us {
@@ -79,7 +79,7 @@ impl SessionLog {
         }
     }
 
-    /// The reader sees `tokens` tokens now.
+    /// Records that `tokens` tokens are shown now.
     pub fn on_shown(&mut self, now_us: u64, tokens: usize) {
         if tokens == self.shown {
             return;
@@ -95,7 +95,7 @@ impl SessionLog {
         }
     }
 
-    /// What has happened since the last call.
+    /// Returns the events since the last call.
     pub fn take(&mut self) -> Vec<(u64, SessionEvent)> {
         std::mem::take(&mut self.events)
     }

@@ -1,4 +1,4 @@
-//! The figures of a study, as its plan describes them.
+//! The figures of a study, as described in its plan.
 
 use crate::channel::LossSchedule;
 use crate::chart::{Anchor, Axis, Bar, INK, Labels, Paint, Panel, Svg, TextRole};
@@ -23,16 +23,17 @@ const TOP: f64 = 78.0;
 const GUTTER: f64 = 84.0;
 const BELOW: f64 = 46.0;
 const LEGEND_ROW: f64 = 22.0;
-/// Width of a figure that is one panel for one session.
+/// Width of a figure with one panel for one session.
 const SESSION_WIDTH: f64 = 880.0;
 const SESSION_HEIGHT: f64 = 300.0;
-/// Room for one group of bars, and the least width of a figure of bars.
+/// Width of one group of bars, and minimum width of a figure of bars.
 const GROUP_WIDTH: f64 = 90.0;
 const LEAST_BARS_WIDTH: f64 = 860.0;
-/// With more groups than this their names stand in two rows, so that they do not overlap.
+/// Maximum number of groups with names in one row; with more, names use two rows so that they do
+/// not overlap.
 const GROUPS_IN_ONE_ROW: usize = 6;
 
-/// Draws all plots of `plan`, for files of their own.
+/// Draws all plots of `plan`, for separate files.
 pub fn draw(plan: &Plan, study: &Study) -> Vec<Figure> {
     draw_on(plan, study, |_| Svg::image())
 }
@@ -72,7 +73,8 @@ impl Drawing<'_> {
         self.plan.scheme.iter().position(|entry| entry.label() == label)
     }
 
-    /// The largest `of` the means of `metric` in `cases`, each with its confidence interval.
+    /// Returns the largest result of `of` over the means of `metric` in `cases`, each with its
+    /// confidence interval.
     fn highest(
         &self,
         metric: Metric,
@@ -145,7 +147,7 @@ impl Drawing<'_> {
         self.svg.finish(width, bottom + used + 12.0)
     }
 
-    /// One colour for a line that is joined: its points are one scheme in several settings.
+    /// Returns one colour for a joined line: its points are one scheme in several settings.
     fn scatter_colour(&self, plot: &ScatterPlot, scheme: usize) -> &'static str {
         let label = self.plan.scheme[scheme].label();
         let line = plot.join.iter().find(|names| names.contains(&label));
@@ -325,7 +327,7 @@ impl Drawing<'_> {
     }
 }
 
-/// A scheme's colour, by its class, and dash; the same in every figure.
+/// Returns a scheme's colour, by its class, and its dash; the same in every figure.
 fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
     let send = &plan.scheme[scheme].send;
     let before = plan.scheme[..scheme]
@@ -348,13 +350,13 @@ fn style(plan: &Plan, scheme: usize) -> (&'static str, &'static str) {
     (shades[before % shades.len()], dash)
 }
 
-/// Whether a scheme has this metric: the oracle sends nothing, so it has no cost.
+/// Returns true if a scheme has this metric: the oracle sends nothing, so it has no cost.
 fn has(plan: &Plan, scheme: usize, metric: Metric) -> bool {
     let cost = matches!(metric, Metric::WireKb | Metric::AckKb | Metric::Redundancy);
     !(cost && matches!(plan.scheme[scheme].send, Scheme::Oracle { .. }))
 }
 
-/// Panel number `index` of a figure with two columns.
+/// Returns panel number `index` of a figure with two columns.
 fn panel(index: usize, x: Axis, y: Axis) -> Panel {
     let (column, row) = ((index % 2) as f64, (index / 2) as f64);
     Panel {
@@ -367,7 +369,7 @@ fn panel(index: usize, x: Axis, y: Axis) -> Panel {
     }
 }
 
-/// Width of a figure of `panels` panels, and the lower end of its last row.
+/// Returns the width of a figure of `panels` panels, and the lower end of its last row.
 fn extent(panels: usize) -> (f64, f64) {
     let columns = panels.clamp(1, 2) as f64;
     let rows = panels.div_ceil(2).max(1) as f64;
@@ -377,7 +379,7 @@ fn extent(panels: usize) -> (f64, f64) {
     )
 }
 
-/// Shades the times at which packets that are lost now would have arrived.
+/// Shades the times at which packets that are lost would have arrived.
 fn shade(svg: &mut Svg, panel: &Panel, setting: &Setting<'_>, (from_s, to_s): (f64, f64)) {
     let horizon_us = setting.length_us + world::AFTERMATH_US;
     let schedule = LossSchedule::new(&setting.link.channel, setting.seed, horizon_us);
@@ -403,7 +405,7 @@ fn shade(svg: &mut Svg, panel: &Panel, setting: &Setting<'_>, (from_s, to_s): (f
     }
 }
 
-/// How many tokens are shown over time, as corners of a staircase.
+/// Returns the number of tokens shown over time, as corners of a staircase.
 fn token_steps(
     shown_us: &[u64],
     (from_s, to_s): (f64, f64),

@@ -1,4 +1,4 @@
-//! Fuzz targets of the simulator: plans and captures that others wrote.
+//! Fuzz targets of the simulator: plans and captures written by others.
 
 use crate::channel::Channel;
 use crate::plan::Plan;
@@ -15,7 +15,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "plan", run: plan, base_kib: 256, per_byte: 1024 },
 ];
 
-/// Any capture is read as far as it goes, or refused; what is read can be shown and replayed.
+/// Any capture is read as far as possible, or rejected; a trace that was read can be shown and
+/// replayed.
 fn capture(input: &[u8]) {
     let source = std::io::Cursor::new(input.to_vec());
     let Ok(trace) = trace::read_from("capture", source, None) else { return };
@@ -27,7 +28,7 @@ fn capture(input: &[u8]) {
     assert!(!trace.table().is_empty());
 }
 
-/// Any text is a plan or refused; what a plan writes is the plan again.
+/// Any text is a plan or rejected; a serialized plan parses to the same plan.
 fn plan(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     let Ok(plan) = Plan::parse("plan", text) else { return };

@@ -1,10 +1,10 @@
-//! Generators: when a model emits its tokens, and which.
+//! Generators: the times at which a model emits its tokens, and their text.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rng::Draws;
 
-/// The rhythm of a generator, as written in a plan.
+/// Rhythm of a generator, as written in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Generator {
@@ -20,7 +20,7 @@ pub enum Generator {
         /// Mean tokens in a group (geometric).
         group: f64,
     },
-    /// Gaps measured from a server, repeated from a point that each session draws.
+    /// Gaps measured from a server, repeated from a starting point drawn for each session.
     Measured {
         /// Gaps between tokens in ms.
         gaps_ms: Vec<f64>,
@@ -48,7 +48,7 @@ impl Generator {
         }
     }
 
-    /// Generation times in µs, the first at 0, all below `length_us`.
+    /// Returns the generation times in µs, the first at 0, all below `length_us`.
     pub fn times_us(&self, seed: u64, length_us: u64) -> Vec<u64> {
         let mut stream = Draws::new(seed, "generator").stream();
         let length_ms = length_us as f64 / 1e3;
@@ -80,31 +80,32 @@ impl Generator {
     }
 }
 
-/// What tokens look like, as written in a plan.
+/// Appearance of tokens, as written in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenKind {
     /// Short words of three to six bytes.
     #[default]
     Short,
-    /// As long as the bundled model's tokens in the answers that it learned.
+    /// As long as the bundled model's tokens in its training answers.
     Model,
-    /// As long as whole words with what stands before them: what an endless vocabulary would give.
+    /// As long as whole words with the preceding characters, as an unlimited vocabulary would
+    /// produce.
     Words,
 }
 
-/// How many tokens of each length, from one byte on, the answers in `tools/train-tiny/corpus` have
-/// under the bundled model's tokenizer: `python tools/train-tiny/lengths.py`.
+/// Number of tokens of each length, from one byte on, in the answers of `tools/train-tiny/corpus`
+/// with the bundled model's tokenizer: `python tools/train-tiny/lengths.py`.
 const MODEL_LENGTHS: &[u32] =
     &[2915, 1192, 2014, 2375, 2100, 1545, 1052, 735, 252, 160, 81, 40, 24, 5, 11, 6];
-/// The same for words: `lengths.py --words`, without the 17 that are longer.
+/// Number of words of each length: `lengths.py --words`, without the 17 longer ones.
 const WORD_LENGTHS: &[u32] = &[
     47, 424, 1444, 2166, 1831, 1593, 1104, 894, 488, 230, 149, 96, 45, 32, 21, 17, 7, 13, 2, 5, 4,
     1, 4, 1,
 ];
 
 impl TokenKind {
-    /// Appends the `index`th token of a session. It differs from those around it, so that the
+    /// Appends the `index`th token of a session. It differs from its neighbours, so that the
     /// checkers notice a lost, doubled or swapped token.
     pub fn put(self, seed: u64, index: usize, text: &mut Vec<u8>) {
         match self {
@@ -115,7 +116,7 @@ impl TokenKind {
     }
 }
 
-/// A length that is as frequent as `counts`, which begin with those of one byte, says.
+/// Draws a length with the frequencies in `counts`, which start with those of one byte.
 fn drawn_length(seed: u64, index: usize, counts: &[u32]) -> usize {
     let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
     let mut rank = Draws::new(seed, "token length").bits(index as u64) % total;
@@ -134,8 +135,8 @@ fn put_letters(seed: u64, index: usize, length: usize, text: &mut Vec<u8>) {
     text.extend((0..length).map(|_| b'a' + (letters.bits() % 26) as u8));
 }
 
-/// The text of the `index`th token of a session: a short word, different for each index, so that
-/// the checkers notice a lost, doubled or swapped token.
+/// Appends the text of the `index`th token of a session: a short word, different for each index, so
+/// that the checkers notice a lost, doubled or swapped token.
 pub fn token_text(seed: u64, index: usize, text: &mut Vec<u8>) {
     let bits = Draws::new(seed, "text").bits(index as u64);
     let letters = 2 + (bits & 3) as usize;

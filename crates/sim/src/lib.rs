@@ -1,7 +1,7 @@
 //! A virtual-time world that measures delivery schemes over lossy links.
 //!
 //! Time is virtual: a session of 30 seconds takes about a millisecond. Every scheme meets the same
-//! losses, which the seed alone decides, so a difference between schemes is due to the schemes.
+//! losses, determined only by the seed, so a difference between schemes is due to the schemes.
 
 pub mod burst;
 pub mod campaign;
@@ -34,7 +34,7 @@ pub use plan::{Plan, PlanError};
 pub use report::{Report, run_plan};
 pub use study::ProgressReport;
 
-/// The plans that come with the program, by name.
+/// The built-in plans, by name.
 pub const BUILT_IN_PLANS: &[(&str, &str)] = &[
     ("bad-weather", include_str!("../../../plans/bad-weather.toml")),
     ("campaign", include_str!("../../../plans/campaign.toml")),

@@ -1,4 +1,4 @@
-//! A link in virtual time: delay, rate, queue, loss and the rarer mishaps, in both directions.
+//! A link in virtual time: delay, rate, queue, loss and rarer impairments, in both directions.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,10 @@ pub const HEADER_BYTES: usize = 60;
 pub struct Link {
     /// Round-trip time of an empty link in ms; half of it each way.
     pub rtt_ms: f64,
-    /// When packets are lost.
+    /// Model of packet losses.
     #[serde(default = "clean")]
     pub channel: Channel,
-    /// Whether acknowledgements are lost like data.
+    /// Treatment of acknowledgements: clean, or lost like data.
     #[serde(default)]
     pub acks: AckPath,
     /// Rate of each direction in kbit/s; unlimited if absent.
@@ -36,17 +36,17 @@ pub struct Link {
     /// Probability that a packet arrives with flipped bits.
     #[serde(default)]
     pub corrupt: f64,
-    /// Mean time between changes of the path in ms: what is in flight is lost and the delay is
-    /// drawn again, from half to twice that of `rtt_ms`.
+    /// Mean time between path changes in ms: packets in flight are lost and the delay is drawn
+    /// again, from half to twice that of `rtt_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_every_ms: Option<f64>,
 }
 
-/// What the reverse direction of a link does.
+/// Behaviour of a link's reverse direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AckPath {
-    /// It shares the channel's state with the forward direction, but each packet has its own fate.
+    /// Shares the channel's state with the forward direction, but each packet has its own fate.
     #[default]
     Lossy,
     /// Nothing is lost.
@@ -62,7 +62,8 @@ fn default_queue_bytes() -> u64 {
 }
 
 impl Link {
-    /// A link of this round-trip time that only loses packets, as its channel does.
+    /// Creates a link with this round-trip time that has no impairment but the losses of its
+    /// channel.
     pub fn new(rtt_ms: f64, channel: Channel) -> Self {
         Self {
             rtt_ms,
@@ -101,7 +102,7 @@ impl Link {
 pub struct PacketArrival {
     /// Time of arrival in µs.
     pub at_us: u64,
-    /// If bits were flipped on the way: the draw that decides which.
+    /// If bits were flipped on the way: the draw that selects them.
     pub corrupted: Option<u64>,
 }
 
@@ -126,7 +127,7 @@ pub struct LinkState<'a> {
 #[derive(Debug, Default, Clone, Copy)]
 struct DirectionState {
     busy_until_us: u64,
-    /// The path whose queue this is: a new path starts with an empty one.
+    /// Number of the path that the queue belongs to: a new path starts with an empty one.
     epoch: usize,
     slot: u64,
     sent_in_slot: u64,
@@ -136,7 +137,7 @@ struct DirectionState {
 }
 
 impl<'a> LinkState<'a> {
-    /// The link at the start of a session of at most `length_us`.
+    /// Creates the link at the start of a session of at most `length_us`.
     pub fn new(link: &'a Link, schedule: &'a LossSchedule, seed: u64, length_us: u64) -> Self {
         let mut migrations_us = Vec::new();
         if let Some(mean_ms) = link.migrate_every_ms {
@@ -156,22 +157,22 @@ impl<'a> LinkState<'a> {
         }
     }
 
-    /// Bytes put on the wire in this direction so far, headers included.
+    /// Returns the bytes put on the wire in this direction so far, headers included.
     pub fn wire_bytes(&self, direction: Direction) -> u64 {
         self.directions[direction as usize].wire_bytes
     }
 
-    /// Packets put on the wire in this direction so far.
+    /// Returns the packets put on the wire in this direction so far.
     pub fn packets(&self, direction: Direction) -> u64 {
         self.directions[direction as usize].sent
     }
 
-    /// Packets dropped in front of the rate limit in this direction so far.
+    /// Returns the packets dropped by the full queue in this direction so far.
     pub fn queue_drops(&self, direction: Direction) -> u64 {
         self.directions[direction as usize].queue_drops
     }
 
-    /// The next change of the path after `now_us`, if there is one.
+    /// Returns the time of the next path change after `now_us`, if there is one.
     pub fn next_migration_us(&self, now_us: u64) -> Option<u64> {
         self.migrations_us.get(self.epoch(now_us)).copied()
     }
@@ -239,14 +240,14 @@ impl<'a> LinkState<'a> {
         }
     }
 
-    /// How many times the path has changed by `at_us`.
+    /// Returns the number of path changes by `at_us`.
     fn epoch(&self, at_us: u64) -> usize {
         self.migrations_us.partition_point(|&change_us| change_us <= at_us)
     }
 }
 
 impl DirectionState {
-    /// Counts a packet; returns its place among those of the same slot.
+    /// Counts a packet; returns its index within its slot.
     fn count(&mut self, now_us: u64, bytes: u64) -> u64 {
         let slot = slot(now_us);
         if slot != self.slot {

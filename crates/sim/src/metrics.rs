@@ -1,22 +1,22 @@
-//! How smoothly a reader sees a session's tokens.
+//! Smoothness of a session's tokens as seen by the reader.
 //!
-//! All definitions are those of the paper (section 4.1) as far as it gives them: times are
-//! relative, gaps above 200 ms are stalls, tokens more than 400 ms after generation are late.
+//! All definitions follow the paper (section 4.1) as far as it gives them: times are relative, gaps
+//! above 200 ms are stalls, tokens more than 400 ms after generation are late.
 
 use serde::Serialize;
 
-/// Gaps above this are stalls (paper, footnote 2).
+/// Gap above which it is a stall (paper, footnote 2).
 pub const STALL_MS: f64 = 200.0;
-/// Tokens shown later than this after generation are late (paper, section 4.3).
+/// Time after generation at which a shown token is late (paper, section 4.3).
 pub const LATE_MS: f64 = 400.0;
 
 /// The figures of one session, or their means over sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Smoothness {
-    /// Sum of the gaps above 200 ms, over the span from the first possible rendering to the last
-    /// one: the paper's stall ratio.
+    /// Sum of the gaps above 200 ms, divided by the span from the first possible rendering to the
+    /// last one: the paper's stall ratio.
     pub full: f64,
-    /// Sum of what exceeds 200 ms in those gaps, over the same span.
+    /// Sum of the parts of those gaps beyond 200 ms, divided by the same span.
     pub excess: f64,
     /// Share of tokens shown more than 400 ms after their generation.
     pub late: f64,
@@ -26,7 +26,7 @@ pub struct Smoothness {
 
 /// Compares display times `shown_us` (in order) with generation times. Tokens that were never shown
 /// count as late, and the span ends before them. The part of a gap in which the page is hidden
-/// (`hidden_us`, from and to) does not count, since nobody waits then.
+/// (`hidden_us`, start and end) does not count, since nobody waits then.
 pub fn smoothness(
     generated_us: &[u64],
     shown_us: &[u64],

@@ -1,52 +1,54 @@
-//! What somebody who sees only the lengths of packets learns of the lengths of tokens.
+//! Information about token lengths that leaks to an observer who sees only packet lengths.
 //!
-//! The measure is mutual information in bits, within packets of the same number of new tokens:
-//! how many tokens were generated meanwhile is seen from the times anyway. The estimate from counts
-//! is too high by what chance alone makes of as many samples, so the mean of the estimates for
-//! shuffled lengths is taken off (it can fall below 0). Its interval is that of a jackknife over
-//! groups of sessions, since packets of one session depend on each other.
+//! The measure is mutual information in bits, within packets of the same number of new tokens: that
+//! number can be inferred from the timing anyway. The estimate from counts is biased upwards by
+//! chance, so the mean of the estimates for shuffled lengths is subtracted (the result can fall
+//! below 0). The interval comes from a jackknife over groups of sessions, since packets of one
+//! session depend on each other.
 
 use std::collections::BTreeMap;
 
 use crate::plan::Metric;
 use crate::rng::{DrawSequence, Draws};
 
-/// A packet as it is seen, and what its observer would like to know.
+/// A packet as observed, with the text length that an observer wants to infer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sighting {
-    /// Tokens in the text that it is about.
+    /// Number of tokens in its text.
     tokens: u16,
-    /// The packet's length, or the change of it.
+    /// Length of the packet, or its change.
     seen: i16,
-    /// Bytes of that text.
+    /// Bytes of its text.
     text: u16,
 }
 
-/// The packets of one session, in the order in which they left.
+/// The packets of one session, in sending order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sightings {
-    /// By metric, in the order of [`Metric::OBSERVED`].
+    /// Sightings by metric, in the order of [`Metric::OBSERVED`].
     series: [Vec<Sighting>; 4],
     sent_tokens: usize,
     arrived_tokens: usize,
-    /// Number and bytes of the tokens that left last for the first time.
+    /// Number and bytes of the tokens most recently sent for the first time.
     newest: (usize, usize),
     last_bytes: Option<usize>,
-    /// The newest text was repeated: further repetitions of it are no samples of their own.
+    /// True if the newest text was already repeated: further repetitions are not independent
+    /// samples.
     is_repeated: bool,
 }
 
-/// Shuffles whose mean is taken off. Chosen by hand: four leave a hundredth of a bit of noise on
-/// some thousand samples, a tenth of what is looked for.
+/// Number of shuffles whose mean is subtracted. Chosen by hand: four leave a hundredth of a bit of
+/// noise on some thousand samples, a tenth of the effect of interest.
 const SHUFFLES: usize = 4;
-/// Groups of sessions, one of which is left out in turn.
+/// Number of groups of sessions, one of which is left out in turn.
 const GROUPS: usize = 12;
-/// Packets of more new tokens are left out: there are too few of each such number.
+/// Maximum number of new tokens per packet; larger packets are left out because there are too few
+/// of each size.
 const MAX_TOKENS: usize = 8;
 
 impl Sightings {
-    /// A packet of `bytes` leaves for the client; the first `tokens` tokens of the answer, which
-    /// end at `ends`, have left by then.
+    /// Records a packet of `bytes` sent to the client, after which the first `tokens` tokens of the
+    /// answer have been sent. `ends` are the ends of all tokens.
     pub fn on_data(&mut self, bytes: usize, tokens: usize, ends: &[usize]) {
         let is_new = tokens > self.sent_tokens;
         if is_new {
@@ -69,7 +71,7 @@ impl Sightings {
         }
     }
 
-    /// An acknowledgement of `bytes` leaves for the server, when `tokens` tokens have arrived.
+    /// Records an acknowledgement of `bytes` sent to the server when `tokens` tokens have arrived.
     pub fn on_ack(&mut self, bytes: usize, tokens: usize, ends: &[usize]) {
         if tokens > self.arrived_tokens {
             let text = (tokens - self.arrived_tokens, span(ends, self.arrived_tokens, tokens));
@@ -86,7 +88,7 @@ impl Sightings {
     }
 }
 
-/// Bytes of the tokens from number `from` to `to`, which is above it.
+/// Returns the bytes of the tokens from number `from` up to `to`, which must be larger.
 fn span(ends: &[usize], from: usize, to: usize) -> usize {
     ends[to - 1] - from.checked_sub(1).map_or(0, |before| ends[before])
 }
@@ -96,7 +98,7 @@ fn place(metric: Metric) -> usize {
     found.expect("a metric of an observer")
 }
 
-/// What `sessions` tell in the sense of `metric`, in bits, and half the 95 % interval.
+/// Returns the information in `sessions` by `metric`, in bits, and half the 95 % interval.
 pub fn bits_told(sessions: &[&Sightings], metric: Metric) -> (f64, f64) {
     let place = place(metric);
     let without = |left_out: Option<usize>| -> f64 {
@@ -125,7 +127,7 @@ fn told_beyond_chance<'a>(sightings: impl Iterator<Item = &'a Sighting>) -> f64 
     classes.values().map(of_class).sum::<f64>() / (total as f64).max(1.0)
 }
 
-/// Pairs of a seen length and a text's length, both as ranks among those that occur.
+/// Pairs of an observed length and a text's length, both as ranks among the values that occur.
 struct Contingency {
     pairs: Vec<(usize, usize)>,
     seen_kinds: usize,
@@ -152,7 +154,7 @@ impl Contingency {
         told - by_chance / SHUFFLES as f64
     }
 
-    /// Mutual information of the pairs' frequencies, in bits.
+    /// Returns the mutual information of the pairs' frequencies, in bits.
     fn told(&self) -> f64 {
         let mut joint = vec![0u32; self.seen_kinds * self.text_kinds];
         let (mut seen, mut text) = (vec![0u32; self.seen_kinds], vec![0u32; self.text_kinds]);
@@ -183,7 +185,7 @@ fn ranks(values: impl Iterator<Item = i32> + Clone) -> Vec<usize> {
     values.map(|value| known.partition_point(|&other| other < value)).collect()
 }
 
-/// n log2 n.
+/// Returns n log2 n.
 fn weighted_log(count: u32) -> f64 {
     let count = f64::from(count);
     if count > 0.0 { count * count.log2() } else { 0.0 }
@@ -193,7 +195,8 @@ fn weighted_log(count: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sessions of 300 packets of one token each, whose lengths are `seen` of the token's.
+    /// Returns sessions of 300 packets of one token each, whose lengths are the token's transformed
+    /// by `seen`.
     fn sessions(seen: impl Fn(usize, u64) -> usize) -> Vec<Sightings> {
         let mut stream = Draws::new(1, "test").stream();
         let session = |_| {

@@ -1,4 +1,4 @@
-//! Plans: what to simulate, as TOML. Every figure of the documentation is one.
+//! Plans: the studies to simulate, as TOML. Every figure of the documentation comes from one.
 
 use std::path::Path;
 
@@ -10,31 +10,32 @@ use crate::link::Link;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::Scheme;
 
-/// Maximum number of sessions of one case and scheme: beyond it memory, not time, is the limit.
+/// Maximum number of sessions of one case and scheme; beyond it, memory rather than time is the
+/// limit.
 const MAX_SESSIONS: u32 = 1_000_000;
 /// Maximum length of a session in seconds.
 const MAX_SECONDS: f64 = 3_600.0;
 
-/// Why a plan cannot be run.
+/// Reason why a plan cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Read {
-        /// The plan's path.
+        /// Path of the plan.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not a valid plan.
+    /// The text is not a valid plan.
     #[error("{path}: {source}")]
     Parse {
-        /// The plan's path.
+        /// Path of the plan.
         path: String,
-        /// Where and what.
+        /// Location and description of the error.
         source: Box<toml::de::Error>,
     },
-    /// Its parts contradict each other or are out of range.
+    /// Parts of the plan contradict each other or are out of range.
     #[error("{0}")]
     Senseless(String),
 }
@@ -43,24 +44,24 @@ pub enum PlanError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// One line for tables and plots.
+    /// One-line title for tables and plots.
     pub title: String,
-    /// What the study asks, for its reader.
+    /// Question that the study answers, for its reader.
     #[serde(default)]
     pub about: String,
-    /// Seed of everything random: losses, text, generation times.
+    /// Seed of all random values: losses, text, generation times.
     pub seed: u64,
     /// Number of sessions of each case and scheme.
     pub sessions: u32,
     /// Seconds of generation in each session.
     pub seconds: f64,
-    /// The generator of the cases that do not name one.
+    /// Generator of the cases that do not set one.
     #[serde(default = "ten_per_second")]
     pub generator: Generator,
-    /// What tokens look like in the cases that do not say it.
+    /// Appearance of tokens in the cases that do not set it.
     #[serde(default)]
     pub text: TokenKind,
-    /// Measure what the lengths of packets say of the lengths of tokens, too.
+    /// Enables measuring the information about token lengths in packet lengths.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observe: bool,
     /// The delivery schemes to compare.
@@ -70,7 +71,7 @@ pub struct Plan {
     /// The scheme to compare with each of the others.
     #[serde(default)]
     pub compare: Option<Compare>,
-    /// What the study shows; every run checks it.
+    /// Claims of the study; every run checks them.
     #[serde(default)]
     pub claim: Vec<Claim>,
     /// The figures to draw.
@@ -86,12 +87,12 @@ fn ten_per_second() -> Generator {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SchemeEntry {
-    /// Its name in tables and plots; the scheme's own if absent.
+    /// Name in tables and plots; the scheme's own if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// How it sends tokens and repeats them.
+    /// Rule for sending and repeating tokens.
     pub send: Scheme,
-    /// How its client shows tokens.
+    /// Display of tokens by its client.
     #[serde(default)]
     pub reader: ReaderBehaviour,
 }
@@ -101,7 +102,7 @@ fn direct() -> Link {
 }
 
 impl SchemeEntry {
-    /// Its name in tables and plots.
+    /// Returns the name in tables and plots.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.send.label())
     }
@@ -111,21 +112,21 @@ impl SchemeEntry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its name in tables and plots.
+    /// Name in tables and plots.
     pub name: String,
-    /// Its place on the x axis of a line plot.
+    /// Position on the x axis of a line plot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// The link between server and client.
     #[serde(default = "direct")]
     pub link: Link,
-    /// Draw link, generator and reader at random for each session instead.
+    /// Draws link, generator and reader at random for each session instead.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub random: bool,
-    /// The generator, if it is not the plan's.
+    /// Generator, if it differs from the plan's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generator: Option<Generator>,
-    /// What tokens look like, if not as the plan says.
+    /// Appearance of tokens, if it differs from the plan's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<TokenKind>,
 }
@@ -140,7 +141,7 @@ pub struct Compare {
     pub metric: Metric,
 }
 
-/// A statement about a figure, or about the ratio of two schemes' figures.
+/// A claim about a metric, or about the ratio of two schemes' metrics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -162,19 +163,19 @@ pub struct Claim {
     pub at_most: Option<f64>,
 }
 
-/// A figure of a session.
+/// A metric of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
     /// Stall ratio of the paper.
     Full,
-    /// What exceeds 200 ms in stalls, over the same span.
+    /// The parts of stalls beyond 200 ms, over the same span.
     Excess,
     /// Share of tokens more than 400 ms after generation.
     Late,
     /// Mean time from generation until a token could be shown, in ms.
     DelayMs,
-    /// Stall ratio of what the pacing client displays.
+    /// Stall ratio of the text displayed by the pacing client.
     ShownFull,
     /// Mean time that a pacing client holds tokens back, in ms.
     HoldMs,
@@ -188,13 +189,15 @@ pub enum Metric {
     AckKb,
     /// Share of sessions that ended suspended instead of complete.
     Suspended,
-    /// Bits that the length of a packet with new text tells of that text's length.
+    /// Information in the length of a packet with new text about that text's length, in bits.
     TextBits,
-    /// The same of the difference to the packet before it.
+    /// Information in the difference to the previous packet's length about that text's length, in
+    /// bits.
     ChangeBits,
-    /// Bits that a repetition's length tells of the length of the newest text.
+    /// Information in a repetition's length about the length of the newest text, in bits.
     RepeatBits,
-    /// Bits that an acknowledgement's length tells of the length of what it acknowledges first.
+    /// Information in an acknowledgement's length about the length of the newly acknowledged text,
+    /// in bits.
     AckBits,
 }
 
@@ -213,11 +216,12 @@ impl Metric {
         Self::AckKb,
         Self::Suspended,
     ];
-    /// What an observer learns, estimated over all sessions of a cell at once.
+    /// Metrics of the information that an observer gains, estimated over all sessions of a cell at
+    /// once.
     pub const OBSERVED: [Self; 4] =
         [Self::TextBits, Self::ChangeBits, Self::RepeatBits, Self::AckBits];
 
-    /// Its name in CSV, JSON and plans.
+    /// Returns the name in CSV, JSON and plans.
     pub fn key(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -238,7 +242,7 @@ impl Metric {
         }
     }
 
-    /// Its name on an axis, with its unit.
+    /// Returns the name on an axis, with its unit.
     pub fn axis(self) -> &'static str {
         match self {
             Self::Full => "stall ratio",
@@ -260,7 +264,7 @@ impl Metric {
     }
 }
 
-/// A figure to draw of the results.
+/// A figure of the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Plot {
@@ -277,11 +281,11 @@ pub enum Plot {
     Lines {
         /// File name without its suffix.
         file: String,
-        /// What `at` is.
+        /// Meaning of `at`.
         x_label: String,
         /// The lines' heights, a panel for each.
         y: Vec<Metric>,
-        /// A logarithmic x axis.
+        /// Makes the x axis logarithmic.
         #[serde(default)]
         log_x: bool,
     },
@@ -290,7 +294,7 @@ pub enum Plot {
 }
 
 impl Plot {
-    /// File name without its suffix.
+    /// Returns the file name without its suffix.
     pub fn file(&self) -> &str {
         match self {
             Self::Scatter(ScatterPlot { file, .. })
@@ -300,7 +304,7 @@ impl Plot {
         }
     }
 
-    /// The metrics that it shows.
+    /// Returns the metrics that the figure shows.
     fn metrics(&self) -> Vec<Metric> {
         match self {
             Self::Scatter(ScatterPlot { x, y, .. }) => vec![*x, *y],
@@ -323,7 +327,7 @@ pub struct ScatterPlot {
     /// Lists of schemes; each list is joined by a line.
     #[serde(default)]
     pub join: Vec<Vec<String>>,
-    /// Which schemes the legend names.
+    /// Schemes named in the legend.
     #[serde(default)]
     pub legend: LegendNames,
 }
@@ -338,14 +342,14 @@ pub struct SessionPlot {
     pub case: String,
     /// The session's number, from 0.
     pub session: u32,
-    /// Part of the session to show: from and to, in seconds.
+    /// Part of the session to show: start and end, in seconds.
     pub window_s: (f64, f64),
     /// Schemes to draw; all if empty.
     #[serde(default)]
     pub schemes: Vec<String>,
 }
 
-/// Which schemes a legend names.
+/// Schemes named in a legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LegendNames {
@@ -381,7 +385,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks a plan, which may have been changed since it was parsed; `name` is for messages.
+    /// Checks a plan, which may have been changed since parsing; `name` is for messages.
     ///
     /// # Errors
     /// If a part of it is out of range.
@@ -392,23 +396,23 @@ impl Plan {
         }
     }
 
-    /// The metrics of its sessions, in the order of the reports.
+    /// Returns the metrics of the plan's sessions, in the order of the reports.
     pub fn metrics(&self) -> impl Iterator<Item = Metric> {
         let observed = Metric::OBSERVED.into_iter().filter(|_| self.observe);
         Metric::OF_SESSIONS.into_iter().chain(observed)
     }
 
-    /// What the tokens of `case` look like.
+    /// Returns the appearance of tokens in `case`.
     pub fn text(&self, case: &Case) -> TokenKind {
         case.text.unwrap_or(self.text)
     }
 
-    /// The generator of `case`.
+    /// Returns the generator of `case`.
     pub fn generator<'a>(&'a self, case: &'a Case) -> &'a Generator {
         case.generator.as_ref().unwrap_or(&self.generator)
     }
 
-    /// Describes the first part of it that is out of range or contradicts another.
+    /// Describes the first part of the plan that is out of range or contradicts another.
     fn fault(&self) -> Option<String> {
         if !(1..=MAX_SESSIONS).contains(&self.sessions) {
             return Some(format!("sessions is not in 1..={MAX_SESSIONS}"));
@@ -431,7 +435,7 @@ impl Plan {
             .or_else(|| self.unknown_name())
     }
 
-    /// A metric that is used and not measured.
+    /// Describes a metric that is used but not measured.
     fn unobserved(&self) -> Option<String> {
         let of_plots = self.plot.iter().flat_map(Plot::metrics);
         let of_claims = self.claim.iter().map(|claim| claim.metric);
@@ -441,7 +445,7 @@ impl Plan {
         missing.map(|metric| format!("{} needs observe = true", metric.key()))
     }
 
-    /// A figure's file that could lie outside the folder of the figures.
+    /// Describes a figure's file that could lie outside the folder of the figures.
     fn file_fault(&self) -> Option<String> {
         let is_plain = |name: &str| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -451,7 +455,7 @@ impl Plan {
         Some(format!("file = {file:?} is not a name of letters, digits, '.', '_' and '-'"))
     }
 
-    /// A scheme or a case that is mentioned and does not exist.
+    /// Describes a scheme or a case that is mentioned but does not exist.
     fn unknown_name(&self) -> Option<String> {
         let labels: Vec<String> = self.scheme.iter().map(SchemeEntry::label).collect();
         let mut schemes: Vec<&String> = self.compare.iter().map(|c| &c.subject).collect();

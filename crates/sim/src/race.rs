@@ -1,5 +1,5 @@
-//! Several schemes deliver the same answer over the same link at the same time, and what happens to
-//! each is told in the order of time.
+//! A race: several schemes deliver the same answer over the same link at the same time, and their
+//! events are reported in order of time.
 
 use std::ops::ControlFlow;
 
@@ -12,23 +12,24 @@ use crate::world::{SessionRun, SessionTrace, Setting, Transcript};
 /// The answer that all schemes deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedAnswer {
-    /// Its tokens' text.
+    /// Text of the tokens.
     pub tokens: Vec<String>,
-    /// When each is generated, in µs and rising.
+    /// Generation times of the tokens, in µs and rising.
     pub generated_us: Vec<u64>,
 }
 
-/// Receives what happens in a race.
+/// Receives the events of a race.
 pub trait RaceWatch {
-    /// In lane number `lane`, `event` happened at `at_us`. A break ends the race.
+    /// Handles `event`, which happened in lane number `lane` at `at_us`. Returning a break ends the
+    /// race.
     fn on_event(&mut self, lane: usize, at_us: u64, event: SessionEvent) -> ControlFlow<()>;
 }
 
-/// Lets each of `schemes` deliver `answer`, until `horizon_us` at the latest. What `setting` says
-/// of generation does not matter. The traces are in the order of the schemes.
+/// Runs each of `schemes` with `answer`, until `horizon_us` at the latest. The generator in
+/// `setting` is ignored. The traces are in the order of the schemes.
 ///
 /// # Panics
-/// If a scheme is computed and not simulated.
+/// If a scheme is computed rather than simulated.
 pub fn race(
     schemes: &[Scheme],
     setting: &Setting<'_>,
@@ -69,7 +70,7 @@ fn start_lane<'a>(
         .logged(SessionLog::new(answer.tokens.len(), start_us))
 }
 
-/// The lane in which something happens next, and when.
+/// Returns the lane with the next event, and its time.
 fn first_due(lanes: &[SessionRun<'_>]) -> Option<(usize, u64)> {
     let due = lanes.iter().enumerate();
     due.filter_map(|(lane, run)| Some((lane, run.next_us()?))).min_by_key(|due| due.1)

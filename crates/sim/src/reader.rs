@@ -1,27 +1,27 @@
-//! The reader: how the client shows its tokens, and when its page is hidden.
+//! The reader: the display of tokens by its client, and the time in which its page is hidden.
 
 use serde::{Deserialize, Serialize};
 
 use loquent_proto::playout::PlayoutClock;
 use loquent_proto::{Micros, Playout};
 
-/// A reader as written in a plan; by default everything is shown as it comes.
+/// A reader as written in a plan. By default everything is shown on arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReaderBehaviour {
-    /// Text that the client holds back to show evenly, in ms.
+    /// Text that the client holds back to display it evenly, in ms.
     #[serde(default)]
     pub buffer_ms: f64,
     /// Maximum number of tokens that the client shows per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens_per_s: Option<u32>,
-    /// The page is hidden from and to these seconds.
+    /// Start and end of the time in which the page is hidden, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden_s: Option<(f64, f64)>,
 }
 
 impl ReaderBehaviour {
-    /// Its pace, for the production code.
+    /// Returns the pace, for the production code.
     pub fn pace(&self) -> Playout {
         Playout {
             buffer: Micros((self.buffer_ms * 1e3) as u64),
@@ -29,12 +29,12 @@ impl ReaderBehaviour {
         }
     }
 
-    /// Whether anything is ever shown later than it could be.
+    /// Returns true if any text may be shown later than it could be.
     pub fn holds_back(&self) -> bool {
         !self.pace().is_immediate()
     }
 
-    /// From when to when the page is hidden, in µs.
+    /// Returns the start and end of the time in which the page is hidden, in µs.
     pub fn hidden_us(&self) -> Option<(u64, u64)> {
         self.hidden_s.map(|(from, to)| ((from * 1e6) as u64, (to * 1e6) as u64))
     }
@@ -55,8 +55,8 @@ impl ReaderBehaviour {
     }
 }
 
-/// Paces a baseline's tokens by the production code's law, so that schemes differ in what they
-/// deliver and not in how it is shown.
+/// Paces a baseline's tokens with the production code's rule, so that schemes differ in delivery
+/// and not in display.
 #[derive(Debug)]
 pub struct Shower {
     pacer: PlayoutClock,
@@ -66,17 +66,17 @@ pub struct Shower {
 }
 
 impl Shower {
-    /// A client that has shown nothing yet.
+    /// Creates a client that has shown nothing yet.
     pub fn new(pace: Playout) -> Self {
         Self { pacer: PlayoutClock::new(pace), hidden: false, arrived: 0, shown: 0 }
     }
 
-    /// Nobody looks any more, or somebody does again.
+    /// Marks the page as hidden or visible.
     pub fn set_hidden(&mut self, hidden: bool) {
         self.hidden = hidden;
     }
 
-    /// `tokens` more have arrived in order.
+    /// Records that `tokens` more have arrived in order.
     pub fn handle_arrival(&mut self, now_us: u64, tokens: u32) {
         self.arrived += u64::from(tokens);
         if tokens > 0 {
@@ -84,7 +84,7 @@ impl Shower {
         }
     }
 
-    /// How many tokens to show now.
+    /// Returns the number of tokens to show now.
     pub fn take_due(&mut self, now_us: u64) -> usize {
         let mut due = 0;
         while self.shown < self.arrived {
@@ -99,7 +99,7 @@ impl Shower {
         due
     }
 
-    /// When to ask again.
+    /// Returns the time of the next call to [`Self::take_due`].
     pub fn poll_timeout(&self) -> Option<u64> {
         let waiting = self.shown < self.arrived;
         waiting.then(|| self.pacer.next_at().map(|at| at.0)).flatten()

@@ -23,38 +23,38 @@ pub fn run_plan(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Repo
     Report { plan: plan.clone(), study: run(plan, threads, watch) }
 }
 
-/// A claim of the plan, held against its figure in one case.
+/// A claim of the plan, checked against its figure in one case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The case, the metric and the schemes that the claim is about.
+    /// Case, metric and schemes of the claim.
     pub subject: String,
-    /// The bounds in words.
+    /// Description of the bounds.
     pub bounds: String,
-    /// The figure.
+    /// Value of the metric.
     pub value: f64,
-    /// How far the figure is inside the bounds; negative outside.
+    /// Distance of the value from the nearer bound; negative outside the bounds.
     pub margin: f64,
 }
 
 impl Verdict {
-    /// Whether the claim holds.
+    /// Returns true if the claim holds.
     pub fn holds(&self) -> bool {
         self.margin >= 0.0
     }
 
-    /// The claim and the figure it was held against.
+    /// Formats the claim and the value that it was checked against.
     pub fn text(&self) -> String {
         format!("{} = {:.3}, {}", self.subject, self.value, self.bounds)
     }
 }
 
 impl Report {
-    /// The outcomes.
+    /// Returns the outcomes.
     pub fn study(&self) -> &Study {
         &self.study
     }
 
-    /// The table for a terminal.
+    /// Renders the table for a terminal.
     pub fn table(&self) -> String {
         let columns = [
             Metric::Full,
@@ -149,12 +149,12 @@ impl Report {
         }
     }
 
-    /// True if every claim holds and no session broke a guarantee.
+    /// Returns true if every claim holds and no session broke a guarantee.
     pub fn good(&self) -> bool {
         self.study.findings.is_empty() && self.verdicts().iter().all(Verdict::holds)
     }
 
-    /// The plan's claims against the figures, a verdict for each claim and case.
+    /// Checks the plan's claims; returns a verdict for each claim and case.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
         for claim in &self.plan.claim {
@@ -199,7 +199,7 @@ impl Report {
         found.expect("plans are checked")
     }
 
-    /// The plan's comparison as JSON: the subject against each other scheme in each case.
+    /// Returns the plan's comparison as JSON: the subject against each other scheme in each case.
     fn changes(&self) -> Vec<Value> {
         let Some(compare) = &self.plan.compare else { return Vec::new() };
         let subject = self.scheme_index(&compare.subject);
@@ -221,7 +221,7 @@ impl Report {
         changes
     }
 
-    /// Everything as JSON, with the plan.
+    /// Returns everything as JSON, with the plan.
     pub fn json(&self) -> String {
         let mut rows = Vec::new();
         for (case, what) in self.plan.case.iter().enumerate() {
@@ -253,7 +253,7 @@ impl Report {
         format!("{all:#}\n")
     }
 
-    /// One line for each session.
+    /// Returns one line of CSV for each session.
     pub fn csv(&self) -> String {
         let mut text = String::from("case,scheme,session");
         for metric in self.plan.metrics() {
@@ -275,7 +275,7 @@ impl Report {
         text
     }
 
-    /// The report as a page of its own.
+    /// Renders the report as a separate page.
     pub fn html(&self) -> String {
         let plan = &self.plan;
         let mut page = ReportPage::new(&plan.title);
@@ -309,14 +309,13 @@ impl Report {
         }
     }
 
-    /// The plan's figures.
+    /// Draws the plan's figures.
     pub fn figures(&self) -> Vec<Figure> {
         figures::draw(&self.plan, &self.study)
     }
 }
 
-/// Replays one session of every case and scheme and prints its trace, to look into a
-/// finding.
+/// Replays one session of every case and scheme and formats its trace, to investigate a finding.
 pub fn replay(plan: &Plan, session: u32) -> String {
     let mut text = String::new();
     for case in &plan.case {

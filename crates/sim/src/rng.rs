@@ -1,9 +1,9 @@
-//! Randomness that can be asked for by index.
+//! Indexed random values.
 //!
-//! Every scheme has to meet the same schedule, whatever it sends and in whatever order. So a draw
-//! is a pure function of (seed, purpose, index) and never of how many draws came before. The
-//! generator is written here, not taken from a crate, because published figures must not change
-//! when a dependency does.
+//! Every scheme must meet the same schedule, regardless of the packets it sends and their order. So
+//! a draw is a pure function of (seed, purpose, index) and never depends on the number of earlier
+//! draws. The generator is implemented here rather than taken from a crate, because published
+//! figures must not change when a dependency does.
 
 /// An indexed family of random values for one purpose of one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The family for `purpose` under `seed`; different purposes are independent.
+    /// Creates the family for `purpose` from `seed`; different purposes are independent.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let key = purpose
             .bytes()
@@ -20,23 +20,23 @@ impl Draws {
         Self { key }
     }
 
-    /// 64 uniform bits for `index`.
+    /// Returns 64 uniform bits for `index`.
     pub fn bits(&self, index: u64) -> u64 {
         mix(self.key.wrapping_add(mix(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
     }
 
-    /// A uniform value in [0, 1) for `index`.
+    /// Returns a uniform value in [0, 1) for `index`.
     pub fn unit(&self, index: u64) -> f64 {
         (self.bits(index) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The same family read in order, for a purpose whose draws have one consumer.
+    /// Returns the same family as a sequence, for a purpose whose draws have one consumer.
     pub fn stream(self) -> DrawSequence {
         DrawSequence { draws: self, next: 0 }
     }
 }
 
-/// Draws taken one after another.
+/// Draws taken in sequence.
 #[derive(Debug, Clone)]
 pub struct DrawSequence {
     draws: Draws,
@@ -44,35 +44,35 @@ pub struct DrawSequence {
 }
 
 impl DrawSequence {
-    /// 64 uniform bits.
+    /// Returns 64 uniform bits.
     pub fn bits(&mut self) -> u64 {
         self.next += 1;
         self.draws.bits(self.next)
     }
 
-    /// A uniform value in [0, 1).
+    /// Returns a uniform value in [0, 1).
     pub fn unit(&mut self) -> f64 {
         self.next += 1;
         self.draws.unit(self.next)
     }
 
-    /// A uniform value in [low, high).
+    /// Returns a uniform value in [low, high).
     pub fn range(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// An exponentially distributed value of this mean.
+    /// Returns an exponentially distributed value with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 }
 
-/// A bijective 64-bit mix (the finalizer of SplitMix64).
+/// Mixes 64 bits bijectively (the finalizer of SplitMix64).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,9 @@
-//! Percentiles: the one definition of the whole workspace.
+//! Percentiles: the single definition for the whole workspace.
 
 use serde::Serialize;
 
-/// The percentile `p` (0 to 1) of `sorted`, interpolated linearly between the samples around
-/// index (n − 1)p, as NumPy does by default. `None` without samples.
+/// Returns the percentile `p` (0 to 1) of `sorted`, interpolated linearly between the samples
+/// around index (n − 1)p, as NumPy does by default. `None` without samples.
 pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     debug_assert!(sorted.is_sorted(), "percentiles need sorted samples");
     let place = sorted.len().checked_sub(1)? as f64 * p.clamp(0.0, 1.0);
@@ -12,7 +12,7 @@ pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     Some(sorted[below] + (sorted[above] - sorted[below]) * share)
 }
 
-/// The median of `values`, which need not be sorted.
+/// Returns the median of `values`, which need not be sorted.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     percentile(&values, 0.5)
@@ -24,27 +24,27 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// All samples in ascending order.
+    /// Returns all samples in ascending order.
     pub fn sorted(&self) -> &[f64] {
         &self.0
     }
 
-    /// Whether there are no samples, and so no mean and no percentile.
+    /// Returns true if there are no samples, and so no mean and no percentile.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The arithmetic mean, `None` without samples.
+    /// Returns the arithmetic mean, `None` without samples.
     pub fn mean(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
     }
 
-    /// The [`percentile`] `p`, 0 to 1.
+    /// Returns the [`percentile`] `p`, 0 to 1.
     pub fn percentile(&self, p: f64) -> Option<f64> {
         percentile(&self.0, p)
     }
 
-    /// The largest sample, `None` without samples.
+    /// Returns the largest sample, `None` without samples.
     pub fn max(&self) -> Option<f64> {
         self.0.last().copied()
     }

@@ -1,4 +1,4 @@
-//! Running a plan: every case, scheme and session, in parallel, with the same result each time.
+//! Runs a plan: every case, scheme and session, in parallel, with reproducible results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,12 +13,12 @@ use crate::rng::Draws;
 use crate::scheme::DeliveryProgress;
 use crate::world::{self, SessionTrace, Setting};
 
-/// The figures of one session.
+/// The metrics of one session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SessionMetrics {
-    /// As tokens become ready in order.
+    /// Smoothness of the tokens as they become ready in order.
     pub ready: Smoothness,
-    /// As the client displays them.
+    /// Smoothness as displayed by the client.
     pub shown: Smoothness,
     /// Half the round trip, which no scheme can save, in ms.
     half_rtt_ms: f64,
@@ -26,13 +26,13 @@ pub struct SessionMetrics {
     wire_kb: f64,
     ack_kb: f64,
     suspended: bool,
-    /// Empty unless the plan observes.
+    /// Packets as observed; empty unless the plan enables `observe`.
     #[serde(skip)]
     sightings: Sightings,
 }
 
 impl SessionMetrics {
-    /// One figure of it.
+    /// Returns one metric of the session.
     pub fn value(&self, metric: Metric) -> f64 {
         match metric {
             Metric::Full => self.ready.full,
@@ -56,11 +56,11 @@ impl SessionMetrics {
 /// A session that broke a guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The case's name.
+    /// Name of the case.
     pub case: String,
-    /// The scheme's name.
+    /// Name of the scheme.
     pub scheme: String,
-    /// The session's number in the plan.
+    /// Number of the session in the plan.
     pub session: u32,
     /// The guarantee and how it was broken.
     pub violation: Violation,
@@ -69,7 +69,7 @@ pub struct Finding {
 /// All outcomes of a plan.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// By case, then scheme, then session.
+    /// Outcomes by case, then scheme, then session.
     outcomes: Vec<SessionMetrics>,
     schemes: usize,
     sessions: usize,
@@ -81,7 +81,8 @@ pub struct Study {
 
 /// Receives the progress of a study.
 pub trait ProgressReport: Sync {
-    /// `sessions` more sessions are done, of `simulated_s` seconds of virtual time together.
+    /// Reports `sessions` more finished sessions, with a total of `simulated_s` seconds of virtual
+    /// time.
     fn advance(&self, sessions: u64, simulated_s: f64);
 }
 
@@ -89,13 +90,13 @@ impl ProgressReport for () {
     fn advance(&self, _sessions: u64, _simulated_s: f64) {}
 }
 
-/// The seed of a session. It depends on neither scheme nor case: cases that share a channel share
-/// its losses, so that their difference has less variance.
+/// Returns the seed of a session. It depends on neither scheme nor case: cases that share a channel
+/// share its losses, so that their difference has less variance.
 pub fn session_seed(plan: &Plan, session: u32) -> u64 {
     Draws::new(plan.seed, "session").bits(u64::from(session))
 }
 
-/// Runs all of `plan` on `threads` threads. Their number does not change the result.
+/// Runs all of `plan` on `threads` threads. The number of threads does not change the result.
 pub fn run(plan: &Plan, threads: usize, watch: &dyn ProgressReport) -> Study {
     let (schemes, sessions) = (plan.scheme.len(), plan.sessions as usize);
     let jobs = plan.case.len() * schemes * sessions;
@@ -158,7 +159,7 @@ fn run_job(plan: &Plan, job: usize) -> (SessionMetrics, Vec<Finding>, f64) {
     })
 }
 
-/// Prepares session number `session` of a case and scheme and hands it to `then`.
+/// Prepares session number `session` of a case and scheme and passes it to `then`.
 pub fn with_setting<T>(
     plan: &Plan,
     case: &Case,
@@ -200,13 +201,13 @@ fn judge(setting: &Setting<'_>, trace: SessionTrace) -> SessionMetrics {
 }
 
 impl Study {
-    /// The sessions of one case and scheme.
+    /// Returns the sessions of one case and scheme.
     pub fn cell(&self, case: usize, scheme: usize) -> &[SessionMetrics] {
         let start = (case * self.schemes + scheme) * self.sessions;
         &self.outcomes[start..start + self.sessions]
     }
 
-    /// The mean of a figure and the half-width of its 95 % interval.
+    /// Returns the mean of a metric and the half-width of its 95 % interval.
     pub fn mean(&self, case: usize, scheme: usize, metric: Metric) -> (f64, f64) {
         let cell = self.cell(case, scheme);
         if Metric::OBSERVED.contains(&metric) {
@@ -220,8 +221,8 @@ impl Study {
         (mean, 1.96 * (variance / count).sqrt())
     }
 
-    /// The ratio of two schemes' means minus 1, with a 95 % interval by resampling sessions in
-    /// pairs: both schemes met the same losses in each.
+    /// Returns the ratio of two schemes' means minus 1, with a 95 % interval by resampling sessions
+    /// in pairs: both schemes met the same losses in each.
     pub fn change(&self, case: usize, of: usize, over: usize, metric: Metric) -> Change {
         let values = |scheme| -> Vec<f64> {
             let cell = self.cell(case, scheme).iter();
@@ -249,13 +250,14 @@ impl Study {
     }
 }
 
-/// Resamples of one interval. Chosen by hand: the 2.5 % tails then rest on 50 values each.
+/// Number of resamples of one interval. Chosen by hand: the 2.5 % tails then rest on 50 values
+/// each.
 const RESAMPLES: usize = 2_000;
 
 /// A relative change and its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Change {
-    /// −0.7 is 70 % less.
+    /// Mean relative change: −0.7 is 70 % less.
     pub mean: f64,
     /// Lower end of the interval.
     pub low: f64,

@@ -1,6 +1,6 @@
-//! One plan under many seeds: do its claims hold in weather that nobody has looked at?
+//! Runs one plan with many seeds, to check its claims against losses that nobody has looked at.
 //!
-//! A claim that was stated after a look at one seed may owe its last per cent to that seed. So the
+//! A claim that was made after a look at one seed may owe its last per cent to that seed. So the
 //! seeds of a sweep follow from the plan's name, and nobody chooses them.
 
 use std::fmt::Write;
@@ -11,14 +11,14 @@ use crate::plan::Plan;
 use crate::report::{Report, Verdict, run_plan};
 use crate::study::{Finding, ProgressReport};
 
-/// The seed with which a sweep of the plan called `name` begins: the first eight hexadecimal digits
-/// of the name's SHA-256, as `printf NAME | sha256sum` prints them.
+/// Returns the seed with which a sweep of the plan called `name` starts: the first eight
+/// hexadecimal digits of the name's SHA-256, as `printf NAME | sha256sum` prints them.
 pub fn first_seed(name: &str) -> u64 {
     let digest = Sha256::digest(name.as_bytes());
     digest.iter().take(4).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
-/// A plan's claims and guarantees under consecutive seeds.
+/// Results of a plan's claims and guarantees for consecutive seeds.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     title: String,
@@ -33,17 +33,17 @@ pub struct Sweep {
     pub simulated_s: f64,
 }
 
-/// One claim in one case, under every seed.
+/// Results of one claim in one case, over all seeds.
 #[derive(Debug, Clone)]
 struct SweptClaim {
-    /// The verdict that is least inside the bounds, or furthest outside.
+    /// The verdict with the smallest margin.
     worst: Verdict,
     worst_seed: u64,
     sum: f64,
     held: u32,
 }
 
-/// Runs `plan` under `seeds` seeds from `first_seed` on, whatever its own seed is.
+/// Runs `plan` with `seeds` seeds, starting at `first_seed` instead of its own seed.
 pub fn run(
     plan: &Plan,
     first_seed: u64,
@@ -83,12 +83,12 @@ impl Sweep {
         }
     }
 
-    /// True if every claim holds under every seed and no session broke a guarantee.
+    /// Returns true if every claim holds for every seed and no session broke a guarantee.
     pub fn good(&self) -> bool {
         self.findings.is_empty() && self.claims.iter().all(|claim| claim.held == self.seeds)
     }
 
-    /// The table for a terminal: the worst figure of each claim, and every broken guarantee.
+    /// Renders the table for a terminal: the worst value of each claim, and every broken guarantee.
     pub fn table(&self) -> String {
         let last_seed = self.first_seed.wrapping_add(u64::from(self.seeds.saturating_sub(1)));
         let mut text = format!(
@@ -110,7 +110,7 @@ impl Sweep {
         text
     }
 
-    /// Sessions with a finding. Those of one session are neighbours.
+    /// Returns the number of sessions with a finding. Findings of one session are adjacent.
     fn broken(&self) -> usize {
         let mut sessions: Vec<_> =
             self.findings.iter().map(|(seed, f)| (seed, &f.case, &f.scheme, f.session)).collect();

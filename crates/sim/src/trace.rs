@@ -1,10 +1,10 @@
-//! Captures of streaming sessions over TCP: what was lost, when tokens came, where they stalled.
+//! Captures of streaming sessions over TCP: losses, token arrivals and stalls.
 //!
 //! This is the paper's measurement study (section 2.2) and the source of its trace experiment
-//! (section 4.3). Losses are read from sequence numbers, so TLS is no obstacle. A capture taken at
-//! the server shows both a segment and its retransmission; one taken at the client shows a hole and
-//! what fills it later. Both are understood, also when they are cut to headers (`tcpdump -s 96`)
-//! and so hold nobody's text: packets then stand for tokens.
+//! (section 4.3). Losses are derived from sequence numbers, so TLS is no obstacle. A capture taken
+//! at the server shows both a segment and its retransmission; one taken at the client shows a hole
+//! and the segment that fills it later. Both work, also when they are cut to headers (`tcpdump -s
+//! 96`) and so contain nobody's text: packets then stand for tokens.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -19,45 +19,45 @@ use crate::channel::Channel;
 use crate::metrics::STALL_MS;
 use crate::stats::percentile;
 
-/// Maximum number of packets read from one capture, and of records made of them. A stream of a
-/// million tokens has as many; each takes some 300 bytes while the capture is analysed.
+/// Maximum number of packets read from one capture, and of records derived from them. A stream of a
+/// million tokens has as many; each takes some 300 bytes during the analysis.
 const MAX_PACKETS: usize = 1_000_000;
-/// Maximum payload kept in memory to find events in, in bytes.
+/// Maximum bytes of payload kept in memory to search for events.
 const MAX_PAYLOAD: usize = 64 << 20;
 /// Largest block of a capture, in bytes.
 const READ_BUFFER: usize = 1 << 20;
 
-/// Why a capture cannot be read.
+/// Reason why a capture cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
     #[error("{path}: {source}")]
     Open {
-        /// The capture's path.
+        /// Path of the capture.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is neither pcap nor pcapng, or is damaged.
     #[error("{path}: not a readable pcap or pcapng capture: {reason}")]
     Format {
-        /// The capture's path.
+        /// Path of the capture.
         path: String,
-        /// What the parser said.
+        /// The parser's error.
         reason: String,
     },
-    /// It holds more packets than the limit.
+    /// The capture has more packets than the limit.
     #[error("{path}: more than {MAX_PACKETS} packets; cut the capture with editcap")]
     TooLong {
-        /// The capture's path.
+        /// Path of the capture.
         path: String,
     },
-    /// No TCP stream in it carries data.
+    /// No TCP stream in the capture carries data.
     #[error("{path}: no TCP stream carries data{}; check the capture's filter or --port", filter(*port))]
     NoStream {
-        /// The capture's path.
+        /// Path of the capture.
         path: String,
-        /// The server port asked for.
+        /// The requested server port.
         port: Option<u16>,
     },
 }
@@ -72,43 +72,43 @@ struct TcpSegment {
     at_us: u64,
     sequence: u32,
     payload: Vec<u8>,
-    /// Payload bytes on the wire; the capture may have cut them.
+    /// Payload bytes on the wire, even if the capture was cut.
     length: u32,
 }
 
-/// A sender's end of a connection: address and port, then the receiver's.
+/// One direction of a connection: address and port of the sender, then those of the receiver.
 type Flow = (IpAddr, u16, IpAddr, u16);
 
-/// Where a capture was taken, inferred from its retransmissions.
+/// Location of a capture, inferred from its retransmissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// Retransmissions repeat what was captured before: at the sender.
+    /// At the sender: retransmissions repeat bytes captured before.
     Sender,
-    /// Retransmissions fill holes: at the receiver. Also if nothing was lost.
+    /// At the receiver: retransmissions fill holes. Also used if nothing was lost.
     Receiver,
 }
 
 /// One data packet of the stream in sequence order, by its first transmission.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PacketRecord {
-    /// Offset of its first byte in the stream.
+    /// Offset of the first byte in the stream.
     pub offset: u64,
     /// Payload bytes.
     pub bytes: u64,
-    /// When it was first sent, in ms since the first packet. At the receiver this is inferred
-    /// from its neighbours if it was lost.
+    /// Time of the first transmission, in ms since the first packet. At the receiver this is
+    /// inferred from its neighbours if it was lost.
     pub sent_ms: f64,
-    /// When its bytes were complete up to its end, in ms since the first packet.
+    /// Time at which all bytes up to its end had arrived, in ms since the first packet.
     pub in_order_ms: f64,
-    /// True if its first transmission was lost.
+    /// True if the first transmission was lost.
     pub lost: bool,
 }
 
 /// Gaps between tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Gaps {
-    /// Tokens: events if the stream is readable, else packets.
+    /// Number of tokens: events if the stream is readable, else packets.
     pub tokens: usize,
     /// Median gap in ms.
     pub p50_ms: f64,
@@ -116,11 +116,11 @@ pub struct Gaps {
     pub p95_ms: f64,
     /// Longest gap in ms.
     pub longest_ms: f64,
-    /// Gaps above 200 ms.
+    /// Number of gaps above 200 ms.
     pub stalls: usize,
-    /// 95th percentile of those in ms, as the paper reports it; 0 without stalls.
+    /// 95th percentile of the gaps above 200 ms, in ms, as the paper reports it; 0 without stalls.
     pub stall_p95_ms: f64,
-    /// Share of the time spent in them: the paper's stall ratio.
+    /// Share of the time spent in those gaps: the paper's stall ratio.
     pub stall_ratio: f64,
 }
 
@@ -129,11 +129,11 @@ pub struct Gaps {
 pub struct Trace {
     /// Sender and receiver.
     pub flow: String,
-    /// Where it was captured.
+    /// Location of the capture.
     pub side: Side,
     /// Data packets in sequence order.
     pub packets: Vec<PacketRecord>,
-    /// Retransmitted packets captured.
+    /// Number of retransmitted packets captured.
     pub retransmissions: usize,
     /// Share of data packets whose first transmission was lost.
     pub loss: f64,
@@ -141,12 +141,11 @@ pub struct Trace {
     pub events: bool,
     /// Arrival of each token in ms since the first packet.
     pub token_ms: Vec<f64>,
-    /// Their gaps.
+    /// Gaps between the tokens.
     pub gaps: Gaps,
 }
 
-/// Reads the stream that carries most data in the capture at `path`, from server port `port` if
-/// one is given.
+/// Reads the stream with the most data in the capture at `path`, from server port `port` if given.
 ///
 /// # Errors
 /// If the capture cannot be read, is too long, or no TCP stream in it carries data.
@@ -157,7 +156,7 @@ pub fn read(path: &Path, port: Option<u16>) -> Result<Trace, TraceError> {
     read_from(&name, file, port)
 }
 
-/// The same from the bytes of `source`; `name` is for messages.
+/// Like [`read`], from the bytes of `source`; `name` is for messages.
 pub(crate) fn read_from(
     name: &str,
     source: impl std::io::Read + Send + 'static,
@@ -208,15 +207,15 @@ fn read_flows(
     Ok(capture.flows)
 }
 
-/// A capture while it is read.
+/// State of reading a capture.
 #[derive(Debug, Default)]
 struct CaptureReader {
     flows: HashMap<Flow, Vec<TcpSegment>>,
     packets: usize,
     payload: usize,
-    /// pcap: the file's link type, and whether its times are in nanoseconds.
+    /// For pcap: the file's link type, and whether its times are in nanoseconds.
     legacy: Option<(Linktype, bool)>,
-    /// pcapng: link type, ticks per second and offset in seconds of each interface.
+    /// For pcapng: link type, ticks per second and offset in seconds of each interface.
     interfaces: Vec<(Linktype, u64, i64)>,
 }
 
@@ -266,8 +265,8 @@ impl CaptureReader {
     }
 }
 
-/// The TCP segment in a captured packet. Packets that are not TCP over IP, are cut within their
-/// headers, or carry no data have none.
+/// Returns the TCP segment in a captured packet. Returns `None` for packets that are not TCP over
+/// IP, are cut within their headers, or carry no data.
 fn data_segment(at_us: u64, link: Linktype, data: &[u8]) -> Option<(Flow, TcpSegment)> {
     let sliced = slice(link, data)?;
     let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
@@ -299,7 +298,8 @@ fn data_segment(at_us: u64, link: Linktype, data: &[u8]) -> Option<(Flow, TcpSeg
     (length > 0).then_some(((from, tcp.source_port(), to, tcp.destination_port()), segment))
 }
 
-/// Laxly: operators share captures that are cut after the headers (`tcpdump -s 96`).
+/// Parses packet headers leniently: operators share captures that are cut after the headers
+/// (`tcpdump -s 96`).
 fn slice(link: Linktype, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     let after = |header: usize| data.get(header..).unwrap_or(&[]);
     let network = match link {
@@ -314,7 +314,7 @@ fn slice(link: Linktype, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     LaxSlicedPacket::from_ip(network).ok()
 }
 
-/// A segment with its place in the stream instead of a sequence number.
+/// A segment with its offset in the stream instead of a sequence number.
 #[derive(Debug)]
 struct Placed {
     start: u64,
@@ -323,7 +323,7 @@ struct Placed {
     payload: Vec<u8>,
 }
 
-/// Turns sequence numbers, which wrap at 2^32, into offsets from the stream's lowest one.
+/// Converts sequence numbers, which wrap at 2^32, to offsets from the stream's lowest one.
 fn place(segments: Vec<TcpSegment>) -> Vec<Placed> {
     let first = segments.first().map_or(0, |segment| segment.sequence);
     let mut expected: i64 = 0;
@@ -369,8 +369,9 @@ fn analyse(flow: Flow, segments: Vec<TcpSegment>) -> Trace {
     }
 }
 
-/// At the sender, a retransmission repeats bytes of the capture. At the receiver it fills a hole,
-/// because the lost bytes never arrived; the few repetitions there come from lost acknowledgements.
+/// Infers the location of the capture. At the sender, a retransmission repeats captured bytes. At
+/// the receiver it fills a hole, because the lost bytes never arrived; the few repetitions there
+/// come from lost acknowledgements.
 fn side(placed: &[Placed]) -> Side {
     let (mut head, mut holes, mut repeats) = (0, 0, 0);
     let mut seen = Ranges::default();
@@ -386,12 +387,12 @@ fn side(placed: &[Placed]) -> Side {
     if repeats > holes { Side::Sender } else { Side::Receiver }
 }
 
-/// Byte ranges, disjoint: the end of each by its start.
+/// Disjoint byte ranges: maps the start of each to its end.
 #[derive(Debug, Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a range; false if all of it was there.
+    /// Adds a range; returns false if all of it was already present.
     fn insert(&mut self, start: u64, end: u64) -> bool {
         let before = self.0.range(..=start).next_back();
         if before.is_some_and(|(_, &before_end)| end <= before_end) {
@@ -409,7 +410,7 @@ impl Ranges {
         true
     }
 
-    /// End of what is contiguous from 0.
+    /// Returns the end of the range that starts at 0.
     fn contiguous(&self) -> u64 {
         self.0.get(&0).copied().unwrap_or(0)
     }
@@ -419,8 +420,8 @@ fn ms_since(start_us: u64, at_us: u64) -> f64 {
     at_us.saturating_sub(start_us) as f64 / 1e3
 }
 
-/// At the sender, bytes that are new are a first transmission, which was lost if they were sent
-/// again.
+/// Builds the packets of a capture taken at the sender. New bytes are a first transmission, which
+/// was lost if they were sent again.
 fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     let mut packets: Vec<PacketRecord> = Vec::new();
     // The packets that each retransmission repeats, by index, and when.
@@ -449,7 +450,7 @@ fn at_sender(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
 }
 
 /// Marks the packets that were sent again as lost, complete with their last transmission. Each is
-/// marked once, however many retransmissions claim to repeat it.
+/// marked once, even if several retransmissions claim to repeat it.
 fn mark_repeated(packets: &mut [PacketRecord], repeats: &[(Range<usize>, f64)]) {
     let mut unmarked: BTreeSet<usize> = (0..packets.len()).collect();
     for (repeated, at_ms) in repeats.iter().rev() {
@@ -461,8 +462,9 @@ fn mark_repeated(packets: &mut [PacketRecord], repeats: &[(Range<usize>, f64)]) 
     }
 }
 
-/// Packets that fill a hole were lost the first time. They are taken to have been sent evenly
-/// between their neighbours that came in time.
+/// Builds the packets of a capture taken at the receiver. Packets that fill a hole were lost the
+/// first time. They are assumed to have been sent evenly between their neighbours that arrived in
+/// time.
 fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     let mut packets: Vec<PacketRecord> = Vec::new();
     let mut seen = Ranges::default();
@@ -490,8 +492,8 @@ fn at_receiver(placed: &[Placed], start_us: u64) -> (Vec<PacketRecord>, usize) {
     (packets, retransmissions)
 }
 
-/// Splits retransmitted packets. A kernel joins small segments when it retransmits them, so one
-/// that fills a hole stands for as many packets of the usual size as its bytes make.
+/// Splits retransmitted packets. A kernel joins small segments when it retransmits them, so a
+/// packet that fills a hole is split into packets of the usual size.
 fn split(packets: &mut Vec<PacketRecord>) {
     let in_time = packets.iter().filter(|packet| !packet.lost);
     let mut sizes: Vec<u64> = in_time.map(|packet| packet.bytes).collect();
@@ -539,7 +541,7 @@ fn interpolate(packets: &mut [PacketRecord]) {
     }
 }
 
-/// Bytes are of use once all before them are there.
+/// Sets in-order times: bytes are usable only once all bytes before them have arrived.
 fn settle(packets: &mut [PacketRecord]) {
     let mut latest: f64 = 0.0;
     for packet in packets {
@@ -548,8 +550,8 @@ fn settle(packets: &mut [PacketRecord]) {
     }
 }
 
-/// (time in ms, bytes that are contiguous from then on), rising. At the sender this is when the
-/// last transmission left: the receiver had it half a round trip later.
+/// Returns pairs (time in ms, contiguous bytes from then on), rising. At the sender the time is
+/// that of the last transmission: it reached the receiver half a round trip later.
 fn arrivals(placed: &[Placed], side: Side, start_us: u64) -> Vec<(f64, u64)> {
     let mut last_sent: HashMap<u64, usize> = HashMap::new();
     for (index, segment) in placed.iter().enumerate() {
@@ -572,7 +574,7 @@ fn arrivals(placed: &[Placed], side: Side, start_us: u64) -> Vec<(f64, u64)> {
     steps
 }
 
-/// When each token came: events of a readable stream, else packets in order.
+/// Returns the arrival time of each token: events of a readable stream, else packets in order.
 fn token_times(
     placed: &[Placed],
     arrivals: &[(f64, u64)],
@@ -608,7 +610,7 @@ fn reassemble(placed: &[Placed]) -> Vec<u8> {
     text
 }
 
-/// Ends of server-sent events that carry JSON.
+/// Returns the ends of server-sent events that carry JSON.
 fn event_ends(text: &[u8]) -> Vec<u64> {
     let mut ends = Vec::new();
     let mut at = 0;
@@ -644,7 +646,8 @@ fn gaps(token_ms: &[f64]) -> Gaps {
 }
 
 impl Trace {
-    /// The channel that lost these packets: from one packet to the next, its fate is the state.
+    /// Returns the channel that lost these packets: each packet's fate is the channel's state until
+    /// the next packet.
     pub fn channel(&self) -> Channel {
         let mut steps: Vec<(f64, f64)> = Vec::new();
         for packet in &self.packets {
@@ -663,7 +666,7 @@ impl Trace {
         Channel::Trace { steps, length_ms: end.max(last_start + 1.0).round() + 1.0 }
     }
 
-    /// The report for a terminal.
+    /// Renders the report for a terminal.
     pub fn table(&self) -> String {
         let gaps = &self.gaps;
         let side = match self.side {
@@ -754,7 +757,7 @@ mod tests {
         assert_eq!(trace.retransmissions, 1);
     }
 
-    /// As [`segment`], with a length that its header claims and nobody captured.
+    /// Like [`segment`], with a length that is claimed by the header but was not captured.
     fn claim(at_ms: u64, sequence: u32, length: u32) -> TcpSegment {
         TcpSegment { at_us: at_ms * 1_000, sequence, payload: Vec::new(), length }
     }
@@ -797,7 +800,7 @@ mod tests {
         assert!(trace.packets.len() <= MAX_PACKETS, "{} records", trace.packets.len());
     }
 
-    /// A pcap file whose packets are cut to `most` bytes, as `tcpdump -s` does.
+    /// Returns a pcap file whose packets are cut to `most` bytes, as `tcpdump -s` does.
     fn cut(capture: &[u8], most: usize) -> Vec<u8> {
         let (head, mut rest) = capture.split_at(24);
         let mut out = head.to_vec();

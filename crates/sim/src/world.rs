@@ -12,25 +12,25 @@ use crate::observer::Sightings;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::{DeliveryProgress, Ends, ReceiverEnd, Scheme, SenderEnd};
 
-/// A session runs at most this long after its last token. Every sender has to stop before.
+/// Maximum time for which a session runs after its last token. Every sender has to stop before.
 pub const AFTERMATH_US: u64 = 120_000_000;
 
-/// What a session needs in addition to a scheme.
+/// Parameters of a session besides its scheme.
 #[derive(Debug, Clone)]
 pub struct Setting<'a> {
     /// The link.
     pub link: &'a Link,
     /// The rhythm of the tokens.
     pub generator: &'a Generator,
-    /// What the tokens look like.
+    /// Appearance of the tokens.
     pub text: TokenKind,
     /// The reader.
     pub reader: ReaderBehaviour,
-    /// How long tokens are generated, in µs.
+    /// Duration of token generation, in µs.
     pub length_us: u64,
     /// Seed of losses, mishaps, generation times and text. It does not depend on the scheme.
     pub seed: u64,
-    /// Record what an observer of the packets sees.
+    /// True to record the packets as seen by an observer.
     pub observe: bool,
 }
 
@@ -41,29 +41,29 @@ pub struct SessionTrace {
     pub generated_us: Vec<u64>,
     /// Time from which each token could be shown in order, in µs; shorter if some never could.
     pub ready_us: Vec<u64>,
-    /// Time at which each token was shown, in µs; the same unless the client paces.
+    /// Time at which each token was shown, in µs; equal to `ready_us` unless the client paces.
     pub shown_us: Vec<u64>,
-    /// Bytes sent to the client, 60 for each packet's headers included.
+    /// Bytes sent to the client, including 60 for each packet's headers.
     pub wire_bytes: u64,
     /// Bytes of acknowledgements, headers included.
     pub ack_bytes: u64,
     /// Packets sent to the client.
     pub packets: u64,
-    /// Copies of each of the answer's bytes sent, beyond the first.
+    /// Copies of each byte of the answer sent, beyond the first.
     pub redundancy: f64,
     /// Bytes of packets without new text, headers included, for schemes that bound them.
     pub repeated_bytes: u64,
-    /// When the last event happened, in µs.
+    /// Time of the last event, in µs.
     pub ended_us: u64,
     /// True if the session reached its horizon with something left to do.
     pub cut_off: bool,
-    /// How the sender ended.
+    /// Final state of the sender.
     pub progress: DeliveryProgress,
     /// True if the receiver saw the end of the answer.
     pub finished: bool,
-    /// True if everything shown is a prefix of what was generated.
+    /// True if everything shown is a prefix of the generated text.
     pub prefix_holds: bool,
-    /// What an observer saw; empty if the setting does not ask for it.
+    /// Packets as seen by an observer; empty unless the setting enables `observe`.
     pub sightings: Sightings,
 }
 
@@ -72,8 +72,8 @@ pub fn run(scheme: &Scheme, setting: &Setting<'_>) -> SessionTrace {
     run_at(scheme, setting, setting.generator.times_us(setting.seed, setting.length_us))
 }
 
-/// Like [`run`], with tokens generated at the given times, in µs and ascending. For comparison with
-/// a measurement, whose tokens do not come at the moments at which the losses change.
+/// Like [`run`], with tokens generated at the given times, in µs and ascending. Used for comparison
+/// with a measurement, whose tokens do not coincide with changes of the losses.
 pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) -> SessionTrace {
     let horizon_us = setting.length_us.max(generated_us.last().map_or(0, |last| last + 1));
     let horizon_us = horizon_us + AFTERMATH_US;
@@ -88,8 +88,8 @@ pub fn run_at(scheme: &Scheme, setting: &Setting<'_>, generated_us: Vec<u64>) ->
     }
 }
 
-/// The bound for a sender of one packet every X ms: each token is shown at the first opportunity
-/// of the grid at which a packet gets through.
+/// Computes the bound for a sender of one packet every X ms: each token is shown at the first
+/// opportunity of the grid at which a packet gets through.
 fn oracle(
     scheme: &Scheme,
     setting: &Setting<'_>,
@@ -128,7 +128,7 @@ fn oracle(
     }
 }
 
-/// A packet on its way. The variants are in the order in which packets that arrive at the same time
+/// A packet in flight. The variants are in the order in which packets that arrive at the same time
 /// are handled: both before either end decides what to send.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ArrivingPacket {
@@ -136,10 +136,10 @@ enum ArrivingPacket {
     ToReceiver(Vec<u8>),
 }
 
-/// One session while it runs.
+/// One session in progress.
 pub(crate) struct SessionRun<'a> {
     now_us: u64,
-    /// By time of arrival, then by order of sending; with each its packet's number.
+    /// Packets by time of arrival, then by order of sending; each with its number.
     events: BinaryHeap<Reverse<(u64, u64, u64, ArrivingPacket)>>,
     scheduled: u64,
     posted: u64,
@@ -156,7 +156,7 @@ pub(crate) struct SessionRun<'a> {
     log: Option<SessionLog>,
 }
 
-/// The answer's text, when its tokens were generated, and how much of it is shown.
+/// The answer's text, the generation times of its tokens, and the part shown so far.
 pub(crate) struct Transcript {
     text: Vec<u8>,
     /// End of each token in `text`.
@@ -170,12 +170,12 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// An answer of tokens that are drawn.
+    /// Creates an answer of randomly drawn tokens.
     fn drawn(kind: TokenKind, seed: u64, generated_us: Vec<u64>) -> Self {
         Self::put(generated_us, |index, text| kind.put(seed, index, text))
     }
 
-    /// An answer of these tokens, one for each time.
+    /// Creates an answer of these tokens, one for each time.
     pub(crate) fn given(tokens: &[String], generated_us: Vec<u64>) -> Self {
         assert_eq!(tokens.len(), generated_us.len(), "each token is generated once");
         Self::put(generated_us, |index, text| text.extend_from_slice(tokens[index].as_bytes()))
@@ -210,7 +210,7 @@ impl Transcript {
         &self.text[start..self.ends[index]]
     }
 
-    /// Checks what the receiver has just shown and dates the tokens that it completes.
+    /// Checks the newly shown text and dates the tokens that it completes.
     fn show(&mut self, now_us: u64, receiver: &mut dyn ReceiverEnd) {
         let before = self.shown.len();
         receiver.take_shown(&mut self.shown);
@@ -255,12 +255,12 @@ impl<'a> SessionRun<'a> {
         }
     }
 
-    /// The same with a log of what happens.
+    /// Adds a log of events to the session.
     pub(crate) fn logged(self, log: SessionLog) -> Self {
         Self { log: Some(log), ..self }
     }
 
-    /// What has happened since the last call, if there is a log.
+    /// Returns the events since the last call, if there is a log.
     pub(crate) fn take_events(&mut self) -> Vec<(u64, SessionEvent)> {
         self.log.as_mut().map(SessionLog::take).unwrap_or_default()
     }
@@ -277,7 +277,7 @@ impl<'a> SessionRun<'a> {
         self.into_trace(cut_off)
     }
 
-    /// What the session has come to.
+    /// Returns the trace of the session.
     pub(crate) fn into_trace(self, cut_off: bool) -> SessionTrace {
         SessionTrace {
             ready_us: self.answer.ready_us,
@@ -297,7 +297,7 @@ impl<'a> SessionRun<'a> {
         }
     }
 
-    /// When something happens next; `None` at the end.
+    /// Returns the time of the next event; `None` at the end.
     pub(crate) fn next_us(&self) -> Option<u64> {
         let event_us = self.events.peek().map(|Reverse(event)| event.0);
         [
@@ -313,7 +313,8 @@ impl<'a> SessionRun<'a> {
         .min()
     }
 
-    /// Does all that is due at `at_us`: arrivals, then the generator, the reader, and timers.
+    /// Handles everything that is due at `at_us`: arrivals, then the generator, the reader, and
+    /// timers.
     pub(crate) fn step(&mut self, at_us: u64) {
         // A timer may be overdue, but time never runs backwards.
         self.now_us = self.now_us.max(at_us);
@@ -365,7 +366,7 @@ impl<'a> SessionRun<'a> {
         }
     }
 
-    /// The reader turns away or back, and the path changes.
+    /// Handles due changes of the page's visibility and of the path.
     fn turn(&mut self) {
         let now_us = self.now_us;
         while let Some((_, hidden)) = self.turns_us.pop_if(|turn| turn.0 <= now_us) {
@@ -443,7 +444,7 @@ impl<'a> SessionRun<'a> {
     }
 }
 
-/// Flips one to eight bits of a packet, or cuts its end off.
+/// Flips one to eight bits of a packet, or truncates it.
 fn corrupt(packet: &mut Vec<u8>, bits: u64) {
     let length = packet.len() as u64;
     if length == 0 {

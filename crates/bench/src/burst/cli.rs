@@ -70,7 +70,7 @@ pub struct BurstArgs {
 }
 
 impl BurstArgs {
-    /// Plays the bursts, one after the other, and prints the table.
+    /// Plays the bursts in turn and prints the table.
     ///
     /// # Errors
     /// If an option is out of range, the server cannot be used, or the report cannot be written.

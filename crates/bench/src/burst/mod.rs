@@ -1,8 +1,8 @@
-//! `loquent bench burst`: how many readers can begin at once at a server, over QUIC.
+//! `loquent bench burst`: the number of readers that a server can start at once, over QUIC.
 //!
-//! The readers are those of `loquent sim burst` ([`loquent_sim::burst`]): each begins with the
-//! first token that arrives and reads on at a speed of its own. Here they have real clients, each
-//! with a connection of its own. [`run`] plays bursts, [`report`] prints what became of them.
+//! The readers behave as in `loquent sim burst` ([`loquent_sim::burst`]): each starts with the
+//! first token that arrives and reads on at its own speed. Here each is a real client with its own
+//! connection. [`run`] plays bursts, [`report`] prints the outcomes.
 
 pub mod cli;
 pub mod report;

@@ -1,4 +1,4 @@
-//! What became of bursts, as a table and as JSON.
+//! Outcomes of bursts, as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use serde_json::json;
 use super::run::PlayedBurst;
 use crate::BenchError;
 
-/// Bursts that were played.
+/// Results of the bursts that were played.
 #[derive(Debug)]
 pub struct BurstTable {
     content: ContentRule,
@@ -20,7 +20,7 @@ pub struct BurstTable {
 }
 
 impl BurstTable {
-    /// A table without bursts; `content` says what makes readers content.
+    /// Creates a table without bursts; `content` defines when readers are content.
     pub fn new(content: ContentRule) -> Self {
         Self { content, bursts: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl BurstTable {
         self.bursts.push(burst);
     }
 
-    /// The largest number of readers of which, in each of its bursts, enough were content.
+    /// Returns the largest number of readers for which enough were content in each of its bursts.
     pub fn largest(&self) -> Option<usize> {
         let held = |readers: usize| {
             let mut same = self.bursts.iter().filter(|burst| burst.asked == readers);
@@ -39,14 +39,15 @@ impl BurstTable {
         self.bursts.iter().map(|burst| burst.asked).filter(|&readers| held(readers)).max()
     }
 
-    /// Share of a burst's readers that are content. Whose answer failed is not.
+    /// Returns the share of a burst's readers that are content. A failed answer counts as not
+    /// content.
     fn share(&self, burst: &PlayedBurst) -> f64 {
         // Outcomes are of those who were served, the share is of those who asked.
         let served = burst.readers.len() as f64;
         self.content.share(&burst.readers) * served / burst.asked as f64
     }
 
-    /// Why answers failed, and how often.
+    /// Returns the causes of failed answers, each with its count.
     fn causes(&self) -> BTreeMap<String, usize> {
         let mut causes = BTreeMap::new();
         for cause in self.bursts.iter().flat_map(|burst| &burst.failures) {
@@ -55,7 +56,7 @@ impl BurstTable {
         causes
     }
 
-    /// The table for a terminal.
+    /// Renders the table for a terminal.
     pub fn text(&self) -> String {
         let mut out = format!(
             "{:>8} {:>8} {:>10} {:>10} {:>11} {:>11} {:>7}\n",

@@ -1,4 +1,4 @@
-//! Plays bursts at a server: connections first, then all requests at once, then their answers.
+//! Plays bursts against a server: connects, sends all requests at once, then reads the answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ use tokio::sync::Barrier;
 use crate::http_target::HttpTarget;
 use crate::target::Target;
 
-/// Text whose tokens the prompts are made of.
+/// Text whose tokens make up the prompts.
 const TEXT: &str = "A crowd of readers came at once, each with a question of their own: ";
-/// How long a burst may take beyond what its readers need.
+/// Time limit of a burst, in addition to its readers' reading time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bursts to play.
 #[derive(Debug, Clone)]
 pub struct BurstRun {
-    /// The server.
+    /// URL of the server.
     pub url: String,
-    /// The key of all requests.
+    /// API key of all requests.
     pub api_key: Option<String>,
     /// Model name; the server's first if absent.
     pub model: Option<String>,
@@ -36,35 +36,35 @@ pub struct BurstRun {
     pub prompt_tokens: usize,
     /// Tokens of an answer.
     pub answer_tokens: u32,
-    /// How long a reader takes for a token.
+    /// Time in which a reader reads one token.
     pub token_time: Duration,
-    /// The longest time to the first token of a reader that is content.
+    /// Maximum time to first token of a content reader.
     pub ttft_limit: Duration,
 }
 
-/// What became of a burst.
+/// Outcome of a burst.
 #[derive(Debug, Serialize)]
 pub struct PlayedBurst {
-    /// Its size.
+    /// Number of requests.
     pub asked: usize,
-    /// The readers who got their whole answers.
+    /// Outcomes of the readers who got their whole answers.
     pub readers: Vec<ReaderOutcome>,
-    /// Why the others did not.
+    /// Failure messages of the others.
     pub failures: Vec<String>,
 }
 
-/// Bursts whose server is known.
+/// A run whose server has been queried.
 pub struct PreparedRun {
     run: BurstRun,
     model: String,
-    /// What prompts are made of.
+    /// Tokens that make up the prompts.
     tokens: Vec<u32>,
 }
 
-/// Asks the server for what the requests need.
+/// Queries the server for the model name and tokens that the requests need.
 ///
 /// # Errors
-/// If it cannot be reached, has no model, or does not tokenize.
+/// If the server cannot be reached, has no model, or does not tokenize.
 pub async fn prepare(run: BurstRun) -> anyhow::Result<PreparedRun> {
     let base = BaseUrl::parse(&run.url)?;
     let client = HttpClient::new(base, run.api_key.as_deref())?;
@@ -88,7 +88,7 @@ impl PreparedRun {
     /// Plays a burst of `readers`.
     ///
     /// # Errors
-    /// If QUIC does not get through: over TCP the server knows nothing of readers.
+    /// If QUIC does not get through: over TCP the server has no information about readers.
     pub async fn play(&self, readers: usize) -> anyhow::Result<PlayedBurst> {
         let clients = join_all((0..readers).map(|_| self.connect())).await;
         let clients: Vec<Client> = clients.into_iter().collect::<anyhow::Result<_>>()?;
@@ -133,7 +133,8 @@ impl PreparedRun {
         }
     }
 
-    /// A prompt unlike any other's from its first token on, so that no prefix is shared.
+    /// Creates a request whose prompt differs from all others from its first token on, so that no
+    /// prefix is shared.
     fn request(&self, number: usize) -> Request {
         let of = |at: usize| self.tokens[at % self.tokens.len()];
         // The number in digits of the base of as many tokens as there are.
@@ -157,7 +158,7 @@ impl PreparedRun {
     }
 }
 
-/// Asks, and reads to the end: what became of the reader.
+/// Sends the request and reads the answer to its end; returns the outcome of the reader.
 async fn read_answer(
     client: &Client,
     request: &Request,

@@ -45,7 +45,7 @@ pub(super) struct DisturbanceArgs {
 }
 
 impl DisturbanceArgs {
-    /// The disturbances of each case: one, or with `--control` none and then one.
+    /// Returns the disturbances of each case: one, or with `--control` none and then one.
     pub(super) fn resolve(&self, max_tokens: u32) -> Result<Vec<Extras>, BenchError> {
         let extras = self.extras(max_tokens)?;
         if !self.control {

@@ -1,6 +1,7 @@
 //! `loquent bench load`: its options as typed, resolved into a [`LoadPlan`](crate::plan::LoadPlan).
 //!
-//! What describes the load itself ([`WorkloadArgs`]) is shared with `loquent bench engine`.
+//! The options that describe the load itself ([`WorkloadArgs`]) are shared with `loquent bench
+//! engine`.
 
 mod disturbances;
 mod prompts;
@@ -20,7 +21,7 @@ use crate::BenchError;
 use crate::http_target::HttpTarget;
 use crate::plan::TargetPlan;
 
-/// What the exit status of a load test means, for the end of a help text.
+/// Meaning of a load test's exit status, for the end of a help text.
 pub const EXIT_STATUS: &str = "\
 Exit status: 0 if every measured request succeeded, 1 if one failed (429 and 503 do not count) \
 or a run had no answer, 3 if a token total is impossible.";
@@ -55,7 +56,7 @@ pub struct LoadArgs {
     workload: WorkloadArgs,
 }
 
-/// Examples, then the exit status.
+/// Returns the examples, followed by the exit status.
 fn after_help() -> String {
     format!("{EXAMPLES}{EXIT_STATUS}")
 }
@@ -71,7 +72,7 @@ impl LoadArgs {
     }
 }
 
-/// How to reach the servers of `--url`.
+/// Connection options of the servers in `--url`.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// Process of a local server, for its CPU time and memory
@@ -94,7 +95,7 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The servers at `urls`, each optionally as `name=url`, in order.
+    /// Returns the servers at `urls`, each optionally as `name=url`, in order.
     ///
     /// # Errors
     /// If a URL is invalid, or the process ids do not match the URLs.

@@ -1,4 +1,4 @@
-//! Options that describe a load: what is sent, when, and where the results go.
+//! Options that describe a load: the requests, their timing, and the outputs.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::preset::{Preset, PresetValues};
 use crate::process::raise_open_files_limit;
 use crate::{BenchError, experiment};
 
-/// When requests are sent relative to each other.
+/// Reference point of the interval between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SubmitSchedule {
     /// Request i at start + i × interval
@@ -40,7 +40,7 @@ pub enum ArrivalKind {
     Gamma,
 }
 
-/// A load and its reports, whatever it is put on.
+/// A load and its reports, independent of the target.
 #[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
     /// A published configuration; other options override it
@@ -170,28 +170,27 @@ struct ReportArgs {
     recount: usize,
 }
 
-/// Where reports go that have no load in them.
+/// Outputs of a report without a load.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportTo<'a> {
     /// File for everything as JSON.
     pub json: Option<&'a Path>,
-    /// Whether to print neither progress nor the table.
+    /// True to print neither progress nor the table.
     pub quiet: bool,
 }
 
 impl WorkloadArgs {
-    /// Where a report goes.
+    /// Returns the outputs of a report.
     pub fn report_to(&self) -> ReportTo<'_> {
         ReportTo { json: self.reports.json.as_deref(), quiet: self.reports.quiet }
     }
 
-    /// Puts the load on `targets` and writes the reports. Requests name `model`, or each
-    /// target's first.
+    /// Runs the load against `targets` and writes the reports. Requests name `model`, or each
+    /// target's first model.
     ///
-    /// The load is driven by one thread with a runtime of its own: measured against a fast
-    /// server on two cores, that takes half the CPU time per chunk of a work-stealing
-    /// runtime, whose threads wake each other. A target that spawns tasks must therefore do
-    /// so on a runtime of its own choice.
+    /// The load runs on one thread with its own runtime. Against a fast server on two cores, that
+    /// takes half the CPU time per chunk of a work-stealing runtime, whose threads wake each other.
+    /// A target that spawns tasks must therefore use a runtime of its own.
     ///
     /// # Errors
     /// If options contradict each other, a target lacks something, or a report cannot be written.
@@ -372,13 +371,13 @@ impl ArrivalArgs {
     }
 }
 
-/// Every item as `Some`; a single `None` if the list is empty.
+/// Returns every item as `Some`, or a single `None` if the list is empty.
 fn one_or_all<T: Copy>(items: &[T]) -> impl Iterator<Item = Option<T>> {
     let none = items.is_empty().then_some(None);
     items.iter().copied().map(Some).chain(none)
 }
 
-/// Names each case by what varies between them.
+/// Labels each case with the settings that vary between them.
 fn label(cases: &mut [LoadCase]) {
     let first = cases[0].clone();
     let varies = |of: fn(&LoadCase, &LoadCase) -> bool, cases: &[LoadCase]| {

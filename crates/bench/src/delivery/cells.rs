@@ -1,4 +1,4 @@
-//! What was measured and simulated of each scheme at each round-trip time.
+//! Measured and simulated results of each scheme at each round-trip time.
 
 use super::metrics::{MeanInterval, SchemeTrial, StreamMetrics, spread};
 use super::plan::DeliveryScheme;
@@ -17,23 +17,23 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Mean, interval and median of a figure.
+    /// Returns mean, interval and median of a metric.
     pub fn spread(&self, value: impl Fn(&StreamMetrics) -> f64) -> MeanInterval {
         spread(&self.figures, value)
     }
 
-    /// The mean stall ratio.
+    /// Returns the mean stall ratio.
     pub fn full(&self) -> f64 {
         self.spread(|figures| figures.ready.full).mean
     }
 
-    /// The simulator's mean stall ratio.
+    /// Returns the simulator's mean stall ratio.
     pub fn predicted_full(&self) -> f64 {
         spread(&self.predicted, |figures| figures.ready.full).mean
     }
 
-    /// How far the measured stall ratio is from the simulator's, both with the threshold that
-    /// real clocks can be held to; 0.1 is 10 % above.
+    /// Returns the relative deviation of the measured stall ratio from the simulator's, both with
+    /// the threshold for real clocks; 0.1 is 10 % above.
     pub fn off_prediction(&self) -> Option<f64> {
         let predicted = spread(&self.predicted, |figures| figures.full_205).mean;
         let measured = self.spread(|figures| figures.full_205).mean;
@@ -51,13 +51,13 @@ pub struct CaseResult {
 }
 
 impl CaseResult {
-    /// The scheme on TCP that stalls least.
+    /// Returns the TCP scheme that stalls least.
     pub fn better_tcp(&self) -> Option<&Cell> {
         let tcp = self.cells.iter().filter(|cell| cell.scheme.congestion().is_some());
         tcp.min_by(|a, b| a.full().total_cmp(&b.full()))
     }
 
-    /// The cells of Loquent's own schemes, which are held against TCP.
+    /// Returns the cells of Loquent's own schemes, which are compared with TCP.
     pub fn loquent(&self) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(|cell| cell.scheme.is_loquent())
     }

@@ -1,4 +1,4 @@
-//! The two ends of a scheme that streams over a namespace pair, each on a thread of its own.
+//! The two ends of a scheme that streams over a namespace pair, each on its own thread.
 
 use std::future::Future;
 use std::io;
@@ -17,14 +17,14 @@ use crate::link::realtime::be_realtime;
 /// Times by session, in µs after the session's start.
 pub(super) type Times = Vec<Vec<u64>>;
 
-/// What both ends know: the answers by session, and when each begins.
+/// Shared knowledge of both ends: the answers by session, and the start of each session.
 pub(super) type Known = (Arc<Vec<TimedTokens>>, Arc<Starts>);
 
-/// Runs `serve` in the server's namespace and `read` in the client's, and joins what they saw: when
-/// tokens were generated, and when they were read. The traces are in the order of the sessions.
+/// Runs `serve` in the server's namespace and `read` in the client's, and combines their results:
+/// the times when tokens were generated and when they were read. The traces are in session order.
 ///
 /// # Errors
-/// If the network has no namespaces, a thread cannot be had, or an end fails.
+/// If the network has no namespaces, a thread cannot be started, or an end fails.
 pub(super) fn stream<S, R>(
     plan: &DeliveryPlan,
     network: &dyn StreamNetwork,
@@ -55,10 +55,10 @@ where
     Ok(traces.collect())
 }
 
-/// The server's and the client's namespace.
+/// Returns the server's and the client's namespace.
 ///
 /// # Errors
-/// If the network has none.
+/// If the network has no namespaces.
 pub(super) fn sides(network: &dyn StreamNetwork) -> anyhow::Result<(&Namespace, &Namespace)> {
     let sides = network.server_side().zip(network.client_side());
     sides.ok_or_else(|| anyhow::anyhow!("streams of the kernel's network need namespaces"))
@@ -77,7 +77,7 @@ fn end<F: Future<Output = io::Result<Times>>>(
     Ok(thread?)
 }
 
-/// The times of all sessions, as their tasks end.
+/// Collects the times of all sessions as their tasks end.
 pub(super) async fn gather(
     mut tasks: JoinSet<io::Result<(usize, Vec<u64>)>>,
     sessions: usize,

@@ -1,4 +1,4 @@
-//! Computes metrics from arrivals, by the simulator's definitions.
+//! Computes metrics from arrivals, using the simulator's definitions.
 
 use loquent_proto::Playout;
 use loquent_sim::generate::TokenKind;
@@ -13,22 +13,22 @@ use crate::link::packet_stats::{Lateness, PacketStats};
 /// Everything recorded about one stream; times are in µs after its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StreamTrace {
-    /// When each token was generated.
+    /// Generation time of each token.
     pub generated_us: Vec<u64>,
-    /// When each token could be shown in order; shorter if some never arrived.
+    /// Time at which each token could be shown in order; shorter if some never arrived.
     pub ready_us: Vec<u64>,
-    /// What was sent to the client.
+    /// Packets sent to the client.
     pub down: PacketStats,
-    /// What was sent to the server.
+    /// Packets sent to the server.
     pub up: PacketStats,
 }
 
-/// Everything measured of one scheme at one round-trip time.
+/// All measurements of one scheme at one round-trip time.
 #[derive(Debug, Clone, Default)]
 pub struct SchemeTrial {
     /// One trace for each stream.
     pub traces: Vec<StreamTrace>,
-    /// How late the emulator delivered packets.
+    /// Delay of packet deliveries by the emulator beyond their due time.
     pub lateness: Lateness,
     /// CPU time of the server's process per token, in µs, if there is a server process.
     pub server_cpu_us_per_token: Option<f64>,
@@ -39,17 +39,17 @@ pub struct SchemeTrial {
 /// The metrics of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct StreamMetrics {
-    /// As tokens become ready in order.
+    /// Smoothness of the tokens as they become ready in order.
     pub ready: Smoothness,
     /// The stall ratio with a threshold of 205 ms. Two tokens of 10 per second are exactly 200 ms
-    /// apart when one was lost between them, which is no stall in the simulator's exact time and
-    /// one in half of all cases on real clocks; this metric does not depend on that.
+    /// apart when one was lost between them, which is no stall in the simulator's exact time but a
+    /// stall in half of all cases on real clocks. This metric does not depend on that.
     pub full_205: f64,
-    /// As a client with a playout buffer displays them.
+    /// Smoothness as displayed by a client with a playout buffer.
     pub paced: Smoothness,
-    /// Bytes per second to the client, headers included, in kB.
+    /// kB per second to the client, headers included.
     pub down_kb_s: f64,
-    /// Bytes per second to the server, headers included, in kB.
+    /// kB per second to the server, headers included.
     pub up_kb_s: f64,
     /// Packets per second to the client.
     pub packets_per_s: f64,
@@ -84,7 +84,7 @@ pub fn stream_metrics(
 /// Threshold of [`StreamMetrics::full_205`].
 const TOLERANT_STALL_US: u64 = 205_000;
 
-/// The share of gaps above a threshold in the span that the stall ratio takes.
+/// Returns the share of the stall ratio's time span that is in gaps above a threshold.
 fn stall_share(generated_us: &[u64], ready_us: &[u64], rtt_us: u64, threshold_us: u64) -> f64 {
     let Some((&first, &last)) = generated_us.first().zip(ready_us.last()) else {
         return 0.0;
@@ -96,7 +96,8 @@ fn stall_share(generated_us: &[u64], ready_us: &[u64], rtt_us: u64, threshold_us
     stalled as f64 / last.saturating_sub(start).max(1) as f64
 }
 
-/// When a client with this playout shows tokens that became ready at the given times.
+/// Returns the times at which a client with this playout shows tokens that became ready at the
+/// given times.
 pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
     let mut shower = Shower::new(pace);
     let mut shown_us = Vec::with_capacity(ready_us.len());
@@ -113,7 +114,7 @@ pub fn displayed_us(ready_us: &[u64], pace: Playout) -> Vec<u64> {
     shown_us
 }
 
-/// The simulator's metrics for the same session, with tokens generated at `generated_us`.
+/// Computes the simulator's metrics for the same session, with tokens generated at `generated_us`.
 pub fn predict(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
@@ -144,18 +145,18 @@ pub fn predict(
     }
 }
 
-/// A metric over all streams.
+/// A metric summarized over all streams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MeanInterval {
     /// Arithmetic mean over the streams.
     pub mean: f64,
-    /// Half the width of its 95 % interval.
+    /// Half the width of the mean's 95 % interval.
     pub half: f64,
     /// Median of the streams.
     pub median: f64,
 }
 
-/// Mean, interval and median of `value` over streams.
+/// Computes mean, interval and median of `value` over streams.
 ///
 /// # Panics
 /// If there are no streams.

@@ -1,4 +1,4 @@
-//! What `loquent bench delivery` measures.
+//! The plan of `loquent bench delivery`: schemes, link and streams to measure.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub enum DeliveryScheme {
 }
 
 impl DeliveryScheme {
-    /// Its name in reports.
+    /// Returns the scheme's name in reports.
     pub fn label(self) -> &'static str {
         match self {
             Self::Cubic => "SSE, TCP CUBIC",
@@ -50,7 +50,7 @@ impl DeliveryScheme {
         }
     }
 
-    /// The kernel's congestion control, for the schemes on TCP.
+    /// Returns the kernel's congestion control, for the schemes on TCP.
     pub fn congestion(self) -> Option<&'static str> {
         match self {
             Self::Cubic | Self::ServeCubic => Some("cubic"),
@@ -63,13 +63,13 @@ impl DeliveryScheme {
         }
     }
 
-    /// Whether it is one of Loquent's schemes over UDP, which are compared with TCP.
+    /// Returns true for Loquent's schemes over UDP, which are compared with TCP.
     pub fn is_loquent(self) -> bool {
         matches!(self, Self::LoquentUdp | Self::Loquent | Self::LoquentUnpadded)
     }
 
-    /// The simulator's counterpart: for QUIC's stream its TCP, which finds losses by the same rules
-    /// (RFC 9002 is RACK-TLP's younger sibling).
+    /// Returns the simulator's counterpart. For the QUIC stream that is its TCP, which detects
+    /// losses by the same rules (RFC 9002 is RACK-TLP's younger sibling).
     pub fn simulated(self) -> Simulated {
         match self {
             Self::Eloquent => Simulated::Eloquent { max_tokens: 10, resend_ms: 200.0 },
@@ -84,7 +84,7 @@ impl DeliveryScheme {
         }
     }
 
-    /// Options of the server that make it this scheme.
+    /// Returns the server options that select this scheme.
     pub fn server_options(self) -> &'static [&'static str] {
         match self {
             Self::LoquentUnpadded => &["--obfuscation", "never"],
@@ -92,8 +92,8 @@ impl DeliveryScheme {
         }
     }
 
-    /// Header bytes to add to each packet, so that all schemes are charged the same: the simulator
-    /// counts 60 (IP, UDP, QUIC), and bare UDP over IPv4 has only 28.
+    /// Returns the header bytes to add to each packet, so that all schemes are charged the same:
+    /// the simulator counts 60 (IP, UDP, QUIC), and bare UDP over IPv4 has only 28.
     pub fn missing_header_bytes(self) -> u64 {
         match self {
             Self::Eloquent | Self::LoquentUdp => 32,
@@ -102,33 +102,33 @@ impl DeliveryScheme {
     }
 }
 
-/// The files that results are written to, and whether the terminal shows them.
+/// Output files, and whether results are printed on the terminal.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryReportPaths {
     /// File for everything as JSON.
     pub json: Option<PathBuf>,
     /// File for a self-contained HTML page with plots.
     pub html: Option<PathBuf>,
-    /// Print neither progress nor the table.
+    /// Prints neither progress nor the table.
     pub quiet: bool,
 }
 
-/// What to measure: the options, resolved and checked.
+/// Plan of a delivery benchmark: the options, resolved and checked.
 #[derive(Debug, Clone)]
 pub struct DeliveryPlan {
     /// Title of the reports.
     pub title: String,
     /// Round-trip times in ms; each is a case.
     pub rtts_ms: Vec<f64>,
-    /// When packets are lost.
+    /// Model of packet losses.
     pub channel: Channel,
     /// Maximum extra delay of a packet in ms.
     pub jitter_ms: f64,
-    /// Rate of each direction in kbit/s, if it has one.
+    /// Rate limit of each direction in kbit/s, if any.
     pub rate_kbps: Option<f64>,
     /// Number of concurrent streams.
     pub sessions: usize,
-    /// How long tokens are generated, in seconds.
+    /// Duration of token generation, in seconds.
     pub seconds: f64,
     /// Tokens per second of each stream.
     pub tokens_per_s: f64,
@@ -136,20 +136,20 @@ pub struct DeliveryPlan {
     pub seed: u64,
     /// The schemes to measure, in order.
     pub schemes: Vec<DeliveryScheme>,
-    /// Playout buffer of the client whose displayed text is measured, in ms.
+    /// Playout buffer, in ms, of the client whose displayed text is measured.
     pub pace_ms: u64,
-    /// The program to start as the server.
+    /// Program to start as the server.
     pub server_program: PathBuf,
-    /// More options of that server.
+    /// Additional options of that server.
     pub server_options: Vec<String>,
-    /// Use UDP relays instead of namespaces; they carry only UDP.
+    /// Uses UDP relays instead of namespaces; they carry only UDP.
     pub without_root: bool,
-    /// Where the results go.
+    /// Outputs of the results.
     pub outputs: DeliveryReportPaths,
 }
 
 impl DeliveryPlan {
-    /// The link of a case.
+    /// Returns the link of a case.
     pub fn link(&self, rtt_ms: f64) -> Link {
         Link {
             jitter_ms: self.jitter_ms,
@@ -158,27 +158,27 @@ impl DeliveryPlan {
         }
     }
 
-    /// How long tokens are generated, in µs.
+    /// Returns the duration of token generation in µs.
     pub fn length_us(&self) -> u64 {
         (self.seconds * 1e6) as u64
     }
 
-    /// When tokens are generated.
+    /// Returns the generator of token times.
     pub fn generator(&self) -> Generator {
         Generator::Constant { tokens_per_s: self.tokens_per_s }
     }
 
-    /// The seed of a session: the simulator's for the session of the same number.
+    /// Returns the seed of a session: the simulator's for the session with the same number.
     pub fn session_seed(&self, session: usize) -> u64 {
         Draws::new(self.seed, "session").bits(session as u64)
     }
 
-    /// The pace of a client that holds text back.
+    /// Returns the playout settings of a client with a playout buffer.
     pub fn pace(&self) -> Playout {
         Playout { buffer: Micros::from_ms(self.pace_ms), max_tokens_per_s: None }
     }
 
-    /// The tokens of a session.
+    /// Returns the tokens of a session.
     pub fn answer(&self, session: usize) -> TimedTokens {
         let seed = self.session_seed(session);
         let times_us = self.generator().times_us(seed, self.length_us());
@@ -192,10 +192,10 @@ impl DeliveryPlan {
     }
 }
 
-/// The tokens of a session and when they are generated.
+/// The tokens of a session and their generation times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedTokens {
-    /// When each token is generated, in µs after the session's start.
+    /// Generation time of each token, in µs after the session's start.
     pub times_us: Vec<u64>,
     /// The tokens' texts, in the same order.
     pub tokens: Vec<String>,

@@ -91,7 +91,8 @@ fn longest_gap_at(trace: &StreamTrace) -> u64 {
     gaps.map_or(0, |pair| pair[0])
 }
 
-/// Generated tokens and those ready by each scheme, within a window of time that begins at 0.
+/// Returns the series of generated tokens and of those ready in each scheme, within a time window
+/// that is plotted from 0.
 fn token_lines(names: &[String], traces: &[&StreamTrace], from_us: u64, to_us: u64) -> Vec<Series> {
     let Some(first) = traces.first() else { return Vec::new() };
     let base = first.generated_us.partition_point(|&at| at < from_us).saturating_sub(20);

@@ -1,8 +1,8 @@
 //! A plain QUIC stream: the same server-sent events as over TCP, on one reliable stream of the QUIC
 //! library that Loquent uses, with that library's loss recovery and congestion control.
 //!
-//! It tells how much of what Loquent gains is QUIC's, and how much is its own datagrams and their
-//! repetitions. No datagrams are used, and nothing is repeated that is not lost.
+//! Separates the part of Loquent's gain that is due to QUIC from the part that is due to its
+//! datagrams and their repetition. Uses no datagrams, and repeats only what is lost.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -21,17 +21,17 @@ use super::sse;
 use super::starts::Starts;
 use super::testbed::StreamNetwork;
 
-/// The server's port; its namespace has no other server.
+/// Port of the server, which is alone in its namespace.
 const PORT: u16 = 8443;
 const ALPN: &[u8] = b"plain-stream";
 const NAME: &str = "plain.stream";
-/// Longer than any stall that is measured: a connection that idles out would end the stream.
+/// Longer than any measured stall: an idle timeout would end the stream.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Streams all sessions over a namespace pair. The traces are in the order of the sessions.
+/// Streams all sessions over a namespace pair. The traces are in session order.
 ///
 /// # Errors
-/// If sockets cannot be had, or text arrives that was never sent.
+/// If sockets cannot be opened, or text arrives that was never sent.
 pub fn run(
     plan: &DeliveryPlan,
     network: &dyn StreamNetwork,
@@ -47,8 +47,8 @@ pub fn run(
     ends::stream(plan, network, starts, serve, read)
 }
 
-/// What both ends are: the library's defaults, but for probes of larger packets, which would count
-/// as the stream's bytes.
+/// Returns the configurations of both ends: the library's defaults, except for MTU probes, which
+/// would count as bytes of the stream.
 fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
     let certified = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let certificate = certified.cert.der().clone();
@@ -100,7 +100,7 @@ async fn serve_all(
     ends::gather(tasks, answers.len()).await
 }
 
-/// The session's number is what the client says on its stream.
+/// Serves one connection. The client sends the session's number on its stream.
 async fn serve_one(
     connection: Connection,
     answers: Arc<Vec<TimedTokens>>,

@@ -16,20 +16,20 @@ use crate::BenchError;
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryLimits {
     /// Round-trip time in ms, and the minimum percentage by which the stall ratio must be below
-    /// the better TCP's.
+    /// that of the better TCP.
     pub reduction: Vec<(f64, f64)>,
     /// Maximum kB per second of one stream.
     pub kb_s: Option<f64>,
-    /// Maximum percentage by which a kernel's TCP and its model may differ in stall ratio.
+    /// Maximum percentage by which the stall ratios of a kernel's TCP and of its model may differ.
     pub model_error: Option<f64>,
 }
 
-/// Whether a limit is met.
+/// Result of checking one limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitVerdict {
     /// The limit and the measured value.
     pub text: String,
-    /// Whether the measured value meets it.
+    /// True if the measured value meets the limit.
     pub holds: bool,
 }
 
@@ -63,7 +63,7 @@ impl DeliveryReport {
         Self { cases: cases.collect(), targets, plan }
     }
 
-    /// The table for a terminal.
+    /// Renders the table for a terminal.
     pub fn table(&self) -> String {
         let plan = &self.plan;
         let mut text = format!(
@@ -91,7 +91,7 @@ impl DeliveryReport {
         text
     }
 
-    /// Every limit with its measured value.
+    /// Returns every limit with its measured value.
     pub fn verdicts(&self) -> Vec<LimitVerdict> {
         let mut verdicts = Vec::new();
         for &(rtt_ms, percent) in &self.targets.reduction {
@@ -127,8 +127,8 @@ impl DeliveryReport {
         verdicts
     }
 
-    /// How far each TCP's model is from the kernel's, with the threshold that real clocks can be
-    /// held to; at most `most` per cent.
+    /// Checks the deviation of each TCP's model from the kernel's TCP, with the threshold for real
+    /// clocks; at most `most` per cent.
     fn models(&self, most: f64) -> Vec<LimitVerdict> {
         let cells =
             self.cases.iter().flat_map(|case| case.cells.iter().map(move |cell| (case, cell)));
@@ -149,12 +149,12 @@ impl DeliveryReport {
             .collect()
     }
 
-    /// True if every limit is met.
+    /// Returns true if every limit is met.
     pub fn good(&self) -> bool {
         self.verdicts().iter().all(|verdict| verdict.holds)
     }
 
-    /// Writes the files that `outputs` names.
+    /// Writes the files named in `outputs`.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -1,4 +1,4 @@
-//! Runs a delivery plan: every scheme at every round-trip time, one after the other.
+//! Runs a delivery plan: every scheme at every round-trip time, in turn.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::{quic, serve, sse, udp};
 /// Trials by round-trip time, then scheme.
 pub type Trials = Vec<Vec<SchemeTrial>>;
 
-/// Runs everything. `tell` is called with a line of progress before each scheme.
+/// Runs the whole plan. Calls `tell` with a line of progress before each scheme.
 ///
 /// # Errors
-/// If a scheme cannot be run at all, or text arrives that was never sent.
+/// If a scheme cannot be run, or text arrives that was never sent.
 pub fn run(plan: &DeliveryPlan, tell: impl Fn(&str)) -> anyhow::Result<Trials> {
     let mut trials = Vec::new();
     for &rtt_ms in &plan.rtts_ms {

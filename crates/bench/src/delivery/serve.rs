@@ -1,11 +1,11 @@
-//! The product itself: `loquent serve` with its simulated engine in the server's namespace, and the
+//! The real product: `loquent serve` with its simulated engine in the server's namespace, and the
 //! native client in the client's, over QUIC or with server-sent events.
 //!
-//! The server itself reports when each token was generated (`loquent_timings.emit_us`), counted
-//! from the request's arrival. Server and client run on one machine and the request crosses the
-//! link before its losses begin, so that its arrival is known: half a round trip after it was sent.
-//! It can only have been later, by the reaction time of the emulator's thread and the server, so
-//! delays are overestimated rather than underestimated.
+//! The server reports the generation time of each token (`loquent_timings.emit_us`), relative to
+//! the request's arrival. Server and client run on one machine, and the request crosses the link
+//! before its losses begin. So its arrival time is known: half a round trip after it was sent. It
+//! can only be later, by the reaction time of the emulator's thread and the server, so delays are
+//! overestimated rather than underestimated.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -37,13 +37,13 @@ use crate::process::{Process, ResourceUsage};
 const PORT: u16 = 8080;
 /// Port whose sockets use the chosen congestion control.
 const CONGESTED_PORT: u16 = 8081;
-/// Port of the server on which prompts are tried out.
+/// Port of the server on which prompts are tested.
 const REHEARSAL_PORT: u16 = 8082;
-/// How long a server may take until it accepts requests.
+/// Time limit for a server to accept requests.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 /// Time from the last connection to the first request.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long after its last token a stream may be incomplete before its measurement ends.
+/// Maximum wait for an incomplete stream after its last token was generated.
 const OVERTIME: Duration = Duration::from_secs(20);
 /// Maximum number of prompts tried for each stream.
 const MAX_TRIES: usize = 200;
@@ -80,7 +80,7 @@ pub fn run(
 /// take several tokens.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn run_over(
     network: &dyn StreamNetwork,
     plan: &DeliveryPlan,
@@ -102,7 +102,7 @@ pub fn run_over(
     })?
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())
@@ -113,14 +113,14 @@ fn first_token_ms(trace: &StreamTrace) -> Option<f64> {
     Some((*ready as f64 - *generated as f64) / 1e3)
 }
 
-/// A server process; it ends with this value, or with this program.
+/// A server process that ends when this value is dropped or this program ends.
 struct ServeProcess {
     group: ProcessGroup,
 }
 
 impl ServeProcess {
-    /// Starts one that generates `rate` tokens per second for each answer, with these further
-    /// `options`, and waits for it.
+    /// Starts a server that generates `rate` tokens per second for each answer, with additional
+    /// `options`, and waits until it is ready.
     fn start(
         plan: &DeliveryPlan,
         inside: Option<&Namespace>,
@@ -162,7 +162,7 @@ impl ServeProcess {
     }
 }
 
-/// Whether the server at `address` takes requests; it listens before its model is loaded.
+/// Returns true if the server at `address` accepts requests; it listens before its model is loaded.
 fn is_ready(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(address)?;
@@ -175,8 +175,8 @@ fn is_ready(address: SocketAddr) -> bool {
     ask().is_ok_and(|status| status.starts_with("HTTP/1.1 200 "))
 }
 
-/// A TCP forwarder in front of the server, for two cases that its own listener does not cover: a
-/// chosen congestion control, and the addresses of UDP relays. It copies bytes unchanged.
+/// A TCP forwarder in front of the server, for two features that the server's own listener lacks: a
+/// chosen congestion control, and the addresses of UDP relays. Copies bytes unchanged.
 struct TcpFrontend {
     port: u16,
     _stop: Option<oneshot::Sender<()>>,
@@ -231,9 +231,9 @@ async fn accept_all(listener: tokio::net::TcpListener, to: SocketAddr) {
     }
 }
 
-/// The prompts of all streams. The simulated engine sometimes spreads one character over four
-/// tokens, of which three show nothing, which would count as a stall of the delivery. So this tries
-/// prompts on an unpaced engine, whose answer depends on the prompt alone, until one has an
+/// Chooses the prompts of all streams. The simulated engine sometimes spreads one character over
+/// four tokens, of which three show nothing, which would count as a stall of the delivery. So this
+/// tests prompts on an unpaced engine, whose answer depends only on the prompt, until one has an
 /// answer with at most `multi_token` such characters.
 fn rehearse(
     plan: &DeliveryPlan,
@@ -297,7 +297,7 @@ fn question(prompt: &str, tokens: usize) -> Generate {
     }
 }
 
-/// The clients' side of a measurement.
+/// The client side of a measurement.
 struct Asking<'a> {
     plan: &'a DeliveryPlan,
     scheme: DeliveryScheme,
@@ -307,13 +307,13 @@ struct Asking<'a> {
     server_id: u32,
 }
 
-/// A client that is connected.
+/// A connected client.
 enum Connected {
     Quic(Box<Client>),
     Http(Box<HttpClient>),
 }
 
-/// What a client sees of its answer.
+/// Progress of a client's answer.
 struct Seen<'a> {
     network: &'a dyn StreamNetwork,
     session: usize,
@@ -323,7 +323,7 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Records that `tokens` more tokens are ready. After the last one bytes no longer count: the
+    /// Records that `tokens` more tokens are ready. Bytes after the last one do not count: the
     /// timings that follow exist only for this measurement.
     fn note(&mut self, tokens: usize, at: Instant) {
         self.ready.extend(std::iter::repeat_n(at, tokens));
@@ -334,7 +334,8 @@ impl Seen<'_> {
 }
 
 impl Asking<'_> {
-    /// The streams' traces and the server's resource use, without the making of connections.
+    /// Connects all clients and reads their answers. Returns the streams' traces and the server's
+    /// resource use, without the cost of connecting.
     async fn ask_all(
         &self,
         prompts: Vec<String>,
@@ -393,7 +394,7 @@ impl Asking<'_> {
         Ok(self.trace(session, sent, &seen))
     }
 
-    /// Questions are spread over the time of one token.
+    /// Returns the time between requests, which are spread over the duration of one token.
     fn stagger(&self) -> Duration {
         self.token_gap() / self.plan.sessions as u32
     }
@@ -406,13 +407,14 @@ impl Asking<'_> {
         sent + Duration::from_secs_f64(self.rtt_ms / 2e3)
     }
 
-    /// The losses begin with the first token, one step of the engine after the question arrived
-    /// at the earliest.
+    /// Returns the start of the losses: the earliest time of the first token, one engine step after
+    /// the request arrived.
     fn began(&self, sent: Instant) -> Instant {
         self.arrived(sent) + self.token_gap()
     }
 
-    /// When tokens were generated, by the server's clock, and ready, by the client's.
+    /// Builds a trace from the generation times by the server's clock and the ready times by the
+    /// client's.
     fn trace(&self, session: usize, sent: Instant, seen: &Seen<'_>) -> StreamTrace {
         let began = self.began(sent);
         let since = |at: Instant| at.saturating_duration_since(began).as_micros() as u64;

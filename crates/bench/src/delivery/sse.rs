@@ -1,7 +1,7 @@
-//! Server-sent events on kernel TCP, as chat services stream today.
+//! Server-sent events on kernel TCP, as used by today's chat services.
 //!
-//! The server writes each token as one chunk of OpenAI's API at once (TCP_NODELAY), on sockets
-//! under the chosen congestion control. The requests are complete before the losses begin, so that
+//! The server writes each token at once, as one chunk of OpenAI's API (TCP_NODELAY), on sockets
+//! with the chosen congestion control. The requests are complete before the losses begin, so that
 //! only the delivery of tokens is measured.
 
 use std::io;
@@ -21,13 +21,13 @@ use super::starts::Starts;
 use super::testbed::StreamNetwork;
 use crate::link::LinkError;
 
-/// The server's port; its namespace has no other server.
+/// Port of the server, which is alone in its namespace.
 const PORT: u16 = 8000;
 
-/// Checks that the kernel has this congestion control.
+/// Checks that the kernel supports this congestion control.
 ///
 /// # Errors
-/// If it is not built in or loaded and cannot be loaded.
+/// If it is neither built in nor loadable.
 pub fn check_congestion(name: &str) -> Result<(), LinkError> {
     congested_socket(name).map(drop)
 }
@@ -40,7 +40,7 @@ fn congested_socket(name: &str) -> Result<Socket, LinkError> {
     Ok(socket)
 }
 
-/// A listening socket inside the current namespace whose connections are under `congestion`.
+/// Opens a listening socket in the current namespace whose connections use `congestion`.
 ///
 /// # Errors
 /// If the port is taken or the congestion control unknown.
@@ -56,10 +56,10 @@ pub fn listen(congestion: &str, port: u16) -> Result<std::net::TcpListener, Link
     bound().map_err(LinkError::io(format!("port {port}")))
 }
 
-/// Streams all sessions over a namespace pair. The traces are in the order of the sessions.
+/// Streams all sessions over a namespace pair. The traces are in session order.
 ///
 /// # Errors
-/// If sockets cannot be had.
+/// If sockets cannot be opened.
 pub fn run(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
@@ -90,7 +90,7 @@ async fn serve(listener: std::net::TcpListener, (answers, starts): Known) -> io:
     ends::gather(tasks, answers.len()).await
 }
 
-/// Which session a request is for stands in its path: `/session/7`.
+/// Serves one connection. The request's path contains the session's number: `/session/7`.
 async fn serve_one(
     mut stream: TcpStream,
     answers: Arc<Vec<TimedTokens>>,
@@ -135,7 +135,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     String::from_utf8(head).map_err(io::Error::other)
 }
 
-/// A token as OpenAI's API streams it.
+/// Formats a token as an event of OpenAI's API.
 pub(super) fn event(token: &str) -> String {
     format!(
         "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
@@ -159,7 +159,8 @@ async fn read_all(addresses: Vec<SocketAddr>, (answers, starts): Known) -> io::R
     ends::gather(tasks, answers.len()).await
 }
 
-/// Reads one stream of events until its end or the deadline: when each token could be shown.
+/// Reads one stream of events until its end or the deadline; returns the time at which each token
+/// could be shown.
 pub(super) async fn read_one(
     mut stream: impl AsyncRead + Unpin,
     session: usize,
@@ -192,7 +193,7 @@ pub(super) async fn read_one(
     Ok(ready_us)
 }
 
-/// The first whole event and where it ends.
+/// Returns the first whole event and the offset of its end.
 fn next_event(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n")?;
     Some((&bytes[..end], end + 2))

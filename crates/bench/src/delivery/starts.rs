@@ -1,4 +1,4 @@
-//! The common start of all sessions of a case, and the runtimes that they share.
+//! The synchronized start of all sessions of a case, and the runtime of one side.
 
 use std::io;
 use std::sync::{Condvar, Mutex};
@@ -12,10 +12,10 @@ use super::plan::DeliveryPlan;
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Time from the last connection to the first session's start.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long after its last token a stream may be incomplete before its measurement ends.
+/// Maximum wait for an incomplete stream after its last token was generated.
 const OVERTIME: Duration = Duration::from_secs(20);
 
-/// An async runtime on the current thread, for one side of the link.
+/// Creates an async runtime on the current thread, for one side of the link.
 ///
 /// # Errors
 /// If the system has no descriptors left.
@@ -23,8 +23,9 @@ pub fn blocking_runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Lets all sessions begin together, once all are connected, but each at a moment of its own:
-/// tokens of all streams at the same instant would wait for each other in this machine.
+/// Synchronizes the start of all sessions once all are connected. Each starts at a slightly
+/// different moment: tokens of all streams at the same instant would wait for each other in this
+/// machine.
 #[derive(Debug)]
 pub struct Starts {
     arrived: Mutex<usize>,
@@ -43,7 +44,7 @@ enum StartState {
 }
 
 impl Starts {
-    /// The starts of the sessions of `plan`, before any stream is connected.
+    /// Creates the starts of the sessions of `plan`, before any stream is connected.
     pub fn new(plan: &DeliveryPlan) -> Self {
         Self {
             arrived: Mutex::new(0),
@@ -61,7 +62,7 @@ impl Starts {
         self.another.notify_all();
     }
 
-    /// Waits for all streams, calls `begin` with each one's start, and releases them.
+    /// Waits for all streams, calls `begin` with each session's start, and releases them.
     pub fn open(&self, begin: impl Fn(usize, Instant)) {
         let arrived = self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let missing = |arrived: &mut usize| *arrived < self.sessions;
@@ -83,7 +84,7 @@ impl Starts {
         base + self.stagger * session as u32
     }
 
-    /// Waits until it is known when `session` starts.
+    /// Waits until the start of `session` is known, and returns it.
     ///
     /// # Errors
     /// If some stream could not connect.
@@ -96,7 +97,7 @@ impl Starts {
         }
     }
 
-    /// Returns once it is known that the sessions will not start.
+    /// Resolves once it is known that the sessions will not start.
     pub async fn failed(&self) {
         let mut times = self.times.subscribe();
         if times.wait_for(|state| matches!(state, StartState::Failed)).await.is_err() {
@@ -104,7 +105,8 @@ impl Starts {
         }
     }
 
-    /// When the measurement of a stream that started at `start` ends, complete or not.
+    /// Returns the time at which the measurement of a stream that started at `start` ends, complete
+    /// or not.
     pub fn deadline(&self, start: Instant) -> Instant {
         start + self.length + OVERTIME
     }

@@ -1,4 +1,4 @@
-//! The emulated network under the streams: a path for each, with the losses of its session.
+//! The emulated network below the streams: a path for each, with the losses of its session.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,41 +12,42 @@ use crate::link::relay::LinkRelay;
 use crate::link::tun::{self, Ends, Paths};
 use crate::link::udp::UdpWire;
 
-/// The simulator draws losses for the session and this much more. So must the emulator, or its
-/// losses would repeat where the simulator's do not.
+/// Time beyond the session for which the simulator draws losses. The emulator must do the same, or
+/// its losses would repeat where the simulator's do not.
 pub const AFTERMATH: Duration = Duration::from_micros(loquent_sim::world::AFTERMATH_US);
 
-/// The network under token streams, for those who run them.
+/// The network below token streams, as seen by the schemes.
 pub trait StreamNetwork: Sync {
-    /// The namespace of the servers, if there is one.
+    /// Returns the namespace of the servers, if there is one.
     fn server_side(&self) -> Option<&Namespace>;
-    /// The namespace of the clients, if there is one.
+    /// Returns the namespace of the clients, if there is one.
     fn client_side(&self) -> Option<&Namespace>;
-    /// The address at which the client of `session` reaches a server on `port`.
+    /// Returns the address at which the client of `session` reaches a server on `port`.
     fn server_address(&self, session: usize, port: u16) -> SocketAddr;
-    /// The tokens of `session` come from `at` on.
+    /// Reports that the tokens of `session` start at `at`.
     fn begin(&self, session: usize, at: Instant);
-    /// The client of `session` has had its last token at `at`.
+    /// Reports that the client of `session` received its last token at `at`.
     fn end(&self, session: usize, at: Instant);
 }
 
 /// Two sides with one path between them for each session.
 #[derive(Debug)]
 pub struct Testbed {
-    /// The namespaces; none where only UDP is relayed.
+    /// The namespaces; `None` if only UDP is relayed.
     pub ends: Option<Ends>,
     relay: LinkRelay,
-    /// The server's address as each session's client sees it; in namespaces without its port.
+    /// The server's address as seen by each session's client; without its port in namespaces.
     addresses: Vec<SocketAddr>,
 }
 
-/// The loopback address of a session: all of 127/8 is this machine's own (RFC 1122, 3.2.1.3).
+/// Returns the loopback address of a session: all of 127/8 belongs to this machine (RFC 1122,
+/// 3.2.1.3).
 fn loopback_address(session: usize) -> Ipv4Addr {
     let [_, _, high, low] = (session as u32 + 1).to_be_bytes();
     Ipv4Addr::new(127, 77, high, low)
 }
 
-/// The link schedules of all sessions of a case.
+/// Returns the link schedules of all sessions of a case.
 fn schedules(plan: &DeliveryPlan, rtt_ms: f64) -> Vec<PathSchedule> {
     let length_us = plan.length_us() + AFTERMATH.as_micros() as u64;
     let schedule = |session| {
@@ -56,7 +57,7 @@ fn schedules(plan: &DeliveryPlan, rtt_ms: f64) -> Vec<PathSchedule> {
 }
 
 impl Testbed {
-    /// A pair of namespaces.
+    /// Creates a pair of namespaces.
     ///
     /// # Errors
     /// If this process lacks the privilege (root).
@@ -70,10 +71,10 @@ impl Testbed {
         Ok(Self { ends: Some(ends), relay, addresses: addresses.collect() })
     }
 
-    /// A UDP relay in front of each of `servers`.
+    /// Creates a UDP relay in front of each of `servers`.
     ///
     /// # Errors
-    /// If no socket can be bound.
+    /// If a socket cannot be bound.
     pub fn relays(
         plan: &DeliveryPlan,
         rtt_ms: f64,
@@ -90,11 +91,11 @@ impl Testbed {
         Ok(Self { ends: None, relay, addresses })
     }
 
-    /// A UDP relay for each session in front of the server on `port` of 127.0.0.1, at an address
-    /// of this machine's own with the same port.
+    /// Creates a UDP relay for each session in front of the server on `port` of 127.0.0.1, at a
+    /// separate loopback address with the same port.
     ///
     /// # Errors
-    /// If the port is taken there.
+    /// If the port is already in use at one of the addresses.
     pub fn loopback(plan: &DeliveryPlan, rtt_ms: f64, port: u16) -> Result<Self, LinkError> {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let addresses: Vec<SocketAddr> =
@@ -107,10 +108,10 @@ impl Testbed {
         Ok(Self { ends: None, relay, addresses })
     }
 
-    /// Stops the network under `traces` and adds what it counted of each.
+    /// Stops the network below `traces` and adds its packet counts to each.
     ///
     /// # Errors
-    /// If the relay could not go on.
+    /// If the relay failed.
     pub fn finish(self, traces: Vec<StreamTrace>) -> Result<SchemeTrial, LinkError> {
         let summary = self.relay.stop().map_err(LinkError::io("the link"))?;
         let counted = traces.into_iter().zip(summary.paths);
@@ -136,12 +137,12 @@ impl StreamNetwork for Testbed {
         address
     }
 
-    /// The session's losses begin at `at`.
+    /// Starts the session's losses at `at`.
     fn begin(&self, session: usize, at: Instant) {
         self.relay.begin(session, at);
     }
 
-    /// The session's bytes do not count from `at` on.
+    /// Stops counting the session's bytes at `at`.
     fn end(&self, session: usize, at: Instant) {
         self.relay.end(session, at);
     }

@@ -1,7 +1,7 @@
 //! The simulator's schemes over real UDP sockets: the same two ends, driven by the real clock.
 //!
-//! One task drives both ends of a stream, because Loquent's two ends share what they measure. Their
-//! packets still go through the emulated network.
+//! One task drives both ends of a stream, because Loquent's two ends share their measurements.
+//! Their packets still cross the emulated network.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
@@ -21,7 +21,7 @@ use super::testbed::{StreamNetwork, Testbed};
 use crate::link::LinkError;
 use crate::link::realtime::be_realtime;
 
-/// Larger than any packet of these schemes.
+/// Buffer size, larger than any packet of these schemes.
 const BUFFER_BYTES: usize = 2048;
 
 /// The sockets of one stream: the server's and the client's.
@@ -30,7 +30,7 @@ type Sockets = (StdSocket, StdSocket);
 /// Runs all sessions of a case.
 ///
 /// # Errors
-/// If the network or its sockets cannot be had, or text arrives that was never sent.
+/// If the network or its sockets cannot be set up, or text arrives that was never sent.
 pub fn run(
     plan: &DeliveryPlan,
     scheme: DeliveryScheme,
@@ -63,7 +63,7 @@ fn bind(address: SocketAddr) -> Result<StdSocket, LinkError> {
     bound.map_err(LinkError::io("UDP socket"))
 }
 
-/// Sockets in both namespaces; the server answers from the address of its path.
+/// Creates sockets in both namespaces; the server sends from the address of its path.
 fn namespaced(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>), LinkError> {
     let testbed = Testbed::namespaces(plan, rtt_ms)?;
     let ends = testbed.ends.as_ref().expect("a testbed with namespaces");
@@ -78,7 +78,7 @@ fn namespaced(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>
     Ok((testbed, sockets))
 }
 
-/// Sockets on loopback with a relay between them.
+/// Creates sockets on loopback with a relay between them.
 fn relayed(plan: &DeliveryPlan, rtt_ms: f64) -> Result<(Testbed, Vec<Sockets>), LinkError> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let servers: Result<Vec<StdSocket>, _> = (0..plan.sessions).map(|_| bind(any)).collect();
@@ -128,7 +128,7 @@ async fn drive_all(
         .await
 }
 
-/// One session under way.
+/// A session in progress.
 struct UdpSession {
     sender: Box<dyn SenderEnd>,
     receiver: Box<dyn ReceiverEnd>,
@@ -136,7 +136,7 @@ struct UdpSession {
     text: Vec<u8>,
     server: UdpSocket,
     client: UdpSocket,
-    /// Where the client's datagrams come from.
+    /// Source address of the client's datagrams.
     client_address: Option<SocketAddr>,
     start: Instant,
     trace: StreamTrace,
@@ -197,7 +197,7 @@ impl UdpSession {
         Ok(std::mem::take(&mut self.trace))
     }
 
-    /// Waits for the client's first datagram, which is before the losses begin.
+    /// Waits for the client's first datagram, sent before the losses begin.
     async fn meet(&mut self) -> io::Result<()> {
         self.server.writable().await?;
         let (_, from) = self.server.recv_from(&mut [0; BUFFER_BYTES]).await?;
@@ -210,7 +210,7 @@ impl UdpSession {
             && self.trace.generated_us.len() == self.answer.tokens.len()
     }
 
-    /// Tokens and timers that are due.
+    /// Handles the tokens and timers that are due.
     fn handle_time(&mut self) {
         let now_us = self.now_us();
         while let Some(&at_us) = self.answer.times_us.get(self.trace.generated_us.len()) {
@@ -231,8 +231,8 @@ impl UdpSession {
         }
     }
 
-    /// Sends the due packets of both ends. A full socket drops a packet, as a full queue on the way
-    /// would.
+    /// Sends the due packets of both ends. A full socket drops a packet, as a full queue in the
+    /// network would.
     fn transmit(&mut self) {
         let now_us = self.now_us();
         self.packet.clear();
@@ -255,7 +255,7 @@ impl UdpSession {
         self.start + wake_us.map_or(Duration::from_secs(1), Duration::from_micros)
     }
 
-    /// Records when tokens became ready, and checks that their text is what was generated.
+    /// Records when tokens became ready, and checks their text against the generated text.
     fn note_arrivals(&mut self, now_us: u64) -> io::Result<()> {
         let before = self.shown.len();
         self.receiver.take_shown(&mut self.shown);

@@ -1,4 +1,4 @@
-//! The link that downloads and token streams share, with a path and its counts for each of them.
+//! The link shared by downloads and token streams, with a path and counters for each of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use crate::link::packet_stats::LinkSummary;
 use crate::link::relay::LinkRelay;
 use crate::link::tun::{self, Ends, Paths};
 
-/// The link draws no losses, so its schedule may repeat at once.
+/// Length of the schedule. The link draws no losses, so it may repeat immediately.
 const SCHEDULE_US: u64 = 1_000_000;
 
-/// When a trial takes place.
+/// Times of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialTimes {
-    /// The first token's generation, and the start of the warm-up.
+    /// Time of the first token, and start of the warm-up.
     pub start: Instant,
-    /// The measurement's begin.
+    /// Start of the measurement.
     pub from: Instant,
-    /// The measurement's end.
+    /// End of the measurement.
     pub to: Instant,
 }
 
-/// Two namespaces with one bottleneck between them. Downloads have the first paths, token streams
-/// those after them.
+/// Two namespaces with one bottleneck between them. Downloads use the first paths, token streams
+/// the following ones.
 #[derive(Debug)]
 pub struct Bottleneck {
     ends: Ends,
@@ -38,7 +38,7 @@ pub struct Bottleneck {
     downloads: usize,
     paths: usize,
     plan: FairnessPlan,
-    /// Known once the first stream has begun.
+    /// Set once the first stream has started.
     times: watch::Sender<Option<TrialTimes>>,
 }
 
@@ -60,12 +60,12 @@ impl Bottleneck {
         Ok(Self { ends, relay, downloads: plan.downloads, paths, plan: plan.clone(), times })
     }
 
-    /// Both namespaces.
+    /// Returns both namespaces.
     pub fn ends(&self) -> &Ends {
         &self.ends
     }
 
-    /// The server's address for a download.
+    /// Returns the server's address for a download.
     pub fn download_address(&self, download: usize, port: u16) -> SocketAddr {
         (tun::path_address(download), port).into()
     }
@@ -88,20 +88,20 @@ impl Bottleneck {
         });
     }
 
-    /// The times of the trial, if its first stream has begun.
+    /// Returns the times of the trial, if its first stream has started.
     pub fn times(&self) -> Option<TrialTimes> {
         *self.times.borrow()
     }
 
-    /// Follows the times of the trial, for those that begin with it.
+    /// Returns a watch for the times of the trial, for tasks that start with it.
     pub fn follow(&self) -> TimesWatch {
         TimesWatch(self.times.subscribe())
     }
 
-    /// Stops the link; returns what it counted.
+    /// Stops the link and returns its packet counts.
     ///
     /// # Errors
-    /// If the relay could not go on.
+    /// If the relay failed.
     pub fn finish(self) -> Result<LinkSummary, LinkError> {
         self.relay.stop().map_err(LinkError::io("the link"))
     }
@@ -112,10 +112,10 @@ impl Bottleneck {
 pub struct TimesWatch(watch::Receiver<Option<TrialTimes>>);
 
 impl TimesWatch {
-    /// The times, once they are known.
+    /// Returns the times, once they are known.
     ///
     /// # Errors
-    /// If the trial has failed before it began.
+    /// If the trial failed before it began.
     pub async fn wait(&mut self) -> io::Result<TrialTimes> {
         let known = self.0.wait_for(Option::is_some).await;
         let times = known.ok().and_then(|times| *times);
@@ -136,11 +136,11 @@ impl StreamNetwork for Bottleneck {
         (tun::path_address(self.downloads + session), port).into()
     }
 
-    /// The first session opens the trial.
+    /// Opens the trial when the first session begins.
     fn begin(&self, _session: usize, at: Instant) {
         self.open(at);
     }
 
-    /// Every path counts until the measurement's end.
+    /// Does nothing: every path counts until the end of the measurement.
     fn end(&self, _session: usize, _at: Instant) {}
 }

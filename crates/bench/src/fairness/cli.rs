@@ -178,7 +178,7 @@ impl FairnessArgs {
         }
     }
 
-    /// Every rate with every queue and congestion control.
+    /// Returns all combinations of rate, queue and congestion control.
     fn cases(&self) -> Vec<FairnessCase> {
         let mut cases = Vec::new();
         for &rate_kbps in &self.rate {

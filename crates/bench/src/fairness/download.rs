@@ -1,4 +1,4 @@
-//! Downloads on kernel TCP: a server that always has more to send, and clients that count.
+//! Downloads on kernel TCP: a server that always has more to send, and clients that count bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use crate::delivery::sse;
 use crate::delivery::starts::blocking_runtime;
 use crate::link::realtime::be_realtime;
 
-/// Port of the downloads, for which the token streams' servers have no use.
+/// Port of the downloads, not used by the token streams' servers.
 const PORT: u16 = 9000;
-/// Bytes per system call: more than a low rate carries in the time between two of them.
+/// Bytes per system call: more than a low rate carries between two calls.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Downloads that wait for their trial, or take part in it.
@@ -29,10 +29,10 @@ pub struct Downloads {
 }
 
 impl Downloads {
-    /// Connects all downloads of a run; each begins at its own time after the trial's start.
+    /// Connects all downloads of a run; each starts at its own time after the trial's start.
     ///
     /// # Errors
-    /// If sockets cannot be had.
+    /// If sockets cannot be opened.
     pub fn start(
         plan: &FairnessPlan,
         case: &FairnessCase,
@@ -59,7 +59,7 @@ impl Downloads {
         Ok(Self { serving, reading })
     }
 
-    /// Waits for the measurement's end; the bytes that each download read within it.
+    /// Waits for the end of the measurement; returns the bytes that each download read during it.
     ///
     /// # Errors
     /// If a download broke off.
@@ -83,7 +83,7 @@ async fn serve(listener: std::net::TcpListener, count: usize, times: TimesWatch)
     Ok(())
 }
 
-/// Sends without an end once the client has asked, until the measurement is over.
+/// Sends continuously after the client's request, until the measurement is over.
 async fn serve_one(mut stream: TcpStream, mut times: TimesWatch) -> io::Result<()> {
     stream.read_exact(&mut [0]).await?;
     let to = times.wait().await?.to;
@@ -114,7 +114,7 @@ async fn read_all(asked: Vec<(SocketAddr, Duration)>, times: TimesWatch) -> io::
     Ok(bytes)
 }
 
-/// Reads until the measurement's end; the bytes that came within it.
+/// Reads until the end of the measurement; returns the bytes that arrived during it.
 async fn read_one(address: SocketAddr, delay: Duration, mut times: TimesWatch) -> io::Result<u64> {
     let mut stream = TcpStream::connect(address).await?;
     let TrialTimes { start, from, to } = times.wait().await?;

@@ -1,4 +1,4 @@
-//! The figures of a trial, and what several trials of a case say together.
+//! The figures of a trial, and the spread over several trials of a case.
 
 use std::ops::Range;
 
@@ -8,25 +8,27 @@ use serde::Serialize;
 use super::plan::FairnessPlan;
 use crate::link::packet_stats::{LinkSummary, PacketStats};
 
-/// A longer gap between tokens is a stall: the simulator's 200 ms, and what real clocks add.
+/// Gap between tokens above which it counts as a stall: the simulator's 200 ms plus a tolerance for
+/// real clocks.
 const STALL_US: u64 = 205_000;
 
-/// What the reader of a token stream saw during the measurement.
+/// Figures of one token stream during the measurement, from the reader's view.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StreamView {
     /// Tokens that became ready, per second.
     pub tokens_per_s: f64,
-    /// Share of the time in gaps between tokens that are stalls.
+    /// Share of the time spent in gaps between tokens that are stalls.
     pub stalled: f64,
-    /// Median time from a token's generation until it was ready, in ms; `None` if none was ready.
+    /// Median time from a token's generation until it was ready, in ms; `None` if no token was
+    /// ready.
     pub delay_ms: Option<f64>,
-    /// Age of the oldest token that was missing at the end, in seconds.
+    /// Age of the oldest token still missing at the end, in seconds.
     pub behind_s: f64,
 }
 
 impl StreamView {
-    /// What was seen within the times `within`, of tokens generated at `generated_us` that were
-    /// ready in order at `ready_us`. All times are in µs after the stream's start.
+    /// Computes the figures within the times `within`, of tokens generated at `generated_us` that
+    /// were ready in order at `ready_us`. All times are in µs after the stream's start.
     pub fn new(generated_us: &[u64], ready_us: &[u64], within: Range<u64>) -> Self {
         let Range { start, end } = within;
         let first = ready_us.partition_point(|&at| at < start);
@@ -48,14 +50,14 @@ impl StreamView {
     }
 }
 
-/// What was counted of packets in one direction, as rates.
+/// Packet counts of one direction, as rates.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct WireShare {
-    /// kB per second sent into the link, with all headers.
+    /// kB per second sent into the link, including all headers.
     pub kb_s: f64,
     /// Packets per second.
     pub packets_per_s: f64,
-    /// Share of the packets that the queue refused.
+    /// Share of the packets that the queue dropped.
     pub dropped: f64,
     /// Mean time of a packet in the queue, in ms.
     pub queue_ms: f64,
@@ -81,7 +83,7 @@ impl WireShare {
 pub struct TrialFigures {
     /// Each download's goodput: bytes that its client read, in kbit/s.
     pub goodput_kbps: Vec<f64>,
-    /// The token streams; none where the downloads were alone.
+    /// The token streams; empty if the downloads were alone.
     pub streams: Vec<StreamView>,
     /// All downloads' packets to the clients.
     pub downloads_down: WireShare,
@@ -89,12 +91,12 @@ pub struct TrialFigures {
     pub streams_down: WireShare,
     /// All token streams' packets to the server.
     pub streams_up: WireShare,
-    /// How late the emulator delivered 99 % of all packets at most, in ms.
+    /// 99th percentile of the emulator's delivery delay beyond the due time, in ms.
     pub late_p99_ms: f64,
 }
 
 impl TrialFigures {
-    /// The figures of a trial whose downloads have `read` these bytes.
+    /// Computes the figures of a trial whose downloads have `read` these bytes.
     pub fn new(
         plan: &FairnessPlan,
         read: &[u64],
@@ -116,12 +118,12 @@ impl TrialFigures {
         }
     }
 
-    /// What all downloads got, in kbit/s.
+    /// Returns the total goodput of all downloads, in kbit/s.
     pub fn total_kbps(&self) -> f64 {
         self.goodput_kbps.iter().sum()
     }
 
-    /// Mean over the streams.
+    /// Returns the mean over the streams.
     pub fn mean(&self, value: impl Fn(&StreamView) -> f64) -> f64 {
         self.streams.iter().map(value).sum::<f64>() / self.streams.len().max(1) as f64
     }
@@ -139,7 +141,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of `values`; `None` if there are none.
+    /// Computes the spread of `values`; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let at = |share| percentile(&values, share);

@@ -1,4 +1,4 @@
-//! What `loquent bench fairness` measures.
+//! The plan of `loquent bench fairness`: bottlenecks, downloads and streams to measure.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum DownloadControl {
 }
 
 impl DownloadControl {
-    /// The kernel's name for it.
+    /// Returns the kernel's name for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -30,7 +30,7 @@ impl DownloadControl {
     }
 }
 
-/// What shares the bottleneck with the downloads.
+/// Traffic that shares the bottleneck with the downloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Company {
@@ -43,29 +43,29 @@ pub enum Company {
 }
 
 impl Company {
-    /// All of them, in the order of the reports.
+    /// All variants, in the order of the reports.
     pub const ALL: [Self; 3] = [Self::Nothing, Self::Events, Self::Loquent];
 }
 
-/// A bottleneck, and who downloads over it.
+/// A bottleneck and the congestion control of the downloads over it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FairnessCase {
     /// Rate of each direction in kbit/s.
     pub rate_kbps: f64,
-    /// Its queue, in bytes.
+    /// Queue size of the bottleneck, in bytes.
     pub queue_bytes: u64,
     /// The downloads' congestion control.
     pub control: DownloadControl,
 }
 
 impl FairnessCase {
-    /// How long the full queue delays a packet, in ms.
+    /// Returns the delay of a packet by the full queue, in ms.
     pub fn queue_ms(&self) -> f64 {
         self.queue_bytes as f64 * 8.0 / self.rate_kbps
     }
 }
 
-/// What to measure: the options, resolved and checked.
+/// Plan of a fairness benchmark: the options, resolved and checked.
 #[derive(Debug, Clone)]
 pub struct FairnessPlan {
     /// The bottlenecks and downloads, in order.
@@ -78,33 +78,34 @@ pub struct FairnessPlan {
     pub streams: usize,
     /// Tokens per second of each stream.
     pub tokens_per_s: f64,
-    /// How the event streams travel.
+    /// Delivery scheme of the event streams.
     pub events: DeliveryScheme,
     /// Time from the first token to the measurement.
     pub warm_up: Duration,
     /// Length of the measurement.
     pub length: Duration,
-    /// How often each case is measured with each company.
+    /// Number of runs of each case with each company.
     pub runs: usize,
-    /// Trials that run at the same time, each on a link of its own.
+    /// Trials that run at the same time, each on its own link.
     pub parallel: usize,
-    /// Seed of the first run; each further run counts one up.
+    /// Seed of the first run; each further run adds one.
     pub seed: u64,
-    /// The program to start as the server.
+    /// Program to start as the server.
     pub server_program: PathBuf,
-    /// More options of that server.
+    /// Additional options of that server.
     pub server_options: Vec<String>,
 }
 
 impl FairnessPlan {
-    /// The bottleneck of a case.
+    /// Returns the bottleneck of a case.
     pub fn link(&self, case: &FairnessCase) -> Link {
         let mut link = Link::new(self.rtt_ms, Channel::Clean);
         (link.rate_kbps, link.queue_bytes) = (Some(case.rate_kbps), case.queue_bytes);
         link
     }
 
-    /// The token streams of a run, which speak from the warm-up's start to the measurement's end.
+    /// Returns the plan of a run's token streams, which send from the start of the warm-up to the
+    /// end of the measurement.
     pub fn stream_plan(&self, run: usize, scheme: DeliveryScheme) -> DeliveryPlan {
         DeliveryPlan {
             title: String::new(),
@@ -125,8 +126,8 @@ impl FairnessPlan {
         }
     }
 
-    /// How long after the first token a download begins: spread over the first half of the
-    /// warm-up, so that runs differ and slow starts do not coincide.
+    /// Returns the delay of a download's start after the first token: spread over the first half of
+    /// the warm-up, so that runs differ and slow starts do not coincide.
     pub fn download_delay(&self, run: usize, download: usize) -> Duration {
         let draw = Draws::new(self.seed + run as u64, "downloads").unit(download as u64);
         self.warm_up.mul_f64(draw / 2.0)

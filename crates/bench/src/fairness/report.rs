@@ -1,4 +1,4 @@
-//! The reports of a fairness benchmark: a table, JSON, and the check of the least ratio.
+//! The reports of a fairness benchmark: a table, JSON, and the check of the minimum ratio.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -39,7 +39,8 @@ impl CaseFigures {
         Spread::of(self.of(company).iter().map(value).collect())
     }
 
-    /// What the downloads got beside Loquent, of what they got beside event streams, by run.
+    /// Returns the ratio of the downloads' goodput beside Loquent to that beside event streams, by
+    /// run.
     fn ratio(&self) -> Option<Spread> {
         let pairs = self.loquent.iter().zip(&self.events);
         Spread::of(pairs.map(|(ours, tcp)| ours.total_kbps() / tcp.total_kbps()).collect())
@@ -47,8 +48,7 @@ impl CaseFigures {
 }
 
 impl FairnessReport {
-    /// Puts the trials of `plan` in order; the median ratio of each case shall be at least
-    /// `least_ratio`.
+    /// Sorts the trials of `plan`; the median ratio of each case must be at least `least_ratio`.
     pub fn new(
         plan: FairnessPlan,
         mut trials: Vec<(TrialKey, TrialFigures)>,
@@ -67,7 +67,7 @@ impl FairnessReport {
         Self { plan, least_ratio, cases }
     }
 
-    /// The table for a terminal.
+    /// Renders the table for a terminal.
     pub fn table(&self) -> String {
         let plan = &self.plan;
         let mut text = format!(
@@ -137,7 +137,7 @@ impl FairnessReport {
         );
     }
 
-    /// True if the median ratio of every case is large enough.
+    /// Returns true if the median ratio of every case is large enough.
     pub fn good(&self) -> bool {
         let ratios = self.cases.iter().filter_map(CaseFigures::ratio);
         ratios.into_iter().all(|ratio| ratio.median >= self.least_ratio)

@@ -1,4 +1,5 @@
-//! Runs a fairness plan: every case with every company, several times, a few trials at once.
+//! Runs a fairness plan: every case with every company, several times, with a few trials in
+//! parallel.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,19 +16,19 @@ use crate::delivery::{serve, sse};
 
 /// Port of the Loquent server.
 const SERVE_PORT: u16 = 8080;
-/// Time to the first token where there is none to wait for.
+/// Time until the first token of a trial without token streams.
 const LEAD: Duration = Duration::from_millis(500);
-/// Tokens for which an answer may have one character that takes several tokens. Answers of some
-/// length without any are rare among the simulated engine's.
+/// Tokens per allowed multi-token character of an answer. Long answers without any are rare with
+/// the simulated engine.
 const TOKENS_PER_MULTI_TOKEN: usize = 250;
 
 /// A trial: the case's number, the company, and the run's number.
 pub type TrialKey = (usize, Company, usize);
 
-/// Runs everything. `tell` is called with a line of progress before each trial.
+/// Runs the whole plan. Calls `tell` with a line of progress before each trial.
 ///
 /// # Errors
-/// If namespaces cannot be had, a server does not start, or a transfer breaks off.
+/// If namespaces cannot be created, a server does not start, or a transfer breaks off.
 pub fn run(
     plan: &FairnessPlan,
     tell: impl Fn(&str) + Sync,
@@ -79,7 +80,7 @@ fn describe(plan: &FairnessPlan, (case, company, run): TrialKey) -> String {
 /// Runs one trial.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialFigures> {
     let (case, company, run) = key;
     let case = &plan.cases[case];
@@ -124,8 +125,8 @@ fn streams(
     }
 }
 
-/// What was seen of a stream within the measurement. Streams start one after the other within the
-/// time of one token, as [`Starts`] and the questions of [`serve`] do.
+/// Computes the figures of a stream within the measurement. Streams start one after the other
+/// within the duration of one token, as [`Starts`] and the requests of [`serve`] do.
 fn view(
     plan: &FairnessPlan,
     run: usize,

@@ -1,4 +1,5 @@
-//! `loquent link`: its options; sets up the link, runs the commands over it, prints statistics.
+//! `loquent link`: its options, the setup of the link, the commands that run over it, and its
+//! statistics.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -38,11 +39,11 @@ Examples:
 The same seed loses the same packets of the same traffic, as in `loquent sim`. The exit status is \
 the command's.";
 
-/// Default of `--to`: where `loquent serve` listens by default.
+/// Default of `--to`: the default listen address of `loquent serve`.
 const DEFAULT_TO: &str = "127.0.0.1:8080";
-/// The losses of a link repeat after this time: one hour.
+/// Time after which the losses of a link repeat: one hour.
 const SCHEDULE_US: u64 = 3_600_000_000;
-/// How long a server may take to listen.
+/// Maximum wait for a server to listen.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Emulate a bad network between two commands, with real packets

@@ -1,4 +1,4 @@
-//! The commands that run at the two ends of a link, and how they end.
+//! The commands that run at the two ends of a link, and their exit codes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -15,10 +15,11 @@ use super::LinkError;
 use super::netns::{Namespace, within};
 use super::tun::{CLIENT, SERVER};
 
-/// How long a server may take to end after SIGTERM.
+/// Time limit for a server to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Starts `command` within `inside`, or here. The addresses of both ends are in its environment.
+/// Starts `command` within `inside`, or in this machine's network. Its environment contains the
+/// addresses of both ends.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -40,17 +41,17 @@ fn name_ends(command: &mut process::Command) {
         .env("LOQUENT_LINK_CLIENT", CLIENT.to_string());
 }
 
-/// A command with everything that it starts, as a process group that ends with this program.
+/// A command with all processes that it starts, as a process group that ends with this program.
 #[derive(Debug)]
 pub struct ProcessGroup {
     leader: process::Child,
     group: Pid,
-    /// Kills the group once its standard input ends: that happens however this program ends.
+    /// Kills the group when its standard input ends, which happens however this program ends.
     watchdog: process::Child,
 }
 
 impl ProcessGroup {
-    /// Starts a command within `inside`, or here.
+    /// Starts a command within `inside`, or in this machine's network.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -69,20 +70,20 @@ impl ProcessGroup {
         Ok(Self { leader, group: Pid::from_raw(id), watchdog })
     }
 
-    /// The process id of the command.
+    /// Returns the process id of the command.
     pub fn id(&self) -> u32 {
         self.leader.id()
     }
 
-    /// How it has ended, if it has.
+    /// Returns the exit status of the command, if it has ended.
     ///
     /// # Errors
-    /// If the system does not know.
+    /// If the status cannot be read.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.leader.try_wait()
     }
 
-    /// Asks it to end, and kills what is left of it after some seconds.
+    /// Sends SIGTERM, waits for a few seconds, and kills any remaining processes.
     pub async fn stop(mut self) {
         // It may have ended by itself.
         let _ = kill(self.group, Signal::SIGTERM);
@@ -101,8 +102,8 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Waits until `client` has ended, or without one until a signal asks to end. Signals go on to
-/// the client, which decides.
+/// Waits until `client` has ended, or without a client until a signal asks to stop. Signals are
+/// forwarded to the client, which decides how to handle them.
 ///
 /// # Errors
 /// If signals cannot be waited for.
@@ -132,7 +133,7 @@ pub async fn wait(client: Option<Child>) -> io::Result<ExitCode> {
     }
 }
 
-/// As a shell tells it.
+/// Converts an exit status to an exit code, as shells do.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(code as u8)

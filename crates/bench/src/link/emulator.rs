@@ -1,7 +1,7 @@
-//! The link model applied to packets: which are lost, and when the others are delivered.
+//! The link model applied to packets: decides which are lost and when the others are delivered.
 //!
-//! Without a clock and without sockets: the same seed and the same packets at the same times give
-//! the same result as in the simulator, because the same code decides.
+//! Uses no clock and no sockets: the same seed and the same packets at the same times give the same
+//! result as in the simulator, because the same code decides.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,10 +11,11 @@ use loquent_sim::link::{HEADER_BYTES, Link, LinkState};
 
 use super::packet_stats::{Fate, PacketStats};
 
-/// Maximum bytes of packets in flight, so that a flood cannot fill the memory; more are dropped.
+/// Maximum bytes of packets in flight, so that a flood cannot exhaust memory; packets beyond are
+/// dropped.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// Everything that decides the fate of one path's packets.
+/// Parameters and draws that decide the fate of one path's packets.
 #[derive(Debug, Clone)]
 pub struct PathSchedule {
     link: Link,
@@ -27,8 +28,8 @@ pub struct PathSchedule {
 }
 
 impl PathSchedule {
-    /// The schedule of `link` under `seed`. Losses are drawn for `length_us` and repeat after that.
-    /// During `outages_us`, times from and to, nothing gets through.
+    /// Creates the schedule of `link` from `seed`. Losses are drawn for `length_us` and repeat
+    /// after that. During `outages_us`, pairs of start and end, nothing gets through.
     pub fn new(link: Link, seed: u64, length_us: u64, outages_us: Vec<(u64, u64)>) -> Self {
         let mut clean = link.clone();
         (clean.channel, clean.migrate_every_ms) = (Channel::Clean, None);
@@ -44,19 +45,19 @@ impl PathSchedule {
         }
     }
 
-    /// The link as given.
+    /// Returns the link as given.
     pub fn link(&self) -> &Link {
         &self.link
     }
 }
 
-/// Which links lie under the paths of a relay.
+/// Assignment of links to the paths of a relay.
 #[derive(Debug, Clone)]
 pub enum PathLinks {
-    /// Each path has its own.
+    /// Each path has its own link.
     Own(Vec<PathSchedule>),
-    /// All share one bottleneck, whose schedule never begins: it loses only what its queue
-    /// refuses. The paths are counted apart.
+    /// All paths share one bottleneck, whose schedule never begins: only its full queue loses
+    /// packets. The paths are counted separately.
     Shared {
         /// The bottleneck.
         bottleneck: Box<PathSchedule>,
@@ -66,7 +67,7 @@ pub enum PathLinks {
 }
 
 impl PathLinks {
-    /// Number of paths.
+    /// Returns the number of paths.
     pub fn paths(&self) -> usize {
         match self {
             Self::Own(schedules) => schedules.len(),
@@ -78,13 +79,13 @@ impl PathLinks {
 /// A link with its state.
 struct Crossing<'a> {
     schedule: &'a PathSchedule,
-    /// Before the schedule begins nothing is lost: connections are set up then.
+    /// State before the schedule begins, when nothing is lost: connections are set up then.
     before: LinkState<'a>,
     during: LinkState<'a>,
     began_us: Option<u64>,
 }
 
-/// What is counted of a path, and when.
+/// Packet counts of a path, and the period in which it is counted.
 #[derive(Debug, Clone, Default)]
 struct PathCount {
     began_us: Option<u64>,
@@ -101,19 +102,19 @@ struct HeldPacket {
     packet: Vec<u8>,
 }
 
-/// The path, conversation and direction of a packet.
+/// Path, conversation and direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketRoute {
     /// Number of the path.
     pub path: usize,
     /// Number of the conversation, for wires that carry several over one path.
     pub flow: usize,
-    /// True from the client to the server.
+    /// True for packets from the client to the server.
     pub up: bool,
 }
 
 impl PacketRoute {
-    /// The direction as the model names it.
+    /// Returns the direction in the model's terms.
     pub fn direction(self) -> Direction {
         if self.up { Direction::Up } else { Direction::Down }
     }
@@ -122,17 +123,17 @@ impl PacketRoute {
 /// A packet that leaves the link.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DuePacket {
-    /// When it should leave, in µs.
+    /// Time at which it is due to leave, in µs.
     pub due_us: u64,
-    /// Its path, conversation and direction.
+    /// Path, conversation and direction.
     pub route: PacketRoute,
     /// The packet's bytes.
     pub packet: Vec<u8>,
 }
 
-/// A number of paths with what is in flight on them.
+/// A set of paths with the packets in flight on them.
 pub struct Emulator<'a> {
-    /// One for each path, or one for all.
+    /// One link for each path, or one for all.
     links: Vec<Crossing<'a>>,
     is_shared: bool,
     counts: Vec<PathCount>,
@@ -142,7 +143,8 @@ pub struct Emulator<'a> {
 }
 
 impl<'a> Emulator<'a> {
-    /// Paths that have not begun: they delay, limit and queue packets, but lose none.
+    /// Creates paths whose schedules have not begun: they delay, limit and queue packets, but lose
+    /// none.
     pub fn new(links: &'a PathLinks) -> Self {
         let (crossings, is_shared) = match links {
             PathLinks::Own(schedules) => (schedules.iter().map(Crossing::new).collect(), false),
@@ -158,7 +160,7 @@ impl<'a> Emulator<'a> {
         }
     }
 
-    /// The schedule of `path` begins at `at_us`: its losses count from then, and its packets too.
+    /// Begins the schedule of `path` at `at_us`: its losses and packet counts start then.
     pub fn begin(&mut self, path: usize, at_us: u64) {
         self.counts[path].began_us.get_or_insert(at_us);
         if !self.is_shared {
@@ -166,7 +168,7 @@ impl<'a> Emulator<'a> {
         }
     }
 
-    /// Packets of `path` no longer count.
+    /// Stops counting packets of `path`.
     pub fn end(&mut self, path: usize) {
         self.counts[path].ended = true;
     }
@@ -206,12 +208,12 @@ impl<'a> Emulator<'a> {
         fate
     }
 
-    /// When the next packet leaves the link, in µs.
+    /// Returns the time at which the next packet leaves the link, in µs.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.held.peek().map(|Reverse(held)| held.due_us)
     }
 
-    /// The next packet that has left the link by `now_us`.
+    /// Returns the next packet that has left the link by `now_us`.
     pub fn poll_packet(&mut self, now_us: u64) -> Option<DuePacket> {
         if self.poll_timeout()? > now_us {
             return None;
@@ -221,7 +223,7 @@ impl<'a> Emulator<'a> {
         Some(DuePacket { due_us, route, packet })
     }
 
-    /// The statistics of each path since it began: server to client, and client to server.
+    /// Returns the statistics of each path since it began: server to client, and client to server.
     pub fn stats(&self) -> Vec<[PacketStats; 2]> {
         self.counts.iter().map(|count| count.stats.clone()).collect()
     }
@@ -253,7 +255,7 @@ impl<'a> Crossing<'a> {
         self.began_us.is_some_and(|began| began <= now_us)
     }
 
-    /// The model's decision, in the times of this clock.
+    /// Returns the model's decision, in this clock's time.
     fn send(&mut self, now_us: u64, direction: Direction, wire_bytes: usize) -> (Fate, Arrivals) {
         let begun = self.has_begun(now_us);
         let (path, zero_us) = match begun {
@@ -283,8 +285,8 @@ impl<'a> Crossing<'a> {
     }
 }
 
-/// Flips one bit after the IP header: in the header it would change the packet's route, but a
-/// receiver's checksum must notice it.
+/// Flips one bit after the IP header. A flip in the header would change the packet's route; in the
+/// body, the receiver's checksum must detect it.
 fn flip_bit(packet: &mut [u8], bits: u64) {
     const IP_HEADER_BYTES: usize = 20;
     let body = packet.get_mut(IP_HEADER_BYTES..).filter(|body| !body.is_empty());

@@ -1,8 +1,8 @@
-//! From one network to another: to a server outside the namespaces, or into them for a client that
-//! runs outside.
+//! Forwards connections between networks: to a server outside the namespaces, or into them for a
+//! client that runs outside.
 //!
-//! A socket belongs to the namespace in which it was made, whichever thread uses it. So it takes no
-//! more than listening sockets on one side and connections on the other.
+//! A socket belongs to the namespace in which it was created, whichever thread uses it. So
+//! forwarding needs only listening sockets on one side and connections on the other.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,35 +16,35 @@ use tokio::sync::Semaphore;
 use super::LinkError;
 use super::netns::{Namespace, within};
 
-/// Maximum number of concurrent UDP conversations, datagrams of more being dropped, and of TCP
-/// connections, of which more have to wait.
+/// Maximum number of concurrent UDP conversations and of TCP connections. Datagrams of further
+/// conversations are dropped; further TCP connections wait.
 const MAX_FLOWS: usize = 1024;
-/// How long a UDP conversation may be silent before it ends.
+/// Idle time after which a UDP conversation ends.
 const IDLE: Duration = Duration::from_secs(120);
 /// Maximum length of a datagram in bytes.
 const MAX_DATAGRAM_BYTES: usize = 65_536;
 
-/// An address, and the network in which it is one.
+/// An address and the network that it belongs to.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The namespace; `None` is this machine's own network.
     pub inside: Option<Namespace>,
-    /// The address there.
+    /// The address within that network.
     pub address: SocketAddr,
 }
 
 impl Place {
-    /// An address of this machine's own network.
+    /// Creates an address in this machine's own network.
     pub fn outside(address: SocketAddr) -> Self {
         Self { inside: None, address }
     }
 
-    /// An address in `namespace`.
+    /// Creates an address in `namespace`.
     pub fn within(namespace: &Namespace, address: SocketAddr) -> Self {
         Self { inside: Some(namespace.clone()), address }
     }
 
-    /// Makes a socket in the place's network.
+    /// Creates a socket in the place's network.
     fn make<T: Send>(&self, socket: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match &self.inside {
             // Entering a namespace takes a thread of its own.
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// Forwards TCP and UDP that reach `inside` on the port of `to` to `to`, from now on.
+/// Starts forwarding TCP and UDP that reach `inside` on the port of `to` to `to`.
 ///
 /// # Errors
 /// If the port cannot be listened on.
@@ -63,7 +63,7 @@ pub fn forward(inside: &Namespace, to: SocketAddr) -> Result<(), LinkError> {
     forward_between(&Place::within(inside, here), &Place::outside(to))
 }
 
-/// Forwards TCP and UDP that reach `from` to `to`, as long as the current runtime exists.
+/// Forwards TCP and UDP from `from` to `to`, as long as the current runtime exists.
 ///
 /// # Errors
 /// If the port cannot be listened on.
@@ -72,10 +72,10 @@ pub fn forward_between(from: &Place, to: &Place) -> Result<(), LinkError> {
     forward_udp(from, to)
 }
 
-/// As [`forward_between`], for TCP alone.
+/// Like [`forward_between`], for TCP only.
 ///
 /// # Errors
-/// As [`forward_between`].
+/// Same as [`forward_between`].
 pub fn forward_tcp(from: &Place, to: &Place) -> Result<(), LinkError> {
     let listen = || -> io::Result<_> {
         let tcp = std::net::TcpListener::bind(from.address)?;
@@ -88,10 +88,10 @@ pub fn forward_tcp(from: &Place, to: &Place) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// As [`forward_between`], for UDP alone.
+/// Like [`forward_between`], for UDP only.
 ///
 /// # Errors
-/// As [`forward_between`].
+/// Same as [`forward_between`].
 pub fn forward_udp(from: &Place, to: &Place) -> Result<(), LinkError> {
     let listen = || -> io::Result<_> {
         let udp = std::net::UdpSocket::bind(from.address)?;
@@ -127,12 +127,12 @@ async fn connect(to: &Place) -> io::Result<TcpStream> {
     to.make(new)?.connect(to.address).await
 }
 
-/// Carries bytes both ways between `from` and a new connection to `to`.
+/// Copies bytes in both directions between `from` and a new connection to `to`.
 pub(crate) async fn join_tcp(from: TcpStream, to: SocketAddr) {
     join(from, TcpStream::connect(to).await).await;
 }
 
-/// Carries bytes both ways; an abort stays one.
+/// Copies bytes in both directions; passes an abort on as an abort.
 async fn join(mut from: TcpStream, to: io::Result<TcpStream>) {
     let Ok(mut to) = to else {
         abort(&from);
@@ -147,7 +147,7 @@ async fn join(mut from: TcpStream, to: io::Result<TcpStream>) {
     }
 }
 
-/// Closing it will send a reset.
+/// Makes closing the stream send a reset.
 fn abort(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

@@ -1,4 +1,4 @@
-//! Network namespaces without a name, which exist as long as a descriptor of them is open.
+//! Unnamed network namespaces, which exist as long as a descriptor of them is open.
 
 use std::fs::File;
 use std::io;
@@ -14,12 +14,12 @@ use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 
 use super::LinkError;
 
-/// The loopback device is the first of every namespace.
+/// Index of the loopback device, the first in every namespace.
 const LOOPBACK: u32 = 1;
-/// The table of addresses that are this host's own.
+/// Routing table of this host's local addresses.
 const LOCAL_TABLE: u32 = 255;
 
-/// Runs `work` on a thread within `inside`, or here, and waits for it.
+/// Runs `work` on a thread within `inside`, or in this machine's network, and waits for it.
 ///
 /// # Errors
 /// If the namespace cannot be entered.
@@ -36,14 +36,14 @@ pub fn within<T: Send>(
     }
 }
 
-/// A network namespace: isolated, with only the devices that are created in it.
+/// An isolated network namespace, with only the devices created in it.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     file: Arc<File>,
 }
 
 impl Namespace {
-    /// A new namespace whose loopback works.
+    /// Creates a namespace with a working loopback device.
     ///
     /// # Errors
     /// If this process lacks the privilege (root).
@@ -63,13 +63,13 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Path by which another shell can enter it: `nsenter --net=PATH`.
+    /// Returns the path with which a shell can enter the namespace: `nsenter --net=PATH`.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Runs `work` on a thread inside, and waits for it. Sockets and processes that it creates
-    /// stay inside.
+    /// Runs `work` on a thread inside, and waits for it. Sockets and processes created by it stay
+    /// inside.
     ///
     /// # Errors
     /// If the namespace cannot be entered.
@@ -111,7 +111,7 @@ impl Namespace {
         written.map_err(LinkError::io(path))
     }
 
-    /// Makes every address of a network this namespace's own.
+    /// Makes every address of a network local to this namespace.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -128,8 +128,8 @@ impl Namespace {
         })
     }
 
-    /// Disables IPv6, which the link does not carry: the kernel's own router and neighbour
-    /// discovery would cross it. Where this fails, the relay drops those packets.
+    /// Disables IPv6, which the link does not carry: the kernel's router and neighbour discovery
+    /// would cross it. If this fails, the relay drops those packets.
     fn switch_ipv6_off(&self) -> Result<(), LinkError> {
         for which in ["all", "default"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");

@@ -1,4 +1,4 @@
-//! Observers of the packets on a link: a record in a file, or a page that draws them.
+//! Observers of the packets on a link: they record packets in a file, or draw them on a page.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -6,45 +6,45 @@ use std::io::{self, BufWriter, Write};
 use super::emulator::PacketRoute;
 use super::packet_stats::Fate;
 
-/// A packet that has entered the link, with its fate: when it arrives, or that it is lost.
+/// A packet that has entered the link, with its fate: its arrival time or its loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenPacket {
-    /// When it was sent, in µs after its path's schedule began.
+    /// Send time, in µs after the start of its path's schedule.
     pub at_us: u64,
-    /// Its path and direction.
+    /// Path and direction.
     pub route: PacketRoute,
-    /// Its size, with all headers.
+    /// Size, including all headers.
     pub bytes: usize,
-    /// Its fate, in the same time.
+    /// Fate, relative to the same start.
     pub fate: Fate,
 }
 
-/// An observer, called on the relay's thread for each packet of a path whose schedule has begun:
-/// the time that it takes delays deliveries.
+/// An observer, called on the relay's thread for each packet of a path whose schedule has begun.
+/// Time spent in it delays deliveries.
 pub trait PacketObserver: Send {
     /// Handles one packet.
     ///
     /// # Errors
-    /// If it cannot go on; the relay stops then.
+    /// If the observer cannot continue; the relay then stops.
     fn handle_packet(&mut self, packet: SeenPacket) -> io::Result<()>;
 
-    /// The relay has stopped.
+    /// Called when the relay has stopped.
     ///
     /// # Errors
-    /// If what was observed could not be kept.
+    /// If the observations could not be saved.
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Writes each packet to a file, as a line of JSON.
+/// Writes each packet to a file as a line of JSON.
 #[derive(Debug)]
 pub struct PacketRecord {
     out: BufWriter<File>,
 }
 
 impl PacketRecord {
-    /// A record in `file`, for [`LinkRelay::start`](super::relay::LinkRelay::start).
+    /// Creates a record in `file`, for [`LinkRelay::start`](super::relay::LinkRelay::start).
     pub fn to(file: File) -> Box<dyn PacketObserver> {
         Box::new(Self { out: BufWriter::new(file) })
     }

@@ -1,4 +1,4 @@
-//! The link as typed: losses, rates, sizes and outages in short notation.
+//! Command-line notation of a link: losses, rates, sizes and outages.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use loquent_sim::link::{AckPath, Link};
 use loquent_sim::plan::Case;
 use serde::Deserialize;
 
-/// What the link does to packets.
+/// Impairments of the link.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Link")]
 pub struct LinkOptions {
@@ -48,7 +48,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The link in the simulator's terms.
+    /// Returns the link in the simulator's terms.
     ///
     /// # Errors
     /// Describes the parameter that is out of range.
@@ -68,7 +68,7 @@ impl LinkOptions {
 /// Parses the value of `--loss`.
 ///
 /// # Errors
-/// Describes what is wrong with it.
+/// Describes the mistake.
 pub fn parse_loss(text: &str) -> Result<Channel, String> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let numbers = || -> Result<Vec<f64>, String> {
@@ -126,7 +126,7 @@ fn read_trace(path: &Path) -> Result<Channel, String> {
     Ok(case.link.channel)
 }
 
-/// A share as 0.02 or 2%.
+/// Parses a share such as 0.02 or 2%.
 fn parse_share(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |n| (n, 100.0));
     let share = number.parse::<f64>().map_err(|_| {
@@ -138,19 +138,19 @@ fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text} is not a share from 0 to 1; give 0.02 or 2%"))
 }
 
-/// A rate in kbit/s, as 1mbit, 250kbit or 250.
+/// Parses a rate such as 1mbit, 250kbit or 250; returns kbit/s.
 ///
 /// # Errors
-/// If the text is something else.
+/// If the text has another form.
 pub fn parse_rate_kbps(text: &str) -> Result<f64, String> {
     let scaled = [("gbit", 1e6), ("mbit", 1e3), ("kbit", 1.0), ("", 1.0)];
     scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a rate; give 1mbit or 250kbit"))
 }
 
-/// A size in bytes, as 32kB, 1MB or 64000.
+/// Parses a size such as 32kB, 1MB or 64000; returns bytes.
 ///
 /// # Errors
-/// If the text is something else.
+/// If the text has another form.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let scaled = [("mb", 1e6), ("kb", 1e3), ("b", 1.0), ("", 1.0)];
     let bytes = scale(text, &scaled).ok_or_else(|| format!("{text:?} is not a size; give 32kB"))?;
@@ -165,7 +165,7 @@ fn scale(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
-/// Two times in seconds, as 10-12.5, in µs.
+/// Parses a span in seconds, such as 10-12.5; returns start and end in µs.
 fn parse_outage(text: &str) -> Result<(u64, u64), String> {
     let times = text.split_once('-').and_then(|(from, to)| {
         let seconds = |text: &str| text.parse::<f64>().ok().filter(|s| (0.0..1e6).contains(s));

@@ -9,23 +9,23 @@ use serde::Serialize;
 pub enum Fate {
     /// Delivered at `due_us`, and once more if the network duplicated it.
     Delivered {
-        /// Time of its delivery in µs.
+        /// Delivery time in µs.
         due_us: u64,
-        /// Whether it is delivered twice.
+        /// True if it is delivered twice.
         twice: bool,
     },
-    /// Lost by the channel, or by a change of the path.
+    /// Lost by the channel, or by a path change.
     Lost,
-    /// Dropped in front of the rate limit.
+    /// Dropped by the full queue of the rate limit.
     QueueFull,
     /// Sent during a planned outage.
     Outage,
-    /// Dropped because more was in flight than the relay holds.
+    /// Dropped because the relay already holds too many bytes.
     Overflow,
 }
 
 impl Fate {
-    /// The same fate, in a time that starts at `zero_us`.
+    /// Returns the same fate, relative to `zero_us`.
     pub fn since(self, zero_us: u64) -> Self {
         match self {
             Self::Delivered { due_us, twice } => {
@@ -35,7 +35,7 @@ impl Fate {
         }
     }
 
-    /// Its name in records.
+    /// Returns the fate's name in records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Delivered { .. } => "delivered",
@@ -50,19 +50,19 @@ impl Fate {
 /// Packet counts of one direction of a path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PacketStats {
-    /// Packets sent into it.
+    /// Packets sent.
     pub packets: u64,
-    /// Bytes of these packets, with all headers.
+    /// Bytes of these packets, including all headers.
     pub bytes: u64,
-    /// Bytes of those that were delivered.
+    /// Bytes of the packets that were delivered.
     pub delivered_bytes: u64,
-    /// Lost by the channel, or by a change of the path.
+    /// Lost by the channel, or by a path change.
     pub lost: u64,
-    /// Dropped in front of the rate limit.
+    /// Dropped by the full queue of the rate limit.
     pub queue_full: u64,
     /// Sent during a planned outage.
     pub outage: u64,
-    /// Refused because too much was in flight.
+    /// Dropped because too many bytes were in flight.
     pub overflow: u64,
     /// Packets that arrived twice.
     pub doubled: u64,
@@ -92,7 +92,7 @@ impl PacketStats {
         }
     }
 
-    /// Packets that were not delivered.
+    /// Returns the number of packets that were not delivered.
     pub fn dropped(&self) -> u64 {
         self.lost + self.queue_full + self.outage + self.overflow
     }
@@ -127,13 +127,13 @@ impl PacketStats {
     }
 }
 
-/// How late packets were delivered, compared with the model's time.
+/// Delay of packet deliveries beyond the model's time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Lateness {
     /// Packets by lateness in steps of 50 µs; the last step holds all later ones.
     #[serde(skip)]
     steps: Vec<u64>,
-    /// Packets delivered.
+    /// Number of packets delivered.
     pub packets: u64,
     /// The largest lateness, in ms.
     pub max_ms: f64,
@@ -156,7 +156,7 @@ impl Lateness {
         self.max_ms = self.max_ms.max(late_us as f64 / 1e3);
     }
 
-    /// The lateness in ms that this share of packets does not exceed, to 50 µs.
+    /// Returns the lateness in ms that this share of packets does not exceed, to 50 µs.
     pub fn quantile_ms(&self, share: f64) -> f64 {
         let wanted = (share * self.packets as f64).ceil() as u64;
         let mut seen = 0;
@@ -170,19 +170,19 @@ impl Lateness {
     }
 }
 
-/// Everything that a relay counted.
+/// All counts of a relay.
 #[derive(Debug, Clone, Default)]
 pub struct LinkSummary {
-    /// By path: from server to client, and from client to server.
+    /// Counts by path: from server to client, and from client to server.
     pub paths: Vec<[PacketStats; 2]>,
-    /// How late it delivered packets.
+    /// Lateness of packet deliveries.
     pub lateness: Lateness,
     /// Packets that could not be written to their destination.
     pub unwritten: u64,
 }
 
 impl LinkSummary {
-    /// Both directions and the lateness as lines of text, each ending with a line feed.
+    /// Formats both directions and the lateness as lines of text, each ending with a line feed.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (number, [down, up]) in self.paths.iter().enumerate() {

@@ -1,16 +1,15 @@
-//! Real-time priority for threads whose work takes microseconds but must not be late.
+//! Real-time priority for threads that work for microseconds but must not be late.
 
 use thread_priority::{
     RealtimeThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// Low among real-time priorities: the kernel's own threads go first.
+/// Low among real-time priorities, so that the kernel's own threads run first.
 const PRIORITY: u8 = 5;
 
 /// Gives this thread, and the processes that it starts, priority over all ordinary threads. Returns
-/// whether that was granted, which needs root; without it, times are accurate only on an idle
-/// machine.
+/// true if granted, which needs root; without it, times are accurate only on an idle machine.
 pub fn be_realtime() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     let priority = ThreadPriorityValue::try_from(PRIORITY).map(ThreadPriority::Crossplatform);

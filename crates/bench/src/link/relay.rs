@@ -1,7 +1,8 @@
 //! The thread that carries packets through an [`Emulator`] in real time.
 //!
-//! A thread of its own that waits with `ppoll`: its timeout has nanoseconds, where the timers of
-//! an async runtime have milliseconds, and nothing else runs on it.
+//! It is a dedicated thread that waits with `ppoll`: its timeout has a resolution of nanoseconds,
+//! compared with milliseconds for the timers of an async runtime, and nothing else runs on the
+//! thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,24 +22,25 @@ use super::observer::{PacketObserver, SeenPacket};
 use super::packet_stats::{Lateness, LinkSummary};
 use super::realtime::be_realtime;
 
-/// Where packets come from and go to.
+/// Source and destination of packets.
 pub trait PacketWire: Send {
-    /// Descriptors to wait for; the indices in this list are the sources of [`Self::receive`].
+    /// Returns the descriptors to wait for; the indices in this list are the sources of
+    /// [`Self::receive`].
     fn sources(&self) -> Vec<BorrowedFd<'_>>;
-    /// Receives the next packet that waits at `source`, if there is one.
+    /// Receives the next packet waiting at `source`, if there is one.
     fn receive(&mut self, source: usize, buffer: &mut [u8]) -> Received;
-    /// Delivers a packet at the far end of `route`; false if that failed.
+    /// Delivers a packet at the far end of `route`; returns false on failure.
     fn deliver(&mut self, route: PacketRoute, packet: &[u8]) -> bool;
-    /// Bytes of headers that a packet has on a network and not in the buffer.
+    /// Returns the number of header bytes that a packet has on a network but not in the buffer.
     fn header_bytes(&self) -> usize;
 }
 
-/// What [`PacketWire::receive`] found.
+/// Result of [`PacketWire::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing more for now.
+    /// Nothing left for now.
     Nothing,
-    /// Something that does not cross the link.
+    /// A packet that does not cross the link.
     Ignored,
     /// A packet, now in the buffer.
     Packet {
@@ -59,28 +61,28 @@ pub struct LinkRelay {
 #[derive(Debug)]
 struct RelayControl {
     origin: Instant,
-    /// When each path's schedule begins, in µs after the origin.
+    /// Start of each path's schedule, in µs after the origin.
     begins_us: Vec<AtomicU64>,
-    /// When each path's packets stop counting, in µs after the origin.
+    /// Time at which each path's packets stop counting, in µs after the origin.
     ends_us: Vec<AtomicU64>,
-    /// The links that replace the present ones.
+    /// New links, which replace the present ones.
     change: Mutex<Option<PathLinks>>,
     is_stopping: AtomicBool,
     /// Wakes the thread for a change, or to stop.
     wake: EventFd,
 }
 
-/// The schedule has not begun.
+/// Marks a schedule that has not begun.
 const NOT_YET: u64 = u64::MAX;
-/// Packets taken from one source before the other sources and due packets are served. Chosen by
+/// Maximum packets taken from one source before other sources and due packets are served. Chosen by
 /// hand: a flood on one path must not delay the deliveries of another.
 const BATCH: usize = 64;
-/// Larger than any packet of the TUN devices or of UDP.
+/// Buffer size, larger than any packet of the TUN devices or of UDP.
 const BUFFER_BYTES: usize = 65_536;
 
 impl LinkRelay {
-    /// Carries the packets of `wire` over one path for each of `schedules`. Every packet's fate is
-    /// told to `observer`.
+    /// Starts a relay that carries the packets of `wire` over one path for each of `schedules`.
+    /// `observer` is called with every packet's fate.
     ///
     /// # Errors
     /// If the system has no descriptor or thread left.
@@ -92,7 +94,7 @@ impl LinkRelay {
         Self::start_over(wire, PathLinks::Own(schedules), observer)
     }
 
-    /// Carries the packets of `wire` over paths with these links; otherwise as [`Self::start`].
+    /// Like [`Self::start`], but with the given links for the paths.
     ///
     /// # Errors
     /// If the system has no descriptor or thread left.
@@ -124,22 +126,22 @@ impl LinkRelay {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The schedule of `path`, its losses and outages, begins at `at`.
+    /// Begins the schedule of `path`, its losses and outages, at `at`.
     pub fn begin(&self, path: usize, at: Instant) {
         self.shared.begins_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
-    /// Packets on `path` are still carried after `at`, but no longer counted.
+    /// Stops counting packets on `path` at `at`; they are still carried.
     pub fn end(&self, path: usize, at: Instant) {
         self.shared.ends_us[path].store(self.shared.since_origin_us(at), Ordering::Release);
     }
 
-    /// Replaces the links of all paths. Their schedules have not begun: until [`Self::begin`] the
-    /// paths lose nothing. Packets in flight are lost, as on a change of the path, and the
-    /// counters are reset.
+    /// Replaces the links of all paths. Their schedules have not begun: the paths lose nothing
+    /// until [`Self::begin`]. Packets in flight are lost, as on a path change, and the counters are
+    /// reset.
     ///
     /// # Panics
-    /// If the number of paths is another one.
+    /// If the number of paths differs.
     pub fn change(&self, links: PathLinks) {
         assert_eq!(links.paths(), self.shared.begins_us.len(), "the wire's paths stay");
         let mut change = self.shared.change.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +155,7 @@ impl LinkRelay {
     /// Stops the relay; packets in flight are lost.
     ///
     /// # Errors
-    /// If the record could not be written or the relay could not go on.
+    /// If the record could not be written or the relay failed.
     pub fn stop(mut self) -> io::Result<LinkSummary> {
         self.halt().unwrap_or_else(|| Ok(LinkSummary::default()))
     }
@@ -188,7 +190,7 @@ impl Drop for LinkRelay {
     }
 }
 
-/// Carries packets until the relay is stopped, from one change of the links to the next.
+/// Carries packets until the relay is stopped, restarting at each change of the links.
 fn carry<W: PacketWire>(
     mut wire: W,
     mut links: PathLinks,
@@ -209,7 +211,7 @@ fn carry<W: PacketWire>(
     }
 }
 
-/// Why a [`Carrier`] has returned.
+/// Reason why a [`Carrier`] returned.
 enum Outcome {
     Stopped,
     Changed(PathLinks),
@@ -289,7 +291,7 @@ impl<'a, W: PacketWire> Carrier<'a, W> {
         }
     }
 
-    /// Waits until a source is readable, and returns all that are; `None` when woken.
+    /// Waits until a source is readable, and returns all readable sources; `None` when woken.
     fn wait(&self) -> io::Result<Option<Vec<usize>>> {
         let now_us = self.now_us();
         let timeout = self.emulator.poll_timeout().map(|due_us| {

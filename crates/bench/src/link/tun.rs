@@ -14,9 +14,9 @@ use super::relay::{PacketWire, Received};
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The server's address on the link.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Prefix length of the network that both addresses are in.
+/// Prefix length of the network of both addresses.
 const PREFIX: u8 = 16;
-/// The server also answers on the upper half of that network: an address for each path.
+/// Additional addresses of the server, one for each path: the upper half of that network.
 const PATHS: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 77, 128, 0), 17);
 /// Maximum number of paths, one address each.
 pub const MAX_PATHS: usize = 1 << 15;
@@ -25,7 +25,7 @@ const DEVICE: &str = "link0";
 /// Maximum packet size, the usual one of the Internet.
 const MTU: u16 = 1500;
 
-/// The server's address for path number `path`.
+/// Returns the server's address for path number `path`.
 ///
 /// # Panics
 /// If `path` is not below [`MAX_PATHS`].
@@ -42,25 +42,25 @@ fn path_of(server: Ipv4Addr) -> Option<usize> {
 /// The two namespaces of a link.
 #[derive(Debug, Clone)]
 pub struct Ends {
-    /// Where clients run.
+    /// Namespace of the clients.
     pub client: Namespace,
-    /// Where servers run.
+    /// Namespace of the servers.
     pub server: Namespace,
 }
 
-/// Which packets go over which path.
+/// Assignment of packets to paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paths {
     /// All packets use path 0.
     One,
-    /// The server's address decides, see [`path_address`]; the number of paths.
+    /// The server's address selects the path, see [`path_address`]; holds the number of paths.
     ByAddress(usize),
 }
 
 /// Creates both namespaces and the wire between them.
 ///
 /// # Errors
-/// If this process lacks the privilege (root), or there are no TUN devices.
+/// If this process lacks the privilege (root), or TUN devices are not available.
 pub fn create(paths: Paths) -> Result<(Ends, TunWire), LinkError> {
     let ends = Ends { client: Namespace::create()?, server: Namespace::create()? };
     let client = device(&ends.client, CLIENT)?;
@@ -96,7 +96,7 @@ impl TunWire {
     }
 }
 
-/// Sender and receiver of a packet; `None` if it is not IPv4 unicast.
+/// Returns the sender and the receiver of a packet; `None` if it is not IPv4 unicast.
 fn addresses(packet: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let address =

@@ -10,9 +10,9 @@ use super::LinkError;
 use super::emulator::PacketRoute;
 use super::relay::{PacketWire, Received};
 
-/// Maximum number of clients of one relay; others are ignored until one has been silent.
+/// Maximum number of clients of one relay; further ones are ignored until another has been silent.
 const MAX_FLOWS: usize = 1024;
-/// How long a client may be silent before the relay forgets it, as a NAT does.
+/// Idle time after which the relay forgets a client, as a NAT does.
 const IDLE: Duration = Duration::from_secs(120);
 /// IP and UDP headers of a datagram over IPv4.
 const HEADER_BYTES: usize = 28;
@@ -42,7 +42,8 @@ struct Flow {
 }
 
 impl UdpWire {
-    /// A relay from each listening socket to its server address; their indices are the paths.
+    /// Creates a relay from each listening socket to its server address; their indices are the
+    /// paths.
     ///
     /// # Errors
     /// If a socket cannot be made non-blocking.
@@ -67,7 +68,7 @@ impl UdpWire {
         Received::Packet { route: PacketRoute { path, flow, up: true }, len }
     }
 
-    /// A new client gets a socket of its own, so that the server can tell clients apart.
+    /// Opens a separate socket for a new client, so that the server can distinguish clients.
     fn open(&mut self, path: usize, client: SocketAddr) -> Option<usize> {
         let to = self.doors[path].to;
         let any: IpAddr = match to {

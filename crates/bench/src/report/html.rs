@@ -10,7 +10,7 @@ use super::{COMPARED, LoadReport, RunGroup};
 use crate::record::{RequestRecord, RequestRole, ms};
 use crate::summary::{Plots, RateBins};
 
-/// Maximum number of requests in one timeline: rows of more would be thinner than a pixel.
+/// Maximum number of requests in one timeline: with more, rows would be thinner than a pixel.
 const MAX_ROWS: usize = 400;
 /// Maximum number of timelines, so that the page stays small.
 const MAX_TIMELINES: usize = 6;
@@ -49,7 +49,7 @@ fn legend(page: &mut ReportPage, report: &LoadReport) {
     }
 }
 
-/// The figures that matter most, as tiles at the top.
+/// Adds the most important figures, as tiles at the top.
 fn tiles(page: &mut ReportPage, report: &LoadReport) {
     const TILES: [(&str, &str, &str); 6] = [
         ("output_throughput", "output", "tokens/s"),
@@ -93,7 +93,7 @@ fn outcome_tile(out: &mut String, group: &RunGroup) {
     }
 }
 
-/// How many requests were sent at once: what was asked for, and what it came to.
+/// Adds a tile with the limit and the peak of concurrent requests.
 fn concurrency_tile(out: &mut String, group: &RunGroup) {
     let limit = group.case.concurrency.map_or("no limit".into(), |most| format!("limit {most}"));
     if let Some(peak) = group.spread("peak_concurrency") {
@@ -102,7 +102,7 @@ fn concurrency_tile(out: &mut String, group: &RunGroup) {
     }
 }
 
-/// The plotted samples of a group: those of its first run.
+/// Returns the plotted samples of a group: those of its first run.
 fn sampled(group: &RunGroup) -> Option<&Plots> {
     group.runs.first().map(|run| &run.summary.plots)
 }
@@ -143,7 +143,7 @@ fn distribution(title: &str, x: &str, y: &str, series: &[Series]) -> String {
     kinds::lines(title, (x, Scale::Log), y, series, Join::Steps)
 }
 
-/// The rate in the middle of each bin, and none before the first and behind the last.
+/// Returns the rate in the middle of each bin, and zero before the first and after the last.
 fn rate(bins: &RateBins) -> Vec<(f64, f64)> {
     let at = |(index, tokens): (usize, &f64)| {
         ((index as f64 + 0.5) * bins.width_s, tokens / bins.width_s)
@@ -156,7 +156,8 @@ fn rate(bins: &RateBins) -> Vec<(f64, f64)> {
     points
 }
 
-/// Shares of whole numbers of tokens; above 16 by doubling classes, named by their end.
+/// Returns the shares of whole numbers of tokens. Above 16, classes double in width and are named
+/// by their end.
 fn histogram(samples: &[f64]) -> Vec<(f64, f64)> {
     let class = |tokens: f64| {
         let whole = tokens.round().max(0.0);
@@ -300,7 +301,7 @@ mod tests {
     use crate::report::RunResult;
     use crate::summary::{Resources, summarize};
 
-    /// A report of one run that took `ms`, with ten chunks.
+    /// Returns a report of one run that took `ms`, with ten chunks.
     fn report(ms: u64) -> LoadReport {
         let at: Vec<u64> = (1..=10).map(|nth| nth * ms / 10).collect();
         let mut one = record(&at, 20);
@@ -323,7 +324,7 @@ mod tests {
         LoadReport { title: "short & quick".into(), config: serde_json::json!({}), groups }
     }
 
-    /// Fails unless every element that begins in `html` ends, in order.
+    /// Fails unless every element that starts in `html` ends, in order.
     fn assert_well_formed(html: &str) {
         let mut open = Vec::new();
         for tag in html.split('<').skip(1) {

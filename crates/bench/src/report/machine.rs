@@ -1,11 +1,11 @@
-//! Reports for programs: one JSON document, or one line per request.
+//! Machine-readable reports: one JSON document, or one line per request.
 
 use serde_json::{Map, Value, json};
 
 use super::{COMPARED, LoadReport, RunGroup, RunResult};
 use crate::record::RequestRecord;
 
-/// The whole report without the requests.
+/// Renders the whole report without the requests.
 pub fn json(report: &LoadReport) -> String {
     let base = &report.groups[0];
     let groups: Vec<Value> = report.groups.iter().map(|group| group_json(group, base)).collect();
@@ -56,7 +56,7 @@ fn run_json(run: &RunResult) -> Value {
     })
 }
 
-/// One line per request of every run.
+/// Renders one line per request of every run.
 pub fn jsonl(report: &LoadReport) -> String {
     let mut out = String::new();
     for group in &report.groups {

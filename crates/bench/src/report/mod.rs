@@ -22,11 +22,11 @@ mod table;
 pub struct RunResult {
     /// The run's metrics and plots.
     pub summary: RunSummary,
-    /// Findings of the check of its token counts.
+    /// Findings from the check of its token counts.
     pub findings: Findings,
     /// The run's requests, measured or not.
     pub records: Vec<RequestRecord>,
-    /// How much the server's counters grew during the run.
+    /// Growth of the server's counters during the run.
     pub counters: Series,
 }
 
@@ -37,13 +37,13 @@ pub struct RunGroup {
     pub name: String,
     /// The target's name.
     pub target: String,
-    /// The configuration that its runs measured.
+    /// The measured configuration.
     pub case: LoadCase,
     /// The measured runs, in order.
     pub runs: Vec<RunResult>,
 }
 
-/// A metric over the runs of a group.
+/// A metric summarized over the runs of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunSpread {
     /// Median of the runs.
@@ -55,7 +55,7 @@ pub struct RunSpread {
 }
 
 impl RunSpread {
-    /// The spread of `values`; `None` without values.
+    /// Computes the spread of `values`; `None` without values.
     pub fn of(values: Vec<f64>) -> Option<Self> {
         let min = values.iter().copied().reduce(f64::min)?;
         let max = values.iter().copied().reduce(f64::max)?;
@@ -64,12 +64,12 @@ impl RunSpread {
 }
 
 impl RunGroup {
-    /// A metric over the group's runs.
+    /// Returns the spread of a metric over the group's runs.
     pub fn spread(&self, key: &str) -> Option<RunSpread> {
         RunSpread::of(self.runs.iter().filter_map(|run| run.summary.value(key)).collect())
     }
 
-    /// Run by run, this group's metric by that of `base`.
+    /// Returns the ratio of this group's metric to that of `base`, run by run.
     pub fn ratio(&self, base: &RunGroup, key: &str) -> Option<RunSpread> {
         let pairs = self.runs.iter().zip(&base.runs);
         let ratio = |(ours, theirs): (&RunResult, &RunResult)| {
@@ -79,14 +79,14 @@ impl RunGroup {
         RunSpread::of(pairs.filter_map(ratio).collect())
     }
 
-    /// The metrics that any run has, in the order of the table.
+    /// Returns all metrics of the group's most complete run, in the order of the table.
     pub fn metrics(&self) -> impl Iterator<Item = &Measurement> {
         let longest = self.runs.iter().max_by_key(|run| run.summary.metrics.len());
         longest.into_iter().flat_map(|run| &run.summary.metrics)
     }
 
-    /// Finished answers whose text equals that of the same request in `base`, and how
-    /// many both finished.
+    /// Returns the number of finished answers whose text equals that of the same request in `base`,
+    /// and the number of requests that finished in both.
     pub fn equal_texts(&self, base: &RunGroup) -> (usize, usize) {
         let pairs = self.runs.iter().zip(&base.runs);
         let records = pairs.flat_map(|(a, b)| a.records.iter().zip(&b.records));
@@ -107,7 +107,7 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
-    /// Findings that make the figures refused, with the group's name.
+    /// Returns the findings that make the figures invalid, with the group's name.
     pub fn impossible(&self) -> Vec<String> {
         let of = |group: &RunGroup| -> Vec<String> {
             let lines = group.runs.iter().flat_map(|run| &run.findings.impossible);
@@ -117,7 +117,7 @@ impl LoadReport {
     }
 }
 
-/// The configuration and the machine, as they are before the first run.
+/// Returns the configuration and the machine's state before the first run.
 pub fn config(plan: &LoadPlan) -> Value {
     let settings = &plan.settings;
     json!({
@@ -146,8 +146,8 @@ pub fn config(plan: &LoadPlan) -> Value {
     })
 }
 
-/// Mean number of runnable tasks over the last minute, if the system reports it: it shows that
-/// figures come from a busy machine.
+/// Returns the mean number of runnable tasks over the last minute, if the system reports it. A high
+/// value shows that the machine was busy.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -183,7 +183,7 @@ pub fn write(report: &LoadReport, outputs: &ReportPaths) -> Result<(), BenchErro
     Ok(())
 }
 
-/// Metrics that comparisons show, with short names and whether more is better.
+/// Metrics shown in comparisons, with short names and whether higher is better.
 const COMPARED: [(&str, &str, bool); 17] = [
     ("successful_requests", "successful requests", true),
     ("output_throughput", "output tok/s", true),

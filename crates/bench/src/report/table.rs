@@ -1,4 +1,4 @@
-//! The table on the terminal, in the names and the layout of vLLM's `bench serve`.
+//! The table on the terminal, with the names and the layout of vLLM's `bench serve`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ const WIDTH: usize = 62;
 /// Maximum number of server counters printed; the JSON report has all.
 const MAX_COUNTERS: usize = 24;
 
-/// Renders all groups, and their comparison where there are several.
+/// Renders all groups, and their comparison if there are several.
 pub fn render(report: &LoadReport) -> String {
     let mut out = String::new();
     for group in &report.groups {

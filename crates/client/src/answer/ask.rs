@@ -1,4 +1,4 @@
-//! Asks for an answer over QUIC.
+//! Requests an answer over QUIC.
 
 use loquent_proto::grease;
 
@@ -13,10 +13,10 @@ use crate::reply::{Reply, header_map};
 use crate::request::Request;
 use crate::tunnel::unless_silent;
 
-/// Asks for an answer in datagrams (S-4.1).
+/// Requests an answer in datagrams (S-4.1).
 ///
 /// # Errors
-/// What happened to the connection; whether the server began to work is unknown.
+/// The connection failed; the server may or may not have started on the request.
 pub(crate) async fn ask_over_quic(
     connections: &Connections,
     quic: &QuicConnection,

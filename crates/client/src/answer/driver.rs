@@ -1,4 +1,4 @@
-//! The task that drives one answer over one path after the other.
+//! The task that drives one answer over successive paths.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::ClientError;
 use crate::backoff::Backoff;
 use crate::connections::Connections;
 
-/// Steps that wait for the reader.
+/// Maximum steps that may be queued for the reader.
 const MAX_STEPS: usize = 64;
-/// How long a resume over QUIC may take before HTTP is tried.
+/// Time limit for a resume over QUIC before HTTP is tried.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The path that an answer comes on.
+/// The path that an answer arrives on.
 pub(super) enum AnswerPath {
     Quic(Box<QuicPath>),
     Sse(Box<SsePath>),
@@ -32,13 +32,13 @@ pub(super) enum AnswerPath {
 /// Drives one answer.
 struct Driver {
     state: AnswerState,
-    /// Present from a loss until the answer makes progress.
+    /// Set when a path is lost, cleared when the answer makes progress.
     trouble: Option<Trouble>,
 }
 
-/// Losses without progress in between.
+/// Path losses without progress in between.
 struct Trouble {
-    /// Position up to which the answer had come.
+    /// Position that the answer had reached.
     reached: u64,
     since: Instant,
     backoff: Backoff,
@@ -50,7 +50,7 @@ impl Trouble {
     }
 }
 
-/// Starts an answer over `path`, from the position with number `cursor` on.
+/// Starts an answer over `path`, from position number `cursor`.
 pub(super) fn start(
     connections: &Connections,
     handle: AnswerHandle,
@@ -87,11 +87,11 @@ pub(crate) fn start_sse(connections: &Connections, handle: AnswerHandle, path: S
     start(connections, handle, AnswerPath::Sse(Box::new(path)), 0)
 }
 
-/// Goes on with the answer of `handle` from the position with number `cursor`, over whichever
-/// transport gets there first.
+/// Resumes the answer of `handle` from position number `cursor`, over the transport that connects
+/// first.
 ///
 /// # Errors
-/// [`ClientError::Gone`], or why the server cannot be reached.
+/// [`ClientError::Gone`], or a failure to reach the server.
 pub(crate) async fn resume(
     connections: &Connections,
     handle: AnswerHandle,
@@ -101,8 +101,8 @@ pub(crate) async fn resume(
     Ok(start(connections, handle, path, cursor))
 }
 
-/// A path to the answer of `handle`: QUIC with its head start, else HTTP. Over QUIC it goes on
-/// from `kept`, or from the beginning; over HTTP from the position with number `cursor`.
+/// Returns a path to the answer of `handle`: QUIC if it is up within the head start, else HTTP.
+/// QUIC resumes from `kept`, or from the beginning; HTTP resumes from position number `cursor`.
 async fn reach(
     connections: &Connections,
     handle: AnswerHandle,
@@ -164,7 +164,8 @@ impl Driver {
         }
     }
 
-    /// A new path after the loss of one; `None` if the reader has gone meanwhile.
+    /// Returns a new path after the loss of one, or `None` if the reader has been dropped
+    /// meanwhile.
     async fn recover(&mut self, lost: ClientError) -> Result<Option<AnswerPath>, ClientError> {
         let state = &mut self.state;
         let epoch = state.epoch;
@@ -221,7 +222,8 @@ impl Driver {
         }
     }
 
-    /// Tells the reader how the answer ended, and the server that everything arrived.
+    /// Reports the end of the answer to the reader, and confirms to the server that everything
+    /// arrived.
     async fn finish(self, path: AnswerPath, end: Result<(), ClientError>) {
         let unreadable = matches!(end, Err(ClientError::Malformed(_)));
         let AnswerState { connections, items, mut receiver, .. } = self.state;
@@ -236,7 +238,7 @@ impl Driver {
         }
     }
 
-    /// The reader wants no more: tells the server, unless the answer shall go on.
+    /// Handles the reader's cancellation: tells the server, unless the answer is to be kept.
     async fn cancel(mut self, path: Option<AnswerPath>) {
         let keep = self.state.status.keep.load(Ordering::Relaxed);
         let AnswerState { connections, handle, receiver, .. } = &mut self.state;

@@ -1,9 +1,9 @@
-//! An answer that arrives: over whichever transport works, step by step, exactly once,
-//! and complete only when its Done was read (D-3.6).
+//! An answer in transit: delivered over whichever transport works, step by step, exactly once, and
+//! complete only once its Done has been read (D-3.6).
 //!
-//! A task of its own ([`driver`]) drives each answer, so that acknowledgements leave while nobody
-//! asks for the next step. It holds a bounded number of steps; a reader that stops reading stops
-//! the transport too.
+//! A separate task ([`driver`]) drives each answer, so that acknowledgements are sent even while
+//! nobody asks for the next step. It buffers a bounded number of steps; a reader that stops reading
+//! stops the transport too.
 
 mod ask;
 mod driver;

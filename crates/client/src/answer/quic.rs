@@ -15,18 +15,18 @@ use crate::connections::Connections;
 use crate::message::{AnswerHead, Code, Message, MessageKind, put_message};
 use crate::quic_connection::{MessageStream, QuicConnection, Route};
 
-/// How long a silent path may take to show life after it moved to a new local port.
+/// Time limit for a silent path to show life after it moved to a new local port.
 const REBIND_WAIT: Duration = Duration::from_millis(1_000);
-/// Least time between two moves to a new port: each costs a path validation.
+/// Minimum time between two moves to a new port: each costs a path validation.
 const REBIND_PAUSE: Duration = Duration::from_secs(10);
-/// How long the server may take to acknowledge a STOP.
+/// Time limit for the server to acknowledge a STOP.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// One in this many paths carries what the server must skip (S-2.7).
+/// One in this many paths carries grease: messages and flags that the server must skip (S-2.7).
 const GREASED_EVERY: u64 = 4;
-/// Acknowledgements that may wait to be written to the stream, in bytes.
+/// Maximum bytes of acknowledgements waiting to be written to the stream.
 const MAX_OUT_BYTES: usize = 16 * 1024;
 
-/// Now and then a random number for what the server must skip.
+/// Returns a random number for one in [`GREASED_EVERY`] paths, which then carry grease.
 pub(super) fn draw_grease() -> Option<u64> {
     Some(rand::random()).filter(|draw: &u64| draw.is_multiple_of(GREASED_EVERY))
 }
@@ -36,19 +36,19 @@ pub(crate) struct QuicPath {
     quic: QuicConnection,
     stream: MessageStream,
     route: Route,
-    /// The epoch of the log that it carries (D-6.8).
+    /// Epoch of the log that the path carries (D-6.8).
     pub(super) epoch: u64,
-    /// The server may send more messages.
+    /// True while the server may send more messages.
     readable: bool,
-    /// Frames to be written to the QUIC stream.
+    /// Frames waiting to be written to the QUIC stream.
     out: Vec<u8>,
-    /// The last DATA came on the QUIC stream, so acknowledgements go there too (S-4.4).
+    /// True if the last DATA came on the QUIC stream, so acknowledgements go there too (S-4.4).
     by_stream: bool,
-    /// Acknowledgements leave with a flag that means nothing.
+    /// True if acknowledgements carry a meaningless flag, as grease.
     greased: bool,
-    /// When the path counts as lost unless a frame arrives; `None` while it works.
+    /// Time at which the path counts as lost unless a frame arrives; `None` while it works.
     lost_at: Option<Instant>,
-    /// Packets that had arrived on the connection when the path began to look dead.
+    /// Packets that had arrived on the connection when the path first looked dead.
     packets_before: u64,
 }
 
@@ -73,10 +73,10 @@ impl QuicPath {
         }
     }
 
-    /// Goes on with an answer from `position` (S-4.7).
+    /// Resumes an answer from `position` (S-4.7).
     ///
     /// # Errors
-    /// [`ClientError::Gone`], or what befell the connection.
+    /// [`ClientError::Gone`], or a connection error.
     pub(crate) async fn resume(
         quic: &QuicConnection,
         handle: AnswerHandle,
@@ -112,8 +112,8 @@ impl QuicPath {
         }
     }
 
-    /// Sends the receiver's frames: in datagrams and, where perhaps only the QUIC stream gets
-    /// through, there as well (S-4.4, D-9.5).
+    /// Sends the receiver's frames in datagrams, and also on the QUIC stream if datagrams may not
+    /// get through (S-4.4, D-9.5).
     fn transmit(&mut self, now: Micros, receiver: &mut Receiver) {
         let mut frame = Vec::new();
         while receiver.poll_transmit(now, &mut frame).is_some() {
@@ -151,13 +151,14 @@ impl QuicPath {
         }
     }
 
-    /// Starts the time in which the path must show life.
+    /// Starts the timer within which the path must show life.
     fn doubt(&mut self) {
         self.packets_before = self.quic.packets_received();
         self.lost_at = Some(Instant::now() + REBIND_WAIT);
     }
 
-    /// Whether that time is over. Then the connection is closed too if no packet arrived on it.
+    /// Returns true if that timer has expired. Then also closes the connection, if no packet
+    /// arrived on it.
     fn is_lost(&self, connections: &Connections) -> bool {
         let lost = self.lost_at.is_some_and(|at| at <= Instant::now());
         if lost && self.quic.packets_received() == self.packets_before {
@@ -166,7 +167,7 @@ impl QuicPath {
         lost
     }
 
-    /// Handles a message, the stream's end or its failure; returns how the path ended, if it did.
+    /// Handles a message, the stream's end or its failure; returns an outcome if the path ended.
     fn handle_message(
         &mut self,
         now: Micros,
@@ -193,7 +194,7 @@ impl QuicPath {
         }
     }
 
-    /// Acknowledges until the server knows that everything arrived (D-5.8).
+    /// Keeps acknowledging until the server knows that everything arrived (D-5.8).
     pub(super) async fn linger(
         mut self: Box<Self>,
         connections: &Connections,
@@ -227,7 +228,7 @@ impl QuicPath {
         let _ = self.stream.send.finish();
     }
 
-    /// Sends STOP and waits until the server has it (S-4.5).
+    /// Sends STOP and waits for the server to acknowledge it (S-4.5).
     pub(super) async fn stop(
         mut self: Box<Self>,
         connections: &Connections,
@@ -249,7 +250,7 @@ impl QuicPath {
 }
 
 impl QuicPath {
-    /// Reads the answer from this path for as long as that works.
+    /// Reads the answer from this path until the path ends.
     pub(super) async fn carry(&mut self, state: &mut AnswerState) -> PathOutcome {
         let mut receiver = self.receiver_for(state);
         let outcome = self.receive(state, &mut receiver).await;
@@ -257,7 +258,7 @@ impl QuicPath {
         outcome
     }
 
-    /// The receiver that has what arrived on earlier connections, or a new one.
+    /// Returns the receiver with the data of earlier connections, or a new one.
     fn receiver_for(&self, state: &mut AnswerState) -> Receiver {
         let (now, channel) = (state.connections.now(), self.route.channel);
         match state.receiver.take() {
@@ -318,7 +319,7 @@ impl QuicPath {
         }
     }
 
-    /// Hands over what the receiver shows; how the answer ended, if it did.
+    /// Passes the receiver's events to the reader; returns an outcome if the answer ended.
     fn take_events(
         &mut self,
         state: &mut AnswerState,

@@ -1,4 +1,4 @@
-//! The reader's side of an answer: steps from the task that drives it.
+//! The reader's side of an answer: receives steps from the task that drives it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -13,15 +13,15 @@ use crate::ClientError;
 use crate::known_servers::Transport;
 use crate::reply::Reply;
 
-/// What a request for an answer led to.
+/// Outcome of a request for an answer.
 pub enum Asked {
     /// An answer that can be resumed.
     Answer(Answer),
-    /// Something else: a refusal, or a stream of a server that cannot resume.
+    /// Any other response: a refusal, or a stream from a server that cannot resume.
     Reply(Reply),
 }
 
-/// An answer that is arriving. Dropping it cancels it at the server.
+/// An answer in transit. Dropping it cancels it at the server.
 pub struct Answer {
     items: mpsc::Receiver<AnswerItem>,
     status: Arc<AnswerStatus>,
@@ -32,25 +32,25 @@ pub struct Answer {
     over: oneshot::Receiver<()>,
 }
 
-/// What the task hands to the reader.
+/// Item that the task sends to the reader.
 pub(super) enum AnswerItem {
     Step(Step),
     End(Result<(), ClientError>),
 }
 
-/// What the reader and the task share apart from the items.
+/// State shared by the reader and the task, besides the items.
 #[derive(Default)]
 pub(super) struct AnswerStatus {
     /// 1 while the answer comes over HTTP, 0 over QUIC.
     pub(super) by_http: AtomicU8,
-    /// How often the answer went on over a new path.
+    /// Number of times the answer moved to a new path.
     pub(super) resumes: AtomicU32,
-    /// The reader left without cancelling: the server shall go on generating.
+    /// True if the reader left without cancelling: the server keeps generating.
     pub(super) keep: AtomicBool,
 }
 
 impl Answer {
-    /// The reader's side of a task that sends to `items` and drops the sender of `over`.
+    /// Creates the reader's side of a task that sends to `items` and drops the sender of `over`.
     pub(super) fn new(
         items: mpsc::Receiver<AnswerItem>,
         status: Arc<AnswerStatus>,
@@ -60,11 +60,11 @@ impl Answer {
         Answer { items, status, handle, headers: HeaderMap::new(), ended: false, over }
     }
 
-    /// The next step; `None` once the answer is complete. Cancelling it loses nothing.
+    /// Returns the next step, or `None` once the answer is complete. Cancel safe.
     ///
     /// # Errors
-    /// Why the answer is not complete and never will be. An error that the server reports is a
-    /// step before it.
+    /// The reason why the answer is not complete and never will be. An error reported by the server
+    /// arrives as a step before it.
     pub async fn next(&mut self) -> Result<Option<Step>, ClientError> {
         if self.ended {
             return Ok(None);
@@ -82,28 +82,28 @@ impl Answer {
         }
     }
 
-    /// What names the answer, for a resume elsewhere.
+    /// Returns the handle of the answer, with which it can be resumed elsewhere.
     pub fn handle(&self) -> AnswerHandle {
         self.handle
     }
 
-    /// The headers that came with the answer's beginning: `x-ratelimit-*` and the like, besides
-    /// those of an HTTP response if it began as one.
+    /// Returns the headers that came with the beginning of the answer: `x-ratelimit-*` and the
+    /// like, and the other response headers if it began over HTTP.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// Names of the request's parameters that the server ignored, if it reports any.
+    /// Returns the names of the request parameters that the server ignored, if it reports any.
     pub fn ignored_parameters(&self) -> Option<&str> {
         self.headers.get(IGNORED_HEADER)?.to_str().ok()
     }
 
-    /// The same with the headers that came with it.
+    /// Returns the answer with the headers that came with it.
     pub(crate) fn with_headers(self, headers: HeaderMap) -> Answer {
         Answer { headers, ..self }
     }
 
-    /// The transport that the answer uses now.
+    /// Returns the transport that the answer uses now.
     pub fn transport(&self) -> Transport {
         match self.status.by_http.load(Ordering::Relaxed) {
             0 => Transport::Quic,
@@ -111,21 +111,21 @@ impl Answer {
         }
     }
 
-    /// How often it went on over a new path.
+    /// Returns the number of times the answer moved to a new path.
     pub fn resumes(&self) -> u32 {
         self.status.resumes.load(Ordering::Relaxed)
     }
 
-    /// Cancels the answer and waits until the server knows (some seconds at most).
-    /// Dropping the answer does the same in the background.
+    /// Cancels the answer and waits until the server knows (a few seconds at most). Dropping the
+    /// answer does the same in the background.
     pub async fn cancel(mut self) {
         self.items.close();
         // Nothing is ever sent: the channel closes with the task.
         let _ = (&mut self.over).await;
     }
 
-    /// Leaves the answer without cancelling it: the server goes on generating for its grace
-    /// period, so that the answer can be resumed.
+    /// Leaves the answer without cancelling it: the server keeps generating for its grace period,
+    /// so that the answer can be resumed.
     pub fn leave(self) {
         self.status.keep.store(true, Ordering::Relaxed);
     }

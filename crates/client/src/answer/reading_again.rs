@@ -1,6 +1,6 @@
-//! An answer whose server has ended, and whose next server has less of it than its reader: it is
-//! read again from its beginning, what comes again is compared with what was read, and nothing is
-//! shown twice (D-6.7).
+//! Re-reads an answer whose server has ended when the next server has less of it than the reader.
+//! The answer is read from its beginning and compared with the earlier text; nothing is shown twice
+//! (D-6.7).
 
 use bytes::Bytes;
 use loquent_proto::{Delta, Differs, Replay};
@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 use super::step::chunk_deltas;
 use crate::ClientError;
 
-/// Most bytes of text that are kept for it.
+/// Maximum bytes of text kept for the comparison.
 const MAX_BYTES: usize = 4 << 20;
 
-/// See the module's documentation.
+/// State of the comparison; see the module's documentation.
 #[derive(Default)]
 pub(super) struct ReadingAgain {
     read: WhatWasRead,
-    /// What has to come again.
+    /// Text that must arrive again; `None` unless the answer is being re-read.
     known: Option<Replay>,
 }
 
-/// All that was read from the log's beginning on.
+/// Everything read since the beginning of the log.
 enum WhatWasRead {
     Text(Replay),
-    /// Not all of it is known, or can be compared.
+    /// Part of the text is unknown or cannot be compared.
     Unknown,
 }
 
@@ -44,13 +44,13 @@ impl WhatWasRead {
 }
 
 impl ReadingAgain {
-    /// For an answer that is read from log `offset` on.
+    /// Creates the state for an answer that is read from log `offset` on.
     pub(super) fn from_offset(offset: u64) -> Self {
         let read = if offset == 0 { WhatWasRead::default() } else { WhatWasRead::Unknown };
         Self { read, known: None }
     }
 
-    /// Everything comes again from here on; false if it could not be compared.
+    /// Begins re-reading from the start; returns false if the answer cannot be compared.
     pub(super) fn begin(&mut self) -> bool {
         match std::mem::take(&mut self.read) {
             // Nothing is gained by asking for the same again.
@@ -65,10 +65,10 @@ impl ReadingAgain {
         }
     }
 
-    /// What is new of a record.
+    /// Returns the new part of a record.
     ///
     /// # Errors
-    /// [`ClientError::Differs`] from what was read.
+    /// [`ClientError::Differs`] if the record differs from the earlier text.
     pub(super) fn rest_of(&mut self, delta: Delta) -> Result<Option<Delta>, ClientError> {
         self.read.note(&delta);
         let Some(known) = &mut self.known else { return Ok(Some(delta)) };
@@ -79,10 +79,10 @@ impl ReadingAgain {
         Ok(rest)
     }
 
-    /// What is new of the chunk `data`.
+    /// Returns the new part of the chunk `data`.
     ///
     /// # Errors
-    /// [`ClientError::Differs`] from what was read, or what is no chunk.
+    /// [`ClientError::Differs`] if the chunk differs from the earlier text, or a parse error.
     pub(super) fn rest_of_chunk(&mut self, data: Bytes) -> Result<Option<Bytes>, ClientError> {
         if self.known.is_none() {
             // Nearly every chunk passes through unread. Who reads chunks is never ahead.
@@ -105,8 +105,8 @@ impl ReadingAgain {
     }
 }
 
-/// The chunk `data` with what is new of some of its records. A server writes a chunk for each
-/// record (S-6.2), so that a text is found by what it says.
+/// Reduces the chunk `data` to the new parts of some of its records. A server writes one chunk per
+/// record (S-6.2), so a text is found by its content.
 fn cut(data: &[u8], cuts: &[(Delta, Option<Delta>)]) -> Result<Bytes, ClientError> {
     const TEXTS: [&str; 4] =
         ["/delta/content", "/delta/reasoning_content", "/text", "/reasoning_content"];
@@ -139,7 +139,7 @@ fn cut(data: &[u8], cuts: &[(Delta, Option<Delta>)]) -> Result<Bytes, ClientErro
     Ok(chunk.to_string().into())
 }
 
-/// Leaves what is `new` of the log-probabilities `known`, if `choice` has them.
+/// Reduces the log-probabilities `known` to their `new` part, if `choice` has them.
 fn cut_logprobs(choice: &mut Value, known: &Delta, new: Option<&Delta>) {
     let Delta::Logprobs { choice: index, .. } = known else { return };
     if choice["index"].as_u64() != Some(u64::from(*index)) {
@@ -168,7 +168,7 @@ mod tests {
         json!({"id": "x", "choices": [choice]}).to_string().into()
     }
 
-    /// One that has read `texts`, and reads again.
+    /// Returns a state that has read `texts` and is re-reading.
     fn ahead(texts: &[&str]) -> ReadingAgain {
         let mut again = ReadingAgain::from_offset(0);
         for text in texts {

@@ -1,4 +1,4 @@
-//! An answer by server-sent events, resumable (`spec/session.md`, section 5).
+//! A resumable answer over server-sent events (`spec/session.md`, section 5).
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use super::step::chunk_error;
 use crate::ClientError;
 use crate::connections::Connections;
 
-/// Longest event, in bytes.
+/// Maximum length of one event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// How long a connection may be silent before it counts as dead: servers send a comment each 10 s,
-/// so four were lost.
+/// Silence after which a connection counts as dead: servers send a comment every 10 s, so four were
+/// lost.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Pause between two checks of this machine's address.
+/// Interval between checks of this machine's address.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);
 
-/// The handle in a response's headers (S-5.1).
+/// Returns the handle in a response's headers (S-5.1).
 pub(crate) fn handle_of(headers: &HeaderMap) -> Option<AnswerHandle> {
     let value = |name: &str| headers.get(name)?.to_str().ok();
     AnswerHandle::parse(value(ID_HEADER)?, value(TOKEN_HEADER)?)
@@ -36,15 +36,15 @@ pub(crate) struct SsePath {
 }
 
 impl SsePath {
-    /// Reads the body of `response` as events.
+    /// Creates a path that reads the body of `response` as events.
     pub(crate) fn new(response: HttpResponse) -> SsePath {
         SsePath { response, parser: Parser::new(MAX_EVENT_BYTES) }
     }
 
-    /// Asks for the rest of an answer (S-5.2).
+    /// Requests the rest of an answer (S-5.2).
     ///
     /// # Errors
-    /// [`ClientError::Gone`] for 404; otherwise why the server could not be asked.
+    /// [`ClientError::Gone`] for 404; otherwise a failure to reach the server.
     pub(crate) async fn resume(
         connections: &Connections,
         handle: AnswerHandle,
@@ -64,10 +64,10 @@ impl SsePath {
     }
 }
 
-/// What has been read from one body.
+/// Items read from one body.
 struct BodyReading {
     cursor: u64,
-    /// Chunks, and the log offsets behind them.
+    /// Chunks, each with the log offset after it.
     items: Vec<(u64, Bytes)>,
     end: Option<PathOutcome>,
 }
@@ -94,7 +94,7 @@ impl BodyReading {
 }
 
 impl SsePath {
-    /// Reads the answer from this path for as long as that works.
+    /// Reads the answer from this path until the path ends.
     pub(super) async fn carry(&mut self, state: &mut AnswerState) -> PathOutcome {
         let mut end: Option<PathOutcome> = None;
         let mut last_byte_at = Instant::now();

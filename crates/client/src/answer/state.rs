@@ -1,4 +1,4 @@
-//! What is known of an answer whatever path it comes on, and the way to its reader.
+//! State of an answer that is independent of its path, and the channel to its reader.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use super::step::{Content, Step};
 use crate::ClientError;
 use crate::connections::Connections;
 
-/// How the time on one path ended.
+/// Reason why the answer stopped using a path.
 pub(super) enum PathOutcome {
     /// The answer is complete.
     Complete,
-    /// It never will be.
+    /// The answer can never be completed.
     Failed(ClientError),
-    /// The path is gone, the answer perhaps not.
+    /// The path is lost; the answer may still be available.
     Lost(ClientError),
-    /// QUIC has come up: go on there.
+    /// QUIC has come up: continue there.
     Upgrade,
-    /// The reader wants no more.
+    /// The reader cancelled.
     Cancelled,
 }
 
 impl PathOutcome {
-    /// The path ended with `error`. Where the server says that the answer is gone or somebody
-    /// else's, it is not looked for (S-2.6).
+    /// The path ended with `error`. An answer that the server reports as gone or taken over is not
+    /// looked for again (S-2.6).
     pub(super) fn of(error: ClientError) -> Self {
         match error {
             ClientError::Gone | ClientError::Superseded | ClientError::ShuttingDown => {
@@ -39,37 +39,37 @@ impl PathOutcome {
         }
     }
 
-    /// The path is gone, for this reason.
+    /// The path is lost for the reason `why`.
     pub(super) fn lost(why: &str) -> Self {
         Self::Lost(ClientError::Broken(why.to_owned()))
     }
 }
 
-/// An answer under way, without its path.
+/// An answer in progress, without its path.
 pub(super) struct AnswerState {
     pub(super) connections: Connections,
     pub(super) handle: AnswerHandle,
     pub(super) items: mpsc::Sender<AnswerItem>,
     pub(super) status: Arc<AnswerStatus>,
-    /// For the reader, in order; nothing is read from the network before it is empty.
+    /// Items for the reader, in order; nothing more is read from the network until it is empty.
     pub(super) waiting: VecDeque<AnswerItem>,
-    /// Position from which a chunk writer can go on: after the last step handed over that
-    /// is a chunk by itself.
+    /// Position from which a chunk writer can resume: after the last delivered step that is a chunk
+    /// by itself.
     pub(super) cursor: u64,
-    /// Steps up to here were handed out before.
+    /// Steps up to this position were delivered before.
     pub(super) seen_until: u64,
-    /// The receiver of earlier QUIC connections, which has what arrived on them.
+    /// Receiver carried over from earlier QUIC connections, with the data that arrived on them.
     pub(super) receiver: Option<Receiver>,
-    /// The epoch of the log that the latest of them carried (D-6.8).
+    /// Epoch of the log that the latest of those connections carried (D-6.8).
     pub(super) epoch: u64,
-    /// The message of the log's last record, if that was an error.
+    /// Error message, if the log's last record was an error.
     pub(super) server_error: Option<String>,
-    /// What was read, for a server that has less of it.
+    /// Record of the text read so far, for a server that has less of it.
     pub(super) again: ReadingAgain,
 }
 
 impl AnswerState {
-    /// Hands an item to the reader, or keeps it until there is room.
+    /// Sends an item to the reader, or queues it until there is room.
     pub(super) fn deliver(&mut self, item: AnswerItem) {
         if !self.waiting.is_empty() {
             self.waiting.push_back(item);
@@ -81,8 +81,8 @@ impl AnswerState {
         }
     }
 
-    /// Hands a record over that ends at the position with number `offset`; why the answer cannot go
-    /// on, if it cannot.
+    /// Delivers a record that ends at position number `offset`; returns an outcome if the answer
+    /// cannot continue.
     pub(super) fn deliver_record(&mut self, offset: u64, delta: Delta) -> Option<PathOutcome> {
         let delta = match self.again.rest_of(delta) {
             Ok(Some(delta)) => delta,
@@ -100,10 +100,10 @@ impl AnswerState {
         None
     }
 
-    /// Hands a chunk over that ends at the position with number `offset`.
+    /// Delivers a chunk that ends at position number `offset`.
     ///
     /// # Errors
-    /// Those of [`ReadingAgain::rest_of_chunk`].
+    /// Same as [`ReadingAgain::rest_of_chunk`].
     pub(super) fn deliver_chunk(&mut self, offset: u64, data: Bytes) -> Result<(), ClientError> {
         if let Some(data) = self.again.rest_of_chunk(data)? {
             let content = Content::Chunk(data);
@@ -112,8 +112,8 @@ impl AnswerState {
         Ok(())
     }
 
-    /// Prepares for reading the log from its beginning, since the server has less of it than this
-    /// reader; whether that can be done.
+    /// Prepares to read the log from its beginning, because the server has less of it than this
+    /// reader. Returns false if that is impossible.
     pub(super) fn read_again(&mut self) -> bool {
         if !self.again.begin() {
             return false;

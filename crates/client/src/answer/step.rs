@@ -9,16 +9,16 @@ use crate::ClientError;
 /// One step of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// The number of the position after the step, from which a resume can go on (D-6.8).
+    /// Number of the position after the step, from which the answer can be resumed (D-6.8).
     pub offset: u64,
-    /// Whether the step was handed out before, over another transport. It comes again because a
-    /// writer of chunks needs the log from its first record on; it must not be shown twice.
+    /// True if the step was already delivered over another transport. It arrives again because a
+    /// chunk writer needs the log from its first record on; it must not be shown twice.
     pub seen: bool,
     /// The record or chunk itself.
     pub content: Content,
 }
 
-/// A record of the log, or the chunk that a server made of it.
+/// A record of the log, or the chunk that a server made from it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// Over QUIC: the record itself.
@@ -28,7 +28,7 @@ pub enum Content {
 }
 
 impl Step {
-    /// The step as records; empty if it was seen before.
+    /// Returns the step as records; empty if it was seen before.
     ///
     /// # Errors
     /// [`ClientError::Malformed`] for an event that is not a chunk.
@@ -41,7 +41,7 @@ impl Step {
     }
 }
 
-/// The message of an error event, `data: {"error": …}`.
+/// Returns the message of an error event, `data: {"error": …}`.
 pub(crate) fn chunk_error(data: &[u8]) -> Option<String> {
     // Nearly every event passes through unread; only one that may be an error is parsed.
     memchr::memmem::find(data, b"\"error\"")?;
@@ -51,8 +51,8 @@ pub(crate) fn chunk_error(data: &[u8]) -> Option<String> {
     }
 }
 
-/// The records that a chunk stands for (S-6.2, read backwards). A chunk does not say how
-/// many tokens it stands for: one is assumed for each choice in it.
+/// Returns the records that a chunk stands for (S-6.2, in reverse). A chunk does not carry its
+/// number of tokens: one is assumed for each choice in it.
 ///
 /// # Errors
 /// [`ClientError::Malformed`] if `data` is neither a chunk, an error nor `[DONE]`.

@@ -1,4 +1,4 @@
-//! The outcome of a question: the answer with its speed, or the reason for its absence.
+//! The outcome of a question: the answer with its speed, or the reason for its failure.
 
 use std::io;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use loquent_client::openai::Usage;
 use loquent_client::{ClientError, Transport};
 
-/// Why a question has no complete answer.
+/// Reason why a question has no complete answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The server cannot be reached, or refuses the question.
+    /// The server cannot be reached, or refused the question.
     #[error(transparent)]
     Refused(ClientError),
-    /// The engine of this process does not take the question.
+    /// The engine of this process refused the question.
     #[error("{0}")]
     Declined(String),
-    /// The answer ended without a finish reason, so that the text on the screen is not complete.
+    /// The answer ended without a finish reason, so the text on the screen is incomplete.
     #[error("the answer was cut off: {0}")]
     CutOff(ClientError),
     /// The answer cannot be written to the screen.
@@ -23,7 +23,7 @@ pub enum AskError {
     Screen(#[from] io::Error),
 }
 
-/// How an answer ended.
+/// End of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnswerEnd {
     /// The server sent its finish reason, such as `stop` or `length`.
@@ -32,33 +32,33 @@ pub enum AnswerEnd {
     Stopped,
 }
 
-/// An answer, with what was measured while it arrived.
+/// An answer with its measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedAnswer {
     /// The text, tool calls included.
     pub text: String,
-    /// What the model reasoned before.
+    /// The model's reasoning before the answer.
     pub reasoning: String,
-    /// Whether the model called a tool.
+    /// True if the model called a tool.
     pub has_calls: bool,
-    /// Whether the server or the user ended it.
+    /// Reason for the answer's end.
     pub ending: AnswerEnd,
-    /// Time to first token: from sending the question to the first text.
+    /// Time to first token, measured from sending the question to the first text.
     pub ttft: Option<Duration>,
-    /// How long the model reasoned, if it did.
+    /// Duration of the model's reasoning, if any.
     pub thought: Option<Duration>,
-    /// From the first text to the last.
+    /// Time from the first text to the last.
     pub streamed: Duration,
     /// The server's token count, if it sent one.
     pub usage: Option<Usage>,
-    /// The transport in use at its end, from a server with the delivery protocol.
+    /// Transport in use at the end, if the server has the delivery protocol.
     pub transport: Option<Transport>,
-    /// How often it was resumed over a new connection.
+    /// Number of resumes over a new connection.
     pub resumes: u32,
 }
 
 impl TimedAnswer {
-    /// One line on its speed. It has only figures that were counted, and no estimates.
+    /// Returns one line on the answer's speed. It contains only measured figures, no estimates.
     pub fn summary(&self) -> String {
         let mut parts = Vec::new();
         if let Some(usage) = self.usage {
@@ -86,7 +86,8 @@ impl TimedAnswer {
         parts.join(", ")
     }
 
-    /// Tokens per second from the first to the last text, if the server counted the tokens.
+    /// Returns the tokens per second from the first to the last text, if the server counted the
+    /// tokens.
     pub fn tokens_per_second(&self) -> Option<f64> {
         // The first token belongs to the time to first token, so it is not counted here.
         let later = self.usage?.completion_tokens.checked_sub(1).filter(|later| *later > 0)?;

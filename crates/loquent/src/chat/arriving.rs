@@ -1,4 +1,4 @@
-//! An answer while it arrives: from a server with the delivery protocol, from any other, or from
+//! An answer in transit: from a server with the delivery protocol, from any other server, or from
 //! the engine of this process.
 
 use std::future::Future;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, interval_at};
 
 use super::answer::{AnswerEnd, AskError, TimedAnswer};
 
-/// How often the screen may show that time passes.
+/// Interval of the ticks that let the screen show elapsed time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// An answer while it arrives.
+/// An answer in transit.
 pub(super) enum Arriving {
     /// Over the delivery protocol; the client resumes it when the connection breaks.
     Delivered(Delivered),
@@ -28,12 +28,12 @@ pub(super) enum Arriving {
     InProcess(Box<ActiveRequest>),
 }
 
-/// What an answer brings, in the order in which it does.
+/// Parts of an answer, in order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AnswerPart<'a> {
-    /// Nothing: time has passed.
+    /// A tick: only time has passed.
     Tick,
-    /// Where the question stands before the first token.
+    /// Progress of the question before the first token.
     Progress(Progress),
     /// Text of the model's reasoning.
     Reasoning(&'a str),
@@ -41,16 +41,16 @@ pub enum AnswerPart<'a> {
     Text(&'a str),
     /// A piece of a tool call; its name comes with the first.
     Call {
-        /// Which call of the answer.
+        /// Index of the call in the answer.
         index: u32,
-        /// The function's name, or nothing.
+        /// Name of the function, or empty.
         name: &'a str,
         /// The next piece of the arguments, which are JSON.
         arguments: &'a str,
     },
 }
 
-/// Runs a step of an answer, and lets `show` know that time passes meanwhile.
+/// Runs a step of an answer, and calls `show` with ticks meanwhile.
 pub(super) async fn with_ticks<T>(
     step: impl Future<Output = T>,
     show: &mut impl FnMut(AnswerPart<'_>) -> io::Result<()>,
@@ -67,7 +67,7 @@ pub(super) async fn with_ticks<T>(
 }
 
 impl Arriving {
-    /// What arrives next, and when it can be shown; `None` after the end.
+    /// Returns the next deltas, and the time at which they can be shown; `None` after the end.
     async fn next(&mut self) -> Result<Option<(Instant, Vec<Delta>)>, ClientError> {
         match self {
             Arriving::Delivered(answer) => {
@@ -90,7 +90,7 @@ impl Arriving {
         }
     }
 
-    /// The transport in use, with the delivery protocol.
+    /// Returns the transport in use, with the delivery protocol.
     pub(super) fn transport(&self) -> Option<Transport> {
         match self {
             Arriving::Delivered(answer) => Some(answer.transport()),
@@ -98,7 +98,7 @@ impl Arriving {
         }
     }
 
-    /// How often it was resumed over a new connection.
+    /// Returns the number of resumes over a new connection.
     pub(super) fn resumes(&self) -> u32 {
         match self {
             Arriving::Delivered(answer) => answer.resumes(),
@@ -106,7 +106,7 @@ impl Arriving {
         }
     }
 
-    /// The engine's own count; servers report theirs in the answer.
+    /// Returns the engine's own count; servers report theirs in the answer.
     pub(super) fn usage(&self) -> Option<Usage> {
         let Arriving::InProcess(active) = self else { return None };
         let counted = active.usage();
@@ -116,7 +116,7 @@ impl Arriving {
         })
     }
 
-    /// Tells the server to stop generating the rest.
+    /// Tells the server to stop generating.
     pub(super) async fn cancel(self) {
         if let Arriving::Delivered(answer) = self {
             answer.cancel().await;
@@ -132,7 +132,7 @@ pub(super) struct PartialAnswer {
     has_calls: bool,
     first_at: Option<Instant>,
     last_at: Option<Instant>,
-    /// When the text after the reasoning began.
+    /// Time at which the text after the reasoning began.
     said_at: Option<Instant>,
     usage: Option<Usage>,
     finish_reason: Option<String>,
@@ -211,7 +211,8 @@ impl PartialAnswer {
         Ok(())
     }
 
-    /// Only text counts: a first chunk often has nothing but the role.
+    /// Records the arrival of text. Only text counts: a first chunk often carries nothing but the
+    /// role.
     fn note_time(&mut self, at: Instant, is_said: bool) {
         self.first_at.get_or_insert(at);
         self.last_at = Some(at);
@@ -220,7 +221,7 @@ impl PartialAnswer {
         }
     }
 
-    /// The answer, complete or not, with its measurements.
+    /// Returns the answer, complete or not, with its measurements.
     pub(super) fn into_answer(self, ending: AnswerEnd, asked_at: Instant) -> TimedAnswer {
         let streamed = match (self.first_at, self.last_at) {
             (Some(first), Some(last)) => last - first,

@@ -1,10 +1,10 @@
-//! The commands of the chat: lines that begin with a slash.
+//! The commands of the chat: lines that start with a slash.
 
-/// Every command, as the Tab key completes it.
+/// Names of all commands, for completion with the Tab key.
 pub(super) const NAMES: [&str; 10] =
     ["copy", "file", "help", "model", "quit", "reset", "retry", "save", "system", "thoughts"];
 
-/// What `/help` says.
+/// Text of `/help`.
 pub(super) const HELP: &str = "\
 /file PATH       send a text file with the next message
 /copy [code]     copy the last answer, or its last block of code
@@ -20,7 +20,7 @@ pub(super) const HELP: &str = "\
 A backslash at the end of a line continues the message on the next line.
 Ctrl-C stops an answer. Tab completes commands and paths.";
 
-/// A line that is meant for the chat and not for the model.
+/// A line that is addressed to the chat, not to the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlashCommand {
     /// `/help`: list the commands.
@@ -29,9 +29,9 @@ pub enum SlashCommand {
     Reset,
     /// `/system`: show the system message, or set it to this text.
     System(Option<String>),
-    /// `/model`: list the models, or ask this one.
+    /// `/model`: list the models, or switch to this one.
     Model(Option<String>),
-    /// `/file`: send this file with the next message, or say which will be sent.
+    /// `/file`: send this file with the next message, or list the files to be sent.
     File(Option<String>),
     /// `/save`: write the conversation to this file.
     Save(String),
@@ -45,14 +45,14 @@ pub enum SlashCommand {
     Retry,
     /// `/quit`: leave the chat.
     Quit,
-    /// `//TEXT`: a message to the model that begins with a slash.
+    /// `//TEXT`: a message to the model that starts with a slash.
     Say(String),
-    /// Another word after the slash.
+    /// An unknown word after the slash.
     Unknown(String),
 }
 
 impl SlashCommand {
-    /// The command in `line`; `None` if the line is a message.
+    /// Parses the command in `line`; returns `None` if the line is a message.
     pub fn parse(line: &str) -> Option<SlashCommand> {
         let rest = line.strip_prefix('/')?;
         if rest.starts_with('/') {
@@ -78,7 +78,8 @@ impl SlashCommand {
     }
 }
 
-/// A path without the quotes, or the backslashes before spaces, that shells and completion use.
+/// Returns a path without the quotes, or the backslashes before spaces, that shells and completion
+/// add.
 fn unescaped(path: &str) -> String {
     for quote in ['"', '\''] {
         let inner = path.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
@@ -89,7 +90,7 @@ fn unescaped(path: &str) -> String {
     path.replace("\\ ", " ")
 }
 
-/// The last block of code in a text that is Markdown.
+/// Returns the last code block in a Markdown text.
 pub(super) fn last_code(text: &str) -> Option<String> {
     use pulldown_cmark::{Event, Parser, Tag, TagEnd};
     let (mut last, mut open) = (None, None::<String>);

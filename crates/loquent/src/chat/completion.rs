@@ -1,4 +1,4 @@
-//! Completes commands and the paths behind them with the Tab key.
+//! Completes commands and their paths with the Tab key.
 
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::highlight::Highlighter;
@@ -8,7 +8,7 @@ use rustyline::{Context, Helper};
 
 use super::commands::NAMES;
 
-/// What the line editor asks for completions.
+/// Completes commands and paths for the line editor.
 pub(super) struct CommandCompleter {
     files: FilenameCompleter,
 }

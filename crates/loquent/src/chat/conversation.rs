@@ -1,4 +1,4 @@
-//! The loop of a conversation: messages and commands in, answers out.
+//! The loop of a conversation: reads messages and commands, prints answers.
 
 use std::future::Future;
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::partner::Partner;
 use super::screen::Screen;
 use super::transcript;
 
-/// What a line of input leads to.
+/// Action that follows a line of input.
 enum Next {
     Ask(String),
     Wait,
@@ -30,11 +30,11 @@ struct Conversation<'a, W> {
     last_reasoning: String,
 }
 
-/// Reads messages and prints answers until the input ends or `/quit`. `stop` makes a future that is
-/// ready when the current answer should stop.
+/// Reads messages and prints answers until the input ends or `/quit`. `stop` creates a future that
+/// resolves when the current answer should stop.
 ///
 /// # Errors
-/// When the input cannot be read or the screen not be written. A failed answer is only printed.
+/// If the input cannot be read or the screen cannot be written. A failed answer is only printed.
 pub async fn converse<W: Write, S: Future<Output = ()>>(
     dialogue: &mut Dialogue,
     lines: &mut impl Lines,
@@ -102,7 +102,7 @@ impl<W: Write> Conversation<'_, W> {
         Ok(())
     }
 
-    /// Executes a command that needs no answer of the model, and returns what to say.
+    /// Executes a command that needs no answer from the model, and returns the text to print.
     async fn obey(&mut self, command: SlashCommand) -> anyhow::Result<String> {
         Ok(match command {
             SlashCommand::Help => commands::HELP.to_owned(),
@@ -173,7 +173,7 @@ impl<W: Write> Conversation<'_, W> {
         Ok(format!("With the next message: {}", self.dialogue.attached_summary()))
     }
 
-    /// Puts a part of the last answer into the clipboard.
+    /// Copies a part of the last answer to the clipboard.
     fn copy(&mut self, part: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
         let Some((_, answer)) = self.dialogue.turns().last() else {
             bail!("there is no answer to copy");
@@ -185,7 +185,7 @@ impl<W: Write> Conversation<'_, W> {
     }
 }
 
-/// What is said below an answer.
+/// Returns the text printed below an answer.
 fn after_answer(answer: &TimedAnswer) -> String {
     let summary = answer.summary();
     match answer.has_calls {

@@ -19,18 +19,18 @@ pub struct Dialogue {
     pub model: String,
     /// System message before all others.
     pub system: Option<String>,
-    /// Sampling temperature; `None` leaves it to the server.
+    /// Sampling temperature; `None` uses the server's default.
     pub temperature: Option<f64>,
-    /// Maximum number of tokens of an answer; `None` leaves it to the server.
+    /// Maximum number of tokens of an answer; `None` uses the server's default.
     pub max_tokens: Option<u32>,
-    /// The questions so far, each with its answer.
+    /// Questions so far, each with its answer.
     turns: Vec<(String, String)>,
-    /// What goes with the next question.
+    /// Files to send with the next question.
     attached: Vec<AttachedFile>,
 }
 
 impl Dialogue {
-    /// A conversation without messages.
+    /// Creates a conversation without messages.
     pub fn new(partner: impl Into<Partner>, model: String) -> Dialogue {
         Dialogue {
             partner: partner.into(),
@@ -43,28 +43,28 @@ impl Dialogue {
         }
     }
 
-    /// Who answers.
+    /// Returns the partner who answers.
     pub fn partner(&self) -> &Partner {
         &self.partner
     }
 
-    /// The questions so far, each with its answer.
+    /// Returns the questions so far, each with its answer.
     pub fn turns(&self) -> &[(String, String)] {
         &self.turns
     }
 
-    /// Has a file go with the next question.
+    /// Attaches a file to the next question.
     pub(super) fn attach(&mut self, file: AttachedFile) {
         self.attached.push(file);
     }
 
-    /// The files that go with the next question, on one line; empty without any.
+    /// Returns the files attached to the next question, on one line; empty without any.
     pub(super) fn attached_summary(&self) -> String {
         let files: Vec<_> = self.attached.iter().map(AttachedFile::summary).collect();
         files.join(", ")
     }
 
-    /// The question with the files that go with it.
+    /// Returns the question with its attached files.
     pub(super) fn with_attached(&mut self, question: &str) -> String {
         files::with_files(&std::mem::take(&mut self.attached), question)
     }
@@ -74,13 +74,13 @@ impl Dialogue {
         self.turns.clear();
     }
 
-    /// Removes the last turn if its question is `prompt`; a failed question has left no turn.
+    /// Removes the last turn if its question is `prompt`. A failed question has left no turn.
     pub fn forget(&mut self, prompt: &str) {
         self.turns.pop_if(|(asked, _)| asked == prompt);
     }
 
     /// Sends a question, passes the answer's parts to `show` as they arrive, and ends early when
-    /// `stop` is ready. The text of a stopped answer stays in the conversation; a failed question
+    /// `stop` resolves. The text of a stopped answer stays in the conversation; a failed question
     /// and its answer do not.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Dialogue {
         Ok(answer)
     }
 
-    /// The messages so far, as the API has them.
+    /// Returns the messages so far in the API's format.
     pub fn messages(&self) -> Vec<Value> {
         let mut messages: Vec<Value> = Vec::new();
         messages.extend(self.system.as_deref().map(|text| message("system", text)));

@@ -1,4 +1,4 @@
-//! Text files that go with a question.
+//! Text files attached to a question.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,20 +8,20 @@ use anyhow::{Context, bail};
 
 /// Maximum size of a file: far more than fits into any model's context.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// The shortest fence of a block of code in Markdown.
+/// Minimum length of the fence of a code block in Markdown.
 const SHORTEST_FENCE: usize = 3;
 
-/// A file as it was when it was read.
+/// A file with its contents at the time of reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AttachedFile {
     name: String,
     text: String,
 }
 
-/// Reads a file that shall go with a question.
+/// Reads a file to attach to a question.
 ///
 /// # Errors
-/// When it cannot be read, is too large or is not text. The message says what to do.
+/// If it cannot be read, is too large or is not text. The message contains advice.
 pub(super) fn read(path: &Path) -> anyhow::Result<AttachedFile> {
     let path = &home_expanded(path);
     let shown = path.display();
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<AttachedFile> {
     Ok(AttachedFile { name, text })
 }
 
-/// The path with the user's home folder in the place of `~`, as shells have it.
+/// Returns the path with `~` replaced by the user's home folder, as shells do.
 pub(super) fn home_expanded(path: &Path) -> PathBuf {
     match (path.strip_prefix("~"), std::env::home_dir()) {
         (Ok(rest), Some(home)) => home.join(rest),
@@ -48,13 +48,13 @@ pub(super) fn home_expanded(path: &Path) -> PathBuf {
 }
 
 impl AttachedFile {
-    /// What it is and how long, on one line.
+    /// Returns the file's name and length, on one line.
     pub(super) fn summary(&self) -> String {
         let lines = self.text.lines().count();
         format!("{} ({lines} {})", self.name, if lines == 1 { "line" } else { "lines" })
     }
 
-    /// Appends the file as a block of code under its name.
+    /// Appends the file as a code block below its name.
     fn put(&self, out: &mut String) {
         // Longer than any row of backticks in the file, so that the file cannot end its block.
         let longest = self.text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -65,7 +65,7 @@ impl AttachedFile {
     }
 }
 
-/// The question with the files before it, which is where models read them best.
+/// Returns the question preceded by the files, the order in which models read them best.
 pub(super) fn with_files(files: &[AttachedFile], question: &str) -> String {
     let mut message = String::new();
     files.iter().for_each(|file| file.put(&mut message));

@@ -29,20 +29,20 @@ pub trait Lines {
     /// Waits for the next line; `continued` asks for a further line of the same message.
     ///
     /// # Errors
-    /// When the input cannot be read.
+    /// If the input cannot be read.
     fn line(&mut self, continued: bool) -> anyhow::Result<Input>;
 
     /// Adds a complete message to the history, which the arrow keys recall in later sessions.
     fn remember(&mut self, _message: &str) {}
 
-    /// Keeps what is typed from the screen until the guard is dropped.
+    /// Suppresses the echo of typed text until the guard is dropped.
     fn while_answering(&self) -> Option<QuietInput> {
         None
     }
 }
 
-/// The next message that is not empty; `None` at the end of the input. A backslash at the end of a
-/// line continues the message on the next one.
+/// Returns the next non-empty message, or `None` at the end of the input. A backslash at the end of
+/// a line continues the message on the next one.
 pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> {
     let mut message = String::new();
     let mut continued = false;
@@ -69,7 +69,7 @@ pub(super) fn message(lines: &mut impl Lines) -> anyhow::Result<Option<String>> 
     }
 }
 
-/// The terminal, with line editing and a history that outlives the session.
+/// The terminal, with line editing and a history shared by all sessions.
 pub(super) struct Terminal {
     editor: Editor<CommandCompleter, FileHistory>,
     history: Option<PathBuf>,
@@ -118,7 +118,7 @@ impl Lines for Terminal {
     }
 }
 
-/// `$XDG_STATE_HOME/loquent/chat_history`, in a folder that exists.
+/// Returns `$XDG_STATE_HOME/loquent/chat_history`, after creating its folder.
 fn history_file() -> Option<PathBuf> {
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let dir = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?.join("loquent");

@@ -1,7 +1,7 @@
 //! `loquent chat`: a terminal chat with any OpenAI-compatible server.
 //!
 //! With a prompt on the command line, or text on standard input, it prints one answer and exits;
-//! standard output then has the answer alone. Otherwise it reads messages line by line.
+//! standard output then contains only the answer. Otherwise it reads messages line by line.
 //! `loquent run` is the same chat with a model in this process ([`crate::run`]).
 
 mod answer;
@@ -39,11 +39,11 @@ pub use partner::Partner;
 pub use quiet_input::QuietInput;
 pub use screen::{Columns, Screen, Style};
 
-/// How long the program waits at its end for its last messages to reach the server. Chosen by hand:
-/// one long round trip, and short enough for a prompt to feel immediate.
+/// Time limit at exit for the last messages to reach the server. Chosen by hand: one long round
+/// trip, and short enough for a prompt to feel immediate.
 const CLOSE_LIMIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// The default of `--url`: `loquent serve` with its own defaults.
+/// Default of `--url`: `loquent serve` with its own defaults.
 const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
 
 /// Options of `loquent chat`.
@@ -83,9 +83,8 @@ pub struct ChatArgs {
 /// Runs `loquent chat`.
 ///
 /// # Errors
-/// When the server cannot be reached or refuses the request, and when the answer to a single
-/// question is cut off or stopped. In a conversation such an answer is reported and the
-/// conversation continues.
+/// If the server cannot be reached or refuses the request, or the answer to a single question is
+/// cut off or stopped. In a conversation such an answer is reported and the conversation continues.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let question = question(&args.prompt)?;
     // An environment variable set to nothing counts as not set.
@@ -116,19 +115,19 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     outcome
 }
 
-/// The single question, from the words of the command line or from standard input; `None` for a
-/// conversation.
+/// Returns the single question, from the words of the command line or from standard input; `None`
+/// for a conversation.
 ///
 /// # Errors
-/// When standard input cannot be read, or the question is empty.
+/// If standard input cannot be read, or the question is empty.
 pub(crate) fn question(words: &[String]) -> anyhow::Result<Option<String>> {
     options::prompt_of(words, std::io::stdin().lock())
 }
 
-/// Asks the question, or holds a conversation on the terminal, which begins with `greeting`.
+/// Asks the question, or holds a conversation on the terminal, which starts with `greeting`.
 ///
 /// # Errors
-/// When a file cannot be read, the terminal cannot be used, or the single question has no complete
+/// If a file cannot be read, the terminal cannot be used, or the single question gets no complete
 /// answer.
 pub(crate) async fn talk(
     mut dialogue: Dialogue,
@@ -158,14 +157,14 @@ pub(crate) async fn talk(
     }
 }
 
-/// Resolves at the next Ctrl-C; never, if the signal cannot be handled.
+/// Resolves at the next Ctrl-C; never resolves if the signal cannot be handled.
 async fn interrupt() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// The first model that the server lists. A server without a list is asked for `default`.
+/// Returns the first model that the server lists, or `default` if the server has no list.
 async fn first_model(client: &HttpClient) -> anyhow::Result<String> {
     match openai::models(client).await {
         Ok(models) => Ok(models.into_iter().next().unwrap_or_else(|| "default".to_owned())),
@@ -180,7 +179,7 @@ async fn first_model(client: &HttpClient) -> anyhow::Result<String> {
     }
 }
 
-/// Asks one question. Standard output gets the answer alone, and a terminal also the timing.
+/// Asks one question. Prints only the answer to standard output, and also the timing to a terminal.
 async fn answer_once(
     dialogue: &mut Dialogue,
     prompt: &str,

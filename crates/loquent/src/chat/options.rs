@@ -1,4 +1,4 @@
-//! The options that `loquent chat` and `loquent run` share.
+//! The options shared by `loquent chat` and `loquent run`.
 
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::files::{self, AttachedFile};
 /// Maximum size of standard input; more would not fit into any model's context.
 const MAX_STDIN_BYTES: u64 = 16 << 20;
 
-/// How to talk to a model, whichever it is.
+/// Options of a chat with any model.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TalkArgs {
     /// System message at the start of the conversation
@@ -33,8 +33,7 @@ pub struct TalkArgs {
     pub reasoning: ReasoningDisplay,
 }
 
-/// What becomes of the model's reasoning on the screen. Without a terminal there is none, unless
-/// it is asked for in full.
+/// Display of the model's reasoning. Without a terminal there is none, unless shown in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReasoningDisplay {
     /// Show its last lines while it arrives, and its duration afterwards
@@ -46,17 +45,17 @@ pub enum ReasoningDisplay {
 }
 
 impl TalkArgs {
-    /// The files that go with the first question.
+    /// Reads the files attached to the first question.
     ///
     /// # Errors
-    /// When one cannot be read or is not text.
+    /// If one cannot be read or is not text.
     pub(super) fn attached(&self) -> anyhow::Result<Vec<AttachedFile>> {
         self.file.iter().map(|path| files::read(path)).collect()
     }
 }
 
-/// The single question, if there is one: from the words of the command line, else from standard
-/// input unless that is a terminal.
+/// Returns the single question, if there is one: from the words of the command line, else from
+/// standard input unless that is a terminal.
 pub(super) fn prompt_of(
     words: &[String],
     stdin: impl Read + IsTerminal,

@@ -1,4 +1,4 @@
-//! Who answers in a conversation: a server, or the engine of this process.
+//! The partner of a conversation: a server, or the engine of this process.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use loquent_server::{Endpoint, Service};
 use super::answer::AskError;
 use super::arriving::Arriving;
 
-/// Who answers in a conversation.
+/// The partner who answers in a conversation.
 #[derive(Clone)]
 pub enum Partner {
-    /// A server of the OpenAI API.
+    /// A server with the OpenAI API.
     Server(Client),
-    /// The engine of this process, without a network between.
+    /// The engine of this process, without a network in between.
     Engine(Arc<Service>),
 }
 
@@ -26,7 +26,7 @@ impl From<Client> for Partner {
 }
 
 impl Partner {
-    /// Sends a question and waits for the beginning of its answer.
+    /// Sends a question and waits for its answer to start.
     pub(super) async fn ask(&self, question: &Generate) -> Result<Arriving, AskError> {
         match self {
             Partner::Server(client) => ask_server(client, question).await,
@@ -34,10 +34,10 @@ impl Partner {
         }
     }
 
-    /// The names of the models that can be asked.
+    /// Returns the names of the available models.
     ///
     /// # Errors
-    /// Those of asking a server for its list.
+    /// A failure to get the list from a server.
     pub async fn models(&self) -> Result<Vec<String>, ClientError> {
         match self {
             Partner::Server(client) => openai::models(client.http()).await,
@@ -62,7 +62,7 @@ async fn ask_server(client: &Client, question: &Generate) -> Result<Arriving, As
     }
 }
 
-/// The same JSON as a server would get, so that the defaults and the checks are the same.
+/// Asks the engine, using the same JSON as for a server, so that defaults and checks are the same.
 async fn ask_engine(service: &Arc<Service>, question: &Generate) -> Result<Arriving, AskError> {
     let refused = |error: loquent_server::ApiError| AskError::Declined(error.to_string());
     let arrived = service.clock().now();

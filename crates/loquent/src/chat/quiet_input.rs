@@ -1,6 +1,6 @@
-//! Keeps what is typed during an answer off the screen; the next line of input begins with it.
+//! Suppresses the echo of text typed during an answer; the text starts the next line of input.
 
-/// The terminal does not repeat what is typed until this is dropped.
+/// Disables the terminal's echo until dropped.
 pub struct QuietInput {
     #[cfg(unix)]
     former: nix::sys::termios::Termios,
@@ -8,7 +8,7 @@ pub struct QuietInput {
 
 #[cfg(unix)]
 impl QuietInput {
-    /// `None` if standard input is no terminal.
+    /// Disables the echo; returns `None` if standard input is not a terminal.
     pub fn start() -> Option<QuietInput> {
         use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
         let former = tcgetattr(std::io::stdin()).ok()?;
@@ -31,7 +31,7 @@ impl Drop for QuietInput {
 
 #[cfg(not(unix))]
 impl QuietInput {
-    /// Elsewhere the terminal repeats it.
+    /// Does nothing: the echo stays on for other systems.
     pub fn start() -> Option<QuietInput> {
         None
     }

@@ -1,5 +1,5 @@
-//! Writes the conversation: the answer as it arrives, notes dimmed, errors in red. Markdown is
-//! rendered by [`RichAnswer`], where the output is a terminal that can move its cursor.
+//! Writes the conversation: the answer as it arrives, notes dimmed, errors in red. [`RichAnswer`]
+//! renders Markdown if the output is a terminal that can move its cursor.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,30 +15,30 @@ use super::options::ReasoningDisplay;
 use super::rich::{Canvas, RichAnswer, duration_line};
 use super::wrap::WordWrap;
 
-/// Longest text that is sent to a clipboard, in bytes of Base64: what xterm and tmux take.
+/// Maximum text sent to a clipboard, in bytes of Base64: the limit of xterm and tmux.
 const LONGEST_COPY_BYTES: usize = 100_000;
-/// Rows of a screen whose columns alone are known.
+/// Rows assumed for a screen of which only the columns are known.
 const PAGE_ROWS: usize = 24;
 
-/// How to write to where the output goes.
+/// Properties of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// The output is a terminal, which control characters of the model must not reach.
+    /// True if the output is a terminal, which must not receive control characters from the model.
     pub terminal: bool,
-    /// Errors are red and notes are dim.
+    /// Shows errors in red and notes dimmed.
     pub colour: bool,
-    /// Where lines are wrapped.
+    /// Width at which lines are wrapped.
     pub columns: Columns,
 }
 
-/// How wide lines may become.
+/// Maximum width of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
-    /// Lines are not wrapped: the output is no terminal, or one that cannot move its cursor.
+    /// Lines are not wrapped: the output is not a terminal, or one that cannot move its cursor.
     Unlimited,
-    /// As wide as the terminal, which is asked again for every piece, as users resize windows.
+    /// The terminal's width, queried again for every piece, as users resize windows.
     OfTerminal,
-    /// This many columns.
+    /// A fixed number of columns.
     Fixed(usize),
 }
 
@@ -47,7 +47,7 @@ impl Columns {
         self.screen_size().map(|(columns, _)| columns)
     }
 
-    /// Columns and rows.
+    /// Returns columns and rows.
     fn screen_size(self) -> Option<(usize, usize)> {
         match self {
             Columns::Unlimited => None,
@@ -61,8 +61,8 @@ impl Columns {
 }
 
 impl Style {
-    /// The style for a terminal, or for another output. Respects `NO_COLOR` (no-color.org) and
-    /// `TERM=dumb`.
+    /// Returns the style for a terminal, or for another output. Respects `NO_COLOR` (no-color.org)
+    /// and `TERM=dumb`.
     pub fn of_terminal(terminal: bool) -> Style {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
@@ -76,17 +76,17 @@ pub struct Screen<W> {
     out: W,
     style: Style,
     reasoning: ReasoningDisplay,
-    /// The answer with its Markdown rendered, where the screen does that.
+    /// The rendered answer, if the screen renders Markdown.
     rich: Option<RichAnswer>,
-    /// Since when the model has been reasoning; without `rich`.
+    /// Time at which the model started reasoning; unused with `rich`.
     thinking: Option<Instant>,
-    /// Whether the current line has text.
+    /// True if the current line has text.
     line_open: bool,
     wrap: WordWrap,
 }
 
 impl<W: Write> Screen<W> {
-    /// A screen that writes answers to `out` as the model wrote them.
+    /// Creates a screen that writes unrendered answers to `out`.
     pub fn new(out: W, style: Style) -> Screen<W> {
         Screen {
             out,
@@ -99,23 +99,23 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// The same, with another way to show the model's reasoning.
+    /// Sets the display of the model's reasoning.
     pub fn with_reasoning(self, reasoning: ReasoningDisplay) -> Screen<W> {
         Screen { reasoning, ..self }
     }
 
-    /// The same, and Markdown is rendered if the output is a terminal that can move its cursor.
+    /// Enables Markdown rendering if the output is a terminal that can move its cursor.
     pub fn with_markdown(self) -> Screen<W> {
         let rich = self.canvas().map(|_| RichAnswer::new(self.reasoning));
         Screen { rich, ..self }
     }
 
-    /// The style that it was made with.
+    /// Returns the style of the screen.
     pub fn style(&self) -> Style {
         self.style
     }
 
-    /// The size of the screen, if it has one.
+    /// Returns the size of the screen, if it has one.
     fn canvas(&self) -> Option<Canvas> {
         let (columns, rows) = self.style.columns.screen_size()?;
         Some(Canvas { columns, rows, colour: self.style.colour })
@@ -124,7 +124,7 @@ impl<W: Write> Screen<W> {
     /// Shows a part of the answer at once.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn show(&mut self, part: AnswerPart<'_>) -> io::Result<()> {
         let canvas = self.canvas();
         let (Some(rich), Some(canvas)) = (&mut self.rich, canvas) else {
@@ -170,17 +170,17 @@ impl<W: Write> Screen<W> {
         if self.reasoning == ReasoningDisplay::Full { self.answer(text) } else { Ok(()) }
     }
 
-    /// Sets the answer apart from the reasoning before it, if there was any.
+    /// Separates the answer from the reasoning before it, if there was any.
     fn end_thinking(&mut self) -> io::Result<()> {
         let Some(since) = self.thinking.take() else { return Ok(()) };
         self.end_row()?;
         if self.style.terminal { self.note(&duration_line(since.elapsed())) } else { Ok(()) }
     }
 
-    /// Shows a piece of text as it is, at once.
+    /// Shows a piece of text unrendered, at once.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn answer(&mut self, text: &str) -> io::Result<()> {
         let text = if self.style.terminal { printable(text) } else { Cow::Borrowed(text) };
         // Of the text, not of what is written: erasing and wrapping add line ends of their own.
@@ -192,10 +192,10 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// Ends the answer: what follows begins on a line of its own.
+    /// Ends the answer: later output starts on a new line.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn end_line(&mut self) -> io::Result<()> {
         let canvas = self.canvas();
         if let (Some(rich), Some(canvas)) = (&mut self.rich, canvas) {
@@ -216,18 +216,18 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// Leaves a blank line between what was said and the next question.
+    /// Leaves a blank line before the next question.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn space(&mut self) -> io::Result<()> {
         if self.rich.is_some() { self.write("\n") } else { Ok(()) }
     }
 
-    /// Puts `text` into the clipboard, if the terminal lets programs do that (OSC 52).
+    /// Copies `text` to the clipboard, if the terminal lets programs do that (OSC 52).
     ///
     /// # Errors
-    /// When the output is no terminal, the text is too long for most terminals, or it cannot be
+    /// If the output is not a terminal, the text is too long for most terminals, or it cannot be
     /// written.
     pub fn copy(&mut self, text: &str) -> anyhow::Result<()> {
         anyhow::ensure!(self.style.terminal, "the output is no terminal, so it has no clipboard");
@@ -238,18 +238,18 @@ impl<W: Write> Screen<W> {
         Ok(())
     }
 
-    /// Shows a message of the program, dimly.
+    /// Shows a message of the program, dimmed.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn note(&mut self, text: &str) -> io::Result<()> {
         self.painted("\x1b[2m", text)
     }
 
-    /// Shows what went wrong, in red.
+    /// Shows an error, in red.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn error(&mut self, text: &str) -> io::Result<()> {
         self.painted("\x1b[31m", text)
     }
@@ -266,7 +266,7 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// What to write so that `text` is wrapped at `columns`.
+/// Returns the output that wraps `text` at `columns`.
 fn wrapped<'a>(wrap: &mut WordWrap, columns: Columns, text: Cow<'a, str>) -> Cow<'a, str> {
     let Some(columns) = columns.count() else { return text };
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! A conversation as a file: Markdown for people, JSON for programs.
+//! Saves a conversation to a file: Markdown for people, JSON for programs.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::dialogue::Dialogue;
 
-/// Writes the conversation to a new file: as JSON if it is called `.json`, else as Markdown.
+/// Writes the conversation to a new file: as JSON if its extension is `.json`, else as Markdown.
 ///
 /// # Errors
-/// When there is such a file already, or it cannot be written.
+/// If the file already exists or cannot be written.
 pub(super) fn save(dialogue: &Dialogue, path: &Path) -> anyhow::Result<()> {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let text = if is_json { as_json(dialogue) } else { as_markdown(dialogue) };
@@ -25,7 +25,7 @@ pub(super) fn save(dialogue: &Dialogue, path: &Path) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {shown}"))
 }
 
-/// The members of a request, with which the conversation can be continued anywhere.
+/// Returns the members of a request, with which the conversation can be continued anywhere.
 fn as_json(dialogue: &Dialogue) -> String {
     let object = json!({ "model": dialogue.model, "messages": dialogue.messages() });
     format!("{object:#}\n")

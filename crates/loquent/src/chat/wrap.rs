@@ -1,9 +1,9 @@
-//! Word wrap for text that arrives in pieces, as an answer does.
+//! Word wrap for text that arrives in pieces, as answers do.
 //!
 //! A terminal breaks a line after its last column, in the middle of a word. Here every piece is
-//! shown at once all the same: when a word turns out not to fit, the part of it that is already
-//! on the screen is erased, and the word goes to the next line. `textwrap` decides where a line
-//! may break (Unicode's line breaking algorithm) and how wide characters are.
+//! still shown at once: when a word turns out not to fit, the part of it that is already on the
+//! screen is erased, and the word moves to the next line. `textwrap` decides where a line may break
+//! (Unicode's line breaking algorithm) and how wide characters are.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use textwrap::WordSeparator;
 use textwrap::core::{Word, break_words, display_width};
 use textwrap::wrap_algorithms::wrap_first_fit;
 
-/// A line that begins with this begins or ends a block of code in Markdown.
+/// Start of a line that opens or closes a code block in Markdown.
 const FENCE: &str = "```";
 /// Columns from one tab stop to the next.
 const TAB_COLUMNS: usize = 8;
@@ -23,15 +23,16 @@ pub(super) struct WordWrap {
     row: String,
     /// Bytes of `row` that are on the screen: all but spaces beyond the last column.
     shown_bytes: usize,
-    /// The beginning of the current line of the text, which may be a fence.
+    /// Start of the current line of the text, which may be a fence.
     beginning: String,
-    /// Code is not wrapped, so that a copy of it from the screen has the line breaks of the model.
+    /// True within code, which is not wrapped, so that a copy of it from the screen keeps the
+    /// model's line breaks.
     in_code: bool,
 }
 
 impl WordWrap {
-    /// Appends to `out` what a terminal with `columns` columns must receive to show `piece` after
-    /// the text so far.
+    /// Appends to `out` the output that shows `piece` after the text so far on a terminal with
+    /// `columns` columns.
     pub(super) fn push(&mut self, piece: &str, columns: usize, out: &mut String) {
         for line in piece.split_inclusive('\n') {
             let text = line.strip_suffix('\n');
@@ -69,7 +70,7 @@ impl WordWrap {
         self.show(columns, out);
     }
 
-    /// Brings the screen from the first `shown_bytes` of the row to the whole of it.
+    /// Updates the screen from the first `shown_bytes` of the row to the whole row.
     fn show(&mut self, columns: usize, out: &mut String) {
         let words = WordSeparator::UnicodeBreakProperties.find_words(&self.row);
         let words = break_words(words, columns);
@@ -104,7 +105,7 @@ fn word_bytes(word: &Word<'_>) -> usize {
     word.word.len() + word.whitespace.len()
 }
 
-/// The row without those spaces at its end that lie beyond the last column.
+/// Returns the row without trailing spaces beyond the last column.
 fn fitting(row: &str, columns: usize) -> &str {
     let mut row = row;
     while display_width(row) > columns {
@@ -118,12 +119,14 @@ fn fitting(row: &str, columns: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
-    //! A small terminal shows the text as `textwrap` wraps it whole, however it is cut into pieces.
+    //! Checks that a small terminal shows the text as `textwrap` wraps it whole, however it is cut
+    //! into pieces.
     use proptest::prelude::*;
 
     use super::*;
 
-    /// The rows of a terminal that has received `output`; it understands what [`WordWrap`] sends.
+    /// Returns the rows of a terminal that has received `output`; supports the sequences that
+    /// [`WordWrap`] sends.
     fn screen(output: &str) -> Vec<String> {
         let mut rows = vec![String::new()];
         let mut rest = output;
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(shown(&["``", "`sh\nls --all --human\n`", "``\nand so on"], 8), rows);
     }
 
-    /// `text` in pieces, cut after each of these numbers of characters.
+    /// Returns `text` in pieces, cut after each of these numbers of characters.
     fn pieces<'a>(text: &'a str, cuts: &[usize]) -> Vec<&'a str> {
         let (mut pieces, mut rest) = (Vec::new(), text);
         for &cut in cuts {
@@ -201,7 +204,7 @@ mod tests {
             prop_assert_eq!(shown(&pieces(&text, &cuts), columns), textwrap::wrap(&text, &options));
         }
 
-        /// Where there is no good place to break, the pieces may decide which bad one is taken.
+        /// Without a good place to break, the cuts may determine which bad one is taken.
         #[test]
         fn no_row_is_too_long_and_no_character_is_lost(
             words in prop::collection::vec("[a-zä,.日-]{1,9}", 1..30),

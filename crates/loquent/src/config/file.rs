@@ -1,4 +1,4 @@
-//! What a file of settings says, checked against the flags that there are.
+//! Parses a settings file and checks it against the existing flags.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,58 +10,58 @@ use toml::de::{DeTable, DeValue};
 use super::upstreams;
 use super::value::{FileSetting, arguments_of, at_home, check};
 
-/// The long name of the flag that names the file, which the file itself cannot have.
+/// Long name of the flag for the file's path, which the file itself cannot set.
 pub(super) const CONFIG: &str = "config";
 /// The table of `serve`'s models.
 const MODELS: &str = "models";
 /// The table of `serve`'s upstreams.
 const UPSTREAMS: &str = "upstreams";
-/// The subcommand that both are for.
+/// The subcommand that both tables belong to.
 const SERVE: &str = "serve";
-/// How alike a name has to be to be suggested, from 0 to 1.
+/// Minimum similarity of a name to be suggested, from 0 to 1.
 const MIN_LIKENESS: f64 = 0.75;
-/// Deepest section: `[bench.engine]` has depth 2.
+/// Maximum depth of sections: `[bench.engine]` has depth 2.
 const MAX_DEPTH: usize = 4;
 
-/// What is wrong with a file of settings.
+/// Errors of a settings file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the settings in {}: {error}; --config names another file", path.display())]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system says; part of the message, and so no source of its own.
+        /// The operating system's error; part of the message, and so not a separate source.
         error: io::Error,
     },
-    /// A line of it is wrong.
+    /// A line of the file is wrong.
     #[error("{}, line {line}: {problem}", path.display())]
     Wrong {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong there, and what to do.
+        /// Description of the error, with advice.
         problem: String,
     },
 }
 
-/// The settings of one command, and those of its subcommands.
+/// Settings of one command and its subcommands.
 #[derive(Debug, Default, PartialEq)]
 pub struct SettingsSection {
     /// Settings, in the order of the file's keys.
     pub settings: Vec<FileSetting>,
-    /// The sections of subcommands, by their names.
+    /// Sections of subcommands, by name.
     pub sections: Vec<(String, SettingsSection)>,
 }
 
 impl SettingsSection {
-    /// The section of the subcommand `name`.
+    /// Returns the section of the subcommand `name`.
     pub fn section(&self, name: &str) -> Option<&Self> {
         self.sections.iter().find(|(of, _)| of == name).map(|(_, section)| section)
     }
 
-    /// Adds the section of the subcommand `name`, which may have one already.
+    /// Adds the section of the subcommand `name`, merging it with an existing one.
     fn add_section(&mut self, name: &str, section: Self) {
         match self.sections.iter_mut().find(|(of, _)| of == name) {
             Some((_, known)) => {
@@ -72,17 +72,17 @@ impl SettingsSection {
         }
     }
 
-    /// Whether it, or a section in it, has a secret.
+    /// Returns true if the section or one within it contains a secret.
     pub fn has_secret(&self) -> bool {
         self.settings.iter().any(|setting| setting.is_secret)
             || self.sections.iter().any(|(_, section)| section.has_secret())
     }
 }
 
-/// Reads `text`, the content of the file at `path`, for the flags of `command`.
+/// Parses `text`, the content of the file at `path`, for the flags of `command`.
 ///
 /// # Errors
-/// Unknown keys and wrong values, by their lines.
+/// Unknown keys and wrong values, with their lines.
 pub fn parse(path: &Path, text: &str, command: &Command) -> Result<SettingsSection, ConfigError> {
     let reader = SettingsReader { path, text, program: command };
     let table = DeTable::parse(text).map_err(|error| {
@@ -98,7 +98,7 @@ struct SettingsReader<'a> {
 }
 
 impl SettingsReader<'_> {
-    /// The section of `command`, which `names` lead to.
+    /// Parses the section of `command`, whose path is `names`.
     fn section(
         &self,
         names: &mut Vec<String>,
@@ -130,7 +130,7 @@ impl SettingsReader<'_> {
         Ok(section)
     }
 
-    /// The models of `serve`: a table of their names and files stands for `--model NAME=FILE`.
+    /// Parses the models of `serve`: a table of names and files stands for `--model NAME=FILE`.
     fn models(&self, table: &DeTable<'_>) -> Result<SettingsSection, ConfigError> {
         let mut arguments = Vec::with_capacity(table.len());
         for (key, value) in table {
@@ -151,7 +151,7 @@ impl SettingsReader<'_> {
         Ok(SettingsSection { settings: vec![models], sections: Vec::new() })
     }
 
-    /// The upstreams of `serve`, checked as its flags are.
+    /// Parses the upstreams of `serve`, checked like its flags.
     fn upstreams(&self, table: &DeTable<'_>) -> Result<SettingsSection, ConfigError> {
         let settings =
             upstreams::settings_of(table).map_err(|(at, problem)| self.wrong(at, problem))?;
@@ -177,7 +177,7 @@ impl SettingsReader<'_> {
         Ok(FileSetting { id, arguments, is_secret: flag.is_hide_env_values_set() })
     }
 
-    /// Says that there is no such key, and what may be meant.
+    /// Returns the message for an unknown key, with a suggestion.
     fn unknown(&self, names: &[String], command: &Command, key: &str) -> String {
         if command.find_subcommand(key).is_some() {
             let path = [names, &[key.to_owned()]].concat().join(".");
@@ -209,14 +209,15 @@ impl SettingsReader<'_> {
     }
 }
 
-/// The flags of `command` that a file can set.
+/// Returns the flags of `command` that a file can set.
 pub fn settable(command: &Command) -> impl Iterator<Item = &Arg> {
     let is_settable =
         |flag: &&Arg| !matches!(flag.get_long(), None | Some(CONFIG | "help" | "version"));
     command.get_arguments().filter(is_settable)
 }
 
-/// The setting or section of `command` whose name is most like `key`, if one is like it at all.
+/// Returns the setting or section of `command` whose name is most similar to `key`, if any is
+/// similar enough.
 fn most_alike<'a>(command: &'a Command, key: &str) -> Option<&'a str> {
     let sections = command.get_subcommands().map(Command::get_name);
     let known = settable(command).filter_map(Arg::get_long).chain(sections);

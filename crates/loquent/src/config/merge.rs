@@ -1,5 +1,5 @@
-//! Puts what a file sets before the arguments as typed, unless an argument or the environment says
-//! otherwise.
+//! Inserts a file's settings before the typed arguments, unless an argument or the environment
+//! overrides them.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,39 +12,39 @@ use super::file::{CONFIG, ConfigError, SettingsSection, parse};
 use super::place;
 use super::value::FileSetting;
 
-/// The group of flags that name a model. They do not exclude each other for clap, because one on
-/// the command line counts more than one in the environment; nor does one of the file count where
-/// there is any of them.
+/// The group of flags that name a model. They are not mutually exclusive for clap, because one on
+/// the command line overrides one in the environment. One in the file is ignored if any other is
+/// given.
 pub const ALTERNATIVE_MODELS: &str = "alternative-models";
 
-/// The group of the flag that names servers. Those without a name answer in place of a model, so
-/// that one excludes the other.
+/// The group of the flag that names servers. Servers without a name answer in place of a model, so
+/// each excludes the other.
 pub const REPLACEMENTS: &str = "replacements";
 
-/// Why there are no arguments to work with.
+/// Reason why there are no usable arguments.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgumentsError {
     /// The arguments are wrong, or ask for help.
     #[error(transparent)]
     Arguments(#[from] clap::Error),
-    /// The file is wrong.
+    /// The settings file is wrong.
     #[error(transparent)]
     File(#[from] ConfigError),
 }
 
-/// The arguments with those of the file.
+/// The arguments, merged with those of the file.
 #[derive(Debug, Default)]
 pub struct MergedArguments {
-    /// The program's name and all arguments.
+    /// Program name and all arguments.
     pub arguments: Vec<OsString>,
-    /// The file, if there is one.
+    /// Path of the file, if there is one.
     pub file: Option<PathBuf>,
-    /// For the program and each subcommand in turn, the ids of the flags that the file sets.
+    /// Ids of the flags set by the file, for the program and each subcommand in turn.
     pub of_file: Vec<BTreeSet<String>>,
 }
 
 impl MergedArguments {
-    /// Says that a part of what clap refused may stand in the file.
+    /// Prints a note that some of the settings refused by clap may come from the file.
     pub(super) fn explain(&self, error: &clap::Error) {
         let is_used = self.of_file.iter().any(|ids| !ids.is_empty());
         if let Some(file) = self.file.as_ref().filter(|_| is_used && error.use_stderr()) {
@@ -53,10 +53,10 @@ impl MergedArguments {
     }
 }
 
-/// Adds what the file says to `typed`, which begins with the program's name.
+/// Adds the file's settings to `typed`, which starts with the program's name.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn merge(command: &Command, typed: Vec<OsString>) -> Result<MergedArguments, ArgumentsError> {
     // Not all of it need be right: the file may have what is missing.
     let known = command.clone().ignore_errors(true).try_get_matches_from(&typed)?;
@@ -80,10 +80,10 @@ pub fn merge(command: &Command, typed: Vec<OsString>) -> Result<MergedArguments,
     Ok(MergedArguments { arguments, file: Some(path), of_file })
 }
 
-/// A command and what is known of its arguments.
+/// A command with its parsed arguments.
 type Level<'a> = (&'a Command, &'a ArgMatches);
 
-/// The program and the subcommands that were chosen.
+/// Returns the program and the chosen subcommands.
 fn levels<'a>(command: &'a Command, matches: &'a ArgMatches) -> Vec<Level<'a>> {
     let mut levels = vec![(command, matches)];
     while let Some((name, inner)) = levels[levels.len() - 1].1.subcommand()
@@ -124,7 +124,7 @@ fn insert(
     (arguments, of_file)
 }
 
-/// Moves what is typed up to the name of the subcommand `next` of `command`.
+/// Moves the typed arguments up to the name of the subcommand `next` of `command`.
 fn take_through(
     next: &Command,
     command: &Command,
@@ -146,7 +146,7 @@ fn take_through(
     }
 }
 
-/// Whether the value of a flag of `command` is the argument after it.
+/// Returns true if the next argument is the value of this flag of `command`.
 fn takes_next(command: &Command, argument: &OsStr) -> bool {
     let text = argument.to_string_lossy();
     let flag = match text.strip_prefix("--") {
@@ -159,7 +159,7 @@ fn takes_next(command: &Command, argument: &OsStr) -> bool {
     flag.is_some_and(|flag| flag.get_action().takes_values())
 }
 
-/// Whether the arguments or the environment say what `setting` is, or rule it out.
+/// Returns true if the arguments or the environment set `setting`, or rule it out.
 fn is_decided(setting: &FileSetting, command: &Command, matches: &ArgMatches) -> bool {
     if is_given(matches, &setting.id) {
         return true;
@@ -189,25 +189,25 @@ fn is_decided(setting: &FileSetting, command: &Command, matches: &ArgMatches) ->
     })
 }
 
-/// Whether `flag` is in the group `name` of `command`.
+/// Returns true if `flag` is in the group `name` of `command`.
 fn is_in(command: &Command, name: &str, flag: &Arg) -> bool {
     let group = command.get_groups().find(|group| *group.get_id() == name);
     group.is_some_and(|group| group.get_args().any(|id| id == flag.get_id()))
 }
 
-/// Whether any value that is given for `flag` has no name.
+/// Returns true if any value given for `flag` has no name.
 fn given_replaces(matches: &ArgMatches, flag: &Arg) -> bool {
     let mut values = matches.get_raw(flag.get_id().as_str()).into_iter().flatten();
     values.any(|value| replaces_model(&value.to_string_lossy()))
 }
 
-/// Whether these servers have no name, as in `NAME=URL`.
+/// Returns true if these servers have no name, as in `NAME=URL`.
 fn replaces_model(value: &str) -> bool {
     value.split_once('=').is_none_or(|(name, _)| name.contains("://"))
 }
 
-/// Whether an argument is typed, or its variable is set. Compose files set a variable to nothing
-/// where it has no value.
+/// Returns true if an argument is typed, or its variable is set and not empty. Compose files set
+/// variables without a value to an empty string.
 fn is_given(matches: &ArgMatches, id: &str) -> bool {
     if matches.try_contains_id(id).is_err() {
         return false;
@@ -241,7 +241,7 @@ mod tests {
         Command::new("loquent").arg(level).subcommand(serve)
     }
 
-    /// What `typed` becomes with `file`.
+    /// Returns the result of merging `typed` with `file`.
     fn merged(file: &str, typed: &str) -> String {
         let program = program();
         let file = parse(std::path::Path::new("c.toml"), file, &program).unwrap();

@@ -1,10 +1,10 @@
 //! Settings from a file: TOML whose keys are the long names of the flags, in a section for each
-//! command. A flag wins over the environment, the environment over the file, and the file over the
-//! default.
+//! command. Flags override the environment, the environment overrides the file, and the file
+//! overrides the defaults.
 //!
-//! It works on clap's description of the command line and names no flag: what the file sets is put
-//! before the arguments as typed, so that types, bounds and contradictions are checked as they are
-//! for flags.
+//! Works on clap's description of the command line and names no flag. The file's settings are
+//! inserted before the typed arguments, so that types, bounds and conflicts are checked as for
+//! flags.
 
 mod file;
 mod merge;
@@ -22,11 +22,11 @@ pub use self::merge::{ALTERNATIVE_MODELS, ArgumentsError, REPLACEMENTS};
 pub use self::place::ConfigFileArgs;
 pub use self::show::ConfigArgs;
 
-/// The arguments of `command` in `typed`, which begins with the program's name, with those of the
-/// file of settings.
+/// Parses the arguments of `command` in `typed`, which starts with the program's name, merged with
+/// those of the settings file.
 ///
 /// # Errors
-/// Those of clap, and of the file.
+/// Errors of clap and of the file.
 pub fn arguments(command: &Command, typed: Vec<OsString>) -> Result<ArgMatches, ArgumentsError> {
     // Help and the version need no file, and are shown even if that is broken.
     if let Err(error) = command.clone().try_get_matches_from(&typed)
@@ -47,9 +47,9 @@ pub fn arguments(command: &Command, typed: Vec<OsString>) -> Result<ArgMatches, 
     })
 }
 
-/// `command` without the environment variables that are set to nothing, as compose files set them
-/// where there is no value. Those that decide who may use the server, and whether others can read
-/// along, are kept: a key that did not arrive must be an error.
+/// Returns `command` without environment variables set to an empty string, as compose files do if
+/// there is no value. Variables that control access to the server or its encryption are kept: a
+/// missing key must be an error.
 fn without_blank_variables(command: Command, is_blank: &impl Fn(&OsStr) -> bool) -> Command {
     let command = command.mut_args(|flag| match flag.get_env() {
         Some(name) if is_blank(name) && !guards_access(name) => flag.env(None::<&'static str>),
@@ -62,7 +62,7 @@ fn is_blank(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
-/// Whether the variable holds or names a key or a certificate.
+/// Returns true if the variable holds or names a key or a certificate.
 fn guards_access(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     ["_KEY", "_KEY_FILE", "_CERT", "_CA"].iter().any(|end| name.ends_with(end))

@@ -1,4 +1,4 @@
-//! Where the file of settings is, and what can go wrong before it is read as TOML.
+//! Locates and reads the settings file, before it is parsed as TOML.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::file::ConfigError;
 
-/// Which file of settings is read, for all commands.
+/// Location of the settings file, for all commands.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigFileArgs {
     /// File with settings [default: loquent/config.toml in the user's configuration folder, else
@@ -28,16 +28,16 @@ pub struct ConfigFileArgs {
     pub(super) config: Option<OsString>,
 }
 
-/// The file of the whole machine.
+/// Path of the machine-wide file.
 const OF_THE_MACHINE: &str = "/etc/loquent/config.toml";
-/// Largest file that is read.
+/// Maximum size of a file to read.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The path and the text of the file: the one that is `named`, or else the first of the usual ones
+/// Returns the path and the text of the file: the `named` one, or else the first of the usual ones
 /// that exists.
 ///
 /// # Errors
-/// When it cannot be read, or a named one does not exist.
+/// If it cannot be read, or a named one does not exist.
 pub(super) fn read(named: Option<&OsStr>) -> Result<Option<(PathBuf, String)>, ConfigError> {
     // Compose files set a variable to nothing where it has no value.
     if let Some(named) = named.filter(|named| !named.is_empty()) {
@@ -55,7 +55,7 @@ pub(super) fn read(named: Option<&OsStr>) -> Result<Option<(PathBuf, String)>, C
     Ok(None)
 }
 
-/// The usual places, the user's first.
+/// Returns the usual paths, the user's first.
 fn usual_places(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     let folder = |name| variable(name).filter(|path| path.is_absolute());
     let own = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
@@ -86,14 +86,14 @@ fn unreadable(path: &Path, error: io::Error) -> ConfigError {
     ConfigError::Unreadable { path: path.to_owned(), error }
 }
 
-/// Whether other users of this machine can read the file.
+/// Returns true if other users of this machine can read the file.
 #[cfg(unix)]
 pub(super) fn others_can_read(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o044 != 0)
 }
 
-/// Whether other users of this machine can read the file; not known here.
+/// Returns false: not determined on this system.
 #[cfg(not(unix))]
 pub(super) fn others_can_read(_path: &Path) -> bool {
     false

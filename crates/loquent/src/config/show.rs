@@ -1,4 +1,4 @@
-//! `loquent config`: what holds for a command, and what says so.
+//! `loquent config`: shows the effective settings of a command, and the source of each.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::file::settable;
 use super::merge::{MergedArguments, merge};
 use super::place::ConfigFileArgs;
 
-/// What stands for a secret.
+/// Placeholder for a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// Options of `loquent config`.
@@ -45,17 +45,17 @@ pub struct ConfigArgs {
     command: Vec<OsString>,
 }
 
-/// One setting as it holds.
+/// An effective setting.
 struct HeldSetting {
     name: String,
-    /// `None` where nothing is set.
+    /// `None` if nothing is set.
     value: Option<String>,
     source: SettingSource,
-    /// What holds without it, in words.
+    /// Description of the default.
     otherwise: Option<String>,
 }
 
-/// What says it.
+/// Source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SettingSource {
     Flag,
@@ -76,10 +76,11 @@ impl SettingSource {
 }
 
 impl ConfigArgs {
-    /// Prints the settings; `program` is the whole command line and `file` the one that it names.
+    /// Prints the settings; `program` is the whole command line and `file` the settings file that
+    /// it names.
     ///
     /// # Errors
-    /// When the file is wrong, or the flags are.
+    /// If the file or the flags are wrong.
     pub fn run(&self, program: &Command, file: &ConfigFileArgs) -> anyhow::Result<()> {
         let mut typed: Vec<OsString> = vec![program.get_name().into()];
         typed.extend(file.config.iter().flat_map(|file| ["--config".into(), file.clone()]));
@@ -111,7 +112,7 @@ impl ConfigArgs {
     }
 }
 
-/// The names that lead to the chosen command, and its settings with those of all commands.
+/// Returns the path of names to the chosen command, and its settings with those of all commands.
 fn held(
     program: &Command,
     matches: &ArgMatches,
@@ -152,7 +153,7 @@ fn held_of(flag: &Arg, matches: &ArgMatches, of_file: &BTreeSet<String>) -> Held
     HeldSetting { name, value: shown, source, otherwise: described_default(flag) }
 }
 
-/// The default that the help describes in words, in brackets at its end.
+/// Returns the default that the help describes in words, in brackets at its end.
 fn described_default(flag: &Arg) -> Option<String> {
     let help = flag.get_help()?.to_string();
     let (_, rest) = help.rsplit_once("[default: ")?;

@@ -1,23 +1,23 @@
-//! The table `[upstreams]` of a file of settings: each name with its servers, and what else belongs
-//! to that name, as the flags of `serve` that say the same.
+//! The table `[upstreams]` of a settings file: each name with its servers and further settings of
+//! that name, translated to the equivalent flags of `serve`.
 
 use toml::de::{DeTable, DeValue};
 
 use super::value::FileSetting;
 
-/// What a section of the table may say besides `urls`, with the flag and its id in clap.
+/// Keys allowed in a section besides `urls`, with the flag and its id in clap.
 const COMPANIONS: [(&str, &str, &str); 2] = [
     ("fallback", "upstream-fallback", "upstream_fallback"),
     ("api-key", "upstream-api-key", "upstream_api_key"),
 ];
 
-/// What is wrong, and the byte at which it is.
+/// Error message, and the byte offset of the error.
 pub(super) type Misplaced = (usize, String);
 
-/// The settings that `table` stands for.
+/// Converts `table` to settings.
 ///
 /// # Errors
-/// What is wrong with an entry.
+/// Describes the first mistake.
 pub(super) fn settings_of(table: &DeTable<'_>) -> Result<Vec<FileSetting>, Misplaced> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -45,7 +45,7 @@ pub(super) fn settings_of(table: &DeTable<'_>) -> Result<Vec<FileSetting>, Mispl
     Ok(all.filter(|setting| !setting.arguments.is_empty()).collect())
 }
 
-/// The place of `key` among the companions.
+/// Returns the index of `key` among the companions.
 fn companion(key: &str) -> Option<usize> {
     COMPANIONS.iter().position(|(known, ..)| *known == key)
 }

@@ -1,4 +1,4 @@
-//! From a value in TOML to a flag as it would be typed.
+//! Converts TOML values to flags as typed on a command line.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -13,25 +13,25 @@ use toml::de::DeValue;
 /// One setting of a file.
 #[derive(Debug, PartialEq)]
 pub struct FileSetting {
-    /// The flag's id in clap.
+    /// Id of the flag in clap.
     pub id: String,
-    /// The flag as it would be typed, once for each value; nothing for a switch that is off.
+    /// The flag as typed, once for each value; empty for a switch that is off.
     pub arguments: Vec<String>,
-    /// Whether it is a secret.
+    /// True if it is a secret.
     pub is_secret: bool,
 }
 
-/// What kind of value a flag takes.
+/// Kind of value that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WantedValue {
-    /// None: it is given or not.
+    /// No value: the flag is present or not.
     Switch,
     Boolean,
     Whole,
     Number,
     Text,
     Path,
-    /// A type with a notation of its own, such as `16` or `auto`.
+    /// A type with its own notation, such as `16` or `auto`.
     Other,
 }
 
@@ -87,10 +87,10 @@ fn is_one_of(parser: &ValueParser, types: &[TypeId]) -> bool {
     types.iter().any(|one| parser.type_id() == *one)
 }
 
-/// `flag` with `value` as it would be typed, once for each value.
+/// Returns `flag` with `value` as typed, once for each value.
 ///
 /// # Errors
-/// When the value has a type that the flag cannot take.
+/// If the flag does not accept the value's type.
 pub(super) fn arguments_of(flag: &Arg, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let long = flag.get_long().unwrap_or_default();
     if let DeValue::Array(values) = value {
@@ -115,7 +115,7 @@ pub(super) fn arguments_of(flag: &Arg, value: &DeValue<'_>) -> Result<Vec<String
     }
 }
 
-/// One value as it would be typed.
+/// Returns one value as typed.
 fn text(flag: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     let wanted = WantedValue::of(flag);
     match (wanted, value) {
@@ -136,7 +136,7 @@ fn text(flag: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// The path `text`. No shell replaces a tilde in a file.
+/// Expands a leading tilde in the path `text`, since no shell does so in a file.
 pub fn at_home(text: &str) -> String {
     let home = std::env::var("HOME").ok().filter(|home| !home.is_empty());
     match (text.strip_prefix("~/"), home) {
@@ -156,10 +156,10 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Checks the values of `flag` as clap does those that are typed.
+/// Checks the values of `flag` as clap checks typed ones.
 ///
 /// # Errors
-/// What clap says of them.
+/// The message of clap.
 pub(super) fn check(flag: &Arg, arguments: &[String]) -> Result<(), String> {
     if !flag.get_action().takes_values() {
         return Ok(());
@@ -183,7 +183,7 @@ pub(super) fn check(flag: &Arg, arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The part of a message of clap's that says what is wrong with the value.
+/// Returns the part of a clap message that describes the error in the value.
 fn said(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

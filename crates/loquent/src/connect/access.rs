@@ -1,5 +1,5 @@
-//! Who may use the proxy: programs of this machine, with the local key if there is one, and never
-//! the web pages of others.
+//! Access to the proxy: allowed for programs of this machine, with the local key if there is one,
+//! and never for web pages of others.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use subtle::ConstantTimeEq;
 
 use super::refusal::refuse;
 
-/// The key that local clients must send. It is compared in constant time and never shown.
+/// Key that local clients must send. Compared in constant time and never shown.
 #[derive(Clone)]
 pub(super) struct LocalKey(String);
 
 impl LocalKey {
-    /// The key that was `given`, or else that in `file`, which gets a random one if it does not
-    /// exist. Returns whether the file was written, too.
+    /// Returns the `given` key, or else the one in `file`. A missing file is created with a random
+    /// key. Also returns true if the file was written.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// If the file cannot be read or written.
     pub(super) fn read(
         given: Option<&str>,
         file: Option<&Path>,
@@ -58,16 +58,16 @@ impl LocalKey {
 
 /// The rules for local requests.
 pub(super) struct Access {
-    /// Whether only this machine is served.
+    /// True if only this machine is served.
     pub(super) loopback: bool,
-    /// Names of this machine beside those of loopback.
+    /// Names of this machine besides those of loopback.
     pub(super) allowed_hosts: Vec<String>,
     pub(super) local_key: Option<LocalKey>,
 }
 
 impl Access {
     /// # Errors
-    /// When everybody on the network could use the proxy without `open`.
+    /// If everybody on the network could use the proxy and `open` is not set.
     pub(super) fn new(
         listen: IpAddr,
         allowed_hosts: Vec<String>,
@@ -84,8 +84,8 @@ impl Access {
     }
 
     /// Refuses web pages, which could spend the user's key: cross-origin requests by their
-    /// `Origin`, and DNS rebinding by its `Host`, which is then the attacker's name. Refuses
-    /// whoever lacks the local key.
+    /// `Origin`, and DNS rebinding by its `Host`, which is then the attacker's name. Also refuses
+    /// requests without the local key.
     pub(super) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let origin = text(header::ORIGIN).filter(|origin| {
@@ -118,7 +118,7 @@ impl Access {
     }
 }
 
-/// `host` without its port, and without the brackets of an IPv6 address.
+/// Returns `host` without its port, and without the brackets of an IPv6 address.
 fn name_of(host: &str) -> &str {
     if host.parse::<IpAddr>().is_ok() {
         return host;
@@ -128,7 +128,7 @@ fn name_of(host: &str) -> &str {
     with_port.map_or(host, |(name, _)| name).trim_matches(['[', ']'])
 }
 
-/// Whether `host`, with or without a port, is a name of this machine alone.
+/// Returns true if `host`, with or without a port, is a loopback name of this machine.
 fn is_local(host: &str) -> bool {
     let name = name_of(host);
     name.eq_ignore_ascii_case("localhost")

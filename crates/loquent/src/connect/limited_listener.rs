@@ -1,5 +1,4 @@
-//! A listener with a limit on the connections that are open at once; further ones wait in the
-//! system's queue.
+//! A listener with a limit on open connections; further ones wait in the system's queue.
 
 use std::future::Future;
 use std::io;
@@ -13,11 +12,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
-/// Pause after a failed accept: the process may be out of file descriptors, and retrying at once
+/// Pause after a failed accept: the process may be out of file descriptors, and an immediate retry
 /// would only burn CPU.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A listener that accepts while fewer than its limit of connections are open.
+/// A listener that accepts connections while fewer than its limit are open.
 pub struct LimitedListener {
     listener: TcpListener,
     permits: Arc<Semaphore>,
@@ -36,12 +35,12 @@ pub struct LimitedStream {
 
 impl LimitedListener {
     /// Accepts from `listener`, at most `limit` connections at once (at least one). A client that
-    /// reads nothing for `stall_limit` while bytes wait for it loses its connection.
+    /// leaves pending bytes unread for `stall_limit` loses its connection.
     pub fn new(listener: TcpListener, limit: usize, stall_limit: Duration) -> Self {
         Self { listener, permits: Arc::new(Semaphore::new(limit.max(1))), stall_limit }
     }
 
-    /// Waits for a connection, and for its place.
+    /// Waits for a permit and a connection.
     pub async fn accept(&self) -> LimitedStream {
         // The permit comes before the connection, so that a client beyond the limit stays in the
         // system's queue instead of holding an accepted socket.
@@ -66,7 +65,7 @@ impl LimitedListener {
 }
 
 impl LimitedStream {
-    /// Passes on the outcome of a write, or ends one that has waited for too long.
+    /// Returns the outcome of a write, or an error if the write has waited for too long.
     fn bound<T>(
         &mut self,
         context: &mut Context<'_>,

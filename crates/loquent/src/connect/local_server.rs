@@ -1,4 +1,4 @@
-//! The proxy's connections: HTTP/1.1, bounded in number and in time.
+//! The proxy's HTTP/1.1 connections, limited in number and time.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,11 +12,11 @@ use hyper_util::service::TowerToHyperService;
 
 use super::limited_listener::LimitedListener;
 
-/// How long a connection may be silent before a request's head is complete.
+/// Maximum silence of a connection before a request's head is complete.
 pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Answers the requests of `listener`'s connections until `stop`. Then running answers may take
-/// `drain` to end.
+/// Serves the requests of `listener`'s connections until `stop`. Running answers then have `drain`
+/// to finish.
 pub(super) async fn serve(
     listener: LimitedListener,
     app: Router,
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A proxy's server with place for one connection, which answers "hi".
+    /// Starts a proxy server with room for one connection, which answers "hi".
     async fn start() -> (SocketAddr, oneshot::Sender<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! `loquent connect`: an OpenAI endpoint on the user's own machine, so that any SDK gets
-//! its answers over the delivery protocol by changing nothing but its base URL.
+//! `loquent connect`: an OpenAI endpoint on the user's own machine. Any SDK gets its answers over
+//! the delivery protocol by changing only its base URL.
 
 mod access;
 mod limited_listener;
@@ -42,14 +42,14 @@ An answer that was asked for with \"resumable\": true outlives its client, and t
   curl -N http://127.0.0.1:11435/v1/streams/ID -H 'last-event-id: N'
 where ID is the response header x-loquent-stream-id and N the last id: that was read.";
 
-/// How long the end of the program waits until the server knows which answers are not wanted.
+/// Time limit at exit for telling the server which answers are not wanted.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a local client may leave bytes unread before it loses its connection. Chosen by hand:
-/// far longer than a program is held by a debugger's breakpoint that somebody looks at.
+/// Time for which a local client may leave bytes unread before it loses its connection. Chosen by
+/// hand: far longer than a program is usually stopped at a debugger's breakpoint.
 const STALL_LIMIT: Duration = Duration::from_secs(300);
 
-/// What `loquent connect` takes; every flag also by environment, as `LOQUENT_` and its name.
+/// Arguments of `loquent connect`. The environment variable of a flag is `LOQUENT_` and its name.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConnectArgs {
@@ -109,8 +109,8 @@ pub struct ConnectArgs {
     drain_timeout_s: u64,
 }
 
-/// The folder for state that lasts from one run to the next: `loquent` in the user's cache folder.
-/// `None` if the environment names no such folder.
+/// Returns the folder for state that outlives a run: `loquent` in the user's cache folder. `None`
+/// if the environment names no such folder.
 pub fn default_state_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
@@ -120,8 +120,8 @@ pub fn default_state_dir() -> Option<PathBuf> {
 /// Runs `loquent connect` until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// A URL that cannot be used, or an address that cannot be listened on. A server that cannot be
-/// reached is not an error: it may start later.
+/// A URL that cannot be used, or an address that cannot be listened on. An unreachable server is
+/// not an error: it may start later.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let state_dir = args.state_dir.clone().or_else(default_state_dir);
     let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
@@ -164,7 +164,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
 
 impl ConnectArgs {
     /// # Errors
-    /// When the local key cannot be read or written, or is missing where it is needed.
+    /// If the local key cannot be read or written, or is missing although required.
     fn access(&self) -> anyhow::Result<Access> {
         let file = self.local_key_file.as_deref();
         let local_key = LocalKey::read(self.local_key.as_deref(), file)?;
@@ -176,7 +176,7 @@ impl ConnectArgs {
     }
 }
 
-/// One file for each server.
+/// Returns the file name of the store, one for each server.
 fn store_name(url: &str) -> String {
     let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     format!("answers-{}.json", name.chars().take(100).collect::<String>())

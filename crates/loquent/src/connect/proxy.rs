@@ -1,5 +1,5 @@
-//! The proxy's answers to local requests: completions that stream go over the delivery
-//! protocol, everything else through the tunnel or over plain HTTP.
+//! The proxy's responses to local requests: streaming completions use the delivery protocol,
+//! everything else the tunnel or plain HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,26 +23,26 @@ use super::relay::AnswerRelay;
 use super::resume_store::ResumeStore;
 use super::trace::ProxyTrace;
 
-/// How long a request's body may take to arrive.
+/// Time limit for a request's body to arrive.
 const BODY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What all local requests share.
+/// State shared by all local requests.
 pub struct Proxy {
-    /// The client of the server.
+    /// Client of the server.
     pub client: Client,
-    /// The answers under way.
+    /// Answers in progress.
     pub store: Arc<ResumeStore>,
-    /// Where spans go, if anywhere.
+    /// Destination of spans, if any.
     pub telemetry: Option<Arc<Telemetry>>,
-    /// Whether the proxy's key replaces the keys of local clients.
+    /// True if the proxy's key replaces the keys of local clients.
     pub own_key: bool,
-    /// Largest request body, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub max_request_bytes: usize,
-    /// Who may send local requests.
+    /// Access rules for local requests.
     pub access: Access,
 }
 
-/// Answers one local request.
+/// Handles one local request.
 pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> Response {
     if let Some(refusal) = proxy.access.refuse(request.headers()) {
         return refusal;
@@ -71,7 +71,7 @@ pub async fn handle(State(proxy): State<Arc<Proxy>>, request: LocalRequest) -> R
     }
 }
 
-/// How a local request is answered.
+/// Kind of a local request.
 enum RequestKind {
     Answer { resumable: bool },
     Resume(AnswerHandle, u64),
@@ -79,7 +79,7 @@ enum RequestKind {
 }
 
 impl RequestKind {
-    /// Whether an answer outlives its reader.
+    /// Returns true if the answer outlives its reader.
     fn is_resumable(&self) -> bool {
         matches!(self, Self::Resume(..) | Self::Answer { resumable: true })
     }
@@ -141,8 +141,8 @@ impl Proxy {
         }
     }
 
-    /// A resume, if its id and token are whole (S-5.2); without a token, of an answer that
-    /// this proxy has passed on itself.
+    /// Returns a resume if the id and token are complete (S-5.2); without a token, if this proxy
+    /// itself has relayed the answer.
     fn resume_kind(&self, id: &str, request: &Request) -> Option<RequestKind> {
         let uri: Uri = request.path.parse().ok()?;
         let header = |name: &str| request.headers.get(name)?.to_str().ok();
@@ -161,7 +161,7 @@ impl Proxy {
         Some(RequestKind::Resume(handle, from))
     }
 
-    /// The head of an answer's event stream, and the answer as its body.
+    /// Returns a response with the head of an answer's event stream, and the answer as its body.
     fn stream(&self, answer: Answer, resumable: bool, trace: ProxyTrace) -> Response {
         let handle = answer.handle();
         let entry = self.store.begin(handle, SystemTime::now());
@@ -208,7 +208,7 @@ impl Proxy {
     }
 }
 
-/// The server's response unchanged. A body that breaks off breaks the local connection.
+/// Passes the server's response on unchanged. A body that breaks off breaks the local connection.
 fn pass_on(mut reply: Reply, trace: ProxyTrace) -> Response {
     trace.note_response(reply.status, reply.transport());
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);

@@ -1,5 +1,5 @@
-//! Tells whoever starts `loquent connect` whether its server can be reached, and how answers come.
-//! A server that cannot be reached may start later, so it is asked again until it responds.
+//! Reports to the user of `loquent connect` whether its server can be reached, and over which
+//! transport. An unreachable server may start later, so it is polled until it responds.
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use loquent_client::{Client, Transport};
 use loquent_openai::HttpError;
 use loquent_proto::printable::printable;
 
-/// How long the server may take to respond before it counts as unreachable.
+/// Time limit for a response, after which the server counts as unreachable.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
-/// How long to wait before the server is asked again: doubled each time, up to the second.
+/// First and maximum wait between attempts; doubles each time.
 const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// Maximum size of the response, of which nothing is used.
+/// Maximum size of the response, whose content is not used.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Says how answers of the server come, once it can be reached, and before that why it cannot.
+/// Reports the transport of the server's answers once it can be reached, and before that the reason
+/// why it cannot.
 pub(super) async fn report(client: Client) {
     let ([mut wait, longest], mut said) = (RETRY, false);
     let transport = loop {
@@ -47,7 +48,7 @@ pub(super) async fn report(client: Client) {
     }
 }
 
-/// What to do about the failure `why`.
+/// Returns advice about the failure `why`.
 fn advice(why: &str) -> &'static str {
     match why.contains("certificate") {
         true => {
@@ -58,7 +59,7 @@ fn advice(why: &str) -> &'static str {
     }
 }
 
-/// Why the server does not respond; `None` if it does, whatever it says.
+/// Returns the reason why the server does not respond; `None` if it sends any response.
 async fn failure(client: &Client) -> Option<String> {
     let asked = client.http().get("/health", MAX_RESPONSE_BYTES);
     match tokio::time::timeout(RESPONSE_LIMIT, asked).await {

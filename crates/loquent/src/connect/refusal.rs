@@ -4,12 +4,12 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::json;
 
-/// The body of an error response.
+/// Returns the body of an error response.
 pub(super) fn error_json(message: &str, code: &str) -> serde_json::Value {
     json!({ "error": { "message": message, "type": "server_error", "param": null, "code": code } })
 }
 
-/// A response that refuses a local request.
+/// Returns a response that refuses a local request.
 pub(super) fn refuse(status: StatusCode, message: &str, code: &str) -> Response {
     let mut body = error_json(message, code);
     if status.is_client_error() {

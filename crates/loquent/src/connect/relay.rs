@@ -1,5 +1,5 @@
-//! Relays an answer to a local client: server-sent events as the server itself would write
-//! them, and a broken connection if the answer breaks off.
+//! Relays an answer to a local client: server-sent events as the server itself would write them,
+//! and a broken connection if the answer breaks off.
 
 use std::time::Duration;
 
@@ -15,40 +15,40 @@ use super::refusal::error_json;
 use super::resume_store::ResumeEntry;
 use super::trace::ProxyTrace;
 
-/// How long after the last event a comment is sent, so that SDKs and proxies with read timeouts
+/// Time without events after which a comment is sent, so that SDKs and proxies with read timeouts
 /// keep waiting.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Why the local connection is broken off.
+/// Reason why the local connection is broken off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off: {0}")]
 pub struct AnswerBroken(String);
 
-/// What the relay sends next.
+/// State that determines the next output of the relay.
 enum RelayState {
-    /// A comment, so that the response's head leaves at once.
+    /// Next is a comment, so that the response's head is sent at once.
     Opening,
-    /// The answer's events.
+    /// Next are the answer's events.
     Streaming,
-    /// Nothing more: the connection breaks once it has sent what it has.
+    /// Next is nothing: the connection breaks once all written bytes are sent.
     Breaking(ClientError),
-    /// Nothing more: the answer is complete.
+    /// Next is nothing: the answer is complete.
     Ended,
 }
 
-/// One answer for one local client. Dropping it cancels the answer, unless it was asked
-/// for as resumable.
+/// An answer for one local client. Dropping it cancels the answer, unless it was requested as
+/// resumable.
 pub struct AnswerRelay {
-    /// Present until dropped.
+    /// `Some` until dropped.
     answer: Option<Answer>,
     entry: Option<ResumeEntry>,
     chunks: ChunkWriter,
-    /// The last event id that was passed on.
+    /// Id of the last relayed event.
     last_id: Option<u64>,
     state: RelayState,
     resumable: bool,
     trace: ProxyTrace,
-    /// Whether anything of the answer has arrived.
+    /// True if any part of the answer has arrived.
     is_begun: bool,
 }
 
@@ -72,7 +72,7 @@ impl AnswerRelay {
         }
     }
 
-    /// As a response's body.
+    /// Converts the relay to a response body.
     pub fn into_body(self) -> Body {
         Body::from_stream(stream::unfold(self, |mut relay| async move {
             let piece = relay.next().await?;
@@ -119,7 +119,7 @@ impl AnswerRelay {
         }
     }
 
-    /// The events of one step; of one that was seen before, none.
+    /// Returns the events of one step; none if the step was seen before.
     fn events(&mut self, step: &Step) -> Vec<u8> {
         if let Some(entry) = &self.entry {
             entry.set_offset(step.offset);
@@ -150,8 +150,8 @@ impl AnswerRelay {
         if step.seen { Vec::new() } else { out }
     }
 
-    /// The last event of an answer that is not whole. What the server said of that was
-    /// passed on already.
+    /// Returns the last event of an incomplete answer. An error sent by the server has already been
+    /// relayed.
     fn break_off(&mut self, error: ClientError) -> Bytes {
         self.trace.note_broken();
         self.forget();
@@ -173,7 +173,7 @@ impl AnswerRelay {
     }
 }
 
-/// A writer of events that stay on this machine: only a request that asks for padding gets it.
+/// Creates a writer of events that stay on this machine: pads only if the request asks for it.
 fn local_chunks() -> ChunkWriter {
     ChunkWriter::new().obfuscate(Obfuscation::new(rand::random(), false))
 }

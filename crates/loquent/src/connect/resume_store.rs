@@ -1,5 +1,5 @@
-//! Remembers the answers under way, so that a proxy that was killed can resume them: a small
-//! file with their ids and tokens that only its owner can read.
+//! Remembers answers in progress, so that a proxy that was killed can resume them: a small file
+//! with their ids and tokens that only its owner can read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use loquent_client::{AnswerHandle, replace_file};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// Most answers in the store; a further one replaces the oldest.
+/// Maximum answers in the store; a further one replaces the oldest.
 pub(crate) const MAX_ANSWERS: usize = 256;
-/// Longest file that is read, in bytes: far more than the store ever writes.
+/// Maximum size of a file to read, in bytes: far more than the store ever writes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// Answers older than this are dropped: no server keeps one for longer.
+/// Age after which answers are dropped: no server keeps one for longer.
 const MAX_AGE: Duration = Duration::from_secs(3600);
-/// Least time between two writes of the file.
+/// Minimum time between two writes of the file.
 const WRITE_GAP: Duration = Duration::from_secs(1);
 
 /// An answer's entry in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredAnswer {
     token: String,
-    /// Log offset up to which the proxy has passed the answer on.
+    /// Log offset up to which the proxy has relayed the answer.
     offset: u64,
-    /// When the answer began, in seconds since 1970.
+    /// Start of the answer, in seconds since 1970.
     began_s: u64,
 }
 
-/// The answers under way, by id.
+/// Answers in progress, by id.
 pub struct ResumeStore {
     file: Option<PathBuf>,
     answers: Mutex<BTreeMap<String, StoredAnswer>>,
@@ -37,15 +37,15 @@ pub struct ResumeStore {
 }
 
 impl ResumeStore {
-    /// Reads the file of an earlier run, as far as it is valid. Without a file the store lasts
-    /// as long as this process.
+    /// Reads the valid entries of an earlier run's file. Without a file the store lasts as long as
+    /// this process.
     pub fn open(file: Option<PathBuf>, now: SystemTime) -> Arc<ResumeStore> {
         let text = file.as_deref().and_then(read_bounded).unwrap_or_default();
         let answers = Mutex::new(parse(&text, now));
         Arc::new(ResumeStore { file, answers, changed: Notify::new() })
     }
 
-    /// Adds an answer that has begun.
+    /// Adds an answer that has started.
     pub fn begin(self: &Arc<Self>, handle: AnswerHandle, now: SystemTime) -> ResumeEntry {
         let entry = StoredAnswer { token: handle.token_hex(), offset: 0, began_s: seconds(now) };
         let mut answers = self.lock();
@@ -61,17 +61,18 @@ impl ResumeStore {
         ResumeEntry { store: Arc::clone(self), id: handle.id_hex() }
     }
 
-    /// The handle of the answer `id`, if it is in the store.
+    /// Returns the handle of the answer `id`, if it is in the store.
     pub fn handle(&self, id: &str) -> Option<AnswerHandle> {
         AnswerHandle::parse(id, &self.lock().get(id)?.token)
     }
 
-    /// The ids of all answers in the store, and the log offset up to which each was passed on.
+    /// Returns the ids of all answers in the store, with the log offset up to which each was
+    /// relayed.
     pub fn answers(&self) -> Vec<(String, u64)> {
         self.lock().iter().map(|(id, entry)| (id.clone(), entry.offset)).collect()
     }
 
-    /// Writes changes to the file until it is aborted.
+    /// Writes changes to the file until aborted.
     pub async fn write_changes(self: Arc<Self>) {
         loop {
             self.changed.notified().await;
@@ -96,14 +97,14 @@ impl ResumeStore {
     }
 }
 
-/// The store's entry of one answer under way.
+/// The store's entry of one answer in progress.
 pub struct ResumeEntry {
     store: Arc<ResumeStore>,
     id: String,
 }
 
 impl ResumeEntry {
-    /// Notes that the answer was passed on up to log `offset`.
+    /// Records that the answer was relayed up to log `offset`.
     pub fn set_offset(&self, offset: u64) {
         if let Some(entry) = self.store.lock().get_mut(&self.id) {
             entry.offset = offset;
@@ -118,7 +119,7 @@ impl ResumeEntry {
     }
 }
 
-/// The answers in a file's text that a server may still have.
+/// Parses a file's text; returns the answers that a server may still have.
 pub(crate) fn parse(text: &str, now: SystemTime) -> BTreeMap<String, StoredAnswer> {
     let entries: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! The span of a request on its way through the proxy: from the local client's question to the end
-//! of the answer. The server's span is its child, so what the two differ by is the network's.
+//! The span of a request through the proxy: from the local client's question to the end of the
+//! answer. The server's span is its child, so the difference between the two is the network's
+//! share.
 
 use std::sync::Arc;
 
@@ -7,12 +8,12 @@ use http::Method;
 use loquent_client::{Answer, ClientError, Request, Transport};
 use loquent_server::{OpenSpan, Telemetry, TraceParent};
 
-/// The span of one request, if there is a collector. It ends when this is dropped.
+/// The span of one request, if there is a collector. Ends when dropped.
 pub struct ProxyTrace(Option<OpenSpan>);
 
 impl ProxyTrace {
-    /// Begins the span of `request` to the server at `url`, which is told to continue it. Without
-    /// one, the server continues the local client's.
+    /// Starts the span of `request` to the server at `url`, and adds a header for the server to
+    /// continue it. Without a span, the server continues the local client's.
     pub fn begin(telemetry: Option<&Arc<Telemetry>>, url: &str, request: &mut Request) -> Self {
         let Some(telemetry) = telemetry.filter(|_| request.method == Method::POST) else {
             return Self(None);
@@ -30,7 +31,7 @@ impl ProxyTrace {
         Self(Some(span))
     }
 
-    /// Notes the status of the server's response, and what carried it.
+    /// Records the status of the server's response, and its transport.
     pub fn note_response(&self, status: u16, transport: Transport) {
         if let Some(span) = &self.0 {
             span.set("http.response.status_code", i64::from(status));
@@ -41,12 +42,12 @@ impl ProxyTrace {
         }
     }
 
-    /// Notes that the first piece of the answer is here.
+    /// Records the arrival of the answer's first piece.
     pub fn note_begun(&self) {
         self.0.iter().for_each(|span| span.note("first piece"));
     }
 
-    /// Notes what carried `answer` in the end, and how often it went on over a new path.
+    /// Records the final transport of `answer`, and its number of resumes.
     pub fn note_answer(&self, answer: &Answer) {
         if let Some(span) = &self.0 {
             span.set("transport", answer.transport().name());
@@ -54,8 +55,8 @@ impl ProxyTrace {
         }
     }
 
-    /// Notes that there is no answer. What the server says of that may quote the request, and
-    /// stays out.
+    /// Records that there is no answer. Leaves out the server's message, which may quote the
+    /// request.
     pub fn fail(&self, error: &ClientError) {
         let Some(span) = &self.0 else { return };
         match error {
@@ -67,7 +68,7 @@ impl ProxyTrace {
         }
     }
 
-    /// Notes that the answer is not whole.
+    /// Records that the answer is incomplete.
     pub fn note_broken(&self) {
         self.0.iter().for_each(|span| span.fail("the answer broke off"));
     }

@@ -8,7 +8,7 @@ use loquent_bench::link::options::parse_rate_kbps;
 use super::network::NetworkKind;
 use super::weather::Weather;
 
-/// A question whose answer by the bundled model is long and easy to read.
+/// A question to which the bundled model gives a long and readable answer.
 const QUESTION: &str = "How does Loquent deliver tokens?";
 
 const EXAMPLES: &str = "\
@@ -82,7 +82,7 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// The weather as typed.
+    /// Returns the weather as typed.
     pub(super) fn weather(&self) -> Weather {
         Weather {
             rtt_ms: self.rtt_ms,
@@ -94,14 +94,15 @@ impl DemoArgs {
     }
 }
 
-/// A share as 0.15 or 15%. That it is not too much is the weather's to say.
+/// Parses a share such as 0.15 or 15%. The weather checks its upper bound.
 fn parse_loss(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let share = number.parse::<f64>().ok().map(|number| number / scale);
     share.filter(|share| share.is_finite()).ok_or_else(|| "give a share, such as 15%".to_owned())
 }
 
-/// Tokens per second. Below one nothing seems to happen; above two hundred it is over too soon.
+/// Parses tokens per second. Below one nothing seems to happen; above two hundred the answer is
+/// over too soon.
 fn parse_speed(text: &str) -> Result<f64, String> {
     let speed = text.parse::<f64>().ok().filter(|speed| (1.0..=200.0).contains(speed));
     speed.ok_or_else(|| "give tokens per second from 1 to 200".to_owned())

@@ -1,19 +1,19 @@
-//! Opens the user's browser, and knows when there is none to open.
+//! Opens the user's browser, or detects that there is none to open.
 
 use std::ffi::OsString;
 use std::io;
 use std::process::{Command, Stdio};
 
-/// Whether a browser would have a screen to show itself on.
+/// Returns true if a browser would have a display.
 pub fn has_display(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     is_set("DISPLAY") || is_set("WAYLAND_DISPLAY") || is_set("BROWSER")
 }
 
-/// Opens `url` as the desktop does, or with `$BROWSER`.
+/// Opens `url` with `$BROWSER`, or else with the desktop's default.
 ///
 /// # Errors
-/// If there is no program that does.
+/// If no program can open it.
 pub fn open(url: &str) -> io::Result<()> {
     let own = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
     let program = own.unwrap_or_else(|| "xdg-open".into());

@@ -1,9 +1,9 @@
 //! `loquent demo`: one answer over TCP and over Loquent, side by side on the same bad network.
 //!
-//! `server` is the server of `loquent serve` at reading speed. Between it and its two clients
-//! lies `network`: a door for each on this machine, behind which packets cross the emulated link.
-//! `weather` decides what that link loses, and `news` tells what was lost. Two fronts show it:
-//! `terminal`, and the live half of the laboratory's page by `routes`.
+//! `server` is the server of `loquent serve` at reading speed. Between it and its two clients is
+//! `network`: a door for each on this machine, behind which packets cross the emulated link.
+//! `weather` determines the losses of that link, and `news` reports them. Two front ends show it:
+//! `terminal`, and the live half of the laboratory's page through `routes`.
 
 mod args;
 mod browser;
@@ -30,21 +30,21 @@ use self::server::DemoServer;
 use self::terminal::TerminalRun;
 use crate::shutdown;
 
-/// How long the runtime's threads may take to end after the demonstration has.
+/// Time limit for the runtime's threads to end after the demonstration.
 const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 
 impl LiveOffer {
-    /// How long an answer of full length takes to be generated.
+    /// Returns the time to generate an answer of full length.
     fn answer_length(&self) -> Duration {
         Duration::from_secs_f64(f64::from(self.max_tokens) / self.tokens_per_s)
     }
 }
 
-/// Runs the demonstration until it is over, or until SIGTERM or Ctrl-C.
+/// Runs the demonstration until it ends, or until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// If a flag is out of range, the model cannot be loaded, a port is taken, or an answer does not
-/// come to its end.
+/// If a flag is out of range, the model cannot be loaded, a port is taken, or an answer is
+/// incomplete.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -1,10 +1,10 @@
-//! The simulator's TCP between real sockets, for machines on which the kernel's cannot be sent over
-//! a bad link because that takes root.
+//! The simulator's TCP between real sockets, for machines where sending kernel TCP over a bad link
+//! is not possible because it needs root.
 //!
-//! Each connection to the door is ended here and begun anew towards the server. Between the two,
-//! what was read travels as the segments of the simulator's TCP, in UDP datagrams that the lossy
-//! relay carries: sender and receiver are the simulator's own, on the real clock, in both
-//! directions. That TCP is Linux's as far as thin streams notice: RACK-TLP, and CUBIC's window.
+//! Each connection to the door is terminated here, and a new one is made to the server. Between the
+//! two, the bytes travel as segments of the simulator's TCP, in UDP datagrams that the lossy relay
+//! carries. Sender and receiver are the simulator's own, on the real clock, in both directions.
+//! That TCP matches Linux's as far as thin streams notice: RACK-TLP, and CUBIC's window.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,37 +24,37 @@ use tokio::task::LocalSet;
 
 /// Maximum number of connections of one door; others are closed at once.
 const MAX_CONNECTIONS: usize = 64;
-/// Segments under way in one direction before no more is read: a window of 300 kB.
+/// Maximum segments in flight in one direction before reading pauses: a window of 300 kB.
 const MAX_SEGMENTS_UNDER_WAY: usize = 256;
-/// Segments of one direction before it ends; the simulator's packets number 65,536.
+/// Maximum segments of one direction before it ends; the simulator has 65,536 packet numbers.
 const MAX_SEGMENTS: usize = 60_000;
-/// Datagrams that wait for one connection's task; more are lost, as in a full queue.
+/// Maximum datagrams queued for one connection's task; more are lost, as in a full queue.
 const MAX_WAITING: usize = 1024;
-/// How long a reader may take for what has arrived.
+/// Time limit for a reader to accept the data that has arrived.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// Larger than any packet of the simulator's TCP with the head of a datagram.
+/// Buffer size, larger than any packet of the simulator's TCP with the head of a datagram.
 const BUFFER_BYTES: usize = 2048;
-/// Bytes of a connection's number, with which its datagrams begin.
+/// Bytes of the connection number at the start of a datagram.
 const NUMBER_BYTES: usize = 4;
-/// What follows is a sender's packet, or a receiver's.
+/// Marks a sender's packet, or a receiver's.
 const DATA: u8 = 0;
 const ACK: u8 = 1;
 
-/// Where one door's connections come from and lead to.
+/// Endpoints of one door's connections.
 #[derive(Debug)]
 pub struct ModelledDoor {
-    /// Where clients connect.
+    /// Listener for clients.
     pub listener: std::net::TcpListener,
-    /// The relay's address for the client's end.
+    /// Address of the relay for the client's end.
     pub relay: SocketAddr,
-    /// The server's end, to which the relay sends.
+    /// Socket of the server's end, to which the relay sends.
     pub far_end: StdUdpSocket,
-    /// The server.
+    /// Address of the server.
     pub server: SocketAddr,
 }
 
-/// Carries the connections of `doors` on a thread of its own, until `link`'s sender is dropped.
-/// Connections take the round-trip time that `link` has when they begin.
+/// Carries the connections of `doors` on a separate thread, until `link`'s sender is dropped.
+/// Connections use the round-trip time that `link` has when they start.
 ///
 /// # Errors
 /// If the system has no thread or descriptor left.
@@ -82,7 +82,7 @@ pub fn start(doors: Vec<ModelledDoor>, link: watch::Receiver<Link>) -> io::Resul
     Ok(())
 }
 
-/// Datagrams for each connection at the server's end, by its number.
+/// Datagrams for each connection at the server's end, by connection number.
 type Arrivals = Rc<RefCell<HashMap<u32, mpsc::Sender<(SocketAddr, Vec<u8>)>>>>;
 
 async fn serve(door: ModelledDoor, link: watch::Receiver<Link>) -> io::Result<()> {
@@ -116,7 +116,7 @@ async fn serve(door: ModelledDoor, link: watch::Receiver<Link>) -> io::Result<()
     Ok(())
 }
 
-/// Gives each datagram that reaches the server's end to its connection.
+/// Dispatches each datagram that reaches the server's end to its connection.
 async fn hand_out(far_end: Rc<UdpSocket>, arrivals: Arrivals) {
     let mut buffer = [0; BUFFER_BYTES];
     loop {
@@ -129,13 +129,13 @@ async fn hand_out(far_end: Rc<UdpSocket>, arrivals: Arrivals) {
     }
 }
 
-/// One direction of a connection: the bytes of a socket as segments, and back.
+/// One direction of a connection: converts the bytes of a socket to segments, and back.
 struct Stream {
     sender: Box<dyn SenderEnd>,
     receiver: Box<dyn ReceiverEnd>,
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
-    /// Segments that were read, the last one included.
+    /// Number of segments read, the last one included.
     segments: usize,
     is_read_out: bool,
     is_closed: bool,
@@ -153,7 +153,7 @@ impl Stream {
         !self.is_read_out && under_way < MAX_SEGMENTS_UNDER_WAY
     }
 
-    /// Takes what was read; nothing is the stream's end.
+    /// Handles bytes that were read; empty at the stream's end.
     fn handle_read(&mut self, now_us: u64, bytes: &[u8]) {
         self.segments += 1;
         // Out of numbers is the end as well: the client sees a cut answer and asks for the rest.
@@ -161,7 +161,7 @@ impl Stream {
         self.sender.handle_token(now_us, bytes, self.is_read_out);
     }
 
-    /// Writes what has arrived in order.
+    /// Writes the bytes that have arrived in order.
     async fn deliver(&mut self) -> io::Result<()> {
         let mut shown = Vec::new();
         self.receiver.take_shown(&mut shown);
@@ -199,16 +199,16 @@ impl Stream {
     }
 }
 
-/// A connection with both of its ends, which are in this process.
+/// A connection with both ends, which are in this process.
 struct Connection {
     number: u32,
     start: Instant,
-    /// From the client to the server, and back.
+    /// Streams from the client to the server, and back.
     up: Stream,
     down: Stream,
     near_end: UdpSocket,
     far_end: Rc<UdpSocket>,
-    /// Where the client's datagrams come from; the relay has a socket for each client.
+    /// Source address of the client's datagrams; the relay has a socket for each client.
     peer: Option<SocketAddr>,
     datagram: Vec<u8>,
 }
@@ -280,7 +280,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Handles a packet without its connection's number: a sender's or a receiver's.
+    /// Handles a packet, without its connection number, of a sender or a receiver.
     async fn handle_packet(&mut self, packet: Option<&[u8]>, side: TcpSide) -> io::Result<()> {
         let now_us = self.now_us();
         let Some((&kind, packet)) = packet.and_then(<[u8]>::split_first) else { return Ok(()) };
@@ -296,7 +296,7 @@ impl Connection {
         }
     }
 
-    /// Sends what both ends have to send.
+    /// Sends the pending packets of both ends.
     fn transmit(&mut self) {
         let now_us = self.now_us();
         let mut packet = Vec::new();
@@ -336,7 +336,7 @@ impl Connection {
     }
 }
 
-/// The next packet of a sender or receiver, which write into an empty buffer.
+/// Polls for the next packet of a sender or receiver, which write into an empty buffer.
 fn next(packet: &mut Vec<u8>, poll: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
     packet.clear();
     poll(packet)

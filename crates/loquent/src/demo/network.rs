@@ -1,9 +1,9 @@
-//! The bad link between the demonstration's clients and its server: one door for each column.
+//! The bad link between the demonstration's clients and its server, with one door for each column.
 //!
-//! A door is an address of this machine with the server's own port number, so that what the server
-//! says about its QUIC port holds behind each of them. Where this process is root, a door leads
-//! into a network namespace, and kernel TCP and QUIC cross the emulated link from there. Elsewhere
-//! QUIC crosses a relay of UDP datagrams, and TCP is the simulator's, over the same relay.
+//! A door is an address of this machine with the server's own port number, so that the QUIC port
+//! reported by the server is valid behind each of them. If this process is root, a door leads into
+//! a network namespace, and kernel TCP and QUIC cross the emulated link from there. Otherwise QUIC
+//! crosses a relay of UDP datagrams, and TCP is the simulator's, over the same relay.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use super::modelled_tcp::{self, ModelledDoor};
 use super::news::{DemoLane, LinkNews};
 use super::weather::Weather;
 
-/// Which network lies under the columns.
+/// Network below the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkKind {
@@ -34,23 +34,24 @@ pub enum NetworkKind {
     Modelled,
 }
 
-/// Loopback addresses of the doors: all of 127/8 is this machine's own (RFC 1122, 3.2.1.3), and
-/// pages from there count as secure.
+/// Loopback addresses of the doors: all of 127/8 belongs to this machine (RFC 1122, 3.2.1.3), and
+/// browsers treat pages from there as secure.
 const DOORS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 0, 1), Ipv4Addr::new(127, 77, 0, 2)];
 
-/// The address of a column's door to a server on `port`.
+/// Returns the address of a column's door to a server on `port`.
 pub fn door(lane: DemoLane, port: u16) -> SocketAddr {
     (DOORS[lane as usize], port).into()
 }
 
-/// Where pages have to connect to for both columns: TCP to either door, QUIC to Loquent's.
+/// Returns the origins that pages must connect to for both columns: TCP to either door, QUIC to
+/// Loquent's.
 pub fn page_sources(port: u16) -> Vec<String> {
     let [tcp, loquent] = DemoLane::ALL.map(|lane| door(lane, port));
     vec![format!("http://{tcp}"), format!("http://{loquent}"), format!("https://{loquent}")]
 }
 
-/// Binds `127.0.0.1:port` for the server where the doors can have the same number; `port` 0 picks a
-/// free one.
+/// Binds `127.0.0.1:port` for the server so that the doors can use the same number; `port` 0 picks
+/// a free one.
 ///
 /// # Errors
 /// If the port is taken.
@@ -77,20 +78,20 @@ pub fn bind_server(port: u16) -> anyhow::Result<TcpListener> {
     anyhow::bail!("port {port} is in use by another program; choose another --port")
 }
 
-/// The link under both columns, with its doors. It ends with this value.
+/// The link below both columns, with its doors. Ends when dropped.
 #[derive(Debug)]
 pub struct LiveNetwork {
     kind: NetworkKind,
     relay: LinkRelay,
     news: LinkNews,
-    /// Tells the modelled TCP which link new connections begin on.
+    /// Provides the link of new connections to the modelled TCP.
     link: watch::Sender<Link>,
     state: Mutex<RunState>,
-    /// Namespaces exist as long as something holds them.
+    /// Keeps the namespaces alive.
     _ends: Option<Ends>,
 }
 
-/// Which run the link is in.
+/// State of the current run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RunState {
     run: u64,
@@ -98,11 +99,11 @@ struct RunState {
 }
 
 impl LiveNetwork {
-    /// Opens the doors to `server`. Which network is taken is `wanted`, or what this process may
-    /// have; the link loses nothing yet.
+    /// Opens the doors to `server`. Uses the network `wanted`, or else the best that this process
+    /// is allowed to use. The link loses nothing yet.
     ///
     /// # Errors
-    /// If the weather makes no sense, the network that is wanted cannot be had, or a door's port is
+    /// If the weather is out of range, the wanted network is not available, or a door's port is
     /// taken.
     pub fn open(
         server: SocketAddr,
@@ -130,21 +131,21 @@ impl LiveNetwork {
         Ok(Self { kind, relay, news, link, state, _ends: ends })
     }
 
-    /// What the columns' packets cross.
+    /// Returns the kind of network.
     pub fn kind(&self) -> NetworkKind {
         self.kind
     }
 
-    /// What happens to packets.
+    /// Returns the news of packets.
     pub fn news(&self) -> &LinkNews {
         &self.news
     }
 
     /// Prepares a run in `weather` and returns its number. The link has its delay and rate from now
-    /// on, but loses nothing before the run begins, so that connections can be made in peace.
+    /// on, but loses nothing before the run begins, so that connections can be made without losses.
     ///
     /// # Errors
-    /// Names what is out of range.
+    /// Names the parameter that is out of range.
     pub fn prepare(&self, weather: &Weather) -> Result<u64, String> {
         let schedule = weather.schedule()?;
         let mut state = self.state();
@@ -156,7 +157,8 @@ impl LiveNetwork {
         Ok(state.run)
     }
 
-    /// The weather of `run` begins. False if another run has been prepared since, or it has begun.
+    /// Begins the weather of `run`. Returns false if another run has been prepared since, or it has
+    /// already begun.
     pub fn begin(&self, run: u64) -> bool {
         let mut state = self.state();
         if *state != (RunState { run, has_begun: false }) {
@@ -174,7 +176,7 @@ impl LiveNetwork {
     }
 }
 
-/// The paths of a network: one for each column; without namespaces Loquent's HTTP has its own.
+/// Returns the number of paths: one for each column; without namespaces Loquent's HTTP has its own.
 const fn paths(kind: NetworkKind) -> usize {
     match kind {
         NetworkKind::Kernel => 2,
@@ -182,7 +184,7 @@ const fn paths(kind: NetworkKind) -> usize {
     }
 }
 
-/// Two namespaces with the link between them, and forwarders on both sides of it.
+/// Creates two namespaces with the link between them, and forwarders on both sides of it.
 fn kernel(
     server: SocketAddr,
     schedule: &PathSchedule,
@@ -204,7 +206,7 @@ fn kernel(
     Ok((relay, ends))
 }
 
-/// A relay of datagrams: QUIC's own, and those of the simulator's TCP.
+/// Creates a relay of datagrams for QUIC and for the simulator's TCP.
 fn modelled(
     server: SocketAddr,
     schedule: &PathSchedule,

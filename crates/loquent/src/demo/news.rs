@@ -1,4 +1,4 @@
-//! What happens to the packets on the demonstration's link, for whoever shows it.
+//! News about the packets on the demonstration's link, for its front ends.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use loquent_bench::link::packet_stats::Fate;
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// Packets that a slow watcher may be behind before it misses some.
+/// Maximum packets that a slow watcher may be behind before it misses some.
 const MAX_BEHIND: usize = 8192;
 
 /// One of the two columns.
@@ -21,11 +21,11 @@ pub enum DemoLane {
 }
 
 impl DemoLane {
-    /// Both, in the order in which they are shown.
+    /// Both lanes, in display order.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Loquent];
 
-    /// The lane that a path of the link belongs to. Without namespaces Loquent's HTTP, by which its
-    /// client learns where QUIC is, has a path of its own behind the two others.
+    /// Returns the lane that a path of the link belongs to. Without namespaces Loquent's HTTP,
+    /// through which its client discovers QUIC, has a separate path after the two others.
     fn of_path(path: usize) -> Self {
         if path == 0 { Self::Tcp } else { Self::Loquent }
     }
@@ -34,17 +34,17 @@ impl DemoLane {
 /// A packet and its column.
 #[derive(Debug, Clone, Copy)]
 pub struct LanePacket {
-    /// The run that it is of.
+    /// Run that the packet belongs to.
     pub run: u64,
-    /// Its column.
+    /// Column of the packet.
     pub lane: DemoLane,
-    /// What became of it.
+    /// The packet and its fate.
     pub packet: SeenPacket,
 }
 
 impl LanePacket {
-    /// As the page reads it: column, 1 if it goes up, when it left in ms after the run's beginning,
-    /// bytes, and when it arrives, which is -1 if it is lost.
+    /// Returns the packet in the page's format: column, 1 if it goes up, departure in ms after the
+    /// run's start, bytes, and arrival, which is -1 if it is lost.
     pub fn row(&self) -> [f64; 5] {
         let SeenPacket { at_us, route, bytes, fate } = self.packet;
         let ms = |us: u64| us as f64 / 1e3;
@@ -57,12 +57,12 @@ impl LanePacket {
     }
 }
 
-/// Sums of one column since its run began, both directions together.
+/// Counts of one column since its run began, both directions together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LaneCounts {
     /// Packets sent.
     pub packets: u64,
-    /// Their bytes, with all headers.
+    /// Bytes of these packets, including all headers.
     pub bytes: u64,
     /// Packets that did not arrive.
     pub lost: u64,
@@ -74,7 +74,7 @@ struct Counted {
     lanes: [LaneCounts; 2],
 }
 
-/// Tells of packets, and counts them. Clones tell the same.
+/// Publishes and counts packets. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct LinkNews {
     packets: broadcast::Sender<LanePacket>,
@@ -88,17 +88,17 @@ impl Default for LinkNews {
 }
 
 impl LinkNews {
-    /// The packets from now on.
+    /// Subscribes to the packets from now on.
     pub fn watch(&self) -> broadcast::Receiver<LanePacket> {
         self.packets.subscribe()
     }
 
-    /// The sums of both columns.
+    /// Returns the counts of both columns.
     pub fn counts(&self) -> [LaneCounts; 2] {
         self.counted().lanes
     }
 
-    /// Counts anew, for run number `run`.
+    /// Resets the counts for run number `run`.
     pub fn begin_run(&self, run: u64) {
         *self.counted() = Counted { run, lanes: Default::default() };
     }

@@ -1,7 +1,7 @@
 //! A runner that generates at reading speed.
 //!
-//! The bundled model is faster than anybody reads, and an answer that is over at once shows nothing
-//! of its delivery.
+//! The bundled model generates faster than anybody reads, and an answer that is over at once shows
+//! nothing of its delivery.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use loquent_infer::sampling::Sampler;
 pub struct PacedRunner {
     inner: Box<dyn Runner>,
     step: Duration,
-    /// When the last step was over.
+    /// Time at which the last step ended.
     last: Option<Instant>,
 }
 
 impl PacedRunner {
-    /// The runner `inner` with at most `tokens_per_s` for each answer. It verifies no drafts, which
-    /// would make several tokens of one step.
+    /// Limits the runner `inner` to `tokens_per_s` for each answer. Verifies no drafts, which would
+    /// produce several tokens in one step.
     pub fn new(inner: Box<dyn Runner>, tokens_per_s: f64) -> Self {
         Self { inner, step: Duration::from_secs_f64(1.0 / tokens_per_s), last: None }
     }
 
-    /// Waits for the next step of the rhythm. Only the engine's thread waits, and it has nothing
-    /// else to do.
+    /// Waits until the next step is due. Only the engine's thread waits, and it has nothing else to
+    /// do.
     fn wait(&mut self) {
         let now = Instant::now();
         // After a pause the rhythm begins anew rather than catching up.

@@ -1,9 +1,9 @@
-//! `/v1/lab/live`: what the page of the laboratory needs to show the demonstration's link live.
+//! `/v1/lab/live`: the API with which the laboratory's page shows the demonstration's link live.
 //!
-//! `GET /v1/lab/live` says where the two doors are; a server without them has no such route, which
-//! is how the page knows. `POST /v1/lab/live/runs` prepares a run in some weather, `POST
-//! /v1/lab/live/runs/{run}/begin` lets the weather begin, and `GET /v1/lab/live/events` tells, as
-//! server-sent events, what happens to the packets.
+//! `GET /v1/lab/live` returns the locations of the two doors; other servers lack this route, which
+//! is how the page detects them. `POST /v1/lab/live/runs` prepares a run in some weather, `POST
+//! /v1/lab/live/runs/{run}/begin` starts the weather, and `GET /v1/lab/live/events` reports the
+//! fates of packets as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,29 +26,29 @@ use super::network::{LiveNetwork, NetworkKind, door};
 use super::news::{DemoLane, LaneCounts, LanePacket, LinkNews};
 use super::weather::Weather;
 
-/// Longest body of a request, in bytes.
+/// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 1024;
-/// Pages that may watch the link at once.
+/// Maximum number of pages that watch the link at once.
 const MAX_WATCHERS: usize = 8;
-/// Packets of one event, so that a page that was slow gets its news in pieces.
+/// Maximum packets in one event, so that a slow page gets its news in pieces.
 const MAX_PACKETS_PER_EVENT: usize = 256;
-/// How often packets are told.
+/// Interval between events with packets.
 const TELL_EVERY: Duration = Duration::from_millis(50);
-/// How far ahead the page is told of storms, in µs.
+/// Time for which storms are sent to the page in advance, in µs.
 const STORMS_US: u64 = 180_000_000;
 
-/// What the page is told of the demonstration before it runs.
+/// Description of the demonstration, sent to the page before a run.
 #[derive(Debug, Clone)]
 pub struct LiveOffer {
-    /// The server's port.
+    /// Port of the server.
     pub port: u16,
-    /// The weather that the command line asks for.
+    /// Weather from the command line.
     pub weather: Weather,
-    /// The question of both columns.
+    /// Question of both columns.
     pub question: String,
-    /// Longest answer, in tokens.
+    /// Maximum length of an answer, in tokens.
     pub max_tokens: u32,
-    /// The speed of each answer.
+    /// Speed of each answer, in tokens per second.
     pub tokens_per_s: f64,
 }
 
@@ -58,7 +58,7 @@ struct Live {
     watchers: Arc<Semaphore>,
 }
 
-/// The routes of the live laboratory over `network`.
+/// Returns the routes of the live laboratory over `network`.
 pub fn routes(offer: LiveOffer, network: Arc<LiveNetwork>) -> Router {
     let watchers = Arc::new(Semaphore::new(MAX_WATCHERS));
     Router::new()
@@ -124,25 +124,26 @@ async fn events(State(live): State<Arc<Live>>) -> Response {
 struct Watching {
     packets: broadcast::Receiver<LanePacket>,
     news: LinkNews,
-    /// The sums that the page was told last.
+    /// Counts last sent to the page.
     told: Option<[LaneCounts; 2]>,
     _place: OwnedSemaphorePermit,
 }
 
-/// The data of one event.
+/// Data of one event.
 #[derive(Debug, Serialize)]
 struct PacketsEvent {
     run: u64,
-    /// See [`LanePacket::row`].
+    /// Packets as rows; see [`LanePacket::row`].
     packets: Vec<[f64; 5]>,
-    /// Packets that this page was too slow for.
+    /// Packets missed because the page was too slow.
     missed: u64,
-    /// Sums of both columns since the run began.
+    /// Counts of both columns since the run began.
     counts: [LaneCounts; 2],
 }
 
 impl Watching {
-    /// The next event, or a comment where nothing has happened, which shows when the page is gone.
+    /// Returns the next event, or a comment if nothing has happened, which detects that the page is
+    /// gone.
     async fn next_event(&mut self) -> Option<String> {
         const QUIET: Duration = Duration::from_secs(10);
         if self.told.is_none() {
@@ -174,7 +175,7 @@ impl Watching {
 }
 
 impl PacketsEvent {
-    /// Adds a packet. One of a newer run replaces those before it.
+    /// Adds a packet. A packet of a newer run replaces all earlier ones.
     fn add(&mut self, packet: Option<LanePacket>, missed: u64) {
         self.missed += missed;
         let Some(packet) = packet else { return };
@@ -194,7 +195,7 @@ fn reply(value: &Value) -> Response {
     (headers, value.to_string()).into_response()
 }
 
-/// A refusal in the form of the API's.
+/// Returns a refusal in the API's format.
 fn refuse(status: StatusCode, message: &str) -> Response {
     let mut response =
         reply(&json!({"error": {"message": message, "type": "invalid_request_error"}}));
@@ -202,7 +203,7 @@ fn refuse(status: StatusCode, message: &str) -> Response {
     response
 }
 
-/// What kind of network `kind` is, for people.
+/// Returns a human-readable description of `kind`.
 pub fn network_text(kind: NetworkKind) -> &'static str {
     match kind {
         NetworkKind::Kernel => "kernel TCP and QUIC over an emulated link",

@@ -1,4 +1,4 @@
-//! The server under the demonstration: that of `loquent serve`, in this process, at reading speed.
+//! The server of the demonstration: that of `loquent serve`, in this process, at reading speed.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -15,22 +15,22 @@ use tokio::sync::oneshot;
 use super::paced::PacedRunner;
 use crate::serve::{ServeArgs, load};
 
-/// What the demonstration's server is started with.
+/// Parameters of the demonstration's server.
 #[derive(Debug)]
 pub struct DemoServer {
-    /// A model file; `None` is the bundled model.
+    /// Model file; `None` is the bundled model.
     pub model: Option<PathBuf>,
-    /// The speed of each answer.
+    /// Speed of each answer, in tokens per second.
     pub tokens_per_s: f64,
-    /// Routes beside those of the server.
+    /// Additional routes.
     pub extension: Router,
-    /// Where its pages may connect to besides the server itself.
+    /// Origins that its pages may connect to besides the server itself.
     pub page_sources: Vec<String>,
 }
 
 impl DemoServer {
-    /// Serves on `listener` until `shutdown` resolves and what runs then has ended. `ready` is told
-    /// the model's name once requests are accepted.
+    /// Serves on `listener` until `shutdown` resolves and the running requests have ended. Sends
+    /// the model's name to `ready` once requests are accepted.
     ///
     /// # Errors
     /// If the model cannot be loaded or the engine has failed.
@@ -59,8 +59,9 @@ impl DemoServer {
         loquent_server::run(listener, config, load, announce, shutdown).await
     }
 
-    /// The flags of `loquent serve` that the demonstration needs. What the environment says is for
-    /// a user's own server: a key, say, would lock the demonstration out of itself.
+    /// Returns the flags of `loquent serve` for the demonstration. Ignores the environment, which
+    /// is meant for the user's own server: a key, for example, would lock out the demonstration
+    /// itself.
     fn serve_args(&self, port: u16) -> anyhow::Result<ServeArgs> {
         let mut flags: Vec<OsString> = [
             "serve",

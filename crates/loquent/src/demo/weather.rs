@@ -1,4 +1,4 @@
-//! The bad weather on the demonstration's link: what a user asks for, and the link that it means.
+//! The bad weather on the demonstration's link: the user's settings, and the link they describe.
 
 use loquent_bench::link::emulator::PathSchedule;
 use loquent_sim::channel::{Channel, LossSchedule};
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 /// Loss within a burst, as in the paper's channel: a burst is a bad moment, not a cut cable.
 const LOSS_IN_BURSTS: f64 = 0.9;
-/// Largest loss that can be asked for. More is an outage, in which nothing can be compared.
+/// Maximum loss that can be set. More is an outage, in which nothing can be compared.
 const MAX_LOSS: f64 = 0.6;
-/// The losses of a link repeat after this time: one hour.
+/// Time after which the losses of a link repeat: one hour.
 const SCHEDULE_US: u64 = 3_600_000_000;
-/// How finely storms are told, in µs.
+/// Time resolution of storms, in µs.
 const STORM_STEP_US: u64 = 5_000;
 
 /// The weather of one run, the same for both columns.
@@ -27,19 +27,20 @@ pub struct Weather {
     /// Rate of each direction in kbit/s; unlimited if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<f64>,
-    /// Decides which packets are lost.
+    /// Seed of the losses.
     pub seed: u32,
 }
 
 impl Default for Weather {
-    /// A train or a crowded café: the share of the paper, in bursts of a tenth of a second.
+    /// Returns the weather of a train or a crowded café: the paper's share of losses, in bursts of
+    /// a tenth of a second.
     fn default() -> Self {
         Self { rtt_ms: 200.0, loss: 0.15, burst_ms: 100.0, rate_kbps: None, seed: 1 }
     }
 }
 
 impl Weather {
-    /// The link in the simulator's terms.
+    /// Returns the link in the simulator's terms.
     ///
     /// # Errors
     /// Names the parameter that is out of range.
@@ -53,7 +54,8 @@ impl Weather {
         link.fault().map_or(Ok(link), Err)
     }
 
-    /// The two states of Gilbert and Elliott: good, and a burst in which nearly all is lost.
+    /// Returns the Gilbert-Elliott channel with two states: good, and a burst in which nearly all
+    /// packets are lost.
     fn channel(&self) -> Channel {
         match self.loss {
             loss if loss <= 0.0 => Channel::Clean,
@@ -68,15 +70,16 @@ impl Weather {
         }
     }
 
-    /// What becomes of the packets of one path. Paths with the same weather have the same bursts.
+    /// Returns the schedule of the packets of one path. Paths with the same weather have the same
+    /// bursts.
     ///
     /// # Errors
-    /// As [`Self::link`].
+    /// Same as [`Self::link`].
     pub fn schedule(&self) -> Result<PathSchedule, String> {
         Ok(PathSchedule::new(self.link()?, self.seed.into(), SCHEDULE_US, Vec::new()))
     }
 
-    /// From when to when bursts last in the first `span_us`, in ms after the weather's beginning.
+    /// Returns start and end of each burst in the first `span_us`, in ms after the weather's start.
     pub fn storms(&self, span_us: u64) -> Vec<(u64, u64)> {
         let channel = self.channel();
         if !matches!(channel, Channel::Bursts { .. }) {
@@ -96,7 +99,7 @@ impl Weather {
         storms
     }
 
-    /// One line for people.
+    /// Formats the weather as one line for people.
     pub fn text(&self) -> String {
         let burst = match self.burst_ms {
             burst_ms if burst_ms < 1.0 => String::new(),
@@ -120,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// The fates of `count` packets, one each 5 ms, down the link.
+    /// Returns the fates of `count` packets sent down the link, one every 5 ms.
     fn fates(weather: &Weather, count: u64) -> Vec<Fate> {
         let links = PathLinks::Own(vec![weather.schedule().unwrap()]);
         let mut emulator = Emulator::new(&links);

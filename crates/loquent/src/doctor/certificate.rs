@@ -1,4 +1,5 @@
-//! Certificates: those in the files that `serve` would use, and the one that a server presents.
+//! Checks certificates: those in the files that `serve` would use, and the one that a server
+//! presents.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -18,15 +19,15 @@ use super::clock::words;
 use super::diagnosis::Diagnosis;
 
 const CHECK: &str = "certificate";
-/// How long before its end a certificate should have been renewed. Those of Let's Encrypt are
-/// renewed 30 days before.
+/// Time before its expiry at which a certificate should have been renewed. Let's Encrypt
+/// certificates are renewed 30 days before.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
-/// How long connecting, and each wait for the server in a handshake, may take.
+/// Time limit for connecting, and for each wait in a handshake.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// Most certificates of a chain that are read.
+/// Maximum number of certificates read from a chain.
 const MAX_CHAIN: usize = 32;
 
-/// When a certificate is valid.
+/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Validity {
     from: SystemTime,
@@ -34,8 +35,8 @@ struct Validity {
 }
 
 impl Validity {
-    /// The dates in a certificate, which the verifier tells when it is asked about a time before
-    /// all and one after all.
+    /// Reads the dates of a certificate. The verifier reports them when it checks a time before all
+    /// validity and one after.
     fn of(certificate: &CertificateDer<'_>) -> Result<Self, webpki::Error> {
         let certificate = EndEntityCert::try_from(certificate)?;
         let refused_at = |unix_s| {
@@ -84,7 +85,7 @@ fn time(of: UnixTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(of.as_secs())
 }
 
-/// The certificate chain in `chain`, and whether `key` is its key.
+/// Checks the certificate chain in `chain`, and that `key` is its key.
 pub(super) fn diagnose_files(chain: &Path, key: Option<&Path>, now: SystemTime) -> Diagnosis {
     const ADVICE: &str = "give --tls-cert a chain in PEM, the server's own certificate first \
                           (fullchain.pem of Let's Encrypt), and --tls-key its private key";
@@ -104,7 +105,7 @@ pub(super) fn diagnose_files(chain: &Path, key: Option<&Path>, now: SystemTime) 
     }
 }
 
-/// The certificates of a file, of which there is at least one.
+/// Reads the certificates of a file; fails if there are none.
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?;
     let found: Result<Vec<_>, _> = found.take(MAX_CHAIN).collect();
@@ -124,7 +125,7 @@ fn fits(chain: &[CertificateDer<'static>], key: &Path) -> Result<(), String> {
     }
 }
 
-/// The certificate that the server called `host` presents at `address`, as clients see it.
+/// Checks the certificate that the server called `host` presents at `address`, as clients see it.
 pub(super) async fn diagnose_server(host: String, address: SocketAddr) -> Diagnosis {
     let shaken = tokio::task::spawn_blocking(move || handshake(&host, address));
     // A server that sends a byte now and then must not hold the check up for ever.
@@ -143,7 +144,7 @@ pub(super) async fn diagnose_server(host: String, address: SocketAddr) -> Diagno
     }
 }
 
-/// A handshake as clients make it: the server's own certificate.
+/// Performs a handshake as clients do; returns the server's own certificate.
 fn handshake(host: &str, address: SocketAddr) -> io::Result<CertificateDer<'static>> {
     let config = client_config(Trust::System, &[&TLS13, &TLS12]).map_err(io::Error::other)?;
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
@@ -159,7 +160,7 @@ fn handshake(host: &str, address: SocketAddr) -> io::Result<CertificateDer<'stat
     Ok(own.clone().into_owned())
 }
 
-/// Why a handshake failed, and what to do.
+/// Diagnoses a failed handshake, with advice.
 fn refused(error: &io::Error) -> Diagnosis {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(certificate)) = tls else {
@@ -205,7 +206,7 @@ mod tests {
     use super::super::diagnosis::Severity;
     use super::*;
 
-    /// The chain and the key of a certificate that is valid between two Unix times.
+    /// Creates the chain and the key of a certificate that is valid between two Unix times.
     fn files(folder: &Path, from: i64, until: i64) -> [std::path::PathBuf; 2] {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();

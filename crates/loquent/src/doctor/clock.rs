@@ -1,18 +1,18 @@
-//! The clock: alone by the year, beside a server's by the date of its answers.
+//! Checks the clock: on its own by the year, or against a server's by the date of its responses.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::diagnosis::Diagnosis;
 
-/// A time before this program was written, in Unix seconds: 1 January 2025.
+/// A time before any release of this program, in Unix seconds: 1 January 2025.
 const PAST_S: u64 = 1_735_689_600;
-/// A difference that people notice in logs and times on pages.
+/// Difference that is noticeable in logs and in times on pages.
 const NOTABLE: Duration = Duration::from_secs(30);
-/// A difference with which certificates and keys with dates are refused.
+/// Difference at which certificates and dated keys are refused.
 const HARMFUL: Duration = Duration::from_secs(300);
 const ADVICE: &str = "synchronise the clocks: timedatectl set-ntp true";
 
-/// The clock of this machine alone, which shows `now`.
+/// Checks this machine's clock on its own, which shows `now`.
 pub(super) fn diagnose(now: SystemTime) -> Diagnosis {
     let time = httpdate::fmt_http_date(now.max(UNIX_EPOCH));
     match now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) < PAST_S {
@@ -21,11 +21,11 @@ pub(super) fn diagnose(now: SystemTime) -> Diagnosis {
     }
 }
 
-/// A server's clock, read by this machine's.
+/// A reading of a server's clock, bracketed by this machine's.
 pub(super) struct ClockReading {
-    /// Before the request was sent, and after the answer came.
+    /// Times before the request was sent, and after the response arrived.
     pub(super) between: [SystemTime; 2],
-    /// The `Date` of the answer, in whole seconds.
+    /// `Date` of the response, in whole seconds.
     pub(super) date: SystemTime,
 }
 
@@ -53,7 +53,7 @@ impl ClockReading {
     }
 }
 
-/// A span of time as people say it.
+/// Formats a time span for people.
 pub(super) fn words(span: Duration) -> String {
     match span.as_secs() {
         s @ 0..120 => format!("{s} s"),

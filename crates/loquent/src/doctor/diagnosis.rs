@@ -1,20 +1,20 @@
-//! What one check found, and what to do about it.
+//! The result of one check, with advice.
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// As it should be.
+    /// Everything is in order.
     Fine,
-    /// It could not be checked, or there is nothing to check.
+    /// The check was not possible, or there is nothing to check.
     Skipped,
-    /// Loquent runs, and something is worse than it could be.
+    /// Loquent runs, but something could be better.
     Warning,
     /// Something does not work.
     Failure,
 }
 
 impl Severity {
-    /// The word for it, on the terminal and in JSON.
+    /// Returns the word for it, on the terminal and in JSON.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -28,12 +28,12 @@ impl Severity {
 /// The finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Diagnosis {
-    /// The check's name: one word, which programs may rely on.
+    /// Name of the check: one word, which programs may rely on.
     pub(super) check: &'static str,
     pub(super) severity: Severity,
-    /// What was found.
+    /// Description of the finding.
     pub(super) what: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub(super) advice: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl Diagnosis {
         Self { severity: Severity::Skipped, ..Self::fine(check, what) }
     }
 
-    /// Something worse than it could be. What to do is not optional.
+    /// Creates a warning about something that could be better. Advice is mandatory.
     pub(super) fn warning(
         check: &'static str,
         what: impl Into<String>,
@@ -60,7 +60,7 @@ impl Diagnosis {
         Self { severity: Severity::Warning, advice, ..Self::fine(check, what) }
     }
 
-    /// Something that does not work. What to do is not optional.
+    /// Creates a failure of something that does not work. Advice is mandatory.
     pub(super) fn failure(
         check: &'static str,
         what: impl Into<String>,

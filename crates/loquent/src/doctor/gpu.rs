@@ -1,7 +1,8 @@
-//! The GPU: what is in the machine, what this build can use, and what is missing between the two.
+//! Checks the GPU: the hardware of the machine, the support in this build, and anything missing
+//! between the two.
 //!
-//! What a machine has is read from the system's files, so that no tool has to be installed. Only
-//! Linux has these files; macOS has its GPU whenever the processor is Apple's.
+//! The hardware is detected from the system's files, so that no tool has to be installed. Only
+//! Linux has these files; on macOS every Apple processor has a GPU.
 
 use std::fmt;
 use std::fs;
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use super::diagnosis::Diagnosis;
 
-/// Most devices of the machine that are looked at.
+/// Maximum number of devices to examine.
 const MAX_DEVICES: usize = 4096;
 
-/// Who made a GPU, which decides the back end.
+/// Maker of a GPU, which determines the back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GpuMaker {
     Nvidia,
@@ -22,8 +23,8 @@ enum GpuMaker {
 }
 
 impl GpuMaker {
-    /// The maker by its PCI number. Others make displays of virtual machines, which compute
-    /// nothing.
+    /// Returns the maker by its PCI number. Other makers provide displays of virtual machines,
+    /// which compute nothing.
     fn of_pci(vendor: &str) -> Option<Self> {
         match vendor {
             "0x10de" => Some(Self::Nvidia),
@@ -33,7 +34,7 @@ impl GpuMaker {
         }
     }
 
-    /// The cargo feature with which a build uses it.
+    /// Returns the cargo feature that enables it in a build.
     fn feature(self) -> &'static str {
         match self {
             Self::Nvidia => "cuda",
@@ -54,18 +55,18 @@ impl fmt::Display for GpuMaker {
     }
 }
 
-/// What the machine has, by the system's files.
+/// GPU equipment of the machine, according to the system's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct GpuEquipment {
-    /// By maker, each once, the fastest back end's first.
+    /// Makers, without duplicates, the one with the fastest back end first.
     makers: Vec<GpuMaker>,
-    /// NVIDIA's kernel driver.
+    /// True if NVIDIA's kernel driver is loaded.
     nvidia_driver: bool,
-    /// The devices through which programs reach it.
+    /// True if the devices through which programs reach it exist.
     nvidia_devices: bool,
-    /// The devices through which programs reach any GPU's Vulkan driver.
+    /// True if the devices through which programs reach any GPU's Vulkan driver exist.
     render_devices: bool,
-    /// Vulkan drivers that are installed.
+    /// Number of installed Vulkan drivers.
     vulkan_drivers: usize,
 }
 
@@ -77,7 +78,7 @@ impl GpuEquipment {
         Self::below(Path::new("/"))
     }
 
-    /// What the files below `root` tell.
+    /// Detects the equipment from the files below `root`.
     fn below(root: &Path) -> Self {
         let nvidia_driver = root.join("proc/driver/nvidia/version").exists();
         let mut makers: Vec<_> = entries(&root.join("sys/bus/pci/devices"))
@@ -111,7 +112,7 @@ impl GpuEquipment {
     }
 }
 
-/// The maker of a PCI device, if it is a display or 3D controller.
+/// Returns the maker of a PCI device, if it is a display or 3D controller.
 fn pci_gpu(device: &Path) -> Option<GpuMaker> {
     let class = fs::read_to_string(device.join("class")).ok()?;
     let vendor = fs::read_to_string(device.join("vendor")).ok()?;
@@ -131,7 +132,7 @@ struct UsableGpu {
     total_bytes: u64,
 }
 
-/// What this build can use, and what is there.
+/// GPU support of this build, and the equipment of the machine.
 struct GpuState {
     /// Back ends of this build, by the names of the cargo features.
     back_ends: &'static [&'static str],
@@ -201,7 +202,7 @@ impl GpuState {
     }
 }
 
-/// What a build with `back_ends` lacks on this machine.
+/// Describes what a build with `back_ends` lacks on this machine.
 fn missing(back_ends: &[&str], maker: Option<GpuMaker>, has: &GpuEquipment) -> String {
     let Some(maker) = maker else {
         return "no GPU is visible here: in a container, pass it on (docker run --gpus all, or \
@@ -234,12 +235,12 @@ fn missing(back_ends: &[&str], maker: Option<GpuMaker>, has: &GpuEquipment) -> S
     }
 }
 
-/// What there is to say of the GPU.
+/// Diagnoses the GPU.
 pub(super) fn diagnose() -> Diagnosis {
     GpuState::of_machine().diagnose()
 }
 
-/// Why a GPU of this machine is not used, if there is one and it is not.
+/// Returns the reason why a GPU of this machine is not used, if there is one and it is not.
 #[cfg(feature = "llama")]
 pub(crate) fn why_unused() -> Option<String> {
     let found = diagnose();
@@ -248,7 +249,7 @@ pub(crate) fn why_unused() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Machines as folders: no GPU is needed, and none was tried.
+    //! Tests with machines as folders: they need no GPU, and none was tried.
     use super::super::diagnosis::Severity;
     use super::*;
 

@@ -1,8 +1,9 @@
-//! Whether something between here and a server holds events back: a proxy that collects a response
-//! before it passes it on makes every answer appear at once, at its end.
+//! Checks whether something on the path to a server holds events back: a proxy that buffers a
+//! response makes every answer appear at once, at its end.
 //!
 //! The server's probe writes events at a known pace, each with the time at which it was written.
-//! What an event needed beyond the fastest one is how long it was held; clocks need not agree.
+//! The delay of an event beyond the fastest one is the time for which it was held; the clocks need
+//! not agree.
 
 use std::time::{Duration, Instant};
 
@@ -15,36 +16,36 @@ use super::diagnosis::Diagnosis;
 
 const CHECK: &str = "streaming";
 const PATH: &str = "/v1/probe/events";
-/// How long the whole probe may take; unhindered it takes 1.5 s.
+/// Time limit for the whole probe; unhindered it takes 1.5 s.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
-/// Longest event that is read in bytes, and most bytes of all.
+/// Maximum bytes of one event, and of all events.
 const MAX_EVENT_BYTES: usize = 4096;
 const MAX_BYTES: usize = 256 << 10;
-/// A delay in milliseconds that people see. One lost packet on a long way causes less.
+/// Noticeable delay in milliseconds. One lost packet on a long path causes less.
 const NOTABLE_MS: f64 = 500.0;
 
 /// One event of the probe.
 #[derive(Debug, Clone, Copy)]
 struct ProbeEvent {
-    /// When the server wrote it, in milliseconds since its first.
+    /// Time at which the server wrote it, in milliseconds since its first event.
     sent_ms: f64,
-    /// When it arrived, in milliseconds since the request.
+    /// Time of arrival, in milliseconds since the request.
     came_ms: f64,
 }
 
-/// What the events were like on their way.
+/// Flow of the events on their path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum EventFlow {
-    /// They came as they were written, the latest by so many milliseconds.
+    /// Events arrived as written; `latest_ms` is the maximum delay.
     Free { latest_ms: f64 },
-    /// Some were held for so long, and came together with later ones.
+    /// Some were held back by up to `latest_ms`, and arrived together with later ones.
     InBursts { latest_ms: f64 },
-    /// The first came when the last was written, or later.
+    /// The first arrived when the last was written, or later.
     HeldToTheEnd { latest_ms: f64 },
 }
 
 impl EventFlow {
-    /// `None` for too few events to tell.
+    /// Classifies the flow; returns `None` if there are too few events.
     fn of(events: &[ProbeEvent]) -> Option<Self> {
         // By the writer's clock: a stream that was held arrives in no time at all.
         let (first, last) = (events.first()?, events.last()?);
@@ -65,7 +66,7 @@ impl EventFlow {
     }
 }
 
-/// What the server's events meet on their way here.
+/// Diagnoses the path of the server's events.
 pub(super) async fn diagnose(http: &HttpClient) -> Diagnosis {
     let (mut proxy, mut seen) = (None, None);
     // A stall of the network can look like a proxy once, and hardly twice.
@@ -118,7 +119,7 @@ fn compressed(proxy: Option<&str>) -> Diagnosis {
     Diagnosis::warning(CHECK, what, advice(proxy))
 }
 
-/// What to set in a proxy, the one at hand first.
+/// Returns the setting for a proxy, that of the detected one first.
 fn advice(proxy: Option<&str>) -> String {
     let name = proxy.unwrap_or_default().to_ascii_lowercase();
     let known = [
@@ -155,8 +156,8 @@ fn unprobed(error: &HttpError) -> Diagnosis {
     }
 }
 
-/// Reads the probe's events, `None` if something compresses them; notes who answered for the
-/// server.
+/// Reads the probe's events; returns `None` if something compresses them. Stores the name of any
+/// intermediary in `proxy`.
 async fn probe(
     http: &HttpClient,
     proxy: &mut Option<String>,
@@ -177,7 +178,7 @@ async fn probe(
     read(response, started).await.map(Some)
 }
 
-/// The name of whoever is in between, where it says so.
+/// Returns the name of an intermediary, if it identifies itself.
 pub(super) fn intermediary(response: &HttpResponse) -> Option<String> {
     let headers = response.headers();
     let text =
@@ -186,7 +187,7 @@ pub(super) fn intermediary(response: &HttpResponse) -> Option<String> {
 }
 
 /// # Errors
-/// A connection that broke.
+/// A broken connection.
 async fn read(response: HttpResponse, started: Instant) -> Result<Vec<ProbeEvent>, HttpError> {
     #[derive(Deserialize)]
     struct Raw {
@@ -217,7 +218,8 @@ mod tests {
     use super::super::diagnosis::Severity;
     use super::*;
 
-    /// Sixteen events at a pace of 100 ms that arrive as `way` says.
+    /// Returns the flow of sixteen events at a pace of 100 ms whose arrival times are given by
+    /// `way`.
     fn flow(way: impl Fn(f64) -> f64) -> Option<EventFlow> {
         let sent = (0..16).map(|n| f64::from(n) * 100.0);
         let events: Vec<_> =

@@ -1,28 +1,28 @@
-//! Checks of the machine: the processor and the kernels that run on it, memory, open files.
+//! Checks the machine: the processor and the kernels that run on it, memory, open files.
 
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::diagnosis::Diagnosis;
 use crate::descriptors::OWN_DESCRIPTORS;
 
-/// Connections that `serve` takes by default.
+/// Default connection limit of `serve`.
 const USUAL_CONNECTIONS: u64 = 4096;
-/// Fewest descriptors with which it makes sense to serve. Chosen by hand.
+/// Minimum number of descriptors for serving. Chosen by hand.
 const MIN_DESCRIPTORS: u64 = 256;
 /// Memory below which hardly any model runs, in bytes.
 const LITTLE_MEMORY: u64 = 512 << 20;
 
-/// The processor, and what this build computes on it with.
+/// The processor, and the kernels of this build.
 pub(super) struct Processor {
     cores: usize,
     /// Instruction sets that llama.cpp's part of this build uses.
     #[cfg(feature = "llama")]
     built_with: Vec<&'static str>,
-    /// Whether Loquent's kernels run on it.
+    /// True if Loquent's kernels run on it.
     #[cfg(feature = "llama")]
     /// The instruction set of Loquent's kernels, if there are any for this processor.
     own_kernels: Option<&'static str>,
-    /// What it lacks to run this build at all, in words.
+    /// Description of the features it lacks to run this build at all.
     #[cfg(feature = "llama")]
     lacks: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Processor {
     }
 }
 
-/// Memory, as far as the system reports it.
+/// Free memory, if the system reports it.
 pub(super) struct FreeMemory(pub(super) Option<u64>);
 
 impl FreeMemory {
@@ -103,9 +103,9 @@ impl FreeMemory {
     }
 }
 
-/// How many files the process may open, of which every connection needs one.
+/// Number of files that the process may open; every connection needs one.
 pub(super) struct OpenFiles {
-    /// The limit up to which `serve` raises its own.
+    /// Limit to which `serve` raises its own.
     pub(super) most: u64,
 }
 
@@ -135,7 +135,7 @@ impl OpenFiles {
     }
 }
 
-/// `bytes` in the unit that people use for memory.
+/// Formats `bytes` in the usual unit for memory.
 pub(super) fn size(bytes: u64) -> String {
     let mib = bytes as f64 / (1 << 20) as f64;
     match mib {

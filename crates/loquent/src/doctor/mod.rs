@@ -1,9 +1,9 @@
-//! `loquent doctor`: says what of this machine, or of the way to a server, keeps Loquent from
-//! working well, and what to do about it.
+//! `loquent doctor`: finds problems of this machine, or of the path to a server, that keep Loquent
+//! from working well, and gives advice.
 //!
-//! Each check is a small type of facts, gathered in one function and judged in another, so that
-//! tests can put facts in place of a machine. Nothing is changed, and nothing is sent but to the
-//! server that is asked about.
+//! Each check is a small type of facts, collected in one function and judged in another, so that
+//! tests can supply facts in place of a machine. Nothing is changed, and nothing is sent except to
+//! the server to be checked.
 
 mod certificate;
 mod clock;
@@ -42,7 +42,7 @@ Exit status:
   0  nothing failed; there may be warnings
   1  something failed";
 
-/// What `loquent doctor` takes: what would be given to `serve`, or where a server is.
+/// Arguments of `loquent doctor`: those of `serve` to check, or the URL of a server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
@@ -80,7 +80,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// Runs `loquent doctor`; the exit status tells whether something failed.
+/// Runs `loquent doctor`; the exit status shows whether something failed.
 ///
 /// # Errors
 /// A URL or key that cannot be used.
@@ -121,7 +121,7 @@ impl DoctorArgs {
     }
 }
 
-/// Checks the model that a user calls `name`, if it is on this machine.
+/// Checks the model called `name`, if it is on this machine.
 fn check_model(name: &Path, places: &ModelPlaces, free_bytes: Option<u64>) -> Diagnosis {
     if models::is_bundled(name) {
         return Diagnosis::fine("model", "the demonstration model in this program");

@@ -1,5 +1,4 @@
-//! The model's file: whether it is whole, whether it fits into memory, and which kernels compute
-//! it.
+//! Checks the model's file: its completeness, its fit into memory, and the kernels that compute it.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use super::machine::size;
 
 const CHECK: &str = "model";
 
-/// The model in the file at `path`, on a machine with so much memory free.
+/// Checks the model in the file at `path`, on a machine with this much free memory.
 #[cfg(feature = "llama")]
 pub(super) fn diagnose(path: &Path, free_bytes: Option<u64>) -> Diagnosis {
     use loquent_engine::llama::{LoadError, inspect};

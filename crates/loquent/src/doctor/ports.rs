@@ -1,4 +1,4 @@
-//! The ports that `serve` would listen on: whether they are free, and whether UDP works at all.
+//! Checks the ports that `serve` would listen on: that they are free, and that UDP works at all.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
@@ -9,12 +9,12 @@ use loquent_openai::http::HttpClient;
 
 use super::diagnosis::Diagnosis;
 
-/// How long a datagram to this machine itself may take.
+/// Time limit for a datagram to this machine itself.
 const LOOP_LIMIT: Duration = Duration::from_millis(500);
-/// How long whoever has the port may take to say that it is a Loquent server.
+/// Time limit for the owner of a port to identify itself as a Loquent server.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where `serve` would listen.
+/// Listen address and ports of `serve`.
 pub(super) struct ListenPlace {
     pub(super) host: String,
     pub(super) port: u16,
@@ -22,7 +22,7 @@ pub(super) struct ListenPlace {
 }
 
 impl ListenPlace {
-    /// Binds both ports for a moment.
+    /// Binds both ports briefly.
     pub(super) async fn diagnose(&self) -> Vec<Diagnosis> {
         let Some(address) = self.address() else {
             let what = format!("this machine has no address {}", self.host);
@@ -83,7 +83,7 @@ fn judge(protocol: &str, at: SocketAddr, bound: io::Result<()>, flag: &str) -> D
     Diagnosis::failure("port", what, advice)
 }
 
-/// Whether a datagram to `socket` arrives from this machine itself. If not even that does, no
+/// Checks that a datagram to `socket` from this machine itself arrives. If not even that does, no
 /// other machine's will.
 fn loops(socket: UdpSocket, at: SocketAddr) -> Diagnosis {
     let passes = || -> io::Result<()> {
@@ -106,7 +106,7 @@ fn loops(socket: UdpSocket, at: SocketAddr) -> Diagnosis {
     }
 }
 
-/// The address by which this machine reaches `address` of its own.
+/// Returns the address by which this machine reaches its own `address`.
 fn reachable(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(it) if it.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -115,7 +115,7 @@ fn reachable(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether whoever listens there is a Loquent server.
+/// Returns true if a Loquent server listens there.
 async fn is_loquent(address: SocketAddr) -> bool {
     let here = SocketAddr::new(reachable(address.ip()), address.port());
     let asked = async {

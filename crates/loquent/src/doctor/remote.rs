@@ -1,5 +1,5 @@
-//! The way to a server: its name, TCP, its certificate, HTTP and the key, its clock, whether
-//! streams flow, and whether QUIC gets through. Each needs those before it.
+//! Checks the path to a server: its name, TCP, its certificate, HTTP and the key, its clock, the
+//! flow of streams, and QUIC. Each check needs the previous ones.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,11 +19,11 @@ use super::report::Sheet;
 use super::{certificate, held_back, udp};
 
 const CHECK: &str = "server";
-/// How long looking up the name, connecting, and each short request may take.
+/// Time limit for looking up the name, for connecting, and for each short request.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// Most addresses of a name that are tried.
+/// Maximum number of a name's addresses to try.
 const MAX_ADDRESSES: usize = 4;
-/// Most bytes of a short answer.
+/// Maximum size of a short response, in bytes.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 
 /// A server to check.
@@ -41,7 +41,7 @@ impl RemoteServer {
         Ok(Self { client: Client::new(config)?, has_key })
     }
 
-    /// Checks everything on the way there, as far as it goes.
+    /// Checks the whole path, as far as possible.
     pub(super) async fn diagnose(&self, sheet: &mut Sheet) {
         let base = self.client.http().base();
         if let Some(warning) = warn_of_cleartext(base, self.has_key) {
@@ -70,7 +70,7 @@ impl RemoteServer {
         }
     }
 
-    /// An address of the server that takes connections.
+    /// Returns an address of the server that accepts connections.
     async fn reach(&self) -> Result<(SocketAddr, Diagnosis), Diagnosis> {
         let base = self.client.http().base();
         let (host, port) = (base.host(), base.port());
@@ -99,7 +99,7 @@ impl RemoteServer {
         }))
     }
 
-    /// Whether HTTP works there, with this key.
+    /// Returns true if HTTP works there, with this key.
     async fn answers(&self, sheet: &mut Sheet) -> bool {
         let before = SystemTime::now();
         let response = match self.get("/health").await {
@@ -133,7 +133,7 @@ impl RemoteServer {
         })
     }
 
-    /// The name of the model that is served.
+    /// Returns the name of the served model.
     async fn models(&self) -> Result<Option<String>, HttpError> {
         let read = self.client.http().get("/v1/models", MAX_ANSWER_BYTES);
         let text = tokio::time::timeout(STEP_LIMIT, read).await.unwrap_or_else(|_| {
@@ -213,7 +213,7 @@ fn judge_models(
     }
 }
 
-/// When the server wrote the response, unless a cache kept it.
+/// Returns the time at which the server wrote the response, unless a cache stored it.
 fn date(response: &HttpResponse) -> Option<SystemTime> {
     let headers = response.headers();
     let text = headers.get(header::DATE)?.to_str().ok()?;

@@ -1,4 +1,4 @@
-//! How findings are shown: on a terminal as they come, for programs as one JSON object.
+//! Displays findings: on a terminal as they arrive, for programs as one JSON object.
 
 use std::io::{IsTerminal, Write, stdout};
 
@@ -8,14 +8,14 @@ use textwrap::Options;
 
 use super::diagnosis::{Diagnosis, Severity};
 
-/// Version of the JSON's form; it rises when members change their meaning or go.
+/// Version of the JSON format; increases when members change their meaning or are removed.
 const FORM: u32 = 1;
-/// Columns that lines are wrapped at where the terminal is wider.
+/// Maximum columns at which lines are wrapped on wider terminals.
 const MAX_COLUMNS: usize = 100;
 /// Columns before a finding: its severity and the check's name.
 const INDENT: &str = "                     ";
 
-/// What was found so far.
+/// Findings so far.
 pub(super) struct Sheet {
     as_json: bool,
     with_colour: bool,
@@ -24,7 +24,7 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// An empty sheet for standard output.
+    /// Creates an empty sheet for standard output.
     pub(super) fn new(as_json: bool) -> Self {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let columns = terminal_size::terminal_size().map(|(width, _)| width.0.into());
@@ -36,7 +36,7 @@ impl Sheet {
         }
     }
 
-    /// Notes a finding, and shows it unless all are wanted as JSON. Its texts may quote a server.
+    /// Adds a finding, and shows it unless the output is JSON. Its texts may quote a server.
     pub(super) fn note(&mut self, mut diagnosis: Diagnosis) {
         diagnosis.what = printable(&diagnosis.what).replace(['\n', '\t'], " ");
         diagnosis.advice = diagnosis.advice.map(|text| printable(&text).into_owned());
@@ -46,7 +46,7 @@ impl Sheet {
         self.diagnoses.push(diagnosis);
     }
 
-    /// Shows the end of the sheet; returns whether nothing failed.
+    /// Shows the end of the sheet; returns true if nothing failed.
     pub(super) fn finish(self) -> bool {
         let worst = self.diagnoses.iter().map(|one| one.severity).max();
         match self.as_json {
@@ -115,7 +115,7 @@ impl Sheet {
     }
 }
 
-/// Prints to standard output. Whoever closed it wants no more.
+/// Prints to standard output. Ignores errors: a reader that closed it wants no more.
 fn print(text: &str) {
     let mut out = stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

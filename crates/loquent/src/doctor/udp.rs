@@ -1,9 +1,9 @@
-//! Whether QUIC gets through to a server and back, and if not, where it ends.
+//! Checks whether QUIC gets through to a server and back, and if not, where it is blocked.
 //!
-//! Two ways of asking: the real handshake, and one datagram in a version of QUIC that nobody
-//! speaks, which every QUIC server answers at once with a small one (RFC 9000 §6.1). The system
-//! reports it if the port is closed. If nothing comes, the server can say whether a handshake from
-//! here arrived.
+//! There are two probes: the real handshake, and one datagram in a version of QUIC that nobody
+//! supports, which every QUIC server answers at once with a small one (RFC 9000 §6.1). The system
+//! reports a closed port. If nothing arrives, the server can report whether it received a handshake
+//! from here.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,41 +16,41 @@ use tokio::net::UdpSocket;
 use super::diagnosis::Diagnosis;
 
 const CHECK: &str = "udp";
-/// A version from the pattern that is kept for forcing an answer (RFC 9000 §15).
+/// A version reserved for forcing version negotiation (RFC 9000 §15).
 const NO_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
-/// A datagram below this size is not answered (RFC 9000 §14.1).
+/// Minimum size of a datagram to be answered (RFC 9000 §14.1).
 const KNOCK_BYTES: usize = 1200;
 /// Length of each connection id.
 const ID_BYTES: usize = 8;
-/// How often it is sent, and how long each waits: two round trips around the world.
+/// Number of probes, and the wait after each: two round trips around the world.
 const KNOCKS: usize = 5;
 const KNOCK_PAUSE: Duration = Duration::from_millis(600);
-/// How long a handshake may take: its first packet is sent three times in it.
+/// Time limit for a handshake: its first packet is sent three times within it.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Longest answer of the server about handshakes, in bytes.
+/// Maximum size of the server's response about handshakes, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// What became of a datagram to a server's port.
+/// Outcome of a datagram to a server's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Knock {
-    /// A QUIC server answered it.
+    /// A QUIC server answered.
     Answered,
-    /// The machine there says that nothing listens on the port.
+    /// The remote machine reports that nothing listens on the port.
     Closed,
-    /// This machine refused to send it.
+    /// Sending was forbidden on this machine.
     ForbiddenHere,
-    /// No answer came.
+    /// No answer arrived.
     Silence,
 }
 
-/// What the server knows of this machine.
+/// The server's view of this machine.
 #[derive(Debug, Deserialize)]
 struct SeenByServer {
     address: Option<IpAddr>,
     handshake_s_ago: Option<f64>,
 }
 
-/// The way to the server of `client`, which answered HTTP at `address`, and back.
+/// Diagnoses the path to the server of `client`, which answered HTTP at `address`, and back.
 pub(super) async fn diagnose(client: &Client, address: SocketAddr) -> Diagnosis {
     let offer = match client.quic_offer().await {
         Ok(Some(offer)) => offer,
@@ -109,10 +109,10 @@ async fn seen_by(client: &Client) -> Option<SeenByServer> {
     serde_json::from_slice(&answer).ok()
 }
 
-/// What is known of a way that QUIC does not get through.
+/// Facts about a path on which QUIC does not get through.
 struct Blockade {
     knock: Knock,
-    /// Whether the server saw the handshake begin; `None` if it does not know of any.
+    /// True if the server saw the handshake start; `None` if it cannot tell.
     arrived: Option<bool>,
     seen: Option<SeenByServer>,
     offer: DeliveryOffer,
@@ -180,10 +180,10 @@ fn is_of_certificate(error: &ClientError) -> bool {
     text.contains("certificate") || text.contains("Certificate")
 }
 
-/// Sends datagrams to the QUIC server at `address` that it has to answer.
+/// Sends datagrams that the QUIC server at `address` must answer.
 ///
 /// # Errors
-/// Those of the system other than a closed port or a forbidden packet.
+/// Errors of the system other than a closed port or a forbidden packet.
 async fn knock(address: SocketAddr) -> io::Result<Knock> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -207,7 +207,7 @@ async fn knock(address: SocketAddr) -> io::Result<Knock> {
     Ok(Knock::Silence)
 }
 
-/// Sends `packet` once; whether its answer came within the pause.
+/// Sends `packet` once; returns true if its answer arrived within the pause.
 async fn exchange(socket: &UdpSocket, packet: &[u8], ids: [u8; 2 * ID_BYTES]) -> io::Result<bool> {
     socket.send(packet).await?;
     let answer = async {
@@ -222,7 +222,7 @@ async fn exchange(socket: &UdpSocket, packet: &[u8], ids: [u8; 2 * ID_BYTES]) ->
     tokio::time::timeout(KNOCK_PAUSE, answer).await.unwrap_or(Ok(false))
 }
 
-/// A first packet in a version that nobody speaks, and its two connection ids.
+/// Returns a first packet in an unsupported version, and its two connection ids.
 fn packet() -> (Vec<u8>, [u8; 2 * ID_BYTES]) {
     let ids: [u8; 2 * ID_BYTES] = rand::random();
     let mut packet = vec![0xc0];
@@ -235,7 +235,7 @@ fn packet() -> (Vec<u8>, [u8; 2 * ID_BYTES]) {
     (packet, ids)
 }
 
-/// Whether `answer` says that the server speaks other versions, to the one who asked.
+/// Returns true if `answer` is a version negotiation packet for these ids.
 fn is_negotiation(answer: &[u8], ids: [u8; 2 * ID_BYTES]) -> bool {
     let (theirs, ours) = ids.split_at(ID_BYTES);
     // The ids come back in each other's place.

@@ -8,7 +8,7 @@ use loquent_proto::printable::printable;
 
 use super::event::FetchEvent;
 
-/// A progress display on standard error, to be passed to [`super::Hub::fetch`].
+/// Creates a progress display on standard error, to be passed to [`super::Hub::fetch`].
 pub fn progress_bar() -> impl FnMut(FetchEvent) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar = ProgressBar::hidden();

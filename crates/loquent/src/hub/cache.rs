@@ -8,10 +8,10 @@ use super::error::HubError;
 use super::listing::BlobInfo;
 use super::spec::HubSpec;
 
-/// How deep a snapshot is searched for files; a bound against loops of links.
+/// Maximum depth at which a snapshot is searched for files; protects against loops of links.
 pub(super) const MAX_DEPTH: usize = 8;
 
-/// Whether `path` is a file (or a link to one) of exactly `size_bytes`.
+/// Returns true if `path` is a file (or a link to one) of exactly `size_bytes`.
 pub(super) fn has_size(path: &Path, size_bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == size_bytes)
 }
@@ -40,9 +40,9 @@ impl RepoCache {
         self.dir.join("snapshots").join(commit)
     }
 
-    /// Locks one blob, so that only one process writes it. The lock ends when the file is dropped,
-    /// and by the operating system when the process dies. `waiting` is called if another process
-    /// holds the lock.
+    /// Locks one blob, so that only one process writes it. The lock is released when the file is
+    /// dropped, or by the operating system when the process dies. Calls `waiting` if another
+    /// process holds the lock.
     pub(super) fn lock(&self, id: &str, waiting: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{id}.lock"));
         let file = create_parents(&path).and_then(|()| File::create(&path));
@@ -54,7 +54,7 @@ impl RepoCache {
         Ok(file)
     }
 
-    /// Whether `snapshots/COMMIT/FILE` leads to a complete blob.
+    /// Returns true if `snapshots/COMMIT/FILE` leads to a complete blob.
     pub(super) fn has(&self, commit: &str, file: &str, content: &BlobInfo) -> bool {
         let blob = self.blob(&content.id);
         let target = self.snapshot(commit).join(file).canonicalize();
@@ -78,7 +78,7 @@ impl RepoCache {
             .map_err(HubError::io(&path))
     }
 
-    /// Records which commit a branch or tag points to, for use without the network.
+    /// Records the commit that a branch or tag points to, for use without the network.
     pub(super) fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         // A commit needs no name: `find` takes a revision without a ref as the commit itself.
         if revision == commit {
@@ -88,7 +88,7 @@ impl RepoCache {
         create_parents(&path).and_then(|()| fs::write(&path, commit)).map_err(HubError::io(path))
     }
 
-    /// The path of the model of `spec` in the cache.
+    /// Returns the path of the model of `spec` in the cache.
     ///
     /// # Errors
     /// [`HubError::NotCached`], or [`HubError::Ambiguous`] if several files match.
@@ -131,7 +131,7 @@ pub(super) fn collect_files(dir: &Path, prefix: &str, depth: usize, files: &mut 
     }
 }
 
-/// Creates the folders that `path` lies in.
+/// Creates the parent folders of `path`.
 pub(super) fn create_parents(path: &Path) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
@@ -141,7 +141,7 @@ fn make_link(target: &Path, _blob: &Path, at: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(target, at)
 }
 
-/// Symbolic links need a privilege on Windows; a second name for the same file does not.
+/// Creates a hard link or a copy: symbolic links need a privilege on Windows.
 #[cfg(not(unix))]
 fn make_link(_target: &Path, blob: &Path, at: &Path) -> std::io::Result<()> {
     fs::hard_link(blob, at).or_else(|_| fs::copy(blob, at).map(drop))

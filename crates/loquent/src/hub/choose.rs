@@ -1,4 +1,4 @@
-//! Picks the GGUF file that a [`HubSpec`] means, or all parts of a split one.
+//! Selects the GGUF file that a [`HubSpec`] refers to, or all parts of a split one.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ const DEFAULT_QUANTS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 /// One model of a repository: a single file, or all parts of a split one in order.
 pub(crate) type Model<'a> = Vec<&'a str>;
 
-/// The files to fetch for `spec` out of the repository's `files`: one, or every part of a split
-/// model in order.
+/// Returns the files to fetch for `spec` from the repository's `files`: one, or every part of a
+/// split model in order.
 pub(super) fn parts<'a>(spec: &HubSpec, files: &[&'a str]) -> Result<Model<'a>, HubError> {
     let models = models(files);
     let missing = |wanted: String| HubError::FileNotFound {
@@ -49,8 +49,8 @@ fn default_model<'a>(spec: &HubSpec, models: Vec<Model<'a>>) -> Result<Model<'a>
     one_of(spec, models)?.ok_or_else(|| HubError::NoGguf { repo: spec.repo.clone() })
 }
 
-/// The single candidate. Of several, one in the repository's root wins over those in folders;
-/// otherwise the choice is the user's.
+/// Returns the single candidate. Among several, one in the repository's root wins over those in
+/// folders; otherwise the user must choose.
 fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>, HubError> {
     if found.len() <= 1 {
         return Ok(found.into_iter().next());
@@ -66,7 +66,7 @@ fn one_of<'a>(spec: &HubSpec, found: Vec<Model<'a>>) -> Result<Option<Model<'a>>
     }
 }
 
-/// Groups the GGUF files into models, by the name that the parts of a split one share.
+/// Groups the GGUF files into models, by the name shared by the parts of a split one.
 pub(crate) fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     let mut groups: BTreeMap<(&str, usize), Model<'a>> = BTreeMap::new();
     for file in files.iter().copied().filter(|file| is_gguf(file)) {
@@ -81,7 +81,7 @@ pub(crate) fn models<'a>(files: &[&'a str]) -> Vec<Model<'a>> {
     groups.into_values().collect()
 }
 
-/// Whether all parts of the model are present.
+/// Returns true if all parts of the model are present.
 pub(crate) fn is_complete(model: &[&str]) -> bool {
     model.iter().enumerate().all(|(index, file)| match split_of(file) {
         Some((_, number, count)) => number == index + 1 && count == model.len(),
@@ -89,7 +89,7 @@ pub(crate) fn is_complete(model: &[&str]) -> bool {
     })
 }
 
-/// Stem, number and count of `STEM-00001-of-00003.gguf`, llama.cpp's naming of split files.
+/// Returns stem, number and count of `STEM-00001-of-00003.gguf`, llama.cpp's naming of split files.
 pub(crate) fn split_of(file: &str) -> Option<(&str, usize, usize)> {
     let stem = without_extension(file)?;
     let (rest, count) = stem.rsplit_once("-of-")?;
@@ -101,13 +101,13 @@ pub(crate) fn split_of(file: &str) -> Option<(&str, usize, usize)> {
     Some((stem, five_digits(number)?, five_digits(count)?))
 }
 
-/// `file` without `.gguf`, if it ends so.
+/// Returns `file` without `.gguf`, if it has that extension.
 pub(crate) fn without_extension(file: &str) -> Option<&str> {
     is_gguf(file).then(|| &file[..file.len() - ".gguf".len()])
 }
 
-/// What selects one of several `models` after the repository's name: its quantisation where no
-/// other has the same, else the name of its (first) file.
+/// Returns the suffix that selects one of several `models` after the repository's name: its
+/// quantisation if no other has the same, else the name of its (first) file.
 pub(crate) fn selector<'a>(models: &[Model<'a>], model: &[&'a str]) -> String {
     let tag = quantisation(model[0]).filter(|tag| {
         let found = with_quant(models, tag);
@@ -116,7 +116,7 @@ pub(crate) fn selector<'a>(models: &[Model<'a>], model: &[&'a str]) -> String {
     tag.map_or_else(|| model[0].to_owned(), str::to_ascii_uppercase)
 }
 
-/// The quantisation in a file's name, such as `Q4_K_M`.
+/// Returns the quantisation in a file's name, such as `Q4_K_M`.
 fn quantisation(file: &str) -> Option<&str> {
     let name = file.rsplit('/').next().unwrap_or(file);
     let stem = split_of(name).map(|(stem, _, _)| stem).or_else(|| without_extension(name))?;
@@ -134,7 +134,7 @@ fn is_quantisation(word: &str) -> bool {
         && rest.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The models whose name (file or folder) contains the quantisation tag as a separate word:
+/// Returns the models whose name (file or folder) contains the quantisation tag as a separate word:
 /// `Q4_K` is not part of `Q4_K_M`, nor `Q4_XS` of `IQ4_XS`.
 fn with_quant<'a>(models: &[Model<'a>], tag: &str) -> Vec<Model<'a>> {
     let tag = tag.to_ascii_uppercase();
@@ -153,7 +153,8 @@ fn is_word(name: &str, at: usize, tag: &str) -> bool {
         && after.is_none_or(|c| !c.is_alphanumeric() && c != '_')
 }
 
-/// GGUF files that accompany a model but are not models: image projectors, importance matrices.
+/// Returns true for GGUF files that accompany a model but are not models: image projectors,
+/// importance matrices.
 pub(crate) fn is_companion(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
     name.contains("mmproj") || name.contains("imatrix")

@@ -1,4 +1,4 @@
-//! Where models are fetched from and kept, as the environment says.
+//! Locations of the hub and of the cache, from the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,33 +8,35 @@ use super::error::HubError;
 /// The public hub.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// Where and how to fetch. [`Hub::from_env`] reads the variables that the hub's own tools read.
+/// Source and cache of models. [`Hub::from_env`] reads the variables that the hub's own tools read.
 #[derive(Clone)]
 pub struct Hub {
-    /// Base URL without a slash at its end (`HF_ENDPOINT`).
+    /// Base URL without a trailing slash (`HF_ENDPOINT`).
     pub endpoint: String,
     /// Access token, sent to the endpoint only (`HF_TOKEN`, or the file `HF_HOME/token`).
     pub token: Option<String>,
-    /// Folder that holds `models--…` folders (`HF_HUB_CACHE`, or `HF_HOME/hub`).
+    /// Folder with the `models--…` folders (`HF_HUB_CACHE`, or `HF_HOME/hub`).
     pub cache_dir: PathBuf,
-    /// Never use the network (`HF_HUB_OFFLINE`).
+    /// Disables the network (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// Attempts in a row that bring no byte before a download is given up.
+    /// Consecutive attempts without progress before a download is given up.
     pub max_attempts: u32,
-    /// Pause after the first failed attempt; it doubles with each further one, up to 10 s.
+    /// Pause after the first failed attempt; doubles with each further one, up to 10 s.
     pub retry_delay: Duration,
 }
 
 impl Hub {
-    /// Settings from the process environment.
+    /// Reads the settings from the process environment.
     ///
     /// # Errors
-    /// [`HubError::NoCacheDir`] where no variable and no home folder says where the cache is.
+    /// [`HubError::NoCacheDir`] if neither a variable nor a home folder determines the cache's
+    /// location.
     pub fn from_env() -> Result<Hub, HubError> {
         Hub::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// Settings from any look-up of variables by name; [`Hub::from_env`] passes the environment.
+    /// Reads the settings from any look-up of variables by name; [`Hub::from_env`] passes the
+    /// environment.
     ///
     /// # Errors
     /// [`HubError::NoCacheDir`], as for [`Hub::from_env`].
@@ -65,7 +67,7 @@ impl Hub {
     }
 }
 
-/// The hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
+/// Returns the hub's folder of settings and caches: `HF_HOME`, else below the user's cache folder.
 fn home(set: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let in_cache = |dir: PathBuf| dir.join("huggingface");
     let user_home = || set("HOME").or_else(|| set("USERPROFILE")).map(PathBuf::from);

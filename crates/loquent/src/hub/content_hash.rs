@@ -1,14 +1,14 @@
-//! The two hashes by which the hub names a file's content.
+//! The two content hashes that identify files on the hub.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// How a content's hash is computed.
+/// Kind of a content hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HashKind {
-    /// SHA-256 of the bytes: files in LFS.
+    /// SHA-256 of the bytes, for files in LFS.
     Sha256,
-    /// The id of git's blob object, SHA-1 of `blob SIZE\0` and the bytes: files outside LFS.
+    /// The id of git's blob object, SHA-1 of `blob SIZE\0` and the bytes, for files outside LFS.
     GitBlob,
 }
 
@@ -19,7 +19,7 @@ pub(super) enum ContentHash {
 }
 
 impl ContentHash {
-    /// The hash of a content of `size_bytes`, before its first byte.
+    /// Starts the hash of a content of `size_bytes`.
     pub(super) fn start(kind: HashKind, size_bytes: u64) -> Self {
         match kind {
             HashKind::Sha256 => Self::Sha256(Sha256::new()),
@@ -36,7 +36,7 @@ impl ContentHash {
         }
     }
 
-    /// In lower-case hex.
+    /// Returns the hash in lower-case hex.
     pub(super) fn finish(self) -> String {
         match self {
             Self::Sha256(hash) => hex(&hash.finalize()),

@@ -16,10 +16,10 @@ use super::event::{EventHandler, FetchEvent};
 use super::listing::BlobInfo;
 use super::spec::HubSpec;
 
-/// Bytes read, hashed and written at a time. Chosen by hand: large enough that system calls do not
-/// count, small enough for a smooth progress bar.
+/// Bytes read, hashed and written at a time. Chosen by hand: large enough that the cost of system
+/// calls is negligible, small enough for a smooth progress bar.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The longest pause between two attempts.
+/// Maximum pause between two attempts.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The transfer of one file of a repository.
@@ -28,11 +28,11 @@ pub(super) struct Job<'a> {
     pub agent: &'a ureq::Agent,
     pub spec: &'a HubSpec,
     pub commit: &'a str,
-    /// 1-based number of the file, and how many there are.
+    /// 1-based number of the file, and the number of files.
     pub part: (usize, usize),
 }
 
-/// Why one attempt ended early.
+/// Reason why an attempt ended early.
 enum AttemptError {
     /// The connection broke, or the server is overloaded: another attempt may succeed.
     Broken(String),
@@ -41,7 +41,7 @@ enum AttemptError {
 }
 
 impl Job<'_> {
-    /// Downloads the file `path` into the cache as the blob that `content` names, unless the blob
+    /// Downloads the file `path` into the cache as the blob named by `content`, unless the blob
     /// exists, and links the snapshot to it. Holds the blob's lock meanwhile.
     pub(super) fn run(
         &self,
@@ -80,7 +80,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Repeats attempts until the file is complete, or until several in a row brought no new byte.
+    /// Repeats attempts until the file is complete, or until several in a row made no progress.
     fn transfer(
         &self,
         path: &str,
@@ -149,7 +149,7 @@ impl Job<'_> {
         }
     }
 
-    /// Checks that the answer's body continues the partial file. Empties the file if the server
+    /// Checks that the response's body continues the partial file. Empties the file if the server
     /// sends all of it again.
     fn accept(
         &self,
@@ -198,7 +198,8 @@ impl Job<'_> {
     }
 }
 
-/// First byte and total size of `Content-Range: bytes 5-9/10` (RFC 9110, section 14.4).
+/// Returns the first byte and the total size of `Content-Range: bytes 5-9/10` (RFC 9110, section
+/// 14.4).
 fn content_range(answer: &Response<ureq::Body>) -> Option<(u64, Option<u64>)> {
     let text = answer.headers().get("content-range")?.to_str().ok()?;
     let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
@@ -206,7 +207,7 @@ fn content_range(answer: &Response<ureq::Body>) -> Option<(u64, Option<u64>)> {
     Some((from.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// The bytes of a blob that are on disk so far, and their running hash.
+/// The part of a blob that is on disk so far, and its running hash.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -217,7 +218,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// Opens or creates the unfinished blob and hashes its bytes.
+    /// Opens or creates the incomplete blob and hashes its bytes.
     fn open(path: PathBuf, total_bytes: u64, kind: HashKind) -> Result<Partial, HubError> {
         let file = cache::create_parents(&path)
             .and_then(|()| OpenOptions::new().read(true).append(true).create(true).open(&path))
@@ -267,7 +268,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Deletes the file, because the server sends another size than the hub announced.
+    /// Deletes the file, because the server sends a different size than the hub announced.
     fn wrong_size(&self, path: &str, actual_bytes: u64) -> AttemptError {
         let _ = fs::remove_file(&self.path);
         let expected_bytes = self.total_bytes;
@@ -278,7 +279,7 @@ impl Partial {
         })
     }
 
-    /// Renames the complete file to the blob if its hash is right, and deletes it otherwise.
+    /// Renames the complete file to the blob if its hash is correct, and deletes it otherwise.
     fn finish(self, path: &str, content: &BlobInfo, blob: &Path) -> Result<(), HubError> {
         assert_eq!(self.len_bytes, self.total_bytes, "only a complete file is finished");
         // Before the rename: after a power failure the blob's name must not lead to missing bytes.

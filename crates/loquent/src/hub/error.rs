@@ -1,8 +1,8 @@
-//! Why a model cannot be fetched, and what the user can do about it.
+//! Errors of fetching a model, with advice for the user.
 
 use std::path::PathBuf;
 
-/// Why a model could not be fetched.
+/// Reason why a model could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// The argument of `--hf` is not `owner/repo[@revision][:file-or-quant]`.
@@ -10,10 +10,10 @@ pub enum HubError {
     BadSpec {
         /// The argument as typed.
         spec: String,
-        /// What is wrong with the argument.
+        /// Description of the mistake.
         why: &'static str,
     },
-    /// Neither a variable nor a home folder says where the cache is.
+    /// Neither a variable nor a home folder determines the location of the cache.
     #[error("no cache folder: set HF_HOME or HF_HUB_CACHE")]
     NoCacheDir,
     /// The hub has no such repository or revision (or hides a private one).
@@ -28,7 +28,7 @@ pub enum HubError {
         repo: String,
         /// Branch, tag or commit.
         revision: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// The repository needs a token, or its terms were not accepted.
@@ -47,7 +47,7 @@ pub enum HubError {
         repo: String,
         /// HTTP status, 401 or 403.
         status: u16,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         with_token: bool,
     },
     /// The repository has no GGUF file.
@@ -61,9 +61,9 @@ pub enum HubError {
     FileNotFound {
         /// `owner/repo`.
         repo: String,
-        /// File name or quantisation asked for.
+        /// Requested file name or quantisation.
         wanted: String,
-        /// The GGUF files there are.
+        /// GGUF files in the repository.
         available: Vec<String>,
     },
     /// Several files match.
@@ -71,7 +71,7 @@ pub enum HubError {
     Ambiguous {
         /// `owner/repo`.
         repo: String,
-        /// The files that match.
+        /// Matching files.
         candidates: Vec<String>,
     },
     /// Offline, and the cache has no copy.
@@ -92,20 +92,20 @@ pub enum HubError {
         /// The error of the HTTP client.
         why: String,
     },
-    /// An answer with a status that means neither success nor one of the cases above.
+    /// A response with a status that means neither success nor one of the cases above.
     #[error("{url} answered with HTTP status {status}")]
     Status {
         /// URL of the request, without its query.
         url: String,
-        /// HTTP status of the answer.
+        /// HTTP status of the response.
         status: u16,
     },
-    /// An answer that is malformed, or unsafe to act on.
+    /// A response that is malformed, or unsafe to act on.
     #[error("{url} sent an unusable answer: {why}")]
     BadAnswer {
         /// URL of the request, without its query.
         url: String,
-        /// What is wrong with the answer.
+        /// Description of the problem.
         why: String,
     },
     /// The connection broke too often; the bytes so far are kept.
@@ -115,33 +115,35 @@ pub enum HubError {
     Interrupted {
         /// Path in the repository.
         file: String,
-        /// Bytes on disk.
+        /// Bytes on disk so far.
         have_bytes: u64,
         /// Size of the whole file.
         total_bytes: u64,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         why: String,
     },
-    /// The content served has another size than the hub announced; what was stored is deleted.
+    /// The content served has a different size than the hub announced; the stored bytes are
+    /// deleted.
     #[error(
         "{file} should have {expected_bytes} bytes but has {actual_bytes}; the download was deleted, run the command again"
     )]
     WrongSize {
         /// Path in the repository.
         file: String,
-        /// Size that the hub announced.
+        /// Size announced by the hub.
         expected_bytes: u64,
-        /// Size that the storage served.
+        /// Size served by the storage.
         actual_bytes: u64,
     },
-    /// The content served has another hash than the hub announced; what was stored is deleted.
+    /// The content served has a different hash than the hub announced; the stored bytes are
+    /// deleted.
     #[error(
         "{file} is damaged: its hash is {actual} and should be {expected}; the download was deleted, run the command again"
     )]
     WrongHash {
         /// Path in the repository.
         file: String,
-        /// Hash that the hub announced, in hex.
+        /// Hash announced by the hub, in hex.
         expected: String,
         /// Hash of the bytes received, in hex.
         actual: String,
@@ -149,15 +151,15 @@ pub enum HubError {
     /// The disk of the cache is full.
     #[error("no space left for {}: {missing_bytes} more bytes are needed; free some, or set HF_HUB_CACHE to another disk", .path.display())]
     NoSpace {
-        /// File that was being written.
+        /// File being written.
         path: PathBuf,
-        /// Bytes that were still to be written.
+        /// Bytes still to be written.
         missing_bytes: u64,
     },
     /// A file of the cache cannot be read or written.
     #[error("cannot use {} in the cache", .path.display())]
     Io {
-        /// The file or folder that the operation was on.
+        /// File or folder of the operation.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,
@@ -165,14 +167,15 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// For `map_err` on operations on one file.
+    /// Returns a converter of errors on one file, for `map_err`.
     pub(super) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> HubError {
         let path = path.into();
         move |source| HubError::Io { path, source }
     }
 }
 
-/// One name per line. A repository may have hundreds of files, of which only the first are listed.
+/// Formats one name per line. A repository may have hundreds of files, of which only the first are
+/// listed.
 fn bullets(names: &[String]) -> String {
     const SHOWN: usize = 40;
     let mut text: String = names.iter().take(SHOWN).map(|name| format!("\n  {name}")).collect();

@@ -1,6 +1,6 @@
-//! What a fetch reports while it runs.
+//! Progress events of a fetch.
 
-/// What happens while a model is fetched, for a progress display.
+/// A progress event while a model is fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FetchEvent {
     /// The hub cannot be reached, and a copy in the cache is used.
@@ -14,7 +14,7 @@ pub enum FetchEvent {
     Started {
         /// Path in the repository.
         file: String,
-        /// Bytes on disk from an earlier attempt.
+        /// Bytes on disk from earlier attempts.
         have_bytes: u64,
         /// Size of the whole file.
         total_bytes: u64,
@@ -23,15 +23,15 @@ pub enum FetchEvent {
     },
     /// More bytes have been written.
     Advanced {
-        /// Bytes of the file that are on disk.
+        /// Bytes of the file on disk.
         have_bytes: u64,
     },
     /// The connection broke; the missing bytes are requested again.
     Retrying {
-        /// Why the attempt failed.
+        /// Error of the attempt.
         why: String,
     },
-    /// The file is complete, and its hash is right.
+    /// The file is complete, and its hash is correct.
     Verified {
         /// Path in the repository.
         file: String,

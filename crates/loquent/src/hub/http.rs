@@ -1,4 +1,4 @@
-//! HTTP as the hub needs it: redirects, where the token may go, and what a refusal means.
+//! HTTP for the hub: redirects, limits on where the token is sent, and the meaning of refusals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::config::Hub;
 use super::error::HubError;
 use super::spec::HubSpec;
 
-/// The hub redirects once to its storage, and once more for a renamed repository; the rest is
-/// reserve for mirrors.
+/// Maximum redirects. The hub redirects once to its storage, and once more for a renamed
+/// repository; the rest is reserve for mirrors.
 const MAX_REDIRECTS: usize = 8;
 
 /// Characters that need no escape in one segment of a path (RFC 3986, section 2.3).
@@ -20,7 +20,8 @@ pub(super) const IN_SEGMENT: &AsciiSet =
 const IN_PATH: &AsciiSet = &IN_SEGMENT.remove(b'/');
 
 impl Hub {
-    /// An HTTP client that never hangs: a minute without a byte counts as a broken connection.
+    /// Creates an HTTP client that never hangs: a minute without a byte counts as a broken
+    /// connection.
     pub(super) fn agent(&self) -> ureq::Agent {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ureq::tls::TlsConfig::builder()
@@ -42,9 +43,9 @@ impl Hub {
             .new_agent()
     }
 
-    /// Sends a request without a body and follows redirects itself: the token goes to the
-    /// endpoint's own origin and nowhere else (`ureq`'s notion of the same host ignores the port).
-    /// With `describing`, an answer that already describes the file is not followed further.
+    /// Sends a request without a body and follows redirects itself: the token goes only to the
+    /// endpoint's own origin (`ureq`'s notion of the same host ignores the port). With
+    /// `describing`, a response that already describes the file is not followed further.
     pub(super) fn send(
         &self,
         agent: &ureq::Agent,
@@ -79,13 +80,14 @@ impl Hub {
         Err(ureq::Error::TooManyRedirects)
     }
 
-    /// Where a file's content is asked for; the hub redirects large ones to its storage.
+    /// Returns the URL of a file's content; the hub redirects large ones to its storage.
     pub(super) fn file_url(&self, spec: &HubSpec, commit: &str, path: &str) -> String {
         let path = utf8_percent_encode(path, IN_PATH);
         format!("{}/{}/resolve/{commit}/{path}", self.endpoint, spec.repo)
     }
 
-    /// The error for an answer other than success; the hub says which case it is in `X-Error-Code`.
+    /// Returns the error for a response other than success; the hub's `X-Error-Code` header
+    /// identifies the case.
     pub(super) fn refusal(
         &self,
         spec: &HubSpec,
@@ -109,10 +111,10 @@ impl Hub {
     }
 }
 
-/// The URL that a redirect from `url` to `location` leads to.
+/// Returns the target URL of a redirect from `url` to `location`.
 ///
 /// # Errors
-/// If it leads from HTTPS to HTTP: whoever is on the network could then name the files and their
+/// If it leads from HTTPS to HTTP: an attacker on the network could then choose the files and their
 /// hashes.
 fn follow(url: &str, location: &str) -> Result<String, ureq::Error> {
     // `//host/path` has no scheme, but names another host.
@@ -126,13 +128,13 @@ fn follow(url: &str, location: &str) -> Result<String, ureq::Error> {
     Ok(to)
 }
 
-/// `scheme://host:port` of a URL, none if it is not one.
+/// Returns `scheme://host:port` of a URL; `None` if it is not a URL.
 fn origin(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))
 }
 
-/// The URL for a message: a signed query is a secret.
+/// Returns the URL for a message, without its query: a signed query is a secret.
 fn without_query(url: &str) -> String {
     url.split('?').next().unwrap_or(url).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Which models the cache holds, and their removal.
+//! Lists and removes the models in the cache.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,23 +11,23 @@ use super::config::Hub;
 use super::error::HubError;
 use super::spec::{is_name, is_safe_path};
 
-/// Maximum number of repositories and of snapshots of one that are looked at.
+/// Maximum number of repositories, and of snapshots of one, to examine.
 const MAX_FOLDERS: usize = 10_000;
 
 /// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CachedModel {
-    /// What it is called: `owner/repo[@revision]:selector`.
+    /// Name: `owner/repo[@revision]:selector`.
     pub(crate) name: String,
-    /// Its files, as paths in the cache; more than one if it is split.
+    /// Paths of its files in the cache; more than one if it is split.
     pub(crate) paths: Vec<PathBuf>,
-    /// Whether all of its parts are there.
+    /// True if all of its parts are present.
     pub(crate) is_complete: bool,
     repo: String,
 }
 
 impl Hub {
-    /// The models in the cache, by name.
+    /// Returns the models in the cache, by name.
     pub(crate) fn cached_models(&self) -> Vec<CachedModel> {
         let folders = names_in(&self.cache_dir);
         let repos = folders.iter().filter_map(|folder| repo_of(folder));
@@ -36,11 +36,11 @@ impl Hub {
         models
     }
 
-    /// Removes a model from the cache. Content that another snapshot of the repository shares is
-    /// kept. Returns the number of bytes that became free.
+    /// Removes a model from the cache. Keeps content that another snapshot of the repository
+    /// shares. Returns the number of bytes freed.
     ///
     /// # Errors
-    /// [`HubError::Io`] when a file cannot be removed.
+    /// [`HubError::Io`] if a file cannot be removed.
     pub(crate) fn remove(&self, model: &CachedModel) -> Result<u64, HubError> {
         let cache = RepoCache::new(&self.cache_dir, &model.repo);
         let mut freed = 0;
@@ -59,7 +59,7 @@ fn folder_of(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
 
-/// `owner/repo` of a folder `models--owner--repo`.
+/// Returns `owner/repo` for a folder `models--owner--repo`.
 fn repo_of(folder: &str) -> Option<String> {
     let (owner, name) = folder.strip_prefix("models--")?.split_once("--")?;
     (is_name(owner) && is_name(name)).then(|| format!("{owner}/{name}"))
@@ -78,7 +78,7 @@ fn models_of(cache_dir: &Path, repo: &str) -> Vec<CachedModel> {
     found
 }
 
-/// The models in one snapshot, called `place:selector`.
+/// Returns the models in one snapshot, named `place:selector`.
 fn models_in(snapshot: &Path, repo: &str, place: &str) -> Vec<CachedModel> {
     let mut files = Vec::new();
     collect_files(snapshot, "", MAX_DEPTH, &mut files);
@@ -95,7 +95,8 @@ fn models_in(snapshot: &Path, repo: &str, place: &str) -> Vec<CachedModel> {
     cached.collect()
 }
 
-/// The name of each commit that has one: `main` if that leads to it, else the first in order.
+/// Maps each commit to the name of a revision: `main` if that points to it, else the first in
+/// order.
 fn revisions(refs: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
     collect_files(refs, "", MAX_DEPTH, &mut names);
@@ -109,7 +110,7 @@ fn revisions(refs: &Path) -> BTreeMap<String, String> {
     revisions
 }
 
-/// Removes a link of a snapshot, and the content behind it unless another link leads there too.
+/// Removes a link of a snapshot, and its content unless another link points to it too.
 fn remove_file(cache: &RepoCache, snapshots: &Path, path: &Path) -> Result<u64, HubError> {
     let content = path.canonicalize().map_err(HubError::io(path))?;
     let id = content.file_name().map(|id| id.to_string_lossy().into_owned()).unwrap_or_default();
@@ -129,7 +130,7 @@ fn remove_file(cache: &RepoCache, snapshots: &Path, path: &Path) -> Result<u64, 
     Ok(bytes)
 }
 
-/// Where the links of all snapshots lead.
+/// Returns the targets of the links of all snapshots.
 fn links(snapshots: &Path) -> impl Iterator<Item = PathBuf> {
     let mut files = Vec::new();
     collect_files(snapshots, "", MAX_DEPTH + 1, &mut files);
@@ -137,7 +138,7 @@ fn links(snapshots: &Path) -> impl Iterator<Item = PathBuf> {
     files.into_iter().filter_map(move |file| snapshots.join(file).canonicalize().ok())
 }
 
-/// Removes `folder` and the folders above it, below `end`, as far as they are empty.
+/// Removes `folder` and its parents below `end`, as long as they are empty.
 fn remove_empty(mut folder: Option<&Path>, end: &Path) {
     while let Some(empty) = folder.filter(|it| it.starts_with(end) && *it != end) {
         if fs::remove_dir(empty).is_err() {
@@ -147,7 +148,7 @@ fn remove_empty(mut folder: Option<&Path>, end: &Path) {
     }
 }
 
-/// The names in a folder, in order; none if it cannot be read.
+/// Returns the names in a folder, in order; none if it cannot be read.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name()).map(OsString::into_string);
@@ -166,7 +167,7 @@ mod tests {
     const OLD: &str = "1111111111111111111111111111111111111111";
     const NEW: &str = "2222222222222222222222222222222222222222";
 
-    /// A repository with two snapshots that share one of two files.
+    /// Creates a repository with two snapshots that share one of two files.
     fn hub(folder: &Path) -> Hub {
         let repo = folder.join("models--acme--Small--GGUF");
         for (commit, file, blob) in [

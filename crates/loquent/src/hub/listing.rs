@@ -10,7 +10,7 @@ use super::error::HubError;
 use super::http::IN_SEGMENT;
 use super::spec::{HubSpec, is_safe_path};
 
-/// Maximum size of a listing; 32 MiB would name about 100,000 files.
+/// Maximum size of a listing; 32 MiB is enough for about 100,000 files.
 const MAX_LISTING_BYTES: u64 = 32 << 20;
 
 /// A repository at one commit.
@@ -27,9 +27,9 @@ pub(crate) struct Listed {
     git_id: Option<String>,
 }
 
-/// What identifies a file's content.
+/// Identity of a file's content.
 pub(super) struct BlobInfo {
-    /// The hash of the content in lower-case hex, and the blob's name in the cache.
+    /// Hash of the content in lower-case hex, and the blob's name in the cache.
     pub id: String,
     pub size_bytes: u64,
     pub kind: HashKind,
@@ -58,7 +58,7 @@ struct Lfs {
 }
 
 impl Hub {
-    /// `GET /api/models/REPO/revision/REVISION?blobs=true`.
+    /// Requests `GET /api/models/REPO/revision/REVISION?blobs=true`.
     pub(super) fn list(&self, agent: &ureq::Agent, spec: &HubSpec) -> Result<Listing, HubError> {
         let revision = utf8_percent_encode(&spec.revision, IN_SEGMENT);
         let url =
@@ -78,7 +78,7 @@ impl Hub {
         Listing::parse(&json.map_err(|error| bad(error.to_string()))?).map_err(bad)
     }
 
-    /// Size and hash of one file: from the listing, else from the headers of its address.
+    /// Returns size and hash of one file: from the listing, else from the headers of its URL.
     pub(super) fn content(
         &self,
         agent: &ureq::Agent,
@@ -96,7 +96,7 @@ impl Hub {
         }
     }
 
-    /// The headers of the file's address before it redirects to the storage: `X-Linked-Etag` and
+    /// Reads the headers of the file's URL before it redirects to the storage: `X-Linked-Etag` and
     /// `X-Linked-Size` describe an LFS file, `ETag` and `Content-Length` any other.
     fn probe(&self, agent: &ureq::Agent, spec: &HubSpec, url: &str) -> Result<BlobInfo, HubError> {
         let answer = self.send(agent, &Method::HEAD, url, None, true);
@@ -129,7 +129,7 @@ impl Hub {
 }
 
 impl Listing {
-    /// Reads the hub's JSON; the error says what is wrong with it.
+    /// Parses the hub's JSON; the error describes the problem.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
         let info: RepoInfo = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         if !is_hex(&info.sha, 40) {
@@ -142,7 +142,7 @@ impl Listing {
 }
 
 impl From<Sibling> for Listed {
-    /// Keeps a hash only if it is one: it becomes a file name.
+    /// Converts an entry. Keeps a hash only if it is valid, since it becomes a file name.
     fn from(sibling: Sibling) -> Listed {
         let (lfs_hash, lfs_size) = sibling.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
         let hex = |text: Option<String>, digits| {

@@ -1,13 +1,14 @@
 //! Downloads GGUF models from the Hugging Face hub (or a mirror) into its usual local cache.
 //!
-//! The cache has the layout that the hub's own clients use, so a model that another tool fetched
-//! is found and the other way round: `models--OWNER--REPO/{blobs,refs,snapshots}`, each blob named
-//! by its hash, each snapshot a folder of links. An unfinished blob is `blobs/HASH.incomplete`.
+//! The cache has the layout of the hub's own clients, so models are shared with other tools in both
+//! directions: `models--OWNER--REPO/{blobs,refs,snapshots}`, each blob named by its hash, each
+//! snapshot a folder of links. An incomplete blob is `blobs/HASH.incomplete`.
 //!
-//! Why not the `hf-hub` crate: version 1.0.0 restarts an interrupted download at the first byte,
-//! does not check the file's hash, and adds about a hundred crates (the Xet transfer stack). What
-//! is needed here is one listing and one resumable GET, for which `ureq` (blocking, small, rustls)
-//! is enough. It uses the operating system's certificates, so that a company's authority works.
+//! Reasons not to use the `hf-hub` crate: version 1.0.0 restarts an interrupted download at the
+//! first byte, does not check the file's hash, and adds about a hundred crates (the Xet transfer
+//! stack). This module needs only one listing and one resumable GET, for which `ureq` (blocking,
+//! small, rustls) is enough. It uses the operating system's certificates, so that a company's
+//! authority works.
 
 mod bar;
 mod cache;
@@ -38,17 +39,17 @@ use listing::{Listed, Listing};
 /// [`Hub::fetch`].
 ///
 /// # Errors
-/// Those of [`Hub::from_env`] and [`Hub::fetch`].
+/// Errors of [`Hub::from_env`] and [`Hub::fetch`].
 pub fn fetch(spec: &HubSpec, on_event: EventHandler<'_>) -> Result<PathBuf, HubError> {
     Hub::from_env()?.fetch(spec, on_event)
 }
 
 impl Hub {
-    /// Downloads the model of `spec` into the cache, unless it is there, and returns the path of
-    /// its GGUF file (of the first part, if the model is split over several files).
+    /// Downloads the model of `spec` into the cache, unless it is already there, and returns the
+    /// path of its GGUF file (of the first part, if the model is split over several files).
     ///
-    /// An unfinished download is continued, and a finished file is checked against its size and
-    /// hash. Blocks until the model is complete.
+    /// Continues an incomplete download, and checks a complete file against its size and hash.
+    /// Blocks until the model is complete.
     ///
     /// # Errors
     /// Every variant of [`HubError`]. The bytes downloaded so far are kept for the next attempt,
@@ -73,13 +74,13 @@ impl Hub {
 }
 
 impl Hub {
-    /// The path of the model of `spec` in the cache, if it is there; the hub is not asked.
+    /// Returns the path of the model of `spec` if it is in the cache; does not contact the hub.
     pub fn cached(&self, spec: &HubSpec) -> Option<PathBuf> {
         RepoCache::new(&self.cache_dir, &spec.repo).find(spec).ok()
     }
 }
 
-/// The fetch of one model whose repository is listed.
+/// Fetch of one model whose repository has been listed.
 struct Fetch<'a> {
     hub: &'a Hub,
     agent: ureq::Agent,

@@ -5,23 +5,23 @@ use std::str::FromStr;
 
 use super::error::HubError;
 
-/// Which model to fetch, parsed from `owner/repo[@revision][:file-or-quant]`.
+/// Specification of a model to fetch, parsed from `owner/repo[@revision][:file-or-quant]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubSpec {
     /// `owner/repo`.
     pub repo: String,
     /// Branch, tag or commit; `main` unless given.
     pub revision: String,
-    /// Which of the repository's GGUF files.
+    /// Selects one of the repository's GGUF files.
     pub selector: Selector,
 }
 
-/// Which of a repository's GGUF files is meant.
+/// Selects one of a repository's GGUF files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// Not named: `Q4_K_M`, else `Q8_0`, else the only model of the repository.
+    /// Not given: `Q4_K_M`, else `Q8_0`, else the only model of the repository.
     Default,
-    /// A path in the repository (for a split model, that of any part).
+    /// A path in the repository (for a split model, the path of any part).
     File(String),
     /// A quantisation tag such as `Q4_K_M`, in any case.
     Quant(String),
@@ -85,12 +85,13 @@ pub(super) fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Whether the file name is that of a GGUF.
+/// Returns true if the file name is that of a GGUF file.
 pub(super) fn is_gguf(path: &str) -> bool {
     path.len() > 5 && path.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// Whether a path, which may come from a hostile server, stays inside the folder it is joined to.
+/// Returns true if a path, which may come from a hostile server, stays inside the folder that it is
+/// joined to.
 pub(super) fn is_safe_path(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= 1024

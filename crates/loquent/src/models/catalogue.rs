@@ -1,7 +1,7 @@
-//! Short names of models that many people know, and where the hub has them.
+//! Short names of well-known models, with their repositories on the hub.
 //!
-//! The names are Ollama's, so that a command found elsewhere works here. The list is short on
-//! purpose: any other model is named as `OWNER/REPO`.
+//! The names are Ollama's, so that commands found elsewhere work here. The list is deliberately
+//! short: any other model can be given as `OWNER/REPO`.
 
 /// Short names with their repositories on the hub.
 const MODELS: [(&str, &str); 24] = [
@@ -31,13 +31,13 @@ const MODELS: [(&str, &str); 24] = [
     ("gpt-oss:20b", "ggml-org/gpt-oss-20b-GGUF"),
 ];
 
-/// The repository of the model called `name`.
+/// Returns the repository of the model called `name`.
 pub(super) fn find(name: &str) -> Option<&'static str> {
     let mut models = MODELS.iter();
     models.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, repo)| *repo)
 }
 
-/// All names with their repositories.
+/// Returns all names with their repositories.
 pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
     MODELS.into_iter()
 }

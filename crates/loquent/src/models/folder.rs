@@ -1,4 +1,4 @@
-//! GGUF files in a folder, at some depth: the user's own, or LM Studio's.
+//! GGUF files in a folder and its subfolders: the user's own, or LM Studio's.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use super::local::{FoundIn, LocalModel, Origin};
 use crate::hub::choose;
 
-/// How deep a folder is searched; LM Studio's layout is two deep.
+/// Maximum depth of the search; LM Studio's layout is two deep.
 const MAX_DEPTH: usize = 4;
-/// Maximum number of entries looked at, should somebody name the root folder.
+/// Maximum number of entries to examine, in case the root folder is given.
 const MAX_ENTRIES: usize = 50_000;
 
-/// The models in `root`, by name.
+/// Returns the models in `root`, by name.
 pub(super) fn models(root: &Path, place: FoundIn) -> Vec<LocalModel> {
     let mut files = Vec::new();
     let mut entries_left = MAX_ENTRIES;
@@ -32,13 +32,14 @@ pub(super) fn models(root: &Path, place: FoundIn) -> Vec<LocalModel> {
     found.collect()
 }
 
-/// A file's name without what the format adds to it.
+/// Returns a file's name without the suffixes of the format.
 fn stem(file: &str) -> &str {
     let split = choose::split_of(file).map(|(stem, _, _)| stem);
     split.or_else(|| choose::without_extension(file)).unwrap_or(file)
 }
 
-/// LM Studio's folders are the hub's repositories: its models have the names they have there.
+/// Returns a model's name in its repository: LM Studio's folders are the hub's repositories, and
+/// its models have the same names.
 fn name_in_repo(models: &[choose::Model<'_>], model: &[&str]) -> String {
     let Some(repo) = repo_of(model[0]) else {
         return stem(model[0]).to_owned();
@@ -55,7 +56,7 @@ fn name_in_repo(models: &[choose::Model<'_>], model: &[&str]) -> String {
     format!("{repo}:{}", choose::selector(&siblings, &own))
 }
 
-/// `owner/repo` of `owner/repo/file`.
+/// Returns `owner/repo` of `owner/repo/file`.
 fn repo_of(file: &str) -> Option<&str> {
     let (owner, rest) = file.split_once('/')?;
     let (name, _) = rest.split_once('/')?;

@@ -1,4 +1,4 @@
-//! `loquent list`: the models on this machine, whichever tool brought them.
+//! `loquent list`: the models on this machine, including those of other tools.
 
 use std::io::{self, Write};
 
@@ -22,7 +22,7 @@ Examples:
 Looks into the folder of --models-dir, the Hugging Face cache, Ollama's store (OLLAMA_MODELS), and
 LM Studio's folder.";
 
-/// What `loquent list` takes.
+/// Arguments of `loquent list`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ListArgs {
@@ -39,7 +39,7 @@ pub struct ListArgs {
 /// Prints the models on stdout.
 ///
 /// # Errors
-/// When stdout cannot be written.
+/// If stdout cannot be written.
 pub fn run(args: &ListArgs) -> anyhow::Result<()> {
     let places = args.places.here();
     let models = places.models();
@@ -69,7 +69,7 @@ fn described(model: &LocalModel) -> Value {
     })
 }
 
-/// One line for each model, its columns aligned.
+/// Formats one line for each model, with aligned columns.
 fn table(models: &[LocalModel], with_paths: bool) -> String {
     let mut rows = vec![["NAME".to_owned(), "SIZE".to_owned(), "WHERE".to_owned()]];
     let size = HumanBytes(bundled::size_bytes()).to_string();
@@ -99,7 +99,7 @@ fn row(model: &LocalModel) -> [String; 3] {
     [on_one_line(&model.name), HumanBytes(model.size_bytes()).to_string(), place]
 }
 
-/// What to do next, and where was looked if nothing was found.
+/// Returns advice on the next step, with the searched places if nothing was found.
 fn advice(models: &[LocalModel], places: &LocalPlaces) -> String {
     if let Some(model) = models.iter().find(|model| model.is_complete) {
         return format!("Serve one: loquent serve {}\n", on_one_line(&model.name));

@@ -1,14 +1,14 @@
-//! A model on this machine, whichever tool brought it.
+//! A model on this machine, from this or another tool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::hub::CachedModel;
 
-/// Where a model on this machine lies.
+/// Location of a model on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FoundIn {
-    /// The folder of `--models-dir`.
+    /// The folder given with `--models-dir`.
     Folder,
     /// The Hugging Face cache, which `pull` fills.
     HuggingFace,
@@ -17,7 +17,7 @@ pub(crate) enum FoundIn {
 }
 
 impl FoundIn {
-    /// Its name for people.
+    /// Returns the name for people.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Folder => "folder",
@@ -27,7 +27,7 @@ impl FoundIn {
         }
     }
 
-    /// Its name for programs.
+    /// Returns the name for programs.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Folder => "folder",
@@ -41,16 +41,16 @@ impl FoundIn {
 /// A model on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalModel {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub(crate) name: String,
-    /// Its files; more than one if it is split. Never empty.
+    /// Files of the model; more than one if it is split. Never empty.
     pub(crate) paths: Vec<PathBuf>,
-    /// Whether all of its parts are there.
+    /// True if all of its parts are present.
     pub(crate) is_complete: bool,
     pub(crate) origin: Origin,
 }
 
-/// Where a model lies, with what its removal needs.
+/// Location of a model, with the data needed to remove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Cached(CachedModel),
@@ -58,7 +58,7 @@ pub(crate) enum Origin {
 }
 
 impl LocalModel {
-    /// A model of the hub's cache.
+    /// Creates a model of the hub's cache.
     pub(crate) fn cached(model: CachedModel) -> Self {
         Self {
             name: model.name.clone(),
@@ -75,18 +75,18 @@ impl LocalModel {
         }
     }
 
-    /// Its file; of several, the first.
+    /// Returns its file, or the first of several.
     pub(crate) fn path(&self) -> &Path {
         self.paths.first().expect("a model has a file")
     }
 
-    /// The size of its files on disk.
+    /// Returns the size of its files on disk.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum()
     }
 
-    /// Whether `name` means this model. Case does not matter, and as in Ollama `:latest` can be
-    /// left out.
+    /// Returns true if `name` refers to this model. Case is ignored, and as in Ollama `:latest` may
+    /// be left out.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let own = self.name.as_str();
         let short = own.strip_suffix(":latest").filter(|_| self.found_in() == FoundIn::Ollama);

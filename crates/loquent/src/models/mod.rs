@@ -1,7 +1,7 @@
-//! Models by name: a file, a model that this or another tool has downloaded, one on the Hugging
+//! Resolves model names: a file, a model downloaded by this or another tool, one on the Hugging
 //! Face hub, or the bundled one.
 //!
-//! `serve`, `tune`, `run`, `bench engine` and `pull` all take such names, and [`resolve`] turns
+//! `serve`, `tune`, `run`, `bench engine` and `pull` all accept such names, and [`resolve`] turns
 //! one into a file.
 
 mod catalogue;
@@ -28,22 +28,23 @@ use one_line::on_one_line;
 
 pub use places::ModelPlaces;
 
-/// The short name of the bundled model.
+/// Short name of the bundled model.
 pub const BUNDLED: &str = "tiny";
 
-/// How many similar names an error lists.
+/// Maximum number of similar names in an error.
 const MAX_SUGGESTIONS: usize = 5;
 
-/// The GGUF file of the model that a user calls `name`; of a model in several files, the first.
+/// Returns the GGUF file of the model called `name`; for a model in several files, the first.
 ///
-/// A name is, in this order: the path of a file; `tiny`, the bundled model; a model on this
-/// machine as `loquent list` calls it; `OWNER/REPO[@REVISION][:QUANT or FILE]` on the Hugging Face
-/// hub; or a short name such as `qwen3:0.6b`. What is not on this machine is downloaded, with a
-/// progress bar on stderr. What is, is used as it is: only `loquent pull` looks for newer versions.
+/// A name is resolved in this order: the path of a file; `tiny`, the bundled model; a model on this
+/// machine as listed by `loquent list`; `OWNER/REPO[@REVISION][:QUANT or FILE]` on the Hugging Face
+/// hub; or a short name such as `qwen3:0.6b`. A model that is not on this machine is downloaded,
+/// with a progress bar on stderr. A local one is used without a check for updates: only `loquent
+/// pull` looks for newer versions.
 ///
 /// # Errors
-/// When no model has that name, when parts of it are missing, or when it cannot be downloaded or
-/// unpacked. The message says what to do.
+/// If no model has that name, parts of it are missing, or it cannot be downloaded or unpacked. The
+/// message contains advice.
 pub fn resolve(name: &Path, places: &ModelPlaces) -> anyhow::Result<PathBuf> {
     if let Some(path) = resolve_here(name, places)? {
         return Ok(path);
@@ -55,10 +56,11 @@ pub fn resolve(name: &Path, places: &ModelPlaces) -> anyhow::Result<PathBuf> {
     Ok(places.hub()?.fetch(&spec, &mut hub::progress_bar())?)
 }
 
-/// As [`resolve`], but without the network: `None` for what is not on this machine.
+/// Like [`resolve`], but without the network: returns `None` for a model that is not on this
+/// machine.
 ///
 /// # Errors
-/// When parts of the model are missing, or the bundled model cannot be unpacked.
+/// If parts of the model are missing, or the bundled model cannot be unpacked.
 pub fn resolve_here(name: &Path, places: &ModelPlaces) -> anyhow::Result<Option<PathBuf>> {
     // First, so that no name of a place can hide a file that the user points at.
     if name.is_file() {
@@ -88,17 +90,18 @@ pub fn resolve_here(name: &Path, places: &ModelPlaces) -> anyhow::Result<Option<
     }
 }
 
-/// Whether `name` means the model inside the binary. A file of that name has precedence.
+/// Returns true if `name` refers to the model inside the binary. A file of that name has
+/// precedence.
 pub fn is_bundled(name: &Path) -> bool {
     !name.is_file() && (name == Path::new(BUNDLED) || name == Path::new(bundled::NAME))
 }
 
-/// What the hub calls a model, by its name there or by its short name here.
+/// Returns the model's specification on the hub, from its name there or its short name here.
 fn hub_spec(name: &str) -> Option<HubSpec> {
     catalogue::find(name).unwrap_or(name).parse().ok()
 }
 
-/// The model called `name`; of several, a complete one, in the order of the places.
+/// Returns the model called `name`; among several, a complete one, in the order of the places.
 fn find<'a>(models: &'a [LocalModel], name: &str) -> Option<&'a LocalModel> {
     let mut called: Vec<_> = models.iter().filter(|model| model.is_called(name)).collect();
     // Stable: among complete ones the first place wins.
@@ -106,14 +109,14 @@ fn find<'a>(models: &'a [LocalModel], name: &str) -> Option<&'a LocalModel> {
     called.first().copied()
 }
 
-/// Whether `name` can only be meant as a file, though there is none.
+/// Returns true if `name` can only refer to a file, even if none exists.
 fn looks_like_a_path(name: &str) -> bool {
     // `OWNER/REPO:FILE.gguf` names a file of the hub.
     let is_gguf = name.to_ascii_lowercase().ends_with(".gguf") && !name.contains(':');
     is_gguf || name.starts_with(['.', '/', '~', '\\'])
 }
 
-/// That there is no such model, with names that are similar.
+/// Returns the message that there is no such model, with similar names.
 fn unknown(name: &str, models: &[LocalModel]) -> String {
     if looks_like_a_path(name) {
         return format!("model file not found: {}", on_one_line(name));

@@ -1,7 +1,7 @@
-//! The models that Ollama has downloaded.
+//! The models downloaded by Ollama.
 //!
-//! Its store holds one JSON manifest for each tag, `manifests/HOST/NAMESPACE/MODEL/TAG`, which
-//! names blobs by their hash, `blobs/sha256-…`. One of them is the GGUF file.
+//! Its store contains one JSON manifest for each tag, `manifests/HOST/NAMESPACE/MODEL/TAG`, which
+//! refers to blobs by their hash, `blobs/sha256-…`. One of them is the GGUF file.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 use super::local::{FoundIn, LocalModel, Origin};
 
-/// The type of the layer that is the model's GGUF file.
+/// Media type of the layer with the model's GGUF file.
 const MODEL_LAYER: &str = "application/vnd.ollama.image.model";
-/// Host, namespace, model, tag.
+/// Depth of a manifest's path: host, namespace, model, tag.
 const MANIFEST_DEPTH: usize = 4;
-/// Maximum number of manifests read, and of folders looked into.
+/// Maximum number of manifests to read, and of folders to examine.
 const MAX_MANIFESTS: usize = 10_000;
-/// Maximum size of a manifest; they have about a kilobyte.
+/// Maximum size of a manifest; the usual size is about a kilobyte.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ struct Layer {
     digest: String,
 }
 
-/// The models of the store in `root`, by name.
+/// Returns the models of the store in `root`, by name.
 pub(super) fn models(root: &Path) -> Vec<LocalModel> {
     let mut tags = vec![Vec::new()];
     for _ in 0..MANIFEST_DEPTH {
@@ -44,7 +44,7 @@ pub(super) fn models(root: &Path) -> Vec<LocalModel> {
     models
 }
 
-/// The steps that lead one level deeper than `steps`.
+/// Returns the paths one level deeper than `steps`.
 fn below(manifests: &Path, steps: &[String]) -> Vec<Vec<String>> {
     let folder = steps.iter().fold(manifests.to_owned(), |path, step| path.join(step));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_MANIFESTS);
@@ -73,7 +73,7 @@ fn read(manifest: &Path) -> Option<Manifest> {
     serde_json::from_slice(&json).ok()
 }
 
-/// The file name of the blob that holds the model.
+/// Returns the file name of the blob that contains the model.
 fn blob(manifest: &Manifest) -> Option<PathBuf> {
     let mut layers = manifest.layers.iter();
     let digest = &layers.find(|layer| layer.media_type == MODEL_LAYER)?.digest;
@@ -83,7 +83,7 @@ fn blob(manifest: &Manifest) -> Option<PathBuf> {
     is_hex.then(|| PathBuf::from(format!("sha256-{hash}")))
 }
 
-/// What Ollama calls the model: the usual host and namespace are left out.
+/// Returns Ollama's name of the model, without the default host and namespace.
 fn name(tag: &[String]) -> Option<String> {
     let [host, namespace, model, tag] = tag else {
         return None;

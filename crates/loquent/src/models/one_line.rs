@@ -1,11 +1,11 @@
-//! Names and paths of models on their way to a terminal.
+//! Formats names and paths of models for a terminal.
 
 use std::fmt::Display;
 
 use loquent_proto::printable::printable;
 
-/// A name or a path for people to read: a file's name may hold what would rewrite the screen, or
-/// add a line.
+/// Returns a name or a path for display: a file's name may contain characters that would overwrite
+/// the screen or add a line.
 pub(super) fn on_one_line(text: impl Display) -> String {
     printable(&text.to_string()).replace('\n', " ")
 }

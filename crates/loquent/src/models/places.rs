@@ -1,4 +1,4 @@
-//! Where models are looked for: the flags that say so, and the folders of other tools.
+//! Places to look for models: the flags that set them, and the folders of other tools.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::local::{FoundIn, LocalModel};
 use super::ollama;
 use crate::hub::{Hub, HubError};
 
-/// The flags that say where models are looked for.
+/// Flags for the places to look for models.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ModelPlaces {
     /// Folder with GGUF files, which can then be named without their path. `serve` without a model
@@ -22,7 +22,7 @@ pub struct ModelPlaces {
 }
 
 impl ModelPlaces {
-    /// The hub, with the settings of the environment and of these flags.
+    /// Returns the hub, with the settings of the environment and of these flags.
     pub(crate) fn hub(&self) -> Result<Hub, HubError> {
         let hub = Hub::from_env()?;
         let endpoint = self.hf_endpoint.as_deref().map(str::trim).filter(|url| !url.is_empty());
@@ -32,7 +32,7 @@ impl ModelPlaces {
         })
     }
 
-    /// The places on this machine, with the settings of the environment and of these flags.
+    /// Returns the places on this machine, with the settings of the environment and of these flags.
     pub(crate) fn here(&self) -> LocalPlaces {
         // Compose files set a variable to nothing where it has no value.
         let folder = self.models_dir.clone().filter(|folder| !folder.as_os_str().is_empty());
@@ -43,15 +43,15 @@ impl ModelPlaces {
 /// The places on this machine that can hold models.
 pub(crate) struct LocalPlaces {
     folder: Option<PathBuf>,
-    /// Its cache is looked into; none if no variable says where that is.
+    /// Hub whose cache is searched; `None` if no variable determines its location.
     hub: Option<Hub>,
     ollama: Vec<PathBuf>,
     lm_studio: Vec<PathBuf>,
 }
 
 impl LocalPlaces {
-    /// The user's own folder, the hub's cache, and the folders of other tools as the environment
-    /// `variable` says.
+    /// Collects the user's own folder, the hub's cache, and the folders of other tools according to
+    /// the environment `variable`.
     pub(crate) fn new(
         folder: Option<PathBuf>,
         hub: Option<Hub>,
@@ -74,8 +74,8 @@ impl LocalPlaces {
         Self { folder, hub, ollama, lm_studio }
     }
 
-    /// All models that are there, in the order in which a name is looked for. Folders that cannot
-    /// be read count as empty.
+    /// Returns all models found, in the order in which names are resolved. Folders that cannot be
+    /// read count as empty.
     pub(crate) fn models(&self) -> Vec<LocalModel> {
         // What the user chose comes first, then what this program fetched, then what others did.
         let own = self.folder.iter().flat_map(|folder| folder::models(folder, FoundIn::Folder));
@@ -86,7 +86,7 @@ impl LocalPlaces {
         own.chain(cached).chain(ollama).chain(lm_studio).collect()
     }
 
-    /// Where [`LocalPlaces::models`] looks.
+    /// Returns the places that [`LocalPlaces::models`] searches.
     pub(crate) fn folders(&self) -> Vec<(FoundIn, PathBuf)> {
         let own = self.folder.iter().map(|folder| (FoundIn::Folder, folder.clone()));
         let cache = self.hub.iter().map(|hub| (FoundIn::HuggingFace, hub.cache_dir.clone()));
@@ -95,7 +95,7 @@ impl LocalPlaces {
         own.chain(cache).chain(ollama).chain(lm_studio).collect()
     }
 
-    /// The hub whose cache is looked into.
+    /// Returns the hub whose cache is searched.
     pub(crate) fn hub(&self) -> Option<&Hub> {
         self.hub.as_ref()
     }

@@ -19,7 +19,7 @@ Examples:
 A download that was broken off goes on where it stopped. Models go to the Hugging Face cache, which
 other tools share: HF_HOME or HF_HUB_CACHE chooses it, HF_TOKEN opens repositories that need it.";
 
-/// What `loquent pull` takes.
+/// Arguments of `loquent pull`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PullArgs {
@@ -30,10 +30,10 @@ pub struct PullArgs {
     places: ModelPlaces,
 }
 
-/// Downloads the models, all files of those in several files, and prints where they are.
+/// Downloads the models, with all files of those in several files, and prints their paths.
 ///
 /// # Errors
-/// When a name means no model of the hub, or a download fails.
+/// If a name matches no model of the hub, or a download fails.
 pub fn run(args: &PullArgs) -> anyhow::Result<()> {
     // All names first: a typing error in the second must not show after an hour.
     let specs = args.names.iter().map(|name| spec(name, &args.places));

@@ -1,4 +1,4 @@
-//! `loquent rm`: removes models from this machine, after a question.
+//! `loquent rm`: removes models from this machine, after confirmation.
 
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -19,7 +19,7 @@ Examples:
 
 Names are those of `loquent list`. Ollama's models are Ollama's to remove: `ollama rm NAME`.";
 
-/// What `loquent rm` takes.
+/// Arguments of `loquent rm`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RmArgs {
@@ -33,11 +33,11 @@ pub struct RmArgs {
     places: ModelPlaces,
 }
 
-/// Removes the models whose removal is confirmed.
+/// Removes the models whose removal the user confirms.
 ///
 /// # Errors
-/// When a name means no single model, the model belongs to Ollama, nobody can be asked, or a file
-/// cannot be removed.
+/// If a name does not match exactly one model, the model belongs to Ollama, there is no terminal to
+/// ask on, or a file cannot be removed.
 pub fn run(args: &RmArgs) -> anyhow::Result<()> {
     let places = args.places.here();
     let models = places.models();
@@ -56,7 +56,7 @@ pub fn run(args: &RmArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The one model called `name` that may be removed.
+/// Returns the single model called `name` that may be removed.
 fn choose<'a>(models: &'a [LocalModel], name: &str) -> anyhow::Result<&'a LocalModel> {
     let called: Vec<_> = models.iter().filter(|model| model.is_called(name)).collect();
     match called[..] {
@@ -94,7 +94,7 @@ fn confirmed(model: &LocalModel) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Removes a model's files and returns how many bytes became free.
+/// Removes a model's files and returns the number of bytes freed.
 fn remove(model: &LocalModel, places: &LocalPlaces) -> anyhow::Result<u64> {
     match &model.origin {
         Origin::Cached(cached) => {

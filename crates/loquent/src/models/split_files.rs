@@ -1,4 +1,4 @@
-//! Models in several files, `NAME-00001-of-00003.gguf` and so on: any part stands for the whole.
+//! Models in several files, `NAME-00001-of-00003.gguf` and so on: any part refers to the whole.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,14 @@ use anyhow::bail;
 use super::one_line::on_one_line;
 use crate::hub::choose;
 
-/// Maximum number of missing parts that an error names.
+/// Maximum number of missing parts listed in an error.
 const MAX_NAMED: usize = 5;
 
-/// The file to load for `path`: the first part of a model in several files, else `path` itself.
+/// Returns the file to load for `path`: the first part of a model in several files, else `path`
+/// itself.
 ///
 /// # Errors
-/// When parts are missing; the message names them.
+/// If parts are missing; the message names them.
 pub(super) fn first(path: &Path) -> anyhow::Result<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str());
     // A count of 0 is not llama.cpp's naming: the file is then what it is called.

@@ -1,5 +1,5 @@
-//! What `loquent serve` prints once it serves: where the page and the API are, from here and from
-//! other machines, and who may use them.
+//! The startup banner of `loquent serve`: the URLs of the page and the API, for this and other
+//! machines, and a note on who may use them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -7,19 +7,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use loquent_proto::printable::printable;
 use loquent_server::{Announcement, ServerConfig};
 
-/// What the banner says besides the model's name.
+/// Contents of the banner besides the model's name.
 pub(super) struct Banner {
     bound: SocketAddr,
     scheme: &'static str,
-    /// The UDP port of QUIC, if it is served.
+    /// UDP port of QUIC, if enabled.
     quic_port: Option<u16>,
     has_keys: bool,
-    /// Whether the model is the demonstration.
+    /// True if the model is the demonstration.
     is_demonstration: bool,
 }
 
 impl Banner {
-    /// The banner of a server at `bound`.
+    /// Creates the banner of a server at `bound`.
     pub(super) fn new(bound: SocketAddr, config: &ServerConfig, is_demonstration: bool) -> Self {
         let quic = config.quic.as_ref();
         Self {
@@ -31,12 +31,12 @@ impl Banner {
         }
     }
 
-    /// Whether everybody on the network may use the server.
+    /// Returns true if everybody on the network may use the server.
     pub(super) fn is_open(&self) -> bool {
         !self.bound.ip().to_canonical().is_loopback() && !self.has_keys
     }
 
-    /// One line of the log, where logs are for programs.
+    /// Writes the banner as one line of the log, for logs read by programs.
     pub(super) fn log(&self, served: &Announcement<'_>) {
         tracing::info!(
             model = one_line(served.name),
@@ -49,7 +49,7 @@ impl Banner {
         );
     }
 
-    /// The lines for people.
+    /// Returns the banner's lines for people.
     pub(super) fn text(&self, served: &Announcement<'_>) -> String {
         let (name, about) = (one_line(served.name), one_line(&served.description.summary));
         let (scheme, bound) = (self.scheme, self.bound);
@@ -66,7 +66,7 @@ impl Banner {
         text
     }
 
-    /// What is said of the server, each with its label.
+    /// Returns the facts about the server, each with its label.
     fn rows<'a>(&self, served: &Announcement<'a>) -> Vec<(&'a str, String)> {
         let (scheme, bound) = (self.scheme, self.bound);
         let here = SocketAddr::new(reachable(bound.ip()), bound.port());
@@ -97,12 +97,13 @@ impl Banner {
     }
 }
 
-/// `text`, which a model's file may hold, without what would rewrite the screen or the banner.
+/// Returns `text`, which may come from a model's file, without characters that would overwrite the
+/// screen or the banner.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// The address by which this machine reaches a server bound to `address`.
+/// Returns the address by which this machine reaches a server bound to `address`.
 fn reachable(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(it) if it.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -112,8 +113,8 @@ fn reachable(address: IpAddr) -> IpAddr {
     }
 }
 
-/// This machine's address on the network of its default route, if it has one. Connecting a UDP
-/// socket chooses a route and sends nothing.
+/// Returns this machine's address on the network of its default route, if it has one. Connecting a
+/// UDP socket selects a route but sends nothing.
 fn outward(unspecified: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation (RFC 5737, RFC 3849), so that nobody is meant.
     let (elsewhere, family): (IpAddr, _) = match unspecified {

@@ -1,51 +1,52 @@
-//! How many tokens and sequences the KV cache holds: for `serve`, and for `tune`, which measures
-//! what `serve` will use.
+//! Sizes of the KV cache in tokens and sequences: for `serve`, and for `tune`, which measures with
+//! the sizes of `serve`.
 
 #[cfg(feature = "llama")]
 use loquent_engine::KvType;
 #[cfg(feature = "llama")]
 use loquent_engine::llama::{LlamaModel, available_bytes};
 
-/// The tokens of a KV cache for which no size was given.
+/// Returns the tokens of a KV cache without a given size.
 pub(crate) fn default_kv_cells(context_tokens: u32, max_batch_size: u16) -> u32 {
     context_tokens.saturating_mul(2).max(512 * u32::from(max_batch_size))
 }
 
-/// Default of `--context` where the memory for it is not known: with stages on other machines, and
+/// Default of `--context` if the available memory is not known: with stages on other machines, and
 /// on GPUs.
 #[cfg(feature = "llama")]
 pub(crate) const DEFAULT_CONTEXT_TOKENS: u32 = 4096;
 
-/// Upper bound of the default of `--context`: what coding agents need. Few models answer well from
+/// Maximum default of `--context`: the length that coding agents need. Few models answer well from
 /// the far end of a longer one, and its attention is slow on a processor.
 #[cfg(feature = "llama")]
 const MAX_DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
-/// The default is not made shorter than this for want of memory: loading then fails, and says so.
+/// Minimum default of `--context`, even if memory is short: loading then fails with an error.
 #[cfg(feature = "llama")]
 const MIN_DEFAULT_CONTEXT_TOKENS: u32 = 1024;
-/// The share of the free memory that the KV cache may take by default. Chosen by hand: the rest is
-/// for the buffers of long prompts, and for other programs. Pages are taken as they are used.
+/// Divisor of the free memory that gives the default limit of the KV cache. Chosen by hand: the
+/// rest is for the buffers of long prompts, and for other programs. Pages are allocated as they are
+/// used.
 #[cfg(feature = "llama")]
 const KV_SHARE: u64 = 2;
 
-/// What decides about the default of `--context`.
+/// Inputs for the default of `--context`.
 #[cfg(feature = "llama")]
 pub(crate) struct ContextNeeds {
-    /// Tokens of context that the model was trained with; 0 if its file does not say.
+    /// Tokens of context that the model was trained with; 0 if its file does not specify it.
     trained: u32,
-    /// Elements of the keys and values of one token.
+    /// Number of elements in the keys and values of one token.
     kv_elements: u64,
     kv_type: KvType,
-    /// Memory beside the model's weights, if it is known.
+    /// Free memory besides the model's weights, if known.
     pub(crate) free_bytes: Option<u64>,
     max_batch_size: u16,
-    /// The cache's size, if the user set one.
+    /// Size of the cache, if the user set one.
     kv_cells: Option<u32>,
 }
 
 #[cfg(feature = "llama")]
 impl ContextNeeds {
-    /// What the context of `model` needs. `is_elsewhere` says that the cache is on other machines.
+    /// Collects the inputs for `model`. `is_elsewhere` is true if the cache is on other machines.
     pub(crate) fn new(
         model: &LlamaModel,
         kv_type: KvType,
@@ -66,12 +67,12 @@ impl ContextNeeds {
         }
     }
 
-    /// With a cache of the size that the user chose, if any.
+    /// Sets the size of the cache that the user chose, if any.
     pub(crate) fn with_kv_cells(self, kv_cells: Option<u32>) -> Self {
         Self { kv_cells, ..self }
     }
 
-    /// The longest context that the default may be, were there memory enough.
+    /// Returns the longest possible default context, given enough memory.
     fn wanted(&self) -> u32 {
         let most = match self.free_bytes {
             Some(_) => MAX_DEFAULT_CONTEXT_TOKENS,
@@ -81,7 +82,8 @@ impl ContextNeeds {
         trained.min(most).min(self.kv_cells.unwrap_or(u32::MAX)).max(2)
     }
 
-    /// The default of `--context`, in tokens: the model's, as far as its cache fits into memory.
+    /// Returns the default of `--context`, in tokens: the model's, as far as its cache fits into
+    /// memory.
     pub(crate) fn default_context(&self) -> u32 {
         let (mut context, Some(free)) = (self.wanted(), self.free_bytes) else {
             return self.wanted();
@@ -101,13 +103,13 @@ impl ContextNeeds {
         self.kv_type.bytes(self.kv_elements.saturating_mul(cells.into()))
     }
 
-    /// Whether a default context of `context` tokens is shorter for want of memory.
+    /// Returns true if a default context of `context` tokens was shortened for lack of memory.
     pub(crate) fn is_cut(&self, context: u32) -> bool {
         context < self.wanted()
     }
 }
 
-/// Sequences with KV at once in a cache of `kv_cells` tokens.
+/// Returns the number of sequences that can have KV at once in a cache of `kv_cells` tokens.
 #[cfg(feature = "llama")]
 pub(crate) fn slots(
     max_batch_size: u16,

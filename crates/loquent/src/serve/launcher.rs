@@ -12,8 +12,8 @@ use loquent_engine::process::{Launch, LaunchedEngine};
 use super::args::EngineArgs;
 use crate::logging;
 
-/// Starts processes that compute with the model at `path` as `engine` says. `is_modest`: the
-/// context must not depend on the free memory.
+/// Returns a launcher of processes that compute with the model at `path` and the settings in
+/// `engine`. With `is_modest`, the context must not depend on the free memory.
 pub(super) fn launcher(path: &Path, engine: &EngineArgs, is_modest: bool) -> Launch {
     let (path, mut flags) = (path.to_owned(), engine.flags());
     if is_modest {
@@ -36,8 +36,8 @@ pub(super) fn launcher(path: &Path, engine: &EngineArgs, is_modest: bool) -> Lau
     })
 }
 
-/// The program that runs now, though its file may have been replaced since it began: both processes
-/// must speak the same language.
+/// Returns the running program, even if its file has been replaced since it started: both processes
+/// must use the same protocol version.
 #[cfg(target_os = "linux")]
 fn program() -> io::Result<PathBuf> {
     Ok("/proc/self/exe".into())

@@ -17,20 +17,20 @@ use super::cache_sizes;
 /// Default of `--context` with the simulated engine.
 const SIMULATED_CONTEXT_TOKENS: u32 = 16_384;
 
-/// What the context is where no flag says it.
+/// Default of the context if no flag sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "llama"), allow(dead_code, reason = "for models, which it cannot load"))]
 pub(crate) enum DefaultContext {
     /// As long as the free memory allows.
     OfMemory,
-    /// One of several models', which must not depend on what the others leave.
+    /// For one of several models, which must not depend on the memory left by the others.
     Modest,
 }
 
 /// Loads the model or the simulated engine. `name` replaces the model's own name in the API.
 ///
 /// # Errors
-/// If the model is missing, broken or too large; the message says what to do.
+/// If the model is missing, broken or too large; the message contains advice.
 pub(crate) fn load(
     source: &SourceArgs,
     engine: &EngineArgs,
@@ -83,7 +83,7 @@ fn simulated(
     Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: None })
 }
 
-/// The simulated engine in a few words.
+/// Describes the simulated engine in a few words.
 fn describe(pace: &StepPace) -> String {
     match pace {
         StepPace::Fixed { step } => {
@@ -157,7 +157,7 @@ mod llama {
     use crate::bundled;
     use crate::doctor::gpu;
 
-    /// Longest name of a model, in characters: it is a part of every chunk of an answer.
+    /// Maximum length of a model's name, in characters: it is part of every chunk of an answer.
     const MAX_NAME_CHARS: usize = 256;
 
     /// Loads a GGUF file into llama.cpp.
@@ -176,7 +176,7 @@ mod llama {
         loaded
     }
 
-    /// Loads the file at `path`, with the context that `default` says where no flag does.
+    /// Loads the file at `path`, with the context that `default` selects if no flag sets it.
     pub(crate) fn load_file(
         path: &Path,
         engine: &EngineArgs,
@@ -194,14 +194,14 @@ mod llama {
         Ok(LoadedEngine { runner, model, description, stages: None })
     }
 
-    /// A model with its weights, and what computes with them.
+    /// A model with its weights and its runner.
     pub(crate) struct Computing {
         pub(crate) weights: Arc<LlamaModel>,
         pub(crate) runner: Box<dyn Runner>,
         pub(crate) description: Description,
     }
 
-    /// Loads the weights at `path`, and reports the share that is loaded.
+    /// Loads the weights at `path`, and reports the loaded share to `progress`.
     pub(crate) fn computing(
         path: &Path,
         engine: &EngineArgs,
@@ -239,7 +239,7 @@ mod llama {
         Ok(Computing { weights, runner, description })
     }
 
-    /// Has a process of its own compute; this one has the vocabulary alone.
+    /// Starts a separate process that computes; this one loads only the vocabulary.
     fn beside(
         path: &Path,
         engine: &EngineArgs,
@@ -302,14 +302,14 @@ mod llama {
         Ok(LoadedEngine { runner: Box::new(runner), model, description, stages: Some(stages) })
     }
 
-    /// [`DefaultContext::Modest`] of a model that was trained with `trained` tokens; 0 if its file
-    /// does not say.
+    /// Returns [`DefaultContext::Modest`] of a model trained with `trained` tokens; 0 if its file
+    /// does not specify it.
     pub(crate) fn modest(trained: u32) -> u32 {
         let trained = if trained == 0 { DEFAULT_CONTEXT_TOKENS } else { trained };
         trained.clamp(2, DEFAULT_CONTEXT_TOKENS)
     }
 
-    /// The context without --context. Says so if memory makes it short.
+    /// Returns the context without --context. Logs a message if memory makes it short.
     fn default_context(engine: &EngineArgs, weights: &Arc<LlamaModel>) -> u32 {
         let is_elsewhere = !engine.staged.rpc().is_empty();
         let batch = engine.max_batch_size;
@@ -327,7 +327,7 @@ mod llama {
         context
     }
 
-    /// Warns of a context that the model has not learnt to use.
+    /// Warns of a context that the model was not trained for.
     fn warn_beyond_training(context: u32, trained: u32) {
         if trained > 0 && context > trained {
             tracing::warn!(
@@ -365,7 +365,7 @@ mod llama {
         Ok(connected?)
     }
 
-    /// What computes the matrix products, for people.
+    /// Describes the kernels of the matrix products, for people.
     fn kernels(weights: &LlamaModel) -> String {
         match Isa::used().filter(|_| weights.uses_own_kernels()) {
             Some(isa) => format!("Loquent's, for {}", isa.name()),
@@ -373,7 +373,7 @@ mod llama {
         }
     }
 
-    /// The KV cells for which `--gpu-layers auto` leaves room on a GPU.
+    /// Returns the KV cells for which `--gpu-layers auto` leaves room on a GPU.
     fn gpu_kv_cells(engine: &EngineArgs, path: &Path) -> anyhow::Result<u32> {
         // Without a GPU the runner checks the cache's size, when the weights are in memory.
         if !has_gpu() {
@@ -384,7 +384,7 @@ mod llama {
         Ok(engine.sizes(trained.clamp(2, DEFAULT_CONTEXT_TOKENS))?.1)
     }
 
-    /// Says so if a GPU is asked for that is not there, or there and not used.
+    /// Warns if a requested GPU is missing, or a present one is not used.
     fn warn_of_missing_gpu(wanted: GpuLayers) {
         if has_gpu() || wanted == GpuLayers::Count(0) {
             return;
@@ -408,7 +408,7 @@ mod llama {
         if small { NonZeroU16::MIN } else { physical_cores() }
     }
 
-    /// What computes: answers, embeddings or both, as the file and the flags say.
+    /// Creates the runner: for answers, embeddings or both, depending on the file and the flags.
     fn runner(
         engine: &EngineArgs,
         weights: &Arc<LlamaModel>,
@@ -517,8 +517,8 @@ mod llama {
         })
     }
 
-    /// What decides the numbers that an answer is made of: the weights, by samples of their file,
-    /// and what computes with them.
+    /// Returns an identifier of everything that influences the numbers of an answer: the weights,
+    /// by samples of their file, and the computation.
     fn computed_by(path: &Path, engine: &EngineArgs, template: &str) -> anyhow::Result<String> {
         let weights = sample_of(path).with_context(|| format!("cannot read {}", path.display()))?;
         let tuning = &engine.tuning;
@@ -529,7 +529,7 @@ mod llama {
         Ok(format!("{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {template}"))
     }
 
-    /// A hash of the length of the file at `path` and of samples all over it.
+    /// Returns a hash of the length of the file at `path` and of samples spread over it.
     fn sample_of(path: &Path) -> std::io::Result<String> {
         const SAMPLES: u64 = 64;
         const SAMPLE_BYTES: u64 = 16 * 1024;
@@ -546,14 +546,14 @@ mod llama {
         Ok(hex::encode(&hash.finalize()))
     }
 
-    /// The context that the model was trained with, by its file: a model without weights knows no
-    /// other figures of it.
+    /// Returns the context that the model was trained with, from its file: a model without weights
+    /// has no other information.
     fn trained_context(weights: &LlamaModel) -> Option<u32> {
         let tokens = weights.header().model_number("context_length")?;
         u32::try_from(tokens).ok().filter(|&tokens| tokens > 0)
     }
 
-    /// OpenAI's sampling parameters, for what the model's file does not say.
+    /// Returns OpenAI's sampling parameters, for those that the model's file does not set.
     fn general_defaults(weights: &LlamaModel) -> SamplingDefaults {
         let openai = SamplingDefaults::default();
         // The bundled model recites: sampled at 1, its sentences would break.
@@ -561,7 +561,7 @@ mod llama {
         SamplingDefaults { temperature: if recites { 0.0 } else { openai.temperature }, ..openai }
     }
 
-    /// A name as it goes into every answer and onto terminals, whatever the file says.
+    /// Returns a name that is safe in every answer and on terminals, whatever the file contains.
     fn printable(name: String) -> String {
         name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
     }

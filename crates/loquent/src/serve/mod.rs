@@ -28,19 +28,19 @@ use self::banner::Banner;
 use crate::logging::LogFormat;
 use crate::shutdown;
 
-/// Most threads for work that blocks, besides those that tokenize prompts.
+/// Maximum threads for blocking work, besides those that tokenize prompts.
 const MAX_BLOCKING_THREADS: usize = 16;
 
-/// How long the runtime's threads may take to end after the server has. Nobody needs what they
-/// still do: a download goes on next time, and a model that is loading serves nobody.
+/// Time limit for the runtime's threads to end after the server. Their remaining work is not
+/// needed: a download continues next time, and a model still loading serves nobody.
 const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 
 /// Serves until SIGTERM or Ctrl-C, with a `log` for people or programs. Threads that download or
 /// load a model may outlive this call.
 ///
 /// # Errors
-/// When an option is invalid, the model cannot be loaded, or the address cannot be used. The
-/// message says what to do.
+/// If an option is invalid, the model cannot be loaded, or the address cannot be used. The message
+/// contains advice.
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     args.engine.adopt_profile(&args.source)?;
@@ -89,8 +89,8 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     outcome
 }
 
-/// Loads the model, or prepares those that are loaded when they are asked for. A request waits for
-/// one as long as `wait_limit` says.
+/// Loads the model, or prepares models that are loaded on demand. A request waits for such a model
+/// at most for `wait_limit`.
 fn load_models(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<LoadedBackend> {
     #[cfg(feature = "llama")]
     if several::are_kept(&args) {
@@ -103,7 +103,7 @@ fn load_models(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<
     load::load(&args.source, &args.engine, name).map(LoadedBackend::Engine)
 }
 
-/// Ends once somebody asks the process to stop.
+/// Resolves once the process is asked to stop.
 async fn asked_to_stop(signalled: &AtomicBool) {
     if let Err(error) = shutdown::requested(signalled).await {
         tracing::warn!("signals cannot be handled: {error}");
@@ -111,13 +111,13 @@ async fn asked_to_stop(signalled: &AtomicBool) {
     }
 }
 
-/// `loquent demo` alone has a bad link to show. The page asks every server, and a 404 would be an
-/// error on its console.
+/// Returns a router that answers the page's probe for the live laboratory, which only `loquent
+/// demo` has. A 404 would be an error in the page's console.
 fn without_live_laboratory() -> Router {
     Router::new().route("/v1/lab/live", get(async || StatusCode::NO_CONTENT))
 }
 
-/// Says loudly that everybody on the network may use the server.
+/// Warns that everybody on the network may use the server.
 fn warn_if_open(bound: SocketAddr, banner: &Banner) {
     if banner.is_open() {
         tracing::warn!(

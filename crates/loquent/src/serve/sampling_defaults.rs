@@ -1,12 +1,12 @@
-//! The sampling parameters that a model's author put into its file.
+//! The sampling parameters that a model's author stored in its file.
 
 use std::ops::RangeInclusive;
 
 use loquent_engine::gguf::{Header, Value};
 use loquent_server::SamplingDefaults;
 
-/// The defaults in `header`, and `otherwise` for those that it lacks. A value that a request could
-/// not have either is ignored, because sampling relies on the bounds.
+/// Returns the defaults in `header`, and `otherwise` for those that it lacks. Values that would be
+/// invalid in a request are ignored, because sampling relies on the bounds.
 pub(super) fn sampling_defaults(header: &Header, otherwise: SamplingDefaults) -> SamplingDefaults {
     let number = |name: &str, range: RangeInclusive<f32>, otherwise: f32| match value(header, name)
     {

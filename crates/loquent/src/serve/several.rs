@@ -1,4 +1,4 @@
-//! Several models in one server: which there are, what each takes, and how one is loaded.
+//! Several models in one server: their list, their memory needs, and their loading.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
 use crate::models;
 
-/// Most models of a folder that are served.
+/// Maximum number of a folder's models to serve.
 const MAX_MODELS: usize = 256;
-/// Longest name of a model, in characters: it is a part of every chunk of an answer.
+/// Maximum length of a model's name, in characters: it is part of every chunk of an answer.
 const MAX_NAME_CHARS: usize = 256;
-/// Most files of a folder that are looked at.
+/// Maximum number of a folder's files to examine.
 const MAX_FILES: usize = 16_384;
-/// How long a request waits for its model without --queue-timeout-s.
+/// Maximum wait of a request for its model without --queue-timeout-s.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// A model of this server.
@@ -30,11 +30,11 @@ struct ModelFile {
 /// Loads the models of this server.
 struct FileLoader {
     files: Vec<ModelFile>,
-    /// How they are loaded; each of several with what its own profile adds.
+    /// Settings for loading; each of several models adds those of its own profile.
     engine: EngineArgs,
 }
 
-/// Whether models are loaded when they are asked for, and not all the time.
+/// Returns true if models are loaded on demand instead of permanently.
 pub(super) fn are_kept(args: &ServeArgs) -> bool {
     let file = &args.source.file;
     let is_several = !file.several().is_empty() || file.folder().is_some();
@@ -43,10 +43,10 @@ pub(super) fn are_kept(args: &ServeArgs) -> bool {
     args.source.simulate.is_none() && (is_several || may_go)
 }
 
-/// Finds the models and what each of them takes. Loads none.
+/// Finds the models and the memory that each of them needs. Loads none.
 ///
 /// # Errors
-/// When a model is missing or broken, or a flag is only for one model.
+/// If a model is missing or broken, or a flag applies only to a single model.
 pub(super) fn prepare(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<KeptModels> {
     let files = files(&args)?;
     let (several, engine) = (files.len() > 1, args.engine);
@@ -94,12 +94,12 @@ impl ModelLoader for FileLoader {
     }
 }
 
-/// What models may take if nothing else is said.
+/// Returns the default memory limit of models.
 fn free_share() -> u64 {
     available_bytes().filter(|_| !has_gpu()).map_or(u64::MAX, |free| free / 10 * 9)
 }
 
-/// All models, with names that are distinct.
+/// Returns all models, with distinct names.
 fn files(args: &ServeArgs) -> anyhow::Result<Vec<ModelFile>> {
     let source = &args.source.file;
     let files = match source.folder() {
@@ -125,7 +125,7 @@ fn files(args: &ServeArgs) -> anyhow::Result<Vec<ModelFile>> {
     Ok(files)
 }
 
-/// The only model, which may be unloaded.
+/// Returns the only model, which may be unloaded.
 fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
     let path = args.source.file.fetch()?;
     let said = args.served_model_name.clone();
@@ -140,7 +140,8 @@ fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
     Ok(ModelFile { name: one_line(&name), path })
 }
 
-/// The GGUF files of a folder, in the order of their names; of a model in several files, the first.
+/// Returns the GGUF files of a folder, in the order of their names; for a model in several files,
+/// the first.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("cannot read the folder {}; --models-dir", folder.display()))?;
@@ -164,7 +165,7 @@ fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
     Ok(files)
 }
 
-/// Whether a file is the first of a model, by its name.
+/// Returns true if a file is the first of a model, judging by its name.
 fn is_model(path: &Path) -> bool {
     let is_gguf = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("gguf"));
     let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
@@ -176,7 +177,7 @@ fn is_model(path: &Path) -> bool {
     is_gguf && path.is_file() && !is_part
 }
 
-/// The name and the number of a file of a model in several files, `NAME-00001-of-00003`.
+/// Returns the name and the number of a file of a model in several files, `NAME-00001-of-00003`.
 fn part_of(stem: &str) -> Option<(&str, &str)> {
     let (before, count) = stem.rsplit_once("-of-")?;
     let (name, part) = before.rsplit_once('-')?;
@@ -184,19 +185,19 @@ fn part_of(stem: &str) -> Option<(&str, &str)> {
     (is_number(count) && is_number(part)).then_some((name, part))
 }
 
-/// The name of a model by that of its file.
+/// Returns the name of a model, derived from its file name.
 fn stem(path: &Path) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
     let name = part_of(&stem).map_or(&*stem, |(name, _)| name);
     one_line(name)
 }
 
-/// A name as it goes into every answer and onto terminals, whatever the file says.
+/// Returns a name that is safe in every answer and on terminals, whatever the file contains.
 fn one_line(name: &str) -> String {
     name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
 }
 
-/// What the model in `file` takes in memory: its file, and the keys and values of its cache.
+/// Returns the memory needs of the model in `file`: its file, and the keys and values of its cache.
 fn kept_model(file: &ModelFile, engine: &EngineArgs) -> anyhow::Result<KeptModel> {
     let inspected = inspect(&file.path)?;
     let trained = inspected.header.model_number("context_length").unwrap_or(0);

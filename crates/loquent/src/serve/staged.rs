@@ -71,12 +71,12 @@ fn parse_delay(text: &str) -> Result<f64, String> {
 }
 
 impl StagedArgs {
-    /// Whether the model is split.
+    /// Returns true if the model is split.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.stages.is_empty()
     }
 
-    /// Addresses of llama.cpp RPC servers; always empty in builds without RPC.
+    /// Returns the addresses of llama.cpp RPC servers; always empty in builds without RPC.
     #[cfg(feature = "llama")]
     pub(super) fn rpc(&self) -> Vec<String> {
         #[cfg(feature = "rpc")]
@@ -85,7 +85,7 @@ impl StagedArgs {
         Vec::new()
     }
 
-    /// Delay and rate of emulated links.
+    /// Returns delay and rate of emulated links.
     pub(super) fn link(&self) -> LinkEmulation {
         LinkEmulation {
             delay: Duration::from_secs_f64(self.link_delay_ms / 1e3),
@@ -94,7 +94,7 @@ impl StagedArgs {
         }
     }
 
-    /// Number of stages that are files, from the first on.
+    /// Returns the number of stages that are files, from the first on.
     #[cfg(feature = "llama")]
     pub(super) fn own_stages(&self) -> usize {
         let is_file = |stage: &&String| std::path::Path::new(stage).is_file();

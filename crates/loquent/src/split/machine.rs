@@ -1,20 +1,20 @@
-//! A machine as `loquent split --for` names it: `24GiB`, or `24GiB@95` with its speed.
+//! A machine as given to `loquent split --for`: `24GiB`, or `24GiB@95` with its speed.
 
 use anyhow::ensure;
 use loquent_engine::gguf::split::StageMachine;
 
-/// A machine as it was named.
+/// A machine as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NamedMachine {
     memory_bytes: u64,
-    /// GB/s.
+    /// Memory speed in GB/s.
     speed: Option<f64>,
 }
 
-/// The machines, of equal speed unless all have one.
+/// Converts the machines, with equal speeds unless all have one.
 ///
 /// # Errors
-/// If some have a speed and others none.
+/// If only some have a speed.
 pub(super) fn resolve(machines: &[NamedMachine]) -> anyhow::Result<Vec<StageMachine>> {
     let known = machines.iter().filter(|machine| machine.speed.is_some()).count();
     ensure!(
@@ -28,7 +28,7 @@ pub(super) fn resolve(machines: &[NamedMachine]) -> anyhow::Result<Vec<StageMach
     Ok(resolved.collect())
 }
 
-/// Units of memory, the longer names first.
+/// Units of memory, longer names first.
 const UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -40,7 +40,7 @@ const UNITS: [(&str, u64); 8] = [
     ("M", 1 << 20),
 ];
 
-/// Reads `MEMORY` or `MEMORY@SPEED`.
+/// Parses `MEMORY` or `MEMORY@SPEED`.
 pub(super) fn parse_machine(text: &str) -> Result<NamedMachine, String> {
     let (memory, speed) = match text.split_once('@') {
         Some((memory, speed)) => (memory, Some(speed.trim().parse::<f64>().ok())),

@@ -98,7 +98,7 @@ fn progress_bar(bytes: u64) -> ProgressBar {
     ProgressBar::new(bytes).with_style(style.expect("the template is constant"))
 }
 
-/// Ends with an error that names the first difference.
+/// Returns an error that names the first difference.
 fn differ(step: usize, whole: &str, staged: &str) -> anyhow::Result<()> {
     bail!("token {step} is {staged} with the stages and {whole} with the whole model")
 }

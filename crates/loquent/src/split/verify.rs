@@ -1,4 +1,4 @@
-//! Compares what the stages compute with what the whole model computes, number for number.
+//! Compares the results of the stages with those of the whole model, number by number.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use loquent_infer::token::TokenId;
 
 /// Tokens of the prompt, which is computed in one batch.
 const PROMPT_TOKENS: u32 = 24;
-/// Tokens to generate, each computed in a batch of its own.
+/// Tokens to generate, each computed in a separate batch.
 const STEPS: usize = 24;
 
 /// Generates with the whole model and with the stages from a prompt of arbitrary tokens,
@@ -47,7 +47,7 @@ fn sampler() -> Sampler {
     Sampler::new(Sampling { logprobs: Some(20), ..Sampling::default() }, &[], &[])
 }
 
-/// Tokens from all over the vocabulary: real text would leave most embeddings unread.
+/// Returns tokens from all over the vocabulary: real text would leave most embeddings unused.
 fn prompt(vocab: u32) -> Vec<TokenId> {
     (1..=PROMPT_TOKENS).map(|i| (u64::from(i) * 7919 % u64::from(vocab)) as TokenId).collect()
 }

@@ -1,8 +1,8 @@
-//! Measures one figure on llama.cpp, in a process that does nothing else: `loquent tune` starts one
-//! for each choice of settings.
+//! Measures one figure with llama.cpp, in a process that does nothing else: `loquent tune` starts
+//! one for each choice of settings.
 //!
-//! ggml learns of Loquent's kernels once for a process and keeps them for whatever it computes
-//! later, so a process that had measured them could not measure llama.cpp's any more.
+//! ggml registers Loquent's kernels once per process and uses them for all later computations, so a
+//! process that had measured them could no longer measure llama.cpp's.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -23,14 +23,14 @@ use crate::serve::cache_sizes::{ContextNeeds, default_kv_cells, slots};
 /// Prompt tokens per prefill measurement.
 const PREFILL_TOKENS: u32 = 512;
 
-/// What a process measures, which it reads as JSON.
+/// Task of a measuring process, which it reads as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct MeasureOrder {
     pub(super) path: PathBuf,
     /// Number of sequences in a full batch.
     pub(super) batch: u16,
     pub(super) quick: bool,
-    /// Time until no further step begins.
+    /// Time after which no further step begins.
     pub(super) time: Duration,
     pub(super) settings: TunedSettings,
     pub(super) figure: FigureOrder,
@@ -39,9 +39,9 @@ pub(super) struct MeasureOrder {
 /// A figure, or a row of figures of the same kind.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum FigureOrder {
-    /// The model in words.
+    /// A description of the model.
     Description,
-    /// The speed with a KV cache of the type of this name.
+    /// The speed with a KV cache of the type with this name.
     Speed { kv_type: String },
     /// Step times at these batch sizes.
     Steps { rows: Vec<u16> },
@@ -49,23 +49,23 @@ pub(super) enum FigureOrder {
     Chunks { tokens: Vec<u32> },
 }
 
-/// What a process has measured: a line of JSON for each, as soon as it is known.
+/// Result of a measuring process: one line of JSON for each, as soon as it is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum MeasuredFigure {
     Description(String),
     Speed(Speed),
     Step(StepTime),
-    /// Prompt tokens per second in chunks of so many tokens.
+    /// Prompt tokens per second in chunks of this many tokens.
     Chunk(u32, f64),
     /// The engine refuses the settings, or the model.
     Refused(String),
 }
 
-/// Measures what standard input asks for.
+/// Performs the measurement requested on standard input.
 ///
 /// # Errors
-/// When that is no order, or nobody reads the figures any more. What the engine refuses is told in
-/// the output.
+/// If the input is not an order, or nobody reads the figures any more. Refusals by the engine are
+/// reported in the output.
 pub(super) fn run_order() -> anyhow::Result<()> {
     let order: MeasureOrder = serde_json::from_reader(io::stdin().lock())?;
     let mut tell = |measured: MeasuredFigure| -> anyhow::Result<()> {
@@ -80,7 +80,7 @@ pub(super) fn run_order() -> anyhow::Result<()> {
     }
 }
 
-/// The model, loaded as the settings say.
+/// The model, loaded with the settings.
 struct LlamaLab {
     order: MeasureOrder,
     effort: Effort,
@@ -117,7 +117,7 @@ impl LlamaLab {
         Instant::now() >= self.deadline
     }
 
-    /// A runner as `serve --max-batch-size BATCH` has it by default, with the settings of the
+    /// Creates a runner with the defaults of `serve --max-batch-size BATCH` and the settings of the
     /// order.
     fn runner(&self, batch: u16, kv_type: KvType) -> anyhow::Result<LlamaRunner> {
         let settings = &self.order.settings;
@@ -159,7 +159,7 @@ impl LlamaLab {
         Ok(Speed { alone, full, prefill })
     }
 
-    /// Fewer if time runs out, or the layout holds fewer sequences.
+    /// Measures step times; fewer if time runs out, or the layout holds fewer sequences.
     fn steps(
         &self,
         rows: &[u16],
@@ -177,7 +177,7 @@ impl LlamaLab {
         Ok(())
     }
 
-    /// Fewer if time runs out.
+    /// Measures speeds by chunk size; fewer if time runs out.
     fn chunks(
         &self,
         sizes: &[u32],
@@ -195,14 +195,15 @@ impl LlamaLab {
     }
 }
 
-/// The most prompt tokens, up to [`PREFILL_TOKENS`], that fit one sequence and one step.
+/// Returns the maximum number of prompt tokens, up to [`PREFILL_TOKENS`], that fit one sequence and
+/// one step.
 fn prefill_tokens(runner: &LlamaRunner) -> u32 {
     let capacity = runner.capacity();
     PREFILL_TOKENS.min(capacity.context_tokens).min(capacity.batch_tokens).min(capacity.kv_cells)
 }
 
-/// The effort per figure. Chosen by hand, so that `--quick` takes some seconds with a small model
-/// and the default one to two minutes.
+/// Returns the effort per figure. Chosen by hand, so that `--quick` takes some seconds with a small
+/// model, and the default one to two minutes.
 fn effort(quick: bool) -> Effort {
     match quick {
         true => Effort { least_steps: 3, most_steps: 12, time: Duration::from_millis(150) },

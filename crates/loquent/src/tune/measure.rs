@@ -9,26 +9,26 @@ use loquent_sim::stats;
 
 /// Tokens in each sequence when decoding is measured: a short chat.
 pub const PROMPT_TOKENS: u32 = 64;
-/// Steps that are not counted, because caches fill and threads wake up.
+/// Steps that are not counted, while caches fill and threads wake up.
 const WARM_UP_STEPS: u32 = 2;
 
-/// Sampling as chats use it: where a choice of settings depends on it, its cost counts.
+/// Returns the usual sampling of chats: if a choice of settings depends on it, its cost counts.
 pub fn chat_sampling() -> Sampling {
     Sampling { temperature: 1.0, top_p: 0.95, ..Sampling::default() }
 }
 
-/// How many steps and how much time one figure may take.
+/// Limits on the steps and the time for one figure.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Minimum number of steps, even if they take longer than `time`.
     pub least_steps: u32,
     /// Maximum number of steps.
     pub most_steps: u32,
-    /// After this time no further step begins.
+    /// Time after which no further step begins.
     pub time: Duration,
 }
 
-/// Why there is no figure.
+/// Reason why there is no figure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmeasured {
     /// The runner failed to compute a step.
@@ -39,8 +39,8 @@ pub enum Unmeasured {
     OutOfTime,
 }
 
-/// Whether the time is over. Called before every native call, so that a measurement exceeds its
-/// time by one call at most.
+/// Returns true if the time is over. Called before every native call, so that a measurement exceeds
+/// its time by one call at most.
 pub type Over<'a> = &'a dyn Fn() -> bool;
 
 fn run(
@@ -55,11 +55,11 @@ fn run(
     Ok(runner.run(batch, sampled)?)
 }
 
-/// Median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`] tokens, each
-/// sampled by `sampling`.
+/// Returns the median milliseconds of a step that decodes `rows` sequences of [`PROMPT_TOKENS`]
+/// tokens, each sampled by `sampling`.
 ///
 /// # Errors
-/// When the runner fails, or the time is over before there are enough steps.
+/// If the runner fails, or the time is over before there are enough steps.
 pub fn decode_ms(
     runner: &mut dyn Runner,
     rows: u16,
@@ -140,10 +140,10 @@ fn begin(
     Ok(())
 }
 
-/// Prompt tokens per second when `tokens` of them are computed in one step.
+/// Returns the prompt tokens per second when `tokens` of them are computed in one step.
 ///
 /// # Errors
-/// When the runner fails, or the time is over before there are enough steps.
+/// If the runner fails, or the time is over before there are enough steps.
 pub fn prefill_rate(
     runner: &mut dyn Runner,
     tokens: u32,
@@ -173,7 +173,7 @@ pub fn prefill_rate(
 
 #[cfg(test)]
 mod tests {
-    //! A runner of known pace is measured at that pace, and left empty.
+    //! Checks that a runner of known pace is measured at that pace, and left empty.
     use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
     use loquent_infer::runner::Capacity;
 

@@ -50,7 +50,7 @@ pub struct TuneArgs {
     measure: bool,
 }
 
-/// Fails: there is nothing to tune.
+/// Fails: this build has nothing to tune.
 ///
 /// # Errors
 /// Always.
@@ -83,18 +83,18 @@ mod with_engine {
 
     /// Batch sizes in the table and plot of step times.
     const ROWS: [u16; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
-    /// Prompt chunk sizes that are measured, in tokens.
+    /// Prompt chunk sizes to measure, in tokens.
     const CHUNKS: [u32; 6] = [16, 32, 64, 128, 256, 512];
     /// Share of the time for the search; step times and prompt chunks get the rest. Chosen by hand.
     const SEARCH_SHARE: f64 = 0.65;
-    /// A chunk size is large enough when it reaches this share of the best prompt speed.
+    /// Share of the best prompt speed at which a chunk size is large enough.
     const ENOUGH_PREFILL: f64 = 0.95;
 
     /// Measures, prints the figures and saves the profile.
     ///
     /// # Errors
-    /// When the model cannot be loaded, nothing could be measured in time, or the profile cannot
-    /// be written.
+    /// If the model cannot be loaded, nothing could be measured in time, or the profile cannot be
+    /// written.
     pub fn run(args: TuneArgs) -> anyhow::Result<()> {
         if args.measure {
             return run_order();
@@ -143,7 +143,7 @@ mod with_engine {
         Choices { threads, polls, pass_tokens, loquent_kernels: true }
     }
 
-    /// The settings that `serve` uses without a profile.
+    /// Returns the settings that `serve` uses without a profile.
     fn start(choices: &Choices) -> TunedSettings {
         TunedSettings {
             threads: physical_cores().get(),

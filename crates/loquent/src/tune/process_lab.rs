@@ -1,4 +1,4 @@
-//! Has each choice of settings measured by a process of its own, until the deadline or Ctrl-C.
+//! Measures each choice of settings in a separate process, until the deadline or Ctrl-C.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::search::{Lab, Speed};
 use super::show;
 use crate::profile::{StepTime, TunedSettings};
 
-/// Starts a process for every figure that is asked for.
+/// Starts a process for every requested figure.
 pub(super) struct ProcessLab {
     pub(super) path: PathBuf,
     /// Number of sequences in a full batch.
@@ -28,15 +28,15 @@ pub(super) struct ProcessLab {
 }
 
 impl ProcessLab {
-    /// Whether to stop measuring.
+    /// Returns true if measuring should stop.
     pub(super) fn over(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
     }
 
-    /// The model in words.
+    /// Returns a description of the model.
     ///
     /// # Errors
-    /// When the file cannot be loaded.
+    /// If the file cannot be loaded.
     pub(super) fn description(&self, settings: &TunedSettings) -> anyhow::Result<String> {
         match self.measure_all(settings, FigureOrder::Description)?.pop() {
             Some(MeasuredFigure::Description(text)) => Ok(text),
@@ -52,7 +52,8 @@ impl ProcessLab {
         }
     }
 
-    /// The speed with another type of KV cache; `None` if the engine refuses it or time is over.
+    /// Returns the speed with another type of KV cache; `None` if the engine refuses it or the time
+    /// is over.
     pub(super) fn with_kv(&self, settings: &TunedSettings, kv_type: KvType) -> Option<Speed> {
         if self.over() {
             return None;
@@ -61,10 +62,10 @@ impl ProcessLab {
         self.speed(settings, kv_type).ok()
     }
 
-    /// Step times at the batch sizes `rows`; fewer if time runs out.
+    /// Returns the step times at the batch sizes `rows`; fewer if time runs out.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     pub(super) fn steps(
         &self,
         settings: &TunedSettings,
@@ -77,10 +78,10 @@ impl ProcessLab {
         Ok(measured.into_iter().filter_map(step).collect())
     }
 
-    /// Prompt tokens per second by chunk size; fewer if time runs out.
+    /// Returns the prompt tokens per second by chunk size; fewer if time runs out.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     pub(super) fn chunks(
         &self,
         settings: &TunedSettings,
@@ -96,8 +97,8 @@ impl ProcessLab {
         Ok(measured.into_iter().filter_map(chunk).collect())
     }
 
-    /// What a process measured of `figure`, which may have ended early: by the deadline, or by the
-    /// Ctrl-C that a terminal sends to it too.
+    /// Returns a process's results for `figure`. The process may have ended early: by the deadline,
+    /// or by the Ctrl-C that a terminal sends to it too.
     fn measure_all(
         &self,
         settings: &TunedSettings,

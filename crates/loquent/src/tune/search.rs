@@ -1,16 +1,16 @@
-//! Which settings are tried, in which order, and which one stays.
+//! Selects the settings to try, their order, and the best one.
 //!
-//! Coordinate search: one setting is varied after the other, each time from the best settings so
-//! far. The settings hardly depend on each other, and all combinations would take an hour. A value
-//! is replaced only by one whose gain is larger than the noise between two runs.
+//! Coordinate search: one setting is varied after the other, each time starting from the best
+//! settings so far. The settings hardly depend on each other, and all combinations would take an
+//! hour. A value is replaced only by one whose gain is larger than the noise between two runs.
 
 use crate::profile::TunedSettings;
 
-/// How much faster another value must be to replace the present one, as a factor. Chosen by hand:
-/// lower, and noise decides; higher, and small gains are lost.
+/// Minimum speed-up, as a factor, for a value to replace the current one. Chosen by hand: if lower,
+/// noise decides; if higher, small gains are lost.
 const WORTHWHILE: f64 = 1.03;
 
-/// What one choice of settings achieves, in tokens per second.
+/// Speed of one choice of settings, in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Speed {
     /// One sequence decoding alone.
@@ -22,19 +22,20 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The geometric mean: a factor gained in one figure balances the same factor lost in another.
+    /// Returns the geometric mean: a factor gained in one figure balances the same factor lost in
+    /// another.
     fn score(&self) -> f64 {
         (self.alone * self.full * self.prefill).cbrt()
     }
 }
 
-/// Measures how fast settings are.
+/// Measures the speed of settings.
 pub trait Lab {
-    /// The speed with these settings; `None` if the engine refuses them or no time is left.
+    /// Returns the speed with these settings; `None` if the engine refuses them or no time is left.
     fn measure(&mut self, settings: &TunedSettings) -> Option<Speed>;
 }
 
-/// The values to try of each setting.
+/// Values to try for each setting.
 #[derive(Debug, Clone)]
 pub struct Choices {
     /// Numbers of compute threads.
@@ -43,33 +44,33 @@ pub struct Choices {
     pub polls: Vec<u32>,
     /// Sizes of a pass through the layers, in tokens.
     pub pass_tokens: Vec<u32>,
-    /// Whether Loquent has kernels for this machine.
+    /// True if Loquent has kernels for this machine.
     pub loquent_kernels: bool,
 }
 
-/// Settings and how fast they turned out to be.
+/// Settings with their measured speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TuneTrial {
-    /// The setting that was varied and its value, in words.
+    /// Description of the varied setting and its value.
     pub what: String,
     /// All settings of this trial.
     pub settings: TunedSettings,
-    /// How fast they were.
+    /// Measured speed.
     pub speed: Speed,
 }
 
-/// What the search measured and which settings won.
+/// Results of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// The trial with the best settings.
     pub best: TuneTrial,
-    /// The trial that the search began with.
+    /// The trial that the search started with.
     pub first: TuneTrial,
     /// All trials in the order of measurement.
     pub trials: Vec<TuneTrial>,
 }
 
-/// Searches from `start`; `None` if not even that could be measured.
+/// Searches from `start`; returns `None` if not even that could be measured.
 pub fn search(lab: &mut dyn Lab, start: TunedSettings, choices: &Choices) -> Option<Found> {
     let first = TuneTrial { what: "as it is".into(), settings: start, speed: lab.measure(&start)? };
     let mut found = Found { best: first.clone(), first: first.clone(), trials: vec![first] };
@@ -96,8 +97,8 @@ pub fn search(lab: &mut dyn Lab, start: TunedSettings, choices: &Choices) -> Opt
 
 type Change = Box<dyn Fn(&mut TunedSettings)>;
 
-/// The values of each setting. The setting with the largest effect comes first, so that a search
-/// that runs out of time has tried it.
+/// Returns the variations of each setting. The setting with the largest effect comes first, so that
+/// a search that runs out of time has tried it.
 fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
     fn one(what: String, change: impl Fn(&mut TunedSettings) + 'static) -> (String, Change) {
         (what, Box::new(change))
@@ -132,7 +133,7 @@ fn variations(choices: &Choices) -> Vec<Vec<(String, Change)>> {
 
 #[cfg(test)]
 mod tests {
-    //! The search finds the best of separable settings and is not fooled by noise.
+    //! Checks that the search finds the best of separable settings and is not misled by noise.
     use super::*;
 
     /// A machine whose speed is a product of one factor per setting.

@@ -7,13 +7,13 @@ use loquent_sim::chart::{Anchor, Axis, Labels, Paint, Panel, Svg, TextRole};
 use super::search::{Found, TuneTrial};
 use crate::profile::StepTime;
 
-/// The cost of a step jumps where a further row costs this many times the average row before it.
-/// Chosen by hand, to mark what is visible in the plot.
+/// A step's cost jumps where a further row costs this many times the average row before it. Chosen
+/// by hand, to mark jumps that are visible in the plot.
 const JUMP: f64 = 1.6;
-/// Larger batches are worth their latency while they raise the total speed by this factor.
+/// Minimum factor by which larger batches must raise the total speed to be worth their latency.
 const LEAST_GAIN: f64 = 1.05;
 
-/// A table of all trials with their speeds and gains over the first one.
+/// Formats a table of all trials with their speeds and gains over the first one.
 pub fn trials(found: &Found) -> String {
     let mut out = String::new();
     let heading = ["tried", "1 stream", "full batch", "prompts", "against the first"];
@@ -44,7 +44,7 @@ fn trial_line(trial: &TuneTrial, first: &TuneTrial) -> String {
     )
 }
 
-/// A table of step times by batch size, with the cost of each further row.
+/// Formats a table of step times by batch size, with the cost of each further row.
 pub fn steps(steps: &[StepTime]) -> String {
     let jumps = jumps(steps);
     let mut out = String::from(" rows   ms/step   tokens/s   ms per further row\n");
@@ -66,7 +66,7 @@ fn row_cost(before: &StepTime, after: &StepTime) -> f64 {
     (after.ms - before.ms) / f64::from(after.rows - before.rows)
 }
 
-/// Batch sizes from which on a row costs far more than the rows before (`JUMP`).
+/// Returns the batch sizes from which on a row costs far more than the rows before (`JUMP`).
 pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     let Some(first) = steps.first() else {
         return Vec::new();
@@ -80,14 +80,14 @@ pub fn jumps(steps: &[StepTime]) -> Vec<u16> {
     after_two.filter(is_jump).map(|pair| pair[1].rows).collect()
 }
 
-/// The smallest batch size that no larger one beats by `LEAST_GAIN` in tokens per second.
+/// Returns the smallest batch size that no larger one beats by `LEAST_GAIN` in tokens per second.
 pub fn worthwhile(steps: &[StepTime]) -> Option<u16> {
     let rate = |step: &StepTime| f64::from(step.rows) / step.ms;
     let best = steps.iter().map(rate).reduce(f64::max)?;
     steps.iter().find(|step| rate(step) * LEAST_GAIN >= best).map(|step| step.rows)
 }
 
-/// Step time and tokens/s against batch size, as an SVG.
+/// Plots step time and tokens/s over batch size, as an SVG.
 pub fn plot(title: &str, machine: &str, steps: &[StepTime]) -> String {
     let mut svg = Svg::image();
     svg.text((60.0, 26.0), Anchor::Start, TextRole::Title, title);
@@ -122,7 +122,7 @@ fn panel(svg: &mut Svg, left: f64, title: &str, unit: &str, points: &[(f64, f64)
 
 #[cfg(test)]
 mod tests {
-    //! The tables say what the numbers say.
+    //! Checks that the tables match the numbers.
     use super::*;
 
     fn curve(points: &[(u16, f64)]) -> Vec<StepTime> {

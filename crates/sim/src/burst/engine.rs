@@ -1,4 +1,4 @@
-//! A runner in virtual time: it says how long a step takes, and every token is the same.
+//! A runner in virtual time: computes the duration of each step, and always samples the same token.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use loquent_infer::sampling::{SampledToken, Sampler};
 
 use super::plan::Machine;
 
-/// See the module's documentation.
+/// A runner whose steps take no real time; see the module's documentation.
 pub struct TimedRunner {
     capacity: Capacity,
 }
 
 impl TimedRunner {
-    /// A runner with room for `sequences` of `context_tokens`, in batches of `batch_size`.
+    /// Creates a runner with room for `sequences` of `context_tokens`, in batches of `batch_size`.
     pub fn new(sequences: usize, context_tokens: u32, batch_size: usize) -> Self {
         let slots = u16::try_from(2 * batch_size).expect("plans bound it");
         // Enough for all to their ends: bursts are to be limited by time, not by memory.
@@ -46,7 +46,7 @@ impl Runner for TimedRunner {
     fn truncate(&mut self, _slot: Slot, _len: u32) {}
 }
 
-/// How long `batch` takes on `machine`.
+/// Returns the duration of `batch` on `machine`.
 pub fn step_time(machine: &Machine, batch: &Batch) -> Duration {
     let is_row = |span: &&Span| span.tokens.len() == 1;
     let rows = batch.spans.iter().filter(is_row).count();

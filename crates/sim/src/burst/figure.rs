@@ -1,4 +1,4 @@
-//! The figure of a plan of bursts: for each machine a panel, for each length of prompt a group of
+//! The figure of a burst plan: a panel for each machine and, for each prompt length, a group of
 //! bars, one for each policy and one for the bound.
 
 use super::row::BurstRow;
@@ -9,7 +9,7 @@ const PANEL_HEIGHT: f64 = 250.0;
 const LEFT: f64 = 58.0;
 const TOP: f64 = 84.0;
 const GUTTER: f64 = 62.0;
-/// The bars of a group: their names, and their colours by class.
+/// The bars of a group: their names, and the classes of their colours.
 const BARS: [(&str, &str); 3] = [
     ("first come, first served", "tcp-1"),
     ("by need", "loquent-1"),

@@ -1,8 +1,8 @@
-//! How many readers can begin at once: bursts of answers on machines with measured step times, by
-//! the scheduler that the server runs.
+//! The number of readers that can start at once: bursts of answers on machines with measured step
+//! times, using the server's own scheduler.
 //!
-//! All requests of a burst arrive together. A reader is content if its first token comes in time
-//! and it hardly stalls as it reads on at its own speed. The figure is the largest burst of which
+//! All requests of a burst arrive together. A reader is content if its first token arrives in time
+//! and it hardly stalls as it reads on at its own speed. The result is the largest burst of which
 //! nearly all readers are content, with the best batch size of each policy.
 
 mod engine;
@@ -20,5 +20,5 @@ pub use report::BurstReport;
 pub use search::{LargestBurst, run};
 pub use world::{BurstOutcome, play};
 
-/// The plan that comes with the program.
+/// The built-in burst plan.
 pub const BUILT_IN: &str = include_str!("../../../../plans/burst.toml");

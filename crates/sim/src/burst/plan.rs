@@ -1,58 +1,58 @@
-//! What bursts to play, as TOML.
+//! Burst plans, as TOML.
 
 use serde::{Deserialize, Serialize};
 
 use super::reader::ContentRule;
 use crate::plan::PlanError;
 
-/// Largest burst that is tried; beyond it the time of a search is the limit.
+/// Largest burst that is tried; a larger one would take too long to search.
 pub const MAX_READERS: usize = 1_024;
 
 /// Bursts of answers on machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BurstPlan {
-    /// One line for tables and figures.
+    /// One-line title for tables and figures.
     pub title: String,
-    /// What it asks, for its reader.
+    /// Question that the plan answers, for its reader.
     #[serde(default)]
     pub about: String,
     /// Tokens of each answer.
     pub answer_tokens: u32,
-    /// Speed at which readers read.
+    /// Reading speed of the readers.
     pub reading_tokens_per_s: f64,
     /// Round trip between server and reader.
     pub rtt_ms: f64,
-    /// What makes readers content.
+    /// Conditions for readers to be content.
     pub content: ContentRule,
-    /// Lengths of the prompts, each for bursts of its own.
+    /// Prompt lengths, each with separate bursts.
     pub prompt_tokens: Vec<u32>,
-    /// Batch sizes to choose the best of.
+    /// Batch sizes from which the best is chosen.
     pub batch_sizes: Vec<usize>,
     /// The machines.
     pub machine: Vec<Machine>,
-    /// What the plan shows; every run checks it.
+    /// Claims of the plan; every run checks them.
     #[serde(default)]
     pub claim: Vec<BurstClaim>,
 }
 
-/// How long steps take on a machine, as it was measured.
+/// A machine with measured step durations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// Its name in tables and figures.
+    /// Name in tables and figures.
     pub name: String,
-    /// What was measured, and with what.
+    /// Description of the measurement and its setup.
     pub measured: String,
-    /// Steps without prompts: numbers of answers, and what steps with so many take. In between and
-    /// beyond, straight lines.
+    /// Steps without prompts: pairs of the number of answers and the duration of a step.
+    /// Interpolated and extrapolated linearly.
     pub decode_ms: Vec<(f64, f64)>,
-    /// What each prompt token adds.
+    /// Additional duration per prompt token.
     pub prompt_token_ms: f64,
 }
 
 impl Machine {
-    /// What a step takes that advances `rows` answers and computes `prompt_tokens`.
+    /// Returns the duration of a step that advances `rows` answers and computes `prompt_tokens`.
     pub fn step_ms(&self, rows: usize, prompt_tokens: usize) -> f64 {
         // The piece of the line on which the rows lie, or the nearest one.
         let x = rows as f64;
@@ -71,29 +71,30 @@ impl Machine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BurstClaim {
-    /// The machine.
+    /// Name of the machine.
     pub machine: String,
-    /// The length of the prompts.
+    /// Length of the prompts.
     pub prompt_tokens: u32,
-    /// Least ratio of the largest burst by need to that of first come, first served.
+    /// Minimum ratio of the largest burst by need to that of first come, first served.
     pub ratio_at_least: f64,
 }
 
-/// Who is served next.
+/// Order in which requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// First come, first served: nothing is known of readers.
+    /// First come, first served: the server has no information about readers.
     FirstCome,
-    /// Who runs dry first: the server knows what readers have in hand.
+    /// The reader who runs dry first is served first: the server knows the unread tokens of each
+    /// reader.
     ByNeed,
 }
 
 impl Policy {
-    /// Both, in the order of tables.
+    /// Both policies, in the order of tables.
     pub const ALL: [Self; 2] = [Self::FirstCome, Self::ByNeed];
 
-    /// Its name in tables and figures.
+    /// Returns the name in tables and figures.
     pub fn label(self) -> &'static str {
         match self {
             Self::FirstCome => "first come, first served",
@@ -106,7 +107,7 @@ impl BurstPlan {
     /// Parses and checks the text of a plan; `name` is for messages.
     ///
     /// # Errors
-    /// If it is not such a plan, or a part of it is out of range.
+    /// If it is not a burst plan, or a part of it is out of range.
     pub fn parse(name: &str, text: &str) -> Result<Self, PlanError> {
         let plan: Self = toml::from_str(text).map_err(|source| PlanError::Parse {
             path: name.to_owned(),

@@ -1,45 +1,45 @@
-//! A reader of an answer: it begins with the first token and reads on at a speed of its own.
+//! A reader of an answer: starts with the first token and reads on at its own speed.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What became of a reader.
+/// Outcome of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReaderOutcome {
-    /// From the request to its first token, in seconds.
+    /// Time from the request to the first token, in seconds.
     pub ttft_s: f64,
-    /// Share of its time, from the first token to the last, that it waited for text.
+    /// Share of the time from the first token to the last that the reader waited for text.
     pub stall_share: f64,
 }
 
-/// What makes a reader content, and how many have to be.
+/// Conditions for a reader to be content, and the required share of content readers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContentRule {
-    /// The longest time to the first token.
+    /// Maximum time to the first token.
     pub ttft_s: f64,
-    /// The largest share of its time that it waits for text.
+    /// Maximum share of its time that a reader waits for text.
     pub stall_share: f64,
-    /// Share of the readers that have to be content.
+    /// Required share of content readers.
     pub readers_share: f64,
 }
 
 impl ContentRule {
-    /// Share of `readers` that are content.
+    /// Returns the share of `readers` that are content.
     pub fn share(&self, readers: &[ReaderOutcome]) -> f64 {
         let is_content =
             |one: &&ReaderOutcome| one.ttft_s <= self.ttft_s && one.stall_share <= self.stall_share;
         readers.iter().filter(is_content).count() as f64 / readers.len().max(1) as f64
     }
 
-    /// Whether enough of `readers` are.
+    /// Returns true if enough of `readers` are content.
     pub fn is_met(&self, readers: &[ReaderOutcome]) -> bool {
         self.share(readers) >= self.readers_share
     }
 }
 
-/// See the module's documentation.
+/// The state of one reader; see the module's documentation.
 #[derive(Debug, Clone, Copy)]
 pub struct BurstReader {
     token_time: Duration,
@@ -50,13 +50,13 @@ pub struct BurstReader {
 }
 
 impl BurstReader {
-    /// A reader who takes so long for a token.
+    /// Creates a reader who takes `token_time` for a token.
     pub fn new(token_time: Duration) -> Self {
         let zero = Duration::ZERO;
         Self { token_time, tokens: 0, first: zero, dry_at: zero, stalled: zero }
     }
 
-    /// `tokens` arrive at `at`.
+    /// Adds `tokens` that arrive at `at`.
     pub fn take(&mut self, at: Duration, tokens: u32) {
         match self.tokens {
             0 => (self.first, self.dry_at) = (at, at),
@@ -66,17 +66,17 @@ impl BurstReader {
         self.tokens += tokens;
     }
 
-    /// Tokens that it has.
+    /// Returns the number of tokens received.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// When it has read them.
+    /// Returns the time at which the reader has read them all.
     pub fn dry_at(&self) -> Duration {
         self.dry_at
     }
 
-    /// What became of a reader whose request left at `asked`.
+    /// Returns the outcome of a reader whose request was sent at `asked`.
     pub fn outcome(&self, asked: Duration) -> ReaderOutcome {
         let span = self.dry_at.saturating_sub(self.first).as_secs_f64();
         ReaderOutcome {

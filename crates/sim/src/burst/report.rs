@@ -1,4 +1,4 @@
-//! The results of a plan of bursts as a table, JSON and a figure.
+//! The results of a burst plan as a table, JSON and a figure.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::plan::{BurstClaim, BurstPlan, Machine, Policy};
 use super::row::BurstRow;
 use super::search::{LargestBurst, bound};
 
-/// Found capacities with their plan.
+/// Largest bursts found, with their plan.
 #[derive(Debug, Clone)]
 pub struct BurstReport {
     plan: BurstPlan,
@@ -17,12 +17,12 @@ pub struct BurstReport {
 }
 
 impl BurstReport {
-    /// A report of what was `found` for `plan`.
+    /// Creates the report of the bursts `found` for `plan`.
     pub fn new(plan: BurstPlan, found: Vec<LargestBurst>) -> Self {
         Self { plan, found }
     }
 
-    /// Whether every claim of the plan holds.
+    /// Returns true if every claim of the plan holds.
     pub fn is_good(&self) -> bool {
         self.plan.claim.iter().all(|claim| self.ratio(claim) >= claim.ratio_at_least)
     }
@@ -57,7 +57,7 @@ impl BurstReport {
         rows
     }
 
-    /// The table for a terminal.
+    /// Renders the table for a terminal.
     pub fn table(&self) -> String {
         let plan = &self.plan;
         let mut out = format!(
@@ -114,14 +114,14 @@ impl BurstReport {
         }
     }
 
-    /// The figure as an SVG document.
+    /// Renders the figure as an SVG document.
     pub fn figure(&self) -> String {
         let machines: Vec<&str> =
             self.plan.machine.iter().map(|machine| machine.name.as_str()).collect();
         figure::draw(&self.plan.title, &machines, &self.rows())
     }
 
-    /// Everything as JSON.
+    /// Returns everything as JSON.
     pub fn json(&self) -> Value {
         let rows = self.rows();
         let rows = rows.iter().map(|row| {

@@ -1,4 +1,4 @@
-//! The largest burst of which nearly all readers are content.
+//! Searches for the largest burst of which nearly all readers are content.
 
 use serde::Serialize;
 
@@ -6,18 +6,18 @@ use super::plan::{BurstPlan, MAX_READERS, Machine, Policy};
 use super::world::play;
 use crate::study::ProgressReport;
 
-/// What a policy reaches on a machine with prompts of one length.
+/// Largest burst of a policy on a machine with prompts of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LargestBurst {
-    /// Place of the machine in the plan.
+    /// Index of the machine in the plan.
     pub machine: usize,
-    /// The length of the prompts.
+    /// Length of the prompts.
     pub prompt_tokens: u32,
-    /// Who is served next.
+    /// Order in which requests are served.
     pub policy: Policy,
-    /// The largest burst.
+    /// Number of readers in the largest burst.
     pub readers: usize,
-    /// The batch size that it was reached with, the smallest of equals.
+    /// Batch size with which it was reached, the smallest if several are equal.
     pub batch_size: usize,
 }
 
@@ -51,7 +51,7 @@ fn best(plan: &BurstPlan, machine: usize, prompt_tokens: u32, policy: Policy) ->
     best
 }
 
-/// The largest number up to [`MAX_READERS`] that `holds`, if all below it do.
+/// Returns the largest number up to [`MAX_READERS`] that `holds`, if all below it do.
 fn largest(holds: impl Fn(usize) -> bool) -> usize {
     // Doubling first: most bursts that are tried are then small, and so are quick to play.
     let (mut low, mut high) = (0, 1);
@@ -66,9 +66,9 @@ fn largest(holds: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// The largest burst that `machine` has time for, whoever is served next: all prompts within the
-/// time to the first token, and all tokens before they are read, each in a batch of the size that
-/// computes most tokens in a second.
+/// Returns the largest burst that `machine` has time for, in any order of service: all prompts
+/// within the time to the first token, and all tokens before they are read, each in a batch of the
+/// size with the highest token rate.
 pub fn bound(plan: &BurstPlan, machine: &Machine, prompt_tokens: u32) -> usize {
     let ttft_ms = plan.content.ttft_s * 1_000.0 - plan.rtt_ms;
     let tokens = f64::from(plan.answer_tokens);

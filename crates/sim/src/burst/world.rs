@@ -14,23 +14,23 @@ use super::engine::{TimedRunner, step_time};
 use super::plan::{BurstPlan, Machine, Policy};
 use super::reader::{BurstReader, ReaderOutcome};
 
-/// What the server's `--prefill-max-tokens` and `--itl-target-ms` are without these flags.
+/// The server's defaults of `--prefill-max-tokens` and `--itl-target-ms`.
 const PREFILL_MAX_TOKENS: u32 = 512;
 const ITL_FACTOR: f64 = 2.0;
-/// What is served before a burst.
+/// Requests served before a burst.
 const WARM_UP_REQUESTS: u64 = 8;
 const WARM_UP_TOKENS: u32 = 32;
 
-/// What became of a burst.
+/// Outcome of a burst.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BurstOutcome {
-    /// Its readers, in the order of their requests.
+    /// Outcomes of its readers, in the order of their requests.
     pub readers: Vec<ReaderOutcome>,
-    /// From its requests to when the last token was generated, in seconds.
+    /// Time from the requests to the last generated token, in seconds.
     pub took_s: f64,
 }
 
-/// A burst under way.
+/// A burst in progress.
 struct World<'a> {
     plan: &'a BurstPlan,
     machine: &'a Machine,
@@ -38,7 +38,7 @@ struct World<'a> {
     scheduler: Scheduler,
     runner: TimedRunner,
     readers: Vec<BurstReader>,
-    /// What the server will have heard of readers by these times, in their order.
+    /// Reports about readers, in order, with the times at which the server receives them.
     heard: VecDeque<(Duration, Tag, ReaderReport)>,
     now: Duration,
 }
@@ -83,8 +83,8 @@ pub fn play(
 }
 
 impl World<'_> {
-    /// Serves some requests before the burst, one after the other, from which the scheduler learns
-    /// what steps take: no server's first requests are its largest burst.
+    /// Serves some requests in turn before the burst, from which the scheduler learns step
+    /// durations: a server's first requests are not its largest burst.
     fn warm_up(&mut self, prompt_tokens: u32) {
         for number in 0..WARM_UP_REQUESTS {
             // Nobody reads these.
@@ -134,7 +134,8 @@ impl World<'_> {
         self.deliver(&step);
     }
 
-    /// Tokens reach their readers, and word of that the server, each half a round trip later.
+    /// Delivers tokens to their readers, and reports about them to the server, each half a round
+    /// trip later.
     fn deliver(&mut self, step: &Step) {
         let (way, token_time) = (self.plan.one_way(), self.plan.token_time());
         for event in &step.events {

@@ -1,9 +1,10 @@
-//! Axes: which values they span, and where their ticks are.
+//! Axes: their ranges of values and their ticks.
 
-/// Steps between the labels of an axis, at most. More than seven labels crowd a small panel.
+/// Maximum number of steps between the labels of an axis. More than seven labels crowd a small
+/// panel.
 const STEPS: f64 = 7.0;
 
-/// An axis: which values it spans and how they are spaced.
+/// An axis: its range of values and its scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axis {
     pub(super) low: f64,
@@ -12,13 +13,13 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// From zero to a round number above `highest`, which gets 4 % of room for its mark.
+    /// Creates an axis from zero to a round number above `highest`, with 4 % of room for its mark.
     pub fn from_zero(highest: f64) -> Self {
         let step = tick_step(highest.max(1e-6), STEPS - 0.5);
         Self { low: 0.0, high: (highest.max(1e-6) * 1.04 / step).ceil() * step, log: false }
     }
 
-    /// From zero to the first tick at or above `highest`; to 1 if that is 0.
+    /// Creates an axis from zero to the first tick at or above `highest`; to 1 if that is 0.
     pub fn from_zero_exactly(highest: f64) -> Self {
         let highest = if highest > 0.0 { highest } else { 1.0 };
         let step = tick_step(highest, STEPS);
@@ -27,16 +28,17 @@ impl Axis {
         Self { low: 0.0, high: steps * step, log: false }
     }
 
-    /// Exactly from `low` to `high`.
+    /// Creates an axis exactly from `low` to `high`.
     ///
     /// # Panics
-    /// If the axis spans nothing, or a logarithmic one does not begin above 0.
+    /// If the range is empty, or a logarithmic one does not start above 0.
     pub fn exact(low: f64, high: f64, log: bool) -> Self {
         assert!(low < high && (!log || low > 0.0), "an axis spans something");
         Self { low, high, log }
     }
 
-    /// Logarithmic, between ticks around the positive ones of `values`; 1 to 2 without any.
+    /// Creates a logarithmic axis between ticks around the positive ones of `values`; 1 to 2
+    /// without any.
     pub fn log_over(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values
             .filter(|value| *value > 0.0 && value.is_finite())
@@ -52,7 +54,8 @@ impl Axis {
         Self::exact(ticks[from], ticks[to.max(from + 1)], true)
     }
 
-    /// Where `value` lies between 0 and 1. A value that a logarithmic axis cannot show lies at 0.
+    /// Returns the position of `value` between 0 and 1. A value that a logarithmic axis cannot show
+    /// is at 0.
     pub(super) fn place(self, value: f64) -> f64 {
         if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -61,7 +64,7 @@ impl Axis {
         }
     }
 
-    /// The values to label, in order.
+    /// Returns the values to label, in order.
     pub(super) fn ticks(self) -> Vec<f64> {
         if self.log {
             let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
@@ -76,13 +79,14 @@ impl Axis {
     }
 }
 
-/// 1, 2 and 5 of each decade; over more than four decades labels would overlap, so only the 1.
+/// Returns 1, 2 and 5 of each decade; over more than four decades labels would overlap, so only the
+/// 1.
 fn log_ticks(first: i32, last: i32) -> impl Iterator<Item = f64> {
     let steps: &[f64] = if last - first <= 4 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     (first..=last).flat_map(move |decade| steps.iter().map(move |m| m * 10f64.powi(decade)))
 }
 
-/// The smallest round step that cuts `span` into at most `most` parts.
+/// Returns the smallest round step that cuts `span` into at most `most` parts.
 fn tick_step(span: f64, most: f64) -> f64 {
     let decade = 10f64.powf((span / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0];
@@ -90,7 +94,7 @@ fn tick_step(span: f64, most: f64) -> f64 {
     fits.unwrap_or(&10.0) * decade
 }
 
-/// A tick's label: no zeros at its end, and an exponent where it would be long.
+/// Formats a tick's label: without trailing zeros, and with an exponent where it would be long.
 pub(super) fn tick_text(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e7).contains(&value.abs()) {
         return format!("{value:e}");

@@ -1,4 +1,4 @@
-//! The charts of the reports, inline in their pages, which have the style sheet.
+//! The charts of the reports, inline in their pages, which contain the style sheet.
 
 use super::{Anchor, Axis, Bar, Labels, Paint, Panel, Svg, TextRole, number, staircase};
 
@@ -8,51 +8,51 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
-/// Points of one line; more cannot be seen at this width.
+/// Maximum number of points in one line; more cannot be seen at this width.
 const MAX_POINTS: usize = 500;
-/// Series beyond this many repeat the colours.
+/// Number of colours; further series repeat them.
 const COLOURS: usize = 8;
-/// A lone bar wider than this looks like a block.
+/// Maximum width of a bar; a wider lone bar looks like a block.
 const MAX_BAR_WIDTH: f64 = 48.0;
-/// Height of a timeline's bars together, and of one of them at most.
+/// Total height of a timeline's bars, and maximum height of one of them.
 const TIMELINE_HEIGHT: f64 = 360.0;
 const MAX_ROW_HEIGHT: f64 = 9.0;
 
-/// How values of an x axis are placed.
+/// Scale of an x axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// Proportional, from 0.
     Linear,
-    /// By their logarithm; a value of 0 is drawn at the left edge.
+    /// Logarithmic; a value of 0 is drawn at the left edge.
     Log,
 }
 
-/// A named line or set of bars; its place in the list chooses its colour.
+/// A named line or set of bars; its index in the list selects its colour.
 #[derive(Debug, Clone)]
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// Points in the order of x.
+    /// Points in order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The colour of series number `index`, by its class.
+/// Returns the colour of series number `index`, by its class.
 pub fn colour(index: usize) -> &'static str {
     ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"][index % COLOURS]
 }
 
-/// How the points of a line are joined.
+/// Shape of the connection between the points of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// By straight lines.
+    /// Straight lines.
     Straight,
-    /// By steps, as distributions and counts are.
+    /// Steps, for distributions and counts.
     Steps,
-    /// By straight lines over a filled area, as rates are.
+    /// Straight lines over a filled area, for rates.
     Area,
 }
 
-/// The empirical distribution of sorted samples as points (value, share at most that).
+/// Returns the empirical distribution of sorted samples as points (value, share at most that).
 pub fn cumulative(sorted: &[f64]) -> Vec<(f64, f64)> {
     let step = (sorted.len() / MAX_POINTS).max(1);
     let share = |index: usize| (index + 1) as f64 / sorted.len() as f64;
@@ -79,7 +79,7 @@ fn y_axis(values: impl Iterator<Item = f64>) -> Axis {
     Axis::from_zero_exactly(values.fold(0.0, f64::max))
 }
 
-/// Lines over common axes.
+/// Draws lines over common axes.
 pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Series], join: Join) -> String {
     let points = || lines.iter().flat_map(|line| line.points.iter().copied());
     let panel = panel(
@@ -104,7 +104,7 @@ pub fn lines(title: &str, x: (&str, Scale), y: &str, lines: &[Series], join: Joi
     svg.finish(WIDTH, HEIGHT)
 }
 
-/// Groups of bars side by side, one group for each distinct x.
+/// Draws groups of bars side by side, one group for each distinct x.
 pub fn bars(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|line| line.points.iter().copied());
     let mut groups: Vec<f64> = points().map(|point| point.0).collect();
@@ -142,13 +142,13 @@ pub struct TimelineRow {
     pub first_s: Option<f64>,
     /// End of the answer, or the time of the failure.
     pub end_s: f64,
-    /// Whether it finished.
+    /// True if it finished.
     pub finished: bool,
-    /// Whether it was one of the measured requests.
+    /// True if it was one of the measured requests.
     pub measured: bool,
 }
 
-/// Requests as horizontal bars: waiting, then streaming.
+/// Draws requests as horizontal bars: waiting, then streaming.
 pub fn timeline(title: &str, rows: &[TimelineRow]) -> String {
     let row_height = (TIMELINE_HEIGHT / rows.len().max(1) as f64).clamp(1.0, MAX_ROW_HEIGHT);
     let height = TOP + row_height * rows.len() as f64 + BOTTOM;

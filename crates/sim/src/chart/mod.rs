@@ -1,9 +1,9 @@
-//! Charts as SVG, for image files and for the pages of reports, which are here as well: panels with
-//! axes, lines, grouped bars, whiskers. All reports of the program are drawn with this.
+//! Charts as SVG, for image files and for the pages of reports (also in this module): panels with
+//! axes, lines, grouped bars, whiskers. All reports of the program use them.
 //!
-//! Written here because `plotters`, which was tried, lacks what these charts need: the colours of
-//! the page around them (light and dark), centred names of bar groups, and positions finer than a
-//! pixel.
+//! A custom implementation because `plotters`, which was tried, lacks features that these charts
+//! need: the colours of the surrounding page (light and dark), centred names of bar groups, and
+//! positions finer than a pixel.
 
 mod axis;
 pub mod kinds;
@@ -16,7 +16,7 @@ pub use self::number::number;
 pub use self::page::ReportPage;
 pub use self::svg::{Anchor, INK, Paint, Svg, TextRole, escape};
 
-/// Part of a group's width that its bars take; the rest separates the groups.
+/// Share of a group's width that its bars take; the rest separates the groups.
 const GROUP_SHARE: f64 = 0.8;
 
 /// A rectangle with two axes.
@@ -36,38 +36,38 @@ pub struct Panel {
     pub y: Axis,
 }
 
-/// What is written around a panel.
+/// Texts around a panel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Labels<'a> {
-    /// Above the panel.
+    /// Text above the panel.
     pub title: &'a str,
-    /// Below it, with ticks; neither if empty.
+    /// Text below it, with ticks; neither if empty.
     pub x: &'a str,
-    /// At its left side.
+    /// Text at its left side.
     pub y: &'a str,
-    /// Whether x ticks are lines across the panel.
+    /// True to draw x ticks as lines across the panel.
     pub x_grid: bool,
 }
 
 /// One bar of a chart of grouped bars.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar<'a> {
-    /// Its group, from 0.
+    /// Index of its group, from 0.
     pub group: usize,
-    /// Its place in the group, from 0.
+    /// Index in the group, from 0.
     pub place: usize,
-    /// Its height.
+    /// Height.
     pub value: f64,
     /// Half of the confidence interval around `value`; no whisker if 0.
     pub half: f64,
-    /// Its colour.
+    /// Colour.
     pub paint: Paint<'a>,
-    /// Shown when the mouse is over it; may be empty.
+    /// Tooltip; may be empty.
     pub tooltip: &'a str,
 }
 
 impl Panel {
-    /// Where a pair of values lies on the drawing.
+    /// Returns the position of a pair of values on the drawing.
     pub fn at(&self, x: f64, y: f64) -> (f64, f64) {
         (self.left + self.x.place(x) * self.width, self.top + (1.0 - self.y.place(y)) * self.height)
     }
@@ -107,7 +107,7 @@ impl Panel {
         svg.text((middle, bottom + 35.0), Anchor::Middle, TextRole::Note, labels.x);
     }
 
-    /// Draws a confidence interval around `mean`, from 0 at least.
+    /// Draws a confidence interval around `mean`, cut off at 0.
     pub fn whisker(&self, svg: &mut Svg, x: f64, (mean, half): (f64, f64), paint: Paint<'_>) {
         let low = self.at(x, (mean - half).max(0.0));
         let high = self.at(x, mean + half);
@@ -137,7 +137,7 @@ impl Panel {
     }
 }
 
-/// The corners of a staircase through `points`, which begins at height `floor`.
+/// Returns the corners of a staircase through `points`, starting at height `floor`.
 pub fn staircase(points: impl IntoIterator<Item = (f64, f64)>, floor: f64) -> Vec<(f64, f64)> {
     let mut level = floor;
     let mut corners = Vec::new();

@@ -1,7 +1,7 @@
-//! Figures as text.
+//! Formatting of figures.
 
-/// A value with as many decimals as its size calls for: none for whole numbers, two digits that
-/// count below 0.1.
+/// Formats a value with the decimals that suit its size: none for whole numbers, two significant
+/// digits below 0.1.
 pub fn number(value: f64) -> String {
     match value.abs() {
         _ if value == 0.0 => "0".into(),

@@ -1,23 +1,23 @@
-//! Reports as self-contained HTML pages: no script, no font, nothing from the network. On paper
-//! they are light, whatever the screen is.
+//! Reports as self-contained HTML pages: no script, no font, nothing from the network. Print uses
+//! light colours, whatever the screen uses.
 
 use std::fmt::Write;
 
 use super::svg::{CHART_STYLE, escape};
 
 const PAGE_STYLE: &str = include_str!("page.css");
-/// What a page may load: nothing. Its styles are in it.
+/// Content security policy of a page: loads nothing. Its styles are inline.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// A page under construction.
 #[derive(Debug)]
 pub struct ReportPage(String);
 
-/// A name in a legend, with the class that has its colour.
+/// A name in a legend, with the class of its colour.
 pub type LegendEntry<'a> = (&'a str, &'a str);
 
 impl ReportPage {
-    /// A page that begins with `title`.
+    /// Creates a page that starts with `title`.
     pub fn new(title: &str) -> Self {
         Self(format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -29,7 +29,7 @@ impl ReportPage {
         ))
     }
 
-    /// What was run: names and values, in one paragraph.
+    /// Adds the configuration of the run: names and values, in one paragraph.
     pub fn config<'a>(&mut self, fields: impl Iterator<Item = (&'a str, String)>) {
         self.html("<p class=\"config\">");
         for (name, value) in fields {
@@ -38,17 +38,17 @@ impl ReportPage {
         self.html("</p>");
     }
 
-    /// The heading of a section.
+    /// Adds the heading of a section.
     pub fn heading(&mut self, text: &str) {
         let _ = write!(self.0, "<h2>{}</h2>", escape(text));
     }
 
-    /// A paragraph of `class`.
+    /// Adds a paragraph of `class`.
     pub fn paragraph(&mut self, class: &str, text: &str) {
         let _ = write!(self.0, "<p class=\"{class}\">{}</p>", escape(text));
     }
 
-    /// What the colours of the next charts mean.
+    /// Adds a legend for the colours of the next charts.
     pub fn legend<'a>(&mut self, entries: impl Iterator<Item = LegendEntry<'a>>) {
         self.html("<p class=\"legend\">");
         for (class, name) in entries {
@@ -57,14 +57,14 @@ impl ReportPage {
         self.html("</p>");
     }
 
-    /// Charts side by side: those that `draw` adds.
+    /// Places the charts that `draw` adds side by side.
     pub fn plots(&mut self, draw: impl FnOnce(&mut Self)) {
         self.html("<div class=\"plots\">");
         draw(self);
         self.html("</div>");
     }
 
-    /// A chart with its caption, which begins with `title`.
+    /// Adds a chart with its caption, which starts with `title`.
     pub fn figure(&mut self, title: &str, caption: &str, svg: &str) {
         let _ = write!(
             self.0,
@@ -74,17 +74,17 @@ impl ReportPage {
         );
     }
 
-    /// A table as it is on a terminal.
+    /// Adds preformatted text, such as a table for a terminal.
     pub fn terminal(&mut self, text: &str) {
         let _ = write!(self.0, "<div class=\"scroll\"><pre>{}</pre></div>", escape(text));
     }
 
-    /// Adds HTML as it is.
+    /// Adds HTML without escaping.
     pub fn html(&mut self, html: &str) {
         self.0.push_str(html);
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub fn finish(self) -> String {
         self.0 + "</main></body></html>\n"
     }

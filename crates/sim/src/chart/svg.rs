@@ -1,8 +1,9 @@
-//! SVG elements: shapes and text, coloured by themselves or by the page around them.
+//! SVG elements: shapes and text, coloured by their own style sheet or by that of the surrounding
+//! page.
 
 use std::fmt::Write;
 
-/// Colours and type of all charts.
+/// Colours and fonts of all charts.
 pub(super) const CHART_STYLE: &str = include_str!("chart.css");
 
 /// Escapes text for SVG and HTML, attributes included.
@@ -15,21 +16,21 @@ fn point_list(points: &[(f64, f64)]) -> String {
     list.join(" ")
 }
 
-/// Where a drawing gets its style sheet.
+/// Location of a drawing's style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SheetPlace {
-    /// An image file, which has it inside, and a ground of its own.
+    /// In the image file itself, which also has its own background.
     File,
-    /// An HTML page, whose head has it.
+    /// In the head of the HTML page.
     Page,
 }
 
 /// The colour of a shape: the name of a series, which is a class of the style sheet, such as `c0`
-/// or `tcp-1`. So each has its colour in the light, in the dark and on paper.
+/// or `tcp-1`. The style sheet defines each for light, dark and print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paint<'a>(pub &'a str);
 
-/// Axes and text.
+/// Colour of axes and text.
 pub const INK: Paint<'static> = Paint("ink");
 
 impl Paint<'_> {
@@ -42,18 +43,18 @@ impl Paint<'_> {
     }
 }
 
-/// Where a text is anchored.
+/// Anchor of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// At its first character.
+    /// The first character.
     Start,
-    /// At half its width.
+    /// Half of the width.
     Middle,
-    /// At its last character.
+    /// The last character.
     End,
 }
 
-/// The role of a text, which decides its size and colour.
+/// Role of a text, which determines its size and colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextRole {
     /// Title of an image.
@@ -71,7 +72,7 @@ pub enum TextRole {
 }
 
 impl TextRole {
-    /// Its class in the style sheet.
+    /// Returns the class in the style sheet.
     fn class(self) -> &'static str {
         match self {
             Self::Title => "title",
@@ -93,27 +94,28 @@ pub struct Svg {
 }
 
 impl Svg {
-    /// A drawing for a file of its own.
+    /// Creates a drawing for a separate file.
     pub fn image() -> Self {
         Self { place: SheetPlace::File, label: String::new(), body: String::new() }
     }
 
-    /// A drawing inside an HTML page, coloured by its style sheet; screen readers read `label`.
+    /// Creates a drawing for an HTML page, coloured by its style sheet; screen readers read
+    /// `label`.
     pub fn inline(label: &str) -> Self {
         Self { place: SheetPlace::Page, label: label.to_owned(), body: String::new() }
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), paint: Paint<'_>, width: f64) {
         self.write_line(from, to, &paint.stroke(width));
     }
 
-    /// A line of the grid behind the data.
+    /// Draws a line of the grid behind the data.
     pub(super) fn grid_line(&mut self, from: (f64, f64), to: (f64, f64)) {
         self.write_line(from, to, r#"class="grid""#);
     }
 
-    /// An axis, or a tick on it.
+    /// Draws an axis, or a tick on it.
     pub(super) fn axis_line(&mut self, from: (f64, f64), to: (f64, f64)) {
         self.write_line(from, to, r#"class="axis""#);
     }
@@ -126,7 +128,7 @@ impl Svg {
         );
     }
 
-    /// A line through all points; `dash` as in SVG, empty for a solid line.
+    /// Draws a line through all points; `dash` as in SVG, empty for a solid line.
     pub fn polyline(&mut self, points: &[(f64, f64)], paint: Paint<'_>, width: f64, dash: &str) {
         let (list, stroke) = (point_list(points), paint.stroke(width));
         let _ = writeln!(
@@ -135,7 +137,7 @@ impl Svg {
         );
     }
 
-    /// A line through all points, with a tooltip.
+    /// Draws a line through all points, with a tooltip.
     pub fn titled_line(&mut self, points: &[(f64, f64)], paint: Paint<'_>, tooltip: &str) {
         let (list, stroke) = (point_list(points), paint.stroke(2.0));
         let _ = writeln!(
@@ -145,7 +147,7 @@ impl Svg {
         );
     }
 
-    /// The area between a line through all points and the height `floor`.
+    /// Fills the area between a line through all points and the height `floor`.
     pub fn area(&mut self, points: &[(f64, f64)], floor: f64, paint: Paint<'_>) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
         let corners = [&[(first.0, floor)], points, &[(last.0, floor)]].concat();
@@ -157,7 +159,7 @@ impl Svg {
         );
     }
 
-    /// A filled circle with a rim in the colour of the ground.
+    /// Draws a filled circle with a rim in the background colour.
     pub fn dot(&mut self, at: (f64, f64), radius: f64, paint: Paint<'_>) {
         let _ = writeln!(
             self.body,
@@ -166,7 +168,7 @@ impl Svg {
         );
     }
 
-    /// A filled rectangle from its upper left corner; `tooltip` may be empty.
+    /// Draws a filled rectangle, given its upper left corner; `tooltip` may be empty.
     pub fn rectangle(&mut self, at: (f64, f64), size: (f64, f64), paint: Paint<'_>, tooltip: &str) {
         let end = match tooltip {
             "" => "/>".to_owned(),
@@ -183,12 +185,12 @@ impl Svg {
         );
     }
 
-    /// One line of text.
+    /// Draws one line of text.
     pub fn text(&mut self, at: (f64, f64), anchor: Anchor, role: TextRole, text: &str) {
         self.write_text(at, anchor, role, "", text);
     }
 
-    /// Text that reads upwards, for y axes.
+    /// Draws text that reads upwards, for y axes.
     pub(super) fn upward_text(&mut self, at: (f64, f64), text: &str) {
         let turned = format!(r#" transform="rotate(-90 {:.1} {:.1})""#, at.0, at.1);
         self.write_text(at, Anchor::Middle, TextRole::Note, &turned, text);
@@ -220,7 +222,7 @@ impl Svg {
         );
     }
 
-    /// The finished element, and for an image the whole document. One unit is one pixel
+    /// Returns the finished element or, for an image, the whole document. One unit is one pixel
     /// everywhere, so that text has the same size in all charts.
     pub fn finish(self, width: f64, height: f64) -> String {
         let Self { place, label, body } = self;

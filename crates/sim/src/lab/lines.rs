@@ -1,4 +1,4 @@
-//! What happens in the laboratory as lines of JSON. Times are in µs.
+//! Events of the laboratory as lines of JSON. Times are in µs.
 
 use serde::Serialize;
 use serde_json::json;
@@ -10,20 +10,20 @@ use crate::metrics::Smoothness;
 use crate::scheme::Scheme;
 use crate::world::Setting;
 
-/// Writes lines into a buffer that is taken now and then.
+/// Writes lines into a buffer that is emptied from time to time.
 #[derive(Debug, Default)]
 pub struct LineWriter(Vec<u8>);
 
-/// A lane at the end of a run, by the figures of the studies.
+/// Results of a lane at the end of a run, with the metrics of the studies.
 #[derive(Debug, Serialize)]
 pub struct LaneSummary {
-    /// The scheme's name.
+    /// Name of the scheme.
     pub name: String,
     /// Tokens that were shown.
     pub shown_tokens: usize,
-    /// Whether the reader has the whole answer.
+    /// True if the reader has the whole answer.
     pub complete: bool,
-    /// How smoothly the text was shown.
+    /// Smoothness of the displayed text.
     #[serde(flatten)]
     pub smoothness: Smoothness,
     /// Bytes sent to the reader, headers included.
@@ -32,11 +32,11 @@ pub struct LaneSummary {
     pub ack_bytes: u64,
     /// Packets sent to the reader.
     pub packets: u64,
-    /// Copies of each of the answer's bytes sent, beyond the first.
+    /// Copies of each byte of the answer sent, beyond the first.
     pub redundancy: f64,
 }
 
-/// An event's line without its time and lane.
+/// The line of an event, without its time and lane.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum EventLine {
@@ -58,17 +58,17 @@ struct LaneLine {
 }
 
 impl LineWriter {
-    /// Bytes that have not been taken.
+    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// What has been written since the last call.
+    /// Returns the bytes written since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 
-    /// What is run: the first line.
+    /// Writes the first line: the configuration of the run.
     pub fn put_run(
         &mut self,
         settings: &LabSettings,
@@ -90,17 +90,17 @@ impl LineWriter {
         }));
     }
 
-    /// A token was generated.
+    /// Writes a generated token.
     pub fn put_token(&mut self, at_us: u64, text: &str) {
         self.put(&json!({"kind": "token", "at_us": at_us, "text": text}));
     }
 
-    /// Something happened in a lane.
+    /// Writes an event of a lane.
     pub fn put_event(&mut self, lane: usize, at_us: u64, event: &SessionEvent) {
         self.put(&LaneLine { lane, at_us, event: EventLine::of(event) });
     }
 
-    /// How the run has ended: the last line.
+    /// Writes the last line: the results of the run.
     pub fn put_summary(&mut self, ended_us: u64, is_cut: bool, lanes: &[LaneSummary]) {
         let line = json!({"kind": "summary", "ended_us": ended_us, "cut": is_cut, "lanes": lanes});
         self.put(&line);

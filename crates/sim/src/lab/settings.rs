@@ -1,4 +1,4 @@
-//! What can be set in the laboratory, and within which bounds.
+//! The settings of the laboratory, and their bounds.
 
 use serde::Serialize;
 
@@ -8,31 +8,31 @@ use crate::race::SharedAnswer;
 use crate::reader::ReaderBehaviour;
 use crate::scheme::{Scheme, Tuning};
 
-/// What is set.
+/// Settings of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LabSettings {
     /// Round-trip time in ms.
     pub rtt_ms: f64,
     /// Share of packets that are lost, in percent.
     pub loss_percent: f64,
-    /// Mean length of a time in which packets are lost, in ms; 0 loses each packet by itself.
+    /// Mean length of a period in which packets are lost, in ms; 0 loses each packet independently.
     pub burst_ms: f64,
     /// Tokens generated in one second.
     pub tokens_per_s: f64,
-    /// Text that each client holds back to show it evenly, in ms.
+    /// Text that each client holds back to display it evenly, in ms.
     pub buffer_ms: f64,
-    /// What Loquent's packets are padded to a multiple of, in bytes; 0 pads nothing.
+    /// Loquent's packets are padded to a multiple of this, in bytes; 0 disables padding.
     pub padding_bytes: u64,
     /// Tokens in the answer.
     pub tokens: usize,
-    /// How many times plain duplication sends each packet.
+    /// Number of times that plain duplication sends each packet.
     pub copies: u32,
     /// Seed of the losses.
     pub seed: u64,
 }
 
 impl Default for LabSettings {
-    /// The channel of the paper.
+    /// Returns the settings of the paper's channel.
     fn default() -> Self {
         Self {
             rtt_ms: 400.0,
@@ -48,16 +48,16 @@ impl Default for LabSettings {
     }
 }
 
-/// Between which values a setting lies.
+/// Bounds of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SettingRange {
-    /// The setting's name.
+    /// Name of the setting.
     pub name: &'static str,
-    /// Its least value.
+    /// Minimum value.
     pub least: f64,
-    /// Its greatest value.
+    /// Maximum value.
     pub most: f64,
-    /// Whether it has to be a whole number.
+    /// True if only whole numbers are allowed.
     pub whole: bool,
 }
 
@@ -66,8 +66,8 @@ impl SettingRange {
         Self { name, least, most, whole }
     }
 
-    /// Every setting. Below six tokens per second each token would be a stall by definition; above
-    /// the bounds there is nothing more to be seen, and a run would take long.
+    /// Bounds of every setting. Below six tokens per second each token would be a stall by
+    /// definition; beyond the other bounds nothing new can be seen, and a run would take long.
     pub const ALL: [Self; 9] = [
         Self::new("rtt_ms", 0.0, 1_000.0, false),
         Self::new("loss_percent", 0.0, 45.0, false),
@@ -80,19 +80,19 @@ impl SettingRange {
         Self::new("seed", 0.0, 4_294_967_295.0, true),
     ];
 
-    /// The range of the setting called `name`.
+    /// Returns the range of the setting called `name`.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|range| range.name == name)
     }
 }
 
-/// Why a setting cannot be used.
+/// Reason why a setting cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SettingFault {
     /// There is no setting of this name.
     #[error("There is no setting of this name.")]
     Unknown,
-    /// It is no number between the bounds.
+    /// The value is not a number within the bounds.
     #[error(
         "{} must be a {} from {} to {}.",
         .0.name, if .0.whole { "whole number" } else { "number" }, .0.least, .0.most
@@ -104,7 +104,7 @@ impl LabSettings {
     /// Sets the setting called `name`.
     ///
     /// # Errors
-    /// If there is none, or the value is not one of its.
+    /// If there is no such setting, or the value is out of range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingFault> {
         let range = SettingRange::of(name).ok_or(SettingFault::Unknown)?;
         let fits = |value: &f64| {
@@ -126,7 +126,7 @@ impl LabSettings {
         Ok(())
     }
 
-    /// The four ways, in the order in which they are shown.
+    /// Returns the four schemes, in display order.
     pub fn schemes(&self) -> [Scheme; 4] {
         let resend_ms = 200.0;
         [
@@ -137,18 +137,18 @@ impl LabSettings {
         ]
     }
 
-    /// The link that all of them cross.
+    /// Returns the link that all of them use.
     pub fn link(&self) -> Link {
         Link::new(self.rtt_ms, self.channel())
     }
 
-    /// The clients, who differ in nothing.
+    /// Returns the reader behaviour, the same for all clients.
     pub fn reader(&self) -> ReaderBehaviour {
         ReaderBehaviour { buffer_ms: self.buffer_ms, ..ReaderBehaviour::default() }
     }
 
-    /// The losses: the paper's two states, of which the lossy one loses nine packets in ten. With
-    /// 15 % of loss in bursts of 200 ms they are its default channel.
+    /// Returns the losses: the paper's two states, of which the lossy one loses nine packets in
+    /// ten. With 15 % of loss in bursts of 200 ms this is the paper's default channel.
     fn channel(&self) -> Channel {
         const LOSS: f64 = 0.9;
         const STATE_MS: f64 = 100.0;
@@ -171,7 +171,7 @@ impl LabSettings {
         }
     }
 
-    /// The answer, and when its tokens are generated.
+    /// Returns the answer with the generation times of its tokens.
     pub fn answer(&self) -> SharedAnswer {
         let tokens: Vec<String> = tokens_of(ANSWER).cycle().take(self.tokens).collect();
         let at_us = |index: usize| (index as f64 * 1e6 / self.tokens_per_s).round() as u64;
@@ -179,10 +179,10 @@ impl LabSettings {
     }
 }
 
-/// What all lanes deliver: an explanation of what is seen.
+/// Text that all lanes deliver: an explanation of the page.
 const ANSWER: &str = include_str!("answer.txt");
 
-/// Splits a text into pieces as long as a model's tokens: a word with the space before it, long
+/// Splits a text into pieces as long as a model's tokens: a word with the preceding space, long
 /// words in two.
 fn tokens_of(text: &'static str) -> impl Iterator<Item = String> + Clone {
     const LONG: usize = 8;

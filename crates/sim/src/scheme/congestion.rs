@@ -1,8 +1,8 @@
 //! A model of QUIC's congestion control around a scheme's two ends.
 //!
-//! Packets get numbers, the far end acknowledges them as QUIC does, and the near end holds packets
-//! back while the window is full. It shows how a thin lossy stream fares behind a controller that
-//! takes every loss for congestion (RFC 9002, sections 6 and 7).
+//! Packets get numbers, the receiver acknowledges them as QUIC does, and the sender holds packets
+//! back while the window is full. The model shows how a thin lossy stream fares behind a controller
+//! that takes every loss for congestion (RFC 9002, sections 6 and 7).
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,11 @@ use super::{DeliveryProgress, ReceiverEnd, SenderEnd, Volume};
 /// Datagrams are admitted in units of a full packet, as quinn does.
 const MTU_BYTES: f64 = 1_200.0;
 const MAX_ACK_DELAY_US: u64 = 25_000;
-/// QUIC backs off without a limit until the connection idles out; a client would then reconnect,
-/// which this model leaves out by a limit on the back-off.
+/// Limit of the back-off. QUIC backs off without a limit until the connection idles out; a client
+/// would then reconnect, which this model leaves out.
 const MAX_PROBE_WAIT_US: f64 = 5e6;
 const PACKET_THRESHOLD: u32 = 3;
-/// Bytes of the QUIC ACK that goes before the payload: largest number and a bitmap.
+/// Bytes of the QUIC ACK that precedes the payload: largest number and a bitmap.
 const ACK_BYTES: usize = 12;
 
 /// A congestion controller as written in a plan.
@@ -26,7 +26,7 @@ const ACK_BYTES: usize = 12;
 pub struct Congestion {
     /// The control law of the window.
     pub control: CongestionControl,
-    /// It never falls below this, in bytes; RFC 9002 says two packets.
+    /// Minimum window in bytes; two packets in RFC 9002.
     #[serde(default = "two_packets")]
     pub floor_bytes: f64,
 }
@@ -45,14 +45,14 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// A congestion window and what its control law remembers.
+/// A congestion window with the state of its control law.
 #[derive(Debug)]
 struct CongestionWindow {
     congestion: Congestion,
     bytes: f64,
     threshold: f64,
     recovery_since_us: u64,
-    /// The window before the last loss, and when growth began after it (CUBIC).
+    /// The window before the last loss, and the start of growth after it (CUBIC).
     peak: f64,
     epoch_us: u64,
 }
@@ -70,7 +70,7 @@ impl CongestionWindow {
         }
     }
 
-    /// A packet of `bytes` was acknowledged while the window was in full use.
+    /// Grows the window after a packet of `bytes` was acknowledged while the window was fully used.
     fn grow(&mut self, now_us: u64, bytes: f64) {
         if self.bytes < self.threshold {
             self.bytes += bytes;
@@ -89,7 +89,7 @@ impl CongestionWindow {
         };
     }
 
-    /// A packet sent at `sent_us` is lost; once per recovery period the window shrinks.
+    /// Shrinks the window, once per recovery period, after the loss of a packet sent at `sent_us`.
     fn shrink(&mut self, now_us: u64, sent_us: u64) {
         if sent_us < self.recovery_since_us {
             return;
@@ -105,7 +105,7 @@ impl CongestionWindow {
         self.threshold = self.bytes;
     }
 
-    /// Persistent congestion (RFC 9002, section 7.6).
+    /// Handles persistent congestion (RFC 9002, section 7.6).
     fn collapse(&mut self) {
         self.bytes = self.congestion.floor_bytes;
     }
@@ -130,13 +130,13 @@ pub struct CongestedSender {
     srtt_us: f64,
     var_us: f64,
     probes: u32,
-    /// A probe may be sent although the window is full.
+    /// True if a probe may be sent although the window is full.
     probe_due: bool,
     last_sent_us: u64,
 }
 
 impl CongestedSender {
-    /// `inner` behind a controller on a path of `rtt_us`.
+    /// Puts `inner` behind a controller on a path of `rtt_us`.
     pub fn new(inner: Box<dyn SenderEnd>, congestion: Congestion, rtt_us: u64) -> Self {
         Self {
             inner,
@@ -314,7 +314,7 @@ pub struct CongestedReceiver {
 }
 
 impl CongestedReceiver {
-    /// `inner` under QUIC's acknowledgements.
+    /// Adds QUIC's acknowledgements to `inner`.
     pub fn new(inner: Box<dyn ReceiverEnd>) -> Self {
         Self { inner, largest: 0, before: 0, unacked: 0, ack_at: None }
     }

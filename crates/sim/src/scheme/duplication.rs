@@ -1,4 +1,4 @@
-//! Plain duplication: every packet several times at once, whatever the network does.
+//! Plain duplication: sends every packet several times at once, whatever the network does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct DuplicationSender {
 }
 
 impl DuplicationSender {
-    /// A sender of `copies` of each packet that repeats them every `resend_after_us`.
+    /// Creates a sender of `copies` of each packet that repeats them every `resend_after_us`.
     pub fn new(copies: u32, resend_after_us: u64) -> Self {
         assert!(copies > 0, "a token is sent at least once");
         Self {

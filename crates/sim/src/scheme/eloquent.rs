@@ -1,15 +1,15 @@
 //! Eloquent, Algorithm 1 of the paper: each packet carries the new token and unacknowledged ones.
 //!
-//! The algorithm is implemented as intended. Where its text as written fails, it differs:
+//! The algorithm is implemented as intended. It differs from the paper's text where that fails:
 //!
-//! - A wake by the timer has no new token; as written, it sends the previous one again. Here
-//!   such a packet holds unacknowledged tokens only.
+//! - A wake-up by the timer has no new token; as written, it sends the previous one again. Here
+//!   such a packet holds only unacknowledged tokens.
 //! - The first size test leaves out the new token; here it counts.
 //! - The loop over `unacked` runs one past its end; here it does not.
-//! - "Slept for 200 ms" restarts with every token, so while tokens come every 100 ms nothing but
-//!   a new token causes a packet. That is kept: it is the scheme.
-//! - "While the EOS token is not acked" can stop while earlier tokens are missing; here it goes
-//!   on until everything is acknowledged.
+//! - "Slept for 200 ms" restarts with every token, so while tokens come every 100 ms only a new
+//!   token causes a packet. That is kept, since it defines the scheme.
+//! - "While the EOS token is not acked" can stop while earlier tokens are missing; here the loop
+//!   continues until everything is acknowledged.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub struct EloquentSender {
     resend_after_us: u64,
     unacked: VecDeque<Token>,
     fresh: VecDeque<Token>,
-    /// Token indices in each packet by number.
+    /// Token indices in each packet, by packet number.
     sent: Vec<Vec<u32>>,
     next_index: u32,
     last_sent_us: u64,
@@ -35,7 +35,7 @@ pub struct EloquentSender {
 }
 
 impl EloquentSender {
-    /// A sender of at most `max_tokens` in one packet.
+    /// Creates a sender of at most `max_tokens` in one packet.
     pub fn new(max_tokens: usize, resend_after_us: u64) -> Self {
         assert!(max_tokens > 0, "a packet holds at least one token");
         Self {

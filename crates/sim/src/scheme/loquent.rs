@@ -75,18 +75,18 @@ impl Parameter {
 }
 
 impl Tuning {
-    /// What ships, padding included.
+    /// Returns the shipped parameters, including padding.
     pub fn padded() -> Self {
         Self::with_padding(SenderConfig::default().padding_step_bytes as u64)
     }
 
-    /// What ships, but padded to multiples of `step_bytes`; 0 pads nothing.
+    /// Returns the shipped parameters, but padded to multiples of `step_bytes`; 0 disables padding.
     pub fn with_padding(step_bytes: u64) -> Self {
         Self(BTreeMap::from([(Parameter::PaddingStepBytes, step_bytes)]))
     }
 
-    /// The shipped parameters with these differences. Without padding unless it is among them: no
-    /// other scheme has it, and `plans/padding.toml` says what it costs.
+    /// Returns the shipped parameters with these differences. Padding is off unless set: no other
+    /// scheme has it, and `plans/padding.toml` measures its cost.
     pub fn config(&self) -> SenderConfig {
         let mut config = SenderConfig { padding_step_bytes: 0, ..SenderConfig::default() };
         for (parameter, &value) in &self.0 {
@@ -95,18 +95,18 @@ impl Tuning {
         config
     }
 
-    /// How much the sender may spend on packets without new text.
+    /// Returns the sender's budget for packets without new text.
     pub fn budget(&self) -> Budget {
         let config = self.config();
         Budget { burst_bytes: config.bucket_depth_bytes, bytes_per_s: config.bucket_bytes_per_s }
     }
 }
 
-/// Log offset after each token. Both ends share it for the measurement alone.
+/// Log offset after each token, shared by both ends only for the measurement.
 type TokenEnds = Rc<RefCell<Vec<u64>>>;
 
-/// Both ends of an answer whose handshake has measured `rtt_us`. `checked` frames carry checksums,
-/// for links that corrupt.
+/// Creates both ends of an answer whose handshake has measured `rtt_us`. `checked` frames carry
+/// checksums, for links that corrupt packets.
 pub fn ends(
     tuning: &Tuning,
     rtt_us: u64,
@@ -145,7 +145,7 @@ pub fn ends(
     (sender, receiver)
 }
 
-/// The shipped sender, driven.
+/// Drives the shipped sender.
 #[derive(Debug)]
 pub struct LoquentSender {
     inner: Sender,
@@ -155,11 +155,11 @@ pub struct LoquentSender {
     token_ends: TokenEnds,
     volume: Volume,
     repeated_bytes: u64,
-    /// Log offset below which everything has left.
+    /// Log offset below which everything has been sent.
     sent_end: u64,
     /// Log offset of the first token.
     text_start: u64,
-    /// Log offsets in the packet that left last.
+    /// Log offsets in the packet sent last.
     last_range: Range<u64>,
 }
 
@@ -264,10 +264,10 @@ impl SenderEnd for LoquentSender {
     }
 }
 
-/// How long the client waits for the effect of a resume before it repeats it.
+/// Wait for the effect of a resume before the client repeats it.
 const RESUME_RETRY_US: u64 = 1_000_000;
 
-/// The shipped receiver, driven.
+/// Drives the shipped receiver.
 #[derive(Debug)]
 pub struct LoquentReceiver {
     inner: Receiver,

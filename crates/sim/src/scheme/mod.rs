@@ -1,4 +1,4 @@
-//! Delivery schemes: the two ends of a token stream as objects without a clock.
+//! Delivery schemes: the two ends of a token stream as state machines without a clock.
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ mod loquent;
 mod packet;
 mod tcp;
 
-/// How long a baseline keeps trying after the answer's last token, in µs.
+/// Time for which a baseline keeps trying after the answer's last token, in µs.
 pub const GIVE_UP_US: u64 = 60_000_000;
 
-/// Whether a sender still has something to do.
+/// Progress of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryProgress {
-    /// There is something left to send or to be acknowledged.
+    /// Something is left to send or to be acknowledged.
     Active,
     /// The end of the answer was acknowledged.
     Complete,
@@ -36,79 +36,83 @@ pub enum DeliveryProgress {
 
 /// The server's end of a stream: a state machine that takes the time as an argument.
 pub trait SenderEnd {
-    /// The next token was generated. `last` says that the answer ends with it.
+    /// Adds the next generated token. `last` marks the end of the answer.
     fn handle_token(&mut self, now_us: u64, text: &[u8], last: bool);
-    /// A packet of the other end arrived.
+    /// Handles a packet from the other end.
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
-    /// The time that `poll_timeout` asked for has come.
+    /// Handles the timeout requested by `poll_timeout`.
     fn handle_timeout(&mut self, now_us: u64);
-    /// Writes the next packet into the empty `packet`; false if there is nothing to send now.
+    /// Writes the next packet into the empty `packet`; returns false if there is nothing to send
+    /// now.
     fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
-    /// When to call `handle_timeout`.
+    /// Returns the time at which to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
-    /// Whether it still has something to send or to wait for.
+    /// Returns the progress of the delivery.
     fn progress(&self) -> DeliveryProgress;
-    /// Bytes of the answer, and bytes sent, so far.
+    /// Returns the bytes of the answer, and the bytes sent, so far.
     fn volume(&self) -> Volume;
-    /// Bytes of packets without new text, headers included; for schemes that bound them.
+    /// Returns the bytes of packets without new text, headers included; for schemes that bound
+    /// them.
     fn repeated_bytes(&self) -> u64 {
         0
     }
-    /// Tokens that have left whole, for schemes whose packets an observer may look at.
+    /// Returns the number of tokens sent completely, for schemes whose packets are observed.
     fn tokens_sent(&self) -> Option<usize> {
         None
     }
-    /// Which tokens are in `packet`, whole or in part, as runs of their numbers. `packet` is what
-    /// `poll_transmit` has just written.
+    /// Returns the tokens in `packet`, whole or in part, as runs of their numbers. `packet` was
+    /// just written by `poll_transmit`.
     fn carried(&self, _packet: &[u8]) -> Vec<Range<usize>> {
         Vec::new()
     }
 }
 
-/// Bytes of an answer, and bytes of it put into packets.
+/// Bytes of an answer, and bytes of it sent in packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Volume {
-    /// The answer's bytes.
+    /// Bytes of the answer.
     pub once: u64,
     /// Bytes sent, copies included.
     pub sent: u64,
 }
 
 impl Volume {
-    /// Copies beyond the first: 0 if every byte was sent once.
+    /// Returns the copies beyond the first: 0 if every byte was sent once.
     pub fn redundancy(self) -> f64 {
         self.sent as f64 / (self.once as f64).max(1.0) - 1.0
     }
 }
 
-/// Bounds what a sender may spend on packets without new text, headers included.
+/// Limit on a sender's packets without new text, headers included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Bytes that may be spent at once.
     pub burst_bytes: u64,
-    /// Bytes that come in per second.
+    /// Refill rate in bytes per second.
     pub bytes_per_s: u64,
 }
 
 /// The client's end of a stream: a state machine that takes the time as an argument.
 pub trait ReceiverEnd {
-    /// A packet of the other end arrived.
+    /// Handles a packet from the other end.
     fn handle_packet(&mut self, now_us: u64, packet: &[u8]);
-    /// The time that `poll_timeout` asked for has come.
+    /// Handles the timeout requested by `poll_timeout`.
     fn handle_timeout(&mut self, now_us: u64);
-    /// Writes the next packet into the empty `packet`; false if there is nothing to send now.
+    /// Writes the next packet into the empty `packet`; returns false if there is nothing to send
+    /// now.
     fn poll_transmit(&mut self, now_us: u64, packet: &mut Vec<u8>) -> bool;
-    /// When to call `handle_timeout`.
+    /// Returns the time at which to call `handle_timeout`.
     fn poll_timeout(&self) -> Option<u64>;
-    /// The page became hidden or visible.
+    /// Handles a change of the page to hidden or visible.
     fn handle_hidden(&mut self, now_us: u64, hidden: bool);
-    /// The client has noticed that its path has changed.
+    /// Handles a path change that the client has noticed.
     fn handle_new_path(&mut self, _now_us: u64) {}
-    /// Appends the text that is shown since the last call.
+    /// Appends the text shown since the last call.
     fn take_shown(&mut self, text: &mut Vec<u8>);
-    /// Tokens that have arrived in order, shown or held back by the client's pace.
+    /// Returns the number of tokens that have arrived in order, shown or held back by the client's
+    /// pace.
     fn arrived(&self) -> usize;
-    /// True once the end of the answer has been shown.
+    /// Returns true once the end of the answer has been shown.
     fn finished(&self) -> bool;
 }
 
@@ -116,10 +120,10 @@ pub trait ReceiverEnd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scheme {
-    /// TCP as Linux has it, with CUBIC unless said: RACK-TLP, selective acknowledgements, one
-    /// segment for each token that the window lets out.
+    /// TCP as in Linux, with CUBIC by default: RACK-TLP, selective acknowledgements, one segment
+    /// for each token that the window admits.
     Tcp {
-        /// What limits the segments in flight.
+        /// Limit on the segments in flight.
         #[serde(default)]
         control: TcpControl,
     },
@@ -133,14 +137,14 @@ pub enum Scheme {
     },
     /// Algorithms 1 and 2 of the paper.
     Eloquent {
-        /// Tokens in one packet at most.
+        /// Maximum number of tokens in one packet.
         #[serde(default = "default_max_tokens")]
         max_tokens: usize,
         /// Silence after which unacknowledged tokens are sent again, in ms.
         #[serde(default = "default_resend_ms")]
         resend_ms: f64,
     },
-    /// Loquent's own scheme: the code that ships.
+    /// Loquent's own scheme: the shipped code.
     Loquent {
         /// Differences from the shipped parameters.
         #[serde(default)]
@@ -150,7 +154,8 @@ pub enum Scheme {
         #[serde(default)]
         congestion: Option<Congestion>,
     },
-    /// The bound: each token at the first delivered opportunity of a grid.
+    /// The bound: each token arrives at the first opportunity of a grid at which a packet gets
+    /// through.
     Oracle {
         /// Spacing of the grid in ms.
         every_ms: f64,
@@ -169,7 +174,7 @@ impl Scheme {
     /// TCP with Linux's default congestion control.
     pub const TCP: Self = Self::Tcp { control: TcpControl::Cubic };
 
-    /// The name under which reports list it.
+    /// Returns the name in reports.
     pub fn label(&self) -> String {
         match self {
             Self::Tcp { control: TcpControl::Cubic } => "TCP".to_owned(),
@@ -187,7 +192,7 @@ impl Scheme {
         }
     }
 
-    /// Its kind as plans write it.
+    /// Returns the scheme's kind as written in plans.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tcp { .. } => "tcp",
@@ -218,7 +223,7 @@ impl Scheme {
         }
     }
 
-    /// The bound on its repetitions, if it has one.
+    /// Returns the limit on its repetitions, if it has one.
     pub fn budget(&self) -> Option<Budget> {
         match self {
             Self::Loquent { tuning, .. } => Some(tuning.budget()),
@@ -226,7 +231,7 @@ impl Scheme {
         }
     }
 
-    /// Its two ends; `None` for the oracle, which is computed and not simulated.
+    /// Creates both ends; `None` for the oracle, which is computed rather than simulated.
     pub fn ends(&self, link: &Link, reader: &ReaderBehaviour) -> Option<Ends> {
         let rtt_us = (link.rtt_ms * 1e3) as u64;
         let sender: Box<dyn SenderEnd> = match *self {

@@ -1,9 +1,9 @@
 //! Packets of the baseline schemes and the receiver that they share.
 //!
 //! A data packet is a number (u32) and tokens, each an index (u16), a last-token flag, a length (7
-//! bits, or 16 more where they are all set) and its text. An acknowledgement repeats the number.
-//! The paper's Algorithm 2 acknowledges packets, and so does this one: the sender remembers what
-//! each packet held.
+//! bits, or 16 more if they are all set) and its text. An acknowledgement repeats the number. As in
+//! the paper's Algorithm 2, packets are acknowledged: the sender remembers the contents of each
+//! packet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -14,19 +14,19 @@ use super::ReceiverEnd;
 use crate::reader::Shower;
 
 /// Length bits of a text that is longer than tokens are: its length follows in two bytes. Such
-/// texts are the segments of other streams than answers, which a demonstration carries.
+/// texts are segments of other streams than answers, which a demonstration carries.
 const LONG: u8 = 0x7f;
-/// Most bytes of one text: with its head it fits into a packet of the Internet.
+/// Maximum bytes of one text: with its head it fits into an Internet packet.
 pub const MAX_TEXT_BYTES: usize = 1200;
 
-/// A token as it waits at the sender.
+/// A token waiting at the sender.
 #[derive(Debug, Clone)]
 pub struct Token {
-    /// Its index in the answer, from 0.
+    /// Index in the answer, from 0.
     pub index: u32,
     /// True if the answer ends with it.
     pub last: bool,
-    /// Its text.
+    /// Text of the token.
     pub text: Vec<u8>,
 }
 
@@ -50,30 +50,30 @@ pub fn put_token(packet: &mut Vec<u8>, token: &Token) {
     packet.extend_from_slice(&token.text);
 }
 
-/// The number at the start of a packet or an acknowledgement.
+/// Returns the number at the start of a packet or an acknowledgement.
 pub fn number(packet: &[u8]) -> Option<u32> {
     packet.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// A TCP receiver's acknowledgement: the packet that caused it, as timestamps tell it, the next
-/// token that is missing, and runs of tokens that came after it (RFC 2018).
+/// A TCP receiver's acknowledgement: the packet that caused it, as in timestamps, the next missing
+/// token, and runs of tokens that arrived after it (RFC 2018).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectiveAck {
     /// Number of the packet.
     pub number: u32,
     /// All tokens below it have arrived.
     pub next: u32,
-    /// Whether the packet brought nothing new (RFC 2883).
+    /// True if the packet brought nothing new (RFC 2883).
     pub duplicate: bool,
     /// Runs above `next` that have arrived, that of the packet first.
     pub blocks: Vec<Range<u32>>,
 }
 
-/// Blocks that fit into TCP's options beside its timestamps.
+/// Maximum number of blocks that fit into TCP's options beside its timestamps.
 const MAX_BLOCKS: usize = 3;
 
 impl SelectiveAck {
-    /// Appends it to an empty packet.
+    /// Appends the acknowledgement to an empty packet.
     pub fn put(&self, packet: &mut Vec<u8>) {
         put_number(packet, self.number);
         packet.push(u8::from(self.duplicate));
@@ -84,7 +84,7 @@ impl SelectiveAck {
         }
     }
 
-    /// Reads one; none if the packet is no such acknowledgement.
+    /// Reads an acknowledgement; returns `None` if the packet is not one.
     pub fn read(packet: &[u8]) -> Option<Self> {
         let (number, rest) = packet.split_first_chunk::<4>()?;
         let (&duplicate, rest) = rest.split_first()?;
@@ -116,7 +116,7 @@ fn take_token(bytes: &mut &[u8]) -> Option<Token> {
     })
 }
 
-/// Which tokens a data packet holds, as runs of their numbers.
+/// Returns the tokens in a data packet, as runs of their numbers.
 pub fn token_runs(packet: &[u8]) -> Vec<Range<usize>> {
     let mut bytes = packet.get(4..).unwrap_or_default();
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -132,24 +132,25 @@ pub fn token_runs(packet: &[u8]) -> Vec<Range<usize>> {
 
 /// Shows tokens in order and acknowledges every packet (paper, Algorithm 2).
 ///
-/// It differs in one point: it keeps acknowledging after the end of the answer. If it left at once,
-/// as written, the last acknowledgement would sometimes be lost, and the sender would never stop.
+/// Differs in one point: it keeps acknowledging after the end of the answer. If it left at once, as
+/// written, the last acknowledgement would sometimes be lost, and the sender would never stop.
 #[derive(Debug)]
 pub struct TokenReceiver {
-    /// Tokens that have arrived in order.
+    /// Number of tokens that have arrived in order.
     next: u32,
     held: BTreeMap<u32, Token>,
     waiting: VecDeque<Token>,
     shower: Shower,
     shown: Vec<u8>,
     acks: VecDeque<SelectiveAck>,
-    /// Acknowledges what has arrived, as TCP does, and not only the packet that caused it.
+    /// True to acknowledge everything that has arrived, as TCP does, and not only the packet that
+    /// caused the acknowledgement.
     selective: bool,
     finished: bool,
 }
 
 impl TokenReceiver {
-    /// A receiver that shows at this pace.
+    /// Creates a receiver that shows at this pace.
     pub fn new(pace: Playout) -> Self {
         Self {
             next: 0,
@@ -163,13 +164,13 @@ impl TokenReceiver {
         }
     }
 
-    /// A receiver that acknowledges as TCP's does.
+    /// Creates a receiver that acknowledges as TCP's does.
     pub fn selective(pace: Playout) -> Self {
         Self { selective: true, ..Self::new(pace) }
     }
 
-    /// Acknowledges packet `number`, which brought token `latest` and something new if it is not a
-    /// `duplicate`.
+    /// Acknowledges packet `number`, which carried token `latest` and, unless it is a `duplicate`,
+    /// something new.
     fn acknowledge(&mut self, number: u32, latest: Option<u32>, duplicate: bool) {
         let mut blocks: Vec<Range<u32>> = Vec::new();
         if self.selective {

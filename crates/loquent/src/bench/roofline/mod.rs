@@ -1,4 +1,4 @@
-//! `loquent bench engine --roofline`: how near the engine comes to what this machine can do.
+//! `loquent bench engine --roofline`: compares the engine's speed with the limits of this machine.
 
 mod report;
 mod show;
@@ -28,20 +28,20 @@ use crate::profile::machine;
 use crate::serve::args::{EngineArgs, KvLayout, SourceArgs, Switch};
 use crate::shutdown;
 
-/// Rows of a decode step that are measured.
+/// Row counts of the measured decode steps.
 const ROWS: [u16; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Lengths of prompts that are measured.
+/// Lengths of the measured prompts.
 const PROMPTS: [u32; 2] = [512, 4000];
-/// KV cells: 128 for each of the most rows, and enough for the longest prompt.
+/// KV cells: 128 for each row of the largest step, and enough for the longest prompt.
 const KV_CELLS: u32 = 8192;
-/// How long a round of a limit of the machine takes; chosen by hand, as the processor needs some
-/// milliseconds to settle on a clock rate.
+/// Duration of one round when measuring a machine limit. Chosen by hand, as the processor needs
+/// some milliseconds to settle on a clock rate.
 const ROUND: Duration = Duration::from_millis(150);
 
-/// Load average of the last minute above which figures are not those of a quiet machine.
+/// Load average of the last minute above which the machine does not count as idle.
 const MAX_LOAD: f64 = 0.5;
 
-/// What `--roofline` writes, and how long it may take.
+/// Outputs and time limit of `--roofline`.
 #[derive(Debug)]
 pub(super) struct RooflineOptions {
     pub(super) limit: Duration,
@@ -53,8 +53,8 @@ pub(super) struct RooflineOptions {
 /// Measures machine and model, prints the table and writes the files.
 ///
 /// # Errors
-/// When the model cannot be loaded, a file cannot be written, or nothing could be measured in
-/// the time given.
+/// If the model cannot be loaded, a file cannot be written, or nothing could be measured within the
+/// time limit.
 pub(super) fn run(
     source: &SourceArgs,
     engine: &EngineArgs,
@@ -80,7 +80,7 @@ pub(super) fn run(
     Ok(exit_code(&stopped))
 }
 
-/// Says so if other work would make the limits, and with them every share of one, too small.
+/// Warns if other work would reduce the measured limits, and so distort the shares.
 fn warn_if_busy() {
     let average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = average.split(' ').next().and_then(|minute| minute.parse::<f64>().ok());
@@ -92,7 +92,7 @@ fn warn_if_busy() {
     }
 }
 
-/// 130 after Ctrl-C, as if the signal had ended the process.
+/// Returns 130 after Ctrl-C, as if the signal had ended the process.
 fn exit_code(stopped: &AtomicBool) -> ExitCode {
     if stopped.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS }
 }
@@ -155,7 +155,7 @@ fn kernels(model: &LlamaModel) -> &'static str {
     if model.uses_own_kernels() { "Loquent's kernels" } else { "llama.cpp's kernels" }
 }
 
-/// What `serve` would use, with a cache for what is measured.
+/// Returns the options that `serve` would use, with a cache sized for the measurement.
 fn runner_options(engine: &EngineArgs, model: &LlamaModel) -> RunnerOptions {
     let is_small = model.info().size_bytes < SMALL_MODEL_BYTES;
     let usual = if is_small { std::num::NonZeroU16::MIN } else { physical_cores() };
@@ -178,7 +178,7 @@ fn runner_options(engine: &EngineArgs, model: &LlamaModel) -> RunnerOptions {
     }
 }
 
-/// The steps that the runner has room for.
+/// Returns the steps that the runner has room for.
 fn wanted(runner: &LlamaRunner) -> Vec<Step> {
     let capacity = runner.capacity();
     let rows = ROWS.into_iter().filter(|&rows| rows <= capacity.slots);

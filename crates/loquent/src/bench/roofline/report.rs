@@ -1,4 +1,4 @@
-//! What `--roofline` found: the machine's limits, and steps beside theirs.
+//! Results of `--roofline`: the machine's limits, and the steps compared with them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use loquent_engine::llama::{MachineLimits, MultiplyPeak, OperationTimes};
 use super::steps::{Measured, Step};
 use super::work::{LimitedBy, ModelWork, StepLimit, StepWork};
 
-/// Everything that is shown.
+/// All results shown.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Roofline {
     pub(super) model: String,
@@ -15,13 +15,13 @@ pub(super) struct Roofline {
     pub(super) kernels: String,
     pub(super) threads: u16,
     pub(super) limits: Limits,
-    /// In the order in which they were measured; fewer if the time was over.
+    /// Steps in the order of measurement; fewer if the time ran out.
     pub(super) steps: Vec<RooflineRow>,
-    /// Whether something is missing because the time was over or Ctrl-C came.
+    /// True if something is missing because the time ran out or Ctrl-C was pressed.
     pub(super) incomplete: bool,
 }
 
-/// The machine's limits, as they are written.
+/// The machine's limits, as written to the JSON report.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Limits {
     pub(super) read_bytes_per_s: f64,
@@ -41,7 +41,7 @@ impl From<&MachineLimits> for Limits {
     }
 }
 
-/// A step beside its limit.
+/// A step compared with its limit.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct RooflineRow {
     #[serde(flatten)]
@@ -51,14 +51,14 @@ pub(super) struct RooflineRow {
     pub(super) limited_by: LimitedBy,
     #[serde(flatten)]
     pub(super) limit: StepLimit,
-    /// The limit's share of the step: 1 is all that the machine can do.
+    /// Ratio of the limit to the step's time: 1 is the best that the machine can do.
     pub(super) reached: f64,
-    /// Of a prompt with Loquent's kernels.
+    /// Operations of a prompt, if Loquent's kernels computed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Operations>,
 }
 
-/// Where the time of a prompt goes, and what share of the processor's peak each kind reaches.
+/// Times of a prompt's operations, and the share of the processor's peak that each kind reaches.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(super) struct Operations {
     pub(super) products_ms: f64,

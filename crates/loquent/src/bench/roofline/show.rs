@@ -11,12 +11,12 @@ use super::work::LimitedBy;
 /// Size of the plot: two panels side by side.
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 390.0;
-/// The colours of what was measured, of reading and of multiplying.
+/// Colours of measured times, of reading and of multiplying.
 const MEASURED: Paint<'static> = Paint("c0");
 const READING: Paint<'static> = Paint("c1");
 const MULTIPLYING: Paint<'static> = Paint("c2");
 
-/// The machine's limits, and a line for each step.
+/// Renders the machine's limits, and a line for each step.
 pub(super) fn table(found: &Roofline) -> String {
     let Roofline { model, machine, kernels, threads, limits, .. } = found;
     let words = if *threads == 1 { "thread" } else { "threads" };
@@ -44,7 +44,7 @@ pub(super) fn table(found: &Roofline) -> String {
     out
 }
 
-/// Where the time of a prompt goes.
+/// Formats the times of a prompt's operations.
 fn operations(row: &RooflineRow) -> Option<String> {
     let Operations { products_ms, products_reached, attention_ms, attention_reached } =
         row.operations?;
@@ -79,7 +79,7 @@ fn limits_of(limits: &Limits) -> String {
     out
 }
 
-/// Step times beside their limits by rows, and the share of the limit that each step reaches.
+/// Plots step times and their limits over rows, and the share of the limit that each step reaches.
 pub(super) fn plot(found: &Roofline) -> String {
     let mut svg = Svg::image();
     svg.text((60.0, 26.0), Anchor::Start, TextRole::Title, &found.model);
@@ -161,7 +161,7 @@ fn shares(svg: &mut Svg, steps: &[RooflineRow]) {
 
 #[cfg(test)]
 mod tests {
-    //! Table and plot say what the numbers say.
+    //! Checks that table and plot match the numbers.
     use super::super::work::StepLimit;
     use super::*;
 

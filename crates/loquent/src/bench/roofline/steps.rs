@@ -1,7 +1,7 @@
-//! Times of decode steps and of prompts.
+//! Measures the times of decode steps and of prompts.
 //!
-//! Steps choose the most probable token. Other ways to choose have a cost that the weights decide:
-//! over the flat probabilities of random ones, top-p looks at nearly the whole vocabulary.
+//! Steps choose the most probable token. The cost of other sampling depends on the weights: with
+//! the flat probabilities of random ones, top-p examines nearly the whole vocabulary.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use loquent_sim::stats;
 
 use crate::tune::measure::{Effort, Over, PROMPT_TOKENS, Unmeasured, decode_ms};
 
-/// How many steps and how much time one decode figure may take.
+/// Limits on the steps and the time for one decode figure.
 const EFFORT: Effort = Effort { least_steps: 4, most_steps: 24, time: Duration::from_millis(1500) };
-/// Tokens that a row of a decode step sees, on average: its prompt and half of the steps.
+/// Average number of tokens that a row of a decode step sees: its prompt and half of the steps.
 pub(super) const PAST: u32 = PROMPT_TOKENS + 12;
-/// How often a prompt is computed, and the time after which it is not computed again.
+/// Maximum number of runs of a prompt, and the time after which it is not run again.
 const PROMPT_ROUNDS: usize = 3;
 const PROMPT_TIME: Duration = Duration::from_secs(8);
 
-/// What is measured.
+/// A measured step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(super) enum Step {
@@ -43,7 +43,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// Tokens of one step.
+    /// Returns the number of tokens of one step.
     pub(super) fn tokens(self) -> u32 {
         match self {
             Self::Decode { rows, .. } => rows.into(),
@@ -57,15 +57,15 @@ impl Step {
 pub(super) struct Measured {
     pub(super) step: Step,
     pub(super) ms: f64,
-    /// Of a prompt, what its operations took with Loquent's kernels, on average.
+    /// Average times of a prompt's operations, if Loquent's kernels computed it.
     pub(super) spent: Option<OperationTimes>,
 }
 
-/// Times of the steps `wanted`, in their order; fewer if the time is over. `tell` is called
-/// before each. Prompts are computed in parts of `pass` tokens.
+/// Measures the steps `wanted`, in order; returns fewer if the time runs out. Calls `tell` before
+/// each. Prompts are computed in parts of `pass` tokens.
 ///
 /// # Errors
-/// When the runner fails.
+/// If the runner fails.
 pub(super) fn measure(
     runner: &mut dyn Runner,
     wanted: &[Step],
@@ -91,7 +91,7 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// Median milliseconds of a prompt, and the average of what its operations took.
+/// Returns the median milliseconds of a prompt, and the average times of its operations.
 fn prompt_ms(
     runner: &mut dyn Runner,
     tokens: u32,
@@ -141,7 +141,7 @@ fn prompt_once(
 
 #[cfg(test)]
 mod tests {
-    //! With a runner of a known pace: what is measured, and when it ends.
+    //! Tests with a runner of a known pace: the measured values, and the end of the measurement.
     use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
     use loquent_infer::runner::Capacity;
 

@@ -1,13 +1,13 @@
-//! What a step has to read and to multiply at least, by a model's header.
+//! Minimum reads and multiplications of a step, derived from a model's header.
 
 use loquent_engine::KvType;
 use loquent_engine::gguf::{Header, TensorInfo};
 use loquent_engine::llama::MachineLimits;
 
-/// Element types whose products are of floats: F32, F16, BF16.
+/// Element types whose products are computed as floats: F32, F16, BF16.
 const FLOATS: [u32; 3] = [0, 1, 30];
 
-/// Bytes and multiplications of some tensors.
+/// Bytes and multiplications of a group of tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Cost {
     bytes: f64,
@@ -30,24 +30,24 @@ impl Cost {
     }
 }
 
-/// What a model's steps cost, whatever computes them.
+/// Cost of a model's steps, independent of the implementation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelWork {
-    /// Tensors that every token meets.
+    /// Tensors used by every token.
     dense: Cost,
-    /// The output matrix, which only rows meet whose next token is wanted.
+    /// The output matrix, used only by rows whose next token is wanted.
     head: Cost,
-    /// All experts, and how many there are and a token meets.
+    /// All experts; their number; and the number used by a token.
     experts: Cost,
     expert_count: f64,
     experts_used: f64,
     /// Bytes of the keys and values of one token.
     kv_bytes: f64,
-    /// Multiplications of one token's attention for each token before it.
+    /// Multiplications of one token's attention for each earlier token.
     attention: f64,
 }
 
-/// What a step reads and multiplies.
+/// Reads and multiplications of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepWork {
     /// Bytes of weights, keys and values.
@@ -61,7 +61,7 @@ pub struct StepWork {
 }
 
 impl ModelWork {
-    /// The work of the model with this header, whose cache has elements of type `kv`.
+    /// Computes the work of the model with this header, whose cache has elements of type `kv`.
     pub fn new(header: &Header, kv: KvType) -> Self {
         let number = |key: &str| header.model_number(key).map_or(0.0, |value| value as f64);
         let heads = number("attention.head_count").max(1.0);
@@ -91,14 +91,14 @@ impl ModelWork {
         work
     }
 
-    /// A step that decodes `rows` sequences of `past` tokens each.
+    /// Returns the work of a step that decodes `rows` sequences of `past` tokens each.
     pub fn decode(&self, rows: u32, past: u32) -> StepWork {
         let (rows, past) = (f64::from(rows), f64::from(past));
         self.pass(rows, rows, rows * past, rows * past)
     }
 
-    /// A prompt of `tokens`, in passes of at most `pass` through the layers; after each pass the
-    /// output matrix is met by one row.
+    /// Returns the work of a prompt of `tokens`, in passes of at most `pass` through the layers.
+    /// After each pass one row uses the output matrix.
     pub fn prompt(&self, tokens: u32, pass: u32) -> StepWork {
         let mut all = StepWork::default();
         for first in (0..tokens).step_by(pass.max(1) as usize) {
@@ -115,8 +115,9 @@ impl ModelWork {
         all
     }
 
-    /// One pass of `rows` through the layers, of which `outputs` meet the output matrix. `cells`
-    /// is how many tokens' keys and values are read, `pairs` how often a row meets one.
+    /// Returns the work of one pass of `rows` through the layers, of which `outputs` use the output
+    /// matrix. `cells` is the number of tokens whose keys and values are read, `pairs` the number
+    /// of row-token pairs.
     fn pass(&self, rows: f64, outputs: f64, cells: f64, pairs: f64) -> StepWork {
         // Experts that no row chose are not read: with rows that choose by chance this share is.
         let chosen = self.experts_used / self.expert_count;
@@ -136,17 +137,17 @@ impl ModelWork {
     }
 }
 
-/// What keeps a step from being shorter.
+/// Resource that limits the speed of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitedBy {
-    /// Weights, keys and values must be read.
+    /// Reading weights, keys and values.
     Memory,
-    /// Rows must be multiplied.
+    /// Multiplying rows.
     Multiply,
 }
 
-/// The least time of a step.
+/// Minimum time of a step.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct StepLimit {
     /// Milliseconds to read everything once.
@@ -156,7 +157,7 @@ pub struct StepLimit {
 }
 
 impl StepLimit {
-    /// The least time of `work` on a machine with these limits.
+    /// Computes the minimum time of `work` on a machine with these limits.
     pub fn new(work: &StepWork, machine: &MachineLimits) -> Self {
         let time = |count: f64, per_s: Option<f64>| match per_s {
             Some(per_s) if count > 0.0 => count / per_s * 1e3,
@@ -170,12 +171,12 @@ impl StepLimit {
         }
     }
 
-    /// The larger of the two: reading and multiplying can go on at the same time.
+    /// Returns the larger of the two times: reading and multiplying can overlap.
     pub fn ms(&self) -> f64 {
         self.read_ms.max(self.multiply_ms)
     }
 
-    /// Which of the two it is.
+    /// Returns the resource with the larger time.
     pub fn by(&self) -> LimitedBy {
         if self.read_ms >= self.multiply_ms { LimitedBy::Memory } else { LimitedBy::Multiply }
     }
@@ -183,7 +184,7 @@ impl StepLimit {
 
 #[cfg(test)]
 mod tests {
-    //! Counts of models written out by hand.
+    //! Counts of models, checked against values computed by hand.
     use loquent_engine::gguf::{TensorType, Value};
     use loquent_engine::llama::MultiplyPeak;
 

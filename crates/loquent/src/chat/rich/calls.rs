@@ -1,10 +1,10 @@
-//! Calls of tools: the function's name and its arguments.
+//! Tool calls: the function's name and its arguments.
 
 use serde_json::Value;
 
 use super::row::{Canvas, Look, Row};
 
-/// Longest arguments that are laid out, in bytes; longer ones are shown as they came.
+/// Maximum bytes of arguments that are laid out; longer ones are shown unformatted.
 const LONGEST_ARGUMENTS_BYTES: usize = 16 << 10;
 
 /// One call, as far as it has arrived.
@@ -25,7 +25,7 @@ impl ToolCall {
         self.arguments += arguments;
     }
 
-    /// The call on one row where it fits, else with an argument on each row.
+    /// Lays out the call on one row if it fits, else with each argument on its own row.
     pub(super) fn rows(&self, canvas: Canvas) -> Vec<Row> {
         let mut head = Row::of(Look::TOOL, &format!("→ {}", self.name));
         let bounded = Some(&self.arguments).filter(|it| it.len() <= LONGEST_ARGUMENTS_BYTES);

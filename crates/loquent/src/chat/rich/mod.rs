@@ -1,7 +1,7 @@
-//! An answer on a terminal that can move its cursor: Markdown as it arrives, reasoning that is
-//! folded away, tool calls with their arguments.
+//! An answer on a terminal that can move its cursor: rendered Markdown as it arrives, folded
+//! reasoning, tool calls with their arguments.
 //!
-//! Everything becomes rows ([`row`]), of which the [`painter`] rewrites those that have changed.
+//! Everything becomes rows ([`row`]); the [`painter`] rewrites those that have changed.
 
 mod calls;
 mod markdown;
@@ -26,15 +26,15 @@ use super::options::ReasoningDisplay;
 pub(super) use self::row::Canvas;
 pub(super) use self::thoughts::duration_line;
 
-/// Waits that are shorter are not shown.
+/// Minimum wait that is shown.
 const SHORT_WAIT: Duration = Duration::from_millis(400);
-/// One after the other while nothing has come.
+/// Frames of the spinner shown while nothing has arrived.
 const SPINNER: [char; 8] = ['⣾', '⣽', '⣻', '⢿', '⡿', '⣟', '⣯', '⣷'];
 
-/// What the answer is at.
+/// Phase of the answer.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing has come.
+    /// Nothing has arrived.
     Waiting {
         since: Option<Instant>,
         progress: Option<Progress>,
@@ -53,7 +53,7 @@ pub(super) struct RichAnswer {
     painter: Painter,
     phase: Phase,
     reasoning: ReasoningDisplay,
-    /// Whether something stands above, from which what follows is set apart.
+    /// True if there is text above, from which the next part is separated by a blank row.
     is_apart: bool,
 }
 
@@ -63,7 +63,7 @@ impl RichAnswer {
         RichAnswer { painter: Painter::default(), phase, reasoning, is_apart: false }
     }
 
-    /// Appends to `out` what the terminal must receive at `now` to show a further part.
+    /// Appends to `out` the terminal output that shows a further part at `now`.
     pub(super) fn show(
         &mut self,
         part: AnswerPart<'_>,
@@ -87,12 +87,12 @@ impl RichAnswer {
         }
     }
 
-    /// Ends the answer: what follows begins on a line of its own.
+    /// Ends the answer: later output starts on a new line.
     pub(super) fn end(&mut self, now: Instant, canvas: Canvas, out: &mut String) {
         self.leave_phase(now, canvas, out);
     }
 
-    /// Shows that time passes, where nothing else does.
+    /// Shows elapsed time while nothing else is shown.
     fn show_time(&mut self, now: Instant, canvas: Canvas, out: &mut String) {
         let rows = match &mut self.phase {
             Phase::Waiting { since, progress } => {
@@ -162,7 +162,7 @@ impl RichAnswer {
         self.painter.paint(rows, canvas, out);
     }
 
-    /// Brings what the answer was at into its last form.
+    /// Renders the final form of the current phase.
     fn leave_phase(&mut self, now: Instant, canvas: Canvas, out: &mut String) {
         let silent = Phase::Waiting { since: None, progress: None };
         match std::mem::replace(&mut self.phase, silent) {
@@ -193,7 +193,8 @@ impl RichAnswer {
     }
 }
 
-/// The rows of a block, below a blank one unless nothing is above or the block only goes on.
+/// Returns the rows of a block, preceded by a blank one unless nothing is above or the block is a
+/// continuation.
 fn set_apart(is_apart: bool, block: &Block, canvas: Canvas) -> Vec<Row> {
     with_blank(is_apart && !block.goes_on, block.rows(canvas))
 }
@@ -216,7 +217,8 @@ fn thinking_rows(
     }
 }
 
-/// That the answer has not begun, and why as far as the server says it.
+/// Returns a line showing that the answer has not started, with the reason if the server reports
+/// one.
 fn waiting_line(waited: Duration, progress: Option<&Progress>) -> String {
     let turn = (waited.as_millis() / 100) as usize % SPINNER.len();
     let doing = match progress {

@@ -1,23 +1,23 @@
-//! Keeps the last rows of the screen as they should be, by rewriting what has changed.
+//! Keeps the last rows of the screen up to date by rewriting only the changes.
 //!
-//! The rows of a text that is still arriving change at their end: mostly a row becomes longer,
-//! and sometimes a word moves to the next one, a table widens or a mark turns out to mean
-//! something else. Whatever stays is not written again, so that nothing flickers.
+//! The rows of a text that is still arriving change at their end: mostly a row becomes longer, and
+//! sometimes a word moves to the next one, a table widens or a mark turns out to mean something
+//! else. Unchanged text is not written again, to avoid flicker.
 
 use std::fmt::Write;
 
 use super::row::{Canvas, Row};
 
-/// The rows of a text that may still change. The cursor is behind the last one.
+/// Rows of a text that may still change. The cursor is at the end of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Painter {
     rows: Vec<Row>,
-    /// How wide the screen was when they were written.
+    /// Width of the screen when they were written.
     columns: usize,
 }
 
 impl Painter {
-    /// Appends to `out` what a terminal must receive to show these rows instead of the former.
+    /// Appends to `out` the terminal output that replaces the previous rows with these.
     pub(super) fn paint(&mut self, rows: Vec<Row>, canvas: Canvas, out: &mut String) {
         let resized = canvas.columns != self.columns;
         let same = self.rows.iter().zip(&rows).take_while(|(old, new)| old == new);
@@ -47,7 +47,7 @@ impl Painter {
         (self.rows, self.columns) = (rows, canvas.columns);
     }
 
-    /// Moves the cursor to the beginning of row `from`, or of the first one that is still on the
+    /// Moves the cursor to the start of row `from`, or of the first one that is still on the
     /// screen, and erases from there. Returns the row.
     fn go_back(&self, from: usize, canvas: Canvas, out: &mut String) -> usize {
         // A resized terminal has broken the rows anew.
@@ -67,7 +67,7 @@ impl Painter {
         from
     }
 
-    /// Ends the rows: they stay, and the cursor goes to the line below.
+    /// Ends the rows: they stay, and the cursor moves to the line below.
     pub(super) fn commit(&mut self, out: &mut String) {
         if !self.rows.is_empty() {
             out.push('\n');
@@ -78,7 +78,7 @@ impl Painter {
 
 #[cfg(test)]
 mod tests {
-    //! An emulated terminal shows the last rows that were painted, whatever was there before.
+    //! Checks that an emulated terminal shows the last painted rows, whatever it showed before.
     use proptest::prelude::*;
 
     use super::super::row::Look;
@@ -94,7 +94,7 @@ mod tests {
             Emulated(vt100::Parser::new(rows, columns, 100))
         }
 
-        /// As a terminal driver would pass it on.
+        /// Receives output as a terminal driver would pass it on.
         fn receive(&mut self, output: &str) {
             self.0.process(output.replace('\n', "\r\n").as_bytes());
         }

@@ -1,4 +1,4 @@
-//! Rows of text with looks, and how they are wrapped; how a terminal is told comes last.
+//! Rows of styled text, their wrapping, and their output to a terminal.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use textwrap::wrap_algorithms::wrap_first_fit;
 /// Columns from one tab stop to the next.
 const TAB_COLUMNS: usize = 4;
 
-/// The terminal as the rows need to know it.
+/// Properties of the terminal needed to lay out rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::chat) struct Canvas {
     /// Columns of the screen.
     pub(in crate::chat) columns: usize,
-    /// Rows of the screen; those above it cannot be changed any more.
+    /// Rows of the screen; rows scrolled off cannot be changed any more.
     pub(in crate::chat) rows: usize,
-    /// Whether there are colours, besides bold, italics and the like.
+    /// True if colours are available, besides bold, italics and the like.
     pub(in crate::chat) colour: bool,
 }
 
-/// How text looks.
+/// Style of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Look {
     pub(super) bold: bool,
@@ -31,15 +31,15 @@ pub(super) struct Look {
     pub(super) hue: Hue,
 }
 
-/// The colour of text.
+/// Colour of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Hue {
-    /// The terminal's own.
+    /// The terminal's default.
     #[default]
     Own,
-    /// That of code.
+    /// Colour of code.
     Code,
-    /// That of tools.
+    /// Colour of tools.
     Tool,
 }
 
@@ -58,7 +58,7 @@ impl Look {
     pub(super) const CODE: Look = Look { hue: Hue::Code, ..Look::PLAIN };
     pub(super) const TOOL: Look = Look { hue: Hue::Tool, bold: true, ..Look::PLAIN };
 
-    /// The parameters of the escape sequence, each with a semicolon before it.
+    /// Returns the parameters of the escape sequence, each preceded by a semicolon.
     fn parameters(self, colour: bool) -> String {
         // From the sixteen colours that users choose themselves, so that they suit the background.
         let hue = match self.hue {
@@ -78,19 +78,19 @@ impl Look {
     }
 }
 
-/// Text of one look.
+/// Text with one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct StyledText {
     look: Look,
     text: String,
 }
 
-/// A row of the screen, or a text that becomes several.
+/// A row of the screen, or a text that is wrapped to several.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Row(Vec<StyledText>);
 
 impl Row {
-    /// A row of one look.
+    /// Creates a row with one style.
     pub(super) fn of(look: Look, text: &str) -> Row {
         let mut row = Row::default();
         row.push(look, text);
@@ -126,7 +126,8 @@ impl Row {
         self.0.iter().map(|part| display_width(&part.text)).sum()
     }
 
-    /// How many rows of the screen a terminal makes of it, which breaks it at its last column.
+    /// Returns the number of screen rows that the row takes on a terminal, which breaks it at its
+    /// last column.
     pub(super) fn height(&self, columns: usize) -> usize {
         if self.width() <= columns {
             return 1;
@@ -144,7 +145,7 @@ impl Row {
         height
     }
 
-    /// The row without spaces and line ends behind its text.
+    /// Returns the row without trailing spaces and line ends.
     pub(super) fn trim_end(mut self) -> Row {
         while let Some(last) = self.0.last_mut() {
             last.text.truncate(last.text.trim_end().len());
@@ -156,7 +157,7 @@ impl Row {
         self
     }
 
-    /// What comes after `begun`, if this row begins with it.
+    /// Returns the part after `begun`, if this row starts with it.
     pub(super) fn after(&self, begun: &Row) -> Option<Row> {
         let Some((last, whole)) = begun.0.split_last() else { return Some(self.clone()) };
         let rest = self.0.strip_prefix(whole)?;
@@ -167,7 +168,7 @@ impl Row {
         Some(after)
     }
 
-    /// The row as a terminal takes it.
+    /// Writes the row with escape sequences.
     pub(super) fn put(&self, colour: bool, out: &mut String) {
         for StyledText { look, text } in &self.0 {
             match look.parameters(colour).strip_prefix(';') {
@@ -177,7 +178,7 @@ impl Row {
         }
     }
 
-    /// The part of the row between two places in its text.
+    /// Returns the part of the row between two byte offsets of its text.
     fn slice(&self, range: Range<usize>) -> Row {
         let (mut row, mut at) = (Row::default(), 0);
         for part in &self.0 {
@@ -189,7 +190,7 @@ impl Row {
         row
     }
 
-    /// The text in rows of at most so many columns; only words that are longer are broken.
+    /// Wraps the text into rows of at most `columns` columns; breaks only words that are longer.
     pub(super) fn wrap(&self, columns: usize) -> Vec<Row> {
         let text = self.text();
         let (mut rows, mut at) = (Vec::new(), 0);

@@ -1,12 +1,12 @@
-//! The model's reasoning while it arrives: its last rows under how long it has taken.
+//! The model's reasoning while it arrives: its last rows below the elapsed time.
 
 use std::time::Duration;
 
 use super::row::{Canvas, Look, Row};
 
-/// Most rows of reasoning on the screen at once, so that they can be folded away whole.
+/// Maximum rows of reasoning on the screen at once, so that all of them can be folded away.
 const SHOWN_ROWS: usize = 6;
-/// How much of the reasoning is kept for the screen, in bytes.
+/// Maximum bytes of reasoning kept for the screen.
 const KEPT_BYTES: usize = 4 << 10;
 
 /// The end of the reasoning so far.
@@ -16,8 +16,8 @@ pub(super) struct Thoughts {
 }
 
 impl Thoughts {
-    /// Takes a further piece. Where all of it shall stay on the screen, returns the lines that are
-    /// complete, and keeps the last one only.
+    /// Adds a further piece. If all of it is to stay on the screen, returns the complete lines and
+    /// keeps only the last one.
     pub(super) fn push(&mut self, text: &str, stays: bool) -> Vec<String> {
         self.tail += text;
         if stays {
@@ -35,12 +35,12 @@ impl Thoughts {
         Vec::new()
     }
 
-    /// What has come of the last line, or of all lines.
+    /// Returns the received part of the last line, or of all lines.
     pub(super) fn tail(&self) -> &str {
         &self.tail
     }
 
-    /// The last rows, with the time above them.
+    /// Returns the last rows, with the time above them.
     pub(super) fn rows(&self, spent: Duration, canvas: Canvas) -> Vec<Row> {
         let mut rows = vec![Row::of(Look::DIM, &format!("Thinking… {} s", spent.as_secs()))];
         let shown = SHOWN_ROWS.min(canvas.rows.saturating_sub(2));
@@ -56,12 +56,12 @@ impl Thoughts {
     }
 }
 
-/// A line of reasoning that stays on the screen.
+/// Lays out a line of reasoning that stays on the screen.
 pub(super) fn full_rows(line: &str, canvas: Canvas) -> Vec<Row> {
     Row::of(Look::DIM, line).wrap(canvas.columns)
 }
 
-/// What is left on the screen once the model has stopped to reason.
+/// Returns the line that stays on the screen after the model has finished reasoning.
 pub(in crate::chat) fn duration_line(spent: Duration) -> String {
     match spent.as_secs_f64() {
         short if short < 0.95 => "Thought for less than a second".to_owned(),

@@ -1,4 +1,4 @@
-//! One column: the text that has arrived, and how often it stood still.
+//! One column: the text that has arrived, and its stalls.
 
 use std::time::{Duration, Instant};
 
@@ -6,36 +6,36 @@ use loquent_proto::printable::printable;
 
 use super::lanes::LaneEvent;
 
-/// A gap above this between two pieces of text is a stall (paper, footnote 2).
+/// Gap between two pieces of text above which it is a stall (paper, footnote 2).
 const STALL: Duration = Duration::from_millis(200);
-/// Where the model itself is slow, a stall is this many of its gaps.
+/// Number of token gaps that make a stall if the model itself is slow.
 const STALL_GAPS: f64 = 3.0;
 
-/// Where an answer stands.
+/// State of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ColumnState {
-    /// Nothing has come.
+    /// Nothing has arrived.
     Waiting,
-    /// Text comes.
+    /// Text is arriving.
     Streaming,
-    /// The answer is complete, this long after it was asked for.
+    /// The answer is complete, this long after the question.
     Complete(Duration),
-    /// It never will be, and why.
+    /// The answer failed, for this reason.
     Failed(String),
 }
 
-/// How often, and for how long, text stood still.
+/// Number and durations of stalls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// How often.
+    /// Number of stalls.
     pub count: u32,
-    /// How long in all.
+    /// Total duration.
     pub total: Duration,
-    /// How long at most.
+    /// Duration of the longest.
     pub longest: Duration,
 }
 
-/// What has arrived in one column.
+/// Contents of one column.
 #[derive(Debug, Clone)]
 pub struct Column {
     asked: Instant,
@@ -47,14 +47,14 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column whose question leaves at `asked`, of a model with this speed.
+    /// Creates a column whose question is sent at `asked`, for a model with this speed.
     pub fn new(asked: Instant, tokens_per_s: f64) -> Self {
         let stall = STALL.max(Duration::from_secs_f64(STALL_GAPS / tokens_per_s));
         let (text, state) = (String::new(), ColumnState::Waiting);
         Self { asked, last: asked, stall, text, state, stalls: Stalls::default() }
     }
 
-    /// Handles what happened at `at`.
+    /// Handles an event that happened at `at`.
     pub fn handle(&mut self, at: Instant, event: LaneEvent) {
         match event {
             LaneEvent::Text(text) => {
@@ -75,29 +75,29 @@ impl Column {
         }
     }
 
-    /// The text so far.
+    /// Returns the text so far.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Where the answer stands.
+    /// Returns the state of the answer.
     pub fn state(&self) -> &ColumnState {
         &self.state
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if nothing more will arrive.
     pub fn is_over(&self) -> bool {
         matches!(self.state, ColumnState::Complete(_) | ColumnState::Failed(_))
     }
 
-    /// How long the text has stood still by `now`, if that is a stall.
+    /// Returns the duration of the current stall at `now`, if there is one.
     pub fn standing_still(&self, now: Instant) -> Option<Duration> {
         // The wait for the first token is the model's and the question's.
         let gap = now.saturating_duration_since(self.last);
         (self.state == ColumnState::Streaming && gap > self.stall).then_some(gap)
     }
 
-    /// The stalls by `now`, the present one included.
+    /// Returns the stalls at `now`, the current one included.
     pub fn stalls_at(&self, now: Instant) -> Stalls {
         let Some(gap) = self.standing_still(now) else { return self.stalls };
         Stalls {

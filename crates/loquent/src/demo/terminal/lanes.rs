@@ -1,4 +1,5 @@
-//! The two clients of the terminal's columns: one reads server-sent events, one Loquent's delivery.
+//! The two clients of the terminal's columns: one reads server-sent events, the other Loquent's
+//! delivery.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +15,26 @@ use tokio::sync::mpsc;
 use super::super::network::door;
 use super::super::news::DemoLane;
 
-/// How long QUIC may take to connect: over a calm link, so that only a firewall can be in the way.
+/// Time limit for QUIC to connect: over a calm link, so that only a firewall can prevent it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How long the server may take to learn that its client is gone.
+/// Time limit for telling the server that its client is gone.
 const CLOSE_LIMIT: Duration = Duration::from_millis(300);
 
-/// What has happened in a column.
+/// An event in a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaneEvent {
-    /// More of the answer.
+    /// More text of the answer.
     Text(String),
     /// The answer is complete.
     Complete,
-    /// It never will be, and why.
+    /// The answer failed, for this reason.
     Failed(String),
 }
 
-/// An event, its column, and when it happened.
+/// A column, the time of its event, and the event.
 pub type TimedEvent = (DemoLane, Instant, LaneEvent);
 
-/// A client that is connected, so that its question does not pay for that.
+/// A connected client, so that its question does not include the connection setup.
 pub enum LaneClient {
     /// Server-sent events over TCP.
     Tcp(Box<HttpClient>),
@@ -59,7 +60,7 @@ impl LaneClient {
         Ok(Self::Loquent(Box::new(client)))
     }
 
-    /// Asks, and tells `events` of everything up to the answer's end.
+    /// Asks the question, and sends all events up to the answer's end to `events`.
     pub async fn ask(self, question: Generate, events: mpsc::Sender<TimedEvent>) {
         let lane = match &self {
             Self::Tcp(_) => DemoLane::Tcp,
@@ -115,7 +116,7 @@ impl LaneClient {
     }
 }
 
-/// The same question for both columns; without chance, so that the answers are the same.
+/// Returns the question for both columns, with temperature 0 so that the answers are the same.
 pub fn question(model: &str, text: &str, max_tokens: u32) -> Generate {
     Generate {
         model: model.to_owned(),

@@ -1,4 +1,4 @@
-//! Two columns as lines of text: titles, what has arrived, and what is known about it.
+//! Two columns as lines of text: titles, the text received, and statistics.
 
 use std::time::Duration;
 
@@ -8,57 +8,57 @@ use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 use super::super::news::LaneCounts;
 use super::column::{ColumnState, Stalls};
 
-/// The line between the columns.
+/// Separator of the columns.
 const BETWEEN: &str = " │ ";
-/// Narrowest and widest columns: below, words do not fit; above, lines are hard to read.
+/// Minimum and maximum width of a column: below, words do not fit; above, lines are hard to read.
 const MIN_COLUMN: usize = 16;
 const MAX_COLUMN: usize = 72;
-/// Time that one character of the strip of weather stands for, in ms.
+/// Time represented by one character of the weather strip, in ms.
 pub const STRIP_STEP_MS: u64 = 100;
 
-/// How a piece of a line is to be painted.
+/// Style of a piece of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStyle {
-    /// As it is.
+    /// Default style.
     Plain,
     /// Headings.
     Bold,
-    /// What matters less.
+    /// Less important text.
     Dim,
-    /// What hurts.
+    /// Bad values.
     Red,
-    /// What is well.
+    /// Good values.
     Green,
 }
 
-/// A piece of a line with its paint.
+/// A piece of a line with its style.
 pub type Piece = (TextStyle, String);
 /// A line of the screen.
 pub type Line = Vec<Piece>;
 
-/// What one column shows.
+/// Contents of one column.
 #[derive(Debug, Clone)]
 pub struct ColumnView {
-    /// Whose column it is.
+    /// Title of the column.
     pub title: &'static str,
-    /// All of the text that has arrived.
+    /// All text that has arrived.
     pub text: String,
-    /// Where the answer stands.
+    /// State of the answer.
     pub state: ColumnState,
-    /// How long it has stood still, if it does now.
+    /// Duration of the current stall, if there is one.
     pub still: Option<Duration>,
     /// The stalls so far.
     pub stalls: Stalls,
-    /// What it has cost.
+    /// Packet counts so far.
     pub counts: LaneCounts,
 }
 
-/// The width of each column on a screen of `columns`.
+/// Returns the width of each column on a screen of `columns`.
 pub fn column_width(columns: usize) -> usize {
     (columns.saturating_sub(display_width(BETWEEN)) / 2).clamp(MIN_COLUMN, MAX_COLUMN)
 }
 
-/// Both columns, with the last `rows` rows of text; all rows if there is no limit.
+/// Lays out both columns with the last `rows` rows of text, or all rows if there is no limit.
 pub fn columns(views: &[ColumnView; 2], width: usize, rows: Option<usize>) -> Vec<Line> {
     let mut lines = vec![pair(
         views.each_ref().map(|view| vec![(TextStyle::Bold, fitting(view.title, width))]),
@@ -117,12 +117,12 @@ fn packets(view: &ColumnView) -> Piece {
     (TextStyle::Dim, format!("{packets} packets, {lost} lost, {kilobytes:.1} kB"))
 }
 
-/// A time as people say it.
+/// Formats a time in seconds.
 pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// The weather of the last `width` steps up to `now_ms`: storms stand out.
+/// Returns the weather of the last `width` steps up to `now_ms`, with storms highlighted.
 pub fn strip(storms: &[(u64, u64)], now_ms: Option<u64>, width: usize) -> Line {
     let Some(now_ms) = now_ms else { return vec![(TextStyle::Dim, "calm".into())] };
     let mut line: Line = Vec::new();
@@ -139,7 +139,7 @@ pub fn strip(storms: &[(u64, u64)], now_ms: Option<u64>, width: usize) -> Line {
     line
 }
 
-/// Two cells side by side, the left one filled up to its width.
+/// Joins two cells side by side, the left one padded to its width.
 fn pair([left, right]: [Line; 2], width: usize) -> Line {
     let used: usize = left.iter().map(|(_, text)| display_width(text)).sum();
     let mut line = left;
@@ -149,7 +149,7 @@ fn pair([left, right]: [Line; 2], width: usize) -> Line {
     line
 }
 
-/// As much of `line` as fits into `width`: a terminal would go on in the next row.
+/// Cuts `line` to `width`: a terminal would continue in the next row.
 pub fn cut(line: Line, width: usize) -> Line {
     let mut left = width;
     let mut cut = Line::new();
@@ -161,7 +161,7 @@ pub fn cut(line: Line, width: usize) -> Line {
     cut
 }
 
-/// As much of `text` as fits.
+/// Returns the part of `text` that fits.
 fn fitting(text: &str, width: usize) -> String {
     let mut fitting = String::new();
     for char in text.chars() {

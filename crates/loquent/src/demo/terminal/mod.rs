@@ -1,4 +1,4 @@
-//! `loquent demo --terminal`: one run in two columns.
+//! `loquent demo --terminal`: shows one run in two columns.
 
 mod column;
 mod lanes;
@@ -18,18 +18,18 @@ use super::network::{LiveNetwork, NetworkKind};
 use super::news::DemoLane;
 use super::routes::{LiveOffer, network_text};
 
-/// Pieces of text that wait to be drawn.
+/// Maximum number of pieces of text waiting to be drawn.
 const MAX_WAITING: usize = 1024;
-/// How often the screen is drawn.
+/// Interval at which the screen is drawn.
 const FRAME: Duration = Duration::from_millis(50);
-/// How long an answer may take beyond its own length. TCP needs much of it in bad weather.
+/// Time limit for an answer beyond its own length. TCP needs much of it in bad weather.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How far ahead storms are looked up, in µs.
+/// Time for which storms are computed in advance, in µs.
 const STORMS_US: u64 = 600_000_000;
 /// Lines of the screen around the text of the columns.
 const LINES_AROUND: usize = 10;
 
-/// One run over `network`, and what is shown of it.
+/// One run over `network`, with its display.
 pub struct TerminalRun<'a> {
     offer: &'a LiveOffer,
     network: &'a LiveNetwork,
@@ -39,10 +39,10 @@ pub struct TerminalRun<'a> {
 }
 
 impl<'a> TerminalRun<'a> {
-    /// Runs once, with both answers to their ends, and prints what there was to see.
+    /// Performs one run, with both answers to their ends, and prints the results.
     ///
     /// # Errors
-    /// If a column cannot connect, or its answer does not come to its end.
+    /// If a column cannot connect, or its answer is incomplete.
     pub async fn show(
         model: &str,
         offer: &'a LiveOffer,
@@ -64,7 +64,7 @@ impl<'a> TerminalRun<'a> {
         run.outcome()
     }
 
-    /// Connects both clients over the calm link, lets the weather begin, and asks.
+    /// Connects both clients over the calm link, starts the weather, and asks.
     async fn begin(
         model: &str,
         offer: &'a LiveOffer,
@@ -120,7 +120,7 @@ impl<'a> TerminalRun<'a> {
         ]
     }
 
-    /// The screen now, no larger than it is.
+    /// Returns the current screen, no larger than the terminal.
     fn frame(&self, (width, height): (usize, usize)) -> Vec<Line> {
         let now = Instant::now();
         let mut lines = self.heading();
@@ -135,7 +135,8 @@ impl<'a> TerminalRun<'a> {
         lines.into_iter().map(|line| cut(line, width)).collect()
     }
 
-    /// What is left on the terminal: both answers whole, and the difference in words.
+    /// Returns the text that stays on the terminal: both answers in full, and the difference in
+    /// words.
     fn summary(&self, (width, _): (usize, usize)) -> Vec<Line> {
         let now = Instant::now();
         let views = self.views(now);
@@ -180,7 +181,7 @@ impl<'a> TerminalRun<'a> {
     }
 }
 
-/// Whose column it is.
+/// Returns the title of a column.
 fn title(kind: NetworkKind, lane: DemoLane) -> &'static str {
     match (lane, kind) {
         (DemoLane::Tcp, NetworkKind::Kernel) => "TCP (event stream)",

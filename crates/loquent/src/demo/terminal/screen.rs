@@ -1,24 +1,24 @@
-//! Draws the columns: again and again on a terminal, once at the end elsewhere.
+//! Draws the columns: continuously on a terminal, otherwise once at the end.
 
 use std::io::{self, IsTerminal, Write};
 
 use super::layout::{Line, TextStyle};
 use crate::chat::Style;
 
-/// Size of what is no terminal, in columns and rows.
+/// Size assumed for an output that is not a terminal, in columns and rows.
 const PAGE: (usize, usize) = (100, 0);
 
-/// Where the columns are drawn.
+/// The output for the columns.
 pub struct DemoScreen<W: Write> {
     out: W,
     colour: bool,
-    /// A terminal that can move its cursor shows the run as it goes.
+    /// True for a terminal that can move its cursor, which shows the run live.
     is_live: bool,
     is_alternate: bool,
 }
 
 impl DemoScreen<io::Stdout> {
-    /// The standard output.
+    /// Creates a screen on the standard output.
     pub fn stdout() -> Self {
         let style = Style::of_terminal(io::stdout().is_terminal());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -28,7 +28,7 @@ impl DemoScreen<io::Stdout> {
 }
 
 impl<W: Write> DemoScreen<W> {
-    /// Columns and rows of the screen.
+    /// Returns the columns and rows of the screen.
     pub fn size(&self) -> (usize, usize) {
         let size = self.is_live.then(terminal_size::terminal_size).flatten();
         size.map_or(PAGE, |(columns, rows)| (columns.0.into(), rows.0.into()))
@@ -37,7 +37,7 @@ impl<W: Write> DemoScreen<W> {
     /// Draws a frame over the last one.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
         if !self.is_live {
             return Ok(());
@@ -58,10 +58,10 @@ impl<W: Write> DemoScreen<W> {
         self.out.flush()
     }
 
-    /// Leaves the screen as it was and prints `lines` below.
+    /// Restores the screen and prints `lines` below.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn print(&mut self, lines: &[Line]) -> io::Result<()> {
         self.leave();
         for line in lines {
@@ -92,7 +92,7 @@ impl<W: Write> Drop for DemoScreen<W> {
     }
 }
 
-/// The terminal's number for a paint.
+/// Returns the terminal's code for a style.
 fn code(paint: TextStyle) -> Option<u8> {
     match paint {
         TextStyle::Plain => None,

@@ -1,4 +1,4 @@
-//! The flags that bound how many requests wait.
+//! The flags that limit the number of waiting requests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use loquent_infer::admission::Bounds;
 
-/// How many requests are let in, and how long they wait.
+/// Limits on the number and the wait of admitted requests.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Admission")]
 pub(crate) struct AdmissionArgs {
@@ -40,7 +40,7 @@ impl AdmissionArgs {
     }
 
     /// # Errors
-    /// When the time is negative or too large to be a duration.
+    /// If the time is negative or too large for a duration.
     pub(super) fn queue_timeout(&self) -> anyhow::Result<Option<Duration>> {
         let timeout = self.queue_timeout_s.map(Duration::try_from_secs_f64);
         timeout.transpose().context("--queue-timeout-s")

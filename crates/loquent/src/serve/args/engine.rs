@@ -1,4 +1,5 @@
-//! The flags of the engine, what `loquent tune` found for them, and the limits they resolve to.
+//! The flags of the engine, the values that `loquent tune` found for them, and the limits that they
+//! resolve to.
 
 use std::num::NonZeroU16;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::serve::staged::StagedArgs;
 /// Default of `--prefill-max-tokens`: one full pass through the layers (`--micro-batch`).
 pub(crate) const PREFILL_MAX_TOKENS: u32 = 512;
 
-/// How the engine computes.
+/// Settings of the engine.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
@@ -129,7 +130,7 @@ pub(crate) struct TuningArgs {
     pub(crate) kernels: Option<Kernels>,
 }
 
-/// How the KV cache is laid out.
+/// Layout of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum KvLayout {
     /// One buffer for all sequences, so that prompts can share prefixes
@@ -138,14 +139,14 @@ pub(crate) enum KvLayout {
     Split,
 }
 
-/// The values of a flag that overrides a default in both directions.
+/// Values of a flag that overrides a default in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Switch {
     On,
     Off,
 }
 
-/// Which implementation of the CPU kernels is used.
+/// Implementation of the CPU kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernels {
     /// Loquent's where they are faster for any number of streams, which is with AVX-512 VNNI, and
@@ -170,11 +171,11 @@ pub(crate) enum Kernels {
 }
 
 impl TuningArgs {
-    /// Whether Loquent's kernels may be used. If an instruction set was asked for, they use it from
-    /// now on.
+    /// Returns true if Loquent's kernels may be used. A requested instruction set is used by them
+    /// from now on.
     ///
     /// # Errors
-    /// When this processor or this build lacks it.
+    /// If this processor or this build lacks it.
     #[cfg(feature = "llama")]
     pub(crate) fn choose_kernels(&self) -> Result<bool, UnavailableIsa> {
         let isa = match self.kernels {
@@ -190,11 +191,11 @@ impl TuningArgs {
 }
 
 impl EngineArgs {
-    /// Takes values for flags that are not set from the profile of the model, if there is one,
-    /// and prints them. A model that is still to be downloaded has no profile.
+    /// Fills flags that are not set from the profile of the model, if there is one, and prints the
+    /// values. A model that is still to be downloaded has no profile.
     ///
     /// # Errors
-    /// When the profile cannot be read.
+    /// If the profile cannot be read.
     pub(crate) fn adopt_profile(&mut self, source: &SourceArgs) -> anyhow::Result<()> {
         // A profile is one model's; each of several finds its own when it is loaded.
         let are_several = !source.file.several().is_empty() || source.file.folder().is_some();
@@ -214,11 +215,11 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// The engine of one of several models: with values from its own profile, if there is one, for
-    /// flags that are not set, and a line about these.
+    /// Returns the engine of one of several models: flags that are not set take values from the
+    /// model's own profile, if there is one. Also returns a line that describes them.
     ///
     /// # Errors
-    /// When the profile cannot be read.
+    /// If the profile cannot be read.
     pub(crate) fn tuned_for(&self, model: &Path) -> anyhow::Result<(Self, Option<String>)> {
         let folder = profile::folder(|name| std::env::var(name).ok());
         let Some(folder) = folder.filter(|_| !self.no_profile) else {
@@ -231,9 +232,9 @@ impl EngineArgs {
         }))
     }
 
-    /// The same with what `profile` may say where other models are served too: prompt tokens per
-    /// step are the scheduler's, and the kernels the process's, unless each model has one of its
-    /// own.
+    /// Returns the engine with the values of `profile` that can be used while other models are
+    /// served too. Prompt tokens per step belong to the scheduler, and the kernels to the process,
+    /// unless each model has its own process.
     fn beside_others(&self, profile: &Profile) -> Self {
         let mut engine = self.clone();
         engine.adopt(profile);
@@ -262,22 +263,22 @@ impl EngineArgs {
         }
     }
 
-    /// Maximum number of prompt tokens per step.
+    /// Returns the maximum number of prompt tokens per step.
     pub(crate) fn prefill_max_tokens(&self) -> u32 {
         self.prefill_max_tokens.unwrap_or(PREFILL_MAX_TOKENS)
     }
 
-    /// How long a step may take before the engine counts as hung.
+    /// Returns the time limit of a step, after which the engine counts as hung.
     pub(crate) fn engine_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.engine_timeout_s)
     }
 
-    /// How long answers wait for an engine that was lost.
+    /// Returns the maximum wait of answers for a lost engine.
     pub(super) fn engine_outage(&self) -> Duration {
         Duration::from_secs_f64(self.engine_outage_s)
     }
 
-    /// The scheduler's limits.
+    /// Returns the scheduler's limits.
     pub(super) fn limits(&self, queue_timeout: Option<Duration>) -> Limits {
         Limits {
             max_batch_size: usize::from(self.max_batch_size),
@@ -289,7 +290,7 @@ impl EngineArgs {
         }
     }
 
-    /// The flags from which a process of its own gets the same engine, profile included.
+    /// Returns the flags that give a separate process the same engine, profile included.
     #[cfg(feature = "llama")]
     pub(crate) fn flags(&self) -> Vec<String> {
         let TuningArgs { poll, micro_batch, kv_layout, flash_attention, kernels } = &self.tuning;
@@ -314,7 +315,7 @@ impl EngineArgs {
         profile.into_iter().chain(given.into_iter().filter_map(flag)).collect()
     }
 
-    /// What a stage in this process computes with.
+    /// Returns the compute settings of a stage in this process.
     #[cfg(feature = "llama")]
     pub(crate) fn own_stage(&self) -> crate::stage_args::StageCompute {
         crate::stage_args::StageCompute {
@@ -325,18 +326,18 @@ impl EngineArgs {
     }
 }
 
-/// What a flag's value is called.
+/// Returns the name of a flag's value.
 #[cfg(feature = "llama")]
 fn value_name(value: impl clap::ValueEnum) -> Option<String> {
     value.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
-/// A parser that lists the types in the help.
+/// Returns a parser that lists the types in the help.
 fn kv_types() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(KvType::ALL.map(KvType::name)).try_map(|name| name.parse::<KvType>())
 }
 
-/// A parser that lists the ways in the help.
+/// Returns a parser that lists the pooling methods in the help.
 fn poolings() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(Pooling::ALL.map(Pooling::name))
         .try_map(|name| name.parse::<Pooling>())
@@ -379,7 +380,7 @@ fn parse_draft_tokens(text: &str) -> Result<Speculation, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Flags win over the profile, and the profile over the defaults.
+    //! Checks that flags override the profile, and the profile overrides the defaults.
     use clap::Parser;
 
     use super::*;

@@ -9,7 +9,7 @@ use loquent_server::{AllowedHosts, HttpConfig, MetricNames, OllamaApi, TcpLimits
 use super::keys::KeyArgs;
 use super::streams::StreamArgs;
 
-/// Whose pages may send requests, and how much of them is taken at once.
+/// Allowed origins of requests, and limits on their size and number.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "HTTP")]
 pub(crate) struct HttpArgs {
@@ -73,7 +73,7 @@ pub(crate) struct HttpArgs {
     drain_timeout_s: u64,
 }
 
-/// Where Ollama's API is served.
+/// Hosts for which Ollama's API is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OllamaApiArg {
     /// On a loopback --host, as Ollama itself
@@ -96,7 +96,7 @@ impl From<OllamaApiArg> for OllamaApi {
 
 impl HttpArgs {
     /// # Errors
-    /// When a key is empty, or their file cannot be read or has an error.
+    /// If a key is empty, or the key file cannot be read or has an error.
     pub(super) fn resolve(
         &self,
         keys: &KeyArgs,
@@ -118,8 +118,8 @@ impl HttpArgs {
         })
     }
 
-    /// Bounds on TCP connections. `stall_limit` is the time after which a slow reader's answer
-    /// ends, for which its connection has to be there.
+    /// Returns the limits on TCP connections. `stall_limit` is the time after which a slow reader's
+    /// answer ends; its connection must last until then.
     pub(super) fn tcp(&self, keys: &KeyArgs, stall_limit: Duration) -> TcpLimits {
         TcpLimits {
             max_connections: self.max_connections,
@@ -132,17 +132,17 @@ impl HttpArgs {
         }
     }
 
-    /// Most connections of one kind in all.
+    /// Returns the maximum total connections of one kind.
     pub(super) fn max_connections(&self) -> usize {
         self.max_connections
     }
 
-    /// Most connections of one kind from one address.
+    /// Returns the maximum connections of one kind from one address.
     pub(super) fn max_connections_per_address(&self) -> usize {
         self.max_connections_per_address.unwrap_or(self.max_connections.div_ceil(4))
     }
 
-    /// Worker threads of the async runtime.
+    /// Returns the number of worker threads of the async runtime.
     pub(crate) fn threads(&self) -> usize {
         // Few: one thread serves tens of thousands of tokens per second, and several wake each
         // other for every step, on cores that compute.

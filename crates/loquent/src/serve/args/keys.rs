@@ -1,4 +1,4 @@
-//! The flags for API keys, and for telling clients apart.
+//! The flags for API keys, and for distinguishing clients.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use loquent_server::{ApiKeys, TrustedProxies, TrustedProxy};
 
-/// Who may send requests, and whose they are.
+/// Authentication of clients, and their identification for limits.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Clients")]
 pub(crate) struct KeyArgs {
@@ -43,7 +43,7 @@ pub(crate) struct KeyArgs {
 
 impl KeyArgs {
     /// # Errors
-    /// When a key is empty, or the file cannot be read or has an error.
+    /// If a key is empty, or the file cannot be read or has an error.
     pub(super) fn api_keys(&self) -> anyhow::Result<ApiKeys> {
         ApiKeys::load(&self.api_key, self.api_key_file.clone()).context("--api-key, --api-key-file")
     }
@@ -55,7 +55,7 @@ impl KeyArgs {
 
 #[cfg(test)]
 mod tests {
-    //! A server that was meant to have keys never starts without one.
+    //! Checks that a server that was meant to have keys never starts without one.
     use clap::Parser;
 
     use super::*;

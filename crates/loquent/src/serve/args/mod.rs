@@ -1,4 +1,4 @@
-//! The flags of `loquent serve` as typed, and the server's options that they resolve to.
+//! The flags of `loquent serve` as typed, and the server options that they resolve to.
 
 mod admission;
 mod engine;
@@ -49,7 +49,7 @@ Exit status:
   1    after an error, and after the engine has failed
   130  at once at a second Ctrl-C, 143 at a second SIGTERM";
 
-/// The flags that `serve -h` lists, with their short forms; `--help` lists all.
+/// Flags that `serve -h` lists, with their short forms; `--help` lists all.
 const ESSENTIAL: [(&str, Option<char>); 17] = [
     ("wanted", None),
     ("model", None),
@@ -70,10 +70,10 @@ const ESSENTIAL: [(&str, Option<char>); 17] = [
     ("tls_key", None),
 ];
 
-/// Gives an essential flag its short form, and leaves any other to `--help`.
+/// Gives an essential flag its short form, and hides any other from `-h`.
 ///
-/// `-c` and `-p` are not declared with their flags, because `bench` shares `--context` and has a
-/// `-c` of its own.
+/// `-c` and `-p` are not declared with their flags, because `bench` shares `--context` and has its
+/// own `-c`.
 fn sort_by_audience(flag: clap::Arg) -> clap::Arg {
     match ESSENTIAL.iter().find(|(name, _)| flag.get_id() == *name) {
         Some((_, Some(short))) => flag.short(*short),
@@ -82,7 +82,7 @@ fn sort_by_audience(flag: clap::Arg) -> clap::Arg {
     }
 }
 
-/// What `loquent serve` takes. The environment variable of a flag is `LOQUENT_` and its name.
+/// Arguments of `loquent serve`. The environment variable of a flag is `LOQUENT_` and its name.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_args(sort_by_audience))]
 pub struct ServeArgs {
@@ -137,11 +137,11 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Whether a model of this process is served: one that is named, or the bundled one where no
-    /// upstream is.
+    /// Returns true if a model of this process is served: a named one, or the bundled one if there
+    /// is no upstream.
     ///
     /// # Errors
-    /// When an upstream without a name stands beside a model.
+    /// If an upstream without a name is combined with a model.
     pub(crate) fn serves_model(&self) -> anyhow::Result<bool> {
         let is_named = !self.source.is_demonstration() || self.source.file.folder().is_some();
         anyhow::ensure!(
@@ -152,10 +152,10 @@ impl ServeArgs {
         Ok(is_named || self.upstream.is_empty())
     }
 
-    /// The server's options.
+    /// Returns the server's options.
     ///
     /// # Errors
-    /// When the key file cannot be read or a duration is out of range.
+    /// If the key file cannot be read or a duration is out of range.
     pub(crate) fn resolve(&self) -> anyhow::Result<ServerConfig> {
         let streams = self.streams.bounds();
         // Compose files set a variable to nothing where it has no value.
@@ -184,10 +184,10 @@ impl ServeArgs {
     }
 }
 
-/// The options of a service with its engine, whether or not HTTP stands before it.
+/// Returns the options of a service and its engine, with or without HTTP.
 ///
 /// # Errors
-/// When a duration is out of range; the message names the flag.
+/// If a duration is out of range; the message names the flag.
 pub(crate) fn service_options(
     engine: &EngineArgs,
     admission: &AdmissionArgs,

@@ -1,11 +1,11 @@
-//! The flags that say how several models share a machine.
+//! The flags for several models that share a machine.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use clap::Args;
 
-/// How models are kept in memory.
+/// Limits on the models kept in memory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Several models")]
 pub(crate) struct KeepArgs {
@@ -23,17 +23,17 @@ pub(crate) struct KeepArgs {
 }
 
 impl KeepArgs {
-    /// How long a model may be unused.
+    /// Returns the idle time after which a model is unloaded.
     pub(crate) fn idle(&self) -> Option<Duration> {
         self.model_idle_s.map(|seconds| Duration::from_secs(seconds.get().into()))
     }
 
-    /// Most models in memory.
+    /// Returns the maximum number of models in memory.
     pub(crate) fn max_loaded(&self) -> usize {
         self.max_loaded_models.map_or(usize::MAX, |most| most.get() as usize)
     }
 
-    /// Most bytes of all models together, if that is said.
+    /// Returns the maximum bytes of all models together, if set.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         self.models_memory_mib.map(|mebibytes| mebibytes.get().saturating_mul(1 << 20))
     }

@@ -8,7 +8,7 @@ use loquent_server::{CertificateSource, MUTE_LIMIT, QuicConfig, ResumableLimits,
 
 use super::http::HttpArgs;
 
-/// Least `--stream-log-bytes`: a merged flush with its log-probabilities fits.
+/// Minimum `--stream-log-bytes`: large enough for a merged flush with its log-probabilities.
 const LOG_BYTES_MIN: usize = 64 * 1024;
 
 /// QUIC, its certificates, and what is kept for a resume.
@@ -84,7 +84,7 @@ impl QuicArgs {
         }
     }
 
-    /// The certificate given by the user, which turns HTTPS on.
+    /// Returns the certificate given by the user, which turns on HTTPS.
     pub(super) fn certificate(&self) -> Option<CertificateSource> {
         let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(CertificateSource::Files { chain, key })

@@ -1,4 +1,4 @@
-//! The flags that say what `loquent serve` runs: a model, or a simulation.
+//! The flags that select what `loquent serve` runs: a model, or a simulation.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use loquent_engine::sim::{StepPace, WorkTimes};
 
 use crate::model_args::ModelArgs;
 
-/// What answers requests: a model file, or the simulated engine.
+/// Source of answers: a model file, or the simulated engine.
 #[derive(Debug, Args)]
 pub(crate) struct SourceArgs {
     #[command(flatten)]
@@ -22,13 +22,13 @@ pub(crate) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Whether the bundled model is served, as no flag names another.
+    /// Returns true if the bundled model is served, as no flag names another.
     pub(crate) fn is_demonstration(&self) -> bool {
         self.file.is_bundled() && self.simulate.is_none()
     }
 }
 
-/// How long the simulated engine's steps take.
+/// Parses the step times of the simulated engine.
 fn parse_pace(text: &str) -> Result<StepPace, String> {
     let pace = match text.split('+').collect::<Vec<_>>().as_slice() {
         [rate] => rate.parse::<f64>().ok().filter(|rate| *rate > 0.0).map(|rate| {

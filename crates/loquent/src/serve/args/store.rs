@@ -8,12 +8,12 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use loquent_server::{SharedAddress, StoreConfig, StoreLimits, StoreLocation};
 
-/// The part of the store that one key may fill: one in so many.
+/// Divisor of the store's size that gives the limit of one key.
 const KEY_SHARE: usize = 4;
 /// Bytes of a megabyte.
 const MB: usize = 1024 * 1024;
 
-/// Where answers are that clients ask to be stored, and how many.
+/// Location and limits of the answers that clients ask to store.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stored answers")]
 pub(super) struct StoreArgs {
@@ -43,7 +43,7 @@ pub(super) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// `has_keys`: whether clients are told apart by API keys.
+    /// Resolves the flags; `has_keys` is true if clients are distinguished by API keys.
     pub(super) fn resolve(&self, has_keys: bool) -> StoreConfig {
         let bytes = (self.store_mb as usize).saturating_mul(MB);
         let per_owner = self.store_mb_per_key.map(|mb| (mb as usize).saturating_mul(MB));
@@ -54,7 +54,7 @@ impl StoreArgs {
     }
 }
 
-/// Where `--store` says that answers are.
+/// Parses the location in `--store`.
 fn location(typed: OsString) -> Result<StoreLocation, String> {
     // Compose files set a variable to nothing where it has no value.
     if typed.is_empty() {

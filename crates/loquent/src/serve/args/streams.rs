@@ -6,15 +6,15 @@ use clap::Args;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{ObfuscationDefault, ServingConfig, StreamBounds};
 
-/// Default of `--stream-buffer-bytes`, chosen by hand: a larger buffer forgives longer stalls, and
+/// Default of `--stream-buffer-bytes`. Chosen by hand: a larger buffer tolerates longer stalls, but
 /// costs memory for every slow reader.
 pub(crate) const STREAM_BUFFER_BYTES: usize = 32 * 1024;
-/// Least `--stream-buffer-bytes`; a smaller buffer would pause an answer after every chunk.
+/// Minimum `--stream-buffer-bytes`; a smaller buffer would pause an answer after every chunk.
 const STREAM_BUFFER_BYTES_MIN: usize = 1024;
 /// Default of `--slow-reader-timeout-s`.
 pub(crate) const SLOW_READER_TIMEOUT_S: u64 = 30;
 
-/// How answers are streamed.
+/// Settings for streaming answers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Streams")]
 pub(super) struct StreamArgs {
@@ -49,7 +49,7 @@ pub(super) struct StreamArgs {
     heartbeat_s: u64,
 }
 
-/// How a model's reasoning is returned.
+/// Format in which a model's reasoning is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ReasoningFormat {
     /// As reasoning_content, if the model's chat template shows that it reasons; with --upstream,
@@ -59,7 +59,7 @@ enum ReasoningFormat {
     None,
 }
 
-/// Which answers are padded.
+/// Selection of the answers that are padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ObfuscateStreams {
     /// Event streams over TLS, and QUIC

@@ -1,4 +1,4 @@
-//! The flags for serving other servers' answers.
+//! The flags for serving the answers of other servers.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use loquent_server::{PoolConfig, Routing, UpstreamConfig, UpstreamRoute};
 
 use crate::config::REPLACEMENTS;
 
-/// Longest name of a model: it is a part of every request and of metrics.
+/// Maximum length of a model's name, which is part of every request and of metrics.
 const MAX_NAME_CHARS: usize = 256;
 
 /// The upstream servers, if there are any.
@@ -78,7 +78,7 @@ pub(crate) struct UpstreamArgs {
     upstream_timeout_s: NonZeroU32,
 }
 
-/// How one of several servers is chosen.
+/// Method of choosing one of several servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RoutingChoice {
     /// The one that has the prompt's beginning in its cache, unless it has more than its part to do
@@ -89,7 +89,7 @@ enum RoutingChoice {
     RoundRobin,
 }
 
-/// Servers with one model, and perhaps its name.
+/// Servers with one model, and optionally its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct UpstreamAddress {
     name: Option<String>,
@@ -114,7 +114,7 @@ impl FromStr for UpstreamAddress {
     }
 }
 
-/// A model and those that answer in its place.
+/// A model, and the models that answer in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FallbackChain {
     name: String,
@@ -131,7 +131,7 @@ impl FromStr for FallbackChain {
     }
 }
 
-/// A model's name without what separates names.
+/// Parses a model's name; rejects characters that separate names.
 fn read_name(text: &str) -> Result<String, String> {
     let name = text.trim();
     let is_odd = |c: char| c.is_control() || matches!(c, ',' | ';' | '=');
@@ -144,22 +144,21 @@ fn read_name(text: &str) -> Result<String, String> {
 }
 
 impl UpstreamArgs {
-    /// Whether there is none.
+    /// Returns true if there are no upstreams.
     pub(crate) fn is_empty(&self) -> bool {
         self.upstream.is_empty()
     }
 
-    /// Whether an upstream answers in place of a model of this process.
+    /// Returns true if an upstream answers in place of a model of this process.
     pub(crate) fn replaces_model(&self) -> bool {
         self.upstream.iter().any(|upstream| upstream.name.is_none())
     }
 
-    /// The upstreams' options, in the order of the flags. `keeps_keys`: this server checks its
-    /// clients' keys itself, so they are not passed on.
+    /// Returns the options of the upstreams, in the order of the flags. With `keeps_keys`, this
+    /// server checks its clients' keys itself, so they are not passed on.
     ///
     /// # Errors
-    /// When everybody could spend the upstream's key without --open, or names contradict each
-    /// other.
+    /// If everybody could spend the upstream's key without --open, or names contradict each other.
     pub(crate) fn resolve(&self, keeps_keys: bool) -> anyhow::Result<Vec<UpstreamConfig>> {
         if self.upstream.is_empty() {
             return Ok(Vec::new());
@@ -214,12 +213,12 @@ impl UpstreamArgs {
         Ok(())
     }
 
-    /// The keys as typed. Compose files set a variable to nothing where it has no value.
+    /// Returns the keys as typed. Compose files set variables without a value to an empty string.
     fn keys(&self) -> impl Iterator<Item = &str> {
         self.upstream_api_key.iter().map(|key| key.trim()).filter(|key| !key.is_empty())
     }
 
-    /// The key for the upstream `name`: its own, or the one without a name.
+    /// Returns the key for the upstream `name`: its own, or the one without a name.
     fn key_for(&self, name: Option<&str>) -> Option<String> {
         let names = || self.upstream.iter().filter_map(|upstream| upstream.name.as_deref());
         // A key may have '=' in it too.

@@ -1,12 +1,12 @@
-//! TCP as Linux has it, which chat services stream over today: the sender of one connection.
+//! TCP as in Linux, which chat services use for streaming today: the sender of one connection.
 //!
-//! Losses are found by RACK and probed for by TLP (RFC 8985), with the retransmission timer of RFC
+//! RACK detects losses and TLP probes for them (RFC 8985), with the retransmission timer of RFC
 //! 6298 behind them, which never waits less than srtt + 200 ms. The window is CUBIC's (RFC 9438)
-//! with proportional rate reduction while losses are repaired (RFC 6937). As in Linux, what waits
-//! for the window leaves in one segment, and neighbours that are lost are sent again as one.
+//! with proportional rate reduction during loss repair (RFC 6937). As in Linux, tokens that wait
+//! for the window are sent in one segment, and adjacent lost segments are retransmitted as one.
 //!
 //! Left out, in TCP's favour: delayed acknowledgements, the receiver's window, pacing, and the
-//! envelope of server-sent events, of which a segment would hold about seven.
+//! overhead of server-sent events, of which a segment would hold about seven.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,21 +23,21 @@ mod rtt;
 mod scoreboard;
 mod window;
 
-/// What Linux adds to a probe's wait where one segment is in flight, for a receiver that delays
-/// its acknowledgement (RFC 8985, section 7.2, as `tcp_schedule_loss_probe` has it).
+/// Linux's addition to a probe's wait when one segment is in flight, for a receiver that delays its
+/// acknowledgement (RFC 8985, section 7.2, as in `tcp_schedule_loss_probe`).
 const MAX_ACK_DELAY_US: f64 = 200_000.0;
-/// The same where more are in flight: two ticks of its clock.
+/// Linux's addition when more segments are in flight: two ticks of its clock.
 const PROBE_MARGIN_US: f64 = 2_000.0;
-/// Tokens in a segment: with their heads they fit into two kilobytes, the buffer of those who read
-/// packets from sockets.
+/// Maximum tokens in a segment: with their heads they fit into two kilobytes, the buffer size of
+/// code that reads packets from sockets.
 const MAX_TOKENS: usize = 160;
-/// Doublings of the retransmission timer: sessions end long before more would matter.
+/// Maximum doublings of the retransmission timer: sessions end long before more would matter.
 const MAX_BACKOFF: u32 = 7;
 
-/// What the one timer of a connection is for.
+/// Purpose of a connection's single timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TimerKind {
-    /// A segment is lost if it is not acknowledged by then (RFC 8985, section 6.3).
+    /// Reordering timer: a segment not acknowledged by then is lost (RFC 8985, section 6.3).
     Reordering,
     /// A tail loss probe (RFC 8985, section 7).
     Probe,
@@ -56,7 +56,7 @@ enum Phase {
     Loss(u32),
 }
 
-/// The server's end.
+/// The server's end of a TCP connection.
 #[derive(Debug)]
 pub struct TcpSender {
     board: Scoreboard,
@@ -66,12 +66,13 @@ pub struct TcpSender {
     phase: Phase,
     timer: Option<(TimerKind, u64)>,
     backoff: u32,
-    /// Everything below it was sent before the probe, and whether that was a retransmission.
+    /// Number below which everything was sent before the probe, and whether the probe was a
+    /// retransmission.
     probe: Option<(u32, bool)>,
     probe_due: bool,
-    /// The timer has fired: the first segment leaves whatever the window is.
+    /// True if the timer has fired: the first segment is sent regardless of the window.
     retransmission_due: bool,
-    /// Index and time of each packet by number, for samples as TCP's timestamps give them.
+    /// Send time of each packet by number, for RTT samples as from TCP's timestamps.
     sent: Vec<u64>,
     next_index: u32,
     ending: FinishMark,
@@ -79,7 +80,7 @@ pub struct TcpSender {
 }
 
 impl TcpSender {
-    /// A sender whose handshake has measured `rtt_us`.
+    /// Creates a sender whose handshake has measured `rtt_us`.
     pub fn new(rtt_us: u64, control: TcpControl) -> Self {
         Self {
             board: Scoreboard::new(),
@@ -103,8 +104,8 @@ impl TcpSender {
         self.rtt.rto_us() << self.backoff.min(MAX_BACKOFF)
     }
 
-    /// Sets the timer for a probe, or for retransmission where none is due
-    /// (`tcp_schedule_loss_probe`, `tcp_rearm_rto`); `advanced` after an acknowledgement.
+    /// Sets the timer for a probe, or for retransmission if none is due (`tcp_schedule_loss_probe`,
+    /// `tcp_rearm_rto`). `advanced` is true after an acknowledgement of new data.
     fn arm(&mut self, now_us: u64, advanced: bool) {
         let Some(first) = self.board.first() else {
             self.timer = None;
@@ -124,7 +125,7 @@ impl TcpSender {
         self.timer = Some((TimerKind::Probe, probe_at_us.min(rto_at_us)));
     }
 
-    /// Loss by RACK; begins recovery if there is any, or sets a timer if there may be.
+    /// Detects losses by RACK; begins recovery if there are any, or sets a timer if there may be.
     fn detect(&mut self, now_us: u64) -> Found {
         let repairing = self.phase != Phase::Open;
         let found = self.board.detect_lost(now_us, self.rtt.srtt_us, repairing);
@@ -140,12 +141,12 @@ impl TcpSender {
         found
     }
 
-    /// The number of the first token that has never been sent.
+    /// Returns the number of the first token that has never been sent.
     fn next_unsent(&self) -> u32 {
         self.next_index - self.unsent.len() as u32
     }
 
-    /// RFC 6298, section 5.4 on, and `tcp_enter_loss`.
+    /// Handles a retransmission timeout (RFC 6298, from section 5.4 on, and `tcp_enter_loss`).
     fn time_out(&mut self, now_us: u64) {
         if self.board.first().is_none() {
             self.timer = None;
@@ -168,7 +169,7 @@ impl TcpSender {
         self.timer = Some((TimerKind::Retransmission, now_us + self.rto_us()));
     }
 
-    /// Ends recovery where everything that was sent when it began has arrived.
+    /// Ends recovery once everything sent before it began has arrived.
     fn leave_repair(&mut self, spurious: bool) {
         let (until, recovery) = match self.phase {
             Phase::Open => return,
@@ -189,7 +190,8 @@ impl TcpSender {
         }
     }
 
-    /// Whether a probe has repaired a loss that nobody saw (RFC 8985, section 7.4).
+    /// Checks whether a probe has repaired a loss that was not detected otherwise (RFC 8985,
+    /// section 7.4).
     fn check_probe(&mut self, ack: &SelectiveAck, advanced: bool) {
         let Some((until, retransmitted)) = self.probe else { return };
         if !retransmitted {
@@ -222,7 +224,7 @@ impl TcpSender {
         self.put(now_us, out, &tokens);
     }
 
-    /// Sends what waits, as much as one segment holds.
+    /// Sends the waiting tokens, up to one segment.
     fn send_new(&mut self, now_us: u64, out: &mut Vec<u8>) {
         let mut tokens: Vec<Token> = Vec::new();
         let mut bytes = 0;
@@ -388,14 +390,14 @@ mod tests {
 
     const RTT_US: u64 = 100_000;
 
-    /// A sender, and a receiver half a round trip away. What is sent while `is_lossy` is lost.
+    /// A sender, and a receiver half a round trip away. Packets sent while `is_lossy` are lost.
     struct Path {
         sender: TcpSender,
         receiver: TokenReceiver,
         now_us: u64,
-        /// Packets on their way: when they arrive, whether at the sender, and what they are.
+        /// Packets in flight: arrival time, whether bound for the sender, and contents.
         under_way: Vec<(u64, bool, Vec<u8>)>,
-        /// When packets left.
+        /// Send times of packets.
         sent_us: Vec<u64>,
         is_lossy: bool,
     }
@@ -432,7 +434,7 @@ mod tests {
             }
         }
 
-        /// Lets time pass until `until_ms`.
+        /// Advances the time to `until_ms`.
         fn run_until(&mut self, until_ms: u64) {
             let until_us = until_ms * 1_000;
             loop {
@@ -459,7 +461,7 @@ mod tests {
             self.now_us = until_us;
         }
 
-        /// A token each 100 ms from 0 on, of which those in `lost` are lost.
+        /// Streams a token every 100 ms from 0 on; those in `lost` are lost.
         fn stream(control: TcpControl, tokens: u64, lost: Range<u64>) -> Self {
             let mut path = Self::new(control);
             for index in 0..tokens {
@@ -484,8 +486,8 @@ mod tests {
         assert_eq!(path.receiver.arrived(), 4);
     }
 
-    /// RFC 8985, section 7: after two round trips and the receiver's greatest delay where one
-    /// segment is outstanding, well before the timer and without its back-off.
+    /// RFC 8985, section 7: if one segment is outstanding, after two round trips and the receiver's
+    /// maximum delay, well before the timer and without its back-off.
     #[test]
     fn the_last_segment_is_probed_for() {
         let mut path = Path::stream(TcpControl::Cubic, 2, 1..2);
@@ -518,7 +520,7 @@ mod tests {
         assert_eq!(gaps[..4], [rto_us, rto_us, 2 * rto_us, 4 * rto_us], "{gaps:?}");
     }
 
-    /// The tokens of a long loss wait for the window after the timeout and leave together.
+    /// The tokens of a long loss wait for the window after the timeout and are sent together.
     #[test]
     fn after_a_timeout_one_segment_carries_what_was_lost() {
         let mut path = Path::stream(TcpControl::Cubic, 20, 2..16);

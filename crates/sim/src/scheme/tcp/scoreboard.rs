@@ -1,24 +1,25 @@
-//! What is outstanding, what of it has arrived, and what RACK takes for lost (RFC 8985, section 6).
+//! Outstanding segments, those of them that have arrived, and those that RACK considers lost (RFC
+//! 8985, section 6).
 
 use std::collections::VecDeque;
 
 use super::super::packet::{SelectiveAck, Token};
 
-/// Round trips of which the reordering window may at most consist, in quarters (Linux's limit is
-/// 255; the window never exceeds srtt in any case).
+/// Maximum reordering window, in quarters of a round trip (Linux's limit is 255; the window never
+/// exceeds srtt in any case).
 const MAX_STEPS: u32 = 255;
-/// Recoveries after which the reordering window is the least again (RFC 8985, section 6.2).
+/// Recoveries after which the reordering window is reset to its minimum (RFC 8985, section 6.2).
 const STEPS_LAST_RECOVERIES: u32 = 16;
 
-/// Tokens that left together.
+/// Tokens that were sent together.
 #[derive(Debug)]
 pub(super) struct Segment {
     tokens: Vec<Token>,
-    /// When it was last sent.
+    /// Time of the latest transmission.
     pub(super) sent_us: u64,
     is_sacked: bool,
     is_lost: bool,
-    /// Whether its latest transmission is a retransmission, and it is under way.
+    /// True if the latest transmission is a retransmission that is in flight.
     is_retransmitted: bool,
     was_retransmitted: bool,
 }
@@ -35,7 +36,7 @@ impl Segment {
         }
     }
 
-    /// Number of its first token.
+    /// Returns the number of its first token.
     pub(super) fn first(&self) -> u32 {
         self.tokens[0].index
     }
@@ -49,26 +50,26 @@ impl Segment {
     }
 }
 
-/// What an acknowledgement brought.
+/// Effect of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Acked {
-    /// Segments that it is the first to acknowledge.
+    /// Number of segments acknowledged for the first time.
     pub(super) delivered: u32,
-    /// Whether everything below a higher number is acknowledged now.
+    /// True if the cumulative acknowledgement has advanced.
     pub(super) advanced: bool,
 }
 
-/// What [`Scoreboard::detect_lost`] found.
+/// Result of [`Scoreboard::detect_lost`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Found {
     pub(super) lost: u32,
-    /// Those of them that had been retransmitted.
+    /// Number of the lost segments that had been retransmitted.
     pub(super) retransmissions: u32,
-    /// When the next one is lost if nothing is heard of it.
+    /// Time at which the remaining candidates are lost unless acknowledged.
     pub(super) next_us: Option<u64>,
 }
 
-/// Latest delivered transmission by the time of sending (RFC 8985, section 6.2).
+/// Most recently sent transmission that was delivered (RFC 8985, section 6.2).
 #[derive(Debug, Clone, Copy)]
 struct Rack {
     sent_us: u64,
@@ -86,10 +87,12 @@ pub(super) struct Scoreboard {
     min_rtt_us: u64,
     reordering_seen: bool,
     steps: u32,
-    /// Recoveries until `steps` is 1 again, and what the next round of D-SACK must acknowledge.
+    /// Recoveries until `steps` is reset to 1, and the token that must be acknowledged before the
+    /// next D-SACK counts.
     steps_last: u32,
     steps_since: u32,
-    /// When the first retransmission of this repair left; those not yet known to be superfluous.
+    /// Send time of the first retransmission of this repair; retransmissions of it; and those known
+    /// to be superfluous.
     repair_us: Option<u64>,
     repairs: u32,
     undone: u32,
@@ -113,17 +116,17 @@ impl Scoreboard {
         }
     }
 
-    /// The oldest outstanding segment.
+    /// Returns the oldest outstanding segment.
     pub(super) fn first(&self) -> Option<&Segment> {
         self.segments.front()
     }
 
-    /// Number of the first token of the newest segment.
+    /// Returns the number of the first token of the newest segment.
     pub(super) fn last(&self) -> Option<u32> {
         self.segments.back().map(Segment::first)
     }
 
-    /// Outstanding segments, those that have arrived out of order included.
+    /// Returns the number of outstanding segments, including those that have arrived out of order.
     pub(super) fn len(&self) -> usize {
         self.segments.len()
     }
@@ -132,12 +135,12 @@ impl Scoreboard {
         self.segments.iter().any(|segment| segment.is_sacked)
     }
 
-    /// All tokens below it are acknowledged.
+    /// Returns the number below which all tokens are acknowledged.
     pub(super) fn acked_below(&self) -> u32 {
         self.acked_below
     }
 
-    /// Segments that are under way as far as is known.
+    /// Returns the number of segments in flight, as far as is known.
     pub(super) fn in_flight(&self) -> u32 {
         let under_way = |segment: &&Segment| {
             !segment.is_sacked && (!segment.is_lost || segment.is_retransmitted)
@@ -149,13 +152,13 @@ impl Scoreboard {
         self.segments.push_back(segment);
     }
 
-    /// Number of the first token of the first segment to send again.
+    /// Returns the number of the first token of the first segment to retransmit.
     pub(super) fn first_lost(&self) -> Option<u32> {
         let due = |segment: &&Segment| segment.is_lost && !segment.is_retransmitted;
         self.segments.iter().find(due).map(Segment::first)
     }
 
-    /// Takes note of what has arrived.
+    /// Records an acknowledgement.
     pub(super) fn acknowledge(&mut self, now_us: u64, ack: &SelectiveAck) -> Acked {
         let mut acked = Acked::default();
         if ack.duplicate {
@@ -194,7 +197,7 @@ impl Scoreboard {
         acked
     }
 
-    /// RFC 8985, section 6.2, step 2.
+    /// Advances the latest delivered transmission (RFC 8985, section 6.2, step 2).
     fn advance(&mut self, now_us: u64, sent_us: u64, end: u32, again: bool) {
         let rtt_us = now_us - sent_us;
         if again && rtt_us < self.min_rtt_us {
@@ -207,7 +210,7 @@ impl Scoreboard {
         }
     }
 
-    /// A retransmission was superfluous (RFC 8985, section 6.2, step 4: once per round trip).
+    /// Handles a superfluous retransmission (RFC 8985, section 6.2, step 4: once per round trip).
     fn on_duplicate(&mut self) {
         self.undone += 1;
         if self.acked_below >= self.steps_since {
@@ -217,7 +220,8 @@ impl Scoreboard {
         }
     }
 
-    /// How much later than a delivered segment one may still arrive (`tcp_rack_reo_wnd`).
+    /// Returns the reordering window: the time for which an earlier segment may still arrive after
+    /// a later one was delivered (`tcp_rack_reo_wnd`).
     fn reordering_us(&self, srtt_us: f64, repairing: bool) -> u64 {
         const DUPLICATE_THRESHOLD: usize = 3;
         if !self.reordering_seen {
@@ -230,7 +234,7 @@ impl Scoreboard {
         (quarter_us * u64::from(self.steps)).min(srtt_us as u64)
     }
 
-    /// RFC 8985, section 6.2, step 5.
+    /// Detects lost segments (RFC 8985, section 6.2, step 5).
     pub(super) fn detect_lost(&mut self, now_us: u64, srtt_us: f64, repairing: bool) -> Found {
         let mut found = Found::default();
         let Some(rack) = self.rack else { return found };
@@ -253,7 +257,8 @@ impl Scoreboard {
         found
     }
 
-    /// The timer has fired: the first segment is lost, and each that was sent long enough ago.
+    /// Handles a retransmission timeout: marks the first segment and all that were sent long enough
+    /// ago as lost.
     pub(super) fn time_out(&mut self, now_us: u64, srtt_us: f64) {
         let rtt_us = self.rack.map_or(srtt_us as u64, |rack| rack.rtt_us);
         let wait_us = rtt_us + self.reordering_us(srtt_us, true);
@@ -265,7 +270,7 @@ impl Scoreboard {
         }
     }
 
-    /// Repair of losses begins: what follows may turn out to be superfluous.
+    /// Begins the repair of losses, whose retransmissions may turn out to be superfluous.
     pub(super) fn begin_repair(&mut self) {
         self.repair_us = None;
         (self.repairs, self.undone) = (0, 0);
@@ -275,18 +280,18 @@ impl Scoreboard {
         }
     }
 
-    /// Whether an acknowledgement that echoes a packet sent at `echoed_us` shows that the first
-    /// retransmission was superfluous (RFC 3522).
+    /// Returns true if an acknowledgement that echoes a packet sent at `echoed_us` shows that the
+    /// first retransmission was superfluous (RFC 3522).
     pub(super) fn was_in_vain(&self, echoed_us: u64) -> bool {
         self.repair_us.is_some_and(|repair_us| echoed_us < repair_us)
     }
 
-    /// Whether every retransmission of this repair is known to be superfluous.
+    /// Returns true if every retransmission of this repair is known to be superfluous.
     pub(super) fn all_undone(&self) -> bool {
         self.repairs > 0 && self.undone >= self.repairs
     }
 
-    /// Nothing is lost after all.
+    /// Clears all losses: they turned out to be spurious.
     pub(super) fn forget_losses(&mut self) {
         for segment in &mut self.segments {
             segment.is_lost = false;
@@ -294,8 +299,8 @@ impl Scoreboard {
         self.begin_repair();
     }
 
-    /// Sends the segment that begins with token `first` again, with its neighbours that are lost
-    /// as far as one packet has room for that many bytes and tokens (`tcp_retrans_try_collapse`).
+    /// Retransmits the segment that starts with token `first`, joined with lost neighbours as long
+    /// as one packet has room for that many bytes and tokens (`tcp_retrans_try_collapse`).
     pub(super) fn resend(&mut self, now_us: u64, first: u32, room: (usize, usize)) -> Vec<Token> {
         let at = self.segments.iter().position(|segment| segment.first() == first);
         let at = at.expect("only outstanding segments are sent again");

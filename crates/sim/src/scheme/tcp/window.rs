@@ -1,39 +1,40 @@
-//! The congestion window: CUBIC (RFC 9438), reduced proportionally during recovery (RFC 6937); what
-//! BBR leaves of a window in use; or none.
+//! The congestion window: CUBIC (RFC 9438), reduced proportionally during recovery (RFC 6937); a
+//! simplified BBR; or none.
 
 use serde::{Deserialize, Serialize};
 
-/// What limits how many segments of TCP are in flight.
+/// Limit on TCP's segments in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpControl {
     /// CUBIC, Linux's default.
     #[default]
     Cubic,
-    /// BBR's answer to losses: one round trip of packet conservation, then the window of before.
+    /// BBR's reaction to losses: one round trip of packet conservation, then the previous window.
     /// Its pacing and its model of the path are left out.
     Bbr,
-    /// Nothing: losses are found and repaired as in Linux, but never taken for congestion.
+    /// No limit: losses are detected and repaired as in Linux, but never taken for congestion.
     None,
 }
 
-/// RFC 6928.
+/// Initial window (RFC 6928).
 const INITIAL_SEGMENTS: u32 = 10;
 const MIN_SEGMENTS: u32 = 2;
-/// RFC 9438, section 4.1: the window after a loss, and the scale of its growth in segments/s³.
+/// Factor of the window after a loss, and scale of its growth in segments/s³ (RFC 9438, section
+/// 4.1).
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
-/// BBR's least window outside packet conservation.
+/// BBR's minimum window outside packet conservation.
 const BBR_MIN_SEGMENTS: f64 = 4.0;
 
-/// What recovery and undo remember.
+/// State saved for the end of recovery and for an undo.
 #[derive(Debug, Clone, Copy)]
 struct Saved {
     segments: f64,
     threshold: f64,
 }
 
-/// A time of growth: when it began, and how long it takes until the peak is reached.
+/// A period of growth: its start, and the time until the peak is reached.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     began_us: u64,
@@ -53,12 +54,12 @@ pub(super) struct Window {
     before: Option<Saved>,
     delivered: u32,
     sent: u32,
-    /// Whether the sender has wanted to send more than it may.
+    /// True if the sender has wanted to send more than the window allows.
     is_full: bool,
-    /// Segments outstanding at most since the token of this number was new.
+    /// Maximum number of outstanding segments since the token of this number was new.
     most_out: u32,
     most_out_until: u32,
-    /// BBR's packet conservation lasts until this token is acknowledged.
+    /// Token whose acknowledgement ends BBR's packet conservation.
     conserves_until: Option<u32>,
 }
 
@@ -80,7 +81,7 @@ impl Window {
         }
     }
 
-    /// Segments that may be in flight.
+    /// Returns the number of segments that may be in flight.
     pub(super) fn segments(&self) -> u32 {
         match self.control {
             TcpControl::None => u32::MAX,
@@ -88,18 +89,18 @@ impl Window {
         }
     }
 
-    /// A segment has left.
+    /// Records a sent segment.
     pub(super) fn on_sent(&mut self) {
         self.sent += 1;
     }
 
-    /// Something waits for room.
+    /// Records that data waits for the window.
     pub(super) fn note_blocked(&mut self) {
         self.is_full = true;
     }
 
-    /// How much of the window is in use after a segment with new tokens. A window that is not used
-    /// does not grow (`tcp_cwnd_validate`).
+    /// Records the use of the window after a segment with new tokens. An unused window does not
+    /// grow (`tcp_cwnd_validate`).
     pub(super) fn note_use(&mut self, in_flight: u32, out: u32, acked_below: u32, next: u32) {
         self.is_full = in_flight >= self.segments();
         if acked_below >= self.most_out_until {
@@ -118,14 +119,14 @@ impl Window {
         self.threshold = (self.segments * BETA).floor().max(f64::from(MIN_SEGMENTS));
     }
 
-    /// A loss was found.
+    /// Begins recovery after a loss.
     pub(super) fn begin_recovery(&mut self, next: u32) {
         self.reduce_threshold();
         self.conserves_until = Some(next);
         (self.delivered, self.sent) = (0, 0);
     }
 
-    /// An acknowledgement in recovery (RFC 6937, section 3, as `tcp_cwnd_reduction`).
+    /// Handles an acknowledgement in recovery (RFC 6937, section 3, as in `tcp_cwnd_reduction`).
     pub(super) fn reduce(&mut self, in_flight: u32, delivered: u32, lost: u32, advanced: bool) {
         if delivered == 0 {
             return;
@@ -155,14 +156,14 @@ impl Window {
         self.segments = f64::from(in_flight) + may_send.max(0.0);
     }
 
-    /// Everything below `acked_below` has arrived.
+    /// Records that everything below `acked_below` has arrived.
     pub(super) fn note_acked(&mut self, acked_below: u32) {
         if self.conserves_until.is_some_and(|until| acked_below >= until) {
             self.conserves_until = None;
         }
     }
 
-    /// What was lost has arrived.
+    /// Ends recovery: the lost segments have arrived.
     pub(super) fn end_recovery(&mut self) {
         match self.control {
             TcpControl::Bbr => self.restore(),
@@ -170,7 +171,7 @@ impl Window {
         }
     }
 
-    /// What was lost has arrived after a timeout.
+    /// Ends the repair after a timeout: the lost segments have arrived.
     pub(super) fn end_loss(&mut self) {
         if self.control == TcpControl::Bbr {
             self.restore();
@@ -183,7 +184,8 @@ impl Window {
         self.conserves_until = None;
     }
 
-    /// The timer has fired; `began` if this is not more of the same losses (`tcp_enter_loss`).
+    /// Handles a timeout; `began` is false if it belongs to the same losses as before
+    /// (`tcp_enter_loss`).
     pub(super) fn time_out(&mut self, began: bool, in_flight: u32) {
         if began {
             self.reduce_threshold();
@@ -194,7 +196,7 @@ impl Window {
         self.segments = f64::from(in_flight + 1);
     }
 
-    /// Nothing was lost after all.
+    /// Undoes the reduction: nothing was lost after all.
     pub(super) fn undo(&mut self) {
         if let Some(saved) = self.before.take() {
             self.segments = self.segments.max(saved.segments);
@@ -202,7 +204,7 @@ impl Window {
         }
     }
 
-    /// `delivered` segments were acknowledged outside recovery.
+    /// Grows the window after `delivered` segments were acknowledged outside recovery.
     pub(super) fn grow(&mut self, now_us: u64, delivered: u32) {
         if self.control == TcpControl::Bbr {
             let grown = self.segments + f64::from(delivered);

@@ -1,26 +1,26 @@
-//! Where one block of Markdown ends and the next begins, in a text that is still arriving.
+//! Splits Markdown text that is still arriving into blocks.
 
-/// Longest text that is parsed anew with every piece, in bytes. A longer block is shown in parts.
+/// Maximum bytes of text that are parsed again with every piece. A longer block is shown in parts.
 const LONGEST_BLOCK_BYTES: usize = 8 << 10;
 
-/// Longest line that is repeated above the rest of its block of code.
+/// Maximum length of a fence line that is repeated above the rest of its code block.
 const LONGEST_FENCE_BYTES: usize = 64;
 
-/// A block, or as much of it as has arrived.
+/// A block, or the part of it that has arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::chat::rich) struct Block {
-    /// Its Markdown.
+    /// Markdown source.
     pub(super) source: String,
-    /// Whether it goes on with a block that was too long to be shown at once.
+    /// True if it continues a block that was too long to be shown at once.
     pub(in crate::chat::rich) goes_on: bool,
-    /// Whether no more of it will come.
+    /// True if the block is complete.
     pub(super) is_complete: bool,
 }
 
-/// A text in blocks.
+/// A text split into blocks.
 #[derive(Debug, Default)]
 pub(in crate::chat::rich) struct Blocks {
-    /// The last block, and before it those that have not been taken.
+    /// Blocks that have not been taken, followed by the last block.
     rest: String,
     goes_on: bool,
 }
@@ -30,7 +30,7 @@ impl Blocks {
         self.rest += piece;
     }
 
-    /// The next complete block; `None` if the last one is all that is left.
+    /// Returns the next complete block; `None` if only the last one is left.
     pub(in crate::chat::rich) fn next_complete(&mut self) -> Option<Block> {
         let scan = scan(&self.rest);
         if let Some(end) = scan.end {
@@ -47,12 +47,12 @@ impl Blocks {
         Some(self.take(end.unwrap_or(self.rest.len()), opening, true))
     }
 
-    /// What has arrived of the last block.
+    /// Returns the part of the last block that has arrived.
     pub(in crate::chat::rich) fn last(&self) -> Block {
         Block { source: self.rest.clone(), goes_on: self.goes_on, is_complete: false }
     }
 
-    /// The last block, now that nothing follows.
+    /// Returns the last block at the end of the text.
     pub(in crate::chat::rich) fn finish(&mut self) -> Block {
         self.take(self.rest.len(), String::new(), false)
     }
@@ -66,12 +66,12 @@ impl Blocks {
     }
 }
 
-/// A fence that has opened a block of code.
+/// A fence that has opened a code block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fence<'a> {
     mark: char,
     len: usize,
-    /// Its whole line.
+    /// The whole line of the fence.
     line: &'a str,
 }
 
@@ -92,16 +92,16 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// What a text begins with.
+/// Result of scanning the start of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Scan<'a> {
-    /// Where its first block ends, if another one follows.
+    /// End of the first block, if another one follows.
     end: Option<usize>,
-    /// The fence that is open at the end of the text.
+    /// The fence still open at the end of the text.
     fence: Option<Fence<'a>>,
 }
 
-/// The fence that is open at the end of `text`.
+/// Returns the fence still open at the end of `text`.
 pub(super) fn open_fence(text: &str) -> Option<Fence<'_>> {
     scan_lines(text, |_| false).fence
 }
@@ -110,8 +110,8 @@ fn scan(text: &str) -> Scan<'_> {
     scan_lines(text, |line| !line.starts_with(char::is_whitespace))
 }
 
-/// Looks for the first line after a blank one, a heading or a block of code that `begins` says to
-/// begin a block. An indented one belongs to the list item before it.
+/// Finds the first line after a blank one, a heading or a code block for which `begins` returns
+/// true. An indented line belongs to the list item before it.
 fn scan_lines(text: &str, begins: impl Fn(&str) -> bool) -> Scan<'_> {
     let (mut fence, mut at, mut may_end) = (None::<Fence<'_>>, 0, false);
     for line in text.split_inclusive('\n') {
@@ -137,7 +137,7 @@ fn scan_lines(text: &str, begins: impl Fn(&str) -> bool) -> Scan<'_> {
 mod tests {
     use super::*;
 
-    /// The sources of all blocks of a text that arrives in pieces of `len` characters.
+    /// Returns the sources of all blocks of a text that arrives in pieces of `len` characters.
     fn blocks(text: &str, len: usize) -> Vec<String> {
         let (mut blocks, mut sources) = (Blocks::default(), Vec::new());
         let characters: Vec<char> = text.chars().collect();

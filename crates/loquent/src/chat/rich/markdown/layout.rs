@@ -1,16 +1,16 @@
-//! Parsed Markdown as rows of the screen.
+//! Lays out parsed Markdown as rows of the screen.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::super::row::{Canvas, Hue, Look, Row};
 use super::table::TextTable;
 
-/// Lists and quotes that are nested more deeply are not indented further.
+/// Maximum indentation: more deeply nested lists and quotes are not indented further.
 const DEEPEST_INDENT: usize = 8;
-/// Text gets at least so many columns beside what it is indented by.
+/// Minimum number of columns for text beside its indentation.
 const NARROWEST_TEXT: usize = 10;
 
-/// Lays out `source` as rows. `has_labels`: a block of code begins with its language.
+/// Lays out `source` as rows. With `has_labels`, a code block starts with its language.
 pub(super) fn rows(source: &str, canvas: Canvas, has_labels: bool) -> Vec<Row> {
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
@@ -20,16 +20,16 @@ pub(super) fn rows(source: &str, canvas: Canvas, has_labels: bool) -> Vec<Row> {
     layout.rows
 }
 
-/// What stands before the rows of a list item or a quote.
+/// Text before the rows of a list item or a quote.
 #[derive(Debug)]
 struct Margin {
-    /// Before the first row; taken by it.
+    /// Text before the first row, which takes it.
     first: Option<String>,
     later: String,
     look: Look,
 }
 
-/// The layout so far.
+/// State of the layout.
 struct MarkdownLayout {
     canvas: Canvas,
     has_labels: bool,
@@ -37,15 +37,15 @@ struct MarkdownLayout {
     margins: Vec<Margin>,
     /// The number of the next item of each open list; `None` without numbers.
     lists: Vec<Option<u64>>,
-    /// The looks of the text, the present one last.
+    /// Looks of the text, the current one last.
     looks: Vec<Look>,
     /// Text whose paragraph, item or cell has not ended.
     text: Row,
-    /// The open links and images: where they lead, and where their text begins.
+    /// The open links and images: their targets, and the start of their texts.
     links: Vec<(String, usize)>,
     code: Option<String>,
     table: Option<TextTable>,
-    /// Whether a blank row has to come before the next row.
+    /// True if a blank row must precede the next row.
     is_apart: bool,
 }
 
@@ -182,7 +182,7 @@ impl MarkdownLayout {
         self.text.push(look, &format!("{mark}{code}{mark}"));
     }
 
-    /// Where a link leads is always said: its text may be somebody's lie.
+    /// Ends a link. Always shows the target, since the text may be deceptive.
     fn end_link(&mut self) {
         self.looks.pop();
         let Some((url, from)) = self.links.pop() else { return };
@@ -259,13 +259,13 @@ impl MarkdownLayout {
         self.margins.push(Margin { first, later: later.to_owned(), look });
     }
 
-    /// The columns that the margins leave.
+    /// Returns the number of columns left by the margins.
     fn columns(&self) -> usize {
         let margins = self.margins.iter().map(|margin| margin.later.chars().count());
         self.canvas.columns.saturating_sub(margins.sum()).max(NARROWEST_TEXT)
     }
 
-    /// Ends the text so far, which may be nothing.
+    /// Ends the current text, which may be empty.
     fn flush(&mut self) {
         let text = std::mem::take(&mut self.text).trim_end();
         if text.is_empty() {
@@ -276,7 +276,7 @@ impl MarkdownLayout {
         }
     }
 
-    /// Adds the blank row that has to come before what follows.
+    /// Adds the blank row that must precede the next row.
     fn set_apart(&mut self) {
         if std::mem::take(&mut self.is_apart) && !self.rows.is_empty() {
             let mut blank = Row::default();
@@ -287,7 +287,7 @@ impl MarkdownLayout {
         }
     }
 
-    /// Adds a row behind the margins.
+    /// Adds a row after the margins.
     fn emit(&mut self, text: Row) {
         self.set_apart();
         let mut row = Row::default();

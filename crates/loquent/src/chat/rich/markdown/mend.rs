@@ -1,9 +1,9 @@
-//! Closes what the end of an unfinished block has left open, so that it looks as it will once the
-//! rest is there. A wrong guess is put right when the block is complete.
+//! Closes marks left open at the end of an unfinished block, so that it already looks as it will
+//! when complete. A wrong guess is corrected once the block is complete.
 
 use super::blocks::open_fence;
 
-/// The block with its last line mended.
+/// Returns the block with its last line mended.
 pub(super) fn mend(source: &str) -> String {
     let at = source.rfind('\n').map_or(0, |at| at + 1);
     let (before, line) = source.split_at(at);
@@ -25,15 +25,15 @@ pub(super) fn mend(source: &str) -> String {
     }
 }
 
-/// Whether the line may still become a list item, a rule, a heading or a fence, or make one of the
-/// line before it.
+/// Returns true if the line may still become a list item, a rule, a heading or a fence, or turn the
+/// previous line into one.
 fn is_only_a_mark(line: &str) -> bool {
     let text = line.trim();
     let number = text.trim_start_matches(|c: char| c.is_ascii_digit());
     text.chars().all(|c| "-=*_+#~`>".contains(c)) || matches!(number, "" | "." | ")")
 }
 
-/// The beginning of a table with the whole rule below its head, which makes it a table.
+/// Returns the start of a table with the rule below its head completed, which makes it a table.
 fn begun_table(source: &str) -> Option<String> {
     let is_row = |line: &str| line.trim_start().starts_with('|');
     let is_rule = |line: &str| is_row(line) && line.chars().all(|c| "|:- ".contains(c));
@@ -49,7 +49,7 @@ fn begun_table(source: &str) -> Option<String> {
     Some(format!("{before}{}\n|{}", head.trim_end(), "-|".repeat(columns)))
 }
 
-/// The text before its last line, and that line; an end of line at its end does not count.
+/// Splits the text before its last line; a line end at the end of the text is ignored.
 fn split_last_line(text: &str) -> (&str, &str) {
     let lines = text.strip_suffix('\n').unwrap_or(text);
     text.split_at(lines.rfind('\n').map_or(0, |at| at + 1))
@@ -62,7 +62,7 @@ struct Mark {
     len: usize,
 }
 
-/// The line with its open emphasis, code and links closed.
+/// Returns the line with its open emphasis, code and links closed.
 fn closed(line: &str) -> String {
     let mut text = without_open_link(line).unwrap_or_else(|| line.to_owned());
     let Some(last) = open_marks(&text).pop() else { return text };
@@ -79,7 +79,7 @@ fn closed(line: &str) -> String {
     text
 }
 
-/// The text without the brackets of a link that is not complete; `None` if there is none.
+/// Returns the text without the brackets of an incomplete link; `None` if there is none.
 fn without_open_link(line: &str) -> Option<String> {
     let at = line.rfind('[')?;
     let begins_a_word = line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric());
@@ -93,7 +93,7 @@ fn without_open_link(line: &str) -> Option<String> {
     begins_a_word.then(|| format!("{}{shown}", line[..at].trim_end_matches('!')))
 }
 
-/// The marks that are open at the end of the line, outermost first.
+/// Returns the marks still open at the end of the line, outermost first.
 fn open_marks(line: &str) -> Vec<Mark> {
     let characters: Vec<char> = line.chars().collect();
     let (mut open, mut at) = (Vec::<Mark>::new(), 0);
@@ -126,7 +126,7 @@ fn open_marks(line: &str) -> Vec<Mark> {
     open
 }
 
-/// How far behind an opening run of backticks its code and the closing run reach.
+/// Returns the distance from an opening run of backticks to the end of the closing run.
 fn code_end(rest: &[char], len: usize) -> Option<usize> {
     let mut at = 0;
     while at < rest.len() {
@@ -139,7 +139,7 @@ fn code_end(rest: &[char], len: usize) -> Option<usize> {
     None
 }
 
-/// Opens or closes emphasis, by the characters around the mark.
+/// Opens or closes emphasis, depending on the characters around the mark.
 fn note(open: &mut Vec<Mark>, mark: Mark, (before, after): (Option<char>, Option<char>)) {
     let is_text = |c: Option<char>| c.is_some_and(|c| !c.is_whitespace());
     let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);

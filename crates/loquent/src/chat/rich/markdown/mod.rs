@@ -1,9 +1,8 @@
-//! Markdown that arrives in pieces, as rows of the screen.
+//! Renders Markdown that arrives in pieces as rows of the screen.
 //!
-//! The text is cut into blocks (paragraphs, lists, tables, blocks of code). A block that is
-//! complete is parsed once and stays as it is. The last one is parsed again with every piece, with
-//! the marks closed that its end has left open ([`mend`]), so that `**wo` is bold before the marks
-//! behind the word are there.
+//! The text is cut into blocks (paragraphs, lists, tables, code blocks). A complete block is parsed
+//! once and does not change. The last one is parsed again with every piece, after closing the marks
+//! left open at its end ([`mend`]), so that `**wo` is bold before the closing marks arrive.
 
 mod blocks;
 mod layout;
@@ -14,7 +13,7 @@ use super::row::{Canvas, Row};
 pub(super) use blocks::{Block, Blocks};
 
 impl Block {
-    /// Its rows; none if it has only blank lines.
+    /// Returns the rows of the block; none if it has only blank lines.
     pub(super) fn rows(&self, canvas: Canvas) -> Vec<Row> {
         let mended = (!self.is_complete).then(|| mend::mend(&self.source));
         let source = mended.as_deref().unwrap_or(&self.source);

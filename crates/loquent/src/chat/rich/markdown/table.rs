@@ -1,18 +1,18 @@
-//! Tables as rows of the screen: columns as wide as they need, or as the screen allows.
+//! Lays out tables as rows of the screen: columns as wide as needed, or as the screen allows.
 
 use pulldown_cmark::Alignment;
 use textwrap::core::display_width;
 
 use super::super::row::{Look, Row};
 
-/// What stands between two columns, and between them in the rule below the head.
+/// Separator between two columns, and its counterpart in the rule below the head.
 const SEPARATOR: &str = " │ ";
 const CROSSING: &str = "─┼─";
-/// Columns that are wider are narrowed before these are.
+/// Minimum width to which columns are narrowed.
 const NARROW_COLUMNS: usize = 6;
 
-/// Columns beyond these are left out: no screen shows them, and a table of many is a way to keep
-/// a terminal busy.
+/// Maximum number of columns; further ones are left out. No screen shows them, and a table of many
+/// could keep a terminal busy.
 const MOST_COLUMNS: usize = 64;
 
 /// A table; the first row is its head.
@@ -37,7 +37,8 @@ impl TextTable {
         row.into_iter().for_each(|row| row.push(cell.clone()));
     }
 
-    /// The table in at most `columns` columns, unless it has too many of its own.
+    /// Lays out the table in at most `columns` screen columns, unless it has too many columns
+    /// itself.
     pub(super) fn rows(&self, columns: usize) -> Vec<Row> {
         let widths = self.widths(columns);
         let mut rows = Vec::new();
@@ -54,7 +55,7 @@ impl TextTable {
         rows
     }
 
-    /// One row of the screen out of a row of the table.
+    /// Returns one screen row of a table row.
     fn line(&self, cells: &[Vec<Row>], widths: &[usize], line: usize) -> Row {
         let mut row = Row::default();
         for (column, width) in widths.iter().enumerate() {
