@@ -91,6 +91,8 @@ pub struct Chat {
     pub reasoning: ReasoningParams,
     /// How the prompt ends.
     pub ending: PromptEnding,
+    /// Unix time in seconds that the template sees as now; `None` for the time of rendering.
+    pub dated_s: Option<u64>,
 }
 
 impl Chat {
@@ -111,7 +113,7 @@ impl Chat {
         };
         let reasoning = ReasoningParams::parse(fields)?;
         let ending = parse_ending(fields)?;
-        Ok(Self { messages, tools, variables, reasoning, ending })
+        Ok(Self { messages, tools, variables, reasoning, ending, dated_s: None })
     }
 
     /// Sets a variable of the template, unless the request does.
@@ -307,6 +309,15 @@ impl Request {
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
         Ok(request)
+    }
+
+    /// Has chat templates see `unix_s` as now, so that another replica renders the same prompts.
+    pub fn date_prompts(&mut self, unix_s: u64) {
+        for prompt in &mut self.prompts {
+            if let Prompt::Chat(chat) = prompt {
+                chat.dated_s = Some(unix_s);
+            }
+        }
     }
 
     /// A request without prompts, with all parameters at their defaults.
