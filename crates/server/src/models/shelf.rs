@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STAY_FACTOR: u32 = 5;
 /// Bounds of that time.
 const STAY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// How long a model takes no new requests while it is to make room for another. Then it takes them
+/// again, for as long: one client that reads an endless answer slowly must not close it to all.
+const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 /// How long a model that failed to load is not tried again.
 const FAILURE_REST: Duration = Duration::from_secs(10);
 
@@ -142,8 +145,11 @@ struct ShelfSlot {
 enum Leaving {
     /// Somebody said so.
     Asked,
-    /// Another needs its room.
-    ForAnother,
+    /// Another needs its room. It stays if it is still in use then.
+    ForAnother {
+        /// When that is.
+        until: Duration,
+    },
 }
 
 /// All models, and who uses them.
@@ -359,6 +365,7 @@ impl ModelShelf {
         if let Some(free) = self.victim(wanted, free_bytes) {
             return Some(self.unload(free));
         }
+        self.reopen(now);
         self.ask_one_to_leave(wanted, now);
         None
     }
@@ -376,6 +383,11 @@ impl ModelShelf {
             Presence::Failed { until } if slot.waiting > 0 => Some(until),
             _ => None,
         });
+        let reopened = self.slots.iter().filter_map(|slot| match slot.leaves {
+            Some(Leaving::ForAnother { until }) => Some(until),
+            _ => None,
+        });
+        let stays = stays.chain(reopened);
         expiries.chain(wanted).chain(stays).chain(retries).filter(|&at| at > now).min()
     }
 
@@ -442,8 +454,22 @@ impl ModelShelf {
 
     /// Those that were to make room for another may stay.
     fn stay_all(&mut self) {
-        let made_room = self.slots.iter_mut().filter(|it| it.leaves == Some(Leaving::ForAnother));
-        made_room.for_each(|slot| slot.leaves = None);
+        let is_leaving =
+            |slot: &&mut ShelfSlot| matches!(slot.leaves, Some(Leaving::ForAnother { .. }));
+        self.slots.iter_mut().filter(is_leaving).for_each(|slot| slot.leaves = None);
+    }
+
+    /// Lets those take requests again that were to make room and could not.
+    fn reopen(&mut self, now: Duration) {
+        for slot in &mut self.slots {
+            if let (Some(Leaving::ForAnother { until }), Presence::Ready { stays, .. }) =
+                (slot.leaves, &mut slot.presence)
+                && until <= now
+            {
+                slot.leaves = None;
+                *stays = now + LEAVE_LIMIT;
+            }
+        }
     }
 
     /// Has the one that was loaded first take no more requests, if `wanted` has waited for long.
@@ -459,7 +485,7 @@ impl ModelShelf {
         };
         let oldest = self.slots.iter_mut().filter_map(|slot| Some((since(slot)?, slot)));
         if let Some((_, slot)) = oldest.min_by_key(|(since, _)| *since) {
-            slot.leaves = Some(Leaving::ForAnother);
+            slot.leaves = Some(Leaving::ForAnother { until: now + LEAVE_LIMIT });
         }
     }
 }
