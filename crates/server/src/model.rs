@@ -153,7 +153,7 @@ impl ServedModel {
             ending: chat.ending,
             bos_token: &self.chat.bos,
             eos_token: &self.chat.eos,
-            now_unix_s: unix_time_s() as i64,
+            now_unix_s: chat.dated_s.unwrap_or_else(unix_time_s) as i64,
             // Makes the marks around message texts unguessable, so that a user cannot forge a turn.
             nonce: rand::random(),
             extra: &chat.variables,

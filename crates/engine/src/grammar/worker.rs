@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZero;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -135,10 +136,14 @@ impl Workers {
         own.pending.fetch_add(1, Ordering::Relaxed);
         let job = Box::new(move || {
             let started = Instant::now();
-            let result = job();
+            // A panic fails its own job, and neither the thread nor the jobs behind it.
+            let result = panic::catch_unwind(AssertUnwindSafe(job));
             own.note(started.elapsed());
-            // The completion may have been cancelled meanwhile.
-            let _ = done.send(result);
+            match result {
+                // The completion may have been cancelled meanwhile.
+                Ok(result) => drop(done.send(result)),
+                Err(_) => tracing::error!("work on a grammar panicked"),
+            }
         });
         self.0.shared.lock().push(lane, job);
         self.0.shared.changed.notify_one();
@@ -171,6 +176,17 @@ mod tests {
         let order: Vec<&str> = done.iter().collect();
         let turn = order.iter().position(|&lane| lane == "one").unwrap();
         assert!(turn <= 1, "it had to wait for {turn} masks of the other request");
+    }
+
+    #[test]
+    fn a_job_that_panics_costs_those_behind_it_nothing() {
+        let workers = Workers::start_some(1).unwrap();
+        let lane = Arc::<Lane>::default();
+        let broken = workers.run(&lane, || panic!("planted"));
+        let sound = workers.run(&lane, || 7);
+        assert_eq!(sound.recv(), Ok(7));
+        assert!(broken.recv().is_err());
+        assert_eq!(lane.pending.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
         }
         match rest.next() {
             Some('-') => match rest.next() {
-                Some(code) => text.push_str(time.field(code).trim_start_matches('0')),
+                Some(code) => text.push_str(unpadded(&time.field(code))),
                 None => text.push_str("%-"),
             },
             Some(code) => text.push_str(&time.field(code)),
@@ -21,6 +21,12 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
         }
     }
     text
+}
+
+/// A field without the zeros or spaces before it; a number keeps its last digit.
+fn unpadded(field: &str) -> &str {
+    let short = field.trim_start_matches(['0', ' ']);
+    if short.is_empty() { &field[field.len().saturating_sub(1)..] } else { short }
 }
 
 const MONTHS: [&str; 12] = [
@@ -106,6 +112,7 @@ mod tests {
             (1_735_689_599, "%F %H:%M:%S %p %I", "2024-12-31 23:59:59 PM 11"),
             (4_107_542_400, "%a %y-%m-%d", "Mon 00-03-01"),
             (-1, "%Y%%%q%", "1969%%q%"),
+            (432_000, "%-H:%-M o'clock, %-e %B", "0:0 o'clock, 6 January"),
         ] {
             assert_eq!(strftime(format, unix_s), text);
         }

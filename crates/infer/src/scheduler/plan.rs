@@ -52,13 +52,17 @@ impl Scheduler {
         self.rest_readers(now);
         self.make_room_for_decode(runner);
         self.admit(now, runner);
-        if let Some(slot) = self.suspicious() {
+        while let Some(slot) = self.suspicious() {
             // Alone in the engine too: not beside a batch in flight.
-            if self.in_flight == 0 {
-                self.set_resting(slot, false);
-                self.plan_alone(runner, batch, slot);
+            if self.in_flight > 0 {
+                return;
             }
-            return;
+            self.set_resting(slot, false);
+            // One that rested was not counted among those that need a cell.
+            self.make_room_for_decode(runner);
+            if self.suspicious() == Some(slot) {
+                return self.plan_alone(runner, batch, slot);
+            }
         }
         let decoding = self.decode_rows(runner);
         let drafts = self.drafts(runner, &decoding);

@@ -1,7 +1,9 @@
 //! Remembers answers in progress, so that a proxy that was killed can resume them: a small file
-//! with their ids and tokens that only its owner can read.
+//! with their ids and tokens that only its owner can read. Proxies of one user for one server
+//! share the file: each writes its own entries, under a lock, beside those of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -18,6 +20,10 @@ const MAX_FILE_BYTES: u64 = 256 * 1024;
 const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Minimum time between two writes of the file.
 const WRITE_GAP: Duration = Duration::from_secs(1);
+/// Attempts to lock the file, and the pause between them. A process that is stopped while it holds
+/// the lock must not stop this one.
+const LOCK_ATTEMPTS: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// An answer's entry in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,19 +35,46 @@ pub(crate) struct StoredAnswer {
     began_s: u64,
 }
 
+type Answers = BTreeMap<String, StoredAnswer>;
+
 /// Answers in progress, by id.
 pub struct ResumeStore {
     file: Option<PathBuf>,
-    answers: Mutex<BTreeMap<String, StoredAnswer>>,
+    answers: Mutex<KnownAnswers>,
     changed: Notify,
+}
+
+/// Answers known to one proxy.
+#[derive(Default)]
+struct KnownAnswers {
+    /// Answers that this process passes on.
+    own: Answers,
+    /// Answers of other processes, as the file had them at the start.
+    found: Answers,
+    /// Own answers that have ended since the file was last written.
+    ended: BTreeSet<String>,
+}
+
+impl KnownAnswers {
+    fn get(&self, id: &str) -> Option<&StoredAnswer> {
+        self.own.get(id).or_else(|| self.found.get(id))
+    }
+
+    /// Returns the next content of the file, which holds `others`.
+    fn merged(&self, mut others: Answers) -> Answers {
+        others.retain(|id, _| !self.ended.contains(id));
+        others.extend(self.own.clone());
+        drop_oldest(&mut others, MAX_ANSWERS);
+        others
+    }
 }
 
 impl ResumeStore {
     /// Reads the valid entries of an earlier run's file. Without a file the store lasts as long as
     /// this process.
     pub fn open(file: Option<PathBuf>, now: SystemTime) -> Arc<ResumeStore> {
-        let text = file.as_deref().and_then(read_bounded).unwrap_or_default();
-        let answers = Mutex::new(parse(&text, now));
+        let found = file.as_deref().map(|file| read(file, now)).unwrap_or_default();
+        let answers = Mutex::new(KnownAnswers { found, ..KnownAnswers::default() });
         Arc::new(ResumeStore { file, answers, changed: Notify::new() })
     }
 
@@ -49,13 +82,9 @@ impl ResumeStore {
     pub fn begin(self: &Arc<Self>, handle: AnswerHandle, now: SystemTime) -> ResumeEntry {
         let entry = StoredAnswer { token: handle.token_hex(), offset: 0, began_s: seconds(now) };
         let mut answers = self.lock();
-        if answers.len() >= MAX_ANSWERS {
-            let oldest = answers.iter().min_by_key(|(_, entry)| entry.began_s);
-            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
-                answers.remove(&oldest);
-            }
-        }
-        answers.insert(handle.id_hex(), entry);
+        drop_oldest(&mut answers.own, MAX_ANSWERS - 1);
+        answers.own.insert(handle.id_hex(), entry);
+        answers.ended.remove(&handle.id_hex());
         drop(answers);
         self.changed.notify_one();
         ResumeEntry { store: Arc::clone(self), id: handle.id_hex() }
@@ -69,7 +98,9 @@ impl ResumeStore {
     /// Returns the ids of all answers in the store, with the log offset up to which each was
     /// relayed.
     pub fn answers(&self) -> Vec<(String, u64)> {
-        self.lock().iter().map(|(id, entry)| (id.clone(), entry.offset)).collect()
+        let answers = self.lock();
+        let all = answers.merged(answers.found.clone());
+        all.into_iter().map(|(id, entry)| (id, entry.offset)).collect()
     }
 
     /// Writes changes to the file until aborted.
@@ -82,18 +113,49 @@ impl ResumeStore {
         }
     }
 
-    /// Writes the file now.
+    /// Writes the file now: what it has of other processes, and this one's answers.
     pub fn write(&self) {
         let Some(file) = &self.file else { return };
-        let text = serde_json::to_string(&*self.lock()).expect("strings and numbers become JSON");
+        let _lock = lock(&file.with_extension("lock"));
+        let others = read(file, SystemTime::now());
+        let answers = {
+            let mut answers = self.lock();
+            let merged = answers.merged(others);
+            answers.ended.clear();
+            merged
+        };
+        let text = serde_json::to_string(&answers).expect("strings and numbers become JSON");
         if let Err(error) = replace_file(file, text.as_bytes()) {
             tracing::warn!("cannot write {}: {error}", file.display());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, StoredAnswer>> {
+    fn lock(&self) -> MutexGuard<'_, KnownAnswers> {
         // Each holder makes one change, which a panic cannot cut in half.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Locks `path`, a file beside the store's. `None` if that fails: the next write may then lose the
+/// latest entries of another process.
+fn lock(path: &Path) -> Option<File> {
+    std::fs::create_dir_all(path.parent()?).ok()?;
+    let file = File::options().create(true).truncate(false).write(true).open(path).ok()?;
+    let locked = (0..LOCK_ATTEMPTS).any(|attempt| {
+        if attempt > 0 {
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        file.try_lock().is_ok()
+    });
+    locked.then_some(file)
+}
+
+/// Drops the oldest of `answers` beyond `most`.
+fn drop_oldest(answers: &mut Answers, most: usize) {
+    while answers.len() > most {
+        let oldest = answers.iter().min_by_key(|(_, entry)| entry.began_s);
+        let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { return };
+        answers.remove(&oldest);
     }
 }
 
@@ -106,7 +168,7 @@ pub struct ResumeEntry {
 impl ResumeEntry {
     /// Records that the answer was relayed up to log `offset`.
     pub fn set_offset(&self, offset: u64) {
-        if let Some(entry) = self.store.lock().get_mut(&self.id) {
+        if let Some(entry) = self.store.lock().own.get_mut(&self.id) {
             entry.offset = offset;
         }
         self.store.changed.notify_one();
@@ -114,26 +176,28 @@ impl ResumeEntry {
 
     /// Removes the entry: the answer has ended, and nobody will resume it.
     pub fn remove(self) {
-        self.store.lock().remove(&self.id);
+        let mut answers = self.store.lock();
+        answers.own.remove(&self.id);
+        answers.found.remove(&self.id);
+        answers.ended.insert(self.id);
+        drop(answers);
         self.store.changed.notify_one();
     }
 }
 
 /// Parses a file's text; returns the answers that a server may still have.
-pub(crate) fn parse(text: &str, now: SystemTime) -> BTreeMap<String, StoredAnswer> {
+pub(crate) fn parse(text: &str, now: SystemTime) -> Answers {
     let entries: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).unwrap_or_default();
     // One that is damaged costs the others nothing.
     let sound = |(id, entry)| Some((id, serde_json::from_value::<StoredAnswer>(entry).ok()?));
-    let mut answers: BTreeMap<_, _> = entries.into_iter().filter_map(sound).collect();
+    let mut answers: Answers = entries.into_iter().filter_map(sound).collect();
     let now_s = seconds(now);
     answers.retain(|id, entry| {
         let young = entry.began_s.saturating_add(MAX_AGE.as_secs()) > now_s;
         young && AnswerHandle::parse(id, &entry.token).is_some()
     });
-    while answers.len() > MAX_ANSWERS {
-        answers.pop_first();
-    }
+    drop_oldest(&mut answers, MAX_ANSWERS);
     answers
 }
 
@@ -141,10 +205,15 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Reads the answers of a file; none if it cannot be read.
+fn read(file: &Path, now: SystemTime) -> Answers {
+    parse(&read_bounded(file).unwrap_or_default(), now)
+}
+
 fn read_bounded(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut text = String::new();
-    let file = std::fs::File::open(path).ok()?;
+    let file = File::open(path).ok()?;
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= MAX_FILE_BYTES).then_some(text)
 }
@@ -172,6 +241,34 @@ mod tests {
         assert_eq!(later.handle(&handle(1).id_hex()), Some(handle(1)));
         assert_eq!(later.handle(&handle(2).id_hex()), None);
         assert!(ResumeStore::open(file, now + MAX_AGE).answers().is_empty());
+    }
+
+    #[test]
+    fn proxies_that_share_a_file_keep_each_others_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Some(folder.path().join("answers.json"));
+        let now = SystemTime::now();
+        let (one, two) = (ResumeStore::open(file.clone(), now), ResumeStore::open(file.clone(), now));
+        let (first, second) = (one.begin(handle(1), now), two.begin(handle(2), now));
+        first.set_offset(7);
+        one.write();
+        two.write();
+        let after = |file: &Option<PathBuf>| ResumeStore::open(file.clone(), now).answers();
+        assert_eq!(after(&file), [(handle(1).id_hex(), 7), (handle(2).id_hex(), 0)]);
+        // One that starts later knows the first one's answer, and writes no older state of it.
+        let three = ResumeStore::open(file.clone(), now);
+        let third = three.begin(handle(3), now);
+        first.set_offset(9);
+        one.write();
+        three.write();
+        assert_eq!(after(&file)[0], (handle(1).id_hex(), 9));
+        first.remove();
+        one.write();
+        three.write();
+        second.remove();
+        two.write();
+        assert_eq!(after(&file), [(handle(3).id_hex(), 0)]);
+        third.remove();
     }
 
     #[test]

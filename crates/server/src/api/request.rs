@@ -92,6 +92,8 @@ pub struct Chat {
     pub reasoning: ReasoningParams,
     /// End of the prompt: a new answer, or a continuation of the last message.
     pub ending: PromptEnding,
+    /// Unix time in seconds that the template sees as now; `None` for the time of rendering.
+    pub dated_s: Option<u64>,
 }
 
 impl Chat {
@@ -112,7 +114,7 @@ impl Chat {
         };
         let reasoning = ReasoningParams::parse(fields)?;
         let ending = parse_ending(fields)?;
-        Ok(Self { messages, tools, variables, reasoning, ending })
+        Ok(Self { messages, tools, variables, reasoning, ending, dated_s: None })
     }
 
     /// Sets a variable of the template unless the request sets it.
@@ -309,6 +311,15 @@ impl Request {
             return Err(ApiError::invalid_param("ignore_eos", message));
         }
         Ok(request)
+    }
+
+    /// Sets the time that chat templates see, so that another replica renders the same prompts.
+    pub fn date_prompts(&mut self, unix_s: u64) {
+        for prompt in &mut self.prompts {
+            if let Prompt::Chat(chat) = prompt {
+                chat.dated_s = Some(unix_s);
+            }
+        }
     }
 
     /// Returns a request without prompts, with all parameters at their defaults.

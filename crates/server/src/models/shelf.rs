@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STAY_FACTOR: u32 = 5;
 /// Bounds of the minimum stay.
 const STAY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Maximum time that a model stays closed to new requests to make room for another. It is open again
+/// for as long: a client that reads an endless answer slowly must not close it to everybody.
+const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 /// Time before a model that failed to load is tried again.
 const FAILURE_REST: Duration = Duration::from_secs(10);
 
@@ -142,8 +145,11 @@ struct ShelfSlot {
 enum Leaving {
     /// A client asked to unload it.
     Asked,
-    /// Another model needs its memory.
-    ForAnother,
+    /// Another model needs its memory. It stays if it is still in use at the deadline.
+    ForAnother {
+        /// Deadline.
+        until: Duration,
+    },
 }
 
 /// All models and their use.
@@ -362,6 +368,7 @@ impl ModelShelf {
         if let Some(free) = self.victim(wanted, free_bytes) {
             return Some(self.unload(free));
         }
+        self.reopen(now);
         self.ask_one_to_leave(wanted, now);
         None
     }
@@ -379,6 +386,11 @@ impl ModelShelf {
             Presence::Failed { until } if slot.waiting > 0 => Some(until),
             _ => None,
         });
+        let reopened = self.slots.iter().filter_map(|slot| match slot.leaves {
+            Some(Leaving::ForAnother { until }) => Some(until),
+            _ => None,
+        });
+        let stays = stays.chain(reopened);
         expiries.chain(wanted).chain(stays).chain(retries).filter(|&at| at > now).min()
     }
 
@@ -445,8 +457,22 @@ impl ModelShelf {
 
     /// Reopens the models that were to make room for another.
     fn stay_all(&mut self) {
-        let made_room = self.slots.iter_mut().filter(|it| it.leaves == Some(Leaving::ForAnother));
-        made_room.for_each(|slot| slot.leaves = None);
+        let is_leaving =
+            |slot: &&mut ShelfSlot| matches!(slot.leaves, Some(Leaving::ForAnother { .. }));
+        self.slots.iter_mut().filter(is_leaving).for_each(|slot| slot.leaves = None);
+    }
+
+    /// Reopens the models that were to make room and are still in use at their deadline.
+    fn reopen(&mut self, now: Duration) {
+        for slot in &mut self.slots {
+            if let (Some(Leaving::ForAnother { until }), Presence::Ready { stays, .. }) =
+                (slot.leaves, &mut slot.presence)
+                && until <= now
+            {
+                slot.leaves = None;
+                *stays = now + LEAVE_LIMIT;
+            }
+        }
     }
 
     /// Closes the model that was loaded first to new requests, if `wanted` has waited long enough.
@@ -462,7 +488,7 @@ impl ModelShelf {
         };
         let oldest = self.slots.iter_mut().filter_map(|slot| Some((since(slot)?, slot)));
         if let Some((_, slot)) = oldest.min_by_key(|(since, _)| *since) {
-            slot.leaves = Some(Leaving::ForAnother);
+            slot.leaves = Some(Leaving::ForAnother { until: now + LEAVE_LIMIT });
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::api::request::{Endpoint, Request};
 use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
 use crate::body::ReceivedBody;
+use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
@@ -87,11 +88,14 @@ pub fn marks(request: &mut Request, served: &ModelEntry) -> AnswerMarks {
         tenant: request.identity.tenant.0,
         token_salt: request.identity.token_salt().map(str::to_owned),
     };
+    let asked_at_s = unix_time_s();
+    request.date_prompts(asked_at_s);
     let metadata = request.store.as_ref().map(|chat| chat.metadata().clone());
     AnswerMarks {
         model: served.name().to_owned(),
         seed: *request.sampling.seed.get_or_insert_with(rand::random),
         call_ids: *request.call_ids.get_or_insert_with(rand::random),
+        asked_at_s,
         trace_parent: request.trace_parent.clone(),
         stored: metadata.map(|metadata| KeptMetadata { owner, metadata }),
         asker,

@@ -122,6 +122,7 @@ pub async fn start_again(
     request.model = Some(marks.model);
     request.sampling.seed = Some(marks.seed);
     request.call_ids = Some(marks.call_ids);
+    request.date_prompts(marks.asked_at_s);
     let context = marks.answered_by.context_tokens;
     request.context_limit = (context > 0).then_some(context);
     request.resumable = true;

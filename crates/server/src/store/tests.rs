@@ -485,6 +485,34 @@ mod shared {
     }
 
     #[tokio::test]
+    async fn sweeps_reach_every_owner_however_many_there_are() {
+        let Some(server) = RedisServer::start().await else { return };
+        let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();
+        store.put(CHAT, ANN, object("a")).await.unwrap();
+        // Too old, of the owner with the most, behind more owners than one sweep visits.
+        let mut raw = server.address.client.get_multiplexed_async_connection().await.unwrap();
+        let age = "local p, ann = 'loquent:1:', string.rep('01', 16)
+            local old = string.rep('0', 32) .. '1a'
+            redis.call('HSET', p .. 'o:' .. ann .. ':1a', 'm', old)
+            redis.call('DEL', p .. 'l:' .. ann)
+            redis.call('ZADD', p .. 'l:' .. ann, 0, old)
+            redis.call('ZADD', p .. 'w', 1000000, ann)
+            for n = 1, 10000 do redis.call('ZADD', p .. 'w', 1, 'o' .. n) end
+            return redis.call('EXISTS', p .. 'o:' .. ann .. ':1a')";
+        let aged = redis::Script::new(age).invoke_async::<i64>(&mut raw).await.unwrap();
+        assert_eq!(aged, 1);
+        let object = format!("loquent:1:o:{}:1a", "01".repeat(16));
+        let mut exists = async || {
+            let mut command = redis::cmd("EXISTS");
+            command.arg(&object).query_async::<i64>(&mut raw).await.unwrap()
+        };
+        store.sweep().await;
+        assert_eq!(exists().await, 1, "the first sweep ends before it");
+        store.sweep().await;
+        assert_eq!(exists().await, 0);
+    }
+
+    #[tokio::test]
     async fn what_somebody_else_wrote_is_an_error() {
         let Some(server) = RedisServer::start().await else { return };
         let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();

@@ -137,6 +137,8 @@ pub struct Balancer {
     is_alone: bool,
     /// Maximum concurrent completions at one server.
     limit: Option<u64>,
+    /// Servers that drain for a request of several completions and take no others.
+    reserved: ServerSet,
 }
 
 impl Balancer {
@@ -153,7 +155,7 @@ impl Balancer {
         let servers: Vec<_> = urls.into_iter().map(state).collect();
         assert!((1..=MAX_SERVERS).contains(&servers.len()), "checked where the URLs are read");
         let is_alone = servers.len() == 1;
-        Self { servers, routing, turn: 0, is_alone, limit: None }
+        Self { servers, routing, turn: 0, is_alone, limit: None, reserved: ServerSet::default() }
     }
 
     /// Limits the concurrent completions at each server to `limit`.
@@ -202,6 +204,21 @@ impl Balancer {
         state.figures.affine += u64::from(is_affine);
         state.figures.running += completions;
         Ok(ServerPlace { server, completions, is_trial: state.breaker.begin() })
+    }
+
+    /// Reserves the server with fewest completions, other than those of `tried`, for a request that
+    /// fits nowhere: others get no place there until [`Self::clear_reservations`].
+    pub fn reserve(&mut self, now: Duration, tried: ServerSet) {
+        let ready = self.ready(now, tried).into_iter();
+        let free = ready.filter(|&server| !self.reserved.contains(server));
+        if let Some(server) = free.min_by_key(|&server| self.running(server)) {
+            self.reserved.insert(server);
+        }
+    }
+
+    /// Lets requests take places at all servers again.
+    pub fn clear_reservations(&mut self) {
+        self.reserved = ServerSet::default();
     }
 
     /// Returns a place.
@@ -278,7 +295,8 @@ impl Balancer {
     fn has_place(&self, server: usize, completions: u64) -> bool {
         let running = self.running(server);
         let fits = |limit| running.min(completions) == 0 || running + completions <= limit;
-        self.limit.is_none_or(fits)
+        let is_open = completions == 0 || !self.reserved.contains(server);
+        is_open && self.limit.is_none_or(fits)
     }
 
     fn retry_in(&self, now: Duration) -> Duration {

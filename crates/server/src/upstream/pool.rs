@@ -268,15 +268,24 @@ impl PoolState {
         served
     }
 
+    /// The next request to be served. One that fits nowhere reserves a server, or requests of
+    /// single completions would take every place that falls free before it.
     fn next_served(&mut self, now: Duration) -> Option<(Ticket, Result<ServerPlace, NoServer>)> {
-        self.room.due().into_iter().find_map(|ticket| {
-            let Waiter { wanted, tried, .. } = self.room.waiter(ticket)?;
-            match self.take(now, *wanted, *tried) {
-                Ok(place) => Some((ticket, Ok(place))),
-                Err(Unplaced::Down(none)) => Some((ticket, Err(none))),
-                Err(Unplaced::Full) => None,
+        self.balancer.clear_reservations();
+        let mut served = None;
+        for ticket in self.room.due() {
+            let Some(&Waiter { wanted, tried, .. }) = self.room.waiter(ticket) else { continue };
+            match self.take(now, wanted, tried) {
+                Ok(place) => served = Some((ticket, Ok(place))),
+                Err(Unplaced::Down(none)) => served = Some((ticket, Err(none))),
+                Err(Unplaced::Full) => self.balancer.reserve(now, tried),
             }
-        })
+            if served.is_some() {
+                break;
+            }
+        }
+        self.balancer.clear_reservations();
+        served
     }
 }
 
@@ -435,4 +444,54 @@ fn read_urls(urls: &[String]) -> anyhow::Result<Vec<BaseUrl>> {
         anyhow::ensure!(!bases[..at].contains(base), "the upstream server {base} is named twice");
     }
     Ok(bases)
+}
+
+#[cfg(test)]
+mod tests {
+    use loquent_infer::tenant::TenantId;
+
+    use super::*;
+
+    fn waiter(tenant: u64, completions: u64) -> Waiter {
+        let tenant = Tenant { id: TenantId(tenant), weight: 1 };
+        let wanted = WantedPlace { prompt: None, completions, tenant };
+        Waiter { wanted, tried: ServerSet::default(), served: oneshot::channel().0 }
+    }
+
+    fn join(state: &mut PoolState, tenant: u64, completions: u64) {
+        let waiter = waiter(tenant, completions);
+        state.room.join(waiter.wanted.tenant, waiter);
+    }
+
+    #[test]
+    fn a_request_of_several_completions_does_not_starve_beside_single_ones() {
+        for servers in [&["http://a"][..], &["http://a", "http://b"]] {
+            let balancer = Balancer::new(servers.iter().copied(), Routing::LeastLoaded);
+            let balancer = balancer.with_limit(Some(4));
+            let mut state = PoolState { balancer, room: WaitingRoom::default() };
+            (0..8).for_each(|_| join(&mut state, 1, 1));
+            let mut running = std::collections::VecDeque::new();
+            let mut left = None;
+            for step in 0..200 {
+                if step == 20 {
+                    join(&mut state, 2, 4);
+                }
+                for (Waiter { wanted, .. }, place) in state.serve_waiting(Duration::ZERO) {
+                    if wanted.completions > 1 {
+                        left.get_or_insert(step - 20);
+                    } else {
+                        // Another one comes for each that is served.
+                        join(&mut state, 1, 1);
+                    }
+                    running.push_back((wanted.tenant, place.unwrap()));
+                }
+                // One ends at a time, so that four places are never free by chance.
+                let (tenant, place) = running.pop_front().unwrap();
+                state.balancer.leave(Duration::ZERO, place, RequestVerdict::Works);
+                state.room.give_places(tenant, place.completions(), 10);
+            }
+            let waited = left.expect("it gets its places");
+            assert!(waited <= 16, "{waited} others ended before it began");
+        }
+    }
 }

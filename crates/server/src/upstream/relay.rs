@@ -19,6 +19,7 @@ use loquent_proto::sse::Parser;
 use loquent_proto::{Delta, Micros, json};
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
+use tokio::time::MissedTickBehavior;
 
 use crate::admission::{Permit, TokenAccount};
 use crate::clock::Clock;
@@ -217,6 +218,7 @@ impl Relay {
     ) -> RelayEnd {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
         let mut tick = tokio::time::interval(BACKLOG_TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = self.config.clock.now();
         loop {
             let deadline = self.deadline();

@@ -316,3 +316,25 @@ proptest! {
         prop_assert!(world.waiting.is_empty(), "everybody has had a turn");
     }
 }
+
+#[test]
+fn a_model_that_stays_in_use_takes_requests_again() {
+    let [a, b] = ids();
+    let limits = ShelfLimits { max_loaded: 1, ..NO_LIMITS };
+    let mut world = World::new(limits, &[MIB, MIB]);
+    // Somebody reads an answer of the first without end.
+    world.take(a);
+    world.now += s(60);
+    world.shelf.wait(b, world.now).unwrap();
+    assert_eq!(world.after(PATIENCE), []);
+    assert!(!world.shelf.try_use(a, world.now), "it is to make room");
+    assert_eq!(world.shelf.next_time(world.now), Some(world.now + LEAVE_LIMIT));
+    assert_eq!(world.after(LEAVE_LIMIT), []);
+    assert!(world.shelf.try_use(a, world.now), "others need not wait for that reader");
+    // It is asked again, and goes once it can.
+    assert_eq!(world.after(LEAVE_LIMIT), []);
+    assert!(!world.shelf.try_use(a, world.now));
+    world.shelf.end_use(a, world.now);
+    world.shelf.end_use(a, world.now);
+    assert_eq!(world.settle(), [Move::Unload(a), Move::Load(b)]);
+}

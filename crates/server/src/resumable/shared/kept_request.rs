@@ -27,6 +27,8 @@ pub struct AnswerMarks {
     pub seed: u64,
     /// Number from which the ids of the answer's tool calls are derived.
     pub call_ids: u64,
+    /// Unix time in seconds that its chat template saw as now.
+    pub asked_at_s: u64,
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
     /// Owner and metadata of the stored answer, if the request asks to store it.
@@ -97,7 +99,7 @@ impl AskedBody {
             Endpoint::Chat => "chat",
             Endpoint::Text => "text",
         };
-        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by } = marks;
+        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by, .. } = marks;
         let stored = stored.as_ref().map(|KeptMetadata { owner, metadata }| {
             json!({"owner": hex::encode(&owner.0), "metadata": metadata})
         });
@@ -107,6 +109,7 @@ impl AskedBody {
             "model": model,
             "seed": seed.to_string(),
             "call_ids": call_ids.to_string(),
+            "asked_at": marks.asked_at_s,
             "trace": trace_parent.as_ref().map(TraceParent::to_text),
             "stored": stored,
             "owner": hex::encode(&asker.owner.0),
@@ -156,6 +159,7 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
         model: text("model")?.to_owned(),
         seed: text("seed")?.parse().ok()?,
         call_ids: text("call_ids")?.parse().ok()?,
+        asked_at_s: outer.map().get("asked_at")?.as_u64()?,
         trace_parent: text("trace").and_then(TraceParent::parse),
         stored: match outer.map().get("stored") {
             None | Some(Value::Null) => None,
@@ -191,6 +195,7 @@ mod tests {
             model: model.to_owned(),
             seed: u64::MAX,
             call_ids: u64::MAX - 1,
+            asked_at_s: 1_700_000_000,
             trace_parent: None,
             stored: None,
             asker: KeptAsker::default(),

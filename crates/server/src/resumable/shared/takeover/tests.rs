@@ -153,6 +153,7 @@ fn request() -> Arc<[u8]> {
         model: "m".to_owned(),
         seed: 1,
         call_ids: 2,
+        asked_at_s: 3,
         trace_parent: None,
         stored: None,
         asker: KeptAsker::default(),

@@ -18,15 +18,22 @@ local function drop(of, member)
 end
 
 if #ARGV == 2 then
-    -- Bounded, since nothing else runs meanwhile; the next sweep goes on.
-    local left = 1000
-    for _, owner in ipairs(redis.call('ZRANGE', weights, 0, 9999)) do
+    -- Bounded, since nothing else runs meanwhile; the next sweep goes on from the owner where this one ends.
+    local left, cursor = 1000, prefix .. 'c'
+    local at = tonumber(redis.call('GET', cursor) or '0')
+    local owners = redis.call('ZRANGE', weights, at, at + 9999)
+    for _, owner in ipairs(owners) do
         local list = prefix .. 'l:' .. owner
         for _, member in ipairs(redis.call('ZRANGEBYLEX', list, '-', '(' .. cutoff, 'LIMIT', 0, left)) do
             drop(owner, member)
             left = left - 1
         end
+        if left == 0 then break end
+        -- One that has nothing left is gone from the order.
+        if redis.call('ZSCORE', weights, owner) then at = at + 1 end
     end
+    if left > 0 and #owners < 10000 then at = 0 end
+    redis.call('SET', cursor, at)
     return 1
 end
 
