@@ -5,6 +5,7 @@ mod binaries;
 mod cycles;
 mod draft;
 mod language;
+mod ratchet;
 mod reliability;
 mod sources;
 mod supply;
