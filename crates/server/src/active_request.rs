@@ -9,7 +9,7 @@ use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
 use crate::api::head::{AnswerHead, AnswerName};
-use crate::api::request::StreamParams;
+use crate::api::request::{Request, StreamParams};
 use crate::awaited::{AwaitedAnswer, EngineAnswer, WaitEvent};
 use crate::clock::Clock;
 use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
@@ -446,3 +446,26 @@ fn timings_json(request: &AdmittedRequest, timings: &CompletionTimings) -> Value
             .collect::<Vec<_>>(),
     })
 }
+
+/// Returns the description of an answer to `request` before its prompts are tokenized.
+pub fn admitted_request(
+    request: &Request,
+    head: AnswerHead,
+    arrived: Duration,
+    accepted: Duration,
+) -> AdmittedRequest {
+    AdmittedRequest {
+        head,
+        stream: request.stream.unwrap_or_default(),
+        prompt_tokens: vec![0; request.choices()],
+        n: request.n as usize,
+        arrived,
+        accepted,
+        tokenized: accepted,
+        trace_parent: request.trace_parent.clone(),
+        span: None,
+        id: request.id.clone(),
+        key: request.identity.key.clone(),
+    }
+}
+

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use loquent_infer::admission::{Admission, Bounds, BudgetLevel, Demand, Refusal};
 
 use crate::clock::Clock;
+use crate::error::{ApiError, LimitedRate};
 use crate::identity::Identity;
 
 /// Counts the admitted completions that have not reached the engine because their prompts are being
@@ -216,6 +217,28 @@ impl Drop for Permit {
             admission.leave(identity.tenant, now);
         });
     }
+}
+
+/// Returns the error for a request that admission refuses.
+pub fn refused(refusal: Refusal) -> ApiError {
+    let Some(retry_after_s) = refusal.retry_after_s() else {
+        return ApiError::invalid_param("n", format!("Ask for fewer completions: {refusal}."));
+    };
+    let again = format!("Please try again in {retry_after_s}s.");
+    let rate = match refusal {
+        Refusal::TokenRate { .. } => LimitedRate::Tokens,
+        Refusal::RequestRate { .. } => LimitedRate::Requests,
+        Refusal::TenantRequests { .. } => {
+            let message = format!("Too many requests at once: {refusal}. {again}");
+            return ApiError::rate_limited(message, LimitedRate::Requests, retry_after_s);
+        }
+        Refusal::Requests { .. } | Refusal::Tokens { .. } | Refusal::Never { .. } => {
+            let message = format!("The server is busy: {refusal}. Try again later.");
+            return ApiError::overloaded(message, retry_after_s);
+        }
+    };
+    let message = format!("Rate limit reached for this API key: {refusal}. {again}");
+    ApiError::rate_limited(message, rate, retry_after_s)
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@ use crate::routes::{
     self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed, ollama,
     page, probe, responses, resumable, stored_chats, token, ui_stream,
 };
-use crate::service::{Answer, Caller, StartedAnswer};
+use crate::caller::Caller;
+use crate::service::{Answer, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
 use crate::upstream::Upstream;
@@ -359,7 +360,7 @@ async fn health(State(app): Shared) -> Result<Response, ApiError> {
         // Not a failure: answers go on without it, and a restart would not bring it back.
         health["store"] = json!(if app.store.outage().is_some() { "away" } else { "ok" });
     }
-    if let Some(why) = app.service().and_then(|service| service.outage()) {
+    if let Some(why) = app.service().and_then(|service| service.health().outage()) {
         // The process is of use nevertheless: its answers go on when the engine is back.
         health["engine"] = json!({"status": "lost", "reason": why});
     }

@@ -21,6 +21,7 @@ mod awaited;
 mod blocking_workers;
 mod body;
 mod cache_domain;
+mod caller;
 mod charged_body;
 mod clock;
 mod completion;
@@ -58,6 +59,7 @@ mod page_file;
 mod peer;
 mod places;
 mod prompt_threads;
+mod prompts;
 mod query;
 mod quic;
 pub mod quic_links;
@@ -69,6 +71,7 @@ mod resumable;
 mod routes;
 mod server;
 mod service;
+mod serving_config;
 mod sse;
 mod start;
 mod store;
@@ -102,7 +105,9 @@ pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
 pub use request_log::{RequestId, RequestLog};
 pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
-pub use service::{Caller, Service, ServingConfig, StartedAnswer};
+pub use caller::Caller;
+pub use service::{Service, StartedAnswer};
+pub use serving_config::ServingConfig;
 pub use start::{
     Announcement, Description, KeptModels, LoadedBackend, LoadedEngine, ModelLoader, ServiceConfig,
     start_engine, start_upstream,

@@ -1,10 +1,8 @@
 //! From a valid request to an active one: admit, tokenize, submit to the engine.
 
-mod begin;
-mod embedding;
-
-pub use begin::admitted_request;
-pub use embedding::Embedded;
+mod completions;
+pub mod embedding;
+pub mod health;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,41 +44,13 @@ use crate::model::ServedModel;
 use crate::otel::Telemetry;
 use crate::output::{NewCompletion, OutputHandle, ProgressWish, SHUTDOWN};
 use crate::prompt_threads::PromptThreads;
+use crate::prompts::Prompts;
+use self::completions::CompletionBuilder;
+use self::health::ServiceHealth;
+use crate::awaited::EngineAnswer;
 use crate::request_log::{RequestId, RequestLog};
 use crate::trace_context::TraceParent;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
-
-/// `Retry-After` in seconds while the server shuts down.
-const DRAIN_RETRY_S: u64 = 5;
-
-/// Settings for serving requests.
-#[derive(Debug, Clone)]
-pub struct ServingConfig {
-    /// Stream interval of requests that do not set one.
-    pub interval: StreamInterval,
-    /// Maximum time tokens wait to be merged with later ones; `None` sets no limit.
-    pub max_delay: Option<Duration>,
-    /// True if a request for another model is an error. Otherwise this model answers it.
-    pub strict_model: bool,
-    /// True if all clients may reuse each other's cached prefixes; otherwise only their own.
-    pub share_prefix_cache: bool,
-    /// True if `<think>…</think>` is returned as `reasoning_content` instead of text.
-    pub split_reasoning: bool,
-    /// True if every stream ends with its token counts, even without `include_usage`.
-    pub force_usage: bool,
-}
-
-/// A request with its prompts as tokens and its grammar compiled.
-struct Prepared {
-    request: Request,
-    prompts: Vec<Vec<TokenId>>,
-    thinking: Thinking,
-    grammar: Option<SharedGrammar>,
-    /// Texts of the prompts, if the request asks to have them repeated.
-    echo: Vec<String>,
-    /// Offsets of the prompts' tokens in these texts, if they get log-probabilities.
-    scored: Vec<ScoredPrompt>,
-}
 
 /// Source of the answers.
 #[derive(Clone)]
@@ -120,13 +90,10 @@ pub struct ServiceContext {
 
 /// A loaded model in service.
 pub struct Service {
-    model: ServedModel,
+    prompts: Arc<Prompts>,
     backend: Backend,
+    health: ServiceHealth,
     gate: AdmissionGate,
-    /// Threads for prompts, few enough that a burst of prompts leaves the engine its cores.
-    prompt_threads: Arc<PromptThreads>,
-    /// A single place: the prompts of completions wait for at most one `/tokenize` request.
-    tokenize_place: Arc<Semaphore>,
     cache_domains: CacheDomains,
     /// Equal wherever the same requests have the same answers.
     fingerprint: String,
@@ -135,8 +102,6 @@ pub struct Service {
     metrics: Arc<Metrics>,
     telemetry: Option<Arc<Telemetry>>,
     request_log: RequestLog,
-    /// True once the server shuts down.
-    draining: AtomicBool,
 }
 
 /// A request whose answer has begun.
@@ -159,31 +124,6 @@ pub enum Answer {
     PassedOn(Response),
 }
 
-/// Sender of a request, with the relevant headers.
-#[derive(Debug, Clone, Default)]
-pub struct Caller {
-    /// Identity of the sender; by default this process itself.
-    pub identity: Identity,
-    /// The `Authorization` header, for an upstream server.
-    pub authorization: Option<HeaderValue>,
-    /// The caller's trace context.
-    pub trace_parent: Option<TraceParent>,
-    /// Id of the request in the log.
-    pub request_id: Option<RequestId>,
-}
-
-impl Caller {
-    /// Extracts the caller from the head of an authorized request.
-    pub fn of(head: &Parts) -> Self {
-        Self {
-            identity: head.extensions.get().cloned().unwrap_or_default(),
-            authorization: authorization(&head.headers),
-            trace_parent: TraceParent::from_headers(&head.headers),
-            request_id: head.extensions.get().cloned(),
-        }
-    }
-}
-
 impl Service {
     /// Creates a service that answers with `backend`.
     pub fn new(model: ServedModel, backend: Backend, context: ServiceContext) -> Self {
@@ -191,20 +131,24 @@ impl Service {
             Backend::Engine { .. } => model.fingerprint(context.config.split_reasoning),
             Backend::Upstream(_) => String::new(),
         };
+        let health = match &backend {
+            Backend::Engine { watch, stages, .. } => {
+                ServiceHealth::new(Some(watch.clone()), stages.clone())
+            }
+            Backend::Upstream(_) => ServiceHealth::new(None, None),
+        };
         Self {
-            model,
+            prompts: Arc::new(Prompts::new(model, context.prompt_threads)),
             backend,
+            health,
             fingerprint,
             gate: context.gate,
-            prompt_threads: context.prompt_threads,
-            tokenize_place: Arc::new(Semaphore::new(1)),
             cache_domains: CacheDomains::new(context.config.share_prefix_cache),
             config: context.config,
             clock: context.clock,
             metrics: context.metrics,
             telemetry: context.telemetry,
             request_log: context.request_log,
-            draining: AtomicBool::new(false),
         }
     }
 
@@ -216,7 +160,17 @@ impl Service {
 
     /// Returns the model that answers.
     pub fn model(&self) -> &ServedModel {
-        &self.model
+        self.prompts.model()
+    }
+
+    /// Returns the part that tokenizes prompts and compiles grammars.
+    pub fn prompts(&self) -> &Arc<Prompts> {
+        &self.prompts
+    }
+
+    /// Returns its health.
+    pub fn health(&self) -> &ServiceHealth {
+        &self.health
     }
 
     /// Returns the clock of arrival times.
@@ -244,105 +198,13 @@ impl Service {
         &self.gate
     }
 
-    /// Returns the health of its engine; `None` with an upstream server.
-    pub fn engine_watch(&self) -> Option<EngineWatch> {
-        match &self.backend {
-            Backend::Engine { watch, .. } => Some(watch.clone()),
-            Backend::Upstream(_) => None,
-        }
-    }
-
-    /// Refuses new requests from now on.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
-
-    /// Checks that new requests are accepted.
-    ///
-    /// # Errors
-    /// 503 while the server drains, after the engine has failed, or while the engine's process or
-    /// the stages of a split model are lost.
-    pub fn ready(&self) -> Result<(), ApiError> {
-        self.alive()?;
-        self.check_draining()?;
-        self.outage().map_or(Ok(()), |why| Err(ApiError::engine_away(&why)))
-    }
-
-    /// Returns why nothing can be computed at present; `None` while the engine works, or if it has
-    /// failed for good.
-    pub fn outage(&self) -> Option<String> {
-        match &self.backend {
-            Backend::Engine { stages, watch, .. } => {
-                let stages = stages.as_ref().and_then(|stages| stages.outage());
-                stages.or_else(|| watch.outage().map(|outage| outage.why.to_string()))
-            }
-            Backend::Upstream(_) => None,
-        }
-    }
-
-    /// Checks that requests may wait for a lost engine. They wait like the active answers, and as
-    /// long: the engine's process returns within seconds, and an operator restarts lost stages.
-    fn check_outage(&self) -> Result<(), ApiError> {
-        let Backend::Engine { watch, .. } = &self.backend else { return Ok(()) };
-        match watch.outage() {
-            Some(outage) if outage.is_given_up => Err(ApiError::engine_away(&outage.why)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks that the engine works, or may work again without a restart.
-    ///
-    /// # Errors
-    /// 503 after the engine has failed.
-    pub fn alive(&self) -> Result<(), ApiError> {
-        match self.failure() {
-            None => Ok(()),
-            Some(_) => {
-                let message = "The engine has failed. The server ends, and must be started again.";
-                Err(ApiError::unavailable(message, DRAIN_RETRY_S))
-            }
-        }
-    }
-
-    /// Returns why the engine failed; `None` if it has not.
-    pub fn failure(&self) -> Option<Arc<str>> {
-        match &self.backend {
-            Backend::Engine { watch, .. } => watch.failure(),
-            Backend::Upstream(_) => None,
-        }
-    }
-
-    /// Waits until the engine fails; never resolves if it does not.
-    pub async fn failed(&self) -> Arc<str> {
-        if let Backend::Engine { watch, .. } = &self.backend
-            && let Some(why) = watch.failed().await
-        {
-            return why;
-        }
-        std::future::pending().await
-    }
-
     /// Checks that a request would be admitted, as far as possible without its body.
     ///
     /// # Errors
     /// 429 if the limits are reached, 503 while no requests are accepted.
     pub fn check_room(&self) -> Result<(), ApiError> {
-        self.check_open()?;
+        self.health.check_open()?;
         self.gate.check_room().map_err(refused)
-    }
-
-    /// Checks that requests are accepted, even if they have to wait for the engine.
-    fn check_open(&self) -> Result<(), ApiError> {
-        self.alive()?;
-        self.check_draining()?;
-        self.check_outage()
-    }
-
-    fn check_draining(&self) -> Result<(), ApiError> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
-        }
-        Ok(())
     }
 
     /// Parses a request's JSON for the backend that will answer it.
@@ -358,7 +220,7 @@ impl Service {
         match &self.backend {
             Backend::Engine { .. } => {
                 let mut request = read_for_engine(endpoint, fields, caller, &self.config)?;
-                self.adopt(&mut request);
+                self.prompts.adopt(&mut request);
                 Ok(request)
             }
             Backend::Upstream(_) => {
@@ -409,7 +271,7 @@ impl Service {
         request: Request,
         arrived: Duration,
     ) -> Result<StartedAnswer, ApiError> {
-        self.check_open()?;
+        self.health.check_open()?;
         let ignored = request.ignored_names();
         let (active, echo) = match &self.backend {
             Backend::Engine { output, abilities, .. } => {
@@ -420,16 +282,7 @@ impl Service {
                 (self.relay(upstream, request, arrived).await?, Vec::new())
             }
         };
-        Ok(StartedAnswer { active, echo, ignored, vocab: self.model.vocab.clone() })
-    }
-
-    /// Returns the stages of a split model; `None` if all layers are in this process, or with an
-    /// upstream server.
-    pub fn stages(&self) -> Option<&Arc<dyn RemoteStages>> {
-        match &self.backend {
-            Backend::Engine { stages, .. } => stages.as_ref(),
-            Backend::Upstream(_) => None,
-        }
+        Ok(StartedAnswer { active, echo, ignored, vocab: self.model().vocab.clone() })
     }
 
     /// Returns the upstream server; `None` with the built-in engine.
@@ -472,7 +325,7 @@ impl Service {
         completions: usize,
         prompt_tokens: u64,
     ) -> Result<Vec<Permit>, ApiError> {
-        self.check_draining()?;
+        self.health.check_draining()?;
         self.gate.enter(identity, completions, prompt_tokens).map_err(refused)
     }
 
@@ -483,6 +336,86 @@ impl Service {
             telemetry: self.telemetry.clone(),
             request_log: self.request_log.clone(),
         }
+    }
+
+    /// Starts an answer in the engine.
+    async fn generate(
+        self: &Arc<Self>,
+        output: &OutputHandle,
+        request: Request,
+        arrived: Duration,
+    ) -> Result<(ActiveRequest, Vec<String>), ApiError> {
+        self.check_model(request.model.as_deref())?;
+        // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
+        let permits = self.admit_request(&request)?;
+        let head = answer_head(request.endpoint, self.model().name.clone());
+        let accepted = self.clock.now();
+        let mut admitted = admitted_request(&request, head, arrived, accepted);
+        let begun = self.begin(output, request, permits).await?;
+        admitted.prompt_tokens = begun.prompt_tokens;
+        admitted.tokenized = begun.tokenized;
+        let flushes = FlushSource::Engine(begun.flushes);
+        Ok((ActiveRequest::new(admitted, flushes, self.observers()), begun.echo))
+    }
+
+    /// Starts the answer to `request`, which has waited with its `permits` until the model was
+    /// loaded.
+    ///
+    /// # Errors
+    /// 400 for prompts that the model cannot take, 503 while draining.
+    pub async fn begin_admitted(
+        self: &Arc<Self>,
+        mut request: Request,
+        permits: Vec<Permit>,
+    ) -> Result<EngineAnswer, ApiError> {
+        self.health.ready()?;
+        self.prompts.adopt(&mut request);
+        let Backend::Engine { output, abilities, .. } = &self.backend else {
+            return Err(ApiError::internal("An upstream server is not loaded."));
+        };
+        self.check_able(*abilities, &request)?;
+        self.begin(output, request, permits).await
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        output: &OutputHandle,
+        request: Request,
+        permits: Vec<Permit>,
+    ) -> Result<EngineAnswer, ApiError> {
+        let (mut prepared, permits) = self.prompts.prepare(request, permits).await?;
+        let echo = std::mem::take(&mut prepared.echo);
+        // Compiling a grammar counts as tokenizing: both delay the first token on the same workers.
+        let tokenized = self.clock.now();
+        let lens = prepared.prompts.iter().map(Vec::len);
+        let n = prepared.request.n as usize;
+        let prompt_tokens = lens.flat_map(|len| std::iter::repeat_n(len, n)).collect();
+        let builder = CompletionBuilder {
+            model: self.model(),
+            config: &self.config,
+            cache_domains: &self.cache_domains,
+            prepared: &prepared,
+        };
+        let flushes = output.start(builder.completions(permits)?);
+        Ok(EngineAnswer { held: None, prompt_tokens, tokenized, flushes, echo })
+    }
+
+    /// Checks that the engine can answer `request`.
+    fn check_able(
+        &self,
+        abilities: RunnerAbilities,
+        request: &Request,
+    ) -> Result<(), ApiError> {
+        if abilities.generates {
+            if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
+                let why = "'logprobs' with 'echo': a split model gives none for prompts.";
+                return Err(ApiError::invalid_param("logprobs", why));
+            }
+            return Ok(());
+        }
+        let name = &self.model().name;
+        let why = format!("The model '{name}' makes embeddings only: ask /v1/embeddings.");
+        Err(ApiError::invalid_param("model", why))
     }
 
     /// Starts an answer from an upstream server.
@@ -497,7 +430,7 @@ impl Service {
         let interval = request.interval.unwrap_or(self.config.interval);
         let UpstreamAnswer { flushes, envelope, span } =
             upstream.stream(&request, interval, permits, arrived).await?;
-        let own = self.head(request.endpoint);
+        let own = answer_head(request.endpoint, self.model().name.clone());
         let admitted = AdmittedRequest {
             head: AnswerHead {
                 endpoint: request.endpoint,
@@ -521,35 +454,6 @@ impl Service {
         Ok(ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers()))
     }
 
-    /// Does `work` for `/tokenize` or `/detokenize` on a thread that may block.
-    ///
-    /// # Errors
-    /// The errors of `work`.
-    pub async fn for_tokenize<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let place = self.tokenize_place.clone().acquire_owned().await;
-        let service = self.clone();
-        let work = move || {
-            // The work's, not the client's, who may hang up.
-            let _place = place;
-            work(&service)
-        };
-        self.on_prompt_thread(work).await
-    }
-
-    /// Tokenizes `prompt` on this thread, without checking its length against the context.
-    ///
-    /// # Errors
-    /// 400 when the model's tokenizer or chat template refuses it.
-    pub fn encode(&self, prompt: Prompt, special: bool) -> Result<Vec<TokenId>, ApiError> {
-        match prompt {
-            Prompt::Text(text) => self.encode_text(&text, special, special),
-            mut other => self.encode_prompt(&mut other, Endpoint::Chat).map(|(tokens, _)| tokens),
-        }
-    }
-
     /// Returns true if the model generates text. Assumed of an upstream server.
     pub fn generates(&self) -> bool {
         match &self.backend {
@@ -560,390 +464,11 @@ impl Service {
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
-            Some(asked) if self.config.strict_model && asked != self.model.name => {
-                Err(ApiError::model_not_found(asked, [self.model.name.as_str()]))
+            Some(asked) if self.config.strict_model && asked != self.model().name => {
+                Err(ApiError::model_not_found(asked, [self.model().name.as_str()]))
             }
             _ => Ok(()),
         }
     }
 
-    /// Tokenizes the prompts and compiles the grammar, on a thread that may block. The permits move
-    /// with the work: a client that hangs up frees no room before the work ends.
-    async fn prepare(
-        self: &Arc<Self>,
-        request: Request,
-        permits: Vec<Permit>,
-    ) -> Result<(Prepared, Vec<Permit>), ApiError> {
-        let service = self.clone();
-        let work = move || service.prepare_now(request).map(|prepared| (prepared, permits));
-        self.on_prompt_thread(work).await
-    }
-
-    fn prepare_now(&self, mut request: Request) -> Result<Prepared, ApiError> {
-        let (mut prompts, mut echo) = (Vec::with_capacity(request.prompts.len()), Vec::new());
-        let (mut scored, scores) = (Vec::new(), request.prompt_logprobs().is_some());
-        let mut thinking = Thinking::Never;
-        for prompt in &mut request.prompts {
-            let (tokens, thinks) = match &request.suffix {
-                Some(suffix) => (self.encode_infill(prompt, suffix)?, false),
-                None => self.encode_prompt(prompt, request.endpoint)?,
-            };
-            self.check_length(&tokens, request.endpoint)?;
-            if let Prompt::Chat(_) = prompt {
-                thinking = self.model.thinking(thinks);
-            }
-            // Here the text ends, or lives on in the answer.
-            let text = prompt.take_text();
-            if request.echo {
-                let text = text.unwrap_or_else(|| self.model.decode(&tokens));
-                if scores {
-                    scored.push(self.model.scored_prompt(&tokens, &text));
-                }
-                echo.push(text);
-            }
-            prompts.push(tokens);
-        }
-        let grammar = self.grammar(&request, thinking)?;
-        request.charge = None;
-        Ok(Prepared { request, prompts, thinking, grammar, echo, scored })
-    }
-
-    /// Runs `work` on a thread that may block and recurse deeply.
-    async fn on_prompt_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let lost = |_| ApiError::internal("Tokenizing failed. Report the prompt as a bug.");
-        self.prompt_threads.run(work).await.map_err(lost)?
-    }
-
-    fn grammar(
-        &self,
-        request: &Request,
-        thinking: Thinking,
-    ) -> Result<Option<SharedGrammar>, ApiError> {
-        let grammar = match request.is_constrained() {
-            true => Some(self.compile(request, thinking)?),
-            false => None,
-        };
-        let Some((budget, name)) = request.thinking_budget() else { return Ok(grammar) };
-        let limited = limit_thinking(self.model.vocab.clone(), thinking, budget, grammar);
-        limited.map_err(|error| ApiError::invalid_param(name, format!("'{name}': {error}")))
-    }
-
-    fn compile(&self, request: &Request, thinking: Thinking) -> Result<SharedGrammar, ApiError> {
-        let (tools, form) = (request.tools(), request.form.as_ref());
-        let forced = tools.filter(|tools| tools.is_forced());
-        // If the model may call a tool or answer, and the answer has a form, the grammar has
-        // to allow both.
-        let callable = tools.filter(|_| form.is_some() || forced.is_some());
-        let shape = AnswerShape {
-            form: form.filter(|_| forced.is_none()).map(|requested| requested.form.clone()),
-            tools: callable.map(|tools| tools.callable.clone()).unwrap_or_default(),
-            syntax: Some(self.model.call_syntax()),
-            parallel: tools.is_some_and(|tools| tools.parallel),
-            thinking,
-        };
-        let param = match (forced, form) {
-            (None, Some(form)) => form.param,
-            _ => "tools",
-        };
-        let grammar = self.model.grammars.compile(&*self.model.vocab, &shape);
-        grammar.map_err(|error| match error {
-            GrammarError::Vocabulary(_) => ApiError::internal(error.to_string()),
-            error => ApiError::invalid_param(param, format!("'{param}': {error}")),
-        })
-    }
-
-    /// Returns the tokens of a prompt, and true if it ends inside `<think>`.
-    fn encode_prompt(
-        &self,
-        prompt: &mut Prompt,
-        endpoint: Endpoint,
-    ) -> Result<(Vec<TokenId>, bool), ApiError> {
-        match prompt {
-            Prompt::Chat(chat) => {
-                let prompt = self.model.encode_chat(chat);
-                let wrong = |error: TemplateError| match error {
-                    TemplateError::TooLong(bytes) => self.too_long(bytes, endpoint),
-                    error => ApiError::invalid_param("messages", error.to_string()),
-                };
-                prompt.map(|prompt| (prompt.tokens, prompt.thinking)).map_err(wrong)
-            }
-            Prompt::Text(text) if text.len() > self.model.max_prompt_bytes() => {
-                Err(self.too_long(self.model.max_prompt_bytes(), endpoint))
-            }
-            Prompt::Text(text) => Ok((self.encode_text(text, true, true)?, false)),
-            Prompt::Tokens(tokens) => {
-                let size = self.model.vocab.size();
-                match tokens.iter().find(|&&token| token as usize >= size) {
-                    Some(bad) => Err(ApiError::invalid_param(
-                        "prompt",
-                        format!("Token {bad} is outside the vocabulary of {size} tokens."),
-                    )),
-                    None => Ok((std::mem::take(tokens), false)),
-                }
-            }
-        }
-    }
-
-    /// Returns the tokens of a prompt whose completion is followed by `suffix`.
-    fn encode_infill(&self, prompt: &Prompt, suffix: &str) -> Result<Vec<TokenId>, ApiError> {
-        let vocab = &*self.model.vocab;
-        let infill = InfillTokens::of(vocab).ok_or_else(|| {
-            let why =
-                "'suffix': this model cannot fill in text: its vocabulary has no tokens for it.";
-            ApiError::invalid_param("suffix", why)
-        })?;
-        let most = self.model.max_prompt_bytes();
-        let before = match prompt {
-            Prompt::Text(text) if text.len().saturating_add(suffix.len()) > most => {
-                return Err(self.too_long(most, Endpoint::Text));
-            }
-            Prompt::Text(text) => self.encode_text(text, false, false)?,
-            Prompt::Tokens(_) => self.encode_prompt(&mut prompt.clone(), Endpoint::Text)?.0,
-            Prompt::Chat(_) => return Err(ApiError::internal("A chat has no suffix.")),
-        };
-        let begin = self.encode_text("", true, false)?;
-        Ok(infill.prompt(begin, &before, &self.encode_text(suffix, false, false)?))
-    }
-
-    fn encode_text(
-        &self,
-        text: &str,
-        add_bos: bool,
-        parse_special: bool,
-    ) -> Result<Vec<TokenId>, ApiError> {
-        let encoded = self.model.vocab.encode(text, Encode { add_bos, parse_special });
-        encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
-    }
-
-    /// Returns the error for a prompt of more than `bytes`, which must have more tokens than the
-    /// context.
-    fn too_long(&self, bytes: usize, endpoint: Endpoint) -> ApiError {
-        ApiError::context_bytes(self.model.context_tokens, bytes, prompt_param(endpoint))
-    }
-
-    fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {
-        let param = prompt_param(endpoint);
-        if tokens.is_empty() {
-            return Err(ApiError::invalid_param(param, "The prompt is empty."));
-        }
-        if tokens.len() >= self.model.context_tokens as usize {
-            return Err(ApiError::context_length(self.model.context_tokens, tokens.len(), param));
-        }
-        Ok(())
-    }
-
-    fn completions(
-        &self,
-        prepared: &Prepared,
-        permits: Vec<Permit>,
-    ) -> Result<Vec<NewCompletion>, ApiError> {
-        let Prepared { request, prompts, .. } = prepared;
-        let n = request.n as usize;
-        let split = self.split_config(prepared);
-        let mut completions = Vec::with_capacity(permits.len());
-        for (index, mut permit) in permits.into_iter().enumerate() {
-            let prompt = &prompts[index / n];
-            permit.enqueue(prompt.len()).map_err(refused)?;
-            // Completions of one prompt share it, and it is charged once.
-            if index.is_multiple_of(n) {
-                permit.charge_prompt(prompt.len() as u64);
-            }
-            let calls = request.call_ids.map(|ids| ids.wrapping_add(index as u64));
-            let config = self.completion_config(prepared, index / n, split.for_completion(calls));
-            let completion = Completion::new(index as u32, self.model.vocab.clone(), config);
-            completions.push(NewCompletion {
-                completion,
-                work: Box::new(self.work(prepared, index)),
-                permit,
-                // A resumable answer has a reader grace period of its own, and may have no reader.
-                exempt_from_stall_limit: request.resumable,
-                progress: progress_wish(request, index),
-            });
-        }
-        Ok(completions)
-    }
-
-    /// Returns the engine's work for completion `index`.
-    fn work(&self, prepared: &Prepared, index: usize) -> Work {
-        let Prepared { request, prompts, .. } = prepared;
-        let prompt = &prompts[index / request.n as usize];
-        let context = request.context_limit.unwrap_or(u32::MAX).min(self.model.context_tokens);
-        let room = context.saturating_sub(prompt.len() as u32);
-        Work {
-            // The output processor assigns the tag when it knows the completion's index.
-            tag: Tag(0),
-            prompt: prompt.clone(),
-            // More than the context holds is cut instead of refused: clients send huge limits.
-            max_tokens: request.max_tokens.unwrap_or(u32::MAX).min(room),
-            sampling: Sampling {
-                grammar: prepared.grammar.clone(),
-                ..self.sampling(&request.sampling, index as u64)
-            },
-            score_prompt: request.prompt_logprobs(),
-            priority: request.priority,
-            tenant: request.identity.scheduled(),
-            cache_domain: self
-                .cache_domains
-                .of_request(&request.identity, request.cache_salt.as_deref()),
-        }
-    }
-
-    /// Returns the configuration by which the tokens of a completion of prompt `prompt` become
-    /// flushes.
-    fn completion_config(
-        &self,
-        prepared: &Prepared,
-        prompt: usize,
-        split: SplitConfig,
-    ) -> CompletionConfig {
-        let request = &prepared.request;
-        CompletionConfig {
-            stops: request.stop.clone(),
-            interval: request.interval.unwrap_or(self.config.interval),
-            max_delay: self.config.max_delay,
-            timings: request.stream.is_some_and(|stream| stream.include_timings),
-            split,
-            logprobs: LogprobConfig {
-                prompt: prepared.scored.get(prompt).cloned(),
-                only_prompt: request.max_tokens == Some(0),
-                // A chat's entries join to its text; a plain completion has one for each of its
-                // tokens, as OpenAI's has.
-                keeps_end: request.endpoint == Endpoint::Text,
-            },
-            names_stop: request.include_stop_reason.then_some(request.endpoint),
-        }
-    }
-
-    /// Returns the configuration by which an answer's text is split into reasoning, tool calls and
-    /// content.
-    fn split_config(&self, prepared: &Prepared) -> SplitConfig {
-        let calls = prepared.request.tools().map(|tools| CallConfig {
-            syntax: self.model.call_syntax(),
-            tools: tools.callable.clone().into(),
-            id: 0,
-        });
-        let splits = self.config.split_reasoning;
-        let thinking = match prepared.thinking {
-            // All of such an answer is in messages, with reasoning in its text or not.
-            Thinking::Channels => Thinking::Channels,
-            thinking if splits => thinking,
-            _ => Thinking::Never,
-        };
-        let config =
-            SplitConfig { thinking, calls, keeps_reasoning: !splits, ..SplitConfig::none() };
-        if !config.is_needed() {
-            return config;
-        }
-        let SpokenTags { thinking, all } = self.model.spoken_tags().clone();
-        let has_calls = config.calls.is_some() || prepared.thinking == Thinking::Channels;
-        SplitConfig { spoken: if has_calls { all } else { thinking }, ..config }
-    }
-
-    /// Returns the request's sampling parameters, completed by the model's defaults. Each
-    /// completion has a different seed, or all `n` would be the same text.
-    fn sampling(&self, params: &SamplingParams, index: u64) -> Sampling {
-        let defaults = &self.model.defaults;
-        let seed = params.seed.unwrap_or_else(rand::random);
-        Sampling {
-            temperature: params.temperature.unwrap_or(defaults.temperature),
-            top_k: params.top_k.unwrap_or(defaults.top_k),
-            top_p: params.top_p.unwrap_or(defaults.top_p),
-            min_p: params.min_p.unwrap_or(defaults.min_p),
-            presence_penalty: params.presence_penalty,
-            frequency_penalty: params.frequency_penalty,
-            repetition_penalty: params.repetition_penalty.unwrap_or(1.0),
-            // Counted on from one seed: the i-th completion is the same whatever `n` is.
-            seed: seed.wrapping_add(index),
-            logit_bias: params.logit_bias.clone(),
-            logprobs: params.logprobs,
-            forbidden: if params.ignore_eos { self.model.end_tokens.clone() } else { Vec::new() },
-            grammar: None,
-        }
-    }
-
-    fn head(&self, endpoint: Endpoint) -> AnswerHead {
-        answer_head(endpoint, self.model.name.clone())
-    }
-}
-
-/// Creates the head of a new answer of `model`.
-pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
-    let prefix = match endpoint {
-        Endpoint::Chat => "chatcmpl",
-        Endpoint::Text => "cmpl",
-    };
-    AnswerHead {
-        endpoint,
-        id: format!("{prefix}-{:032x}", rand::random::<u128>()),
-        model,
-        created_s: unix_time_s(),
-        fingerprint: None,
-    }
-}
-
-/// Parses a request's JSON for an engine, whose model may still have to be loaded.
-///
-/// # Errors
-/// 400 with the name of the first invalid parameter.
-pub fn read_for_engine(
-    endpoint: Endpoint,
-    fields: Fields,
-    caller: Caller,
-    config: &ServingConfig,
-) -> Result<Request, ApiError> {
-    Ok(of_caller(Request::read(endpoint, fields)?, caller, config))
-}
-
-/// Applies the rights and headers of `caller` to `request`.
-fn of_caller(mut request: Request, caller: Caller, config: &ServingConfig) -> Request {
-    let Caller { identity, trace_parent, request_id: id, .. } = caller;
-    if let Some(stream) = request.stream.as_mut().filter(|_| config.force_usage) {
-        stream.include_usage = true;
-    }
-    if !identity.may_set_priority() {
-        request.ignore_priority(identity.key.is_some());
-    }
-    Request { trace_parent, id, identity, ..request }
-}
-
-/// Returns the progress reports wanted for completion `index`: only the first one reports.
-fn progress_wish(request: &Request, index: usize) -> ProgressWish {
-    match request.stream {
-        Some(stream) if index == 0 && stream.return_progress => ProgressWish::Everything,
-        Some(_) if index == 0 => ProgressWish::LongWaits,
-        _ => ProgressWish::Nothing,
-    }
-}
-
-/// Returns the error for a request that admission refuses.
-pub fn refused(refusal: Refusal) -> ApiError {
-    let Some(retry_after_s) = refusal.retry_after_s() else {
-        return ApiError::invalid_param("n", format!("Ask for fewer completions: {refusal}."));
-    };
-    let again = format!("Please try again in {retry_after_s}s.");
-    let rate = match refusal {
-        Refusal::TokenRate { .. } => LimitedRate::Tokens,
-        Refusal::RequestRate { .. } => LimitedRate::Requests,
-        Refusal::TenantRequests { .. } => {
-            let message = format!("Too many requests at once: {refusal}. {again}");
-            return ApiError::rate_limited(message, LimitedRate::Requests, retry_after_s);
-        }
-        Refusal::Requests { .. } | Refusal::Tokens { .. } | Refusal::Never { .. } => {
-            let message = format!("The server is busy: {refusal}. Try again later.");
-            return ApiError::overloaded(message, retry_after_s);
-        }
-    };
-    let message = format!("Rate limit reached for this API key: {refusal}. {again}");
-    ApiError::rate_limited(message, rate, retry_after_s)
-}
-
-/// Returns the name of the prompt's parameter.
-fn prompt_param(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Chat => "messages",
-        Endpoint::Text => "prompt",
-    }
 }

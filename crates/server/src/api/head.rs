@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::request::Endpoint;
+use crate::clock::unix_time_s;
 
 /// Fields that all chunks of an answer, and a full response, have in common.
 #[derive(Debug, Clone)]
@@ -52,3 +53,19 @@ impl AnswerHead {
         json
     }
 }
+
+/// Creates the head of a new answer of `model`.
+pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
+    let prefix = match endpoint {
+        Endpoint::Chat => "chatcmpl",
+        Endpoint::Text => "cmpl",
+    };
+    AnswerHead {
+        endpoint,
+        id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+        model,
+        created_s: unix_time_s(),
+        fingerprint: None,
+    }
+}
+

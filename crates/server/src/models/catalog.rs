@@ -23,9 +23,12 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::otel::Telemetry;
 use crate::resumable::shared::kept_request::KeptService;
-use crate::service::{
-    Caller, Service, StartedAnswer, admitted_request, answer_head, read_for_engine, refused,
-};
+use crate::service::{Service, StartedAnswer, embedding};
+use crate::caller::Caller;
+use crate::active_request::admitted_request;
+use crate::api::head::answer_head;
+use crate::caller::read_for_engine;
+use crate::admission::refused;
 
 /// `Retry-After` while the first model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;
@@ -189,7 +192,7 @@ impl ServedModels {
     /// unreachable.
     pub fn ready(&self) -> Result<(), ApiError> {
         match &self.first()?.source {
-            ModelSource::Always(service) => service.ready(),
+            ModelSource::Always(service) => service.health().ready(),
             ModelSource::Kept(keeper, _) => keeper.check_open(),
         }
     }
@@ -200,7 +203,7 @@ impl ServedModels {
     /// 503 after an engine has failed.
     pub fn alive(&self) -> Result<(), ApiError> {
         self.keeper().map_or(Ok(()), |keeper| keeper.check_alive())?;
-        self.always().try_for_each(|service| service.alive())
+        self.always().try_for_each(|service| service.health().alive())
     }
 
     /// Returns the remaining request and token budgets of `identity`.
@@ -223,7 +226,7 @@ impl ServedModels {
 
     /// Refuses new requests from now on.
     pub fn drain(&self) {
-        self.always().for_each(|service| service.drain());
+        self.always().for_each(|service| service.health().drain());
         self.keeper().into_iter().for_each(|keeper| keeper.drain());
     }
 
@@ -236,7 +239,7 @@ impl ServedModels {
     /// Returns why an engine failed; `None` while none has.
     pub fn failure(&self) -> Option<Arc<str>> {
         let kept = self.keeper().and_then(|keeper| keeper.failure());
-        kept.or_else(|| self.always().find_map(|service| service.failure()))
+        kept.or_else(|| self.always().find_map(|service| service.health().failure()))
     }
 
     /// Waits until an engine fails. Returns the reason.
@@ -249,8 +252,8 @@ impl ServedModels {
         };
         // An upstream server's service never fails, and an engine that is always there is alone.
         let always = async {
-            match self.always().find(|service| service.engine_watch().is_some()) {
-                Some(service) => service.failed().await,
+            match self.always().find(|service| service.health().engine_watch().is_some()) {
+                Some(service) => service.health().failed().await,
                 None => std::future::pending().await,
             }
         };
@@ -296,7 +299,7 @@ impl ServedModels {
         self.first()?;
         match self.entries() {
             [ModelEntry { source: ModelSource::Always(service), .. }] => {
-                service.embedder().map(drop)
+                embedding::capacity(service).map(drop)
             }
             _ => Ok(()),
         }
@@ -499,7 +502,7 @@ async fn start_with(
 ) -> Result<StartedAnswer, ApiError> {
     if used.held().is_some() {
         // It may have been parsed before the model was there.
-        used.adopt(&mut request);
+        used.prompts().adopt(&mut request);
     }
     let mut started = used.start(request, arrived).await?;
     started.active.hold(used.held());

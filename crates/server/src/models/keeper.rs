@@ -15,7 +15,8 @@ use crate::active_request::Observers;
 use crate::admission::AdmissionGate;
 use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
-use crate::service::{Service, ServingConfig};
+use crate::service::Service;
+use crate::serving_config::ServingConfig;
 
 /// `Retry-After` in seconds for a request whose wait for its model has timed out.
 const WAITED_RETRY_S: u64 = 10;
@@ -197,7 +198,7 @@ impl Keeper {
         match loaded {
             Ok(engine) => {
                 tracing::info!(model = name, seconds = took.as_secs_f64(), "loaded a model");
-                if let Some(watch) = engine.service.engine_watch() {
+                if let Some(watch) = engine.service.health().engine_watch() {
                     tokio::spawn(report_failure(watch, self.failure.clone()));
                 }
                 if stock.is_stopping {

@@ -33,7 +33,7 @@ use crate::resumable::{
 };
 use crate::routes::intake::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
-use crate::service::Caller;
+use crate::caller::Caller;
 use crate::trace_context::TraceParent;
 
 /// Time limit for receiving a client's request.

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::json_response::json_text;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::service::Embedded;
+use crate::service::embedding::{self, Embedded};
 use crate::sse::with_ignored;
 
 /// Returns the route of embeddings.
@@ -44,7 +44,7 @@ async fn embeddings(
 /// returns writes the response from the model's name and the vectors.
 ///
 /// # Errors
-/// Those of the body, of `read`, and of [`Service::embed`](crate::service::Service::embed).
+/// Those of the body, of `read`, and of [`embedding::embed`].
 pub async fn embed<W: FnOnce(&str, &Embedded) -> String + Send + 'static>(
     app: &App,
     request: HttpRequest<Body>,
@@ -58,7 +58,7 @@ pub async fn embed<W: FnOnce(&str, &Embedded) -> String + Send + 'static>(
     let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
     let (request, write) = body.parse(read).await?;
     let service = app.models.find(request.model.as_deref())?.use_when_loaded().await?;
-    let capacity = service.embedder()?;
+    let capacity = embedding::capacity(&service)?;
     let (ignored, encoding) = (header_list(&request.unknown()), request.encoding);
     let width = request.dimensions.unwrap_or(capacity.width as usize).min(capacity.width as usize);
     let numbers = request.inputs.len() * width;
@@ -66,7 +66,7 @@ pub async fn embed<W: FnOnce(&str, &Embedded) -> String + Send + 'static>(
     // The vectors and the response exist at the same time.
     let mut charge = MemoryCharge::default();
     app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
-    let embedded = service.embed(request, &identity).await?;
+    let embedded = embedding::embed(&service, request, &identity).await?;
     let render = move || Ok(write(&service.model().name, &embedded));
     let json = app.bodies.workers().run_if(bytes > SMALL_BYTES, render).await?;
     Ok(with_ignored(json_text(json), &ignored))

@@ -21,7 +21,8 @@ use crate::full_answer::FullAnswer;
 use crate::json_response::json_text;
 use crate::memory::SMALL_BYTES;
 use crate::records::RecordContext;
-use crate::service::{Caller, StartedAnswer};
+use crate::caller::Caller;
+use crate::service::StartedAnswer;
 use crate::sse::{DirectAnswer, SseBody};
 
 /// Names of the parameters that limit a completion's length.

@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
 use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptMetadata};
-use crate::service::Caller;
+use crate::caller::Caller;
 
 /// Data from a request's head that is needed to parse its body.
 pub struct Intake {

@@ -55,11 +55,11 @@ async fn count_tokens(
         return Err(ApiError::not_offered(message));
     }
     let prompt = request.prompts.pop();
-    let counted = service.for_tokenize(move |service| {
+    let counted = service.prompts().for_tokenize(move |prompts| {
         // Held as long as the prompt.
         let _charge = request.charge;
         let prompt = prompt.unwrap_or(Prompt::Tokens(Vec::new()));
-        service.encode(prompt, true).map(|tokens| tokens.len())
+        prompts.encode(prompt, true).map(|tokens| tokens.len())
     });
     Ok(json_response(&json!({"input_tokens": counted.await?})))
 }

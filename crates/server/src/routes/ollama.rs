@@ -23,7 +23,7 @@ use crate::json_response::json_response;
 use crate::models::KeepAlive;
 use crate::routes::embeddings::embed;
 use crate::routes::generation::parse;
-use crate::service::Embedded;
+use crate::service::embedding::Embedded;
 use crate::sse::{event_stream, with_ignored};
 
 type Shared = State<Arc<App>>;

@@ -45,7 +45,9 @@ use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::AskedBody;
 use crate::routes::intake::marks;
 use crate::routes::responses::resolve::{conversation, load};
-use crate::service::{Caller, Service, StartedAnswer};
+use crate::caller::Caller;
+use crate::prompts::Prompts;
+use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::store::{AnswerFence, Kind};
 
@@ -140,8 +142,8 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
         Truncation::Auto => {
             let service = entry.use_when_loaded().await?;
             let work =
-                move |it: &Service| to_chat((&entry, Some(it)), caller, asked, input, shares);
-            service.for_tokenize(work).await
+                move |it: &Prompts| to_chat((&entry, Some(it)), caller, asked, input, shares);
+            service.prompts().for_tokenize(work).await
         }
         Truncation::Disabled => {
             let work = move || to_chat((&entry, None), caller, asked, input, shares);
@@ -155,7 +157,7 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
 /// long is to be cut. If replicas share answers, the request is kept for a replica that takes the
 /// response over.
 fn to_chat(
-    (entry, counter): (&ModelEntry, Option<&Service>),
+    (entry, counter): (&ModelEntry, Option<&Prompts>),
     caller: Caller,
     asked: ResponseRequest,
     input: Vec<Value>,
@@ -466,9 +468,9 @@ async fn input_tokens(State(app): Shared, request: HttpRequest<Body>) -> Caught 
     }
     let input = conversation(&app, owner, &mut asked).await?;
     let ResponseRequest { chat, fields, instructions, .. } = asked;
-    let counted = service.for_tokenize(move |service| {
+    let counted = service.prompts().for_tokenize(move |prompts| {
         let messages = messages_of(instructions.as_deref(), &input)?;
-        let tokens = count(service, &chat, messages)?;
+        let tokens = count(prompts, &chat, messages)?;
         drop(fields); // what the prompt was charged
         Ok(tokens.len())
     });

@@ -16,7 +16,8 @@ use crate::models::ModelEntry;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
 use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
-use crate::service::{Caller, StartedAnswer};
+use crate::caller::Caller;
+use crate::service::StartedAnswer;
 use crate::store::Kind;
 
 /// A [`Successor`] that starts requests on this server's [`App`].

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::error::{ApiError, quoted};
 use crate::json_response::{json_response, json_text};
 use crate::memory::MemoryCharge;
-use crate::service::Service;
+use crate::prompts::Prompts;
 
 /// Maximum bytes of text to tokenize: a long book, and less than a second of one core.
 const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -49,9 +49,9 @@ pub async fn tokenize(
     };
     let (entry, request) = body.parse(read).await?;
     let service = entry.use_when_loaded().await?;
-    let answer = service.for_tokenize(move |service| {
+    let answer = service.prompts().for_tokenize(move |prompts| {
         let TokenizeRequest { prompt, special, charge: _charge } = request;
-        Ok(tokens_json(&service.encode(prompt, special)?, service.model().context_tokens))
+        Ok(tokens_json(&prompts.encode(prompt, special)?, prompts.model().context_tokens))
     });
     Ok(json_text(answer.await?))
 }
@@ -73,8 +73,8 @@ pub async fn detokenize(
     };
     let (entry, tokens) = body.parse(read).await?;
     let service = entry.use_when_loaded().await?;
-    let answer = service.for_tokenize(move |service| {
-        let text = serde_json::to_string(&decode(service, &tokens)?);
+    let answer = service.prompts().for_tokenize(move |prompts| {
+        let text = serde_json::to_string(&decode(prompts, &tokens)?);
         let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
         Ok(format!("{{\"prompt\":{text}}}"))
     });
@@ -141,7 +141,7 @@ fn not_a_token(id: &str) -> ApiError {
     ApiError::invalid_param("tokens", message)
 }
 
-fn decode(service: &Service, tokens: &[TokenId]) -> Result<String, ApiError> {
+fn decode(prompts: &Prompts, tokens: &[TokenId]) -> Result<String, ApiError> {
     let size = service.model().vocab.size();
     if let Some(unknown) = tokens.iter().find(|&&id| id as usize >= size) {
         return Err(not_a_token(&unknown.to_string()));

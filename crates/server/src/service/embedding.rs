@@ -1,15 +1,13 @@
 //! Embeddings from request to vectors: admit, tokenize, submit to the engine, normalise.
 
-use std::sync::Arc;
-
 use loquent_infer::embedding::EmbedderCapacity;
 use loquent_infer::runner::RunError;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::EncodeError;
 use tokio::sync::oneshot;
 
-use super::{Backend, Service, refused};
-use crate::admission::Permit;
+use super::{Backend, Service};
+use crate::admission::{Permit, refused};
 use crate::api::embeddings::{
     EmbeddingRequest, Input, MAX_TOTAL_TOKENS, TooLong, input_error, normalized,
 };
@@ -17,7 +15,9 @@ use crate::engine_thread::EmbeddingOrder;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
+use crate::model::ServedModel;
 use crate::output::OutputHandle;
+use crate::prompts::Prompts;
 
 /// Result of an embedding request.
 #[derive(Debug)]
@@ -28,176 +28,174 @@ pub struct Embedded {
     pub tokens: usize,
 }
 
-impl Service {
-    /// Returns the embedding capacity of the model.
-    ///
-    /// # Errors
-    /// 400 if the model has no embeddings.
-    pub fn embedder(&self) -> Result<EmbedderCapacity, ApiError> {
-        self.embedding_engine().map(|(_, capacity)| capacity)
-    }
+/// Returns the embedding capacity of the model.
+///
+/// # Errors
+/// 400 if the model has no embeddings.
+pub fn capacity(service: &Service) -> Result<EmbedderCapacity, ApiError> {
+    embedding_engine(service).map(|(_, capacity)| capacity)
+}
 
-    fn embedding_engine(&self) -> Result<(&OutputHandle, EmbedderCapacity), ApiError> {
-        // Either way it is said what would do instead.
-        let name = &self.model.name;
-        let why = match &self.backend {
-            Backend::Engine { output, abilities, .. } => match abilities.embeds {
-                Some(capacity) => return Ok((output, capacity)),
-                None => format!(
-                    "The model '{name}' does not support embeddings. Serve an embedding model, or \
-                     start the server with --embeddings mean."
-                ),
-            },
-            // Those of OpenAI's API pass through and never come here.
-            Backend::Upstream(_) => "An upstream server's embeddings are not available in this \
-                                     API. Use POST /v1/embeddings."
-                .to_owned(),
-        };
-        Err(ApiError::invalid_param("model", why))
-    }
+fn embedding_engine(service: &Service) -> Result<(&OutputHandle, EmbedderCapacity), ApiError> {
+    // Either way it is said what would do instead.
+    let name = &service.model().name;
+    let why = match &service.backend {
+        Backend::Engine { output, abilities, .. } => match abilities.embeds {
+            Some(capacity) => return Ok((output, capacity)),
+            None => format!(
+                "The model '{name}' does not support embeddings. Serve an embedding model, or \
+                 start the server with --embeddings mean."
+            ),
+        },
+        // Those of OpenAI's API pass through and never come here.
+        Backend::Upstream(_) => "An upstream server's embeddings are not available in this \
+                                 API. Use POST /v1/embeddings."
+            .to_owned(),
+    };
+    Err(ApiError::invalid_param("model", why))
+}
 
-    /// Embeds the inputs of `request` from `identity`.
-    ///
-    /// # Errors
-    /// 400 for inputs that the model cannot take, by their index, or a model without embeddings;
-    /// 404 for another model under `strict_model`, 429 if the limits are reached, 503 while
-    /// draining.
-    pub async fn embed(
-        self: &Arc<Self>,
-        request: EmbeddingRequest,
-        identity: &Identity,
-    ) -> Result<Embedded, ApiError> {
-        self.check_open()?;
-        let (output, capacity) = self.embedding_engine()?;
-        self.check_model(request.model.as_deref())?;
-        let dimensions = check_dimensions(request.dimensions, capacity)?;
-        if request.inputs.is_empty() {
-            // Ollama's clients load a model so.
-            return Ok(Embedded { vectors: Vec::new(), tokens: 0 });
-        }
-        // Before tokenizing: a server at its limit must refuse without spending time on it.
-        let mut permits = self.admit(identity, 1, request.estimated_tokens())?;
-        let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
-        let (inputs, mut permit) = self.tokenize_inputs(request, capacity, permit).await?;
-        let tokens: usize = inputs.iter().map(Vec::len).sum();
-        permit.enqueue(tokens).map_err(refused)?;
-        permit.charge_prompt(tokens as u64);
-        let (reply, vectors) = oneshot::channel();
-        output.embed(EmbeddingOrder { tenant: identity.scheduled().id, inputs, reply });
-        // Only after the order has left: an engine at rest waits for requests on their way.
-        permit.arrive();
-        permit.begin();
-        // Whoever hangs up drops this future, and with it the other end of `reply`.
-        let vectors = vectors
-            .await
-            .map_err(|_| ApiError::internal("The engine has stopped. Restart the server."))?;
-        let vectors = vectors.map_err(|error: RunError| ApiError::internal(error.to_string()))?;
-        // Not on the engine thread, which has more to do, nor, if they are many, on this one.
-        let bytes: usize = vectors.iter().map(|vector| size_of_val(&**vector)).sum();
-        let is_large = bytes > SMALL_BYTES;
-        let normalize = move || all_normalized(vectors, dimensions);
-        let vectors = match is_large {
-            true => self.on_prompt_thread(normalize).await?,
-            false => normalize()?,
-        };
-        Ok(Embedded { vectors, tokens })
+/// Embeds the inputs of `request` from `identity`.
+///
+/// # Errors
+/// 400 for inputs that the model cannot take, by their index, or a model without embeddings;
+/// 404 for another model under `strict_model`, 429 if the limits are reached, 503 while
+/// draining.
+pub async fn embed(
+    service: &Service,
+    request: EmbeddingRequest,
+    identity: &Identity,
+) -> Result<Embedded, ApiError> {
+    service.health.check_open()?;
+    let (output, capacity) = embedding_engine(service)?;
+    service.check_model(request.model.as_deref())?;
+    let dimensions = check_dimensions(request.dimensions, capacity)?;
+    if request.inputs.is_empty() {
+        // Ollama's clients load a model so.
+        return Ok(Embedded { vectors: Vec::new(), tokens: 0 });
     }
+    // Before tokenizing: a server at its limit must refuse without spending time on it.
+    let mut permits = service.admit(identity, 1, request.estimated_tokens())?;
+    let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
+    let (inputs, mut permit) = tokenize_inputs(&service.prompts, request, capacity, permit).await?;
+    let tokens: usize = inputs.iter().map(Vec::len).sum();
+    permit.enqueue(tokens).map_err(refused)?;
+    permit.charge_prompt(tokens as u64);
+    let (reply, vectors) = oneshot::channel();
+    output.embed(EmbeddingOrder { tenant: identity.scheduled().id, inputs, reply });
+    // Only after the order has left: an engine at rest waits for requests on their way.
+    permit.arrive();
+    permit.begin();
+    // Whoever hangs up drops this future, and with it the other end of `reply`.
+    let vectors = vectors
+        .await
+        .map_err(|_| ApiError::internal("The engine has stopped. Restart the server."))?;
+    let vectors = vectors.map_err(|error: RunError| ApiError::internal(error.to_string()))?;
+    // Not on the engine thread, which has more to do, nor, if they are many, on this one.
+    let bytes: usize = vectors.iter().map(|vector| size_of_val(&**vector)).sum();
+    let is_large = bytes > SMALL_BYTES;
+    let normalize = move || all_normalized(vectors, dimensions);
+    let vectors = match is_large {
+        true => service.prompts.on_thread(normalize).await?,
+        false => normalize()?,
+    };
+    Ok(Embedded { vectors, tokens })
+}
 
-    /// Returns the tokens of the inputs. The permit moves with the work: a client that hangs up
-    /// frees no room before the work ends.
-    async fn tokenize_inputs(
-        self: &Arc<Self>,
-        request: EmbeddingRequest,
-        capacity: EmbedderCapacity,
-        permit: Permit,
-    ) -> Result<(Vec<Vec<TokenId>>, Permit), ApiError> {
-        let service = self.clone();
-        let work = move || {
-            let EmbeddingRequest { inputs, too_long, charge: _charge, .. } = request;
-            let (mut tokenized, mut total) = (Vec::with_capacity(inputs.len()), 0);
-            let most = capacity.input_tokens as usize;
-            for (index, input) in inputs.into_iter().enumerate() {
-                let tokens = match too_long {
-                    TooLong::Refused => service.tokenize_input(index, input, most)?,
-                    TooLong::Cut => service.tokenize_cut(index, input, most)?,
-                };
-                // Checked as they come, so that no more is tokenized than will be computed.
-                total += tokens.len();
-                if total > MAX_TOTAL_TOKENS {
-                    let many = format!(
-                        "brings the inputs over {MAX_TOTAL_TOKENS} tokens in total. Send fewer \
-                         at a time."
-                    );
-                    return Err(input_error(index, many));
-                }
-                tokenized.push(tokens);
+/// Returns the tokens of the inputs. The permit moves with the work: a client that hangs up
+/// frees no room before the work ends.
+async fn tokenize_inputs(
+    prompts: &Prompts,
+    request: EmbeddingRequest,
+    capacity: EmbedderCapacity,
+    permit: Permit,
+) -> Result<(Vec<Vec<TokenId>>, Permit), ApiError> {
+    let model = prompts.model().clone();
+    let work = move || {
+        let EmbeddingRequest { inputs, too_long, charge: _charge, .. } = request;
+        let (mut tokenized, mut total) = (Vec::with_capacity(inputs.len()), 0);
+        let most = capacity.input_tokens as usize;
+        for (index, input) in inputs.into_iter().enumerate() {
+            let tokens = match too_long {
+                TooLong::Refused => tokenize_input(&model, index, input, most)?,
+                TooLong::Cut => tokenize_cut(&model, index, input, most)?,
+            };
+            // Checked as they come, so that no more is tokenized than will be computed.
+            total += tokens.len();
+            if total > MAX_TOTAL_TOKENS {
+                let many = format!(
+                    "brings the inputs over {MAX_TOTAL_TOKENS} tokens in total. Send fewer \
+                     at a time."
+                );
+                return Err(input_error(index, many));
             }
-            Ok((tokenized, permit))
-        };
-        self.on_prompt_thread(work).await
-    }
-
-    /// Tokenizes like [`Self::tokenize_input`], but cuts off the end of a text that is too long.
-    fn tokenize_cut(
-        &self,
-        index: usize,
-        input: Input,
-        most: usize,
-    ) -> Result<Vec<TokenId>, ApiError> {
-        let Input::Text(mut text) = input else { return self.tokenize_input(index, input, most) };
-        let vocab = &self.model.vocab;
-        // What cannot belong to the first tokens need not be tokenized.
-        if let Some(bytes) = vocab.longest_token_bytes() {
-            text.truncate(text.floor_char_boundary(bytes.saturating_mul(most)));
+            tokenized.push(tokens);
         }
-        let mut tokens = self.encode_input(index, &text)?;
-        if tokens.len() > most {
-            let end = vocab.input_end();
-            tokens.truncate(most - end.iter().len());
-            tokens.extend(end);
-        }
-        Ok(tokens)
-    }
+        Ok((tokenized, permit))
+    };
+    prompts.on_thread(work).await
+}
 
-    fn encode_input(&self, index: usize, text: &str) -> Result<Vec<TokenId>, ApiError> {
-        let refused = |error: EncodeError| input_error(index, format!("fails: {error}."));
-        self.model.vocab.encode_input(text).map_err(refused)
+/// Tokenizes like [`tokenize_input`], but cuts off the end of a text that is too long.
+fn tokenize_cut(
+    model: &ServedModel,
+    index: usize,
+    input: Input,
+    most: usize,
+) -> Result<Vec<TokenId>, ApiError> {
+    let Input::Text(mut text) = input else { return tokenize_input(model, index, input, most) };
+    let vocab = &model.vocab;
+    // What cannot belong to the first tokens need not be tokenized.
+    if let Some(bytes) = vocab.longest_token_bytes() {
+        text.truncate(text.floor_char_boundary(bytes.saturating_mul(most)));
     }
+    let mut tokens = encode_input(model, index, &text)?;
+    if tokens.len() > most {
+        let end = vocab.input_end();
+        tokens.truncate(most - end.iter().len());
+        tokens.extend(end);
+    }
+    Ok(tokens)
+}
 
-    fn tokenize_input(
-        &self,
-        index: usize,
-        input: Input,
-        most: usize,
-    ) -> Result<Vec<TokenId>, ApiError> {
-        let vocab = &self.model.vocab;
-        let tokens = match input {
-            Input::Text(text) => {
-                // Known to be too long without being tokenized.
-                let longest = vocab.longest_token_bytes();
-                if longest.is_some_and(|bytes| text.len() > bytes.saturating_mul(most)) {
-                    let long = format!("is longer than the model's {most} tokens.");
-                    return Err(input_error(index, long));
-                }
-                self.encode_input(index, &text)?
+fn encode_input(model: &ServedModel, index: usize, text: &str) -> Result<Vec<TokenId>, ApiError> {
+    let refused = |error: EncodeError| input_error(index, format!("fails: {error}."));
+    model.vocab.encode_input(text).map_err(refused)
+}
+
+fn tokenize_input(
+    model: &ServedModel,
+    index: usize,
+    input: Input,
+    most: usize,
+) -> Result<Vec<TokenId>, ApiError> {
+    let vocab = &model.vocab;
+    let tokens = match input {
+        Input::Text(text) => {
+            // Known to be too long without being tokenized.
+            let longest = vocab.longest_token_bytes();
+            if longest.is_some_and(|bytes| text.len() > bytes.saturating_mul(most)) {
+                let long = format!("is longer than the model's {most} tokens.");
+                return Err(input_error(index, long));
             }
-            Input::Tokens(tokens) => {
-                let size = vocab.size();
-                if let Some(bad) = tokens.iter().find(|&&token| token as usize >= size) {
-                    let outside = format!("has {bad}, outside the vocabulary of {size} tokens.");
-                    return Err(input_error(index, outside));
-                }
-                tokens
-            }
-        };
-        match tokens.len() {
-            0 => Err(input_error(index, "must not be empty.")),
-            len if len > most => {
-                let long = format!("has {len} tokens; the model takes at most {most}.");
-                Err(input_error(index, long))
-            }
-            _ => Ok(tokens),
+            encode_input(model, index, &text)?
         }
+        Input::Tokens(tokens) => {
+            let size = vocab.size();
+            if let Some(bad) = tokens.iter().find(|&&token| token as usize >= size) {
+                let outside = format!("has {bad}, outside the vocabulary of {size} tokens.");
+                return Err(input_error(index, outside));
+            }
+            tokens
+        }
+    };
+    match tokens.len() {
+        0 => Err(input_error(index, "must not be empty.")),
+        len if len > most => {
+            let long = format!("has {len} tokens; the model takes at most {most}.");
+            Err(input_error(index, long))
+        }
+        _ => Ok(tokens),
     }
 }
 

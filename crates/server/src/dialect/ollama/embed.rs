@@ -10,7 +10,7 @@ use crate::api::embeddings::{
 use crate::api::fields::{Fields, kind_of};
 use crate::api::parameter_table::{Parameter, ignored, sift, supported};
 use crate::error::ApiError;
-use crate::service::Embedded;
+use crate::service::embedding::Embedded;
 
 /// Support status of each parameter of `/api/embed`.
 pub const EMBED_PARAMETERS: &[Parameter] = &[

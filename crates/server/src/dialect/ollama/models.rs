@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::{rfc3339, unix_time_s};
 use crate::models::{ModelEntry, ModelFigures, ServedModels};
-use crate::service::Service;
+use crate::service::{Service, embedding};
 
 /// The version of Ollama's API that is implemented. Clients compare it with the version they need.
 const VERSION: &str = "0.12.6";
@@ -75,7 +75,7 @@ fn capabilities(service: &Service) -> Vec<&'static str> {
             capabilities.push("thinking");
         }
     }
-    if service.embedder().is_ok() {
+    if embedding::capacity(service).is_ok() {
         capabilities.push("embedding");
     }
     capabilities

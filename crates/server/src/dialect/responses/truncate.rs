@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Prompt};
 use crate::error::ApiError;
-use crate::service::Service;
+use crate::prompts::Prompts;
 
 /// Maximum part of the context reserved for the answer, as a divisor.
 const ANSWER_SHARE: u32 = 4;
@@ -17,7 +17,7 @@ const ANSWER_SHARE: u32 = 4;
 /// # Errors
 /// 400 for a conversation that the model's template rejects.
 pub fn truncate(
-    service: &Service,
+    prompts: &Prompts,
     chat: &Map<String, Value>,
     messages: Vec<Value>,
 ) -> Result<Vec<Value>, ApiError> {
@@ -25,7 +25,7 @@ pub fn truncate(
     let starts = |at: &usize| messages[*at]["role"] == "user";
     let cuts: Vec<usize> = (head..messages.len()).filter(|at| *at == head || starts(at)).collect();
     let from = |cut: usize| [&messages[..head], &messages[cut..]].concat();
-    let fits = |cut: usize| fits(service, chat, from(cut));
+    let fits = |cut: usize| fits(prompts, chat, from(cut));
     // The later the cut, the fewer the tokens: the first that fits is found by halving.
     let (mut low, mut high) = (0, cuts.len().saturating_sub(1));
     while low < high {
@@ -41,15 +41,15 @@ pub fn truncate(
 }
 
 fn fits(
-    service: &Service,
+    prompts: &Prompts,
     chat: &Map<String, Value>,
     messages: Vec<Value>,
 ) -> Result<bool, ApiError> {
-    let context = service.model().context_tokens;
+    let context = prompts.model().context_tokens;
     let most = context / ANSWER_SHARE;
     let asked = chat.get("max_completion_tokens").and_then(Value::as_u64);
     let room = asked.map_or(most, |asked| most.min(u32::try_from(asked).unwrap_or(most)));
-    match count(service, chat, messages) {
+    match count(prompts, chat, messages) {
         Ok(tokens) => Ok(tokens.len() + (room as usize) < context as usize),
         Err(error) if error.is_context_length() => Ok(false),
         Err(error) => Err(error),
@@ -61,7 +61,7 @@ fn fits(
 /// # Errors
 /// 400 if the model's template or tokenizer rejects them.
 pub fn count(
-    service: &Service,
+    prompts: &Prompts,
     chat: &Map<String, Value>,
     messages: Vec<Value>,
 ) -> Result<Vec<TokenId>, ApiError> {
@@ -69,5 +69,5 @@ pub fn count(
     members.insert("messages".into(), messages.into());
     let mut fields = Fields::empty(None).replaced(members);
     let chat = Chat::parse(&mut fields)?;
-    service.encode(Prompt::Chat(Box::new(chat)), true)
+    prompts.encode(Prompt::Chat(Box::new(chat)), true)
 }

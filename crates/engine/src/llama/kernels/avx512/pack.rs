@@ -40,7 +40,8 @@ pub(super) fn pack(values: &[f32; BLOCK], format: WeightFormat, into: &mut Activ
     // size of four registers.
     let quants = unsafe {
         let from = bytes.as_ptr().cast::<__m512i>();
-        let quants = [from.read(), from.add(1).read(), from.add(2).read(), from.add(3).read()];
+        let at = |index| from.add(index).read_unaligned();
+        let quants = [at(0), at(1), at(2), at(3)];
         into.quants.as_mut_ptr().cast::<[__m512i; 4]>().write_unaligned(quants);
         quants
     };

@@ -1,0 +1,22 @@
+//! Settings of a service.
+
+use std::time::Duration;
+
+use loquent_proto::coalesce::StreamInterval;
+
+/// Settings for serving requests.
+#[derive(Debug, Clone)]
+pub struct ServingConfig {
+    /// Stream interval of requests that do not set one.
+    pub interval: StreamInterval,
+    /// Maximum time tokens wait to be merged with later ones; `None` sets no limit.
+    pub max_delay: Option<Duration>,
+    /// True if a request for another model is an error. Otherwise this model answers it.
+    pub strict_model: bool,
+    /// True if all clients may reuse each other's cached prefixes; otherwise only their own.
+    pub share_prefix_cache: bool,
+    /// True if `<think>…</think>` is returned as `reasoning_content` instead of text.
+    pub split_reasoning: bool,
+    /// True if every stream ends with its token counts, even without `include_usage`.
+    pub force_usage: bool,
+}
