@@ -189,6 +189,7 @@ pub trait Embedder: Send {
     /// Computes `batch` and appends the vector of each span that samples, in order. Such a span is
     /// the last of its input, whose slot is then empty. Vectors are not normalized.
     ///
+    /// # Errors
     /// [`RunError`] if the whole batch failed; the slots of its spans are then empty.
     fn embed(&mut self, batch: &Batch, vectors: &mut Vec<Vec<f32>>) -> Result<(), RunError>;
 

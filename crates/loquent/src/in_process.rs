@@ -197,7 +197,8 @@ impl Target for ServiceTarget {
     ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         Box::pin(async move {
             let prompt = Prompt::Text(text.to_owned());
-            let encoding = self.service.for_tokenize(move |it| it.encode(prompt, add_special));
+            let encoding =
+                self.service.prompts().for_tokenize(move |it| it.encode(prompt, add_special));
             encoding.await.map_err(|error| self.refusal(&error))
         })
     }

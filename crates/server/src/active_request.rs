@@ -468,4 +468,3 @@ pub fn admitted_request(
         key: request.identity.key.clone(),
     }
 }
-

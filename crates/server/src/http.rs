@@ -21,6 +21,8 @@ use crate::active_request::ActiveRequest;
 use crate::api::request::{Endpoint, Request};
 use crate::app::App;
 use crate::auth::{EarlyIdentity, authorization};
+use crate::caller::Caller;
+use crate::dialect::messages::{VERSION, models as anthropic};
 use crate::dialect::{errors, paths};
 use crate::error::ApiError;
 use crate::full_answer::FullAnswer;
@@ -36,10 +38,9 @@ use crate::records::RecordContext;
 use crate::routes::intake::{Intake, ParsedRequest};
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::routes::{
-    self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed, ollama,
-    page, probe, responses, resumable, stored_chats, token, ui_stream,
+    self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed,
+    ollama, page, probe, responses, resumable, stored_chats, token, ui_stream,
 };
-use crate::caller::Caller;
 use crate::service::{Answer, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
@@ -334,8 +335,8 @@ async fn full(
 
 async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
     app.models.first()?;
-    if headers.contains_key(messages::VERSION) {
-        return Ok(json_response(&messages::models(&app.models)));
+    if headers.contains_key(VERSION) {
+        return Ok(json_response(&anthropic::models(&app.models)));
     }
     let cards: Vec<_> = app.models.entries().iter().map(ModelEntry::card).collect();
     Ok(json_response(&json!({"object": "list", "data": cards})))
@@ -347,8 +348,8 @@ async fn model(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let entry = app.models.named(&id)?;
-    if headers.contains_key(messages::VERSION) {
-        return Ok(json_response(&messages::model(entry)));
+    if headers.contains_key(VERSION) {
+        return Ok(json_response(&anthropic::model(entry)));
     }
     Ok(json_response(&entry.card()))
 }

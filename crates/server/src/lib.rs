@@ -86,6 +86,7 @@ pub use api::fields::Fields;
 pub use api::request::{Endpoint, Prompt, Request};
 pub use app::{App, HttpConfig, OllamaApi};
 pub use auth::ApiKeys;
+pub use caller::Caller;
 pub use clock::{Clock, unix_time_s};
 pub use connections::TcpLimits;
 pub use error::ApiError;
@@ -105,7 +106,6 @@ pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
 pub use request_log::{RequestId, RequestLog};
 pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
-pub use caller::Caller;
 pub use service::{Service, StartedAnswer};
 pub use serving_config::ServingConfig;
 pub use start::{

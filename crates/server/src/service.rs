@@ -5,51 +5,39 @@ pub mod embedding;
 pub mod health;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::response::Response;
-use http::HeaderValue;
 use http::request::Parts;
-use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking, limit_thinking};
-use loquent_engine::template::{SpokenTags, TemplateError};
-use loquent_infer::admission::Refusal;
 use loquent_infer::remote::RemoteStages;
-use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::RunnerAbilities;
-use loquent_infer::sampling::{Sampling, SharedGrammar};
-use loquent_infer::token::TokenId;
-use loquent_infer::vocab::{Encode, Vocab};
-use loquent_proto::coalesce::StreamInterval;
-use tokio::sync::Semaphore;
+use loquent_infer::vocab::Vocab;
 
-use crate::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
-use crate::admission::{AdmissionGate, Permit};
+use self::completions::CompletionBuilder;
+use self::health::ServiceHealth;
+use crate::active_request::{
+    ActiveRequest, AdmittedRequest, FlushSource, Observers, admitted_request,
+};
+use crate::admission::{AdmissionGate, Permit, refused};
 use crate::api::fields::Fields;
-use crate::api::head::AnswerHead;
-use crate::api::request::{Endpoint, Prompt, Request, SamplingParams};
-use crate::auth::authorization;
+use crate::api::head::{AnswerHead, answer_head};
+use crate::api::request::{Endpoint, Request};
+use crate::awaited::EngineAnswer;
 use crate::body::RequestBodies;
 use crate::cache_domain::CacheDomains;
-use crate::clock::{Clock, unix_time_s};
-use crate::completion::logprobs::ScoredPrompt;
-use crate::completion::reader::{CallConfig, SplitConfig};
-use crate::completion::{Completion, CompletionConfig, LogprobConfig};
+use crate::caller::{Caller, of_caller, read_for_engine};
+use crate::clock::Clock;
 use crate::engine_watch::EngineWatch;
-use crate::error::{ApiError, LimitedRate};
+use crate::error::ApiError;
 use crate::identity::Identity;
-use crate::infill::InfillTokens;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::output::{NewCompletion, OutputHandle, ProgressWish, SHUTDOWN};
+use crate::output::{OutputHandle, SHUTDOWN};
 use crate::prompt_threads::PromptThreads;
 use crate::prompts::Prompts;
-use self::completions::CompletionBuilder;
-use self::health::ServiceHealth;
-use crate::awaited::EngineAnswer;
-use crate::request_log::{RequestId, RequestLog};
-use crate::trace_context::TraceParent;
+use crate::request_log::RequestLog;
+use crate::serving_config::ServingConfig;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
 
 /// Source of the answers.
@@ -401,11 +389,7 @@ impl Service {
     }
 
     /// Checks that the engine can answer `request`.
-    fn check_able(
-        &self,
-        abilities: RunnerAbilities,
-        request: &Request,
-    ) -> Result<(), ApiError> {
+    fn check_able(&self, abilities: RunnerAbilities, request: &Request) -> Result<(), ApiError> {
         if abilities.generates {
             if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
                 let why = "'logprobs' with 'echo': a split model gives none for prompts.";
@@ -470,5 +454,4 @@ impl Service {
             _ => Ok(()),
         }
     }
-
 }

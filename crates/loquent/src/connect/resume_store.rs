@@ -248,7 +248,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = Some(folder.path().join("answers.json"));
         let now = SystemTime::now();
-        let (one, two) = (ResumeStore::open(file.clone(), now), ResumeStore::open(file.clone(), now));
+        let (one, two) =
+            (ResumeStore::open(file.clone(), now), ResumeStore::open(file.clone(), now));
         let (first, second) = (one.begin(handle(1), now), two.begin(handle(2), now));
         first.set_offset(7);
         one.write();

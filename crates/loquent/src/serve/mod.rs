@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
 use crate::logging::LogFormat;
-use crate::shutdown;
+use crate::{descriptors, shutdown};
 
 /// Maximum threads for blocking work, besides those that tokenize prompts.
 const MAX_BLOCKING_THREADS: usize = 16;

@@ -13,7 +13,6 @@ use loquent_engine::KvType;
 
 use super::lab::{FigureOrder, MeasureOrder, MeasuredFigure};
 use super::search::{Lab, Speed};
-use super::show;
 use crate::profile::{StepTime, TunedSettings};
 
 /// Starts a process for every requested figure.

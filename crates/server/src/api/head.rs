@@ -68,4 +68,3 @@ pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
         fingerprint: None,
     }
 }
-

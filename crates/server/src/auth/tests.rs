@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use crate::identity::token::USUAL_LIFE;
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const START: Duration = Duration::ZERO;
@@ -178,7 +179,7 @@ fn wrong_keys_are_told_to_wait_and_right_ones_are_not() {
 }
 
 fn token_of(keys: &ApiKeys, key: &str) -> String {
-    let wish = TokenWish { life: token::USUAL_LIFE, max_requests: None, reader: None };
+    let wish = TokenWish { life: USUAL_LIFE, max_requests: None, reader: None };
     keys.mint(Some(format!("Bearer {key}").as_bytes()), &wish, 0).unwrap().text
 }
 

@@ -20,7 +20,7 @@ const MAX_KEYS: usize = 50;
 const MAX_MODELS: usize = 50;
 
 /// Lists the states of several models; null if all are always loaded.
-pub(super) fn models(all: &ServedModels) -> Value {
+pub fn models(all: &ServedModels) -> Value {
     if !all.entries().iter().any(ModelEntry::is_kept) {
         return Value::Null;
     }

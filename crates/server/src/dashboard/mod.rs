@@ -51,7 +51,7 @@ impl Default for Dashboard {
 impl Dashboard {
     /// Adds a moment. `describe` returns the event's further details, and is called only if there
     /// are readers.
-    fn take(&self, moment: Moment, describe: impl FnOnce(&Stretch<'_>) -> Value) {
+    pub fn take(&self, moment: Moment, describe: impl FnOnce(&Stretch<'_>) -> Value) {
         let mut state = self.state();
         state.opening = None;
         let Some(stretch) = state.sampler.take(moment) else { return };
@@ -62,7 +62,7 @@ impl Dashboard {
     }
 
     /// Returns a place for one more reader; `None` if all are taken or the server is shutting down.
-    fn sit_down(&self) -> Option<Seat> {
+    pub fn sit_down(&self) -> Option<Seat> {
         let mut state = self.state();
         // All come through this lock.
         if state.is_closed || self.feed.receiver_count() >= MAX_READERS {

@@ -26,7 +26,7 @@ pub struct DashboardEvents {
 
 impl DashboardEvents {
     /// Returns the events for the reader in `seat`, and the first event.
-    pub(super) fn new(seat: Seat) -> (Self, Vec<u8>) {
+    pub fn new(seat: Seat) -> (Self, Vec<u8>) {
         let Seat { opening, feed } = seat;
         (Self { next: next_feed(feed), left: MAX_EVENTS }, opening.to_vec())
     }

@@ -12,11 +12,16 @@ use super::figures::{ModelCollector, ModelFigures};
 use super::keeper::Keeper;
 use super::model_use::ModelUse;
 use super::shelf::{KeepAlive, ModelId};
+use crate::active_request::admitted_request;
 use crate::active_request::{ActiveRequest, FlushSource};
 use crate::admission::AdmissionGate;
+use crate::admission::refused;
 use crate::api::fields::Fields;
+use crate::api::head::answer_head;
 use crate::api::request::{Endpoint, Request};
 use crate::awaited::{AwaitedAnswer, Begin, EngineAnswer, LateVocab, News};
+use crate::caller::Caller;
+use crate::caller::read_for_engine;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::identity::Identity;
@@ -24,11 +29,6 @@ use crate::metrics::Metrics;
 use crate::otel::Telemetry;
 use crate::resumable::shared::kept_request::KeptService;
 use crate::service::{Service, StartedAnswer, embedding};
-use crate::caller::Caller;
-use crate::active_request::admitted_request;
-use crate::api::head::answer_head;
-use crate::caller::read_for_engine;
-use crate::admission::refused;
 
 /// `Retry-After` while the first model loads, in seconds.
 const LOADING_RETRY_S: u64 = 2;

@@ -199,7 +199,7 @@ impl Keeper {
             Ok(engine) => {
                 tracing::info!(model = name, seconds = took.as_secs_f64(), "loaded a model");
                 if let Some(watch) = engine.service.health().engine_watch() {
-                    tokio::spawn(report_failure(watch, self.failure.clone()));
+                    tokio::spawn(report_failure(watch.clone(), self.failure.clone()));
                 }
                 if stock.is_stopping {
                     engine.service.stop();

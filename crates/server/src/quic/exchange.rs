@@ -23,6 +23,7 @@ use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
 use crate::auth::EarlyIdentity;
 use crate::body::ReceivedBody;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::obfuscation::encrypted;
@@ -33,7 +34,6 @@ use crate::resumable::{
 };
 use crate::routes::intake::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
-use crate::caller::Caller;
 use crate::trace_context::TraceParent;
 
 /// Time limit for receiving a client's request.

@@ -14,6 +14,7 @@ use crate::active_request::ActiveRequest;
 use crate::api::fields::Fields;
 use crate::api::request::Request;
 use crate::app::App;
+use crate::caller::Caller;
 use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 use crate::event_writer::EventWriter;
@@ -21,7 +22,6 @@ use crate::full_answer::FullAnswer;
 use crate::json_response::json_text;
 use crate::memory::SMALL_BYTES;
 use crate::records::RecordContext;
-use crate::caller::Caller;
 use crate::service::StartedAnswer;
 use crate::sse::{DirectAnswer, SseBody};
 

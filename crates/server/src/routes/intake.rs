@@ -8,12 +8,12 @@ use crate::api::request::{Endpoint, Request};
 use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
 use crate::body::ReceivedBody;
+use crate::caller::Caller;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
 use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptMetadata};
-use crate::caller::Caller;
 
 /// Data from a request's head that is needed to parse its body.
 pub struct Intake {

@@ -13,7 +13,6 @@ pub mod generation;
 pub mod infill;
 pub mod intake;
 pub mod messages;
-pub mod messages_models;
 pub mod models;
 pub mod observed;
 pub mod ollama;

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
 use crate::app::App;
 use crate::body::ReceivedBody;
+use crate::caller::Caller;
 use crate::charged_body::charged_json;
 use crate::dialect::responses::events::{
     EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
@@ -40,13 +41,12 @@ use crate::identity::{Identity, Owner};
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::models::ModelEntry;
+use crate::prompts::Prompts;
 use crate::query::Query;
 use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::AskedBody;
 use crate::routes::intake::marks;
 use crate::routes::responses::resolve::{conversation, load};
-use crate::caller::Caller;
-use crate::prompts::Prompts;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::store::{AnswerFence, Kind};
@@ -165,12 +165,13 @@ fn to_chat(
 ) -> Result<LoweredRequest, ApiError> {
     let ResponseRequest { mut chat, template, streams, stores, obfuscation, .. } = asked;
     let mut messages = messages_of(asked.instructions.as_deref(), &input)?;
-    if let Some(service) = counter.filter(|service| service.upstream().is_none()) {
-        messages = truncate(service, &chat, messages)?;
+    // An upstream server counts its own tokens.
+    let is_ours = entry.constant().is_none_or(|service| service.upstream().is_none());
+    if let Some(prompts) = counter.filter(|_| is_ours) {
+        messages = truncate(prompts, &chat, messages)?;
     }
     chat.insert("messages".into(), messages.into());
-    // An upstream server has no seed.
-    let is_ours = entry.constant().is_none_or(|service| service.upstream().is_none());
+    // An upstream server has no seed either.
     let keeps = shares && template.background && is_ours;
     let body = keeps.then(|| AskedBody::of(Endpoint::Chat, &chat)).flatten();
     let charge = asked.fields.charge();

@@ -16,7 +16,6 @@ use serde_json::json;
 
 use crate::api::request::Request;
 use crate::app::App;
-use crate::routes::stored_chats;
 use crate::error::{ApiError, no_content};
 use crate::event_writer::COMMENT;
 use crate::query::Query;
@@ -24,6 +23,7 @@ use crate::records::RecordContext;
 use crate::resumable::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
 use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
 use crate::resumable::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
+use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;

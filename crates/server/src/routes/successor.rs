@@ -8,7 +8,7 @@ use loquent_infer::tenant::TenantId;
 use crate::api::request::StreamParams;
 use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
-use crate::routes::stored_chats;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::identity::token::TokenScope;
@@ -16,7 +16,7 @@ use crate::models::ModelEntry;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
 use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
-use crate::caller::Caller;
+use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
 use crate::store::Kind;
 

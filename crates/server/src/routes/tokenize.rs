@@ -142,13 +142,13 @@ fn not_a_token(id: &str) -> ApiError {
 }
 
 fn decode(prompts: &Prompts, tokens: &[TokenId]) -> Result<String, ApiError> {
-    let size = service.model().vocab.size();
+    let size = prompts.model().vocab.size();
     if let Some(unknown) = tokens.iter().find(|&&id| id as usize >= size) {
         return Err(not_a_token(&unknown.to_string()));
     }
     let (mut detok, mut text) = (Detokenizer::default(), String::new());
     for &token in tokens {
-        detok.push(service.model().vocab.piece(token), &mut text);
+        detok.push(prompts.model().vocab.piece(token), &mut text);
         if text.len() > MAX_DECODED_BYTES {
             let message = format!("'tokens' are more than {MAX_DECODED_BYTES} bytes of text.");
             return Err(ApiError::invalid_param("tokens", message));

@@ -5,8 +5,7 @@ use loquent_engine::template::SpokenTags;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::Sampling;
 
-use super::{ServingConfig, refused};
-use crate::admission::Permit;
+use crate::admission::{Permit, refused};
 use crate::api::request::{Endpoint, Request, SamplingParams};
 use crate::cache_domain::CacheDomains;
 use crate::completion::reader::{CallConfig, SplitConfig};
@@ -15,6 +14,7 @@ use crate::error::ApiError;
 use crate::model::ServedModel;
 use crate::output::{NewCompletion, ProgressWish};
 use crate::prompts::Prepared;
+use crate::serving_config::ServingConfig;
 
 /// Builds the completions of one request.
 pub struct CompletionBuilder<'a> {
@@ -33,10 +33,7 @@ impl CompletionBuilder<'_> {
     ///
     /// # Errors
     /// 429 if a prompt exceeds the limits on waiting tokens.
-    pub fn completions(
-        &self,
-        permits: Vec<Permit>,
-    ) -> Result<Vec<NewCompletion>, ApiError> {
+    pub fn completions(&self, permits: Vec<Permit>) -> Result<Vec<NewCompletion>, ApiError> {
         let Prepared { request, prompts, .. } = self.prepared;
         let n = request.n as usize;
         let split = self.split_config();
@@ -90,11 +87,7 @@ impl CompletionBuilder<'_> {
 
     /// Returns the configuration by which the tokens of a completion of prompt `prompt` become
     /// flushes.
-    fn completion_config(
-        &self,
-        prompt: usize,
-        split: SplitConfig,
-    ) -> CompletionConfig {
+    fn completion_config(&self, prompt: usize, split: SplitConfig) -> CompletionConfig {
         let request = &self.prepared.request;
         CompletionConfig {
             stops: request.stop.clone(),

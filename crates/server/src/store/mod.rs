@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use crate::blocking_workers::BlockingWorkers;
 use crate::clock::unix_time_s;
-use crate::identity::Owner;
 use crate::error::ApiError;
+use crate::identity::Owner;
 use disk::DiskShelf;
 use index::{List, ObjectKey};
 use memory::MemoryShelf;

@@ -499,7 +499,7 @@ mod shared {
             redis.call('ZADD', p .. 'w', 1000000, ann)
             for n = 1, 10000 do redis.call('ZADD', p .. 'w', 1, 'o' .. n) end
             return redis.call('EXISTS', p .. 'o:' .. ann .. ':1a')";
-        let aged = redis::Script::new(age).invoke_async::<i64>(&mut raw).await.unwrap();
+        let aged: i64 = redis::Script::new(age).invoke_async(&mut raw).await.unwrap();
         assert_eq!(aged, 1);
         let object = format!("loquent:1:o:{}:1a", "01".repeat(16));
         let mut exists = async || {

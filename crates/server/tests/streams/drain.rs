@@ -33,7 +33,7 @@ async fn a_draining_service_refuses_new_work_and_finishes_what_runs() {
     // Paused for its reader, it is sure to run when the drain begins.
     let mut running = server.stream(4000, json!({})).await;
     server.until("stream_pauses_total", |pauses| pauses > before).await;
-    server.service.drain();
+    server.service.health().drain();
     for stream in [true, false] {
         let refused = server.post("/v1/chat/completions", &chat(5, stream, json!({}))).await;
         assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);

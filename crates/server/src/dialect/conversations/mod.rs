@@ -3,5 +3,3 @@
 //! `DELETE` stops it.
 
 pub mod events;
-
-pub use crate::routes::conversations::{asked_id, routes, stream};

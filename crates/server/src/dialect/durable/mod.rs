@@ -9,5 +9,3 @@ pub mod content;
 pub mod cursor;
 pub mod live;
 pub mod request;
-
-pub use crate::routes::durable::{head, read_or_resume};

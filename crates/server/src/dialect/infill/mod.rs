@@ -3,5 +3,3 @@
 
 pub mod events;
 pub mod request;
-
-pub use crate::routes::infill::routes;

@@ -2,12 +2,11 @@
 
 mod error;
 pub mod events;
+pub mod models;
 pub mod object;
 pub mod request;
 mod turns;
 
-pub use crate::routes::messages::routes;
-pub use crate::routes::messages_models::{model, models};
 pub use error::error_json;
 
 /// Header with which Anthropic's clients state their version of the API.

@@ -12,8 +12,6 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-pub use crate::routes::ollama::routes;
-
 /// Returns the response body for `error`.
 pub fn error_json(error: &ApiError) -> Value {
     json!({"error": error.to_string()})

@@ -19,5 +19,4 @@ pub mod stream;
 mod tools;
 pub mod truncate;
 
-pub use crate::routes::responses::routes;
 pub use live::LiveResponses;

@@ -4,5 +4,3 @@
 pub mod events;
 mod message;
 pub mod request;
-
-pub use crate::routes::ui_stream::routes;

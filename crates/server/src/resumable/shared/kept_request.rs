@@ -99,7 +99,8 @@ impl AskedBody {
             Endpoint::Chat => "chat",
             Endpoint::Text => "text",
         };
-        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by, .. } = marks;
+        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by, .. } =
+            marks;
         let stored = stored.as_ref().map(|KeptMetadata { owner, metadata }| {
             json!({"owner": hex::encode(&owner.0), "metadata": metadata})
         });

@@ -37,7 +37,9 @@ pub(super) fn sample(app: &App) {
         upstream_busy: service
             .and_then(|service| service.upstream())
             .map(|_| app.metrics.upstream_busy(at)),
-        stages: service.and_then(|service| service.health().stages()).map(|stages| stages.figures()),
+        stages: service
+            .and_then(|service| service.health().stages())
+            .map(|stages| stages.figures()),
     };
     app.dashboard.take(moment, |stretch| describe(app, stretch));
 }
