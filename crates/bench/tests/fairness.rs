@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use loquent_bench::delivery::plan::DeliveryScheme;
-use loquent_bench::fairness::figures::{StreamView, TrialFigures, WireShare};
+use loquent_bench::fairness::figures::{StreamView, TrialStats, WireShare};
 use loquent_bench::fairness::plan::{Company, DownloadControl, FairnessCase, FairnessPlan};
 use loquent_bench::fairness::report::FairnessReport;
 use loquent_bench::fairness::run;
@@ -31,7 +31,7 @@ fn plan() -> FairnessPlan {
 }
 
 /// Runs a trial; none, and the reason printed, where namespaces cannot be had.
-fn trial(plan: &FairnessPlan, company: Company) -> Option<TrialFigures> {
+fn trial(plan: &FairnessPlan, company: Company) -> Option<TrialStats> {
     match run::trial(plan, (0, company, 0)) {
         Ok(figures) => Some(figures),
         Err(error) if error.is::<LinkError>() => {
@@ -64,10 +64,10 @@ fn downloads_fill_the_link_and_make_room_for_event_streams() {
     assert!(beside.streams_down.queue_ms > 1.0, "downloads fill the queue of both");
 }
 
-fn figures(total_kbps: f64, is_alone: bool) -> TrialFigures {
+fn figures(total_kbps: f64, is_alone: bool) -> TrialStats {
     let view =
         StreamView { tokens_per_s: 9.5, stalled: 0.25, delay_ms: Some(180.0), behind_s: 0.5 };
-    TrialFigures {
+    TrialStats {
         goodput_kbps: vec![total_kbps / 2.0; 2],
         streams: if is_alone { Vec::new() } else { vec![view; 2] },
         downloads_down: WireShare::default(),

@@ -9,7 +9,7 @@ pub trait RemoteStages: Send + Sync {
     fn outage(&self) -> Option<String>;
 
     /// Current figures of the stages, for metrics.
-    fn figures(&self) -> RemoteFigures;
+    fn figures(&self) -> RemoteStats;
 
     /// Times of the batches that returned between `from_ago` and `to_ago` before now; `None` if no
     /// batch did.
@@ -58,7 +58,7 @@ pub struct BatchTimes {
 
 /// Figures of all stages.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct RemoteFigures {
+pub struct RemoteStats {
     /// True while a session with all stages is open.
     pub connected: bool,
     /// One-way delay of a link in the last batch, averaged over its links.
@@ -66,12 +66,12 @@ pub struct RemoteFigures {
     /// Maximum batches in flight now.
     pub pipeline_depth: usize,
     /// One entry for each stage, in the order of the layers.
-    pub stages: Vec<StageFigures>,
+    pub stages: Vec<StageStats>,
 }
 
 /// Figures of one stage; totals count from the start of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct StageFigures {
+pub struct StageStats {
     /// Native calls.
     pub batches: u64,
     /// Sequences in those calls.

@@ -94,12 +94,12 @@ pub struct Step {
     pub was_lost: bool,
     /// Progress of the prompts; set now and then, and only while any prompt waits or is being
     /// computed.
-    pub standing: Option<Box<Standing>>,
+    pub standing: Option<Box<QueueStanding>>,
 }
 
 /// Progress of completions whose prompts are not computed yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct QueueStanding {
     /// Places in the batch.
     pub places: usize,
     /// Prompt tokens allowed in a step with answers.
@@ -109,12 +109,12 @@ pub struct Standing {
     /// Completions without a place, in the order in which they are due for one.
     pub waiting: Vec<Tag>,
     /// Completions with a place, in the order in which they got it.
-    pub computing: Vec<PromptStanding>,
+    pub computing: Vec<PrefillProgress>,
 }
 
 /// Progress of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PromptStanding {
+pub struct PrefillProgress {
     /// Name of the completion.
     pub tag: Tag,
     /// Tokens found in the prefix cache.

@@ -27,16 +27,16 @@ const RETRY_S: u64 = 1;
 
 /// Permits for runs.
 #[derive(Debug, Clone)]
-struct RunPlaces(Arc<Semaphore>);
+struct RunPermits(Arc<Semaphore>);
 
 /// Returns the laboratory's routes.
 pub(crate) fn routes() -> Router {
-    let places = RunPlaces(Arc::new(Semaphore::new(MAX_RUNS)));
+    let places = RunPermits(Arc::new(Semaphore::new(MAX_RUNS)));
     Router::new().route("/v1/lab/run", get(run)).with_state(places)
 }
 
 async fn run(
-    State(places): State<RunPlaces>,
+    State(places): State<RunPermits>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let settings = settings(&query.unwrap_or_default())?;

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::bundled;
 use crate::config::ALTERNATIVE_MODELS;
 use crate::hub::{self, HubSpec};
-use crate::models::{self, ModelPlaces};
+use crate::models::{self, ModelFolders};
 
 /// The flags as typed. [`ModelArgs`] decides which of them counts.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ struct ModelFlags {
     )]
     model_sha256: Option<String>,
     #[command(flatten)]
-    places: ModelPlaces,
+    places: ModelFolders,
 }
 
 /// Source of a model.
@@ -58,7 +58,7 @@ pub(crate) struct ModelArgs {
     /// Choice to use without `choice`.
     otherwise: Choice,
     sha256: Option<String>,
-    places: ModelPlaces,
+    places: ModelFolders,
 }
 
 /// A model as given with `--model`.
@@ -201,7 +201,7 @@ impl ModelArgs {
     }
 
     /// Returns the places to look for models.
-    pub(crate) fn places(&self) -> &ModelPlaces {
+    pub(crate) fn places(&self) -> &ModelFolders {
         &self.places
     }
 

@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::api::head::{AnswerHead, AnswerName};
 use crate::api::request::{Request, StreamParams};
-use crate::awaited::{AwaitedAnswer, EngineAnswer, WaitEvent};
 use crate::clock::Clock;
 use crate::flush::{CompletionTimings, End, Flush, FlushObserver};
 use crate::flush_channel::FlushReceiver;
 use crate::identity::ApiKey;
+use crate::loading_answer::{EngineAnswer, LoadingAnswer, WaitEvent};
 use crate::metrics::{Carriers, GaugeGuard, Metrics, Phases, StreamCarrier};
 use crate::otel::{OpenSpan, Telemetry};
 use crate::output::CompletionFlushes;
@@ -80,7 +80,7 @@ pub enum FlushSource {
     /// An upstream server.
     Upstream(FlushReceiver),
     /// An engine whose model still has to be loaded.
-    Awaited(Box<AwaitedAnswer>),
+    Awaited(Box<LoadingAnswer>),
     /// None: the answer could not begin.
     Nowhere,
 }

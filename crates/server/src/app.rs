@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use crate::auth::{ApiKeys, authorization};
 use crate::body::{BodyLimits, RequestBodies};
 use crate::clock::{Clock, unix_time_s};
+use crate::connection_limits::ProbePermits;
 use crate::dashboard::Dashboard;
 use crate::dialect::chosen_ids::ChosenIds;
 use crate::dialect::responses::LiveResponses;
@@ -23,7 +24,6 @@ use crate::obfuscation::ObfuscationDefault;
 use crate::origin::{is_page_of_app, is_page_of_this_machine};
 use crate::page_file::PageFile;
 use crate::peer::{PeerAddress, TrustedProxies};
-use crate::places::ProbePlaces;
 use crate::quic_links::QuicLinks;
 use crate::request_log::RequestLog;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
@@ -134,7 +134,7 @@ pub struct App {
     /// The open QUIC connections.
     pub links: Arc<QuicLinks>,
     /// Places of the streams that measure the path to a client.
-    pub probe_places: ProbePlaces,
+    pub probe_places: ProbePermits,
     /// The models that answer.
     pub models: Arc<ServedModels>,
     quic_address: RwLock<Option<QuicAddress>>,
@@ -176,7 +176,7 @@ impl App {
             request_log: RequestLog::default(),
             dashboard: Arc::default(),
             links: Arc::default(),
-            probe_places: ProbePlaces::default(),
+            probe_places: ProbePermits::default(),
             models: Arc::default(),
             quic_address: RwLock::default(),
         }

@@ -20,8 +20,8 @@ use serde_json::json;
 use crate::api::request::Endpoint;
 use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
-use crate::held::HeldDeltas;
-use logprobs::{HeldLogprobs, ScoredPrompt};
+use crate::pending_deltas::PendingDeltas;
+use logprobs::{PendingLogprobs, ScoredPrompt};
 use reader::{SplitConfig, TextSplitter};
 
 /// Settings of a completion's text and flushes.
@@ -78,9 +78,9 @@ pub struct Completion {
     spoken: Arc<[TokenId]>,
     /// `None` if the text has no reasoning or tool calls: most completions then skip a copy.
     splitter: Option<TextSplitter>,
-    held: HeldDeltas,
+    held: PendingDeltas,
     held_tokens: u32,
-    logprobs: HeldLogprobs,
+    logprobs: PendingLogprobs,
     keeps_end_logprobs: bool,
     only_prompt: bool,
     end: Option<Box<End>>,
@@ -107,9 +107,9 @@ impl Completion {
             coalescer: Coalescer::new(interval, max_delay.map(Micros::from)),
             spoken: split.spoken.clone(),
             splitter: split.is_needed().then(|| TextSplitter::new(split)),
-            held: HeldDeltas::new(index),
+            held: PendingDeltas::new(index),
             held_tokens: 0,
-            logprobs: HeldLogprobs::behind(logprobs.prompt),
+            logprobs: PendingLogprobs::behind(logprobs.prompt),
             keeps_end_logprobs: logprobs.keeps_end,
             only_prompt: logprobs.only_prompt,
             end: None,

@@ -6,8 +6,8 @@ use loquent_proto::Delta;
 
 use crate::api::request::{Endpoint, Request};
 use crate::completion::reader::{CallConfig, SplitConfig, TextSplitter};
-use crate::held::HeldDeltas;
 use crate::origin::{is_page_of_host, is_page_of_ports, is_page_of_this_machine};
+use crate::pending_deltas::PendingDeltas;
 use crate::quic::{RequestHead, StreamMessage};
 use crate::upstream::routes::UpstreamRoutes;
 
@@ -125,7 +125,7 @@ fn split_in_any_way(config: &SplitConfig, input: &[u8]) -> (String, [String; 3])
 
 /// Returns the text, reasoning and calls that `parts` are split into.
 fn written(config: SplitConfig, parts: &mut dyn Iterator<Item = &str>) -> [String; 3] {
-    let (mut splitter, mut held) = (TextSplitter::new(config), HeldDeltas::new(0));
+    let (mut splitter, mut held) = (TextSplitter::new(config), PendingDeltas::new(0));
     let [mut text, mut reasoning, mut calls] = [String::new(), String::new(), String::new()];
     let mut put = |delta: Delta| match delta {
         Delta::Text { text: more, .. } => text.push_str(&more),

@@ -35,18 +35,18 @@ use crate::models::ModelEntry;
 use crate::obfuscation::Encrypted;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
-use crate::routes::intake::{Intake, ParsedRequest};
+use crate::routes::parse_request::{Intake, ParsedRequest};
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::routes::{
     self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed,
-    ollama, page, probe, responses, resumable, stored_chats, token, ui_stream,
+    ollama, page, path_probe, responses, resumable, stored_chats, token, ui_stream,
 };
 use crate::service::{Answer, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
 use crate::upstream::Upstream;
 use crate::upstream::models::model_of;
-use crate::upstream::spoken::Way;
+use crate::upstream::supported_apis::Way;
 
 type Shared = State<Arc<App>>;
 
@@ -104,7 +104,7 @@ pub fn router(app: Arc<App>) -> Router {
 fn own(app: &Arc<App>) -> Router<Arc<App>> {
     dashboard::routes()
         .merge(token::routes())
-        .merge(probe::routes())
+        .merge(path_probe::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize))
 }
 

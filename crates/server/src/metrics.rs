@@ -7,10 +7,10 @@ mod engine_load;
 mod keys;
 mod latency;
 mod names;
-mod reading;
 pub mod sketch;
+pub mod snapshot;
 mod stages;
-pub mod upstream_figures;
+pub mod upstream_stats;
 mod upstreams;
 
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use prometheus::{
 use crate::auth::ApiKeys;
 use crate::clock::Clock;
 use crate::flush::End;
+pub use crate::metrics::snapshot::{LatencySnapshots, MetricsSnapshot};
 use busy::{BusyGuard, BusyTime};
 pub use carrier::{Carriers, StreamCarrier};
 pub use engine_load::EngineLoad;
-use engine_load::LoadFigures;
+use engine_load::LoadStats;
 use keys::KeyCollector;
 use latency::{Latency, LocalLatency};
 pub use names::MetricNames;
-pub use reading::{LatencyReadings, MetricsReading};
 use stages::StageCollector;
 pub use upstreams::UpstreamSeries;
 use upstreams::{RegisteredUpstreams, UpstreamCollector};
@@ -65,7 +65,7 @@ pub struct Metrics {
 /// Work of the engine thread.
 #[derive(Debug)]
 struct EngineMetrics {
-    load: LoadFigures,
+    load: LoadStats,
     losses: IntCounter,
     recoveries: IntCounter,
     outage_time: Counter,
@@ -264,7 +264,7 @@ impl EngineMetrics {
         let recovered = "Times that it came back, and answers went on.";
         let outage_time = Counter::new("engine_outage_seconds_total", "Time without the engine.");
         Self {
-            load: LoadFigures::new(shown, to.register(kv_usage), counters),
+            load: LoadStats::new(shown, to.register(kv_usage), counters),
             losses: to.counter("engine_losses_total", lost),
             recoveries: to.counter("engine_recoveries_total", recovered),
             outage_time: to.register(outage_time),
@@ -563,11 +563,11 @@ impl Metrics {
     }
 
     /// Returns the current values of the metrics.
-    pub fn read(&self) -> MetricsReading {
+    pub fn read(&self) -> MetricsSnapshot {
         let Self { engine, requests, streams, delivery, .. } = self;
         let resumes = |result| delivery.resumes.with_label_values(&[result]).get();
         let (steps, step_seconds) = engine.step_time.count_and_sum();
-        MetricsReading {
+        MetricsSnapshot {
             running: engine.load.running.get(),
             waiting: engine.load.waiting.get(),
             kv_usage: engine.load.kv_usage.get(),
@@ -591,8 +591,8 @@ impl Metrics {
         }
     }
 
-    fn read_latencies(&self) -> LatencyReadings {
-        LatencyReadings {
+    fn read_latencies(&self) -> LatencySnapshots {
+        LatencySnapshots {
             ttft: self.requests.ttft.read(),
             itl: self.streams.itl.read(),
             icl: self.streams.icl.read(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
 use loquent_engine::template::{
-    self, Abilities, ChatPrompt, ChatTemplate, Conversation, SpokenTags, TemplateError,
+    self, Abilities, ChatPrompt, ChatTemplate, ControlTokenTags, Conversation, TemplateError,
 };
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::sampling::SharedGrammar;
@@ -218,7 +218,7 @@ impl ServedModel {
     }
 
     /// Returns the control tokens that are tags of the model's format.
-    pub fn spoken_tags(&self) -> &SpokenTags {
+    pub fn spoken_tags(&self) -> &ControlTokenTags {
         self.chat.template.spoken_tags(&*self.vocab)
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loquent_infer::reading::ReaderReport;
-use loquent_infer::request::{Admitted, SequenceEvent, Standing, Step, Tag, Work};
+use loquent_infer::request::{Admitted, QueueStanding, SequenceEvent, Step, Tag, Work};
 use loquent_proto::backlog::{Backlog, BacklogAction, BacklogLimits};
 use loquent_proto::{Delta, Micros, Progress};
 use slab::Slab;
@@ -342,7 +342,7 @@ impl OutputProcessor {
     }
 
     /// Records the progress of prompts, and sends the reports that are due.
-    fn handle_standing(&mut self, now: Duration, standing: &Standing) {
+    fn handle_standing(&mut self, now: Duration, standing: &QueueStanding) {
         for (at, &tag) in standing.waiting.iter().enumerate() {
             if let Some(running) = self.find(tag) {
                 running.progress.take_turn(Turn::Waiting(at));

@@ -12,7 +12,7 @@ use crate::quic_links::arrivals::Arrivals;
 
 /// Packet loss and round-trip times of one kind of connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LinkFigures {
+pub struct LinkStats {
     /// Open connections.
     pub open: usize,
     /// Packets sent since the start, including closed connections.
@@ -64,7 +64,7 @@ impl QuicLinks {
     }
 
     /// Returns the statistics of all connections of the kind `transport`.
-    pub fn figures(&self, transport: StreamCarrier) -> LinkFigures {
+    pub fn figures(&self, transport: StreamCarrier) -> LinkStats {
         // Each connection has a lock of its own, which is not asked for under this one.
         let (open, mut counts) = {
             let links = self.links();
@@ -82,7 +82,7 @@ impl QuicLinks {
         let at =
             |share: f64| rtts.get(((rtts.len() as f64 - 1.0) * share).round() as usize).copied();
         let (rtt_p50, rtt_p95) = (at(0.5), at(0.95));
-        LinkFigures { open: open.len(), sent: counts.sent, lost: counts.lost, rtt_p50, rtt_p95 }
+        LinkStats { open: open.len(), sent: counts.sent, lost: counts.lost, rtt_p50, rtt_p95 }
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {

@@ -25,7 +25,7 @@ use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
 use crate::resumable::ResumableLimits;
 use crate::routes::dashboard::gather as dashboard;
-use crate::routes::successor::AppSuccessor;
+use crate::routes::successor::AppTakeover;
 use crate::start::{
     Announcement, Description, EngineStarter, KeptModels, LoadedBackend, ServiceConfig, SharedDesk,
     start_engine_at, start_upstreams_at,
@@ -142,7 +142,7 @@ fn assemble(
     let app = app.with_store(store.clone()).with_extension(config.extension.clone());
     let app = app.with_pages(config.pages.clone());
     let app = Arc::new(app.with_request_log(config.service.request_log.clone()));
-    app.resumable.succeed_by(Box::new(AppSuccessor::of(&app)));
+    app.resumable.succeed_by(Box::new(AppTakeover::of(&app)));
     Ok(app)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::collector::{attribute, collector, hex, spans};
 use crate::simulated::{model, service_config};
 use loquent_engine::sim::{SimOptions, SimRunner};
-use loquent_infer::remote::{BatchTimes, MeanMax, RemoteFigures, RemoteStages, StageTimes};
+use loquent_infer::remote::{BatchTimes, MeanMax, RemoteStages, RemoteStats, StageTimes};
 use loquent_server::{
     Clock, Endpoint, LoadedEngine, Metrics, Request, Service, ServiceConfig, Telemetry,
     TraceParent, start_engine,
@@ -23,8 +23,8 @@ impl RemoteStages for TwoStages {
         None
     }
 
-    fn figures(&self) -> RemoteFigures {
-        RemoteFigures::default()
+    fn figures(&self) -> RemoteStats {
+        RemoteStats::default()
     }
 
     fn batch_times(&self, from_ago: Duration, to_ago: Duration) -> Option<BatchTimes> {

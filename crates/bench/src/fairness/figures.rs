@@ -80,7 +80,7 @@ impl WireShare {
 
 /// The figures of one trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TrialFigures {
+pub struct TrialStats {
     /// Each download's goodput: bytes that its client read, in kbit/s.
     pub goodput_kbps: Vec<f64>,
     /// The token streams; empty if the downloads were alone.
@@ -95,7 +95,7 @@ pub struct TrialFigures {
     pub late_p99_ms: f64,
 }
 
-impl TrialFigures {
+impl TrialStats {
     /// Computes the figures of a trial whose downloads have `read` these bytes.
     pub fn new(
         plan: &FairnessPlan,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::figures::{Spread, StreamView, TrialFigures};
+use super::figures::{Spread, StreamView, TrialStats};
 use super::plan::{Company, FairnessCase, FairnessPlan};
 use super::run::TrialKey;
 use crate::BenchError;
@@ -15,19 +15,19 @@ use crate::BenchError;
 pub struct FairnessReport {
     plan: FairnessPlan,
     least_ratio: f64,
-    cases: Vec<CaseFigures>,
+    cases: Vec<CaseStats>,
 }
 
 /// All runs of a case, by company.
 #[derive(Debug, Clone, Default)]
-struct CaseFigures {
-    nothing: Vec<TrialFigures>,
-    events: Vec<TrialFigures>,
-    loquent: Vec<TrialFigures>,
+struct CaseStats {
+    nothing: Vec<TrialStats>,
+    events: Vec<TrialStats>,
+    loquent: Vec<TrialStats>,
 }
 
-impl CaseFigures {
-    fn of(&self, company: Company) -> &[TrialFigures] {
+impl CaseStats {
+    fn of(&self, company: Company) -> &[TrialStats] {
         match company {
             Company::Nothing => &self.nothing,
             Company::Events => &self.events,
@@ -35,7 +35,7 @@ impl CaseFigures {
         }
     }
 
-    fn spread(&self, company: Company, value: impl Fn(&TrialFigures) -> f64) -> Option<Spread> {
+    fn spread(&self, company: Company, value: impl Fn(&TrialStats) -> f64) -> Option<Spread> {
         Spread::of(self.of(company).iter().map(value).collect())
     }
 
@@ -51,11 +51,11 @@ impl FairnessReport {
     /// Sorts the trials of `plan`; the median ratio of each case must be at least `least_ratio`.
     pub fn new(
         plan: FairnessPlan,
-        mut trials: Vec<(TrialKey, TrialFigures)>,
+        mut trials: Vec<(TrialKey, TrialStats)>,
         least_ratio: f64,
     ) -> Self {
         trials.sort_by_key(|((case, _, run), _)| (*case, *run));
-        let mut cases = vec![CaseFigures::default(); plan.cases.len()];
+        let mut cases = vec![CaseStats::default(); plan.cases.len()];
         for ((case, company, _), figures) in trials {
             let of_case = &mut cases[case];
             match company {
@@ -96,21 +96,21 @@ impl FairnessReport {
         text
     }
 
-    fn row(&self, case: &CaseFigures, company: Company) -> String {
+    fn row(&self, case: &CaseStats, company: Company) -> String {
         let name = match company {
             Company::Nothing => "nothing",
             Company::Events => self.plan.events.label(),
             Company::Loquent => "Loquent, QUIC",
         };
-        let cell = |value: &dyn Fn(&TrialFigures) -> f64, digits: usize| {
+        let cell = |value: &dyn Fn(&TrialStats) -> f64, digits: usize| {
             case.spread(company, value).map_or_else(String::new, |it| spread_text(it, digits))
         };
-        let mut text = format!("{name:18} {:>22}", cell(&TrialFigures::total_kbps, 1));
+        let mut text = format!("{name:18} {:>22}", cell(&TrialStats::total_kbps, 1));
         if company == Company::Nothing {
             return text + "\n";
         }
         let each = self.plan.streams.max(1) as f64;
-        let of_view = |value: fn(&StreamView) -> f64| move |trial: &TrialFigures| trial.mean(value);
+        let of_view = |value: fn(&StreamView) -> f64| move |trial: &TrialStats| trial.mean(value);
         let cells = [
             cell(&|trial| trial.streams_down.kb_s / each, 2),
             cell(&|trial| trial.streams_up.kb_s / each, 2),
@@ -126,7 +126,7 @@ impl FairnessReport {
         text + "\n"
     }
 
-    fn write_verdict(&self, text: &mut String, case: &CaseFigures) {
+    fn write_verdict(&self, text: &mut String, case: &CaseStats) {
         let Some(ratio) = case.ratio() else { return };
         let mark = if ratio.median >= self.least_ratio { "met   " } else { "MISSED" };
         let _ = writeln!(
@@ -139,7 +139,7 @@ impl FairnessReport {
 
     /// Returns true if the median ratio of every case is large enough.
     pub fn good(&self) -> bool {
-        let ratios = self.cases.iter().filter_map(CaseFigures::ratio);
+        let ratios = self.cases.iter().filter_map(CaseStats::ratio);
         ratios.into_iter().all(|ratio| ratio.median >= self.least_ratio)
     }
 
@@ -157,7 +157,7 @@ impl FairnessReport {
 
     fn json(&self) -> Value {
         let plan = &self.plan;
-        let case = |(case, figures): (&FairnessCase, &CaseFigures)| {
+        let case = |(case, figures): (&FairnessCase, &CaseStats)| {
             json!({
                 "case": case,
                 "queue_ms": case.queue_ms(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::bottleneck::{Bottleneck, TrialTimes};
 use super::download::Downloads;
-use super::figures::{StreamView, TrialFigures};
+use super::figures::{StreamView, TrialStats};
 use super::plan::{Company, FairnessCase, FairnessPlan};
 use crate::delivery::metrics::StreamTrace;
 use crate::delivery::plan::DeliveryScheme;
@@ -32,7 +32,7 @@ pub type TrialKey = (usize, Company, usize);
 pub fn run(
     plan: &FairnessPlan,
     tell: impl Fn(&str) + Sync,
-) -> anyhow::Result<Vec<(TrialKey, TrialFigures)>> {
+) -> anyhow::Result<Vec<(TrialKey, TrialStats)>> {
     // Trials of a case with different companies stand beside each other: what the machine does
     // meanwhile meets all of them.
     let keys: Vec<TrialKey> = (0..plan.runs)
@@ -81,7 +81,7 @@ fn describe(plan: &FairnessPlan, (case, company, run): TrialKey) -> String {
 ///
 /// # Errors
 /// Same as [`run`].
-pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialFigures> {
+pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialStats> {
     let (case, company, run) = key;
     let case = &plan.cases[case];
     let bottleneck = Bottleneck::new(plan, case, run)?;
@@ -100,7 +100,7 @@ pub fn trial(plan: &FairnessPlan, key: TrialKey) -> anyhow::Result<TrialFigures>
     let views = traces.iter().enumerate();
     let views = views.map(|(stream, trace)| view(plan, run, stream, trace, &times)).collect();
     let summary = bottleneck.finish()?;
-    Ok(TrialFigures::new(plan, &read, views, &summary))
+    Ok(TrialStats::new(plan, &read, views, &summary))
 }
 
 fn streams(

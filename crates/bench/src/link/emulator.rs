@@ -95,7 +95,7 @@ struct PathCount {
 
 /// A packet in flight.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct HeldPacket {
+struct QueuedPacket {
     due_us: u64,
     order: u64,
     route: PacketRoute,
@@ -137,7 +137,7 @@ pub struct Emulator<'a> {
     links: Vec<Crossing<'a>>,
     is_shared: bool,
     counts: Vec<PathCount>,
-    held: BinaryHeap<Reverse<HeldPacket>>,
+    held: BinaryHeap<Reverse<QueuedPacket>>,
     held_bytes: usize,
     order: u64,
 }
@@ -199,7 +199,7 @@ impl<'a> Emulator<'a> {
             }
             self.held_bytes += packet.len();
             self.order += 1;
-            self.held.push(Reverse(HeldPacket { due_us, order: self.order, route, packet }));
+            self.held.push(Reverse(QueuedPacket { due_us, order: self.order, route, packet }));
         }
         let count = &mut self.counts[route.path];
         if count.began_us.is_some_and(|began| began <= now_us) && !count.ended {
@@ -218,7 +218,7 @@ impl<'a> Emulator<'a> {
         if self.poll_timeout()? > now_us {
             return None;
         }
-        let Reverse(HeldPacket { due_us, route, packet, .. }) = self.held.pop()?;
+        let Reverse(QueuedPacket { due_us, route, packet, .. }) = self.held.pop()?;
         self.held_bytes -= packet.len();
         Some(DuePacket { due_us, route, packet })
     }

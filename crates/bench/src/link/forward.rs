@@ -26,14 +26,14 @@ const MAX_DATAGRAM_BYTES: usize = 65_536;
 
 /// An address and the network that it belongs to.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct NetworkAddress {
     /// The namespace; `None` is this machine's own network.
     pub inside: Option<Namespace>,
     /// The address within that network.
     pub address: SocketAddr,
 }
 
-impl Place {
+impl NetworkAddress {
     /// Creates an address in this machine's own network.
     pub fn outside(address: SocketAddr) -> Self {
         Self { inside: None, address }
@@ -60,14 +60,14 @@ impl Place {
 /// If the port cannot be listened on.
 pub fn forward(inside: &Namespace, to: SocketAddr) -> Result<(), LinkError> {
     let here = SocketAddr::from((Ipv4Addr::UNSPECIFIED, to.port()));
-    forward_between(&Place::within(inside, here), &Place::outside(to))
+    forward_between(&NetworkAddress::within(inside, here), &NetworkAddress::outside(to))
 }
 
 /// Forwards TCP and UDP from `from` to `to`, as long as the current runtime exists.
 ///
 /// # Errors
 /// If the port cannot be listened on.
-pub fn forward_between(from: &Place, to: &Place) -> Result<(), LinkError> {
+pub fn forward_between(from: &NetworkAddress, to: &NetworkAddress) -> Result<(), LinkError> {
     forward_tcp(from, to)?;
     forward_udp(from, to)
 }
@@ -76,7 +76,7 @@ pub fn forward_between(from: &Place, to: &Place) -> Result<(), LinkError> {
 ///
 /// # Errors
 /// Same as [`forward_between`].
-pub fn forward_tcp(from: &Place, to: &Place) -> Result<(), LinkError> {
+pub fn forward_tcp(from: &NetworkAddress, to: &NetworkAddress) -> Result<(), LinkError> {
     let listen = || -> io::Result<_> {
         let tcp = std::net::TcpListener::bind(from.address)?;
         tcp.set_nonblocking(true)?;
@@ -92,7 +92,7 @@ pub fn forward_tcp(from: &Place, to: &Place) -> Result<(), LinkError> {
 ///
 /// # Errors
 /// Same as [`forward_between`].
-pub fn forward_udp(from: &Place, to: &Place) -> Result<(), LinkError> {
+pub fn forward_udp(from: &NetworkAddress, to: &NetworkAddress) -> Result<(), LinkError> {
     let listen = || -> io::Result<_> {
         let udp = std::net::UdpSocket::bind(from.address)?;
         udp.set_nonblocking(true)?;
@@ -104,7 +104,7 @@ pub fn forward_udp(from: &Place, to: &Place) -> Result<(), LinkError> {
     Ok(())
 }
 
-async fn accept_tcp(listener: TcpListener, to: Place) {
+async fn accept_tcp(listener: TcpListener, to: NetworkAddress) {
     let places = Arc::new(Semaphore::new(MAX_FLOWS));
     while let Ok(place) = places.clone().acquire_owned().await {
         match listener.accept().await {
@@ -121,7 +121,7 @@ async fn accept_tcp(listener: TcpListener, to: Place) {
     }
 }
 
-async fn connect(to: &Place) -> io::Result<TcpStream> {
+async fn connect(to: &NetworkAddress) -> io::Result<TcpStream> {
     let is_ipv4 = to.address.is_ipv4();
     let new = || if is_ipv4 { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     to.make(new)?.connect(to.address).await
@@ -152,7 +152,7 @@ fn abort(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-async fn carry_udp(from: Arc<UdpSocket>, to: Place) {
+async fn carry_udp(from: Arc<UdpSocket>, to: NetworkAddress) {
     let mut flows: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
     loop {
@@ -174,7 +174,7 @@ async fn carry_udp(from: Arc<UdpSocket>, to: Place) {
     }
 }
 
-async fn open(to: &Place) -> io::Result<UdpSocket> {
+async fn open(to: &NetworkAddress) -> io::Result<UdpSocket> {
     let any: SocketAddr = match to.address {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0u16; 8], 0).into(),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::quic::QuicPath;
 use super::reader::{Answer, AnswerItem, AnswerStatus};
-use super::reading_again::ReadingAgain;
+use super::reading_again::ReplayReader;
 use super::sse::SsePath;
 use super::state::{AnswerState, PathOutcome};
 use crate::ClientError;
@@ -70,7 +70,7 @@ pub(super) fn start(
         receiver: None,
         epoch: 0,
         server_error: None,
-        again: ReadingAgain::from_offset(cursor),
+        again: ReplayReader::from_offset(cursor),
     };
     let mut driver = Driver { state, trouble: None };
     driver.note_transport(&path);

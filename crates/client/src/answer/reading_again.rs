@@ -14,7 +14,7 @@ const MAX_BYTES: usize = 4 << 20;
 
 /// State of the comparison; see the module's documentation.
 #[derive(Default)]
-pub(super) struct ReadingAgain {
+pub(super) struct ReplayReader {
     read: WhatWasRead,
     /// Text that must arrive again; `None` unless the answer is being re-read.
     known: Option<Replay>,
@@ -43,7 +43,7 @@ impl WhatWasRead {
     }
 }
 
-impl ReadingAgain {
+impl ReplayReader {
     /// Creates the state for an answer that is read from log `offset` on.
     pub(super) fn from_offset(offset: u64) -> Self {
         let read = if offset == 0 { WhatWasRead::default() } else { WhatWasRead::Unknown };
@@ -169,8 +169,8 @@ mod tests {
     }
 
     /// Returns a state that has read `texts` and is re-reading.
-    fn ahead(texts: &[&str]) -> ReadingAgain {
-        let mut again = ReadingAgain::from_offset(0);
+    fn ahead(texts: &[&str]) -> ReplayReader {
+        let mut again = ReplayReader::from_offset(0);
         for text in texts {
             assert!(again.rest_of(Delta::text(*text)).unwrap().is_some());
         }
@@ -207,7 +207,7 @@ mod tests {
                 json!({"index": 0, "id": id, "function": {"name": "f", "arguments": arguments}});
             json!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}).to_string()
         };
-        let mut again = ReadingAgain::from_offset(0);
+        let mut again = ReplayReader::from_offset(0);
         for delta in chunk_deltas(call("a", "{\"x").as_bytes()).unwrap() {
             again.rest_of(delta).unwrap();
         }
@@ -226,7 +226,7 @@ mod tests {
             let choice = json!({"index": 0, "delta": {"content": text}, "logprobs": logprobs});
             json!({"id": "x", "choices": [choice]}).to_string().into()
         };
-        let mut again = ReadingAgain::from_offset(0);
+        let mut again = ReplayReader::from_offset(0);
         for delta in chunk_deltas(&scored("ab", &["a", "b"])).unwrap() {
             again.rest_of(delta).unwrap();
         }
@@ -245,14 +245,14 @@ mod tests {
 
     #[test]
     fn what_is_not_known_from_its_beginning_is_not_read_again() {
-        let mut late = ReadingAgain::from_offset(7);
+        let mut late = ReplayReader::from_offset(7);
         late.rest_of(Delta::text("two")).unwrap();
         assert!(!late.begin());
-        let mut odd = ReadingAgain::from_offset(0);
+        let mut odd = ReplayReader::from_offset(0);
         odd.rest_of(Delta::text("one")).unwrap();
         odd.rest_of(Delta::Logprobs { choice: 0, json: "{}".into() }).unwrap();
         assert!(!odd.begin(), "it cannot be compared");
-        assert!(!ReadingAgain::from_offset(0).begin(), "nothing was read");
+        assert!(!ReplayReader::from_offset(0).begin(), "nothing was read");
     }
 
     #[test]

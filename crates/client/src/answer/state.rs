@@ -8,7 +8,7 @@ use loquent_proto::{AnswerHandle, Delta, Receiver};
 use tokio::sync::mpsc;
 
 use super::reader::{AnswerItem, AnswerStatus};
-use super::reading_again::ReadingAgain;
+use super::reading_again::ReplayReader;
 use super::step::{Content, Step};
 use crate::ClientError;
 use crate::connections::Connections;
@@ -65,7 +65,7 @@ pub(super) struct AnswerState {
     /// Error message, if the log's last record was an error.
     pub(super) server_error: Option<String>,
     /// Record of the text read so far, for a server that has less of it.
-    pub(super) again: ReadingAgain,
+    pub(super) again: ReplayReader,
 }
 
 impl AnswerState {
@@ -103,7 +103,7 @@ impl AnswerState {
     /// Delivers a chunk that ends at position number `offset`.
     ///
     /// # Errors
-    /// Same as [`ReadingAgain::rest_of_chunk`].
+    /// Same as [`ReplayReader::rest_of_chunk`].
     pub(super) fn deliver_chunk(&mut self, offset: u64, data: Bytes) -> Result<(), ClientError> {
         if let Some(data) = self.again.rest_of_chunk(data)? {
             let content = Content::Chunk(data);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::Method;
 use loquent_client::{Answer, Asked, Client, ClientError, Config, Request, Transport};
 use loquent_proto::Delta;
-use relay::{Relay, Weather};
+use relay::{NetworkConditions, Relay};
 use stand_in::{Fault, Says, Seen, StandIn};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -153,7 +153,7 @@ async fn an_answer_comes_by_quic_with_the_key_and_the_body_as_they_were() {
 async fn a_third_of_all_packets_may_be_lost() {
     let expected = pieces(150);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let weather = Weather { loss: 0.3, delay: Duration::from_millis(15), seed: 7 };
+    let weather = NetworkConditions { loss: 0.3, delay: Duration::from_millis(15), seed: 7 };
     let relay = Relay::start(server.quic, weather).await;
     server.offer_port(relay.address.port());
     let client = client(&server);
@@ -168,7 +168,11 @@ async fn a_third_of_all_packets_may_be_lost() {
 async fn many_answers_share_one_lossy_connection() {
     let expected = pieces(40);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, Weather { loss: 0.2, seed: 3, ..Weather::FINE }).await;
+    let relay = Relay::start(
+        server.quic,
+        NetworkConditions { loss: 0.2, seed: 3, ..NetworkConditions::FINE },
+    )
+    .await;
     server.offer_port(relay.address.port());
     let client = client(&server);
     client.warm_up().await;
@@ -188,7 +192,8 @@ async fn a_new_address_in_mid_answer_shows_every_token_once() {
     let expected = pieces(120);
     for own in [false, true] {
         let server = StandIn::start(&expected, GAP, Fault::None).await;
-        let weather = Weather { delay: Duration::from_millis(20), ..Weather::FINE };
+        let weather =
+            NetworkConditions { delay: Duration::from_millis(20), ..NetworkConditions::FINE };
         let relay = Relay::start(server.quic, weather).await;
         server.offer_port(relay.address.port());
         let client = client(&server);
@@ -217,7 +222,7 @@ async fn a_new_address_in_mid_answer_shows_every_token_once() {
 async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
     let expected = pieces(200);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     server.offer_port(relay.address.port());
     // Long enough for a handshake on a busy machine; where QUIC is dead it is waited for in vain.
     let client = Client::new(Config { head_start: Duration::from_secs(3), ..config(&server) });
@@ -245,7 +250,7 @@ async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
 async fn an_outage_is_survived_over_quic() {
     let expected = pieces(150);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     server.offer_port(relay.address.port());
     let client = client(&server);
     let mut answer = begin(&client).await;
@@ -404,7 +409,7 @@ async fn a_servers_error_is_told_after_what_came() {
 async fn a_server_that_forgot_the_answer_ends_it_with_an_error() {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::Forgets).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     server.offer_port(relay.address.port());
     let client = client(&server);
     let mut answer = begin(&client).await;
@@ -423,7 +428,7 @@ async fn a_server_that_forgot_the_answer_ends_it_with_an_error() {
 async fn ahead_of_the_next_server(says: Says, next_is_by_quic: bool) -> (Whole, Answer, StandIn) {
     let expected = pieces(60);
     let server = StandIn::start(&expected, GAP, Fault::TakenOver(20, says)).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     server.offer_port(relay.address.port());
     let client = client(&server);
     let mut answer = begin(&client).await;
@@ -461,7 +466,7 @@ async fn a_reader_of_another_answer_than_the_next_servers_is_told() {
 async fn blocked_udp_costs_the_head_start_once() {
     let expected = pieces(5);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     relay.cut();
     server.offer_port(relay.address.port());
     let folder = tempfile::tempdir().unwrap();
@@ -519,7 +524,7 @@ async fn an_answer_that_began_by_http_moves_to_quic_when_that_comes_up() {
     // Under way for longer than a lost handshake takes to be tried again, on a busy machine too.
     let expected = pieces(500);
     let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, Weather::FINE).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     relay.cut();
     server.offer_port(relay.address.port());
     let client = Client::new(Config { head_start: Duration::ZERO, ..config(&server) }).unwrap();

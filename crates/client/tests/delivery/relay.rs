@@ -13,7 +13,7 @@ use tokio::net::UdpSocket;
 
 /// What the relay does to packets, in both directions.
 #[derive(Debug, Clone, Copy)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// Probability that a packet is lost.
     pub loss: f64,
     /// How long each takes.
@@ -22,13 +22,14 @@ pub struct Weather {
     pub seed: u64,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// Everything arrives at once.
-    pub const FINE: Weather = Weather { loss: 0.0, delay: Duration::ZERO, seed: 0 };
+    pub const FINE: NetworkConditions =
+        NetworkConditions { loss: 0.0, delay: Duration::ZERO, seed: 0 };
 }
 
 struct Shared {
-    weather: Weather,
+    weather: NetworkConditions,
     random: Mutex<SmallRng>,
     cut: AtomicBool,
     /// Counts the client's addresses as the server sees them.
@@ -57,7 +58,7 @@ pub struct Relay {
 
 impl Relay {
     /// Relays to `server`.
-    pub async fn start(server: SocketAddr, weather: Weather) -> Relay {
+    pub async fn start(server: SocketAddr, weather: NetworkConditions) -> Relay {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let address = socket.local_addr().unwrap();
         let shared = Arc::new(Shared {

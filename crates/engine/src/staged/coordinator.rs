@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loquent_infer::remote::{BatchTimes, RemoteFigures, RemoteStages, StageFigures};
+use loquent_infer::remote::{BatchTimes, RemoteStages, RemoteStats, StageStats};
 
 use super::auth::challenge;
 use super::connection::{
@@ -501,9 +501,9 @@ impl RemoteStages for Cluster {
         state.session.is_none().then(|| state.outage.clone())
     }
 
-    fn figures(&self) -> RemoteFigures {
+    fn figures(&self) -> RemoteStats {
         let state = self.lock();
-        RemoteFigures {
+        RemoteStats {
             connected: state.session.is_some(),
             link_delay: state.link_delay,
             pipeline_depth: state.depth,
@@ -525,9 +525,9 @@ impl StageStatus {
         Self { answered: Instant::now(), totals, round_trip }
     }
 
-    fn figures(&self) -> StageFigures {
+    fn figures(&self) -> StageStats {
         let totals = &self.totals;
-        StageFigures {
+        StageStats {
             batches: totals.batches,
             batch_rows: totals.spans,
             batch_rows_max: totals.most_spans,

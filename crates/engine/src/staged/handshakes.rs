@@ -49,7 +49,7 @@ pub(super) struct Handshakes {
 
 /// Place of one handshake, given back when dropped.
 #[derive(Debug)]
-pub(super) struct HandshakePlace {
+pub(super) struct HandshakePermit {
     handshakes: Arc<Handshakes>,
     number: u64,
 }
@@ -60,7 +60,7 @@ impl Handshakes {
     ///
     /// # Errors
     /// Error of the operating system if the socket is already closed.
-    pub(super) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<HandshakePlace> {
+    pub(super) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<HandshakePermit> {
         let source = network(socket.peer_addr()?.ip());
         let socket = socket.try_clone()?;
         let mut list = self.lock();
@@ -82,7 +82,7 @@ impl Handshakes {
         list.next += 1;
         list.threads += 1;
         list.under_way.push(Handshake { number, source, since, socket });
-        Ok(HandshakePlace { handshakes: self.clone(), number })
+        Ok(HandshakePermit { handshakes: self.clone(), number })
     }
 
     /// Waits until a handshake ends, at most for `limit`.
@@ -125,7 +125,7 @@ impl HandshakeList {
     }
 }
 
-impl HandshakePlace {
+impl HandshakePermit {
     /// Ends the handshake successfully: from here on the connection cannot be cut off. Returns
     /// false if it was already cut off.
     pub(super) fn finish(self) -> bool {
@@ -137,7 +137,7 @@ impl HandshakePlace {
     }
 }
 
-impl Drop for HandshakePlace {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut list = self.handshakes.lock();
         list.under_way.retain(|one| one.number != self.number);
@@ -193,7 +193,7 @@ mod tests {
         }
 
         /// Returns both ends of a connection, and its place.
-        fn come(&self) -> (TcpStream, TcpStream, HandshakePlace) {
+        fn come(&self) -> (TcpStream, TcpStream, HandshakePermit) {
             let dialled = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             let accepted = self.listener.accept().unwrap().0;
             let place = self.handshakes.enter(&accepted).unwrap();

@@ -17,7 +17,7 @@ use super::connection::{
     CloseHandle, FrameReader, HANDSHAKE_LIMIT, LinkEmulation, MessageSender, StageConnection,
     accept, dial,
 };
-use super::handshakes::{HandshakePlace, Handshakes, WarningLimit};
+use super::handshakes::{HandshakePermit, Handshakes, WarningLimit};
 use super::wire::{DialerRole, OpenSession, RowFormat, StageMessage, StageTotals};
 use super::{BUSY, Key, Layers, MAX_PIPELINE_DEPTH, Stage, StageError, StageTrust};
 
@@ -150,7 +150,7 @@ fn greet(
     stream: TcpStream,
     trust: &StageTrust,
     events: &SyncSender<StageEvent>,
-    place: HandshakePlace,
+    place: HandshakePermit,
     warnings: &WarningLimit,
 ) {
     match accept(stream, trust) {

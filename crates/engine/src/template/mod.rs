@@ -17,15 +17,15 @@
 
 mod clock;
 mod control;
+pub mod control_token_tags;
 mod encode;
 mod jinja;
 mod splice;
-mod spoken;
 mod tools;
 
+pub use crate::template::control_token_tags::ControlTokenTags;
 pub use control::ControlNames;
 pub use encode::{ChatPrompt, encode_chat, encode_segments};
-pub use spoken::SpokenTags;
 pub use tools::Abilities;
 
 use std::borrow::Cow;
@@ -192,7 +192,7 @@ pub struct ChatTemplate {
     abilities: Abilities,
     /// Names in the vocabulary that the template is used with, set on first use.
     control: OnceLock<ControlNames>,
-    spoken: OnceLock<SpokenTags>,
+    spoken: OnceLock<ControlTokenTags>,
 }
 
 impl ChatTemplate {
@@ -215,9 +215,10 @@ impl ChatTemplate {
 
     /// Tags of the template's format that are control tokens in `vocab`, which must be the same at
     /// every call.
-    pub fn spoken_tags(&self, vocab: &dyn Vocab) -> &SpokenTags {
-        self.spoken
-            .get_or_init(|| SpokenTags::of(vocab, self.abilities.calls, self.abilities.thinks))
+    pub fn spoken_tags(&self, vocab: &dyn Vocab) -> &ControlTokenTags {
+        self.spoken.get_or_init(|| {
+            ControlTokenTags::of(vocab, self.abilities.calls, self.abilities.thinks)
+        })
     }
 
     /// Returns true if `word`, such as a variable, occurs in the source.

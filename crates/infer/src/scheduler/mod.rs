@@ -20,14 +20,14 @@
 //! batch and keeps its KV until the cells are needed.
 
 mod admit;
+pub mod allocation;
 mod commit;
 mod outage;
 mod plan;
+pub mod queue_standing;
 mod readers;
-mod room;
 mod sequence;
 mod shares;
-mod standing;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -135,7 +135,7 @@ pub struct Scheduler {
     /// Rows that sequences with unknown readers are owed, if there are too few rows for all.
     row_credit: u64,
     load: Load,
-    /// When the latest [`Standing`] was created.
+    /// When the latest [`QueueStanding`] was created.
     stood_at: Option<Duration>,
 }
 

@@ -46,7 +46,7 @@ pub struct ConfigArgs {
 }
 
 /// An effective setting.
-struct HeldSetting {
+struct EffectiveSetting {
     name: String,
     /// `None` if nothing is set.
     value: Option<String>,
@@ -117,7 +117,7 @@ fn held(
     program: &Command,
     matches: &ArgMatches,
     merged: &MergedArguments,
-) -> Option<(Vec<String>, Vec<HeldSetting>)> {
+) -> Option<(Vec<String>, Vec<EffectiveSetting>)> {
     let none = BTreeSet::new();
     let of_file = |level: usize| merged.of_file.get(level).unwrap_or(&none);
     let (mut command, mut matches, mut names) = (program, matches, Vec::new());
@@ -133,7 +133,7 @@ fn held(
     Some((names, all))
 }
 
-fn held_of(flag: &Arg, matches: &ArgMatches, of_file: &BTreeSet<String>) -> HeldSetting {
+fn held_of(flag: &Arg, matches: &ArgMatches, of_file: &BTreeSet<String>) -> EffectiveSetting {
     let id = flag.get_id().as_str();
     let known = matches.try_contains_id(id).is_ok();
     let source = match known.then(|| matches.value_source(id)).flatten() {
@@ -150,7 +150,7 @@ fn held_of(flag: &Arg, matches: &ArgMatches, of_file: &BTreeSet<String>) -> Held
     let is_secret = flag.is_hide_env_values_set();
     let shown = value.map(|value| if is_secret { HIDDEN.to_owned() } else { value });
     let name = flag.get_long().unwrap_or_default().to_owned();
-    HeldSetting { name, value: shown, source, otherwise: described_default(flag) }
+    EffectiveSetting { name, value: shown, source, otherwise: described_default(flag) }
 }
 
 /// Returns the default that the help describes in words, in brackets at its end.
@@ -160,7 +160,7 @@ fn described_default(flag: &Arg) -> Option<String> {
     Some(rest.split_once(']')?.0.replace('\n', " "))
 }
 
-fn table(names: &[String], merged: &MergedArguments, held: &[HeldSetting]) -> String {
+fn table(names: &[String], merged: &MergedArguments, held: &[EffectiveSetting]) -> String {
     let file = match &merged.file {
         Some(file) => file.display().to_string(),
         None => "no file".to_owned(),
@@ -179,7 +179,7 @@ fn table(names: &[String], merged: &MergedArguments, held: &[HeldSetting]) -> St
     text
 }
 
-fn as_json(merged: &MergedArguments, held: &[HeldSetting]) -> String {
+fn as_json(merged: &MergedArguments, held: &[EffectiveSetting]) -> String {
     let settings: Vec<Value> = held
         .iter()
         .map(|one| json!({"name": one.name, "value": one.value, "source": one.source.name()}))

@@ -6,7 +6,7 @@ use clap::Args;
 use loquent_bench::link::options::parse_rate_kbps;
 
 use super::network::NetworkKind;
-use super::weather::Weather;
+use crate::demo::network_conditions::NetworkConditions;
 
 /// A question to which the bundled model gives a long and readable answer.
 const QUESTION: &str = "How does Loquent deliver tokens?";
@@ -43,10 +43,10 @@ pub struct DemoArgs {
     pub(super) port: u16,
 
     /// Share of packets to lose, such as 15% or 0.15, at most 60%
-    #[arg(long, value_name = "SHARE", default_value = "15%", value_parser = parse_loss, help_heading = "Weather")]
+    #[arg(long, value_name = "SHARE", default_value = "15%", value_parser = parse_loss, help_heading = "NetworkConditions")]
     loss: f64,
     /// Mean length of a burst of losses in ms; 0 spreads them evenly
-    #[arg(long, value_name = "MS", default_value_t = 100.0, help_heading = "Weather")]
+    #[arg(long, value_name = "MS", default_value_t = 100.0, help_heading = "NetworkConditions")]
     burst: f64,
     /// Round-trip time in ms
     #[arg(
@@ -54,17 +54,17 @@ pub struct DemoArgs {
         visible_alias = "rtt",
         value_name = "MS",
         default_value_t = 200.0,
-        help_heading = "Weather"
+        help_heading = "NetworkConditions"
     )]
     rtt_ms: f64,
     /// Rate of each direction, such as 1mbit or 250kbit [default: unlimited]
-    #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps, help_heading = "Weather")]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps, help_heading = "NetworkConditions")]
     rate: Option<f64>,
     /// Seed that decides which packets are lost
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Weather")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "NetworkConditions")]
     seed: u32,
     /// What the packets cross [default: kernel as root, otherwise modelled]
-    #[arg(long, value_name = "KIND", help_heading = "Weather")]
+    #[arg(long, value_name = "KIND", help_heading = "NetworkConditions")]
     pub(super) network: Option<NetworkKind>,
 
     /// Model file in GGUF format [default: the bundled demonstration model]
@@ -83,8 +83,8 @@ pub struct DemoArgs {
 
 impl DemoArgs {
     /// Returns the weather as typed.
-    pub(super) fn weather(&self) -> Weather {
-        Weather {
+    pub(super) fn weather(&self) -> NetworkConditions {
+        NetworkConditions {
             rtt_ms: self.rtt_ms,
             loss: self.loss,
             burst_ms: self.burst,

@@ -9,12 +9,12 @@ mod args;
 mod browser;
 mod modelled_tcp;
 mod network;
+pub mod network_conditions;
 mod news;
 mod paced;
 mod routes;
 mod server;
 mod terminal;
-mod weather;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

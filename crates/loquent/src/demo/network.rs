@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::Context;
 use loquent_bench::link::LinkError;
 use loquent_bench::link::emulator::{PathLinks, PathSchedule};
-use loquent_bench::link::forward::{Place, forward_between};
+use loquent_bench::link::forward::{NetworkAddress, forward_between};
 use loquent_bench::link::relay::LinkRelay;
 use loquent_bench::link::tun::{self, Ends, Paths};
 use loquent_bench::link::udp::UdpWire;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use super::modelled_tcp::{self, ModelledDoor};
 use super::news::{DemoLane, LinkNews};
-use super::weather::Weather;
+use crate::demo::network_conditions::NetworkConditions;
 
 /// Network below the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -107,7 +107,7 @@ impl LiveNetwork {
     /// taken.
     pub fn open(
         server: SocketAddr,
-        weather: &Weather,
+        weather: &NetworkConditions,
         wanted: Option<NetworkKind>,
     ) -> anyhow::Result<Self> {
         let news = LinkNews::default();
@@ -146,7 +146,7 @@ impl LiveNetwork {
     ///
     /// # Errors
     /// Names the parameter that is out of range.
-    pub fn prepare(&self, weather: &Weather) -> Result<u64, String> {
+    pub fn prepare(&self, weather: &NetworkConditions) -> Result<u64, String> {
         let schedule = weather.schedule()?;
         let mut state = self.state();
         *state = RunState { run: state.run + 1, has_begun: false };
@@ -199,9 +199,15 @@ fn kernel(
     for lane in DemoLane::ALL {
         // An address for each path: a socket on all addresses would answer from the wrong one.
         let far = SocketAddr::from((tun::path_address(lane as usize), server.port()));
-        forward_between(&Place::within(&ends.server, far), &Place::outside(server))?;
+        forward_between(
+            &NetworkAddress::within(&ends.server, far),
+            &NetworkAddress::outside(server),
+        )?;
         let near = door(lane, server.port());
-        forward_between(&Place::outside(near), &Place::within(&ends.client, far))?;
+        forward_between(
+            &NetworkAddress::outside(near),
+            &NetworkAddress::within(&ends.client, far),
+        )?;
     }
     Ok((relay, ends))
 }

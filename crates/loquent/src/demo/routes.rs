@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::network::{LiveNetwork, NetworkKind, door};
 use super::news::{DemoLane, LaneCounts, LanePacket, LinkNews};
-use super::weather::Weather;
+use crate::demo::network_conditions::NetworkConditions;
 
 /// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 1024;
@@ -42,8 +42,8 @@ const STORMS_US: u64 = 180_000_000;
 pub struct LiveOffer {
     /// Port of the server.
     pub port: u16,
-    /// Weather from the command line.
-    pub weather: Weather,
+    /// NetworkConditions from the command line.
+    pub weather: NetworkConditions,
     /// Question of both columns.
     pub question: String,
     /// Maximum length of an answer, in tokens.
@@ -85,7 +85,7 @@ async fn describe(State(live): State<Arc<Live>>) -> Response {
 }
 
 async fn prepare(State(live): State<Arc<Live>>, body: Bytes) -> Response {
-    let weather = match serde_json::from_slice::<Weather>(&body) {
+    let weather = match serde_json::from_slice::<NetworkConditions>(&body) {
         Ok(weather) => weather,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };

@@ -26,10 +26,10 @@ use loquent_openai::api_key::api_key;
 
 use self::diagnosis::Diagnosis;
 use self::machine::{FreeMemory, OpenFiles, Processor};
-use self::ports::ListenPlace;
+use self::ports::ListenTarget;
 use self::remote::RemoteServer;
 use self::report::Sheet;
-use crate::models::{self, ModelPlaces};
+use crate::models::{self, ModelFolders};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,7 +50,7 @@ pub struct DoctorArgs {
     #[arg(value_name = "MODEL", conflicts_with = "url")]
     model: Option<PathBuf>,
     #[command(flatten)]
-    places: ModelPlaces,
+    places: ModelFolders,
     /// Check the way to the server at this URL instead of this machine
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -111,7 +111,7 @@ impl DoctorArgs {
             sheet.note(files.diagnose());
         }
         let place =
-            ListenPlace { host: self.host.clone(), port: self.port, quic_port: self.quic_port };
+            ListenTarget { host: self.host.clone(), port: self.port, quic_port: self.quic_port };
         place.diagnose().await.into_iter().for_each(|found| sheet.note(found));
         sheet.note(clock::diagnose(SystemTime::now()));
         if let Some(chain) = &self.tls_cert {
@@ -122,7 +122,7 @@ impl DoctorArgs {
 }
 
 /// Checks the model called `name`, if it is on this machine.
-fn check_model(name: &Path, places: &ModelPlaces, free_bytes: Option<u64>) -> Diagnosis {
+fn check_model(name: &Path, places: &ModelFolders, free_bytes: Option<u64>) -> Diagnosis {
     if models::is_bundled(name) {
         return Diagnosis::fine("model", "the demonstration model in this program");
     }

@@ -15,13 +15,13 @@ const LOOP_LIMIT: Duration = Duration::from_millis(500);
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Listen address and ports of `serve`.
-pub(super) struct ListenPlace {
+pub(super) struct ListenTarget {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) quic_port: Option<u16>,
 }
 
-impl ListenPlace {
+impl ListenTarget {
     /// Binds both ports briefly.
     pub(super) async fn diagnose(&self) -> Vec<Diagnosis> {
         let Some(address) = self.address() else {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     async fn severities(port: u16) -> Vec<Severity> {
-        let place = ListenPlace { host: "127.0.0.1".into(), port, quic_port: None };
+        let place = ListenTarget { host: "127.0.0.1".into(), port, quic_port: None };
         place.diagnose().await.into_iter().map(|one| one.severity).collect()
     }
 
@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_of_another_machine_is_none_to_listen_on() {
-        let place = ListenPlace { host: "192.0.2.1".into(), port: 0, quic_port: None };
+        let place = ListenTarget { host: "192.0.2.1".into(), port: 0, quic_port: None };
         assert_eq!(place.diagnose().await[0].severity, Severity::Failure);
     }
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::local::LocalModel;
 use super::one_line::on_one_line;
-use super::places::LocalPlaces;
-use super::{BUNDLED, ModelPlaces};
+use super::places::LocalFolders;
+use super::{BUNDLED, ModelFolders};
 use crate::bundled;
 
 const EXAMPLES: &str = "\
@@ -33,7 +33,7 @@ pub struct ListArgs {
     #[arg(long, conflicts_with = "paths")]
     json: bool,
     #[command(flatten)]
-    places: ModelPlaces,
+    places: ModelFolders,
 }
 
 /// Prints the models on stdout.
@@ -100,7 +100,7 @@ fn row(model: &LocalModel) -> [String; 3] {
 }
 
 /// Returns advice on the next step, with the searched places if nothing was found.
-fn advice(models: &[LocalModel], places: &LocalPlaces) -> String {
+fn advice(models: &[LocalModel], places: &LocalFolders) -> String {
     if let Some(model) = models.iter().find(|model| model.is_complete) {
         return format!("Serve one: loquent serve {}\n", on_one_line(&model.name));
     }

@@ -26,7 +26,7 @@ use local::{FoundIn, LocalModel};
 
 use one_line::on_one_line;
 
-pub use places::ModelPlaces;
+pub use places::ModelFolders;
 
 /// Short name of the bundled model.
 pub const BUNDLED: &str = "tiny";
@@ -45,7 +45,7 @@ const MAX_SUGGESTIONS: usize = 5;
 /// # Errors
 /// If no model has that name, parts of it are missing, or it cannot be downloaded or unpacked. The
 /// message contains advice.
-pub fn resolve(name: &Path, places: &ModelPlaces) -> anyhow::Result<PathBuf> {
+pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
     if let Some(path) = resolve_here(name, places)? {
         return Ok(path);
     }
@@ -61,7 +61,7 @@ pub fn resolve(name: &Path, places: &ModelPlaces) -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If parts of the model are missing, or the bundled model cannot be unpacked.
-pub fn resolve_here(name: &Path, places: &ModelPlaces) -> anyhow::Result<Option<PathBuf>> {
+pub fn resolve_here(name: &Path, places: &ModelFolders) -> anyhow::Result<Option<PathBuf>> {
     // First, so that no name of a place can hide a file that the user points at.
     if name.is_file() {
         return split_files::first(name).map(Some);

@@ -11,7 +11,7 @@ use crate::hub::{Hub, HubError};
 
 /// Flags for the places to look for models.
 #[derive(Debug, Clone, Default, Args)]
-pub struct ModelPlaces {
+pub struct ModelFolders {
     /// Folder with GGUF files, which can then be named without their path. `serve` without a model
     /// serves all of them
     #[arg(long, env = "LOQUENT_MODELS", value_name = "FOLDER", hide_short_help = true)]
@@ -21,7 +21,7 @@ pub struct ModelPlaces {
     pub hf_endpoint: Option<String>,
 }
 
-impl ModelPlaces {
+impl ModelFolders {
     /// Returns the hub, with the settings of the environment and of these flags.
     pub(crate) fn hub(&self) -> Result<Hub, HubError> {
         let hub = Hub::from_env()?;
@@ -33,15 +33,15 @@ impl ModelPlaces {
     }
 
     /// Returns the places on this machine, with the settings of the environment and of these flags.
-    pub(crate) fn here(&self) -> LocalPlaces {
+    pub(crate) fn here(&self) -> LocalFolders {
         // Compose files set a variable to nothing where it has no value.
         let folder = self.models_dir.clone().filter(|folder| !folder.as_os_str().is_empty());
-        LocalPlaces::new(folder, self.hub().ok(), |name| std::env::var(name).ok())
+        LocalFolders::new(folder, self.hub().ok(), |name| std::env::var(name).ok())
     }
 }
 
 /// The places on this machine that can hold models.
-pub(crate) struct LocalPlaces {
+pub(crate) struct LocalFolders {
     folder: Option<PathBuf>,
     /// Hub whose cache is searched; `None` if no variable determines its location.
     hub: Option<Hub>,
@@ -49,7 +49,7 @@ pub(crate) struct LocalPlaces {
     lm_studio: Vec<PathBuf>,
 }
 
-impl LocalPlaces {
+impl LocalFolders {
     /// Collects the user's own folder, the hub's cache, and the folders of other tools according to
     /// the environment `variable`.
     pub(crate) fn new(
@@ -86,7 +86,7 @@ impl LocalPlaces {
         own.chain(cached).chain(ollama).chain(lm_studio).collect()
     }
 
-    /// Returns the places that [`LocalPlaces::models`] searches.
+    /// Returns the places that [`LocalFolders::models`] searches.
     pub(crate) fn folders(&self) -> Vec<(FoundIn, PathBuf)> {
         let own = self.folder.iter().map(|folder| (FoundIn::Folder, folder.clone()));
         let cache = self.hub.iter().map(|hub| (FoundIn::HuggingFace, hub.cache_dir.clone()));

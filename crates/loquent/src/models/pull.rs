@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Args;
 
 use super::one_line::on_one_line;
-use super::{ModelPlaces, hub_spec, is_bundled, looks_like_a_path, unknown};
+use super::{ModelFolders, hub_spec, is_bundled, looks_like_a_path, unknown};
 use crate::hub::{self, FetchEvent, HubSpec};
 
 const EXAMPLES: &str = "\
@@ -27,7 +27,7 @@ pub struct PullArgs {
     #[arg(required = true, value_name = "MODEL")]
     names: Vec<String>,
     #[command(flatten)]
-    places: ModelPlaces,
+    places: ModelFolders,
 }
 
 /// Downloads the models, with all files of those in several files, and prints their paths.
@@ -56,7 +56,7 @@ pub fn run(args: &PullArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn spec(name: &str, places: &ModelPlaces) -> anyhow::Result<HubSpec> {
+fn spec(name: &str, places: &ModelFolders) -> anyhow::Result<HubSpec> {
     if is_bundled(Path::new(name)) {
         bail!("{name} is part of this program; loquent serve {name} serves it");
     }

@@ -9,8 +9,8 @@ use indicatif::HumanBytes;
 
 use super::local::{FoundIn, LocalModel, Origin};
 use super::one_line::on_one_line;
-use super::places::LocalPlaces;
-use super::{ModelPlaces, unknown};
+use super::places::LocalFolders;
+use super::{ModelFolders, unknown};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ pub struct RmArgs {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    places: ModelPlaces,
+    places: ModelFolders,
 }
 
 /// Removes the models whose removal the user confirms.
@@ -95,7 +95,7 @@ fn confirmed(model: &LocalModel) -> anyhow::Result<bool> {
 }
 
 /// Removes a model's files and returns the number of bytes freed.
-fn remove(model: &LocalModel, places: &LocalPlaces) -> anyhow::Result<u64> {
+fn remove(model: &LocalModel, places: &LocalFolders) -> anyhow::Result<u64> {
     match &model.origin {
         Origin::Cached(cached) => {
             let hub = places.hub().context("the Hugging Face cache is not known")?;

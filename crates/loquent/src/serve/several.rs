@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use loquent_engine::llama::{available_bytes, has_gpu, inspect};
-use loquent_server::{KeeperConfig, KeptModel, KeptModels, LoadedEngine, ModelLoader, ShelfLimits};
+use loquent_server::{
+    KeeperConfig, KeptModel, KeptModels, LoadedEngine, ModelLoader, ResidencyLimits,
+};
 
 use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
@@ -60,13 +62,13 @@ pub(super) fn prepare(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::
     }
     let models =
         files.iter().map(|file| kept_model(file, &engine)).collect::<Result<Vec<_>, _>>()?;
-    let shelf = ShelfLimits {
+    let residency = ResidencyLimits {
         max_loaded: args.keep.max_loaded(),
         memory_bytes: args.keep.memory_bytes().unwrap_or_else(free_share),
         idle: args.keep.idle(),
     };
-    warn_of_large(&models, shelf.memory_bytes);
-    let config = KeeperConfig { shelf, wait_limit: wait_limit.unwrap_or(WAIT_LIMIT) };
+    warn_of_large(&models, residency.memory_bytes);
+    let config = KeeperConfig { residency, wait_limit: wait_limit.unwrap_or(WAIT_LIMIT) };
     Ok(KeptModels { config, models, loader: Box::new(FileLoader { files, engine }) })
 }
 

@@ -19,7 +19,7 @@ pub struct ScoredPrompt {
 
 /// Log-probabilities waiting for their text.
 #[derive(Debug, Default)]
-pub struct HeldLogprobs {
+pub struct PendingLogprobs {
     held: Vec<TokenLogprobs>,
     /// Offsets of the prompt tokens that have not been scored yet, last one first.
     prompt_offsets: Vec<usize>,
@@ -29,7 +29,7 @@ pub struct HeldLogprobs {
     shown_chars: usize,
 }
 
-impl HeldLogprobs {
+impl PendingLogprobs {
     /// Returns the log-probabilities of a completion that follows `prompt`, if that is scored.
     pub fn behind(prompt: Option<ScoredPrompt>) -> Self {
         let Some(ScoredPrompt { first, offsets: mut prompt_offsets, chars }) = prompt else {

@@ -22,7 +22,7 @@ mod xml;
 
 use loquent_engine::grammar::Thinking;
 
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 pub use config::{CallConfig, SplitConfig};
 use harmony::ChannelSplitter;
 use tags::TagSplitter;
@@ -45,7 +45,7 @@ impl TextSplitter {
     }
 
     /// Reads `fresh` text and appends the parts that are unambiguous to `out`.
-    pub fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
+    pub fn push(&mut self, fresh: &str, out: &mut PendingDeltas) {
         match &mut self.0 {
             Splitter::Tags(splitter) => splitter.push(fresh, out),
             Splitter::Channels(splitter) => splitter.push(fresh, out),
@@ -53,7 +53,7 @@ impl TextSplitter {
     }
 
     /// Ends the text, and releases text held back.
-    pub fn finish(&mut self, out: &mut HeldDeltas) {
+    pub fn finish(&mut self, out: &mut PendingDeltas) {
         match &mut self.0 {
             Splitter::Tags(splitter) => splitter.finish(out),
             Splitter::Channels(splitter) => splitter.finish(out),

@@ -25,13 +25,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::after_ready_tasks::AfterReadyTasks;
+use crate::connection_limits::{ConnectionPermit, ConnectionRefusal, Places};
 use crate::https::Https;
 use crate::metrics::Metrics;
 use crate::obfuscation::Encrypted;
 use crate::peer::{PeerAddress, PeerRouter};
-use crate::places::{NoPlace, Place, Places};
 use crate::quic::{CHECK_EVERY, CertificateSource};
-use crate::turn::OncePerTurn;
 use activity::{Activity, NextStep};
 pub use limits::TcpLimits;
 use limits::is_this_machine;
@@ -150,7 +150,7 @@ impl Connections {
         }
     }
 
-    fn place(&self, peer: PeerAddress) -> Result<Place, NoPlace> {
+    fn place(&self, peer: PeerAddress) -> Result<ConnectionPermit, ConnectionRefusal> {
         let is_proxy = is_this_machine(peer.0) || self.limits.trusted_proxies.trusts(peer.0);
         match is_proxy {
             true => self.places.enter_uncounted(),
@@ -158,7 +158,7 @@ impl Connections {
         }
     }
 
-    fn task(&self, peer: PeerAddress, no_place: Option<NoPlace>) -> ConnectionTask {
+    fn task(&self, peer: PeerAddress, no_place: Option<ConnectionRefusal>) -> ConnectionTask {
         let activity = Arc::new(Activity::new(Instant::now()));
         ConnectionTask {
             service: ConnectionService {
@@ -218,7 +218,7 @@ impl ConnectionTask {
         match version {
             HttpVersion::One => watched.await,
             // What the step of an engine gives all streams of it leaves in one write.
-            HttpVersion::Two => OncePerTurn::new(watched).await,
+            HttpVersion::Two => AfterReadyTasks::new(watched).await,
         }
     }
 

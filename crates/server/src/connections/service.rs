@@ -15,10 +15,10 @@ use tower::ServiceExt;
 use super::activity::Activity;
 use super::body::{Exchange, RequestBody, ResponseBody};
 use super::limits::TcpLimits;
+use crate::connection_limits::ConnectionRefusal;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::peer::PeerRouter;
-use crate::places::NoPlace;
 
 /// Paths answered even when all places are taken.
 const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/ready", "/metrics"];
@@ -37,7 +37,7 @@ pub struct ConnectionService {
     /// Counter of refusals.
     pub metrics: Arc<Metrics>,
     /// Reason why the connection has no place; `None` if it has one.
-    pub no_place: Option<NoPlace>,
+    pub no_place: Option<ConnectionRefusal>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
@@ -82,12 +82,12 @@ fn is_always_answered(request: &Request<Body>) -> bool {
     ALWAYS_ANSWERED.contains(&request.uri().path())
 }
 
-fn refusal_for(no_place: NoPlace) -> ApiError {
+fn refusal_for(no_place: ConnectionRefusal) -> ApiError {
     let message = match no_place {
-        NoPlace::Full => {
+        ConnectionRefusal::Full => {
             "The server has as many connections as --max-connections allows. Try again later."
         }
-        NoPlace::NetworkFull => {
+        ConnectionRefusal::NetworkFull => {
             "Your address has as many connections as --max-connections-per-address allows. \
              Close some, or try again later."
         }

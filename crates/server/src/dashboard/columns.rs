@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::moment::{Moment, Stretch};
 use crate::metrics::sketch::{SketchCounts, difference, quantile};
-use crate::metrics::{LatencyReadings, MetricsReading, StreamCarrier};
-use crate::quic_links::LinkFigures;
+use crate::metrics::{LatencySnapshots, MetricsSnapshot, StreamCarrier};
+use crate::quic_links::LinkStats;
 
 /// The figures of one second. NaN if there is no value, as for a percentile without samples.
 pub type Row = [f32; COLUMNS.len()];
@@ -63,23 +63,23 @@ pub fn row(stretch: &Stretch<'_>) -> Row {
 }
 
 /// Returns a total's growth per second.
-fn rate(of: &Stretch<'_>, total: fn(&MetricsReading) -> f64) -> f64 {
+fn rate(of: &Stretch<'_>, total: fn(&MetricsSnapshot) -> f64) -> f64 {
     (total(&of.now.metrics) - total(&of.before.metrics)) / of.elapsed_s()
 }
 
 /// Returns a total's growth.
-fn since(of: &Stretch<'_>, total: fn(&MetricsReading) -> u64) -> f64 {
+fn since(of: &Stretch<'_>, total: fn(&MetricsSnapshot) -> u64) -> f64 {
     (total(&of.now.metrics) - total(&of.before.metrics)) as f64
 }
 
 /// Returns the ratio of two totals' growth within the window; `None` if `whole` has not grown.
 fn share(
     of: &Stretch<'_>,
-    part: fn(&MetricsReading) -> f64,
-    whole: fn(&MetricsReading) -> f64,
+    part: fn(&MetricsSnapshot) -> f64,
+    whole: fn(&MetricsSnapshot) -> f64,
 ) -> Option<f64> {
     let grown =
-        |total: fn(&MetricsReading) -> f64| total(&of.now.metrics) - total(&of.window.metrics);
+        |total: fn(&MetricsSnapshot) -> f64| total(&of.now.metrics) - total(&of.window.metrics);
     (grown(whole) > 0.0).then(|| grown(part) / grown(whole))
 }
 
@@ -97,7 +97,7 @@ pub fn busy_share(now: &Moment, before: &Moment) -> f64 {
 
 fn latency_ms(
     of: &Stretch<'_>,
-    which: fn(&LatencyReadings) -> &SketchCounts,
+    which: fn(&LatencySnapshots) -> &SketchCounts,
     share: f64,
 ) -> Option<f64> {
     let [now, before] = [of.now, of.window].map(|moment| which(&moment.metrics.latencies));
@@ -116,6 +116,6 @@ fn lost_share(of: &Stretch<'_>) -> Option<f64> {
 }
 
 /// Returns the larger value of the two kinds of connections.
-fn rtt_ms(of: &Stretch<'_>, which: fn(&LinkFigures) -> Option<Duration>) -> Option<f64> {
+fn rtt_ms(of: &Stretch<'_>, which: fn(&LinkStats) -> Option<Duration>) -> Option<f64> {
     of.now.links.iter().filter_map(which).max().map(|rtt| rtt.as_secs_f64() * 1e3)
 }

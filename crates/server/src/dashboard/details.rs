@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use loquent_infer::remote::{RemoteFigures, StageFigures};
+use loquent_infer::remote::{RemoteStats, StageStats};
 use serde_json::{Value, json};
 
 use super::columns::busy_share;
@@ -11,7 +11,7 @@ use super::moment::Stretch;
 use crate::identity::{ApiKey, KeyUsage};
 use crate::metrics::StreamCarrier;
 use crate::models::{ModelEntry, ServedModels};
-use crate::quic_links::LinkFigures;
+use crate::quic_links::LinkStats;
 
 /// Maximum number of key owners listed by name; the others are summed up.
 const MAX_KEYS: usize = 50;
@@ -116,7 +116,7 @@ pub fn transports(of: &Stretch<'_>) -> Value {
     StreamCarrier::ALL.into_iter().zip(links).map(row).collect()
 }
 
-fn lost_share(now: &LinkFigures, before: &LinkFigures) -> Option<f64> {
+fn lost_share(now: &LinkStats, before: &LinkStats) -> Option<f64> {
     (now.sent > before.sent)
         .then(|| (now.lost - before.lost) as f64 / (now.sent - before.sent) as f64)
 }
@@ -126,7 +126,7 @@ fn lost_share(now: &LinkFigures, before: &LinkFigures) -> Option<f64> {
 pub fn stages(of: &Stretch<'_>) -> Value {
     let Some(now) = &of.now.stages else { return Value::Null };
     let before = of.window.stages.as_ref().map_or(&[][..], |it| &it.stages);
-    let stage = |(at, stage): (usize, &StageFigures)| {
+    let stage = |(at, stage): (usize, &StageStats)| {
         // One that was started again counts from zero.
         let before = before.get(at).filter(|it| it.up <= stage.up).copied().unwrap_or_default();
         let up_s = (stage.up - before.up).as_secs_f64();
@@ -137,7 +137,7 @@ pub fn stages(of: &Stretch<'_>) -> Value {
             "round_trip_ms": stage.round_trip.as_secs_f64() * 1e3,
         })
     };
-    let RemoteFigures { connected, link_delay, pipeline_depth, stages } = now;
+    let RemoteStats { connected, link_delay, pipeline_depth, stages } = now;
     json!({
         "connected": connected,
         "link_delay_ms": link_delay.as_secs_f64() * 1e3,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use loquent_infer::remote::RemoteFigures;
+use loquent_infer::remote::RemoteStats;
 
-use crate::metrics::MetricsReading;
-use crate::quic_links::LinkFigures;
+use crate::metrics::MetricsSnapshot;
+use crate::quic_links::LinkStats;
 
 /// The server's counters at one time.
 #[derive(Debug, Clone)]
@@ -13,13 +13,13 @@ pub struct Moment {
     /// Time of the sample, on the server's clock.
     pub at: Duration,
     /// Values of the metrics.
-    pub metrics: MetricsReading,
+    pub metrics: MetricsSnapshot,
     /// QUIC connections: plain ones, and browsers' WebTransport sessions.
-    pub links: [LinkFigures; 2],
+    pub links: [LinkStats; 2],
     /// Total time for which the upstream server has computed; `None` if there is none.
     pub upstream_busy: Option<Duration>,
     /// The stages of a split model.
-    pub stages: Option<RemoteFigures>,
+    pub stages: Option<RemoteStats>,
 }
 
 /// A moment with the earlier ones to compare it with.

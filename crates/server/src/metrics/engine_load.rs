@@ -34,7 +34,7 @@ impl KvCells {
 
 /// Combined load of a server's engines. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct LoadFigures {
+pub(super) struct LoadStats {
     pub running: IntGauge,
     pub resting: IntGauge,
     pub waiting: IntGauge,
@@ -47,7 +47,7 @@ pub(super) struct LoadFigures {
     kv_cells: Arc<KvCells>,
 }
 
-impl LoadFigures {
+impl LoadStats {
     /// Creates statistics that are exported in the given metrics.
     pub fn new(shown: [IntGauge; 3], kv_usage: Gauge, counters: [IntCounter; 5]) -> Self {
         let ([running, resting, waiting], kv_cells) = (shown, Arc::default());
@@ -70,13 +70,13 @@ impl LoadFigures {
 /// One engine's part of the statistics. Dropping it subtracts its part from the gauges.
 #[derive(Debug)]
 pub struct EngineLoad {
-    figures: LoadFigures,
+    figures: LoadStats,
     noted: Load,
 }
 
 impl EngineLoad {
     /// Creates the part of an idle engine.
-    pub(super) fn new(figures: LoadFigures) -> Self {
+    pub(super) fn new(figures: LoadStats) -> Self {
         Self { figures, noted: Load::default() }
     }
 

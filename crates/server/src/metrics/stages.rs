@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquent_infer::remote::{RemoteFigures, RemoteStages, StageFigures};
+use loquent_infer::remote::{RemoteStages, RemoteStats, StageStats};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, Gauge, GaugeVec, Opts};
@@ -11,13 +11,13 @@ use prometheus::{CounterVec, Gauge, GaugeVec, Opts};
 struct Family {
     name: &'static str,
     help: &'static str,
-    value: fn(&RemoteFigures, &StageFigures) -> f64,
+    value: fn(&RemoteStats, &StageStats) -> f64,
 }
 
 const fn family(
     name: &'static str,
     help: &'static str,
-    value: fn(&RemoteFigures, &StageFigures) -> f64,
+    value: fn(&RemoteStats, &StageStats) -> f64,
 ) -> Family {
     Family { name, help, value }
 }
@@ -54,7 +54,7 @@ pub(super) struct StageCollector {
 
 impl StageCollector {
     pub(super) fn new(stages: Arc<dyn RemoteStages>) -> Self {
-        let described = families(&RemoteFigures::default());
+        let described = families(&RemoteStats::default());
         let descriptions = described.iter().flat_map(|one| one.desc()).cloned().collect();
         Self { stages, descriptions }
     }
@@ -73,7 +73,7 @@ impl Collector for StageCollector {
 
 /// Builds all metrics with the values of `figures`. They are built for each scrape, since a
 /// restarted stage counts from zero, which a persistent counter cannot represent.
-fn families(figures: &RemoteFigures) -> Vec<Box<dyn Collector>> {
+fn families(figures: &RemoteStats) -> Vec<Box<dyn Collector>> {
     let mut all: Vec<Box<dyn Collector>> =
         FAMILIES.iter().map(|family| family.series(figures)).collect();
     for (name, help, value) in [
@@ -92,7 +92,7 @@ fn families(figures: &RemoteFigures) -> Vec<Box<dyn Collector>> {
 }
 
 impl Family {
-    fn series(&self, figures: &RemoteFigures) -> Box<dyn Collector> {
+    fn series(&self, figures: &RemoteStats) -> Box<dyn Collector> {
         let options = options("stage", self.name, self.help);
         let values = figures.stages.iter().map(|stage| (self.value)(figures, stage));
         let labelled = (1..).map(|stage: usize| stage.to_string()).zip(values);
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
 
-    struct Two(Mutex<RemoteFigures>);
+    struct Two(Mutex<RemoteStats>);
 
     impl RemoteStages for Two {
         fn outage(&self) -> Option<String> {
             None
         }
 
-        fn figures(&self) -> RemoteFigures {
+        fn figures(&self) -> RemoteStats {
             self.0.lock().unwrap().clone()
         }
 
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn a_scrape_lists_every_stage() {
-        let stage = StageFigures {
+        let stage = StageStats {
             batches: 3,
             busy: Duration::from_millis(250),
             up: Duration::from_secs(1),
-            ..StageFigures::default()
+            ..StageStats::default()
         };
-        let figures = RemoteFigures {
+        let figures = RemoteStats {
             connected: true,
             link_delay: Duration::from_millis(5),
             pipeline_depth: 2,

@@ -6,7 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 
-use crate::metrics::upstream_figures::ServerFigures;
+use crate::metrics::upstream_stats::ServerStats;
 
 /// Source of the statistics of an upstream's servers.
 pub trait UpstreamSeries: Send + Sync {
@@ -14,7 +14,7 @@ pub trait UpstreamSeries: Send + Sync {
     fn label(&self) -> &str;
 
     /// Returns each server's host and port, with its statistics.
-    fn servers(&self) -> Vec<(String, ServerFigures)>;
+    fn servers(&self) -> Vec<(String, ServerStats)>;
 
     /// Returns the number of requests waiting for a place at a server.
     fn waiting(&self) -> usize;
@@ -24,13 +24,13 @@ pub trait UpstreamSeries: Send + Sync {
 struct ServerFamily {
     name: &'static str,
     help: &'static str,
-    value: fn(&ServerFigures) -> f64,
+    value: fn(&ServerStats) -> f64,
 }
 
 const fn family(
     name: &'static str,
     help: &'static str,
-    value: fn(&ServerFigures) -> f64,
+    value: fn(&ServerStats) -> f64,
 ) -> ServerFamily {
     ServerFamily { name, help, value }
 }
@@ -121,7 +121,7 @@ impl Collector for RegisteredUpstreams {
 }
 
 impl ServerFamily {
-    fn series(&self, servers: &[([String; 2], ServerFigures)]) -> Box<dyn Collector> {
+    fn series(&self, servers: &[([String; 2], ServerStats)]) -> Box<dyn Collector> {
         let options = options(self.name, self.help);
         if self.name.ends_with("_total") {
             let counters = CounterVec::new(options, &LABELS).expect("constant options");
@@ -159,10 +159,10 @@ mod tests {
             self.0
         }
 
-        fn servers(&self) -> Vec<(String, ServerFigures)> {
-            let one = ServerFigures { is_up: true, requests: 3, ..ServerFigures::default() };
+        fn servers(&self) -> Vec<(String, ServerStats)> {
+            let one = ServerStats { is_up: true, requests: 3, ..ServerStats::default() };
             let pace = Some(Duration::from_millis(250));
-            let other = ServerFigures { running: 2, pace, ..ServerFigures::default() };
+            let other = ServerStats { running: 2, pace, ..ServerStats::default() };
             vec![("a:1".into(), one), ("b:2".into(), other)]
         }
 

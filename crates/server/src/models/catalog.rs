@@ -8,24 +8,21 @@ use loquent_infer::admission::BudgetLevel;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::figures::{ModelCollector, ModelFigures};
 use super::keeper::Keeper;
 use super::model_use::ModelUse;
-use super::shelf::{KeepAlive, ModelId};
-use crate::active_request::admitted_request;
-use crate::active_request::{ActiveRequest, FlushSource};
-use crate::admission::AdmissionGate;
-use crate::admission::refused;
+use crate::active_request::{ActiveRequest, FlushSource, admitted_request};
+use crate::admission::{AdmissionGate, refused};
 use crate::api::fields::Fields;
 use crate::api::head::answer_head;
 use crate::api::request::{Endpoint, Request};
-use crate::awaited::{AwaitedAnswer, Begin, EngineAnswer, LateVocab, News};
-use crate::caller::Caller;
-use crate::caller::read_for_engine;
+use crate::caller::{Caller, read_for_engine};
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::identity::Identity;
+use crate::loading_answer::{Begin, EngineAnswer, LateVocab, LoadingAnswer, News};
 use crate::metrics::Metrics;
+use crate::models::residency::{KeepAlive, ModelId};
+use crate::models::stats::{ModelCollector, ModelStats};
 use crate::otel::Telemetry;
 use crate::resumable::shared::kept_request::KeptService;
 use crate::service::{Service, StartedAnswer, embedding};
@@ -453,9 +450,9 @@ impl ModelEntry {
     }
 
     /// Returns the model's statistics.
-    pub fn figures(&self) -> ModelFigures {
+    pub fn figures(&self) -> ModelStats {
         match &self.source {
-            ModelSource::Always(_) => ModelFigures::of_constant(self.name.clone()),
+            ModelSource::Always(_) => ModelStats::of_constant(self.name.clone()),
             ModelSource::Kept(keeper, id) => keeper.figures(*id),
         }
     }
@@ -486,7 +483,7 @@ impl ModelEntry {
         });
         let teller = keeper.clone();
         let news: News = Box::new(move |waited| teller.news(id, waited));
-        let awaited = AwaitedAnswer::new(begin, tells.then_some(news));
+        let awaited = LoadingAnswer::new(begin, tells.then_some(news));
         let source = FlushSource::Awaited(Box::new(awaited));
         let active = ActiveRequest::new(admitted, source, context.observers.clone());
         let vocab: Arc<dyn Vocab> = vocab;

@@ -1,4 +1,4 @@
-//! Loads models on demand and unloads them, as decided by the [`ModelShelf`].
+//! Loads models on demand and unloads them, as decided by the [`ModelResidency`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,13 +8,15 @@ use std::time::Duration;
 use loquent_proto::Progress;
 use tokio::sync::{Notify, watch};
 
-use super::figures::{ModelCounts, ModelFigures};
 use super::model_use::ModelUse;
-use super::shelf::{KeepAlive, ModelId, ModelShelf, Move, NotLoaded, Presence, ShelfLimits};
 use crate::active_request::Observers;
 use crate::admission::AdmissionGate;
 use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
+use crate::models::residency::{
+    KeepAlive, ModelId, ModelResidency, Move, NotLoaded, Presence, ResidencyLimits,
+};
+use crate::models::stats::{ModelCounts, ModelStats};
 use crate::service::Service;
 use crate::serving_config::ServingConfig;
 
@@ -58,7 +60,7 @@ pub struct KeptModel {
 #[derive(Debug, Clone, Copy)]
 pub struct KeeperConfig {
     /// Bounds on the models in memory.
-    pub shelf: ShelfLimits,
+    pub residency: ResidencyLimits,
     /// Maximum wait of a request for its model.
     pub wait_limit: Duration,
 }
@@ -84,7 +86,7 @@ pub struct KeptEngine {
 }
 
 /// State of one model apart from its presence.
-struct ModelPlace {
+struct ModelState {
     model: KeptModel,
     counts: ModelCounts,
     /// Loaded part, in thousandths.
@@ -92,7 +94,7 @@ struct ModelPlace {
 }
 
 struct Stock {
-    shelf: ModelShelf,
+    residency: ModelResidency,
     engines: Vec<Option<KeptEngine>>,
     /// Duration of each model's latest load.
     took: Vec<Option<Duration>>,
@@ -105,7 +107,7 @@ struct Stock {
 /// See the module's documentation.
 pub struct Keeper {
     stock: Mutex<Stock>,
-    places: Vec<ModelPlace>,
+    places: Vec<ModelState>,
     /// Changes whenever waiting requests should check their model again.
     changed: watch::Sender<u64>,
     /// Wakes the task that loads and unloads.
@@ -133,15 +135,16 @@ impl Keeper {
     /// Creates a keeper of `models`, none of which is in memory yet.
     pub fn new(config: &KeeperConfig, models: Vec<KeptModel>, context: KeeperContext) -> Arc<Self> {
         let count = models.len();
-        let shelf = ModelShelf::new(config.shelf, models.iter().map(|model| model.bytes));
-        let place = |model| ModelPlace {
+        let residency =
+            ModelResidency::new(config.residency, models.iter().map(|model| model.bytes));
+        let place = |model| ModelState {
             model,
             counts: ModelCounts::default(),
             loaded_permille: AtomicU32::new(0),
         };
         Arc::new(Self {
             stock: Mutex::new(Stock {
-                shelf,
+                residency,
                 engines: (0..count).map(|_| None).collect(),
                 took: vec![None; count],
                 is_draining: false,
@@ -162,7 +165,7 @@ impl Keeper {
             let (next, wake_at) = {
                 let (now, free_bytes) = (self.now(), source.free_bytes());
                 let mut stock = self.stock();
-                (stock.shelf.next_move(now, free_bytes), stock.shelf.next_time(now))
+                (stock.residency.next_move(now, free_bytes), stock.residency.next_time(now))
             };
             self.changed.send_modify(|count| *count += 1);
             match next {
@@ -206,12 +209,12 @@ impl Keeper {
                 }
                 stock.engines[id.0] = Some(engine);
                 stock.took[id.0] = Some(took);
-                stock.shelf.loaded(id, now);
+                stock.residency.loaded(id, now);
                 place.counts.on_load(took);
             }
             Err(error) => {
                 tracing::error!(model = name, "a model could not be loaded: {error:#}");
-                stock.shelf.failed(id, now);
+                stock.residency.failed(id, now);
                 place.counts.on_failure();
             }
         }
@@ -236,7 +239,7 @@ impl Keeper {
         }
         tracing::info!(model = place.model.name, "unloaded a model");
         place.counts.on_unload();
-        self.stock().shelf.unloaded(id);
+        self.stock().residency.unloaded(id);
     }
 
     /// Uses a model if it is in memory and accepts requests.
@@ -244,7 +247,7 @@ impl Keeper {
         let now = self.now();
         let mut stock = self.stock();
         let service = stock.engines[id.0].as_ref()?.service.clone();
-        stock.shelf.try_use(id, now).then(|| {
+        stock.residency.try_use(id, now).then(|| {
             self.places[id.0].counts.on_use();
             ModelUse::holding(service, Arc::new(UseToken { keeper: self.clone(), id }))
         })
@@ -293,7 +296,7 @@ impl Keeper {
     /// 503 if it cannot be loaded now, or no requests are accepted.
     pub(super) fn check_loadable(&self, id: ModelId) -> Result<(), ApiError> {
         self.check_open()?;
-        let possible = self.stock().shelf.check(id, self.now());
+        let possible = self.stock().residency.check(id, self.now());
         possible.map_err(|why| self.not_loaded(id, why))
     }
 
@@ -304,11 +307,11 @@ impl Keeper {
         if stock.is_stopping {
             return Err(ApiError::unavailable("The server is shutting down.", DRAIN_RETRY_S));
         }
-        if stock.shelf.waiting() >= self.context.max_waiting {
+        if stock.residency.waiting() >= self.context.max_waiting {
             let message = "Too many requests wait for models to be loaded. Try again later.";
             return Err(ApiError::overloaded(message, CROWDED_RETRY_S));
         }
-        stock.shelf.wait(id, now).map_err(|why| self.not_loaded(id, why))?;
+        stock.residency.wait(id, now).map_err(|why| self.not_loaded(id, why))?;
         drop(stock);
         self.work.notify_one();
         Ok(WaitToken { keeper: self, id, failures })
@@ -328,12 +331,12 @@ impl Keeper {
     pub(super) fn news(&self, id: ModelId, waited: Duration) -> Progress {
         let stock = self.stock();
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        let (queued, eta) = match stock.shelf.presence(id) {
+        let (queued, eta) = match stock.residency.presence(id) {
             Presence::Loading { since } => {
                 let passed = self.now().saturating_sub(since);
                 (0, stock.took[id.0].map(|took| took.saturating_sub(passed)))
             }
-            _ => (stock.shelf.ahead_of(id) + 1, None),
+            _ => (stock.residency.ahead_of(id) + 1, None),
         };
         Progress {
             queued: u32::try_from(queued).unwrap_or(u32::MAX),
@@ -354,14 +357,14 @@ impl Keeper {
 
     /// Unloads a model once nothing uses it. Returns false if it is not in memory.
     pub(super) fn ask_to_leave(&self, id: ModelId) -> bool {
-        let is_there = self.stock().shelf.ask_to_leave(id);
+        let is_there = self.stock().residency.ask_to_leave(id);
         self.work.notify_one();
         is_there
     }
 
     /// Sets how long a model stays in memory after its last use.
     pub(super) fn keep(&self, id: ModelId, keep: KeepAlive) {
-        self.stock().shelf.keep(id, keep);
+        self.stock().residency.keep(id, keep);
         self.work.notify_one();
     }
 
@@ -427,24 +430,24 @@ impl Keeper {
     }
 
     /// Returns a model's statistics.
-    pub(super) fn figures(&self, id: ModelId) -> ModelFigures {
+    pub(super) fn figures(&self, id: ModelId) -> ModelStats {
         let (now, place) = (self.now(), &self.places[id.0]);
         let stock = self.stock();
-        let presence = stock.shelf.presence(id);
+        let presence = stock.residency.presence(id);
         let share = match presence {
             Presence::Loading { .. } => place.loaded_permille.load(Ordering::Relaxed),
             Presence::Ready { .. } | Presence::Unloading => 1000,
             Presence::Unloaded | Presence::Failed { .. } => 0,
         };
-        ModelFigures {
+        ModelStats {
             name: place.model.name.clone(),
             state: presence.word(),
             is_loaded: matches!(presence, Presence::Ready { .. }),
-            uses: stock.shelf.uses(id),
+            uses: stock.residency.uses(id),
             bytes: place.model.bytes,
             file_bytes: place.model.file_bytes,
             share: f64::from(share) / 1000.0,
-            expires_in: stock.shelf.expires_at(id).map(|at| at.saturating_sub(now)),
+            expires_in: stock.residency.expires_at(id).map(|at| at.saturating_sub(now)),
             counts: place.counts.read(),
         }
     }
@@ -470,8 +473,8 @@ impl Drop for UseToken {
         let now = self.keeper.now();
         let uses = {
             let mut stock = self.keeper.stock();
-            stock.shelf.end_use(self.id, now);
-            stock.shelf.uses(self.id)
+            stock.residency.end_use(self.id, now);
+            stock.residency.uses(self.id)
         };
         if uses == 0 {
             self.keeper.work.notify_one();
@@ -481,7 +484,7 @@ impl Drop for UseToken {
 
 impl Drop for WaitToken<'_> {
     fn drop(&mut self) {
-        self.keeper.stock().shelf.end_wait(self.id);
+        self.keeper.stock().residency.end_wait(self.id);
     }
 }
 

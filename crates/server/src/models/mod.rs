@@ -9,12 +9,12 @@
 //! unloaded before its last answer has ended.
 
 mod catalog;
-mod figures;
 mod keeper;
 mod model_use;
-mod shelf;
+pub mod residency;
+pub mod stats;
 
+pub use crate::models::residency::{KeepAlive, ResidencyLimits};
+pub use crate::models::stats::ModelStats;
 pub use catalog::{ModelEntry, ServedModels};
-pub use figures::ModelFigures;
 pub use keeper::{EngineSource, Keeper, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
-pub use shelf::{KeepAlive, ShelfLimits};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::service::Service;
 
 /// Keeps a model in memory until dropped.
-pub type HeldModel = Arc<dyn Send + Sync>;
+pub type ModelGuard = Arc<dyn Send + Sync>;
 
 /// A request's use of a model, which stays in memory meanwhile.
 #[derive(Clone)]
 pub struct ModelUse {
     service: Arc<Service>,
-    held: Option<HeldModel>,
+    held: Option<ModelGuard>,
 }
 
 impl ModelUse {
@@ -22,12 +22,12 @@ impl ModelUse {
     }
 
     /// Creates a use of a model that may be unloaded once `held` is dropped.
-    pub fn holding(service: Arc<Service>, held: HeldModel) -> Self {
+    pub fn holding(service: Arc<Service>, held: ModelGuard) -> Self {
         Self { service, held: Some(held) }
     }
 
     /// Returns the handle that keeps the model in memory; `None` if it is never unloaded.
-    pub fn held(&self) -> Option<HeldModel> {
+    pub fn held(&self) -> Option<ModelGuard> {
         self.held.clone()
     }
 }

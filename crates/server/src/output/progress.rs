@@ -1,13 +1,13 @@
 //! Progress reports to readers before the first token: the place in the queue, the computed part of
 //! the prompt, and the expected time of the first token.
 //!
-//! From time to time the engine reports the state of its prompts ([`Standing`]); a [`Forecast`]
+//! From time to time the engine reports the state of its prompts ([`QueueStanding`]); a [`Forecast`]
 //! converts that to times. Reports to a reader are limited in rate, and a reader who has not read
 //! the latest report gets no further one.
 
 use std::time::Duration;
 
-use loquent_infer::request::{Admitted, Standing, Step, Tag};
+use loquent_infer::request::{Admitted, QueueStanding, Step, Tag};
 use loquent_proto::Progress;
 
 use crate::forecast::{Forecast, Job, StepRoom};
@@ -214,8 +214,8 @@ impl ProgressBoard {
     }
 
     /// Records the room in a step. Returns true if a forecast for all completions is due.
-    pub fn note_standing(&mut self, now: Duration, standing: &Standing) -> bool {
-        let Standing { places, shared_tokens, prefill_tokens, .. } = *standing;
+    pub fn note_standing(&mut self, now: Duration, standing: &QueueStanding) -> bool {
+        let QueueStanding { places, shared_tokens, prefill_tokens, .. } = *standing;
         self.room = Some(StepRoom { places, shared_tokens, prefill_tokens });
         let last = self.forecast_at;
         let is_due = last.is_none_or(|last| now.saturating_sub(last) >= FORECAST_PERIOD);
@@ -348,7 +348,7 @@ mod tests {
         };
         let mut board = ProgressBoard::default();
         assert_eq!(queued(&board, &[Turn::Fresh(1), Turn::Fresh(2)]), [(0, 0), (1, 0)]);
-        board.note_standing(MS, &Standing { places: 3, ..Standing::default() });
+        board.note_standing(MS, &QueueStanding { places: 3, ..QueueStanding::default() });
         let all = [Turn::Fresh(8), Turn::Answering, Turn::Computing(0), Turn::Fresh(9)];
         assert_eq!(queued(&board, &all), [(2, 0), (0, 0), (3, 1)]);
         let all = [Turn::Fresh(8), Turn::Waiting(1), Turn::Waiting(0), Turn::Computing(0)];

@@ -32,7 +32,7 @@ use crate::request_log::{OtherLine, REQUEST_ID_HEADER};
 use crate::resumable::{
     AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
 };
-use crate::routes::intake::Intake;
+use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
 use crate::trace_context::TraceParent;
 

@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use super::outbox::Outbox;
-use crate::turn::OncePerTurn;
+use crate::after_ready_tasks::AfterReadyTasks;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl GatheringSocket {
         let state = UdpSocketState::new((&socket).into())?;
         let io = UdpSocket::from_std(socket)?;
         let socket = Arc::new(Self { io, state, queue: Mutex::default() });
-        tokio::spawn(OncePerTurn::new(OutboxTask(Arc::downgrade(&socket))));
+        tokio::spawn(AfterReadyTasks::new(OutboxTask(Arc::downgrade(&socket))));
         Ok(socket)
     }
 

@@ -27,10 +27,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
+use crate::connection_limits::Places;
 use crate::metrics::StreamCarrier;
 use crate::origin::is_page_of_ports;
 use crate::peer::{PeerAddress, PeerRouter};
-use crate::places::Places;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 use message::Code;

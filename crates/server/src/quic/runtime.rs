@@ -10,7 +10,7 @@ use std::time::Instant;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
 use super::gathering_socket::GatheringSocket;
-use crate::turn::OncePerTurn;
+use crate::after_ready_tasks::AfterReadyTasks;
 
 /// tokio, for connections that the steps of an engine write to.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ impl Runtime for TurnRuntime {
     /// endpoint's driver for each packet; running it once per turn puts the data of all answers
     /// into one packet.
     fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::spawn(OncePerTurn::new(driver));
+        tokio::spawn(AfterReadyTasks::new(driver));
     }
 
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {

@@ -25,19 +25,19 @@ use super::datagram_reader::DatagramReader;
 use super::event_reader::{EventReader, PieceCutter};
 use super::events_slot::ReadyBodies;
 use super::log_pump::{LogPump, PumpEnd, PumpInput};
-use super::looks::{LookRequest, PlacedLook, WaitingLooks};
 use super::reader_status::ReaderEnd;
 use super::readers::{LogSource, MAX_READERS, Reader, ReaderKind, Readers};
-use super::reading::ReadingClock;
 use super::shared::epochs::Epochs;
 use super::shared::followed::{FollowedPiece, whole_records};
 use super::shared::lookup::AHEAD_LIMIT;
 use super::shared::slot::LogSlot;
 use super::shared::state::{GivenBack, LogState, StoreNews};
-use super::shared::takeover::Succession;
+use super::shared::takeover::TakeoverOutcome;
 use super::{AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers};
 use crate::clock::unix_time_ms;
 use crate::metrics::StreamCarrier;
+use crate::resumable::log_snapshots::{PendingSnapshot, PendingSnapshots, SnapshotRequest};
+use crate::resumable::reader_pace::ReaderPace;
 
 /// Time for which flushes to readers in no hurry are gathered: fewer chunks and records, but more
 /// delay. A background reader gets a packet a second anyway (`spec/delivery.md`, section 8), and a
@@ -71,7 +71,7 @@ struct AheadReader {
 
 enum AheadWish {
     Attach(AttachRequest),
-    Look(LookRequest),
+    Look(SnapshotRequest),
 }
 
 impl AheadWish {
@@ -125,12 +125,12 @@ pub struct AnswerTask {
     answer: AnswerLog,
     readers: Readers,
     /// Estimates the unread text of the only reader.
-    reading: ReadingClock,
+    reading: ReaderPace,
     cutter: PieceCutter,
     /// List in which event streams' bodies report.
     ready: Arc<ReadyBodies>,
     /// Requests without a path that wait for more of the log.
-    looks: WaitingLooks,
+    looks: PendingSnapshots,
     /// Sends the log to the store that replicas share.
     sharing: Option<LogSharing>,
     /// Owners that the log has had.
@@ -171,10 +171,10 @@ impl AnswerTask {
             answer: AnswerLog::new(now, config.max_log_bytes),
             config,
             readers: Readers::default(),
-            reading: ReadingClock::new(answers.limits.token_time),
+            reading: ReaderPace::new(answers.limits.token_time),
             cutter: PieceCutter::default(),
             ready: Arc::default(),
-            looks: WaitingLooks::default(),
+            looks: PendingSnapshots::default(),
             sharing: None,
             epochs: Epochs::default(),
             is_owned,
@@ -374,7 +374,7 @@ impl AnswerTask {
                     self.note_look(now, from, look.waits);
                 }
                 self.looks.handle(
-                    PlacedLook { look, from },
+                    PendingSnapshot { look, from },
                     &self.pump,
                     &self.answer,
                     &self.epochs,
@@ -423,9 +423,9 @@ impl AnswerTask {
         ControlFlow::Continue(())
     }
 
-    fn handle_succession(&mut self, now: Micros, succession: Succession) -> ControlFlow<Code> {
+    fn handle_succession(&mut self, now: Micros, succession: TakeoverOutcome) -> ControlFlow<Code> {
         match succession {
-            Succession::Owned(owned) => {
+            TakeoverOutcome::Owned(owned) => {
                 tracing::info!("an answer of another replica is generated here from now on");
                 let handed = self.answer.log().head();
                 self.sharing = Some(LogSharing { slot: owned.slot, handed });
@@ -438,8 +438,8 @@ impl AnswerTask {
                 }
                 self.append(now);
             }
-            Succession::Follow(follower) => self.pump.follow(follower),
-            Succession::Lost(why) => {
+            TakeoverOutcome::Follow(follower) => self.pump.follow(follower),
+            TakeoverOutcome::Lost(why) => {
                 tracing::warn!("the answer of a replica that has ended does not go on: {why}");
                 return ControlFlow::Break(Code::BrokenOff);
             }

@@ -12,11 +12,11 @@ mod events_slot;
 pub mod fit_record;
 pub mod idempotency;
 mod log_pump;
-mod looks;
+pub mod log_snapshots;
 mod path_id;
+pub mod reader_pace;
 mod reader_status;
 mod readers;
-mod reading;
 mod resume_points;
 pub mod shared;
 pub mod sse_reader;
@@ -47,16 +47,16 @@ use crate::store::shared::connection::SharedConnection;
 pub use events_slot::EventsPath;
 pub use path_id::PathId;
 
+pub use crate::resumable::log_snapshots::{LogSnapshot, SnapshotRequest};
 use answer_task::AnswerTask;
 use idempotency::{FirstRequest, IdempotencyKeys, KeyEntry};
 use log_pump::LogPump;
-pub use looks::{LogLook, LookRequest};
 use shared::epochs::Epochs;
 use shared::followed::FollowedLog;
 use shared::logs::SharedLogs;
 use shared::slot::{LogSlot, SLOT_BYTES};
 use shared::state::{GivenBack, NewsSink, StoreNews};
-use shared::takeover::{Succession, Successor};
+use shared::takeover::{TakeoverOutcome, TakeoverStarter};
 use sse_reader::{EventsInbox, events_path};
 
 /// `Retry-After` for clients over a limit, in seconds.
@@ -206,7 +206,7 @@ pub enum AnswerCommand {
     /// Deliver the answer over this path too.
     Attach(AttachRequest),
     /// Read the log without a path.
-    Look(LookRequest),
+    Look(SnapshotRequest),
     /// A frame has arrived from the reader.
     Frame(PathId, Bytes),
     /// The path is gone; its reader may come back.
@@ -214,7 +214,7 @@ pub enum AnswerCommand {
     /// The path's reader stops the answer for all readers.
     Cancel(PathId),
     /// Outcome of an attempt to take the answer over from a replica that has ended.
-    Succeed(Succession),
+    Succeed(TakeoverOutcome),
     /// News from the store that replicas share.
     Store(StoreNews),
     /// Release the answer to another replica, if one can take it. The sender is dropped when the
@@ -276,7 +276,7 @@ pub struct ResumableAnswers {
     /// Logs shared with other replicas, if any.
     shared: OnceLock<Arc<SharedLogs>>,
     /// Generates other replicas' answers again, if this replica has a model.
-    successor: OnceLock<Box<dyn Successor>>,
+    successor: OnceLock<Box<dyn TakeoverStarter>>,
     /// True once this replica is shutting down: readers of other replicas' answers are sent away.
     is_leaving: AtomicBool,
 }
@@ -299,7 +299,7 @@ enum CountedAs {
 }
 
 /// A further reader's share of the limits, released on drop.
-pub struct ReaderPlace {
+pub struct ReaderPermit {
     answers: Arc<ResumableAnswers>,
 }
 
@@ -340,7 +340,7 @@ impl ResumableAnswers {
     }
 
     /// Continues the answers of replicas that have ended, using `successor`.
-    pub fn succeed_by(&self, successor: Box<dyn Successor>) {
+    pub fn succeed_by(&self, successor: Box<dyn TakeoverStarter>) {
         // The first one stays: a server is opened once.
         drop(self.successor.set(successor));
     }
@@ -357,7 +357,7 @@ impl ResumableAnswers {
                     let task = Arc::new(TaskLink(commands.clone()));
                     shared.succeed(&handle, head, epochs, task, &**successor).await
                 }
-                _ => Succession::Lost("this replica has no model yet".into()),
+                _ => TakeoverOutcome::Lost("this replica has no model yet".into()),
             };
             drop(commands.send(AnswerCommand::Succeed(succession)).await);
         });
@@ -420,7 +420,7 @@ impl ResumableAnswers {
 
     /// Reserves room for one more reader of an answer that has one; returns `None` if the limit is
     /// reached.
-    fn place_reader(self: &Arc<Self>) -> Option<ReaderPlace> {
+    fn place_reader(self: &Arc<Self>) -> Option<ReaderPermit> {
         let mut table = self.table();
         if table.reserved_bytes + READER_BYTES > self.limits.kept_bytes {
             return None;
@@ -428,7 +428,7 @@ impl ResumableAnswers {
         table.reserved_bytes += READER_BYTES;
         drop(table);
         self.metrics.on_kept_bytes(READER_BYTES as i64);
-        Some(ReaderPlace { answers: self.clone() })
+        Some(ReaderPermit { answers: self.clone() })
     }
 
     /// Starts the task that keeps the answer to `request` and delivers it over `path`. `first`
@@ -685,7 +685,7 @@ impl ResumableAnswers {
         handle: &AnswerHandle,
         from: u64,
         most: usize,
-    ) -> Result<LogLook, Unreachable> {
+    ) -> Result<LogSnapshot, Unreachable> {
         self.ask_look(handle, from, most, false).await
     }
 
@@ -698,7 +698,7 @@ impl ResumableAnswers {
         handle: &AnswerHandle,
         from: u64,
         most: usize,
-    ) -> Result<LogLook, Unreachable> {
+    ) -> Result<LogSnapshot, Unreachable> {
         self.ask_look(handle, from, most, true).await
     }
 
@@ -708,12 +708,12 @@ impl ResumableAnswers {
         from: u64,
         most: usize,
         waits: bool,
-    ) -> Result<LogLook, Unreachable> {
+    ) -> Result<LogSnapshot, Unreachable> {
         // The largest number asks for the log's end, wherever that is.
         let needed = if from == u64::MAX { Position::default() } else { Position::of(from) };
         let commands = self.reach(handle, needed).await?;
         let (reply, replied) = oneshot::channel();
-        let look = LookRequest { from, most, waits, reply };
+        let look = SnapshotRequest { from, most, waits, reply };
         let sent = commands.send(AnswerCommand::Look(look)).await;
         sent.map_err(|_| Unreachable::Unknown)?;
         replied.await.map_err(|_| Unreachable::Unknown)
@@ -802,7 +802,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Drop for ReaderPlace {
+impl Drop for ReaderPermit {
     fn drop(&mut self) {
         self.answers.table().reserved_bytes -= READER_BYTES;
         self.answers.metrics.on_kept_bytes(-(READER_BYTES as i64));

@@ -10,7 +10,7 @@ use super::datagram_reader::DatagramReader;
 use super::event_reader::{EventReader, PieceCutter};
 use super::events_slot::ReadyBodies;
 use super::reader_status::{ReaderEnd, ReaderStatus};
-use super::{PathId, ReaderPlace, StreamFrame};
+use super::{PathId, ReaderPermit, StreamFrame};
 use crate::metrics::{GaugeGuard, Metrics};
 
 /// Maximum number of readers of one answer.
@@ -29,12 +29,12 @@ pub struct Reader {
     kind: ReaderKind,
     status: ReaderStatus,
     _counted: [GaugeGuard; 2],
-    _place: Option<ReaderPlace>,
+    _place: Option<ReaderPermit>,
 }
 
 impl Reader {
     /// Creates a reader that occupies `place`, if it needs one, and is counted by `counted`.
-    pub fn new(kind: ReaderKind, place: Option<ReaderPlace>, counted: [GaugeGuard; 2]) -> Self {
+    pub fn new(kind: ReaderKind, place: Option<ReaderPermit>, counted: [GaugeGuard; 2]) -> Self {
         Self { kind, status: ReaderStatus::Reading, _counted: counted, _place: place }
     }
 

@@ -44,8 +44,8 @@ use crate::models::ModelEntry;
 use crate::prompts::Prompts;
 use crate::query::Query;
 use crate::records::RecordContext;
-use crate::resumable::shared::kept_request::AskedBody;
-use crate::routes::intake::marks;
+use crate::resumable::shared::kept_request::ReplayableBody;
+use crate::routes::parse_request::marks;
 use crate::routes::responses::resolve::{conversation, load};
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
@@ -173,7 +173,7 @@ fn to_chat(
     chat.insert("messages".into(), messages.into());
     // An upstream server has no seed either.
     let keeps = shares && template.background && is_ours;
-    let body = keeps.then(|| AskedBody::of(Endpoint::Chat, &chat)).flatten();
+    let body = keeps.then(|| ReplayableBody::of(Endpoint::Chat, &chat)).flatten();
     let charge = asked.fields.charge();
     let mut request = entry.parse(Endpoint::Chat, asked.fields.replaced(chat), caller)?;
     let again = body.and_then(|body| body.encode(&marks(&mut request, entry)));

@@ -14,16 +14,18 @@ use crate::identity::Identity;
 use crate::identity::token::TokenScope;
 use crate::models::ModelEntry;
 use crate::records::{RecordContext, RecordWriter};
-use crate::resumable::shared::kept_request::{KeptAsker, KeptMetadata, KeptRequest, KeptService};
-use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, Successor};
+use crate::resumable::shared::kept_request::{
+    KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
+};
+use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
 use crate::store::Kind;
 
-/// A [`Successor`] that starts requests on this server's [`App`].
-pub struct AppSuccessor(Weak<App>);
+/// A [`TakeoverStarter`] that starts requests on this server's [`App`].
+pub struct AppTakeover(Weak<App>);
 
-impl AppSuccessor {
+impl AppTakeover {
     /// Creates a successor that starts requests with `app`.
     pub fn of(app: &Arc<App>) -> Self {
         Self(Arc::downgrade(app))
@@ -34,18 +36,18 @@ impl AppSuccessor {
     }
 }
 
-impl Successor for AppSuccessor {
+impl TakeoverStarter for AppTakeover {
     fn is_ready(&self) -> bool {
         self.0.upgrade().is_some_and(|app| app.ready().is_ok())
     }
 
-    fn check(&self, request: &KeptRequest) -> Result<(), ApiError> {
+    fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
         model_of(&*self.app()?, request).map(drop)
     }
 
     fn begin(
         &self,
-        request: KeptRequest,
+        request: ReplayableRequest,
         first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
         Box::pin(async move { begin(&*self.app()?, request, first).await })
@@ -59,7 +61,7 @@ const ELSEWHERE_RETRY_S: u64 = 2;
 ///
 /// # Errors
 /// 404 for a model that is not served here, 503 for one that gives other answers here.
-pub fn model_of<'a>(app: &'a App, request: &KeptRequest) -> Result<&'a ModelEntry, ApiError> {
+pub fn model_of<'a>(app: &'a App, request: &ReplayableRequest) -> Result<&'a ModelEntry, ApiError> {
     let model = &request.marks.model;
     let entry = app.models.find(Some(model))?;
     // A server with one model answers with that, whatever a request calls it.
@@ -88,8 +90,8 @@ fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError
 
 /// Returns the sender of a request, according to this server's keys. If the key is unknown, only
 /// the server's own limits apply; prefixes still stay separate from those of others.
-pub fn identity_of(app: &App, asker: KeptAsker) -> Identity {
-    let KeptAsker { owner, tenant, token_salt } = asker;
+pub fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
+    let ReplayAsker { owner, tenant, token_salt } = asker;
     let key = app.config.api_keys.owners().into_iter().find(|key| key.owner() == owner);
     let token = token_salt.map(|salt| TokenScope { cache_salt: salt.into() });
     match (key, token) {
@@ -107,11 +109,11 @@ pub fn identity_of(app: &App, asker: KeptAsker) -> Identity {
 /// is not served here.
 pub async fn start_again(
     app: &App,
-    kept: KeptRequest,
+    kept: ReplayableRequest,
     stream: Option<StreamParams>,
 ) -> Result<StartedAnswer, ApiError> {
     let entry = model_of(app, &kept)?;
-    let KeptRequest { endpoint, marks, fields } = kept;
+    let ReplayableRequest { endpoint, marks, fields } = kept;
     // One that comes and goes is known once it is there.
     drop(entry.use_when_loaded().await?);
     check_service(entry, &marks.answered_by)?;
@@ -131,8 +133,12 @@ pub async fn start_again(
     app.models.start(request, app.clock.now()).await
 }
 
-async fn begin(app: &App, kept: KeptRequest, first: FirstAnswer) -> Result<SecondAnswer, ApiError> {
-    let stored = kept.marks.stored.as_ref().map(|KeptMetadata { owner, metadata }| {
+async fn begin(
+    app: &App,
+    kept: ReplayableRequest,
+    first: FirstAnswer,
+) -> Result<SecondAnswer, ApiError> {
+    let stored = kept.marks.stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
         (*owner, Box::new(ChatToStore::of(&kept.fields, metadata.clone())))
     });
     let started = start_again(app, kept, None).await?;

@@ -1,7 +1,7 @@
 //! The completions of a prepared request: the engine's work, and how its tokens become flushes.
 
 use loquent_engine::grammar::Thinking;
-use loquent_engine::template::SpokenTags;
+use loquent_engine::template::ControlTokenTags;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::Sampling;
 
@@ -126,7 +126,7 @@ impl CompletionBuilder<'_> {
         if !config.is_needed() {
             return config;
         }
-        let SpokenTags { thinking, all } = self.model.spoken_tags().clone();
+        let ControlTokenTags { thinking, all } = self.model.spoken_tags().clone();
         let has_calls = config.calls.is_some() || self.prepared.thinking == Thinking::Channels;
         SplitConfig { spoken: if has_calls { all } else { thinking }, ..config }
     }

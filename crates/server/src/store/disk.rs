@@ -29,7 +29,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The objects of a file; clones share them.
 #[derive(Debug, Clone)]
-pub struct DiskShelf {
+pub struct DiskBackend {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<WriteJob>,
 }
@@ -61,7 +61,7 @@ enum ObjectChange {
     Close,
 }
 
-impl DiskShelf {
+impl DiskBackend {
     /// Opens `file`, or creates it.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ pub struct Entry {
 
 /// Error: the key or position is taken, or the position is invalid.
 #[derive(Debug)]
-pub struct TakenPlace;
+pub struct DuplicatePosition;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -164,11 +164,11 @@ impl Index {
     ///
     /// # Errors
     /// When the key or position is taken, or the position is invalid.
-    pub fn restore(&mut self, key: ObjectKey, entry: Entry) -> Result<(), TakenPlace> {
+    pub fn restore(&mut self, key: ObjectKey, entry: Entry) -> Result<(), DuplicatePosition> {
         // The numbers of a file may be anything.
-        let next = entry.position.number.checked_add(1).ok_or(TakenPlace)?;
+        let next = entry.position.number.checked_add(1).ok_or(DuplicatePosition)?;
         if self.entries.contains_key(&key) || self.by_age.contains_key(&entry.position) {
-            return Err(TakenPlace);
+            return Err(DuplicatePosition);
         }
         self.next_number = self.next_number.max(next);
         self.weigh(key.owner, |bytes| bytes.saturating_add(entry.bytes));

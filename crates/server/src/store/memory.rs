@@ -10,7 +10,7 @@ use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 
 /// The objects and their index; clones share them.
 #[derive(Debug, Clone)]
-pub struct MemoryShelf(Arc<Mutex<Objects>>);
+pub struct MemoryBackend(Arc<Mutex<Objects>>);
 
 #[derive(Debug)]
 struct Objects {
@@ -18,8 +18,8 @@ struct Objects {
     json: HashMap<ObjectKey, Bytes>,
 }
 
-impl MemoryShelf {
-    /// Creates an empty shelf.
+impl MemoryBackend {
+    /// Creates an empty backend.
     pub fn new(limits: StoreLimits) -> Self {
         Self(Arc::new(Mutex::new(Objects { index: Index::new(limits), json: HashMap::new() })))
     }

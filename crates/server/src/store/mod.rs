@@ -25,12 +25,12 @@ use crate::blocking_workers::BlockingWorkers;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::identity::Owner;
-use disk::DiskShelf;
+use disk::DiskBackend;
 use index::{List, ObjectKey};
-use memory::MemoryShelf;
+use memory::MemoryBackend;
 use shared::address::SharedAddress;
 use shared::connection::{SharedConnection, StoreHealth};
-use shared::objects::SharedShelf;
+use shared::objects::SharedBackend;
 
 use object::WriteMode;
 pub use object::{
@@ -67,7 +67,7 @@ impl From<StoreError> for ApiError {
 /// A store of objects. Cheap to clone: all clones share one store.
 #[derive(Debug, Clone)]
 pub struct Store {
-    shelf: Shelf,
+    backend: StoreBackend,
     readers: BlockingWorkers,
     /// Maximum bytes of an object's JSON.
     most_json_bytes: usize,
@@ -77,10 +77,10 @@ pub struct Store {
 
 /// The backend that holds the objects.
 #[derive(Debug, Clone)]
-enum Shelf {
-    Memory(MemoryShelf),
-    Disk(DiskShelf),
-    Shared(SharedShelf),
+enum StoreBackend {
+    Memory(MemoryBackend),
+    Disk(DiskBackend),
+    Shared(SharedBackend),
 }
 
 /// A list page being filled.
@@ -114,15 +114,15 @@ impl Store {
     pub async fn connect(address: &SharedAddress, limits: StoreLimits) -> Result<Self, StoreError> {
         let connection = SharedConnection::open(address).await?;
         tracing::info!(replica = connection.replica(), "connected to the store {address}");
-        Ok(Self::of(Shelf::Shared(SharedShelf::new(connection, limits)), limits))
+        Ok(Self::of(StoreBackend::Shared(SharedBackend::new(connection, limits)), limits))
     }
 
     /// Returns the connection to a store that replicas share; `None` if the store is local to this
     /// process.
     pub const fn shared(&self) -> Option<&SharedConnection> {
-        match &self.shelf {
-            Shelf::Shared(shared) => Some(&shared.connection),
-            Shelf::Memory(_) | Shelf::Disk(_) => None,
+        match &self.backend {
+            StoreBackend::Shared(shared) => Some(&shared.connection),
+            StoreBackend::Memory(_) | StoreBackend::Disk(_) => None,
         }
     }
 
@@ -136,7 +136,7 @@ impl Store {
 
     /// Creates a store in memory, empty at each start.
     pub fn in_memory(limits: StoreLimits) -> Self {
-        Self::of(Shelf::Memory(MemoryShelf::new(limits)), limits)
+        Self::of(StoreBackend::Memory(MemoryBackend::new(limits)), limits)
     }
 
     /// Opens the store in `file`, or creates it.
@@ -144,15 +144,15 @@ impl Store {
     /// # Errors
     /// When it cannot be used; the message says what to do.
     pub fn open(file: &Path, limits: StoreLimits) -> Result<Self, StoreError> {
-        let disk = DiskShelf::open(file, limits)?;
+        let disk = DiskBackend::open(file, limits)?;
         let (objects, bytes, broken_off) = disk.count();
         tracing::info!(objects, bytes, broken_off, "opened the store {}", file.display());
-        Ok(Self::of(Shelf::Disk(disk), limits))
+        Ok(Self::of(StoreBackend::Disk(disk), limits))
     }
 
-    fn of(shelf: Shelf, limits: StoreLimits) -> Self {
+    fn of(backend: StoreBackend, limits: StoreLimits) -> Self {
         let most_json_bytes = index::most_json_bytes(&limits);
-        Self { shelf, readers: BlockingWorkers::new(READERS), most_json_bytes, age: limits.age }
+        Self { backend, readers: BlockingWorkers::new(READERS), most_json_bytes, age: limits.age }
     }
 
     /// Returns the retention time of objects.
@@ -235,9 +235,9 @@ impl Store {
         id: &str,
     ) -> Result<Option<AnswerFence>, StoreError> {
         let key = ObjectKey::new(kind, owner, id)?;
-        match &self.shelf {
-            Shelf::Memory(_) | Shelf::Disk(_) => Ok(None),
-            Shelf::Shared(shared) => shared.claim(&key).await,
+        match &self.backend {
+            StoreBackend::Memory(_) | StoreBackend::Disk(_) => Ok(None),
+            StoreBackend::Shared(shared) => shared.claim(&key).await,
         }
     }
 
@@ -247,9 +247,9 @@ impl Store {
     /// [`StoreError`].
     pub async fn disown(&self, kind: Kind, owner: Owner, id: &str) -> Result<(), StoreError> {
         let key = ObjectKey::new(kind, owner, id)?;
-        match &self.shelf {
-            Shelf::Memory(_) | Shelf::Disk(_) => Ok(()),
-            Shelf::Shared(shared) => shared.disown(&key).await,
+        match &self.backend {
+            StoreBackend::Memory(_) | StoreBackend::Disk(_) => Ok(()),
+            StoreBackend::Shared(shared) => shared.disown(&key).await,
         }
     }
 
@@ -266,10 +266,10 @@ impl Store {
         fence: AnswerFence,
     ) -> Result<(), StoreError> {
         let key = ObjectKey::new(kind, owner, id)?;
-        match &self.shelf {
+        match &self.backend {
             // Nobody else has it.
-            Shelf::Memory(_) | Shelf::Disk(_) => Ok(()),
-            Shelf::Shared(shared) => shared.raise_fence(&key, fence).await,
+            StoreBackend::Memory(_) | StoreBackend::Disk(_) => Ok(()),
+            StoreBackend::Shared(shared) => shared.raise_fence(&key, fence).await,
         }
     }
 
@@ -281,10 +281,10 @@ impl Store {
         mode: WriteMode,
     ) -> Result<bool, StoreError> {
         let key = ObjectKey::new(kind, owner, &object.id)?;
-        match &self.shelf {
-            Shelf::Memory(memory) => memory.write(key, object, mode, unix_time_s()),
-            Shelf::Disk(disk) => disk.write(key, object, mode).await,
-            Shelf::Shared(shared) => shared.write(key, object, mode).await,
+        match &self.backend {
+            StoreBackend::Memory(memory) => memory.write(key, object, mode, unix_time_s()),
+            StoreBackend::Disk(disk) => disk.write(key, object, mode).await,
+            StoreBackend::Shared(shared) => shared.write(key, object, mode).await,
         }
     }
 
@@ -299,13 +299,13 @@ impl Store {
         id: &str,
     ) -> Result<Option<StoredObject>, StoreError> {
         let Ok(key) = ObjectKey::new(kind, owner, id) else { return Ok(None) };
-        match &self.shelf {
-            Shelf::Memory(memory) => Ok(memory.get(&key, unix_time_s())),
-            Shelf::Disk(disk) => {
+        match &self.backend {
+            StoreBackend::Memory(memory) => Ok(memory.get(&key, unix_time_s())),
+            StoreBackend::Disk(disk) => {
                 let disk = disk.clone();
                 self.read(move || disk.get(&key, unix_time_s())).await
             }
-            Shelf::Shared(shared) => shared.get(&key).await,
+            StoreBackend::Shared(shared) => shared.get(&key).await,
         }
     }
 
@@ -316,10 +316,10 @@ impl Store {
     pub async fn delete(&self, kind: Kind, owner: Owner, id: &str) -> Result<bool, StoreError> {
         // An id that could not be stored is one that is not there.
         let Ok(key) = ObjectKey::new(kind, owner, id) else { return Ok(false) };
-        match &self.shelf {
-            Shelf::Memory(memory) => Ok(memory.delete(&key, unix_time_s())),
-            Shelf::Disk(disk) => disk.delete(key).await,
-            Shelf::Shared(shared) => shared.delete(&key).await,
+        match &self.backend {
+            StoreBackend::Memory(memory) => Ok(memory.delete(&key, unix_time_s())),
+            StoreBackend::Disk(disk) => disk.delete(key).await,
+            StoreBackend::Shared(shared) => shared.delete(&key).await,
         }
     }
 
@@ -335,9 +335,9 @@ impl Store {
         wanted: impl Fn(&StoredObject) -> bool + Send + Sync + 'static,
     ) -> Result<ObjectList, StoreError> {
         let list = List { kind, owner, newest_first: page.newest_first, now_s: unix_time_s() };
-        let shelf = self.shelf.clone();
-        match shelf {
-            Shelf::Shared(shared) => {
+        let backend = self.backend.clone();
+        match backend {
+            StoreBackend::Shared(shared) => {
                 tokio::time::timeout(LIST_LIMIT, list_shared(&shared, list, &page, &wanted))
                     .await
                     .unwrap_or_else(|_| Err(StoreError::Failed("the list takes too long".into())))
@@ -365,21 +365,21 @@ impl Store {
     }
 
     async fn sweep(&self) {
-        match &self.shelf {
-            Shelf::Memory(memory) => memory.sweep(unix_time_s()),
+        match &self.backend {
+            StoreBackend::Memory(memory) => memory.sweep(unix_time_s()),
             // A failure was logged, and the next sweep tries again.
-            Shelf::Disk(disk) => drop(disk.sweep().await),
-            Shelf::Shared(shared) => drop(shared.sweep().await),
+            StoreBackend::Disk(disk) => drop(disk.sweep().await),
+            StoreBackend::Shared(shared) => drop(shared.sweep().await),
         }
     }
 
     /// Writes all pending changes and closes the file; later changes are refused. Tells a shared
     /// store that this replica ends.
     pub async fn close(&self) {
-        match &self.shelf {
-            Shelf::Memory(_) => {}
-            Shelf::Disk(disk) => disk.close().await,
-            Shelf::Shared(shared) => shared.connection.retire().await,
+        match &self.backend {
+            StoreBackend::Memory(_) => {}
+            StoreBackend::Disk(disk) => disk.close().await,
+            StoreBackend::Shared(shared) => shared.connection.retire().await,
         }
     }
 
@@ -394,7 +394,7 @@ impl Store {
     }
 }
 
-impl Shelf {
+impl StoreBackend {
     fn list(
         &self,
         list: List,
@@ -424,7 +424,7 @@ impl Shelf {
 }
 
 async fn list_shared(
-    shared: &SharedShelf,
+    shared: &SharedBackend,
     list: List,
     page: &ListPage,
     wanted: &(dyn Fn(&StoredObject) -> bool + Send + Sync),

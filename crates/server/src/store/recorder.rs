@@ -26,7 +26,7 @@ pub trait RecordedObject: Send + 'static {
 
 /// Destination of an object in the store.
 #[derive(Debug, Clone)]
-pub struct StorePlace {
+pub struct StoreTarget {
     /// The store.
     pub store: Store,
     /// Kind of the object.
@@ -51,12 +51,12 @@ pub enum AnswerRecorder<O> {
 pub struct Recording<O> {
     answer: FullAnswer,
     object: O,
-    place: StorePlace,
+    place: StoreTarget,
 }
 
 impl<O: RecordedObject> AnswerRecorder<O> {
     /// Creates a recorder of the answer to `active`, which `object` converts for the store.
-    pub fn new(active: &ActiveRequest, object: O, place: StorePlace) -> Self {
+    pub fn new(active: &ActiveRequest, object: O, place: StoreTarget) -> Self {
         let answer = FullAnswer::begin(active, &[]);
         Self::Recording(Box::new(Recording { answer, object, place }))
     }
@@ -92,7 +92,7 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 impl<O: RecordedObject> Recording<O> {
     /// Stores the answer. Errors are only logged: the reader gets the answer anyway.
     async fn write(self) {
-        let Self { answer, object, place: StorePlace { store, kind, owner, fence } } = self;
+        let Self { answer, object, place: StoreTarget { store, kind, owner, fence } } = self;
         let id = answer.head.id.clone();
         let written = match answer.bytes() > SMALL_BYTES {
             // Much text takes longer than a network thread may be kept.

@@ -346,18 +346,18 @@ mod bounds {
 #[test]
 fn what_is_too_old_is_not_there_to_be_put_again_or_deleted() {
     let (early, late) = (1_000, 10_000);
-    let shelf = MemoryShelf::new(limits(4, 4));
+    let backend = MemoryBackend::new(limits(4, 4));
     let key = ObjectKey::new(CHAT, ANN, "a").unwrap();
     let made_at = |created_s| StoredObject { created_s, ..object("a") };
-    shelf.write(key.clone(), made_at(early), WriteMode::Put, early).unwrap();
+    backend.write(key.clone(), made_at(early), WriteMode::Put, early).unwrap();
     // Put again with its own age, it stays for as long as a new one.
-    shelf.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
-    assert_eq!(shelf.get(&key, late).map(|object| object.created_s), Some(late));
+    backend.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
+    assert_eq!(backend.get(&key, late).map(|object| object.created_s), Some(late));
     let too_late = late + 1_001;
-    assert!(!shelf.delete(&key, too_late), "it was gone");
-    shelf.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
-    assert!(shelf.delete(&key, late));
-    assert_eq!(shelf.get(&key, late), None);
+    assert!(!backend.delete(&key, too_late), "it was gone");
+    backend.write(key.clone(), made_at(late), WriteMode::Put, late).unwrap();
+    assert!(backend.delete(&key, late));
+    assert_eq!(backend.get(&key, late), None);
 }
 
 mod shared {

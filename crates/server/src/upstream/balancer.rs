@@ -15,7 +15,7 @@ use super::affinity::{PromptKey, ServerPoint};
 use super::breaker::{CircuitBreaker, RequestVerdict};
 use super::health::Health;
 use super::pace::Pace;
-use crate::metrics::upstream_figures::ServerFigures;
+use crate::metrics::upstream_stats::ServerStats;
 
 /// Maximum number of servers of one upstream.
 pub const MAX_SERVERS: usize = 64;
@@ -64,7 +64,7 @@ impl ServerSet {
 
 /// A request's place at a server, returned with [`Balancer::leave`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ServerPlace {
+pub struct ServerAssignment {
     /// The server.
     pub server: usize,
     /// Completions requested.
@@ -73,7 +73,7 @@ pub struct ServerPlace {
     is_trial: bool,
 }
 
-impl ServerPlace {
+impl ServerAssignment {
     /// Returns the number of completions requested.
     pub fn completions(self) -> u64 {
         self.completions
@@ -109,7 +109,7 @@ struct ServerState {
     /// End of the pause that the server asked for.
     paused_until: Duration,
     pace: Pace,
-    figures: ServerFigures,
+    figures: ServerStats,
 }
 
 impl ServerState {
@@ -150,7 +150,7 @@ impl Balancer {
             breaker: CircuitBreaker::default(),
             paused_until: Duration::ZERO,
             pace: Pace::default(),
-            figures: ServerFigures::default(),
+            figures: ServerStats::default(),
         };
         let servers: Vec<_> = urls.into_iter().map(state).collect();
         assert!((1..=MAX_SERVERS).contains(&servers.len()), "checked where the URLs are read");
@@ -184,7 +184,7 @@ impl Balancer {
         key: Option<PromptKey>,
         completions: u64,
         tried: ServerSet,
-    ) -> Result<ServerPlace, Unplaced> {
+    ) -> Result<ServerAssignment, Unplaced> {
         let up = self.ready(now, tried);
         if up.is_empty() {
             return Err(Unplaced::Down(NoServer { retry_in: self.retry_in(now) }));
@@ -203,7 +203,7 @@ impl Balancer {
         state.figures.requests += 1;
         state.figures.affine += u64::from(is_affine);
         state.figures.running += completions;
-        Ok(ServerPlace { server, completions, is_trial: state.breaker.begin() })
+        Ok(ServerAssignment { server, completions, is_trial: state.breaker.begin() })
     }
 
     /// Reserves the server with fewest completions, other than those of `tried`, for a request that
@@ -222,13 +222,13 @@ impl Balancer {
     }
 
     /// Returns a place.
-    pub fn leave(&mut self, now: Duration, place: ServerPlace, verdict: RequestVerdict) {
+    pub fn leave(&mut self, now: Duration, place: ServerAssignment, verdict: RequestVerdict) {
         self.judge(now, place, verdict);
         self.servers[place.server].figures.running -= place.completions;
     }
 
     /// Records the verdict on a request that keeps its place.
-    pub fn judge(&mut self, now: Duration, place: ServerPlace, verdict: RequestVerdict) {
+    pub fn judge(&mut self, now: Duration, place: ServerAssignment, verdict: RequestVerdict) {
         let state = &mut self.servers[place.server];
         state.breaker.judge(now, place.is_trial, verdict);
         state.figures.failures += u64::from(verdict == RequestVerdict::Fails);
@@ -275,8 +275,8 @@ impl Balancer {
     }
 
     /// Returns the statistics of each server.
-    pub fn figures(&self, now: Duration) -> Vec<ServerFigures> {
-        let of = |server: &ServerState| ServerFigures {
+    pub fn figures(&self, now: Duration) -> Vec<ServerStats> {
+        let of = |server: &ServerState| ServerStats {
             is_up: server.takes(now) || self.is_alone,
             opened: server.breaker.opened(),
             pace: server.pace.at(now),

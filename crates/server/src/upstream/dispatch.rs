@@ -17,7 +17,7 @@ use super::balancer::ServerSet;
 use super::breaker::RequestVerdict;
 use super::headers;
 use super::models::{lacks_model, with_model};
-use super::pool::{HeldPlace, Pool, WantedPlace, down};
+use super::pool::{Pool, ServerConstraints, UpstreamLease, down};
 use super::server::{self, Unanswered};
 use super::trace::{AskTrace, RequestTrace};
 use crate::error::{ApiError, ServerSign};
@@ -38,7 +38,7 @@ pub struct OutgoingRequest {
     /// The client's `Authorization`.
     pub own_key: Option<HeaderValue>,
     /// Constraints on the server that may take this request.
-    pub wanted: WantedPlace,
+    pub wanted: ServerConstraints,
     /// Trace context of the request.
     pub trace: RequestTrace,
 }
@@ -102,7 +102,7 @@ impl Dispatch {
     ///
     /// # Errors
     /// The latest error, or 503 if no server could be tried.
-    pub async fn send(&mut self) -> Result<(HttpResponse, HeldPlace), ApiError> {
+    pub async fn send(&mut self) -> Result<(HttpResponse, UpstreamLease), ApiError> {
         let mut place = self.take_place().await?;
         loop {
             let trace = self.trace_at(&place);
@@ -143,7 +143,7 @@ impl Dispatch {
     }
 
     /// Takes a place at the next server.
-    async fn take_place(&mut self) -> Result<HeldPlace, ApiError> {
+    async fn take_place(&mut self) -> Result<UpstreamLease, ApiError> {
         if let Some(failure) = self.failure.as_ref().filter(|_| self.unheard >= MAX_UNHEARD) {
             return Err(failure.clone());
         }
@@ -166,7 +166,7 @@ impl Dispatch {
     }
 
     /// Begins the span of the attempt at the server of `place`.
-    fn trace_at(&mut self, place: &HeldPlace) -> AskTrace {
+    fn trace_at(&mut self, place: &UpstreamLease) -> AskTrace {
         let OutgoingRequest { method, path, trace, .. } = &self.request;
         let trace = trace.ask(method, path, place.server());
         if self.asked > 0 {
@@ -177,7 +177,7 @@ impl Dispatch {
     }
 
     /// Builds the request for the server of `place`.
-    async fn request_for(&self, place: &HeldPlace, trace: &AskTrace) -> HttpRequest<Bytes> {
+    async fn request_for(&self, place: &UpstreamLease, trace: &AskTrace) -> HttpRequest<Bytes> {
         let (pool, request) = (place.pool(), &self.request);
         let body = self.body_for(place).await;
         let key = pool.key(request.own_key.as_ref());
@@ -192,7 +192,7 @@ impl Dispatch {
         http
     }
 
-    async fn body_for(&self, place: &HeldPlace) -> Bytes {
+    async fn body_for(&self, place: &UpstreamLease) -> Bytes {
         let is_named = place.pool().name.is_some();
         match &self.request.body {
             OutgoingBody::Other(bytes) => bytes.clone(),
@@ -211,7 +211,7 @@ impl Dispatch {
     }
 
     /// Returns the name of the model at the server of `place`; `None` if the request keeps its own.
-    async fn model_for(&self, place: &HeldPlace, anew: bool) -> Option<String> {
+    async fn model_for(&self, place: &UpstreamLease, anew: bool) -> Option<String> {
         if !anew {
             return None;
         }

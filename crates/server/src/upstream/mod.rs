@@ -16,16 +16,16 @@ mod checks;
 mod dispatch;
 pub mod headers;
 mod health;
+pub mod health_probe;
 pub mod models;
 mod pace;
-pub mod passage;
+pub mod passthrough;
 mod pool;
-mod probe;
 pub mod relay;
 mod request;
 pub mod routes;
 mod server;
-pub mod spoken;
+pub mod supported_apis;
 mod trace;
 mod waiting;
 pub mod whole;
@@ -57,18 +57,18 @@ use crate::output::StreamBounds;
 use crate::request_spans::span_name;
 use crate::trace_context::TraceParent;
 
-use crate::metrics::upstream_figures::ServerFigures;
+use crate::metrics::upstream_stats::ServerStats;
+use crate::upstream::health_probe::ReadinessProbe;
+use crate::upstream::passthrough::PassingBody;
+use crate::upstream::supported_apis::{SupportedApis, UpstreamApi, Way};
 use affinity::PromptKey;
 use breaker::RequestVerdict;
 use dispatch::{Dispatch, OutgoingBody, OutgoingRequest};
-use passage::PassingBody;
 pub use pool::PoolConfig;
-use pool::{Pool, WantedPlace};
-use probe::ReadinessProbe;
+use pool::{Pool, ServerConstraints};
 use relay::{Relay, RelayConfig};
 pub use request::read_request;
 use routes::{UpstreamRoute, UpstreamRoutes, UpstreamTarget};
-use spoken::{SpokenApi, SpokenApis, Way};
 use trace::RequestTrace;
 
 /// Configuration of an upstream: servers with one model, its fallbacks and routes.
@@ -89,7 +89,7 @@ pub struct Upstream {
     local_fallback: OnceLock<Option<String>>,
     routes: UpstreamRoutes,
     probe: ReadinessProbe,
-    spoken: SpokenApis,
+    spoken: SupportedApis,
     bounds: StreamBounds,
     max_delay: Option<Duration>,
     splits_reasoning: bool,
@@ -150,7 +150,7 @@ impl Upstream {
             local_fallback: OnceLock::new(),
             routes: UpstreamRoutes::with(&options.routes, options.pool.keeps_keys),
             probe: ReadinessProbe::default(),
-            spoken: SpokenApis::default(),
+            spoken: SupportedApis::default(),
             bounds,
             max_delay,
             splits_reasoning,
@@ -301,7 +301,7 @@ impl Upstream {
             // With keys of this server, stored responses belong to the key that made them, of which
             // the upstream knows nothing: it would give them to any client that has the id. And of
             // several servers, one has them.
-            Way::IfSpoken(SpokenApi::Responses)
+            Way::IfSpoken(UpstreamApi::Responses)
                 if self.pool.keeps_keys || self.pool.servers.len() > 1 =>
             {
                 Ok(false)
@@ -314,7 +314,11 @@ impl Upstream {
     }
 
     /// Sends an empty request, which a server that knows the path rejects, and returns the status.
-    async fn try_out(&self, api: SpokenApi, own_key: Option<HeaderValue>) -> Result<u16, ApiError> {
+    async fn try_out(
+        &self,
+        api: UpstreamApi,
+        own_key: Option<HeaderValue>,
+    ) -> Result<u16, ApiError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let request = OutgoingRequest {
@@ -323,7 +327,7 @@ impl Upstream {
             headers,
             body: OutgoingBody::Other(Bytes::from_static(b"{}")),
             own_key,
-            wanted: WantedPlace { prompt: None, completions: 0, tenant: Tenant::default() },
+            wanted: ServerConstraints { prompt: None, completions: 0, tenant: Tenant::default() },
             trace: RequestTrace::default(),
         };
         let (response, _place) = Dispatch::new(&self.pool, request).send().await?;
@@ -379,7 +383,7 @@ impl Upstream {
             false => OutgoingBody::Other(body),
         };
         let completions = permits.len() as u64;
-        let wanted = WantedPlace { prompt: None, completions, tenant };
+        let wanted = ServerConstraints { prompt: None, completions, tenant };
         self.send_through(target, headers, body, wanted, permits).await
     }
 
@@ -388,7 +392,7 @@ impl Upstream {
         target: UpstreamTarget,
         headers: &HeaderMap,
         body: OutgoingBody,
-        wanted: WantedPlace,
+        wanted: ServerConstraints,
         permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
         let trace = self.trace_of(&target, headers, &body);
@@ -439,7 +443,7 @@ impl UpstreamSeries for Pool {
         &self.label
     }
 
-    fn servers(&self) -> Vec<(String, ServerFigures)> {
+    fn servers(&self) -> Vec<(String, ServerStats)> {
         let names = self.servers.iter().map(|server| server.authority().to_owned());
         names.zip(self.figures()).collect()
     }
@@ -483,8 +487,12 @@ fn streamed(
 }
 
 /// Returns the constraints that a request with this body puts on a server.
-fn wanted_by(request: &Request, body: &Map<String, Value>, completions: usize) -> WantedPlace {
-    WantedPlace {
+fn wanted_by(
+    request: &Request,
+    body: &Map<String, Value>,
+    completions: usize,
+) -> ServerConstraints {
+    ServerConstraints {
         prompt: PromptKey::of(request.endpoint, body),
         completions: completions as u64,
         tenant: request.identity.scheduled(),

@@ -12,14 +12,16 @@ use loquent_openai::{BaseUrl, HttpError};
 use tokio::sync::oneshot;
 
 use super::affinity::PromptKey;
-use super::balancer::{Balancer, MAX_SERVERS, NoServer, Routing, ServerPlace, ServerSet, Unplaced};
+use super::balancer::{
+    Balancer, MAX_SERVERS, NoServer, Routing, ServerAssignment, ServerSet, Unplaced,
+};
 use super::breaker::RequestVerdict;
 use super::server::UpstreamServer;
 use super::trace::AskTrace;
 use super::waiting::{Ticket, WaitingRoom};
 use crate::clock::Clock;
 use crate::error::{ApiError, ServerSign};
-use crate::metrics::upstream_figures::ServerFigures;
+use crate::metrics::upstream_stats::ServerStats;
 
 /// Pause for a busy server that does not specify one.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
@@ -45,7 +47,7 @@ pub struct PoolConfig {
 
 /// Constraints of a request on its server.
 #[derive(Debug, Clone, Copy)]
-pub struct WantedPlace {
+pub struct ServerConstraints {
     /// Key of the prompt's beginning, if there is a prompt.
     pub prompt: Option<PromptKey>,
     /// Completions requested; zero for a mere lookup, which needs no turn.
@@ -57,9 +59,9 @@ pub struct WantedPlace {
 /// A request waiting for a place.
 #[derive(Debug)]
 struct Waiter {
-    wanted: WantedPlace,
+    wanted: ServerConstraints,
     tried: ServerSet,
-    served: oneshot::Sender<Result<HeldPlace, NoServer>>,
+    served: oneshot::Sender<Result<UpstreamLease, NoServer>>,
 }
 
 /// State of the servers, and the requests waiting for them.
@@ -143,14 +145,14 @@ impl Pool {
     /// [`NoServer`] if no server accepts requests.
     pub async fn take_place(
         self: &Arc<Self>,
-        wanted: WantedPlace,
+        wanted: ServerConstraints,
         tried: ServerSet,
-    ) -> Result<HeldPlace, NoServer> {
+    ) -> Result<UpstreamLease, NoServer> {
         let (waiting, served) = {
             let mut state = self.state();
             if state.room.is_empty() || wanted.completions == 0 {
                 match state.take(self.clock.now(), wanted, tried) {
-                    Ok(place) => return Ok(HeldPlace::new(self, place, wanted.tenant)),
+                    Ok(place) => return Ok(UpstreamLease::new(self, place, wanted.tenant)),
                     Err(Unplaced::Down(none)) => return Err(none),
                     Err(Unplaced::Full) => {}
                 }
@@ -178,7 +180,7 @@ impl Pool {
         };
         // Without the lock: a place that nobody takes any more is given back at once.
         for (Waiter { wanted, served, .. }, place) in served {
-            let _ = served.send(place.map(|place| HeldPlace::new(self, place, wanted.tenant)));
+            let _ = served.send(place.map(|place| UpstreamLease::new(self, place, wanted.tenant)));
         }
     }
 
@@ -230,7 +232,7 @@ impl Pool {
     }
 
     /// Returns the statistics of each server.
-    pub fn figures(&self) -> Vec<ServerFigures> {
+    pub fn figures(&self) -> Vec<ServerStats> {
         self.state().balancer.figures(self.clock.now())
     }
 
@@ -248,10 +250,10 @@ impl PoolState {
     fn take(
         &mut self,
         now: Duration,
-        wanted: WantedPlace,
+        wanted: ServerConstraints,
         tried: ServerSet,
-    ) -> Result<ServerPlace, Unplaced> {
-        let WantedPlace { prompt, completions, tenant } = wanted;
+    ) -> Result<ServerAssignment, Unplaced> {
+        let ServerConstraints { prompt, completions, tenant } = wanted;
         let place = self.balancer.choose(now, prompt, completions, tried)?;
         self.room.take_places(tenant, place.completions());
         Ok(place)
@@ -259,7 +261,10 @@ impl PoolState {
 
     /// Removes the waiting requests that can be served or refused now, and returns each with its
     /// place or the error.
-    fn serve_waiting(&mut self, now: Duration) -> Vec<(Waiter, Result<ServerPlace, NoServer>)> {
+    fn serve_waiting(
+        &mut self,
+        now: Duration,
+    ) -> Vec<(Waiter, Result<ServerAssignment, NoServer>)> {
         let mut served = Vec::new();
         while let Some((ticket, place)) = self.next_served(now) {
             let waiter = self.room.leave(ticket);
@@ -270,7 +275,10 @@ impl PoolState {
 
     /// The next request to be served. One that fits nowhere reserves a server, or requests of
     /// single completions would take every place that falls free before it.
-    fn next_served(&mut self, now: Duration) -> Option<(Ticket, Result<ServerPlace, NoServer>)> {
+    fn next_served(
+        &mut self,
+        now: Duration,
+    ) -> Option<(Ticket, Result<ServerAssignment, NoServer>)> {
         self.balancer.clear_reservations();
         let mut served = None;
         for ticket in self.room.due() {
@@ -304,9 +312,9 @@ impl Drop for WaitingRequest<'_> {
 }
 
 /// A request's place at one server, given back on drop.
-pub struct HeldPlace {
+pub struct UpstreamLease {
     pool: Arc<Pool>,
-    place: ServerPlace,
+    place: ServerAssignment,
     tenant: Tenant,
     /// Tokens that the server has computed for the request.
     tokens: AtomicU64,
@@ -314,14 +322,14 @@ pub struct HeldPlace {
     trace: AskTrace,
 }
 
-impl std::fmt::Debug for HeldPlace {
+impl std::fmt::Debug for UpstreamLease {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "HeldPlace({:?})", self.place)
+        write!(formatter, "UpstreamLease({:?})", self.place)
     }
 }
 
-impl HeldPlace {
-    fn new(pool: &Arc<Pool>, place: ServerPlace, tenant: Tenant) -> Self {
+impl UpstreamLease {
+    fn new(pool: &Arc<Pool>, place: ServerAssignment, tenant: Tenant) -> Self {
         Self {
             pool: pool.clone(),
             place,
@@ -406,7 +414,7 @@ impl HeldPlace {
     }
 }
 
-impl Drop for HeldPlace {
+impl Drop for UpstreamLease {
     fn drop(&mut self) {
         let tokens = self.tokens.load(Ordering::Relaxed);
         // Whoever sees that the place is free finds its span ended.
@@ -454,7 +462,7 @@ mod tests {
 
     fn waiter(tenant: u64, completions: u64) -> Waiter {
         let tenant = Tenant { id: TenantId(tenant), weight: 1 };
-        let wanted = WantedPlace { prompt: None, completions, tenant };
+        let wanted = ServerConstraints { prompt: None, completions, tenant };
         Waiter { wanted, tried: ServerSet::default(), served: oneshot::channel().0 }
     }
 

@@ -27,13 +27,13 @@ use crate::completion::reader::{SplitConfig, TextSplitter};
 use crate::error::ApiError;
 use crate::flush::{CompletionTimings, End, FinishReason, Flush};
 use crate::flush_channel::FlushSender;
-use crate::held::HeldDeltas;
 use crate::metrics::{Metrics, UpstreamGuard};
 use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
+use crate::pending_deltas::PendingDeltas;
 use crate::upstream::breaker::RequestVerdict;
 use crate::upstream::dispatch::Dispatch;
-use crate::upstream::passage::MAX_RESPONSE_BYTES;
-use crate::upstream::pool::HeldPlace;
+use crate::upstream::passthrough::MAX_RESPONSE_BYTES;
+use crate::upstream::pool::UpstreamLease;
 
 /// Maximum size of one event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -68,7 +68,7 @@ pub struct RelayConfig {
 /// One completion of the upstream's answer.
 struct RelayedCompletion {
     coalescer: Coalescer,
-    held: HeldDeltas,
+    held: PendingDeltas,
     held_tokens: u32,
     /// Splits reasoning off the text, as long as there may be any.
     splitter: Option<TextSplitter>,
@@ -138,7 +138,7 @@ impl Relay {
     ) -> Self {
         let completion = |index: usize| RelayedCompletion {
             coalescer: config.coalescer.clone(),
-            held: HeldDeltas::new(index as u32),
+            held: PendingDeltas::new(index as u32),
             held_tokens: 0,
             splitter: config.splits_reasoning.then(|| TextSplitter::new(SplitConfig::reasoning())),
             split_tokens: 0,
@@ -213,7 +213,7 @@ impl Relay {
     async fn relay(
         &mut self,
         body: &mut ResponseBody,
-        place: &HeldPlace,
+        place: &UpstreamLease,
         shutdown: &mut watch::Receiver<bool>,
     ) -> RelayEnd {
         let mut parser = Parser::new(MAX_EVENT_BYTES);
@@ -595,7 +595,7 @@ fn is_empty_text(delta: &Delta) -> bool {
 async fn ask(
     dispatch: &mut Dispatch,
     silence_limit: Duration,
-) -> Result<(ResponseBody, HeldPlace), ApiError> {
+) -> Result<(ResponseBody, UpstreamLease), ApiError> {
     let (response, place) = dispatch.send().await?;
     let (head, body) = response.into_parts();
     if head.status.is_success() {

@@ -12,8 +12,8 @@ use crate::api::json::{VALUE_BYTES, count_values};
 use crate::body::RequestBodies;
 use crate::completion::reader::{SplitConfig, TextSplitter};
 use crate::error::ApiError;
-use crate::held::HeldDeltas;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::pending_deltas::PendingDeltas;
 
 /// Largest answer that is parsed; larger ones pass unread.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -84,7 +84,7 @@ fn split_message(choice: &mut Value) -> Option<()> {
         return None;
     }
     let (mut splitter, mut held) =
-        (TextSplitter::new(SplitConfig::reasoning()), HeldDeltas::new(0));
+        (TextSplitter::new(SplitConfig::reasoning()), PendingDeltas::new(0));
     splitter.push(content, &mut held);
     splitter.finish(&mut held);
     let (mut text, mut reasoning) = (String::new(), String::new());

@@ -18,7 +18,7 @@ fn point_list(points: &[(f64, f64)]) -> String {
 
 /// Location of a drawing's style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SheetPlace {
+enum StyleSheetSource {
     /// In the image file itself, which also has its own background.
     File,
     /// In the head of the HTML page.
@@ -88,7 +88,7 @@ impl TextRole {
 /// A drawing under construction. Coordinates have one decimal: the same data gives the same bytes.
 #[derive(Debug)]
 pub struct Svg {
-    place: SheetPlace,
+    place: StyleSheetSource,
     label: String,
     body: String,
 }
@@ -96,13 +96,13 @@ pub struct Svg {
 impl Svg {
     /// Creates a drawing for a separate file.
     pub fn image() -> Self {
-        Self { place: SheetPlace::File, label: String::new(), body: String::new() }
+        Self { place: StyleSheetSource::File, label: String::new(), body: String::new() }
     }
 
     /// Creates a drawing for an HTML page, coloured by its style sheet; screen readers read
     /// `label`.
     pub fn inline(label: &str) -> Self {
-        Self { place: SheetPlace::Page, label: label.to_owned(), body: String::new() }
+        Self { place: StyleSheetSource::Page, label: label.to_owned(), body: String::new() }
     }
 
     /// Draws a straight line.
@@ -230,11 +230,11 @@ impl Svg {
             r#"viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}""#
         );
         match place {
-            SheetPlace::File => format!(
+            StyleSheetSource::File => format!(
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" {size}>\n<style>\n{CHART_STYLE}</style>\n\
                  <rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n{body}</svg>\n"
             ),
-            SheetPlace::Page => {
+            StyleSheetSource::Page => {
                 let label = escape(&label);
                 format!("<svg {size} role=\"img\" aria-label=\"{label}\">\n{body}</svg>")
             }

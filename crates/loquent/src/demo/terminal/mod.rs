@@ -128,7 +128,7 @@ impl<'a> TerminalRun<'a> {
         lines.extend(columns(&self.views(now), column_width(width), Some(rows.max(1))));
         let weather_ms = now.saturating_duration_since(self.began).as_millis() as u64;
         let marks = width.saturating_sub(10).min(120);
-        let mut weather: Line = vec![(TextStyle::Plain, "weather ".into())];
+        let mut weather: Line = vec![(TextStyle::Plain, "network ".into())];
         weather.extend(strip(&self.storms, Some(weather_ms), marks));
         lines.extend([Vec::new(), weather, vec![(TextStyle::Dim, "Ctrl-C ends it".into())]]);
         lines.truncate(height.max(1));
@@ -173,7 +173,7 @@ impl<'a> TerminalRun<'a> {
                 ColumnState::Complete(_) => {}
                 ColumnState::Failed(why) => anyhow::bail!("{title}: {why}"),
                 ColumnState::Waiting | ColumnState::Streaming => {
-                    anyhow::bail!("{title}: not complete in time; choose better weather")
+                    anyhow::bail!("{title}: not complete in time; choose a better network")
                 }
             }
         }

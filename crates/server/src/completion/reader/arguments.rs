@@ -4,7 +4,7 @@
 use loquent_engine::grammar::ToolShape;
 use serde_json::Value;
 
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 /// Tracks the extent of a JSON value while it is read.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ impl ArgumentsText {
     }
 
     /// Passes on the part of `text` that belongs to the object.
-    pub(super) fn push(&mut self, text: &str, index: u32, out: &mut HeldDeltas) -> ArgumentsEnd {
+    pub(super) fn push(&mut self, text: &str, index: u32, out: &mut PendingDeltas) -> ArgumentsEnd {
         let mut from = 0;
         for (at, c) in text.char_indices() {
             let extent = match &mut self.extent {

@@ -1,7 +1,7 @@
 //! Interface shared by the readers of calls.
 
 use super::config::CallConfig;
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 /// Result of reading a piece of text.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub(super) enum CallOutcome {
 /// Reads calls of one family.
 pub(super) trait CallReader: Send {
     /// Reads the part of `text` that belongs to the call; returns its length in bytes.
-    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome);
+    fn push(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome);
 
     /// Ends the text with `rest`, which no push has taken; returns the text that was not passed on.
-    fn finish(&mut self, rest: &str, out: &mut HeldDeltas) -> String;
+    fn finish(&mut self, rest: &str, out: &mut PendingDeltas) -> String;
 
     /// Returns true if at least part of the call has been passed on.
     fn is_open(&self) -> bool;
@@ -45,7 +45,7 @@ pub(super) struct CallStart {
 
 impl CallStart {
     /// Passes on the beginning of a call of `name`.
-    pub(super) fn open(&self, name: &str, out: &mut HeldDeltas) {
+    pub(super) fn open(&self, name: &str, out: &mut PendingDeltas) {
         out.open_call(self.index, self.config.call_id(self.index), name.to_owned());
     }
 }

@@ -4,7 +4,7 @@
 use super::arguments::{ArgumentsEnd, ArgumentsText};
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::matching::{TagMatch, front_of, is_name};
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 const CALL: &str = "<｜tool▁call▁begin｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
@@ -63,7 +63,7 @@ impl DeepSeekCalls {
 
     /// Reads the text before the object: `NAME<sep>`, or `function<sep>NAME`, a line break and the
     /// beginning of a fenced block.
-    fn head(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, Option<CallOutcome>) {
+    fn head(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, Option<CallOutcome>) {
         let window = &text[..text.floor_char_boundary(MAX_HEAD_BYTES)];
         let Some(at) = window.find('{') else {
             let more = text.len() < MAX_HEAD_BYTES;
@@ -85,7 +85,7 @@ impl DeepSeekCalls {
         (at, None)
     }
 
-    fn arguments(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, Option<CallOutcome>) {
+    fn arguments(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, Option<CallOutcome>) {
         let DeepSeekState::Arguments(arguments) = &mut self.state else { return (0, None) };
         match arguments.push(text, self.start.index, out) {
             ArgumentsEnd::More => (text.len(), Some(CallOutcome::More)),
@@ -100,7 +100,7 @@ impl DeepSeekCalls {
 }
 
 impl CallReader for DeepSeekCalls {
-    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn push(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let mut taken = 0;
         loop {
             let rest = &text[taken..];
@@ -119,7 +119,7 @@ impl CallReader for DeepSeekCalls {
         }
     }
 
-    fn finish(&mut self, rest: &str, _out: &mut HeldDeltas) -> String {
+    fn finish(&mut self, rest: &str, _out: &mut PendingDeltas) -> String {
         if self.opened { String::new() } else { std::mem::take(&mut self.raw) + rest }
     }
 

@@ -5,7 +5,7 @@
 use super::arguments::{ArgumentsEnd, ArgumentsText};
 use super::config::SplitConfig;
 use super::matching::{TagMatch, find_any, front_of, is_name, overlap_any};
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 const CHANNEL: &str = "<|channel|>";
 const START: &str = "<|start|>";
@@ -62,12 +62,12 @@ impl ChannelSplitter {
         Self { config, state: ChannelState::Head, pending, calls: 0, has_begun: false, said }
     }
 
-    pub(super) fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
+    pub(super) fn push(&mut self, fresh: &str, out: &mut PendingDeltas) {
         self.pending.push_str(fresh);
         while self.step(out) {}
     }
 
-    pub(super) fn finish(&mut self, out: &mut HeldDeltas) {
+    pub(super) fn finish(&mut self, out: &mut PendingDeltas) {
         let rest = std::mem::take(&mut self.pending);
         match std::mem::replace(&mut self.state, ChannelState::Head) {
             // Half a head is nothing that was said; half a tag may be, before any message.
@@ -92,7 +92,7 @@ impl ChannelSplitter {
         self.pending.len()
     }
 
-    fn step(&mut self, out: &mut HeldDeltas) -> bool {
+    fn step(&mut self, out: &mut PendingDeltas) -> bool {
         // Taken out, so that both body and `self` can change; a body that goes on is put back.
         match std::mem::replace(&mut self.state, ChannelState::Head) {
             ChannelState::Head => self.head(out),
@@ -100,7 +100,7 @@ impl ChannelSplitter {
         }
     }
 
-    fn head(&mut self, out: &mut HeldDeltas) -> bool {
+    fn head(&mut self, out: &mut PendingDeltas) -> bool {
         if self.pending.is_empty() {
             return false;
         }
@@ -162,7 +162,7 @@ impl ChannelSplitter {
         }
     }
 
-    fn body(&mut self, mut body: MessageBody, out: &mut HeldDeltas) -> bool {
+    fn body(&mut self, mut body: MessageBody, out: &mut PendingDeltas) -> bool {
         let Some((at, tag)) = find_any(&self.pending, &ENDS) else {
             // A tag's front is held back until more text shows whether it is one.
             let safe = self.pending.len() - overlap_any(&self.pending, &ENDS);
@@ -184,7 +184,7 @@ impl ChannelSplitter {
     }
 
     /// Passes on a message's text.
-    fn put(&mut self, body: &mut MessageBody, text: &str, out: &mut HeldDeltas) {
+    fn put(&mut self, body: &mut MessageBody, text: &str, out: &mut PendingDeltas) {
         match body {
             MessageBody::Answer => self.say(text, out),
             MessageBody::Reasoning => self.think(text, out),
@@ -209,7 +209,7 @@ impl ChannelSplitter {
     }
 
     /// Completes a call without arguments with an empty object.
-    fn complete_call(&mut self, body: &MessageBody, out: &mut HeldDeltas) {
+    fn complete_call(&mut self, body: &MessageBody, out: &mut PendingDeltas) {
         if let MessageBody::Call { name, arguments } = body
             && !arguments.has_begun()
         {
@@ -219,13 +219,13 @@ impl ChannelSplitter {
         }
     }
 
-    fn open(&self, name: &str, out: &mut HeldDeltas) {
+    fn open(&self, name: &str, out: &mut PendingDeltas) {
         if let Some(calls) = &self.config.calls {
             out.open_call(self.calls, calls.call_id(self.calls), name.to_owned());
         }
     }
 
-    fn say(&mut self, text: &str, out: &mut HeldDeltas) {
+    fn say(&mut self, text: &str, out: &mut PendingDeltas) {
         if text.is_empty() {
             return;
         }
@@ -236,7 +236,7 @@ impl ChannelSplitter {
         out.text_mut().push_str(text);
     }
 
-    fn think(&mut self, text: &str, out: &mut HeldDeltas) {
+    fn think(&mut self, text: &str, out: &mut PendingDeltas) {
         if text.is_empty() {
             return;
         }

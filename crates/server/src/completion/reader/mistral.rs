@@ -5,7 +5,7 @@ use super::arguments::{ArgumentsEnd, ArgumentsText};
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::matching::{find_any, is_name};
 use super::object::ObjectCall;
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
@@ -85,7 +85,7 @@ impl MistralCalls {
         }
     }
 
-    fn object(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn object(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let MistralState::Object(object) = &mut self.state else { return (0, CallOutcome::More) };
         let (taken, outcome) = object.push(text, out);
         self.opened |= object.is_open();
@@ -97,7 +97,7 @@ impl MistralCalls {
         (taken, outcome)
     }
 
-    fn name(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn name(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let head = match find_any(text, &[ARGS, "{"]) {
             Some((at, "{")) => (at, at),
             Some((at, tag)) => (at, at + tag.len()),
@@ -117,7 +117,7 @@ impl MistralCalls {
         }
     }
 
-    fn arguments(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn arguments(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let MistralState::Arguments(arguments) = &mut self.state else {
             return (0, CallOutcome::More);
         };
@@ -130,7 +130,7 @@ impl MistralCalls {
 }
 
 impl CallReader for MistralCalls {
-    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn push(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let mut taken = 0;
         loop {
             let (rest, before) = (&text[taken..], std::mem::discriminant(&self.state));
@@ -150,7 +150,7 @@ impl CallReader for MistralCalls {
         }
     }
 
-    fn finish(&mut self, rest: &str, out: &mut HeldDeltas) -> String {
+    fn finish(&mut self, rest: &str, out: &mut PendingDeltas) -> String {
         match &mut self.state {
             MistralState::Object(object) => object.finish(rest, out),
             _ if self.opened => String::new(),

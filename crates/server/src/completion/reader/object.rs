@@ -5,7 +5,7 @@
 
 use super::arguments::ValueExtent;
 use super::call_reader::{CallOutcome, CallReader, CallStart};
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 /// Members that models write before a call's name in formats without a tag.
 const BESIDE_CALLS: [&str; 2] = ["type", "id"];
@@ -62,7 +62,7 @@ pub(super) struct ObjectCall {
 }
 
 impl CallReader for ObjectCall {
-    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn push(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         for (at, c) in text.char_indices() {
             let after = at + c.len_utf8();
             if !self.opened {
@@ -80,7 +80,7 @@ impl CallReader for ObjectCall {
         (text.len(), CallOutcome::More)
     }
 
-    fn finish(&mut self, _rest: &str, _out: &mut HeldDeltas) -> String {
+    fn finish(&mut self, _rest: &str, _out: &mut PendingDeltas) -> String {
         if self.opened { String::new() } else { std::mem::take(&mut self.raw) }
     }
 
@@ -114,7 +114,7 @@ impl ObjectCall {
     }
 
     /// Reads one character; returns true if it closes the object.
-    fn take(&mut self, c: char, out: &mut HeldDeltas) -> Result<bool, NotJson> {
+    fn take(&mut self, c: char, out: &mut PendingDeltas) -> Result<bool, NotJson> {
         let blank = c.is_whitespace();
         match &mut self.state {
             ObjectState::Value(member, extent) => {
@@ -150,7 +150,7 @@ impl ObjectCall {
         Ok(false)
     }
 
-    fn begin_value(&mut self, member: CallMember, c: char, out: &mut HeldDeltas) {
+    fn begin_value(&mut self, member: CallMember, c: char, out: &mut PendingDeltas) {
         let mut extent = ValueExtent::NONE;
         extent.push(c);
         self.keep(member, c, out);
@@ -158,7 +158,7 @@ impl ObjectCall {
     }
 
     /// Keeps a character of a value, or passes it on.
-    fn keep(&mut self, member: CallMember, c: char, out: &mut HeldDeltas) {
+    fn keep(&mut self, member: CallMember, c: char, out: &mut PendingDeltas) {
         // Arguments in a string are JSON once more, which shows only at their end.
         let streams = member == CallMember::Arguments
             && (self.has_arguments || c != '"')
@@ -173,7 +173,7 @@ impl ObjectCall {
         }
     }
 
-    fn end_value(&mut self, member: CallMember, out: &mut HeldDeltas) -> Result<(), NotJson> {
+    fn end_value(&mut self, member: CallMember, out: &mut PendingDeltas) -> Result<(), NotJson> {
         let value = std::mem::take(&mut self.value);
         self.state = ObjectState::Comma;
         match member {
@@ -205,7 +205,7 @@ impl ObjectCall {
         Ok(())
     }
 
-    fn open(&mut self, name: String, out: &mut HeldDeltas) -> Result<(), NotJson> {
+    fn open(&mut self, name: String, out: &mut PendingDeltas) -> Result<(), NotJson> {
         let unknown = self.known.as_ref().is_some_and(|known| !known.contains(&name));
         if unknown || self.opened || name.is_empty() {
             return Err(NotJson);
@@ -219,7 +219,7 @@ impl ObjectCall {
 
     /// Ends the object. Returns true if it is a call: it has a name. A call without arguments gets
     /// an empty object.
-    fn close(&mut self, out: &mut HeldDeltas) -> bool {
+    fn close(&mut self, out: &mut PendingDeltas) -> bool {
         if self.opened && !self.has_arguments {
             out.push_arguments(self.start.index, "{}");
         }

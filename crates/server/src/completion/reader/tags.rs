@@ -6,7 +6,7 @@ use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::config::SplitConfig;
 use super::families::{CallFamily, family};
 use super::matching::{TagMatch, find_any, front, front_of, overlap, overlap_any};
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 enum SplitState {
     /// Only white space so far: reasoning may follow.
@@ -47,12 +47,12 @@ impl TagSplitter {
         Self { config, think: tags.pair(), state, pending: String::new(), calls: 0 }
     }
 
-    pub(super) fn push(&mut self, fresh: &str, out: &mut HeldDeltas) {
+    pub(super) fn push(&mut self, fresh: &str, out: &mut PendingDeltas) {
         self.pending.push_str(fresh);
         while self.step(out) {}
     }
 
-    pub(super) fn finish(&mut self, out: &mut HeldDeltas) {
+    pub(super) fn finish(&mut self, out: &mut PendingDeltas) {
         let rest = std::mem::take(&mut self.pending);
         match std::mem::replace(&mut self.state, SplitState::Plain) {
             SplitState::Thinking(_) => out.push_reasoning(&rest),
@@ -94,7 +94,7 @@ impl TagSplitter {
     }
 
     /// Processes the pending text as far as possible; returns false if more is needed.
-    fn step(&mut self, out: &mut HeldDeltas) -> bool {
+    fn step(&mut self, out: &mut PendingDeltas) -> bool {
         match &mut self.state {
             SplitState::Beginning => self.begin(),
             SplitState::Thinking(_) => self.think(out),
@@ -125,7 +125,7 @@ impl TagSplitter {
         }
     }
 
-    fn think(&mut self, out: &mut HeldDeltas) -> bool {
+    fn think(&mut self, out: &mut PendingDeltas) -> bool {
         let SplitState::Thinking(has_spoken) = &mut self.state else { return false };
         if !*has_spoken {
             let blank = self.pending.len() - self.pending.trim_start().len();
@@ -157,7 +157,7 @@ impl TagSplitter {
         self.config.calls.as_ref().map(|calls| family(calls.syntax))
     }
 
-    fn answer(&mut self, out: &mut HeldDeltas) -> bool {
+    fn answer(&mut self, out: &mut PendingDeltas) -> bool {
         let Some(family) = self.family() else {
             self.state = SplitState::Plain;
             return true;
@@ -203,7 +203,7 @@ impl TagSplitter {
         self.state = SplitState::Calling((family.reader)(start));
     }
 
-    fn call(&mut self, out: &mut HeldDeltas) -> bool {
+    fn call(&mut self, out: &mut PendingDeltas) -> bool {
         let SplitState::Calling(call) = &mut self.state else { return false };
         let (taken, outcome) = call.push(&self.pending, out);
         self.pending.drain(..taken);

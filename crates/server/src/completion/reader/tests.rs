@@ -61,7 +61,7 @@ fn config(thinking: Thinking, syntax: Option<CallSyntax>) -> SplitConfig {
 
 /// Splits `pieces` and joins the result.
 fn split(config: SplitConfig, pieces: &[&str]) -> Gathered {
-    let (mut splitter, mut held) = (TextSplitter::new(config), HeldDeltas::new(0));
+    let (mut splitter, mut held) = (TextSplitter::new(config), PendingDeltas::new(0));
     let mut all = Gathered::default();
     for piece in pieces {
         splitter.push(piece, &mut held);
@@ -154,7 +154,7 @@ fn arguments_cut_off_stay_as_far_as_they_came() {
 #[test]
 fn arguments_leave_while_they_are_written() {
     let mut splitter = TextSplitter::new(config(Thinking::Never, Some(CallSyntax::Tagged)));
-    let (mut held, mut all) = (HeldDeltas::new(0), Gathered::default());
+    let (mut held, mut all) = (PendingDeltas::new(0), Gathered::default());
     splitter.push("<tool_call>{\"name\": \"time\", \"arguments\": {\"zone\": \"E", &mut held);
     held.take(1).into_iter().for_each(|delta| all.push(delta));
     assert_eq!(all.calls, [call(0, "time", "{\"zone\": \"E")]);
@@ -171,7 +171,7 @@ fn what_a_call_holds_back_is_counted() {
         (CallSyntax::QwenXml, format!("<function=time>\n<parameter=days>\n{long}")),
     ] {
         let mut splitter = TextSplitter::new(config(Thinking::Never, Some(syntax)));
-        let mut held = HeldDeltas::new(0);
+        let mut held = PendingDeltas::new(0);
         splitter.push(&text, &mut held);
         assert!(splitter.held_bytes() >= 1000, "{syntax:?}: {}", splitter.held_bytes());
     }
@@ -180,7 +180,7 @@ fn what_a_call_holds_back_is_counted() {
 #[test]
 fn an_answer_in_json_streams_where_calls_have_no_tags() {
     let mut splitter = TextSplitter::new(config(Thinking::Never, Some(CallSyntax::Bare)));
-    let (mut held, mut all) = (HeldDeltas::new(0), Gathered::default());
+    let (mut held, mut all) = (PendingDeltas::new(0), Gathered::default());
     let begun = "{\"city\": \"Oslo\", \"days\": [1, 2";
     splitter.push(begun, &mut held);
     held.take(1).into_iter().for_each(|delta| all.push(delta));
@@ -306,7 +306,7 @@ fn reasoning_may_be_in_square_brackets() {
 #[test]
 fn texts_of_elements_leave_while_they_are_written() {
     let mut splitter = TextSplitter::new(config(Thinking::Never, Some(CallSyntax::QwenXml)));
-    let (mut held, mut all) = (HeldDeltas::new(0), Gathered::default());
+    let (mut held, mut all) = (PendingDeltas::new(0), Gathered::default());
     splitter.push("<tool_call>\n<function=time>\n<parameter=city>\nfn main() {\n</para", &mut held);
     held.take(1).into_iter().for_each(|delta| all.push(delta));
     assert_eq!(all.calls, [call(0, "time", "{\"city\": \"fn main() {")]);

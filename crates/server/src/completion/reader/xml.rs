@@ -7,7 +7,7 @@
 use super::arguments::{ParameterKind, escaped};
 use super::call_reader::{CallOutcome, CallReader, CallStart};
 use super::matching::{TagMatch, find_any, front, front_of, is_name, overlap_any};
-use crate::held::HeldDeltas;
+use crate::pending_deltas::PendingDeltas;
 
 /// Maximum bytes of a tool's or parameter's name, with its tags.
 const MAX_NAME_BYTES: usize = 256;
@@ -147,7 +147,7 @@ impl XmlCall {
         }
     }
 
-    fn step(&mut self, text: &str, out: &mut HeldDeltas) -> XmlStep {
+    fn step(&mut self, text: &str, out: &mut PendingDeltas) -> XmlStep {
         match &self.state {
             XmlState::Head => match front(text, self.tags.head) {
                 TagMatch::Is(end) => {
@@ -171,7 +171,7 @@ impl XmlCall {
         XmlStep::Ends(0, CallOutcome::NoCall(std::mem::take(&mut self.raw)))
     }
 
-    fn name(&mut self, text: &str, out: &mut HeldDeltas) -> XmlStep {
+    fn name(&mut self, text: &str, out: &mut PendingDeltas) -> XmlStep {
         let Some((end, _)) = find_any(window(text), self.tags.name_ends) else {
             return if text.len() < MAX_NAME_BYTES { XmlStep::Wait(0) } else { self.give_up() };
         };
@@ -190,7 +190,7 @@ impl XmlCall {
         XmlStep::Took(end + self.tags.head_close.len())
     }
 
-    fn between(&mut self, text: &str, out: &mut HeldDeltas) -> XmlStep {
+    fn between(&mut self, text: &str, out: &mut PendingDeltas) -> XmlStep {
         let tags = self.tags;
         let [end, other_end] = tags.call_ends;
         match front_of(text, &[tags.key_open, end, other_end]) {
@@ -211,13 +211,13 @@ impl XmlCall {
     }
 
     /// Ends the arguments, so that they are complete JSON regardless of the text that follows.
-    fn close(&mut self, taken: usize, out: &mut HeldDeltas) -> XmlStep {
+    fn close(&mut self, taken: usize, out: &mut PendingDeltas) -> XmlStep {
         let end = if self.keys.is_empty() { "{}" } else { "}" };
         out.push_arguments(self.start.index, end);
         XmlStep::Ends(taken, CallOutcome::Complete)
     }
 
-    fn key(&mut self, text: &str, out: &mut HeldDeltas) -> XmlStep {
+    fn key(&mut self, text: &str, out: &mut PendingDeltas) -> XmlStep {
         let taken = match (self.tags.value_open, text.chars().next()) {
             (_, None) => return XmlStep::Wait(0),
             // One line break is the format's; further ones are the value's.
@@ -238,7 +238,7 @@ impl XmlCall {
         &mut self,
         key: String,
         kind: Option<ParameterKind>,
-        out: &mut HeldDeltas,
+        out: &mut PendingDeltas,
     ) -> ValueUse {
         if self.keys.contains(&key) {
             // JSON with a key twice means different things to different parsers.
@@ -257,7 +257,7 @@ impl XmlCall {
         ValueUse::Streamed
     }
 
-    fn value(&mut self, usage: ValueUse, text: &str, out: &mut HeldDeltas) -> XmlStep {
+    fn value(&mut self, usage: ValueUse, text: &str, out: &mut PendingDeltas) -> XmlStep {
         // The forms with more in front are found first.
         let Some((end, tag)) = find_any(text, self.tags.value_ends) else {
             let safe = text.len() - overlap_any(text, self.tags.value_ends);
@@ -277,7 +277,7 @@ impl XmlCall {
         XmlStep::Took(end + tag.len())
     }
 
-    fn put(&mut self, usage: ValueUse, text: &str, out: &mut HeldDeltas) {
+    fn put(&mut self, usage: ValueUse, text: &str, out: &mut PendingDeltas) {
         match usage {
             ValueUse::Streamed => out.push_arguments(self.start.index, &escaped(text)),
             ValueUse::Kept(_) => self.value.push_str(text),
@@ -293,7 +293,7 @@ fn window(text: &str) -> &str {
 }
 
 impl CallReader for XmlCall {
-    fn push(&mut self, text: &str, out: &mut HeldDeltas) -> (usize, CallOutcome) {
+    fn push(&mut self, text: &str, out: &mut PendingDeltas) -> (usize, CallOutcome) {
         let mut taken = 0;
         loop {
             let (more, outcome) = match self.step(&text[taken..], out) {
@@ -311,7 +311,7 @@ impl CallReader for XmlCall {
         }
     }
 
-    fn finish(&mut self, rest: &str, out: &mut HeldDeltas) -> String {
+    fn finish(&mut self, rest: &str, out: &mut PendingDeltas) -> String {
         if !self.opened {
             return std::mem::take(&mut self.raw) + rest;
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::clock::{rfc3339, unix_time_s};
-use crate::models::{ModelEntry, ModelFigures, ServedModels};
+use crate::models::{ModelEntry, ModelStats, ServedModels};
 use crate::service::{Service, embedding};
 
 /// The version of Ollama's API that is implemented. Clients compare it with the version they need.
@@ -84,7 +84,7 @@ fn capabilities(service: &Service) -> Vec<&'static str> {
 /// Placeholder for the model's architecture, which is not known in this module.
 const FAMILY: &str = "loquent";
 
-fn entry(model: &ModelFigures) -> Value {
+fn entry(model: &ModelStats) -> Value {
     // Clients take the digest for the model's identity.
     let digest = hex::encode(&Sha256::digest(model.name.as_bytes()));
     json!({

@@ -20,7 +20,7 @@ const BODY_BYTES: usize = REQUEST_BYTES - 4096;
 /// Facts that make an answer come out the same when it is generated again, and what else to do with
 /// it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AnswerMarks {
+pub struct ReplayInputs {
     /// Model that answers.
     pub model: String,
     /// Seed of the random numbers, whether or not the request named one.
@@ -32,16 +32,16 @@ pub struct AnswerMarks {
     /// The caller's place in a trace.
     pub trace_parent: Option<TraceParent>,
     /// Owner and metadata of the stored answer, if the request asks to store it.
-    pub stored: Option<KeptMetadata>,
+    pub stored: Option<ReplayMetadata>,
     /// Sender of the request.
-    pub asker: KeptAsker,
+    pub asker: ReplayAsker,
     /// Service that computes the answer.
     pub answered_by: KeptService,
 }
 
 /// Sender of a request, for a replica with the same keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KeptAsker {
+pub struct ReplayAsker {
     /// Owner of the API key.
     pub owner: Owner,
     /// Tenant whose share of a server the request uses.
@@ -61,7 +61,7 @@ pub struct KeptService {
 
 /// Data to store with a chat that its body no longer contains.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptMetadata {
+pub struct ReplayMetadata {
     /// Owner of the chat.
     pub owner: Owner,
     /// Metadata of the chat.
@@ -69,22 +69,22 @@ pub struct KeptMetadata {
 }
 
 /// A request from the store.
-pub struct KeptRequest {
+pub struct ReplayableRequest {
     /// Endpoint to which it was sent.
     pub endpoint: Endpoint,
     /// Facts about its answer.
-    pub marks: AnswerMarks,
+    pub marks: ReplayInputs,
     /// Body of the request.
     pub fields: Fields,
 }
 
 /// A request's body, to be stored once its seed is known.
-pub struct AskedBody {
+pub struct ReplayableBody {
     endpoint: Endpoint,
     json: String,
 }
 
-impl AskedBody {
+impl ReplayableBody {
     /// Encodes the body of a request to `endpoint`; returns `None` if it is too long.
     pub fn of(endpoint: Endpoint, body: &Map<String, Value>) -> Option<Self> {
         let mut json = BoundedJson(Vec::new());
@@ -94,14 +94,15 @@ impl AskedBody {
 
     /// Encodes the request for the store, with the `marks` of its answer; returns `None` if it is
     /// too long.
-    pub fn encode(&self, marks: &AnswerMarks) -> Option<Arc<[u8]>> {
+    pub fn encode(&self, marks: &ReplayInputs) -> Option<Arc<[u8]>> {
         let endpoint = match self.endpoint {
             Endpoint::Chat => "chat",
             Endpoint::Text => "text",
         };
-        let AnswerMarks { model, seed, call_ids, trace_parent, stored, asker, answered_by, .. } =
-            marks;
-        let stored = stored.as_ref().map(|KeptMetadata { owner, metadata }| {
+        let ReplayInputs {
+            model, seed, call_ids, trace_parent, stored, asker, answered_by, ..
+        } = marks;
+        let stored = stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
             json!({"owner": hex::encode(&owner.0), "metadata": metadata})
         });
         // Numbers of 64 bits are texts: JSON's have fewer.
@@ -145,7 +146,7 @@ impl io::Write for BoundedJson {
 }
 
 /// Decodes a request from the store; returns `None` if `bytes` is not a valid one.
-pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
+pub fn decode(bytes: &[u8]) -> Option<ReplayableRequest> {
     if bytes.len() > REQUEST_BYTES {
         return None;
     }
@@ -156,7 +157,7 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
         "text" => Endpoint::Text,
         _ => return None,
     };
-    let marks = AnswerMarks {
+    let marks = ReplayInputs {
         model: text("model")?.to_owned(),
         seed: text("seed")?.parse().ok()?,
         call_ids: text("call_ids")?.parse().ok()?,
@@ -166,7 +167,7 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
             None | Some(Value::Null) => None,
             Some(stored) => Some(metadata_of(stored)?),
         },
-        asker: KeptAsker {
+        asker: ReplayAsker {
             owner: Owner(hex::decode(text("owner")?)?),
             tenant: text("tenant")?.parse().ok()?,
             token_salt: text("token_salt").map(str::to_owned),
@@ -177,12 +178,12 @@ pub fn decode(bytes: &[u8]) -> Option<KeptRequest> {
         },
     };
     let body = outer.map().get("body")?.as_object()?.clone();
-    Some(KeptRequest { endpoint, marks, fields: outer.replaced(body) })
+    Some(ReplayableRequest { endpoint, marks, fields: outer.replaced(body) })
 }
 
-fn metadata_of(stored: &Value) -> Option<KeptMetadata> {
+fn metadata_of(stored: &Value) -> Option<ReplayMetadata> {
     let owner = Owner(hex::decode(stored["owner"].as_str()?)?);
-    Some(KeptMetadata { owner, metadata: stored.get("metadata")?.clone() })
+    Some(ReplayMetadata { owner, metadata: stored.get("metadata")?.clone() })
 }
 
 #[cfg(test)]
@@ -191,15 +192,15 @@ mod tests {
 
     use super::*;
 
-    fn marks(model: &str) -> AnswerMarks {
-        AnswerMarks {
+    fn marks(model: &str) -> ReplayInputs {
+        ReplayInputs {
             model: model.to_owned(),
             seed: u64::MAX,
             call_ids: u64::MAX - 1,
             asked_at_s: 1_700_000_000,
             trace_parent: None,
             stored: None,
-            asker: KeptAsker::default(),
+            asker: ReplayAsker::default(),
             answered_by: KeptService::default(),
         }
     }
@@ -208,14 +209,14 @@ mod tests {
     fn a_request_comes_back_as_it_was() {
         let body = json!({"messages": [{"role": "user", "content": "a \"quoted\" word"}]});
         let Value::Object(body) = body else { panic!("no object") };
-        let asked = AskedBody::of(Endpoint::Chat, &body).unwrap();
+        let asked = ReplayableBody::of(Endpoint::Chat, &body).unwrap();
         let trace = TraceParent::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         assert!(trace.is_some());
-        let stored = KeptMetadata { owner: Owner([7; 16]), metadata: json!({"a": "b"}) };
+        let stored = ReplayMetadata { owner: Owner([7; 16]), metadata: json!({"a": "b"}) };
         let asker =
-            KeptAsker { owner: Owner([8; 16]), tenant: u64::MAX, token_salt: Some("s".into()) };
+            ReplayAsker { owner: Owner([8; 16]), tenant: u64::MAX, token_salt: Some("s".into()) };
         let answered_by = KeptService { fingerprint: "ab".into(), context_tokens: 4096 };
-        let whole = AnswerMarks {
+        let whole = ReplayInputs {
             trace_parent: trace,
             stored: Some(stored),
             asker,
@@ -232,15 +233,15 @@ mod tests {
     #[test]
     fn a_long_one_is_not_kept() {
         let body = |bytes| Map::from_iter([("prompt".to_owned(), json!("x".repeat(bytes)))]);
-        assert!(AskedBody::of(Endpoint::Text, &body(BODY_BYTES)).is_none());
-        let longest = AskedBody::of(Endpoint::Text, &body(BODY_BYTES - 16)).unwrap();
+        assert!(ReplayableBody::of(Endpoint::Text, &body(BODY_BYTES)).is_none());
+        let longest = ReplayableBody::of(Endpoint::Text, &body(BODY_BYTES - 16)).unwrap();
         assert!(decode(&longest.encode(&marks(&"m".repeat(1000))).unwrap()).is_some());
         assert!(longest.encode(&marks(&"m".repeat(4096))).is_none());
     }
 
     #[test]
     fn one_of_another_version_is_none() {
-        let asked = AskedBody::of(Endpoint::Chat, &Map::new()).unwrap();
+        let asked = ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap();
         let kept = String::from_utf8(asked.encode(&marks("m")).unwrap().to_vec()).unwrap();
         assert!(decode(kept.as_bytes()).is_some());
         let end = kept.len();

@@ -14,7 +14,7 @@ use redis::Script;
 
 use super::epochs::Epochs;
 use super::followed::{FollowedLog, Follower};
-use super::kept_request::{self, KeptRequest, REQUEST_BYTES};
+use super::kept_request::{self, REQUEST_BYTES, ReplayableRequest};
 use super::logs::SharedLogs;
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
@@ -59,7 +59,7 @@ pub struct FirstAnswer {
 }
 
 /// Starts requests again: the interface to the rest of the server.
-pub trait Successor: Send + Sync {
+pub trait TakeoverStarter: Send + Sync {
     /// Returns true if requests can be started now.
     fn is_ready(&self) -> bool;
 
@@ -67,18 +67,18 @@ pub trait Successor: Send + Sync {
     ///
     /// # Errors
     /// When there is no such model.
-    fn check(&self, request: &KeptRequest) -> Result<(), ApiError>;
+    fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError>;
 
     /// Starts `request`, whose original answer is `first`.
     fn begin(
         &self,
-        request: KeptRequest,
+        request: ReplayableRequest,
         first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>>;
 }
 
 /// Outcome for an answer whose owner has ended.
-pub enum Succession {
+pub enum TakeoverOutcome {
     /// This replica owns the answer now.
     Owned(Box<OwnedAnswer>),
     /// The answer still belongs to another replica, or there is more of its log.
@@ -144,7 +144,7 @@ struct TakenAnswer {
 
 /// The stored data of an answer that could be taken over.
 struct Heritage {
-    request: KeptRequest,
+    request: ReplayableRequest,
     name: Option<AnswerName>,
     replay: Option<Replay>,
 }
@@ -158,16 +158,16 @@ impl SharedLogs {
         head: u64,
         epochs: Epochs,
         task: Arc<dyn NewsSink>,
-        successor: &dyn Successor,
-    ) -> Succession {
+        successor: &dyn TakeoverStarter,
+    ) -> TakeoverOutcome {
         match self.try_succeed(handle, head, task, successor).await {
-            Ok(owned) => Succession::Owned(Box::new(owned)),
-            Err(Refused::Lost(why)) => Succession::Lost(why),
+            Ok(owned) => TakeoverOutcome::Owned(Box::new(owned)),
+            Err(Refused::Lost(why)) => TakeoverOutcome::Lost(why),
             // Whoever follows learns what it is: a new owner, more of the log, or again none.
             Err(Refused::NotYet) => {
                 let (log, follower) = FollowedLog::new(handle);
                 self.follow(log.beginning_at(head, epochs));
-                Succession::Follow(follower)
+                TakeoverOutcome::Follow(follower)
             }
         }
     }
@@ -177,7 +177,7 @@ impl SharedLogs {
         handle: &AnswerHandle,
         head: u64,
         task: Arc<dyn NewsSink>,
-        successor: &dyn Successor,
+        successor: &dyn TakeoverStarter,
     ) -> Result<OwnedAnswer, Refused> {
         if !successor.is_ready() {
             return Err(Refused::lost("this replica takes no requests now"));

@@ -13,7 +13,7 @@ use crate::dialect::durable::cursor::{next_cursor, shown};
 use crate::dialect::durable::request::{Mode, ReadRequest, Start};
 use crate::error::{ApiError, no_content, not_modified};
 use crate::event_writer::write_records;
-use crate::resumable::LogLook;
+use crate::resumable::LogSnapshot;
 
 /// Maximum log bytes in one response.
 const MOST_BYTES: usize = 64 * 1024;
@@ -38,7 +38,7 @@ struct Piece {
 
 impl Piece {
     /// Returns the content that `look` found.
-    fn of(request: &ReadRequest, look: LogLook) -> Result<Self, ApiError> {
+    fn of(request: &ReadRequest, look: LogSnapshot) -> Result<Self, ApiError> {
         let (chunks, from) = (readable(&look)?, look.from);
         let mut writer = ContentWriter::new(request.format, chunks, from);
         let mut content = Vec::new();
@@ -62,7 +62,7 @@ impl Piece {
 ///
 /// # Errors
 /// 410 if the content there is no longer kept, 400 if it is no offset of the stream.
-pub fn readable(look: &LogLook) -> Result<ChunkWriter, ApiError> {
+pub fn readable(look: &LogSnapshot) -> Result<ChunkWriter, ApiError> {
     match &look.chunks {
         Some(chunks) => Ok(chunks.clone()),
         None if look.from < look.base => {

@@ -14,7 +14,7 @@ use crate::dialect::responses::stored::{KeptInput, StoredResponse};
 use crate::error::ApiError;
 use crate::identity::Owner;
 use crate::records::RecordContext;
-use crate::resumable::shared::kept_request::{self, KeptRequest};
+use crate::resumable::shared::kept_request::{self, ReplayableRequest};
 use crate::routes::successor::{identity_of, model_of, start_again};
 use crate::service::StartedAnswer;
 use crate::store::{Kind, Store};
@@ -40,7 +40,7 @@ async fn try_adopt(
     app: &App,
     owner: Owner,
     response: &StoredResponse,
-    request: KeptRequest,
+    request: ReplayableRequest,
 ) -> Result<(), ApiError> {
     app.ready()?;
     model_of(app, &request)?;

@@ -34,7 +34,7 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scr
 
 /// The objects of a shared store; clones share its connection.
 #[derive(Debug, Clone)]
-pub struct SharedShelf {
+pub struct SharedBackend {
     /// Connection to the store.
     pub connection: SharedConnection,
     limits: StoreLimits,
@@ -42,9 +42,9 @@ pub struct SharedShelf {
 
 /// An object's position in its owner's list, as encoded by the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SharedPlace(String);
+pub struct SharedPosition(String);
 
-impl SharedShelf {
+impl SharedBackend {
     /// Returns the objects behind `connection`, within `limits`.
     pub const fn new(connection: SharedConnection, limits: StoreLimits) -> Self {
         Self { connection, limits }
@@ -158,7 +158,7 @@ impl SharedShelf {
         &self,
         list: List,
         page: &ListPage,
-    ) -> Result<Option<SharedPlace>, StoreError> {
+    ) -> Result<Option<SharedPosition>, StoreError> {
         let Some(after) = &page.after else { return Ok(None) };
         let key =
             ObjectKey::new(list.kind, list.owner, after).map_err(|_| StoreError::UnknownAfter)?;
@@ -181,8 +181,8 @@ impl SharedShelf {
     pub async fn part(
         &self,
         list: List,
-        from: Option<SharedPlace>,
-    ) -> Result<Option<(SharedPlace, Vec<StoredObject>)>, StoreError> {
+        from: Option<SharedPosition>,
+    ) -> Result<Option<(SharedPosition, Vec<StoredObject>)>, StoreError> {
         let oldest = "oldest".to_owned();
         let behind = from.map(|place| format!("({}", place.0));
         let (first, last) = match list.newest_first {
@@ -230,7 +230,7 @@ fn time_digits(time_s: u64) -> String {
 fn object_of(
     values: &mut impl Iterator<Item = Value>,
     knows_the_dead: bool,
-) -> Result<(SharedPlace, StoredObject), Unexpected> {
+) -> Result<(SharedPosition, StoredObject), Unexpected> {
     let mut next = || values.next().map(StoreReply).ok_or(Unexpected);
     let place = place_of(next()?.0)?;
     let is_ended = match next()?.text(16)?.as_str() {
@@ -256,15 +256,15 @@ fn object_of(
     Ok((place, StoredObject { id, created_s, progress, json }))
 }
 
-fn place_of(value: Value) -> Result<SharedPlace, Unexpected> {
+fn place_of(value: Value) -> Result<SharedPosition, Unexpected> {
     let text = StoreReply(value).text(PLACE_DIGITS + 1 + MAX_ID_BYTES)?;
     let is_place = text.len() > PLACE_DIGITS
         && text.bytes().take(PLACE_DIGITS).all(|byte| byte.is_ascii_hexdigit())
         && text.is_char_boundary(PLACE_DIGITS + 1);
-    if is_place { Ok(SharedPlace(text)) } else { Err(Unexpected) }
+    if is_place { Ok(SharedPosition(text)) } else { Err(Unexpected) }
 }
 
-fn part_of(reply: StoreReply) -> Result<Option<(SharedPlace, Vec<StoredObject>)>, Unexpected> {
+fn part_of(reply: StoreReply) -> Result<Option<(SharedPosition, Vec<StoredObject>)>, Unexpected> {
     // At most 64 objects of four values each, behind the place where the part ends.
     let mut values = reply.list(1 + 4 * 64)?.into_iter().peekable();
     let end = values.next().ok_or(Unexpected)?;

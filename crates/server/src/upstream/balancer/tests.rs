@@ -17,7 +17,7 @@ fn balancer(count: usize, routing: Routing) -> Balancer {
 }
 
 /// Takes a place for a prompt with this key.
-fn place(balancer: &mut Balancer, key: u64) -> ServerPlace {
+fn place(balancer: &mut Balancer, key: u64) -> ServerAssignment {
     let key = Some(PromptKey(key));
     balancer.choose(NOW, key, 1, ServerSet::default()).unwrap()
 }
@@ -77,7 +77,7 @@ proptest! {
         course in prop::collection::vec((0_u64..4, any::<bool>()), 1..400),
     ) {
         let mut balancer = balancer(count, Routing::Prefix);
-        let mut places: Vec<ServerPlace> = Vec::new();
+        let mut places: Vec<ServerAssignment> = Vec::new();
         for (key, leaves) in course {
             if leaves && !places.is_empty() {
                 let left = places.swap_remove(key as usize % places.len());

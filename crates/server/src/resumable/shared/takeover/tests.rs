@@ -9,7 +9,9 @@ use serde_json::{Map, json};
 use super::*;
 use crate::api::request::Endpoint;
 use crate::resumable::shared::followed::FollowedPiece;
-use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptService};
+use crate::resumable::shared::kept_request::{
+    KeptService, ReplayAsker, ReplayInputs, ReplayableBody,
+};
 use crate::resumable::shared::state::{LogState, StoreNews};
 use crate::store::shared::test_server::RedisServer;
 
@@ -44,12 +46,12 @@ struct Reluctant {
     has_no_model: bool,
 }
 
-impl Successor for Reluctant {
+impl TakeoverStarter for Reluctant {
     fn is_ready(&self) -> bool {
         true
     }
 
-    fn check(&self, request: &KeptRequest) -> Result<(), ApiError> {
+    fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
         match self.has_no_model {
             true => Err(ApiError::model_not_found(&request.marks.model, ["another"])),
             false => Ok(()),
@@ -58,7 +60,7 @@ impl Successor for Reluctant {
 
     fn begin(
         &self,
-        _: KeptRequest,
+        _: ReplayableRequest,
         _: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
         Box::pin(async { Err(ApiError::overloaded("The server is busy.", 1)) })
@@ -109,7 +111,7 @@ impl Replica {
         self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|taken| taken.fence)
     }
 
-    async fn succeed(&self, head: u64, successor: &Reluctant) -> Succession {
+    async fn succeed(&self, head: u64, successor: &Reluctant) -> TakeoverOutcome {
         let task = Arc::new(Task::default());
         self.logs.succeed(&HANDLE, head, Epochs::default(), task, successor).await
     }
@@ -149,17 +151,17 @@ async fn writes_nothing_of_what_is_gone(
 }
 
 fn request() -> Arc<[u8]> {
-    let marks = AnswerMarks {
+    let marks = ReplayInputs {
         model: "m".to_owned(),
         seed: 1,
         call_ids: 2,
         asked_at_s: 3,
         trace_parent: None,
         stored: None,
-        asker: KeptAsker::default(),
+        asker: ReplayAsker::default(),
         answered_by: KeptService::default(),
     };
-    AskedBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
+    ReplayableBody::of(Endpoint::Chat, &Map::new()).unwrap().encode(&marks).unwrap()
 }
 
 fn records(deltas: &[Delta]) -> Vec<u8> {
@@ -173,11 +175,11 @@ fn beginning() -> Vec<u8> {
     records(&[Delta::Open { meta }, Delta::text("one")])
 }
 
-fn why(succession: &Succession) -> &str {
+fn why(succession: &TakeoverOutcome) -> &str {
     match succession {
-        Succession::Lost(why) => why,
-        Succession::Owned(_) => "owned",
-        Succession::Follow(_) => "follow",
+        TakeoverOutcome::Lost(why) => why,
+        TakeoverOutcome::Owned(_) => "owned",
+        TakeoverOutcome::Follow(_) => "follow",
     }
 }
 
@@ -279,7 +281,7 @@ async fn what_its_owner_wrote_last_is_read_before_it_is_succeeded() {
     put(&slot, &more);
     until(|| slot.stored() == (log.len() + more.len()) as u64).await;
     let succession = second.succeed(log.len() as u64, &Reluctant::default()).await;
-    let Succession::Follow(mut follower) = succession else { panic!("{}", why(&succession)) };
+    let TakeoverOutcome::Follow(mut follower) = succession else { panic!("{}", why(&succession)) };
     assert_eq!(follower.next().await, FollowedPiece::Records(more));
     assert_eq!(follower.next().await, FollowedPiece::Orphaned);
 }

@@ -102,11 +102,11 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::places::ProbePlaces;
+    use crate::connection_limits::ProbePermits;
 
     #[tokio::test(start_paused = true)]
     async fn events_say_when_they_were_written() {
-        let places = ProbePlaces::default();
+        let places = ProbePermits::default();
         let mut others: Vec<_> = std::iter::from_fn(|| places.take()).collect();
         others.pop();
         let started = Instant::now();

@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 /// Held deltas of one completion, in the order of the log.
 #[derive(Debug)]
-pub struct HeldDeltas {
+pub struct PendingDeltas {
     choice: u32,
     deltas: Vec<Delta>,
     /// Bytes of the previous flush's text, used as the capacity of the next.
     text_capacity: usize,
 }
 
-impl HeldDeltas {
+impl PendingDeltas {
     /// Creates an empty list for completion `choice`.
     pub const fn new(choice: u32) -> Self {
         Self { choice, deltas: Vec::new(), text_capacity: 0 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn merged(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
-        let mut held = HeldDeltas::new(3);
+        let mut held = PendingDeltas::new(3);
         deltas.into_iter().for_each(|delta| held.push(delta));
         held.take(0)
     }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn text_that_was_not_written_leaves_no_delta() {
-        let mut held = HeldDeltas::new(0);
+        let mut held = PendingDeltas::new(0);
         held.text_mut();
         held.push_reasoning("");
         held.push_arguments(0, "");

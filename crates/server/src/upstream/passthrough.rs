@@ -10,10 +10,10 @@ use http_body::{Body, Frame, SizeHint};
 use loquent_openai::http::ResponseBody;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::breaker::RequestVerdict;
-use super::pool::HeldPlace;
 use crate::admission::Permit;
 use crate::api::request::BYTES_PER_TOKEN;
+use crate::upstream::breaker::RequestVerdict;
+use crate::upstream::pool::UpstreamLease;
 
 /// Maximum length of an upstream's response, whether passed through or relayed.
 pub const MAX_RESPONSE_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ pub struct PassingBody {
     end: Pin<Box<Sleep>>,
     /// Permits held until the body has ended, since the upstream works until then.
     permits: Vec<Permit>,
-    place: HeldPlace,
+    place: UpstreamLease,
 }
 
 impl PassingBody {
@@ -53,7 +53,7 @@ impl PassingBody {
         body: ResponseBody,
         silence_limit: Duration,
         mut permits: Vec<Permit>,
-        place: HeldPlace,
+        place: UpstreamLease,
     ) -> Self {
         permits.iter_mut().for_each(Permit::begin);
         Self {

@@ -17,7 +17,7 @@ const STORM_STEP_US: u64 = 5_000;
 /// The weather of one run, the same for both columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// Round-trip time in ms; half of it each way.
     pub rtt_ms: f64,
     /// Share of packets that are lost, 0 to 0.6.
@@ -31,7 +31,7 @@ pub struct Weather {
     pub seed: u32,
 }
 
-impl Default for Weather {
+impl Default for NetworkConditions {
     /// Returns the weather of a train or a crowded café: the paper's share of losses, in bursts of
     /// a tenth of a second.
     fn default() -> Self {
@@ -39,7 +39,7 @@ impl Default for Weather {
     }
 }
 
-impl Weather {
+impl NetworkConditions {
     /// Returns the link in the simulator's terms.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     /// Returns the fates of `count` packets sent down the link, one every 5 ms.
-    fn fates(weather: &Weather, count: u64) -> Vec<Fate> {
+    fn fates(weather: &NetworkConditions, count: u64) -> Vec<Fate> {
         let links = PathLinks::Own(vec![weather.schedule().unwrap()]);
         let mut emulator = Emulator::new(&links);
         emulator.begin(0, 0);
@@ -139,31 +139,36 @@ mod tests {
     #[test]
     fn the_share_asked_for_is_lost_in_bursts_or_evenly() {
         for (loss, burst_ms) in [(0.0, 200.0), (0.15, 200.0), (0.15, 0.0), (0.5, 1_000.0)] {
-            let weather = Weather { loss, burst_ms, ..Weather::default() };
+            let weather = NetworkConditions { loss, burst_ms, ..NetworkConditions::default() };
             let fates = fates(&weather, 400_000);
             assert!((lost(&fates) - loss).abs() < 0.03, "{weather:?}: {}", lost(&fates));
         }
         // A packet after a lost one is lost too, as often as the burst says.
-        let after_loss = |weather: &Weather| {
+        let after_loss = |weather: &NetworkConditions| {
             let fates = fates(weather, 200_000);
             let after: Vec<_> =
                 fates.windows(2).filter(|two| two[0] == Fate::Lost).map(|two| two[1]).collect();
             lost(&after)
         };
-        assert!(after_loss(&Weather::default()) > 0.8);
-        assert!(after_loss(&Weather { burst_ms: 0.0, ..Weather::default() }) < 0.2);
+        assert!(after_loss(&NetworkConditions::default()) > 0.8);
+        assert!(
+            after_loss(&NetworkConditions { burst_ms: 0.0, ..NetworkConditions::default() }) < 0.2
+        );
     }
 
     #[test]
     fn the_seed_alone_decides_which_packets_are_lost() {
-        let (one, two) = (Weather::default(), Weather { seed: 2, ..Weather::default() });
+        let (one, two) = (
+            NetworkConditions::default(),
+            NetworkConditions { seed: 2, ..NetworkConditions::default() },
+        );
         assert_eq!(fates(&one, 2_000), fates(&one, 2_000));
         assert_ne!(fates(&one, 2_000), fates(&two, 2_000));
     }
 
     #[test]
     fn packets_are_lost_in_the_storms_that_are_told() {
-        let weather = Weather::default();
+        let weather = NetworkConditions::default();
         let storms = weather.storms(60_000_000);
         assert!(storms.len() > 20, "{storms:?}");
         assert!(storms.windows(2).all(|two| two[0].1 < two[1].0), "apart and in order");
@@ -172,12 +177,13 @@ mod tests {
             let stormy = storms.iter().any(|&(from, to)| (from..to).contains(&at_ms));
             assert!(stormy || *fate != Fate::Lost, "lost at {at_ms} ms in good weather");
         }
-        assert_eq!(Weather { burst_ms: 0.0, ..weather }.storms(60_000_000), []);
+        assert_eq!(NetworkConditions { burst_ms: 0.0, ..weather }.storms(60_000_000), []);
     }
 
     #[test]
     fn a_rate_delays_and_a_delay_is_half_a_round_trip() {
-        let calm = Weather { loss: 0.0, rate_kbps: Some(64.0), ..Weather::default() };
+        let calm =
+            NetworkConditions { loss: 0.0, rate_kbps: Some(64.0), ..NetworkConditions::default() };
         let links = PathLinks::Own(vec![calm.schedule().unwrap()]);
         let mut emulator = Emulator::new(&links);
         let route = PacketRoute { path: 0, flow: 0, up: true };
@@ -193,17 +199,22 @@ mod tests {
     #[test]
     fn what_is_out_of_range_is_named() {
         for (weather, name) in [
-            (Weather { rtt_ms: -1.0, ..Weather::default() }, "rtt_ms"),
-            (Weather { rtt_ms: f64::NAN, ..Weather::default() }, "rtt_ms"),
-            (Weather { loss: 0.61, ..Weather::default() }, "loss"),
-            (Weather { burst_ms: 1e9, ..Weather::default() }, "burst_ms"),
-            (Weather { rate_kbps: Some(1.0), ..Weather::default() }, "rate_kbps"),
+            (NetworkConditions { rtt_ms: -1.0, ..NetworkConditions::default() }, "rtt_ms"),
+            (NetworkConditions { rtt_ms: f64::NAN, ..NetworkConditions::default() }, "rtt_ms"),
+            (NetworkConditions { loss: 0.61, ..NetworkConditions::default() }, "loss"),
+            (NetworkConditions { burst_ms: 1e9, ..NetworkConditions::default() }, "burst_ms"),
+            (
+                NetworkConditions { rate_kbps: Some(1.0), ..NetworkConditions::default() },
+                "rate_kbps",
+            ),
         ] {
             assert!(weather.schedule().unwrap_err().contains(name));
         }
         assert!(
-            serde_json::from_str::<Weather>(r#"{"rtt_ms":1,"loss":0,"burst_ms":0,"seed":-1}"#)
-                .is_err()
+            serde_json::from_str::<NetworkConditions>(
+                r#"{"rtt_ms":1,"loss":0,"burst_ms":0,"seed":-1}"#
+            )
+            .is_err()
         );
     }
 }

@@ -13,7 +13,9 @@ use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
-use crate::resumable::shared::kept_request::{AnswerMarks, AskedBody, KeptAsker, KeptMetadata};
+use crate::resumable::shared::kept_request::{
+    ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody,
+};
 
 /// Data from a request's head that is needed to parse its body.
 pub struct Intake {
@@ -67,7 +69,7 @@ impl Intake {
             // An upstream has no seed.
             let is_ours = served.constant().is_none_or(|service| service.upstream().is_none());
             let keeps = shares && is_resumable && is_ours;
-            let asked = keeps.then(|| AskedBody::of(endpoint, fields.map())).flatten();
+            let asked = keeps.then(|| ReplayableBody::of(endpoint, fields.map())).flatten();
             let mut request = served.parse(endpoint, fields, caller)?;
             request.store = store;
             if let Some(asked) = asked {
@@ -81,9 +83,9 @@ impl Intake {
 
 /// Returns all that determines the answer to `request`. Sets its seed and call ids at random if the
 /// request leaves them open.
-pub fn marks(request: &mut Request, served: &ModelEntry) -> AnswerMarks {
+pub fn marks(request: &mut Request, served: &ModelEntry) -> ReplayInputs {
     let owner = request.identity.owner();
-    let asker = KeptAsker {
+    let asker = ReplayAsker {
         owner,
         tenant: request.identity.tenant.0,
         token_salt: request.identity.token_salt().map(str::to_owned),
@@ -91,13 +93,13 @@ pub fn marks(request: &mut Request, served: &ModelEntry) -> AnswerMarks {
     let asked_at_s = unix_time_s();
     request.date_prompts(asked_at_s);
     let metadata = request.store.as_ref().map(|chat| chat.metadata().clone());
-    AnswerMarks {
+    ReplayInputs {
         model: served.name().to_owned(),
         seed: *request.sampling.seed.get_or_insert_with(rand::random),
         call_ids: *request.call_ids.get_or_insert_with(rand::random),
         asked_at_s,
         trace_parent: request.trace_parent.clone(),
-        stored: metadata.map(|metadata| KeptMetadata { owner, metadata }),
+        stored: metadata.map(|metadata| ReplayMetadata { owner, metadata }),
         asker,
         answered_by: served.answers_by(),
     }

@@ -1,13 +1,13 @@
-//! Tests of the shelf in virtual time: the order of loads and unloads, and that no request loses
+//! Tests of the residency in virtual time: the order of loads and unloads, and that no request loses
 //! its model or waits forever.
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::models::residency::*;
 
 const MIB: u64 = 1 << 20;
-const NO_LIMITS: ShelfLimits =
-    ShelfLimits { max_loaded: usize::MAX, memory_bytes: 1 << 40, idle: None };
+const NO_LIMITS: ResidencyLimits =
+    ResidencyLimits { max_loaded: usize::MAX, memory_bytes: 1 << 40, idle: None };
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -17,25 +17,25 @@ fn ids<const N: usize>() -> [ModelId; N] {
     std::array::from_fn(ModelId)
 }
 
-/// A shelf whose moves take no time.
+/// A residency whose moves take no time.
 struct World {
-    shelf: ModelShelf,
+    residency: ModelResidency,
     now: Duration,
 }
 
 impl World {
-    fn new(limits: ShelfLimits, bytes: &[u64]) -> Self {
-        Self { shelf: ModelShelf::new(limits, bytes.iter().copied()), now: s(100) }
+    fn new(limits: ResidencyLimits, bytes: &[u64]) -> Self {
+        Self { residency: ModelResidency::new(limits, bytes.iter().copied()), now: s(100) }
     }
 
     /// Performs all pending moves; returns them.
     fn settle(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();
-        while let Some(next) = self.shelf.next_move(self.now, None) {
+        while let Some(next) = self.residency.next_move(self.now, None) {
             moves.push(next);
             match next {
-                Move::Load(id) => self.shelf.loaded(id, self.now),
-                Move::Unload(id) => self.shelf.unloaded(id),
+                Move::Load(id) => self.residency.loaded(id, self.now),
+                Move::Unload(id) => self.residency.unloaded(id),
             }
             assert!(moves.len() < 100, "it comes to rest");
         }
@@ -44,19 +44,19 @@ impl World {
 
     /// Simulates a request that waits until its model is loaded, and uses it.
     fn take(&mut self, id: ModelId) -> Vec<Move> {
-        if self.shelf.try_use(id, self.now) {
+        if self.residency.try_use(id, self.now) {
             return Vec::new();
         }
-        self.shelf.wait(id, self.now).unwrap();
+        self.residency.wait(id, self.now).unwrap();
         let moves = self.settle();
-        assert!(self.shelf.try_use(id, self.now), "{id:?} has its turn");
-        self.shelf.end_wait(id);
+        assert!(self.residency.try_use(id, self.now), "{id:?} has its turn");
+        self.residency.end_wait(id);
         moves
     }
 
     fn visit(&mut self, id: ModelId) -> Vec<Move> {
         let moves = self.take(id);
-        self.shelf.end_use(id, self.now);
+        self.residency.end_use(id, self.now);
         self.now += s(1);
         moves
     }
@@ -76,15 +76,15 @@ fn a_model_is_loaded_when_it_is_asked_for_and_stays() {
     assert_eq!(world.visit(a), []);
     assert_eq!(world.visit(b), [Move::Load(b)]);
     assert_eq!(world.after(s(100_000)), []);
-    assert_eq!(world.shelf.present_bytes(), 2 * MIB);
+    assert_eq!(world.residency.present_bytes(), 2 * MIB);
 }
 
 #[test]
 fn the_least_recently_used_makes_room() {
     let [a, b, c] = ids();
     for limits in [
-        ShelfLimits { max_loaded: 2, ..NO_LIMITS },
-        ShelfLimits { memory_bytes: 5 * MIB / 2, ..NO_LIMITS },
+        ResidencyLimits { max_loaded: 2, ..NO_LIMITS },
+        ResidencyLimits { memory_bytes: 5 * MIB / 2, ..NO_LIMITS },
     ] {
         let mut world = World::new(limits, &[MIB; 3]);
         world.visit(a);
@@ -98,7 +98,7 @@ fn the_least_recently_used_makes_room() {
 #[test]
 fn a_small_one_stays_if_a_larger_one_has_to_go() {
     let [small, large, other] = ids();
-    let limits = ShelfLimits { memory_bytes: 10 * MIB, ..NO_LIMITS };
+    let limits = ResidencyLimits { memory_bytes: 10 * MIB, ..NO_LIMITS };
     let mut world = World::new(limits, &[MIB, 8 * MIB, 8 * MIB]);
     world.visit(small);
     world.visit(large);
@@ -109,67 +109,67 @@ fn a_small_one_stays_if_a_larger_one_has_to_go() {
 #[test]
 fn what_the_machine_has_left_counts_as_well() {
     let [a, b] = ids();
-    let mut shelf = ModelShelf::new(NO_LIMITS, [8 * MIB, 8 * MIB]);
-    shelf.wait(a, s(0)).unwrap();
+    let mut residency = ModelResidency::new(NO_LIMITS, [8 * MIB, 8 * MIB]);
+    residency.wait(a, s(0)).unwrap();
     // Nothing could make room: it is tried, whatever the machine says.
-    assert_eq!(shelf.next_move(s(0), Some(MIB)), Some(Move::Load(a)));
-    shelf.loaded(a, s(1));
-    shelf.end_wait(a);
-    shelf.wait(b, s(2)).unwrap();
-    assert_eq!(shelf.next_move(s(2), Some(8 * MIB - 1)), Some(Move::Unload(a)));
-    assert_eq!(shelf.next_move(s(2), Some(8 * MIB - 1)), None, "while it goes");
-    shelf.unloaded(a);
-    assert_eq!(shelf.next_move(s(3), Some(8 * MIB)), Some(Move::Load(b)));
+    assert_eq!(residency.next_move(s(0), Some(MIB)), Some(Move::Load(a)));
+    residency.loaded(a, s(1));
+    residency.end_wait(a);
+    residency.wait(b, s(2)).unwrap();
+    assert_eq!(residency.next_move(s(2), Some(8 * MIB - 1)), Some(Move::Unload(a)));
+    assert_eq!(residency.next_move(s(2), Some(8 * MIB - 1)), None, "while it goes");
+    residency.unloaded(a);
+    assert_eq!(residency.next_move(s(3), Some(8 * MIB)), Some(Move::Load(b)));
 }
 
 #[test]
 fn a_model_in_use_stays_and_takes_nobody_else_after_a_while() {
     let [a, b] = ids();
-    let mut world = World::new(ShelfLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB, MIB]);
+    let mut world = World::new(ResidencyLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB, MIB]);
     world.take(a);
-    world.shelf.wait(b, world.now).unwrap();
+    world.residency.wait(b, world.now).unwrap();
     assert_eq!(world.settle(), []);
     // For a moment it takes more requests: the first may end soon.
-    assert!(world.shelf.try_use(a, world.now));
-    let wakes = world.shelf.next_time(world.now).unwrap();
+    assert!(world.residency.try_use(a, world.now));
+    let wakes = world.residency.next_time(world.now).unwrap();
     assert_eq!(world.after(wakes - world.now), []);
-    assert!(!world.shelf.try_use(a, world.now), "it makes room");
-    world.shelf.wait(a, world.now).unwrap();
-    world.shelf.end_use(a, world.now);
+    assert!(!world.residency.try_use(a, world.now), "it makes room");
+    world.residency.wait(a, world.now).unwrap();
+    world.residency.end_use(a, world.now);
     assert_eq!(world.settle(), [], "one answer is under way");
-    world.shelf.end_use(a, world.now);
+    world.residency.end_use(a, world.now);
     assert_eq!(world.settle(), [Move::Unload(a), Move::Load(b)]);
-    assert!(world.shelf.try_use(b, world.now));
+    assert!(world.residency.try_use(b, world.now));
 }
 
 #[test]
 fn one_that_was_to_make_room_stays_if_nobody_waits_any_more() {
     let [a, b] = ids();
-    let mut world = World::new(ShelfLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB, MIB]);
+    let mut world = World::new(ResidencyLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB, MIB]);
     world.take(a);
-    world.shelf.wait(b, world.now).unwrap();
+    world.residency.wait(b, world.now).unwrap();
     world.after(s(10));
-    assert!(!world.shelf.try_use(a, world.now));
-    world.shelf.end_wait(b);
+    assert!(!world.residency.try_use(a, world.now));
+    world.residency.end_wait(b);
     world.settle();
-    assert!(world.shelf.try_use(a, world.now));
+    assert!(world.residency.try_use(a, world.now));
 }
 
 #[test]
 fn an_unused_model_goes_in_time_and_keep_alive_says_otherwise() {
     let [a] = ids();
-    let mut world = World::new(ShelfLimits { idle: Some(s(60)), ..NO_LIMITS }, &[MIB]);
+    let mut world = World::new(ResidencyLimits { idle: Some(s(60)), ..NO_LIMITS }, &[MIB]);
     world.take(a);
     assert_eq!(world.after(s(600)), [], "it is used");
-    world.shelf.end_use(a, world.now);
-    assert_eq!(world.shelf.expires_at(a), Some(world.now + s(60)));
+    world.residency.end_use(a, world.now);
+    assert_eq!(world.residency.expires_at(a), Some(world.now + s(60)));
     assert_eq!(world.after(s(59)), []);
-    assert_eq!(world.shelf.next_time(world.now), Some(world.now + s(1)));
+    assert_eq!(world.residency.next_time(world.now), Some(world.now + s(1)));
     assert_eq!(world.after(s(1)), [Move::Unload(a)]);
     world.visit(a);
-    world.shelf.keep(a, KeepAlive::Forever);
+    world.residency.keep(a, KeepAlive::Forever);
     assert_eq!(world.after(s(100_000)), []);
-    world.shelf.keep(a, KeepAlive::For(Duration::ZERO));
+    world.residency.keep(a, KeepAlive::For(Duration::ZERO));
     assert_eq!(world.settle(), [Move::Unload(a)]);
     // The next one has the server's own time again.
     world.visit(a);
@@ -181,12 +181,12 @@ fn an_unused_model_goes_in_time_and_keep_alive_says_otherwise() {
 fn somebody_may_ask_a_model_to_leave() {
     let [a] = ids();
     let mut world = World::new(NO_LIMITS, &[MIB]);
-    assert!(!world.shelf.ask_to_leave(a), "it is not there");
+    assert!(!world.residency.ask_to_leave(a), "it is not there");
     world.take(a);
-    assert!(world.shelf.ask_to_leave(a));
+    assert!(world.residency.ask_to_leave(a));
     assert_eq!(world.settle(), [], "an answer is under way");
-    assert!(!world.shelf.try_use(a, world.now));
-    world.shelf.end_use(a, world.now);
+    assert!(!world.residency.try_use(a, world.now));
+    world.residency.end_use(a, world.now);
     assert_eq!(world.settle(), [Move::Unload(a)]);
     assert_eq!(world.visit(a), [Move::Load(a)]);
 }
@@ -194,32 +194,34 @@ fn somebody_may_ask_a_model_to_leave() {
 #[test]
 fn one_that_fails_rests_and_one_that_is_too_large_is_never_tried() {
     let [a, b] = ids();
-    let mut shelf =
-        ModelShelf::new(ShelfLimits { memory_bytes: 10 * MIB, ..NO_LIMITS }, [MIB, 11 * MIB]);
+    let mut residency = ModelResidency::new(
+        ResidencyLimits { memory_bytes: 10 * MIB, ..NO_LIMITS },
+        [MIB, 11 * MIB],
+    );
     let too_large = NotLoaded::TooLarge { bytes: 11 * MIB, most: 10 * MIB };
-    assert_eq!(shelf.wait(b, s(0)), Err(too_large));
-    shelf.wait(a, s(0)).unwrap();
-    assert_eq!(shelf.next_move(s(0), None), Some(Move::Load(a)));
-    shelf.failed(a, s(1));
-    shelf.end_wait(a);
-    assert_eq!(shelf.wait(a, s(2)), Err(NotLoaded::Failed(s(9))));
-    assert_eq!(shelf.next_move(s(2), None), None);
-    shelf.wait(a, s(11)).unwrap();
-    assert_eq!(shelf.next_move(s(11), None), Some(Move::Load(a)));
+    assert_eq!(residency.wait(b, s(0)), Err(too_large));
+    residency.wait(a, s(0)).unwrap();
+    assert_eq!(residency.next_move(s(0), None), Some(Move::Load(a)));
+    residency.failed(a, s(1));
+    residency.end_wait(a);
+    assert_eq!(residency.wait(a, s(2)), Err(NotLoaded::Failed(s(9))));
+    assert_eq!(residency.next_move(s(2), None), None);
+    residency.wait(a, s(11)).unwrap();
+    assert_eq!(residency.next_move(s(11), None), Some(Move::Load(a)));
 }
 
 #[test]
 fn the_longest_waiting_is_loaded_first() {
     let [a, b, c] = ids();
-    let mut world = World::new(ShelfLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB; 3]);
-    world.shelf.wait(c, s(100)).unwrap();
-    world.shelf.wait(a, s(101)).unwrap();
-    world.shelf.wait(b, s(102)).unwrap();
-    assert_eq!([a, b, c].map(|id| world.shelf.ahead_of(id)), [1, 2, 0]);
-    assert_eq!(world.shelf.next_move(s(103), None), Some(Move::Load(c)));
+    let mut world = World::new(ResidencyLimits { max_loaded: 1, ..NO_LIMITS }, &[MIB; 3]);
+    world.residency.wait(c, s(100)).unwrap();
+    world.residency.wait(a, s(101)).unwrap();
+    world.residency.wait(b, s(102)).unwrap();
+    assert_eq!([a, b, c].map(|id| world.residency.ahead_of(id)), [1, 2, 0]);
+    assert_eq!(world.residency.next_move(s(103), None), Some(Move::Load(c)));
 }
 
-/// Event on a shelf.
+/// Event on a residency.
 #[derive(Debug, Clone)]
 enum Event {
     /// A request for a model arrives and uses it for `ms`.
@@ -241,11 +243,11 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A shelf with requests, whose moves take a second each.
+/// A residency with requests, whose moves take a second each.
 struct BusyWorld {
-    shelf: ModelShelf,
+    residency: ModelResidency,
     now: Duration,
-    limits: ShelfLimits,
+    limits: ResidencyLimits,
     waiting: Vec<(ModelId, u64)>,
     using: Vec<(ModelId, Duration)>,
     moving: Option<(Move, Duration)>,
@@ -258,51 +260,51 @@ impl BusyWorld {
         let now = self.now;
         if let Some((what, _)) = self.moving.take_if(|(_, end)| *end <= now) {
             match what {
-                Move::Load(id) => self.shelf.loaded(id, now),
-                Move::Unload(id) => self.shelf.unloaded(id),
+                Move::Load(id) => self.residency.loaded(id, now),
+                Move::Unload(id) => self.residency.unloaded(id),
             }
         }
         for (id, _) in self.using.extract_if(.., |(_, end)| *end <= now) {
-            self.shelf.end_use(id, now);
+            self.residency.end_use(id, now);
         }
-        let Self { shelf, waiting, using, .. } = self;
+        let Self { residency, waiting, using, .. } = self;
         waiting.retain(|&(id, ms)| {
-            let has_turn = shelf.try_use(id, now);
+            let has_turn = residency.try_use(id, now);
             if has_turn {
-                shelf.end_wait(id);
+                residency.end_wait(id);
                 using.push((id, now + Duration::from_millis(ms)));
             }
             !has_turn
         });
-        if let Some(what) = self.shelf.next_move(now, None) {
+        if let Some(what) = self.residency.next_move(now, None) {
             assert!(self.moving.is_none(), "one at a time");
             if let Move::Unload(id) = what {
                 assert!(self.using.iter().all(|(used, _)| *used != id), "nobody is thrown out");
             }
             self.moving = Some((what, now + s(1)));
         }
-        assert!(self.shelf.present_bytes() <= self.limits.memory_bytes, "memory is bounded");
-        assert!(self.shelf.present().count() <= self.limits.max_loaded);
+        assert!(self.residency.present_bytes() <= self.limits.memory_bytes, "memory is bounded");
+        assert!(self.residency.present().count() <= self.limits.max_loaded);
     }
 }
 
 proptest! {
     #[test]
     fn nobody_is_thrown_out_or_forgotten(events in proptest::collection::vec(event(), 1..60)) {
-        let limits = ShelfLimits { max_loaded: 3, memory_bytes: 6 * MIB, idle: Some(s(5)) };
-        let shelf = ModelShelf::new(limits, [MIB, 2 * MIB, 3 * MIB, 4 * MIB]);
+        let limits = ResidencyLimits { max_loaded: 3, memory_bytes: 6 * MIB, idle: Some(s(5)) };
+        let residency = ModelResidency::new(limits, [MIB, 2 * MIB, 3 * MIB, 4 * MIB]);
         let (waiting, using) = (Vec::new(), Vec::new());
-        let mut world = BusyWorld { shelf, now: s(1), limits, waiting, using, moving: None };
+        let mut world = BusyWorld { residency, now: s(1), limits, waiting, using, moving: None };
         for event in events {
             match event {
                 Event::Request { model, ms } => {
-                    world.shelf.wait(ModelId(model), world.now).unwrap();
+                    world.residency.wait(ModelId(model), world.now).unwrap();
                     world.waiting.push((ModelId(model), ms));
                 }
                 Event::Pass { ms } => (0..ms / 50).for_each(|_| world.step()),
-                Event::Leave { model } => drop(world.shelf.ask_to_leave(ModelId(model))),
+                Event::Leave { model } => drop(world.residency.ask_to_leave(ModelId(model))),
                 Event::GiveUp => if let Some((id, _)) = world.waiting.pop() {
-                    world.shelf.end_wait(id);
+                    world.residency.end_wait(id);
                 },
             }
         }
@@ -320,21 +322,21 @@ proptest! {
 #[test]
 fn a_model_that_stays_in_use_takes_requests_again() {
     let [a, b] = ids();
-    let limits = ShelfLimits { max_loaded: 1, ..NO_LIMITS };
+    let limits = ResidencyLimits { max_loaded: 1, ..NO_LIMITS };
     let mut world = World::new(limits, &[MIB, MIB]);
     // Somebody reads an answer of the first without end.
     world.take(a);
     world.now += s(60);
-    world.shelf.wait(b, world.now).unwrap();
+    world.residency.wait(b, world.now).unwrap();
     assert_eq!(world.after(PATIENCE), []);
-    assert!(!world.shelf.try_use(a, world.now), "it is to make room");
-    assert_eq!(world.shelf.next_time(world.now), Some(world.now + LEAVE_LIMIT));
+    assert!(!world.residency.try_use(a, world.now), "it is to make room");
+    assert_eq!(world.residency.next_time(world.now), Some(world.now + LEAVE_LIMIT));
     assert_eq!(world.after(LEAVE_LIMIT), []);
-    assert!(world.shelf.try_use(a, world.now), "others need not wait for that reader");
+    assert!(world.residency.try_use(a, world.now), "others need not wait for that reader");
     // It is asked again, and goes once it can.
     assert_eq!(world.after(LEAVE_LIMIT), []);
-    assert!(!world.shelf.try_use(a, world.now));
-    world.shelf.end_use(a, world.now);
-    world.shelf.end_use(a, world.now);
+    assert!(!world.residency.try_use(a, world.now));
+    world.residency.end_use(a, world.now);
+    world.residency.end_use(a, world.now);
     assert_eq!(world.settle(), [Move::Unload(a), Move::Load(b)]);
 }

@@ -1,18 +1,18 @@
 //! Values of the metrics at one moment, as plain numbers.
 
-use super::sketch::SketchCounts;
+use crate::metrics::sketch::SketchCounts;
 
 /// Totals since the start unless stated otherwise. The difference of two readings covers the time
 /// between them.
 #[derive(Debug, Clone)]
-pub struct MetricsReading {
+pub struct MetricsSnapshot {
     /// Completions currently in the batch, or in progress at an upstream server.
     pub running: i64,
     /// Completions currently queued for the batch.
     pub waiting: i64,
     /// Fraction of KV cells currently in use.
     pub kv_usage: f64,
-    /// Streamed answers currently being read, in the order of [`super::StreamCarrier::ALL`].
+    /// Streamed answers currently being read, in the order of [`crate::metrics::StreamCarrier::ALL`].
     pub streams: [i64; 3],
     /// Tokens sent in flushes.
     pub delivered_tokens: f64,
@@ -45,12 +45,12 @@ pub struct MetricsReading {
     /// Log bytes in datagrams that had been sent before.
     pub redundant_bytes: u64,
     /// Observations from which percentiles are computed.
-    pub latencies: LatencyReadings,
+    pub latencies: LatencySnapshots,
 }
 
 /// Number of observations in each class of each latency.
 #[derive(Debug, Clone)]
-pub struct LatencyReadings {
+pub struct LatencySnapshots {
     /// From a request's arrival to its first token.
     pub ttft: SketchCounts,
     /// Between two tokens of a completion.

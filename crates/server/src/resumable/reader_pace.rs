@@ -19,7 +19,7 @@ const MAX_APPENDS: usize = 256;
 
 /// Reading progress of an answer's reader.
 #[derive(Debug, Default)]
-pub struct ReadingClock {
+pub struct ReaderPace {
     /// Time per token to assume if the reader's client reports none.
     assumed: Option<Duration>,
     /// Time per token that the client last reported.
@@ -38,7 +38,7 @@ pub struct ReadingClock {
 /// News for the scheduler: the reader's unread text, or `None` if it is no longer known.
 pub type News = Option<ReaderReport>;
 
-impl ReadingClock {
+impl ReaderPace {
     /// Creates a clock for a reader that takes `assumed` per token, unless its client reports
     /// another time.
     pub fn new(assumed: Option<Duration>) -> Self {
@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn nothing_is_known_of_a_reader_without_a_speed() {
-        let mut clock = ReadingClock::new(None);
+        let mut clock = ReaderPace::new(None);
         clock.note_append(100, 10);
         assert_eq!(clock.note_reader(Micros::from_ms(50), 100, shows_at_once(), RTT), None);
     }
 
     #[test]
     fn tokens_last_from_when_they_are_there() {
-        let mut clock = ReadingClock::new(Some(Duration::from_millis(100)));
+        let mut clock = ReaderPace::new(Some(Duration::from_millis(100)));
         let first = clock.note_reader(Micros::from_ms(1_000), 0, shows_at_once(), RTT);
         assert_eq!(first, Some(Some(report(0, 0, 100))), "it has nothing, and reads like that");
         let waits = clock.note_reader(Micros::from_ms(1_400), 0, shows_at_once(), RTT);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_client_that_paces_knows_better() {
-        let mut clock = ReadingClock::new(Some(Duration::from_millis(100)));
+        let mut clock = ReaderPace::new(Some(Duration::from_millis(100)));
         // Ten bytes a token, fifty a second.
         clock.note_append(200, 20);
         let news = clock.note_reader(Micros::from_ms(500), 200, paced(50, 2_500), RTT);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn nobody_looks_at_a_hidden_page() {
-        let mut clock = ReadingClock::new(Some(Duration::from_millis(100)));
+        let mut clock = ReaderPace::new(Some(Duration::from_millis(100)));
         let hidden = ReaderState { hidden: true, ..ReaderState::default() };
         assert_eq!(clock.note_reader(Micros::ZERO, 0, hidden, RTT), None, "nothing was told");
         assert!(clock.note_reader(Micros::ZERO, 0, shows_at_once(), RTT).is_some());
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn many_flushes_take_bounded_memory() {
-        let mut clock = ReadingClock::new(None);
+        let mut clock = ReaderPace::new(None);
         (0..10_000).for_each(|n| clock.note_append(n * 10, n as u32));
         assert_eq!(clock.appends.len(), MAX_APPENDS);
     }

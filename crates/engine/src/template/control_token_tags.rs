@@ -13,14 +13,14 @@ use crate::grammar::{CallSyntax, ThinkTags};
 
 /// Control tokens of a vocabulary that are tags of its model's format, each list in order.
 #[derive(Debug, Clone, Default)]
-pub struct SpokenTags {
+pub struct ControlTokenTags {
     /// Tags around reasoning.
     pub thinking: Arc<[TokenId]>,
     /// Tags around reasoning, and those of tool calls.
     pub all: Arc<[TokenId]>,
 }
 
-impl SpokenTags {
+impl ControlTokenTags {
     /// Finds the tags in `vocab`, for a model that calls tools by `syntax` and reasons between
     /// `thinks`.
     pub fn of(vocab: &dyn Vocab, syntax: CallSyntax, thinks: Option<ThinkTags>) -> Self {

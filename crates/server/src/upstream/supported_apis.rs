@@ -22,14 +22,14 @@ const FAILED: u16 = 500;
 
 /// An API that some upstreams support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpokenApi {
+pub enum UpstreamApi {
     /// OpenAI's `/v1/responses`.
     Responses,
     /// Anthropic's `/v1/messages`.
     Messages,
 }
 
-impl SpokenApi {
+impl UpstreamApi {
     /// Returns the common prefix of the API's paths.
     pub const fn path(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ pub enum Way {
     /// Passed on, if the route is on the list.
     PassedOn,
     /// Passed on if the upstream supports this API, otherwise answered here.
-    IfSpoken(SpokenApi),
+    IfSpoken(UpstreamApi),
 }
 
 impl Way {
@@ -57,8 +57,8 @@ impl Way {
         let first = path.split('/').nth(1).unwrap_or_default();
         match first {
             "models" | "tokenize" | "detokenize" | "embeddings" => Self::PassedOn,
-            "responses" => Self::IfSpoken(SpokenApi::Responses),
-            "messages" => Self::IfSpoken(SpokenApi::Messages),
+            "responses" => Self::IfSpoken(UpstreamApi::Responses),
+            "messages" => Self::IfSpoken(UpstreamApi::Messages),
             _ => Self::Here,
         }
     }
@@ -66,12 +66,12 @@ impl Way {
 
 /// Cached knowledge about the APIs that an upstream supports.
 #[derive(Debug, Default)]
-pub struct SpokenApis {
+pub struct SupportedApis {
     responses: Mutex<Option<(Duration, bool)>>,
     messages: Mutex<Option<(Duration, bool)>>,
 }
 
-impl SpokenApis {
+impl SupportedApis {
     /// Returns true if the upstream supports `api`. From time to time, `probe` sends it an empty
     /// request and returns the status.
     ///
@@ -79,7 +79,7 @@ impl SpokenApis {
     /// The errors of `probe`.
     pub async fn speaks<F>(
         &self,
-        api: SpokenApi,
+        api: UpstreamApi,
         clock: Clock,
         probe: impl FnOnce() -> F,
     ) -> Result<bool, ApiError>
@@ -87,8 +87,8 @@ impl SpokenApis {
         F: Future<Output = Result<u16, ApiError>>,
     {
         let known = match api {
-            SpokenApi::Responses => &self.responses,
-            SpokenApi::Messages => &self.messages,
+            UpstreamApi::Responses => &self.responses,
+            UpstreamApi::Messages => &self.messages,
         };
         // Held while asking, so that of many requests at once only the first probes.
         let mut known = known.lock().await;
@@ -127,9 +127,9 @@ mod tests {
             ("/v1/models/a/b", Way::PassedOn),
             ("/tokenize", Way::PassedOn),
             ("/v1/embeddings", Way::PassedOn),
-            ("/v1/responses", Way::IfSpoken(SpokenApi::Responses)),
-            ("/v1/responses/resp_1/cancel", Way::IfSpoken(SpokenApi::Responses)),
-            ("/v1/messages/count_tokens", Way::IfSpoken(SpokenApi::Messages)),
+            ("/v1/responses", Way::IfSpoken(UpstreamApi::Responses)),
+            ("/v1/responses/resp_1/cancel", Way::IfSpoken(UpstreamApi::Responses)),
+            ("/v1/messages/count_tokens", Way::IfSpoken(UpstreamApi::Messages)),
             ("/", Way::Here),
         ] {
             assert_eq!(Way::of(path), way, "{path}");
@@ -150,13 +150,13 @@ mod tests {
             (401, true, true),
             (503, true, true),
         ] {
-            let (apis, asked) = (SpokenApis::default(), Cell::new(0));
+            let (apis, asked) = (SupportedApis::default(), Cell::new(0));
             let probe = || {
                 asked.set(asked.get() + 1);
                 async move { Ok(status) }
             };
             for _ in 0..2 {
-                assert_eq!(apis.speaks(SpokenApi::Messages, clock, probe).await, Ok(speaks));
+                assert_eq!(apis.speaks(UpstreamApi::Messages, clock, probe).await, Ok(speaks));
             }
             assert_eq!(asked.get(), 1 + usize::from(asked_twice), "{status}");
         }

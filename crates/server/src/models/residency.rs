@@ -28,7 +28,7 @@ const FAILURE_REST: Duration = Duration::from_secs(10);
 
 /// Bounds on the models in memory.
 #[derive(Debug, Clone, Copy)]
-pub struct ShelfLimits {
+pub struct ResidencyLimits {
     /// Maximum number of models at once.
     pub max_loaded: usize,
     /// Maximum bytes of all models together.
@@ -125,7 +125,7 @@ impl Presence {
 }
 
 #[derive(Debug)]
-struct ShelfSlot {
+struct ResidencySlot {
     bytes: u64,
     presence: Presence,
     /// Requests using the model.
@@ -154,12 +154,12 @@ enum Leaving {
 
 /// All models and their use.
 #[derive(Debug)]
-pub struct ModelShelf {
-    limits: ShelfLimits,
-    slots: Vec<ShelfSlot>,
+pub struct ModelResidency {
+    limits: ResidencyLimits,
+    slots: Vec<ResidencySlot>,
 }
 
-impl ShelfSlot {
+impl ResidencySlot {
     fn new(bytes: u64) -> Self {
         Self {
             bytes,
@@ -213,10 +213,10 @@ impl ShelfSlot {
     }
 }
 
-impl ModelShelf {
-    /// Creates a shelf of models of the given sizes, none of which is in memory.
-    pub fn new(limits: ShelfLimits, bytes: impl IntoIterator<Item = u64>) -> Self {
-        Self { limits, slots: bytes.into_iter().map(ShelfSlot::new).collect() }
+impl ModelResidency {
+    /// Creates a residency of models of the given sizes, none of which is in memory.
+    pub fn new(limits: ResidencyLimits, bytes: impl IntoIterator<Item = u64>) -> Self {
+        Self { limits, slots: bytes.into_iter().map(ResidencySlot::new).collect() }
     }
 
     /// Returns the state of a model.
@@ -249,7 +249,7 @@ impl ModelShelf {
     /// waits for `id`.
     pub fn ahead_of(&self, id: ModelId) -> usize {
         let mine = self.slots[id.0].wanted_since;
-        let is_ahead = |(at, slot): (usize, &ShelfSlot)| {
+        let is_ahead = |(at, slot): (usize, &ResidencySlot)| {
             at != id.0 && slot.waiting > 0 && !slot.is_ready() && slot.wanted_since < mine
         };
         self.slots.iter().enumerate().filter(|&one| is_ahead(one)).count()
@@ -349,7 +349,7 @@ impl ModelShelf {
     /// Returns the next action at `now`, with `free_bytes` of the machine's memory left; the caller
     /// carries it out.
     pub fn next_move(&mut self, now: Duration, free_bytes: Option<u64>) -> Option<Move> {
-        if self.slots.iter().any(ShelfSlot::is_moving) {
+        if self.slots.iter().any(ResidencySlot::is_moving) {
             return None;
         }
         if let Some(expired) = self.expired(now) {
@@ -394,7 +394,7 @@ impl ModelShelf {
         expiries.chain(wanted).chain(stays).chain(retries).filter(|&at| at > now).min()
     }
 
-    fn present(&self) -> impl Iterator<Item = &ShelfSlot> {
+    fn present(&self) -> impl Iterator<Item = &ResidencySlot> {
         self.slots.iter().filter(|slot| slot.is_present())
     }
 
@@ -410,7 +410,7 @@ impl ModelShelf {
 
     /// Returns a free model whose idle time has passed or that a client asked to unload.
     fn expired(&self, now: Duration) -> Option<ModelId> {
-        let is_over = |slot: &ShelfSlot| {
+        let is_over = |slot: &ResidencySlot| {
             slot.leaves == Some(Leaving::Asked) && slot.is_free()
                 || slot.expires_at(self.limits.idle).is_some_and(|at| at <= now)
         };
@@ -458,7 +458,7 @@ impl ModelShelf {
     /// Reopens the models that were to make room for another.
     fn stay_all(&mut self) {
         let is_leaving =
-            |slot: &&mut ShelfSlot| matches!(slot.leaves, Some(Leaving::ForAnother { .. }));
+            |slot: &&mut ResidencySlot| matches!(slot.leaves, Some(Leaving::ForAnother { .. }));
         self.slots.iter_mut().filter(is_leaving).for_each(|slot| slot.leaves = None);
     }
 
@@ -482,7 +482,7 @@ impl ModelShelf {
         {
             return;
         }
-        let since = |slot: &ShelfSlot| match slot.presence {
+        let since = |slot: &ResidencySlot| match slot.presence {
             Presence::Ready { since, stays } if stays <= now => Some(since),
             _ => None,
         };

@@ -13,20 +13,20 @@ use std::task::{Context, Poll};
 /// The delay costs nothing on an idle processor: when no other task is ready, the future continues
 /// at once.
 #[derive(Debug)]
-pub struct OncePerTurn<F> {
+pub struct AfterReadyTasks<F> {
     future: F,
     /// True once the other tasks have had their turn.
     yielded: bool,
 }
 
-impl<F: Future + Unpin> OncePerTurn<F> {
+impl<F: Future + Unpin> AfterReadyTasks<F> {
     /// Runs `future` once for all its wakeups in a turn.
     pub const fn new(future: F) -> Self {
         Self { future, yielded: false }
     }
 }
 
-impl<F: Future + Unpin> Future for OncePerTurn<F> {
+impl<F: Future + Unpin> Future for AfterReadyTasks<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -62,7 +62,7 @@ mod tests {
             }
         });
         let collector = match once_per_turn {
-            true => tokio::spawn(OncePerTurn::new(collector)),
+            true => tokio::spawn(AfterReadyTasks::new(collector)),
             false => tokio::spawn(collector),
         };
         let (ready, mut all_ready) = mpsc::unbounded_channel();

@@ -50,14 +50,14 @@ pub type Begin = Pin<Box<dyn Future<Output = Result<EngineAnswer, ApiError>> + S
 pub type News = Box<dyn Fn(Duration) -> Progress + Send>;
 
 /// An answer that waits for its model. Dropping it ends the wait.
-pub struct AwaitedAnswer {
+pub struct LoadingAnswer {
     begin: Begin,
     news: Option<News>,
     since: Instant,
     next_news: Pin<Box<Sleep>>,
 }
 
-impl AwaitedAnswer {
+impl LoadingAnswer {
     /// Creates an answer that `begin` begins once the model is loaded, and whose reader gets the
     /// reports of `news`.
     pub fn new(begin: Begin, news: Option<News>) -> Self {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::Scheduler;
-use super::sequence::Sequence;
-use super::shares::AccountId;
 use crate::kv::Prefix;
 use crate::request::Admitted;
 use crate::runner::{Runner, Slot};
+use crate::scheduler::Scheduler;
+use crate::scheduler::sequence::Sequence;
+use crate::scheduler::shares::AccountId;
 
 impl Scheduler {
     /// Finds a slot with cells for the `index`th waiting sequence of `account`, and the prefix to

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Scheduler;
-use super::shares::AccountId;
-use crate::request::{PromptStanding, Standing, Step, Tag};
+use crate::request::{PrefillProgress, QueueStanding, Step, Tag};
+use crate::scheduler::Scheduler;
+use crate::scheduler::shares::AccountId;
 
 /// Minimum time between two reports. Readers get one every 500 ms at most; theirs may be this late.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -25,15 +25,15 @@ impl Scheduler {
         step.standing = Some(Box::new(self.standing()));
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> QueueStanding {
         let computing = self.order.iter().map(|&slot| (self.sequence(slot), self.kv.len(slot)));
         let computing = computing.filter(|(sequence, _)| sequence.generated().is_empty());
-        let computing = computing.map(|(sequence, known)| PromptStanding {
+        let computing = computing.map(|(sequence, known)| PrefillProgress {
             tag: sequence.tag,
             cached: sequence.admitted.map_or(0, |admitted| admitted.cached_tokens),
             known,
         });
-        Standing {
+        QueueStanding {
             places: self.limits.max_batch_size,
             shared_tokens: self.budget.usual_tokens(self.order.len().max(1)),
             prefill_tokens: self.limits.prefill_max_tokens.min(self.capacity.batch_tokens),

@@ -9,7 +9,7 @@ use prometheus::{CounterVec, GaugeVec, Opts};
 
 /// Statistics of one model.
 #[derive(Debug, Clone)]
-pub struct ModelFigures {
+pub struct ModelStats {
     /// The model's name in the API.
     pub name: String,
     /// Name of the model's state.
@@ -30,7 +30,7 @@ pub struct ModelFigures {
     pub(super) counts: [f64; 5],
 }
 
-impl ModelFigures {
+impl ModelStats {
     /// Statistics of a model that is never unloaded.
     pub(super) fn of_constant(name: String) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl ModelFigures {
 }
 
 /// Returns the statistics of all models.
-type FiguresSource = Box<dyn Fn() -> Vec<ModelFigures> + Send + Sync>;
+type FiguresSource = Box<dyn Fn() -> Vec<ModelStats> + Send + Sync>;
 
 /// Counts of one model.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ const COUNTERS: [(&str, &str); 5] = [
 ];
 
 /// Name, help text and value of a gauge of a model.
-type ModelGauge = (&'static str, &'static str, fn(&ModelFigures) -> f64);
+type ModelGauge = (&'static str, &'static str, fn(&ModelStats) -> f64);
 
 const GAUGES: [ModelGauge; 3] = [
     ("model_loaded", "Whether the model is in memory.", |it| f64::from(u8::from(it.is_loaded))),
@@ -139,7 +139,7 @@ impl Collector for ModelCollector {
 }
 
 /// Builds all series with the values of `models`.
-fn series(models: &[ModelFigures]) -> Vec<Box<dyn Collector>> {
+fn series(models: &[ModelStats]) -> Vec<Box<dyn Collector>> {
     let made = "metric options are constants";
     let mut all: Vec<Box<dyn Collector>> = Vec::new();
     for (at, (name, help)) in COUNTERS.into_iter().enumerate() {

@@ -13,18 +13,18 @@ use crate::peer::network;
 pub struct Places {
     most: usize,
     most_per_network: usize,
-    taken: Mutex<TakenPlaces>,
+    taken: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct TakenPlaces {
+struct OpenConnections {
     all: usize,
     by_network: HashMap<IpAddr, usize>,
 }
 
 /// Reason why a connection gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum ConnectionRefusal {
     /// All places are taken.
     Full,
     /// The network has reached its limit.
@@ -46,7 +46,7 @@ impl Places {
     ///
     /// # Errors
     /// When there is none.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, NoPlace> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.take(Some(network(address)))
     }
 
@@ -55,43 +55,50 @@ impl Places {
     ///
     /// # Errors
     /// When all places are taken.
-    pub fn enter_uncounted(self: &Arc<Self>) -> Result<Place, NoPlace> {
+    pub fn enter_uncounted(self: &Arc<Self>) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.take(None)
     }
 
-    fn take(self: &Arc<Self>, network: Option<IpAddr>) -> Result<Place, NoPlace> {
+    fn take(
+        self: &Arc<Self>,
+        network: Option<IpAddr>,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let mut taken = self.taken();
         self.check(&taken, network)?;
         taken.all += 1;
         if let Some(network) = network {
             *taken.by_network.entry(network).or_default() += 1;
         }
-        Ok(Place { places: self.clone(), network })
+        Ok(ConnectionPermit { places: self.clone(), network })
     }
 
-    fn check(&self, taken: &TakenPlaces, network: Option<IpAddr>) -> Result<(), NoPlace> {
+    fn check(
+        &self,
+        taken: &OpenConnections,
+        network: Option<IpAddr>,
+    ) -> Result<(), ConnectionRefusal> {
         let of_network = network.and_then(|network| taken.by_network.get(&network));
         match of_network.copied().unwrap_or(0) {
-            _ if taken.all >= self.most => Err(NoPlace::Full),
+            _ if taken.all >= self.most => Err(ConnectionRefusal::Full),
             of_network if network.is_some() && of_network >= self.most_per_network => {
-                Err(NoPlace::NetworkFull)
+                Err(ConnectionRefusal::NetworkFull)
             }
             _ => Ok(()),
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
+    fn taken(&self) -> MutexGuard<'_, OpenConnections> {
         self.taken.lock().expect("nothing panics under this lock")
     }
 }
 
 /// A connection's place, freed on drop.
-pub struct Place {
+pub struct ConnectionPermit {
     places: Arc<Places>,
     network: Option<IpAddr>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.all -= 1;
@@ -111,15 +118,15 @@ const MAX_PROBES: usize = 32;
 /// Places for probe streams, separate from those of answers, so that a diagnosis works while all of
 /// those are taken.
 #[derive(Debug, Clone)]
-pub struct ProbePlaces(Arc<Semaphore>);
+pub struct ProbePermits(Arc<Semaphore>);
 
-impl Default for ProbePlaces {
+impl Default for ProbePermits {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(MAX_PROBES)))
     }
 }
 
-impl ProbePlaces {
+impl ProbePermits {
     /// Takes a place until it is dropped; `None` if all are taken.
     pub fn take(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().try_acquire_owned().ok()
@@ -135,11 +142,11 @@ mod tests {
         let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let places = Places::new(3, 2);
         let mut held = vec![places.enter(one).ok(), places.enter(one).ok()];
-        assert_eq!(places.enter(one).err(), Some(NoPlace::NetworkFull));
+        assert_eq!(places.enter(one).err(), Some(ConnectionRefusal::NetworkFull));
         assert!(!places.has_room(one) && places.has_room(other));
         held.push(places.enter_uncounted().ok());
-        assert_eq!(places.enter(other).err(), Some(NoPlace::Full));
-        assert_eq!(places.enter_uncounted().err(), Some(NoPlace::Full));
+        assert_eq!(places.enter(other).err(), Some(ConnectionRefusal::Full));
+        assert_eq!(places.enter_uncounted().err(), Some(ConnectionRefusal::Full));
         held.clear();
         assert!(places.enter(one).is_ok(), "all of them are free again");
         assert!(places.taken().by_network.is_empty(), "nothing is kept for those who left");

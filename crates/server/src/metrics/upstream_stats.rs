@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Statistics of one server, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ServerFigures {
+pub struct ServerStats {
     /// True if the server gets requests.
     pub is_up: bool,
     /// Completions in progress.

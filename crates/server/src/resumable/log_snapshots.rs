@@ -4,16 +4,16 @@ use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{AnswerLog, Log, Position};
 use tokio::sync::oneshot;
 
-use super::event_reader::whole_records;
-use super::log_pump::LogPump;
-use super::shared::epochs::Epochs;
+use crate::resumable::event_reader::whole_records;
+use crate::resumable::log_pump::LogPump;
+use crate::resumable::shared::epochs::Epochs;
 
 /// Maximum waiting requests. Each has its own connection, and connections are bounded too.
 const MAX_WAITING: usize = 1024;
 
 /// A piece of a log. Its places are numbers of positions in the log's last epoch (D-6.8).
 #[derive(Debug)]
-pub struct LogLook {
+pub struct LogSnapshot {
     /// The requested place, unchanged if the log does not have it.
     pub from: u64,
     /// Whole records from the requested offset on; empty if no record ends there, or it is no
@@ -33,7 +33,7 @@ pub struct LogLook {
 
 /// A request to read a log without a path. A client that polls is as good a reader as one that
 /// stays.
-pub struct LookRequest {
+pub struct SnapshotRequest {
     /// Number of the position to read from; `u64::MAX` for the log's end.
     pub from: u64,
     /// Maximum bytes to read.
@@ -41,26 +41,26 @@ pub struct LookRequest {
     /// True to wait until there are bytes from there on, or the log has ended.
     pub waits: bool,
     /// Receives the piece read.
-    pub reply: oneshot::Sender<LogLook>,
+    pub reply: oneshot::Sender<LogSnapshot>,
 }
 
 /// A request and its log offset.
-pub struct PlacedLook {
+pub struct PendingSnapshot {
     /// The request.
-    pub look: LookRequest,
+    pub look: SnapshotRequest,
     /// Log offset to read from; `None` if the log does not have the requested position.
     pub from: Option<u64>,
 }
 
 /// Requests that wait for more of one log.
 #[derive(Default)]
-pub struct WaitingLooks(Vec<PlacedLook>);
+pub struct PendingSnapshots(Vec<PendingSnapshot>);
 
-impl WaitingLooks {
+impl PendingSnapshots {
     /// Answers a request, or lets it wait.
     pub fn handle(
         &mut self,
-        placed: PlacedLook,
+        placed: PendingSnapshot,
         pump: &LogPump,
         source: &AnswerLog,
         epochs: &Epochs,
@@ -83,13 +83,13 @@ impl WaitingLooks {
     }
 }
 
-impl PlacedLook {
+impl PendingSnapshot {
     fn is_due(&self, log: &Log) -> bool {
         self.from.is_none_or(|from| from < log.head()) || log.is_ended()
     }
 
     fn answer(self, pump: &LogPump, source: &AnswerLog, epochs: &Epochs) {
-        let Self { look: LookRequest { from: asked, most, reply, .. }, from } = self;
+        let Self { look: SnapshotRequest { from: asked, most, reply, .. }, from } = self;
         let log = source.log();
         let place = |offset| Position { epoch: epochs.current(), offset }.number();
         let chunks = from.and_then(|from| pump.chunks_at(source, from));
@@ -99,7 +99,7 @@ impl PlacedLook {
             log.read(from..end, &mut bytes).expect("the chunks' state was found there");
             bytes.truncate(whole_records(&bytes, usize::MAX));
         }
-        let look = LogLook {
+        let look = LogSnapshot {
             from: from.map_or(asked, place),
             bytes,
             chunks,
@@ -112,7 +112,7 @@ impl PlacedLook {
     }
 }
 
-fn send(reply: oneshot::Sender<LogLook>, look: LogLook) {
+fn send(reply: oneshot::Sender<LogSnapshot>, look: LogSnapshot) {
     // Who asked may have left meanwhile.
     let _ = reply.send(look);
 }
