@@ -19,7 +19,7 @@ pub struct RenderedChapter {
     pub source: String,
     /// Where it is on the server.
     pub path: String,
-    /// What stands in the page; links into the server begin with [`ROOT`].
+    /// Content of the page; links into the server begin with [`ROOT`].
     pub html: String,
     /// Its headings with the text below each.
     pub sections: Vec<ChapterSection>,
@@ -33,7 +33,7 @@ pub struct RenderedChapter {
 
 /// A heading and the text below it.
 pub struct ChapterSection {
-    /// What a link's fragment names it by; empty for what stands before the first heading.
+    /// Fragment by which links name it; empty for the text before the first heading.
     pub id: String,
     /// 1 for the page's title.
     pub level: usize,
@@ -87,7 +87,7 @@ impl<'a> ChapterWriter<'a> {
         }
     }
 
-    /// What needs no look ahead.
+    /// Events that need no look ahead.
     fn plain(&mut self, event: Event<'a>) {
         match event {
             Event::Start(Tag::Link { dest_url, .. }) => self.open_link(&dest_url),

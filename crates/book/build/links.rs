@@ -1,4 +1,4 @@
-//! What the links of a chapter mean: another chapter, a file that the book carries, a page of the
+//! Meaning of the links of a chapter: another chapter, a file that the book carries, a page of the
 //! server, a file of the tree that the book does not have, or something elsewhere.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::summary::{ListedChapter, normal};
 
-/// What a link leads to.
+/// Target of a link.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LinkTarget {
     /// A path on this server, with its fragment.
@@ -41,7 +41,7 @@ impl LinkMap {
         &self.chapters[source]
     }
 
-    /// What `link` means in the file `source`.
+    /// Returns the target of `link` in the file `source`.
     pub fn target(&self, source: &str, link: &str) -> LinkTarget {
         if link.starts_with('#')
             || ["https://", "http://", "mailto:"].iter().any(|scheme| link.starts_with(scheme))

@@ -135,7 +135,7 @@ impl Book {
     }
 }
 
-/// What the search reads: the place, the title and the text of each section.
+/// Index of the search: the place, the title and the text of each section.
 fn search_index(chapters: &[RenderedChapter]) -> String {
     let sections = chapters.iter().flat_map(|chapter| {
         chapter.sections.iter().map(move |section| {

@@ -13,10 +13,23 @@ use crate::speculation::StepCosts;
 pub enum ItlTarget {
     /// At most this much time between two tokens.
     Fixed(Duration),
-    /// At most this multiple of a step without prefill.
-    Relative(f64),
+    /// At most `factor` times a step without prefill, but never less than `at_least`: where steps
+    /// are short, a multiple of one leaves prompts too little.
+    Relative {
+        /// Multiple of a step without prefill.
+        factor: f64,
+        /// Minimum of the target.
+        at_least: Duration,
+    },
     /// No limit: prefill as fast as possible.
     Unbounded,
+}
+
+impl ItlTarget {
+    /// A target of `factor` times a step without prefill, however short that is.
+    pub const fn relative(factor: f64) -> Self {
+        Self::Relative { factor, at_least: Duration::ZERO }
+    }
 }
 
 /// Minimum chunk of a step with prefill, whatever the target: prompts always progress. Behind 1,024
@@ -88,7 +101,9 @@ impl PrefillBudget {
         };
         let target_s = match self.target {
             ItlTarget::Fixed(target) => target.as_secs_f64(),
-            ItlTarget::Relative(factor) => step_s * factor,
+            ItlTarget::Relative { factor, at_least } => {
+                (step_s * factor).max(at_least.as_secs_f64())
+            }
             ItlTarget::Unbounded => return self.max_tokens,
         };
         let affordable = ((target_s - step_s) / token_s.max(1e-9)).max(0.0) as u32;
@@ -174,13 +189,22 @@ mod tests {
     fn spends_what_the_target_leaves() {
         let tokens = learned(ItlTarget::Fixed(Duration::from_millis(150))).tokens(4);
         assert!((18..=21).contains(&tokens), "{tokens}");
-        let tokens = learned(ItlTarget::Relative(2.0)).tokens(4);
+        let tokens = learned(ItlTarget::relative(2.0)).tokens(4);
         assert!((9..=11).contains(&tokens), "{tokens}");
     }
 
     #[test]
+    fn short_steps_leave_prompts_what_nobody_notices() {
+        let at_least = Duration::from_millis(100);
+        let tokens = learned(ItlTarget::Relative { factor: 1.1, at_least }).tokens(4);
+        assert!((9..=11).contains(&tokens), "{tokens} tokens in 50 of 100 ms");
+        let tokens = learned(ItlTarget::Relative { factor: 3.0, at_least }).tokens(4);
+        assert!((18..=21).contains(&tokens), "{tokens}: a longer target counts");
+    }
+
+    #[test]
     fn a_dearer_token_counts_at_once_a_cheaper_one_slowly() {
-        let mut budget = learned(ItlTarget::Relative(2.0));
+        let mut budget = learned(ItlTarget::relative(2.0));
         budget.observe(4, 10, Duration::from_millis(50 + 200));
         assert_eq!(budget.tokens(4), MIN_CHUNK_TOKENS);
         for _ in 0..30 {
@@ -191,7 +215,7 @@ mod tests {
 
     #[test]
     fn rows_that_were_not_measured_lie_on_the_line_of_those_that_were() {
-        let mut budget = PrefillBudget::new(512, ItlTarget::Relative(2.0));
+        let mut budget = PrefillBudget::new(512, ItlTarget::relative(2.0));
         let step =
             |rows: usize, tokens: u64| Duration::from_millis(10 + 4 * rows as u64 + 2 * tokens);
         for rows in [2, 4, 8, 16] {
@@ -220,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_a_prompt_costs_alone_is_no_measure() {
-        let mut budget = PrefillBudget::new(512, ItlTarget::Relative(2.0));
+        let mut budget = PrefillBudget::new(512, ItlTarget::relative(2.0));
         budget.observe(0, 512, Duration::from_millis(100));
         budget.observe(4, 0, Duration::from_millis(50));
         assert_eq!(budget.tokens(4), PROBE_CHUNK_TOKENS);
@@ -233,7 +257,7 @@ mod tests {
 
     #[test]
     fn alone_a_prompt_gets_everything() {
-        assert_eq!(learned(ItlTarget::Relative(2.0)).tokens(0), 512);
+        assert_eq!(learned(ItlTarget::relative(2.0)).tokens(0), 512);
         assert_eq!(learned(ItlTarget::Unbounded).tokens(16), 512);
     }
 }

@@ -58,7 +58,7 @@ fn capacity(in_parts: bool) -> EmbedderCapacity {
 
 fn queue(in_parts: bool) -> (EmbeddingQueue, SumEmbedder) {
     let capacity = capacity(in_parts);
-    (EmbeddingQueue::new(capacity, 512, ItlTarget::Relative(2.0)), SumEmbedder::new(capacity))
+    (EmbeddingQueue::new(capacity, 512, ItlTarget::relative(2.0)), SumEmbedder::new(capacity))
 }
 
 fn job(id: u64, tenant: u64, inputs: Vec<Vec<TokenId>>) -> EmbeddingJob {

@@ -206,7 +206,7 @@ fn tool_calls_are_shown_with_their_arguments() {
     let server = StandIn::start([Reply::Deltas { deltas, finish_reason: "tool_calls" }]);
     let mut terminal = chat(&server, &[]);
     terminal.wait_for("/help lists");
-    terminal.type_line("NetworkConditions in Paris?");
+    terminal.type_line("Weather in Paris?");
     let shown = terminal.wait_for("calls a tool");
     assert!(shown.contains("I will look.\n\n→ weather(city: \"Paris\")\n"), "{shown}");
 }

@@ -1,4 +1,4 @@
-//! What a test needs of its machine beside a processor and a disk. A test that does not find it
+//! Needs of a test beside a processor and a disk. A test that does not find it
 //! passes, because not every machine has it, but it says so in one way, which `tools/suites.py`
 //! counts; and where `LOQUENT_REQUIRE` names it (`LOQUENT_REQUIRE=redis,avx512`) the test fails.
 
@@ -55,7 +55,7 @@ impl Need {
         }
     }
 
-    /// Whether this machine has it, as `found` says; if it has not, says so and why.
+    /// Returns `found`: true if this machine has it. If not, prints that and why.
     ///
     /// # Panics
     ///
@@ -86,7 +86,7 @@ impl Need {
     }
 }
 
-/// Whether a list like `redis, avx512` has `name`.
+/// Returns true if a list like `redis, avx512` has `name`.
 fn is_listed(name: &str, list: &str) -> bool {
     list.split(',').any(|listed| listed.trim() == name)
 }

@@ -39,7 +39,7 @@ mod kind {
 pub enum Frame<'a> {
     /// Bytes of a log, sender to receiver.
     Data(Data<'a>),
-    /// What has arrived and what has been shown, receiver to sender.
+    /// Acknowledgement, receiver to sender: the packets that arrived and the text that was shown.
     Ack(Ack),
     /// Continue an answer from an offset, receiver to sender.
     Resume(Resume),

@@ -1,5 +1,5 @@
-//! Answers as events: an [`EventWriter`] writes an answer's records in the format of one API, and an
-//! [`EventSource`] gives the events of one answer as they become ready.
+//! Answers as events: an [`EventWriter`] writes an answer's records in the format of one API, and
+//! an [`EventSource`] gives the events of one answer as they become ready.
 
 use std::task::Context;
 

@@ -104,7 +104,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was typed, resolved.
+/// The arguments, resolved.
 fn order(arguments: Arguments) -> anyhow::Result<BuildOrder> {
     let name = arguments.shape.context("no shape was named")?;
     let Some(mut shape) = ModelShape::named(&name) else {

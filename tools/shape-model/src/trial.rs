@@ -19,7 +19,7 @@ use loquent_infer::vocab::{Encode, Vocab};
 const TEXT: &str = "The quick brown fox, 12 grüße — 世界 🦀\n\tfn main() {}   \u{1}";
 const KV_CELLS: u32 = 1024;
 
-/// What a trial showed.
+/// Result of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecodeTrial {
     /// llama.cpp's words for the model's kind, size and quantisation.

@@ -119,7 +119,7 @@ fn who_loses_ground_gets_shorter_steps() {
 fn prompts_get_the_time_that_readers_have() {
     // What the second prompt takes, in steps, beside an answer whose reader has this in hand.
     let steps = |hand: Option<u64>| {
-        let itl_target = ItlTarget::Relative(1.4);
+        let itl_target = ItlTarget::relative(1.4);
         let limits = Limits { prefill_max_tokens: 60, itl_target, ..limits(4) };
         let mut bench = Bench::new(ToyRunner::new(10, 8_000, CONTEXT as u32), limits);
         bench.submit(&long_answer(0, 4, 60));

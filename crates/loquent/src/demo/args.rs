@@ -43,10 +43,10 @@ pub struct DemoArgs {
     pub(super) port: u16,
 
     /// Share of packets to lose, such as 15% or 0.15, at most 60%
-    #[arg(long, value_name = "SHARE", default_value = "15%", value_parser = parse_loss, help_heading = "NetworkConditions")]
+    #[arg(long, value_name = "SHARE", default_value = "15%", value_parser = parse_loss, help_heading = "Network")]
     loss: f64,
     /// Mean length of a burst of losses in ms; 0 spreads them evenly
-    #[arg(long, value_name = "MS", default_value_t = 100.0, help_heading = "NetworkConditions")]
+    #[arg(long, value_name = "MS", default_value_t = 100.0, help_heading = "Network")]
     burst: f64,
     /// Round-trip time in ms
     #[arg(
@@ -54,17 +54,17 @@ pub struct DemoArgs {
         visible_alias = "rtt",
         value_name = "MS",
         default_value_t = 200.0,
-        help_heading = "NetworkConditions"
+        help_heading = "Network"
     )]
     rtt_ms: f64,
     /// Rate of each direction, such as 1mbit or 250kbit [default: unlimited]
-    #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps, help_heading = "NetworkConditions")]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate_kbps, help_heading = "Network")]
     rate: Option<f64>,
     /// Seed that decides which packets are lost
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "NetworkConditions")]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Network")]
     seed: u32,
     /// What the packets cross [default: kernel as root, otherwise modelled]
-    #[arg(long, value_name = "KIND", help_heading = "NetworkConditions")]
+    #[arg(long, value_name = "KIND", help_heading = "Network")]
     pub(super) network: Option<NetworkKind>,
 
     /// Model file in GGUF format [default: the bundled demonstration model]

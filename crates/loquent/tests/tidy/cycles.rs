@@ -14,7 +14,7 @@ const FILES_IN_CYCLES: &[(&str, usize)] = &[("server", 4)];
 
 /// How many folders of a crate, that is files and folders directly below `src`, may lie in import
 /// cycles; 0 where a crate is not listed. These bounds only ever go down.
-const FOLDERS_IN_CYCLES: &[(&str, usize)] = &[("server", 36), ("loquent", 3)];
+const FOLDERS_IN_CYCLES: &[(&str, usize)] = &[];
 
 /// A module's path inside its crate, such as `["streams", "keeper"]`.
 type ModulePath = Vec<String>;
@@ -201,7 +201,7 @@ fn a_circle_of_folders_is_found() {
     let files = [
         (path("a/mod"), file("mod one; mod two;")),
         (path("a/one"), file("use crate::b::B;")),
-        (path("a/two"), file("use super::one::One;")),
+        (path("a/two"), file("pub struct Two;")),
         (path("b"), file("use crate::a::two::Two;")),
         (path("c"), file("use crate::a;")),
     ];

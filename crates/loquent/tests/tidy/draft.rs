@@ -113,7 +113,7 @@ fn the_drafts_limits_are_those_of_the_code() {
         ("Bytes without news per second", size(sender.bucket_bytes_per_s)),
         ("Bytes without news at once", size(sender.bucket_depth_bytes)),
         ("Headers counted for a datagram", size(sender.packet_overhead_bytes)),
-        ("QueueStanding queue", time(sender.queue_tolerance)),
+        ("Standing queue", time(sender.queue_tolerance)),
         ("Gap between packets while a queue stands", time(SendPacer::MOST)),
         ("Frame that a sender stays below", size(sender.max_datagram_bytes as u64)),
         ("Lingering", time(receiver.linger)),

@@ -66,7 +66,9 @@ fn lines_fit_a_window() {
         check(&place, before_tests(&text), CODE_COLUMNS, &literal);
     }
     // A row of a table, a link or a command cannot be broken.
-    let unbreakable = |line: &str| line.starts_with('|') || !line.trim_end().contains(' ');
+    let is_command = |line: &str| line.starts_with('`') && line.ends_with('`');
+    let unbreakable =
+        |line: &str| line.starts_with('|') || is_command(line) || !line.trim_end().contains(' ');
     for (place, text) in files(&["docs", "spec", "bench", "models", "web/client"], ".md") {
         check(&place, &without_code(&text), PROSE_COLUMNS, &unbreakable);
     }

@@ -187,7 +187,7 @@ pub struct StreamParams {
     pub continuous_usage: bool,
     /// Adds the server's timings to the usage chunk (`loquent_timings`).
     pub include_timings: bool,
-    /// Whether to pad events to a few fixed lengths; `None` uses the server's setting.
+    /// Padding of events to a few fixed lengths; `None` uses the server's setting.
     pub include_obfuscation: Option<bool>,
     /// Sends progress before the first token as chunks (`return_progress`) instead of comments.
     pub return_progress: bool,

@@ -18,7 +18,7 @@ pub struct ToolUse {
     pub definitions: Vec<Value>,
     /// The tools that may be called.
     pub callable: Vec<ToolShape>,
-    /// Whether the model may or must call a tool.
+    /// Permission or obligation of the model to call a tool.
     pub choice: ToolChoice,
     /// Allows several calls in one answer.
     pub parallel: bool,

@@ -12,7 +12,7 @@ pub struct MetricsSnapshot {
     pub waiting: i64,
     /// Fraction of KV cells currently in use.
     pub kv_usage: f64,
-    /// Streamed answers currently being read, in the order of [`crate::metrics::StreamCarrier::ALL`].
+    /// Streamed answers being read, in the order of [`crate::metrics::StreamCarrier::ALL`].
     pub streams: [i64; 3],
     /// Tokens sent in flushes.
     pub delivered_tokens: f64,

@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STAY_FACTOR: u32 = 5;
 /// Bounds of the minimum stay.
 const STAY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// Maximum time that a model stays closed to new requests to make room for another. It is open again
-/// for as long: a client that reads an endless answer slowly must not close it to everybody.
+/// Maximum time that a model stays closed to new requests to make room for another. It is open
+/// again for as long: a client that reads an endless answer slowly must not close it to everybody.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 /// Time before a model that failed to load is tried again.
 const FAILURE_REST: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
 //! Progress reports to readers before the first token: the place in the queue, the computed part of
 //! the prompt, and the expected time of the first token.
 //!
-//! From time to time the engine reports the state of its prompts ([`QueueStanding`]); a [`Forecast`]
+//! From time to time the engine reports the state of its prompts ([`QueueStanding`]); a
+//! [`Forecast`]
 //! converts that to times. Reports to a reader are limited in rate, and a reader who has not read
 //! the latest report gets no further one.
 

@@ -57,7 +57,7 @@ pub fn play(
     let limits = Limits {
         max_batch_size: batch_size,
         prefill_max_tokens: PREFILL_MAX_TOKENS,
-        itl_target: ItlTarget::Relative(ITL_FACTOR),
+        itl_target: ItlTarget::relative(ITL_FACTOR),
         prefix_cache: false,
         speculation: Speculation::Off,
         queue_timeout: None,

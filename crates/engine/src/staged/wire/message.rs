@@ -145,7 +145,7 @@ pub enum StageMessage {
     Greeting([u8; PROOF_BYTES]),
     /// The dialler's answer to a greeting.
     Hello {
-        /// Whether the dialler is the runner or a stage.
+        /// Role of the dialler: the runner or a stage.
         role: DialerRole,
         /// Number of the session, chosen by the runner.
         session: u64,

@@ -46,7 +46,7 @@ pub(crate) struct EngineArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     prefill_max_tokens: Option<u32>,
     /// Inter-token latency that running answers keep while prompts are computed: milliseconds,
-    /// "auto" (twice the time of a step without prompts) or "off"
+    /// "auto" (twice the time of a step without prompts, and at least 100) or "off"
     #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
           value_parser = parse_itl_target)]
     itl_target_ms: ItlTarget,
@@ -353,10 +353,15 @@ fn parse_engine_outage(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "use seconds from 0 to 86400".to_owned())
 }
 
+/// Default of `--itl-target-ms`. Chosen by hand: prompts get half of the time, and running answers
+/// half of their speed, as long as these are slower than ten tokens per second, which is faster
+/// than people read.
+const ITL_FACTOR: f64 = 2.0;
+const ITL_AT_LEAST: Duration = Duration::from_millis(100);
+
 fn parse_itl_target(text: &str) -> Result<ItlTarget, String> {
     match text {
-        // Chosen by hand: prompts get half of the time, and running answers half of their speed.
-        "auto" => Ok(ItlTarget::Relative(2.0)),
+        "auto" => Ok(ItlTarget::Relative { factor: ITL_FACTOR, at_least: ITL_AT_LEAST }),
         "off" => Ok(ItlTarget::Unbounded),
         number => match number.parse::<f64>() {
             Ok(ms) if ms.is_finite() && ms > 0.0 => {

@@ -10,7 +10,7 @@ use crate::usage::Usage;
 /// proves nothing and is not checked.
 pub const SIGNATURE: &str = "unsigned";
 
-/// Whether a client receives the text of the thinking, or only a sign of it.
+/// Form in which a client receives the thinking: its text, or only a sign of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThinkingDisplay {
     /// The block contains the text.

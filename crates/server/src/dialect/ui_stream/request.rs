@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn tool_calls_and_their_results() {
         let (messages, continues) = lowered(json!([
-            {"role": "user", "parts": [{"type": "text", "text": "NetworkConditions?"}]},
+            {"role": "user", "parts": [{"type": "text", "text": "Weather?"}]},
             {"role": "assistant", "parts": [
                 {"type": "step-start"},
                 {"type": "tool-weather", "toolCallId": "a", "state": "output-available",
@@ -99,7 +99,7 @@ mod tests {
         assert!(continues);
         let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         let expected = json!([
-            {"role": "user", "content": "NetworkConditions?"},
+            {"role": "user", "content": "Weather?"},
             {"role": "assistant", "tool_calls": [
                 call("a", "weather", r#"{"city":"Rome"}"#), call("b", "time", "{}")]},
             {"role": "tool", "tool_call_id": "a", "content": r#"{"sky":"clear"}"#},
