@@ -15,7 +15,7 @@ const TUPLE_ARGUMENTS: usize = 29;
 /// Types whose own methods stand in several files.
 const SPREAD_TYPES: usize = 16;
 /// Most lines of one type's own methods, in all files.
-const LONGEST_TYPE: usize = 900;
+const LONGEST_TYPE: usize = 1462;
 /// Doc blocks that begin with What, Whether, Who or Those in place of a noun.
 const RIDDLES: usize = 4;
 
