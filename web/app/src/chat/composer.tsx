@@ -1,13 +1,13 @@
 // Where questions are written: text, files, how much of the context is used, send and stop.
 
-import { signal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { prepare } from "@loquent/client";
 import { IconButton } from "../shell/controls.js";
 import { Icon } from "../shell/icons.js";
 import { ask, current, isRunning, stop } from "./chats.js";
-import { type TextFile, shownPath } from "./conversation.js";
+import { shownPath } from "./conversation.js";
+import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
 import { readFiles } from "./files.js";
 import { ContextGauge } from "./gauge.js";
@@ -18,9 +18,6 @@ import { MessageView } from "./turn.js";
 
 /** The composer grows with its text up to this height, px. */
 const MAX_HEIGHT = 240;
-
-export const draft = signal("");
-export const files = signal<readonly TextFile[]>([]);
 
 export function Composer(): VNode {
   const prompt = useRef<HTMLTextAreaElement | null>(null);

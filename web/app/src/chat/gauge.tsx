@@ -4,8 +4,8 @@ import { signal, useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { current, liveOf } from "./chats.js";
-import { draft, files } from "./composer.js";
 import { shownPath } from "./conversation.js";
+import { draft, files } from "./draft.js";
 import { authorization, chosenModel, requestJson } from "./server.js";
 
 /** Characters of a token, about, where nobody counts. */
