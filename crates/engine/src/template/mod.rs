@@ -17,14 +17,14 @@
 
 mod clock;
 mod control;
-pub mod control_token_tags;
+mod control_token_tags;
 mod encode;
 mod jinja;
 mod splice;
 mod tools;
 
-pub use crate::template::control_token_tags::ControlTokenTags;
 pub use control::ControlNames;
+pub use control_token_tags::ControlTokenTags;
 pub use encode::{ChatPrompt, encode_chat, encode_segments};
 pub use tools::Abilities;
 

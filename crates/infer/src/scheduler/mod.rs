@@ -20,11 +20,11 @@
 //! batch and keeps its KV until the cells are needed.
 
 mod admit;
-pub mod allocation;
+mod allocation;
 mod commit;
 mod outage;
 mod plan;
-pub mod queue_standing;
+mod queue_standing;
 mod readers;
 mod sequence;
 mod shares;

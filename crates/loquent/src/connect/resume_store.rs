@@ -179,7 +179,10 @@ impl ResumeEntry {
         let mut answers = self.store.lock();
         answers.own.remove(&self.id);
         answers.found.remove(&self.id);
-        answers.ended.insert(self.id);
+        // Only a write to the file takes it out again.
+        if self.store.file.is_some() {
+            answers.ended.insert(self.id);
+        }
         drop(answers);
         self.store.changed.notify_one();
     }

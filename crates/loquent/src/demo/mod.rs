@@ -9,7 +9,7 @@ mod args;
 mod browser;
 mod modelled_tcp;
 mod network;
-pub mod network_conditions;
+mod network_conditions;
 mod news;
 mod paced;
 mod routes;

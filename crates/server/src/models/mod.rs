@@ -11,10 +11,10 @@
 mod catalog;
 mod keeper;
 mod model_use;
-pub mod residency;
-pub mod stats;
+mod residency;
+mod stats;
 
-pub use crate::models::residency::{KeepAlive, ResidencyLimits};
-pub use crate::models::stats::ModelStats;
 pub use catalog::{ModelEntry, ServedModels};
 pub use keeper::{EngineSource, Keeper, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
+pub use residency::{KeepAlive, ResidencyLimits};
+pub use stats::ModelStats;

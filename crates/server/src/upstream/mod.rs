@@ -16,7 +16,7 @@ mod checks;
 mod dispatch;
 pub mod headers;
 mod health;
-pub mod health_probe;
+mod health_probe;
 pub mod models;
 mod pace;
 pub mod passthrough;

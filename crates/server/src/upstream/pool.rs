@@ -279,19 +279,17 @@ impl PoolState {
         &mut self,
         now: Duration,
     ) -> Option<(Ticket, Result<ServerAssignment, NoServer>)> {
-        self.balancer.clear_reservations();
-        let mut served = None;
-        for ticket in self.room.due() {
-            let Some(&Waiter { wanted, tried, .. }) = self.room.waiter(ticket) else { continue };
+        let served = self.room.due().into_iter().find_map(|ticket| {
+            let &Waiter { wanted, tried, .. } = self.room.waiter(ticket)?;
             match self.take(now, wanted, tried) {
-                Ok(place) => served = Some((ticket, Ok(place))),
-                Err(Unplaced::Down(none)) => served = Some((ticket, Err(none))),
-                Err(Unplaced::Full) => self.balancer.reserve(now, tried),
+                Ok(place) => Some((ticket, Ok(place))),
+                Err(Unplaced::Down(none)) => Some((ticket, Err(none))),
+                Err(Unplaced::Full) => {
+                    self.balancer.reserve(now, tried);
+                    None
+                }
             }
-            if served.is_some() {
-                break;
-            }
-        }
+        });
         self.balancer.clear_reservations();
         served
     }
