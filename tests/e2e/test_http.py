@@ -243,7 +243,7 @@ def idle(place):
 def refuses_connections(place):
     try:
         socket.create_connection(place).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: the port closed during the handshake
         return True
     return False
 

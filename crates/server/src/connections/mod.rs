@@ -237,13 +237,15 @@ impl ConnectionTask {
             };
             tokio::select! {
                 biased;
-                error = connection.as_mut() => {
-                    return tracing::debug!(?error, "a connection ended");
-                }
+                // First, so that the response to a request that arrives meanwhile says that the
+                // connection closes.
                 () = begins(&mut self.draining), if !shuts_down => {
                     shuts_down = true;
                     self.activity.close(Instant::now(), true);
                     connection.as_mut().close();
+                }
+                error = connection.as_mut() => {
+                    return tracing::debug!(?error, "a connection ended");
                 }
                 () = tokio::time::sleep_until(check_at.into()) => {}
             }
