@@ -39,6 +39,9 @@ static_assert(QK4_0 == 32 && QK4_NL == 32 && QK_MXFP4 == 32);
 static_assert(offsetof(block_iq4_xs, d) == 0 && offsetof(block_iq4_xs, scales_h) == 2 &&
               offsetof(block_iq4_xs, scales_l) == 4 && offsetof(block_iq4_xs, qs) == 8 && sizeof(block_iq4_xs) == 136);
 static_assert(offsetof(block_q4_0, d) == 0 && offsetof(block_q4_0, qs) == 2 && sizeof(block_q4_0) == 18);
+// Their first four bytes are the scale and the minimum, which have no names in C++.
+static_assert(offsetof(block_q4_1, qs) == 4 && sizeof(block_q4_1) == 20);
+static_assert(offsetof(block_q5_1, qh) == 4 && offsetof(block_q5_1, qs) == 8 && sizeof(block_q5_1) == 24);
 static_assert(offsetof(block_iq4_nl, d) == 0 && offsetof(block_iq4_nl, qs) == 2 && sizeof(block_iq4_nl) == 18);
 static_assert(offsetof(block_mxfp4, e) == 0 && offsetof(block_mxfp4, qs) == 1 && sizeof(block_mxfp4) == 17);
 static_assert(offsetof(block_q8_0, d) == 0 && offsetof(block_q8_0, qs) == 2 && sizeof(block_q8_0) == 34);

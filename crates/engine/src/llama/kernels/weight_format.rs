@@ -3,8 +3,8 @@
 //! The formats are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales
 //! and minima, Q6_K sixteen groups of 16 with 8-bit scales around 32, and IQ4_XS eight groups of 32
 //! with 6-bit scales, whose nibbles are looked up in a table. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4
-//! have blocks of 32 with a scale each, of which eight are processed together; a row may end within
-//! eight.
+//! have blocks of 32 with a scale each, Q5_1 and Q4_1 blocks of 32 with a scale and a minimum, of
+//! which eight are processed together; a row may end within eight.
 
 use super::{BLOCK, sys};
 
@@ -18,6 +18,8 @@ pub(super) enum WeightFormat {
     Q8_0,
     Q5_0,
     Q4_0,
+    Q5_1,
+    Q4_1,
     Iq4Nl,
     Mxfp4,
 }
@@ -33,6 +35,8 @@ impl WeightFormat {
             sys::GGML_TYPE_Q8_0 => Some(WeightFormat::Q8_0),
             sys::GGML_TYPE_Q5_0 => Some(WeightFormat::Q5_0),
             sys::GGML_TYPE_Q4_0 => Some(WeightFormat::Q4_0),
+            sys::GGML_TYPE_Q5_1 => Some(WeightFormat::Q5_1),
+            sys::GGML_TYPE_Q4_1 => Some(WeightFormat::Q4_1),
             sys::GGML_TYPE_IQ4_NL => Some(WeightFormat::Iq4Nl),
             sys::GGML_TYPE_MXFP4 => Some(WeightFormat::Mxfp4),
             _ => None,
@@ -53,6 +57,8 @@ impl WeightFormat {
             WeightFormat::Q8_0
             | WeightFormat::Q5_0
             | WeightFormat::Q4_0
+            | WeightFormat::Q5_1
+            | WeightFormat::Q4_1
             | WeightFormat::Iq4Nl
             | WeightFormat::Mxfp4 => FINE_UNIT,
         }
@@ -68,6 +74,8 @@ impl WeightFormat {
             WeightFormat::Q8_0 => 34,
             WeightFormat::Q5_0 => 22,
             WeightFormat::Q4_0 | WeightFormat::Iq4Nl => 18,
+            WeightFormat::Q5_1 => 24,
+            WeightFormat::Q4_1 => 20,
             WeightFormat::Mxfp4 => 17,
         }
     }

@@ -7,7 +7,7 @@ use super::one_row::{MOST_PARTS, PartSums, RowProducts, arrangement, row_product
 use super::pack::pack;
 use super::products::{DotProducts, dot_products};
 use super::unpack::{
-    UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0, q5_k, q6_k, q8_0,
+    UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
 };
 use super::{Arrangement, GroupedActivations, LANES, ROWS_AT_ONCE};
 use crate::llama::kernels::BLOCK;
@@ -246,6 +246,8 @@ fn unpack(format: WeightFormat, vnni: bool, bytes: &[u8], into: &mut [UnpackedBl
         WeightFormat::Q8_0 => blocks!(q8_0),
         WeightFormat::Q5_0 => blocks!(q5_0),
         WeightFormat::Q4_0 => blocks!(q4_0),
+        WeightFormat::Q5_1 => blocks!(q5_1),
+        WeightFormat::Q4_1 => blocks!(q4_1),
         WeightFormat::Iq4Nl => blocks!(iq4_nl),
         WeightFormat::Mxfp4 => blocks!(mxfp4),
     }

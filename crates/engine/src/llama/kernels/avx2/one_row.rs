@@ -62,6 +62,8 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
         (WeightFormat::Q8_0, false) => plain::q8_0,
         (WeightFormat::Q5_0, false) => plain::q5_0,
         (WeightFormat::Q4_0, false) => plain::q4_0,
+        (WeightFormat::Q5_1, false) => plain::q5_1,
+        (WeightFormat::Q4_1, false) => plain::q4_1,
         (WeightFormat::Iq4Nl, false) => plain::iq4_nl,
         (WeightFormat::Mxfp4, false) => plain::mxfp4,
         (WeightFormat::Q4K, true) => vnni::q4_k,
@@ -71,6 +73,8 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
         (WeightFormat::Q8_0, true) => vnni::q8_0,
         (WeightFormat::Q5_0, true) => vnni::q5_0,
         (WeightFormat::Q4_0, true) => vnni::q4_0,
+        (WeightFormat::Q5_1, true) => vnni::q5_1,
+        (WeightFormat::Q4_1, true) => vnni::q4_1,
         (WeightFormat::Iq4Nl, true) => vnni::iq4_nl,
         (WeightFormat::Mxfp4, true) => vnni::mxfp4,
     }
@@ -165,6 +169,8 @@ formats!(
     (q8_0, Q8_0, q8_0, signed_bytes_scaled, 0),
     (q5_0, Q5_0, q5_0, five_bits_scaled, 1),
     (q4_0, Q4_0, q4_0, four_bits_scaled, 1),
+    (q5_1, Q5_1, q5_1, five_bits_scaled, 1),
+    (q4_1, Q4_1, q4_1, four_bits_scaled, 1),
     (iq4_nl, Iq4Nl, iq4_nl, signed_bytes_scaled, 0),
     (mxfp4, Mxfp4, mxfp4, five_bits_scaled, 1)
 );
@@ -179,6 +185,8 @@ formats!(
     (q8_0, Q8_0, q8_0, whole_vnni_scaled, 1),
     (q5_0, Q5_0, q5_0, whole_vnni_scaled, 1),
     (q4_0, Q4_0, q4_0, whole_vnni_scaled, 1),
+    (q5_1, Q5_1, q5_1, whole_vnni_scaled, 1),
+    (q4_1, Q4_1, q4_1, whole_vnni_scaled, 1),
     (iq4_nl, Iq4Nl, iq4_nl, whole_vnni_scaled, 1),
     (mxfp4, Mxfp4, mxfp4, whole_vnni_scaled, 1)
 );

@@ -1,8 +1,8 @@
 //! Multiplies one weight row with up to [`LANES`] activation rows.
 //!
 //! Without VNNI two products are summed in 16 bits, and then as many of these sums as cannot
-//! overflow before they are widened: eight for Q4_K and Q4_0 (8 * 2 * 15 * 127), four for Q5_K,
-//! Q5_0 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0 and IQ4 (2 *
+//! overflow before they are widened: eight for Q4_K, Q4_0 and Q4_1 (8 * 2 * 15 * 127), four for
+//! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0 and IQ4 (2 *
 //! 128 * 127).
 
 use std::arch::x86_64::*;
@@ -25,8 +25,11 @@ pub(super) fn dot_products(format: WeightFormat, vnni: bool) -> DotProducts {
     match (format, vnni) {
         (WeightFormat::Q6K, true) => halves_vnni,
         (_, true) => whole_vnni,
-        (WeightFormat::Q4K | WeightFormat::Q4_0, false) => four_bits,
-        (WeightFormat::Q5K | WeightFormat::Q5_0 | WeightFormat::Mxfp4, false) => five_bits,
+        (WeightFormat::Q4K | WeightFormat::Q4_0 | WeightFormat::Q4_1, false) => four_bits,
+        (
+            WeightFormat::Q5K | WeightFormat::Q5_0 | WeightFormat::Q5_1 | WeightFormat::Mxfp4,
+            false,
+        ) => five_bits,
         (WeightFormat::Q6K, false) => q6_k,
         (WeightFormat::Q8_0 | WeightFormat::Iq4Nl | WeightFormat::Iq4Xs, false) => signed_bytes,
     }

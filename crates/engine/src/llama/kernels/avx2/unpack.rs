@@ -342,11 +342,12 @@ fn with_crossed_halves<const VNNI: bool>(block: &[u8; 210], quants: [__m256i; 8]
     block
 }
 
-/// Returns the two bytes at the start of each of eight blocks of `BYTES` bytes, as 16-bit floats.
+/// Returns the two bytes from byte `at` on of each of eight blocks of `BYTES` bytes, as 16-bit
+/// floats.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn units<const BYTES: usize, const N: usize>(block: &[u8; N]) -> __m256 {
-    let word = |i: usize| i16::from_le_bytes([block[BYTES * i], block[BYTES * i + 1]]);
+fn units<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> __m256 {
+    let word = |i: usize| i16::from_le_bytes([block[BYTES * i + at], block[BYTES * i + at + 1]]);
     let units =
         _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));
     _mm256_cvtph_ps(units)
@@ -371,10 +372,18 @@ fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlo
 #[inline]
 #[target_feature(enable = "avx2")]
 fn around(zero: f32, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
+    above(_mm256_mul_ps(scales, _mm256_set1_ps(-zero)), quants, scales)
+}
+
+/// Creates a block of unsigned bytes, turned, with a scale and a lowest weight for every 32.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn above(lowest: __m256, quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
     let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };
     // The whole part of each scale is 1.
     block.factors[0] = _mm256_set1_epi16(1);
-    (block.scales[0], block.mins[0]) = (scales, _mm256_mul_ps(scales, _mm256_set1_ps(zero)));
+    block.scales[0] = scales;
+    block.mins[0] = _mm256_sub_ps(_mm256_setzero_ps(), lowest);
     block
 }
 
@@ -422,25 +431,33 @@ pub(super) fn q8_0<const VNNI: bool>(block: &[u8; 272]) -> UnpackedBlock {
     let [a, b, c, d] = turned_sixteen::<34, 272>(block, 2);
     let [e, f, g, h] = turned_sixteen::<34, 272>(block, 18);
     let quants = [a, b, c, d, e, f, g, h];
-    signed::<VNNI>(quants, units::<34, 272>(block))
+    signed::<VNNI>(quants, units::<34, 272>(block, 0))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q5_0<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
+    around(16.0, with_fifth_bits::<22, 176>(block, 2), units::<22, 176>(block, 0))
+}
+
+/// Loads eight blocks of 32 weights of five bits, of `BYTES` bytes each, whose fifth bits begin at
+/// byte `at` and whose last sixteen are the nibbles; turned.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn with_fifth_bits<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 8] {
     // Bit `n` is the fifth bit of weight `n`: a byte of bits for eight bytes of weights, which are
     // those of two registers.
-    let (blocks, _) = block.as_chunks::<22>();
+    let (blocks, _) = block.as_chunks::<BYTES>();
     let bits = |i: usize| {
-        let block = blocks[i];
-        i32::from_le_bytes([block[2], block[3], block[4], block[5]])
+        let block = &blocks[i][at..];
+        i32::from_le_bytes([block[0], block[1], block[2], block[3]])
     };
     let fifth =
         _mm256_setr_epi32(bits(0), bits(1), bits(2), bits(3), bits(4), bits(5), bits(6), bits(7));
     let each =
         _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
     let sixteen = _mm256_set1_epi8(16);
-    let mut quants = nibbles::<22, 176>(block);
+    let mut quants = nibbles::<BYTES, N>(block);
     for (byte, pair) in quants.as_chunks_mut::<2>().0.iter_mut().enumerate() {
         let place = _mm256_add_epi8(each, _mm256_set1_epi8(byte as i8));
         let spread = _mm256_shuffle_epi8(fifth, place);
@@ -450,20 +467,34 @@ pub(super) fn q5_0<const VNNI: bool>(block: &[u8; 176]) -> UnpackedBlock {
             *quants = _mm256_or_si256(*quants, _mm256_and_si256(is_set, sixteen));
         }
     }
-    around(16.0, quants, units::<22, 176>(block))
+    quants
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q5_1<const VNNI: bool>(block: &[u8; 192]) -> UnpackedBlock {
+    let quants = with_fifth_bits::<24, 192>(block, 4);
+    above(units::<24, 192>(block, 2), quants, units::<24, 192>(block, 0))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q4_1<const VNNI: bool>(block: &[u8; 160]) -> UnpackedBlock {
+    let quants = nibbles::<20, 160>(block);
+    above(units::<20, 160>(block, 2), quants, units::<20, 160>(block, 0))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn q4_0<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock {
-    around(8.0, nibbles::<18, 144>(block), units::<18, 144>(block))
+    around(8.0, nibbles::<18, 144>(block), units::<18, 144>(block, 0))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn iq4_nl<const VNNI: bool>(block: &[u8; 144]) -> UnpackedBlock {
     let quants = looked_up(IQ4_VALUES, nibbles::<18, 144>(block));
-    signed::<VNNI>(quants, units::<18, 144>(block))
+    signed::<VNNI>(quants, units::<18, 144>(block, 0))
 }
 
 #[inline]

@@ -9,9 +9,9 @@
 
 use std::arch::x86_64::*;
 
-use super::micro_kernel::{BlockProducts, FINE_OFFSET, MINIMA, total_with};
+use super::micro_kernel::{BlockProducts, group_with, is_fine, is_offset, total_with};
 use super::unpack::{Prefetch, Tile};
-use super::{ActivationBlock, LANES};
+use super::{ActivationBlock, GroupFactors, LANES};
 use crate::llama::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
@@ -26,8 +26,8 @@ pub(super) struct TileProducts<U> {
     unit: U,
     /// Sums of a group, and of the previous one, which are meanwhile converted to floats.
     sums: [TileSums; 2],
-    /// Scales of a tile's activation rows.
-    scales: [[f32; 8]; TILE_ROWS],
+    /// Factors of a tile's activation rows, by group.
+    factors: [[GroupFactors; 8]; TILE_ROWS],
     /// Subtracted from every byte of unpacked weights.
     zero: i8,
 }
@@ -35,7 +35,7 @@ pub(super) struct TileProducts<U> {
 impl<U: TileUnit> TileProducts<U> {
     pub(super) fn new(unit: U, format: WeightFormat) -> Self {
         let zero = match format {
-            WeightFormat::Q4K | WeightFormat::Q5K => 0,
+            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q5_1 | WeightFormat::Q4_1 => 0,
             WeightFormat::Q4_0 => 8,
             WeightFormat::Q5_0 => 16,
             WeightFormat::Q6K => 32,
@@ -45,8 +45,8 @@ impl<U: TileUnit> TileProducts<U> {
             | WeightFormat::Iq4Xs
             | WeightFormat::Mxfp4 => i8::MIN,
         };
-        let scales = [[0.0; 8]; TILE_ROWS];
-        Self { unit, sums: [TileSums::ZERO; 2], scales, zero }
+        let factors = [[GroupFactors { scale: 0.0, quants: 0 }; 8]; TILE_ROWS];
+        Self { unit, sums: [TileSums::ZERO; 2], factors, zero }
     }
 
     /// Converts unpacked weights to signed.
@@ -94,15 +94,12 @@ impl<U: TileUnit> TileProducts<U> {
         sums: &mut [__m512; R],
     ) {
         let products = &self.sums[SET].0[from..][..R];
-        let scales = &self.scales[from..][..R];
+        let factors = &self.factors[from..][..R];
         for r in 0..R {
             // SAFETY: a row of `TileSums` is sixteen integers, aligned to 64 bytes.
             let products = unsafe { _mm512_load_si512(products[r].as_ptr().cast()) };
-            let mut scale = tile.scales[group];
-            if Z == FINE_OFFSET {
-                scale = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r][group]));
-            }
-            sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sums[r]);
+            let factors = factors[r][group % factors[r].len()];
+            sums[r] = group_with::<Z>(sums[r], products, tile, group, factors);
         }
     }
 
@@ -159,7 +156,7 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
         let rows = activations.len().min(TILE_ROWS);
         // SAFETY: by the caller the processor has the instructions of this unit.
         unsafe { self.unit.configure(TileShape { rows: rows as u8, depth: (BLOCK / G) as u8 }) }
-        if Z != MINIMA {
+        if const { is_offset(Z) } {
             self.sign(tiles);
         }
         let lines = ahead.share(activations.len().div_ceil(TILE_ROWS) * W * G);
@@ -168,9 +165,9 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
             // A tile is always full: if too few rows are left, it begins earlier.
             let activations = &activations[first + new - rows..][..rows];
             let totals = &mut totals[first..][..new];
-            if Z == FINE_OFFSET {
-                for (scales, activations) in self.scales.iter_mut().zip(activations) {
-                    *scales = activations.scales;
+            if const { is_fine(Z) } {
+                for (factors, activations) in self.factors.iter_mut().zip(activations) {
+                    *factors = std::array::from_fn(|group| activations.factors(group));
                 }
             }
             for (w, tile) in tiles.iter().enumerate() {

@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::unpack::{
-    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_k, q5_0,
-    q5_k, q6_k, q8_0,
+    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k,
+    q5_0, q5_1, q5_k, q6_k, q8_0,
 };
-use super::{ActivationBlock, few_rows};
+use super::{ActivationBlock, GroupFactors, few_rows};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
 
@@ -30,10 +30,24 @@ enum Zero {
     Offset,
     /// Like `Offset`, with a scale for each group of activations.
     FineOffset,
+    /// Weights with a minimum for every 32: `scale * quant + min`, with a scale for each group of
+    /// activations.
+    FineMinima,
 }
 
 pub(super) const MINIMA: u8 = Zero::Minima as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
+pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
+
+/// Returns true if products begin with the corrections for a constant that is added to weights.
+pub(super) const fn is_offset(zero: u8) -> bool {
+    zero != MINIMA && zero != FINE_MINIMA
+}
+
+/// Returns true if each group of activations has its own scale.
+pub(super) const fn is_fine(zero: u8) -> bool {
+    zero == FINE_OFFSET || zero == FINE_MINIMA
+}
 
 /// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
 /// blocks are side by side: all first blocks, all second ones. A total has sixteen results of one
@@ -74,6 +88,12 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
             }
             WeightFormat::Q4_0 => {
                 q4_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q5_1 => {
+                q5_1_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q4_1 => {
+                q4_1_rows::multiply(weights, activations, tiles, totals, products)
             }
             WeightFormat::Iq4Nl => {
                 iq4_nl_rows::multiply(weights, activations, tiles, totals, products)
@@ -159,7 +179,7 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     for group in 0..G {
         ahead.lines(lines);
         let mut products = [[_mm512_setzero_si512(); W]; R];
-        if Z != MINIMA {
+        if const { is_offset(Z) } {
             for (products, activations) in products.iter_mut().zip(activations) {
                 *products = [_mm512_set1_epi32(activations.sums[group]); W];
             }
@@ -176,12 +196,8 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
         }
         for r in 0..R {
             for w in 0..W {
-                let mut scale = tiles[w].scales[group];
-                if Z == FINE_OFFSET {
-                    scale = _mm512_mul_ps(scale, _mm512_set1_ps(activations[r].scales[group]));
-                }
-                let products = _mm512_cvtepi32_ps(products[r][w]);
-                sums[r][w] = _mm512_fmadd_ps(products, scale, sums[r][w]);
+                let factors = activations[r].factors(group);
+                sums[r][w] = group_with::<Z>(sums[r][w], products[r][w], &tiles[w], group, factors);
             }
         }
     }
@@ -193,6 +209,28 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     }
 }
 
+/// Adds the products of group `group`, multiplied with its scales, to the sum of a block.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn group_with<const Z: u8>(
+    sum: __m512,
+    products: __m512i,
+    tile: &Tile,
+    group: usize,
+    factors: GroupFactors,
+) -> __m512 {
+    let mut scale = tile.scales[group];
+    if const { is_fine(Z) } {
+        scale = _mm512_mul_ps(scale, _mm512_set1_ps(factors.scale));
+    }
+    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
+    if Z != FINE_MINIMA {
+        return sum;
+    }
+    let elements = factors.scale * factors.quants as f32;
+    _mm512_fmadd_ps(tile.fine_mins[group], _mm512_set1_ps(elements), sum)
+}
+
 /// Adds the sum of a block, multiplied with the remaining scales, to a total.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
@@ -202,7 +240,7 @@ pub(super) fn total_with<const Z: u8>(
     tile: &Tile,
     activations: &ActivationBlock,
 ) -> __m512 {
-    if Z == FINE_OFFSET {
+    if const { is_fine(Z) } {
         return _mm512_add_ps(total, sum);
     }
     let sum = if Z == MINIMA { tile.less_minima(sum, activations) } else { sum };
@@ -277,5 +315,7 @@ format_rows!(iq4_xs_rows, iq4_xs, 2, 136, 8, Zero::Offset);
 format_rows!(q8_0_rows, q8_0, 4, 272, 8, Zero::FineOffset);
 format_rows!(q5_0_rows, q5_0, 8, 176, 8, Zero::FineOffset);
 format_rows!(q4_0_rows, q4_0, 8, 144, 8, Zero::FineOffset);
+format_rows!(q5_1_rows, q5_1, 8, 192, 8, Zero::FineMinima);
+format_rows!(q4_1_rows, q4_1, 8, 160, 8, Zero::FineMinima);
 format_rows!(iq4_nl_rows, iq4_nl, 8, 144, 8, Zero::FineOffset);
 format_rows!(mxfp4_rows, mxfp4, 8, 136, 8, Zero::FineOffset);

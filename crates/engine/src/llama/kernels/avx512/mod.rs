@@ -27,15 +27,30 @@ struct ActivationBlock {
     quants: [i8; BLOCK],
     /// Corrections for products of the quants, depending on the weights' format. With minima, four
     /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on.
-    /// Otherwise the initial value of a group's products: minus its sum, times the constant that is
+    /// With a minimum for every 32 weights, the sum of every 32 quants. Otherwise the initial value of a group's products: minus its sum, times the constant that is
     /// added to its weights.
     sums: [i32; GROUPS],
     /// One scale for every 32 quants; they differ if the weights have one for every 32.
     scales: [f32; 8],
 }
 
+/// Factors of a group of 32 activations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct GroupFactors {
+    scale: f32,
+    /// Sum of the quants, for weights with a minimum for every 32.
+    quants: i32,
+}
+
 impl ActivationBlock {
     const ZERO: Self = Self { quants: [0; BLOCK], sums: [0; GROUPS], scales: [0.0; 8] };
+
+    /// Returns the factors of group `group` of 32, or, of weights with a scale for every sixteen,
+    /// factors that are not used.
+    #[inline]
+    fn factors(&self, group: usize) -> GroupFactors {
+        GroupFactors { scale: self.scales[group % self.scales.len()], quants: self.sums[group] }
+    }
 
     /// Returns the quants, four to a word.
     #[inline]

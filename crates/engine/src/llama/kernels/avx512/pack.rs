@@ -121,6 +121,8 @@ fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
         WeightFormat::Q6K => sums = sixteens.map(|sum| -32 * sum),
         WeightFormat::Q5_0 => offset_by_32(&mut sums, -16, of_32),
         WeightFormat::Q4_0 => offset_by_32(&mut sums, -8, of_32),
+        // The sums themselves, which are multiplied with the minima.
+        WeightFormat::Q5_1 | WeightFormat::Q4_1 => offset_by_32(&mut sums, 1, of_32),
         // Signed bytes, or tables of them, became unsigned around 128.
         WeightFormat::Q8_0 | WeightFormat::Iq4Nl | WeightFormat::Iq4Xs | WeightFormat::Mxfp4 => {
             offset_by_32(&mut sums, -128, of_32);

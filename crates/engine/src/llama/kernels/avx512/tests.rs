@@ -13,7 +13,7 @@ use crate::llama::kernels::{Isa, sys};
 const BLOCKS: usize = 3;
 const ROW: usize = BLOCKS * BLOCK;
 
-const FORMATS: [(WeightFormat, sys::ggml_type); 9] = [
+const FORMATS: [(WeightFormat, sys::ggml_type); 11] = [
     (WeightFormat::Q4K, sys::GGML_TYPE_Q4_K),
     (WeightFormat::Q5K, sys::GGML_TYPE_Q5_K),
     (WeightFormat::Q6K, sys::GGML_TYPE_Q6_K),
@@ -21,6 +21,8 @@ const FORMATS: [(WeightFormat, sys::ggml_type); 9] = [
     (WeightFormat::Q8_0, sys::GGML_TYPE_Q8_0),
     (WeightFormat::Q5_0, sys::GGML_TYPE_Q5_0),
     (WeightFormat::Q4_0, sys::GGML_TYPE_Q4_0),
+    (WeightFormat::Q5_1, sys::GGML_TYPE_Q5_1),
+    (WeightFormat::Q4_1, sys::GGML_TYPE_Q4_1),
     (WeightFormat::Iq4Nl, sys::GGML_TYPE_IQ4_NL),
     (WeightFormat::Mxfp4, sys::GGML_TYPE_MXFP4),
 ];

@@ -24,6 +24,8 @@ pub(super) struct Tile {
     pub(super) mins: [__m512i; 4],
     /// Multiplier of the minima.
     pub(super) min_unit: __m512,
+    /// Minima of every 32 weights of Q5_1 and Q4_1, which are added: weight = scale * quant + min.
+    pub(super) fine_mins: [__m512; GROUPS / 2],
 }
 
 impl Tile {
@@ -36,6 +38,7 @@ impl Tile {
             scales: [floats; GROUPS],
             mins: [integers; 4],
             min_unit: floats,
+            fine_mins: [floats; GROUPS / 2],
         }
     }
 
@@ -528,20 +531,77 @@ unsafe fn nibbles<const BYTES: usize>(
 pub(super) unsafe fn q5_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
     // SAFETY: eight blocks of a 16-bit float, 32 fifth bits and sixteen bytes.
     unsafe { nibbles::<22>(rows, None, tile, (ahead, lines)) };
-    // In each byte of a word of 32 bits: the word's first byte.
-    let first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
-    let sixteen = _mm512_set1_epi8(16);
     for i in 0..8 {
         // SAFETY: eight blocks have 176 bytes; of block `i` the first two, and sixteen from the
         // third on are read.
         let (scale, [fifth, ..]) = unsafe { (rows.halves(22 * i), rows.four_columns(22 * i + 2)) };
         tile.scales[i] = scale;
-        for (word, quants) in tile.quants[8 * i..][..8].iter_mut().enumerate() {
-            // Bit `n` is that of weight `n`: four of a byte for each word.
-            let byte = _mm512_add_epi8(first, _mm512_set1_epi8(word as i8 / 2));
-            let bits = _mm512_set1_epi32(0x0804_0201 << (4 * (word % 2)));
-            let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fifth, byte), bits);
-            *quants = _mm512_mask_add_epi8(*quants, set, *quants, sixteen);
+        add_fifth_bits(fifth, &mut tile.quants[8 * i..][..8]);
+    }
+}
+
+/// Adds the fifth bits of 32 weights of each row, of which `fifth` has those of row `r` in lane
+/// `r`: bit `n` is that of weight `n`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn add_fifth_bits(fifth: __m512i, quants: &mut [__m512i]) {
+    // In each byte of a word of 32 bits: the word's first byte.
+    let first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
+    let sixteen = _mm512_set1_epi8(16);
+    for (word, quants) in quants.iter_mut().enumerate() {
+        // Four bits of a byte for each word.
+        let byte = _mm512_add_epi8(first, _mm512_set1_epi8(word as i8 / 2));
+        let bits = _mm512_set1_epi32(0x0804_0201 << (4 * (word % 2)));
+        let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fifth, byte), bits);
+        *quants = _mm512_mask_add_epi8(*quants, set, *quants, sixteen);
+    }
+}
+
+/// Unpacks eight blocks of Q5_1.
+///
+/// # Safety
+/// All sixteen rows have eight readable blocks, 192 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn q5_1(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
+    // SAFETY: eight blocks of two 16-bit floats, 32 fifth bits and sixteen bytes, of which the
+    // sixteen bytes from the fifth on begin with the fifth bits.
+    unsafe {
+        nibbles::<24>(rows, None, tile, (ahead, lines));
+        scales_and_fine_mins::<24>(rows, tile);
+        for i in 0..8 {
+            let [fifth, ..] = rows.four_columns(24 * i + 4);
+            add_fifth_bits(fifth, &mut tile.quants[8 * i..][..8]);
+        }
+    }
+}
+
+/// Unpacks eight blocks of Q4_1.
+///
+/// # Safety
+/// All sixteen rows have eight readable blocks, 160 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn q4_1(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
+    // SAFETY: eight blocks of two 16-bit floats and sixteen bytes.
+    unsafe {
+        nibbles::<20>(rows, None, tile, (ahead, lines));
+        scales_and_fine_mins::<20>(rows, tile);
+    }
+}
+
+/// Unpacks the two 16-bit floats at the start of each of eight blocks of `BYTES` bytes.
+///
+/// # Safety
+/// All sixteen rows have eight readable blocks.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn scales_and_fine_mins<const BYTES: usize>(rows: RowBlocks, tile: &mut Tile) {
+    for i in 0..8 {
+        // SAFETY: the caller guarantees block `i`, which begins with these four bytes.
+        unsafe {
+            tile.scales[i] = rows.halves(BYTES * i);
+            tile.fine_mins[i] = rows.halves(BYTES * i + 2);
         }
     }
 }

@@ -8,10 +8,12 @@ use super::arena::{Arena, ArenaTensor, KernelSide};
 use super::{Deviation, Isa, isas, noise, sys};
 
 /// Formats with a scale for every 32 weights: a row of any multiple of 32.
-const FINE_FORMATS: [sys::ggml_type; 5] = [
+const FINE_FORMATS: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q5_0,
     sys::GGML_TYPE_Q4_0,
+    sys::GGML_TYPE_Q5_1,
+    sys::GGML_TYPE_Q4_1,
     sys::GGML_TYPE_IQ4_NL,
     sys::GGML_TYPE_MXFP4,
 ];
