@@ -89,7 +89,9 @@ pub(super) struct Context {
     handle: ContextHandle,
     batch: NativeBatch,
     vocab_size: usize,
-    _pool: Option<ThreadPool>,
+    pool: Option<ThreadPool>,
+    /// Threads of the last step.
+    threads: u16,
     model: Arc<LlamaModel>,
 }
 
@@ -130,7 +132,7 @@ impl Context {
         }
         let vocab_size = model.info().vocab_size as usize;
         let batch = NativeBatch::default();
-        Ok(Self { handle, batch, vocab_size, _pool: pool, model })
+        Ok(Self { handle, batch, vocab_size, pool, threads: 0, model })
     }
 
     fn as_ptr(&self) -> *mut sys::llama_context {
@@ -211,6 +213,7 @@ impl Context {
     }
 
     fn decode_view(&mut self, view: sys::llama_batch) -> Result<(), RunError> {
+        self.choose_threads();
         log::clear_errors();
         // SAFETY: the arrays of `view` have `n_tokens` items; they live in `self.batch` and
         // the caller's rows, neither of which is touched during the call.
@@ -220,6 +223,18 @@ impl Context {
             Ok(1) => Err(RunError::CacheFull),
             Err(exception) => Err(RunError::Backend(exception)),
             Ok(code) => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
+        }
+    }
+
+    /// Sets the number of threads of the next step. Results do not depend on it with Loquent's
+    /// kernels.
+    fn choose_threads(&mut self) {
+        let Some(threads) = self.pool.as_mut().map(ThreadPool::threads) else { return };
+        if threads != self.threads {
+            self.threads = threads;
+            let count = threads.into();
+            // SAFETY: the context is alive; the pool has at least so many threads.
+            unsafe { sys::llama_set_n_threads(self.as_ptr(), count, count) }
         }
     }
 

@@ -88,7 +88,11 @@ impl LlamaLayers {
             shares_prefix: options.kv_unified && info.history == History::Whole,
         };
         let threads = threads(&model, options);
-        let pool = ThreadPool::new(threads, options.poll);
+        let mut pool = ThreadPool::new(threads, options.poll);
+        if let Some(pool) = pool.as_mut().filter(|_| cpu.compute_lock.is_some()) {
+            // The other stages use the processors while this one waits for the lock.
+            pool.ignore_neighbours();
+        }
         let mut params = params(options, threads);
         let mut capture = (!keys.is_last()).then(|| capture(&keys, width));
         if let Some(capture) = &mut capture {

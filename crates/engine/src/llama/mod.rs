@@ -27,6 +27,7 @@ mod log;
 mod machine_limits;
 mod memory;
 mod model;
+mod neighbours;
 mod offload;
 mod operation_times;
 mod pieces;

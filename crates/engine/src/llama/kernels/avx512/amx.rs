@@ -99,7 +99,7 @@ impl<U: TileUnit> TileProducts<U> {
             // SAFETY: a row of `TileSums` is sixteen integers, aligned to 64 bytes.
             let products = unsafe { _mm512_load_si512(products[r].as_ptr().cast()) };
             let factors = factors[r][group % factors[r].len()];
-            sums[r] = group_with::<Z>(sums[r], products, tile, group, factors);
+            sums[r] = group_with::<Z>(sums[r], products, tile.group(group), factors);
         }
     }
 

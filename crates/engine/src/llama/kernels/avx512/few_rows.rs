@@ -4,8 +4,10 @@
 
 use std::arch::x86_64::*;
 
+use super::micro_kernel::{FINE_MINIMA, group_with};
 use super::unpack::{
-    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, high, low, scales_and_mins,
+    CacheLevel, FINE_UNITS, MinUnit, Prefetch, Q4_1_WORDS, Q5_1_WORDS, RowBlocks, Tile, WeightRows,
+    high, low, scales_and_mins,
 };
 use super::{ActivationBlock, LANES};
 use crate::llama::kernels::weight_format::WeightFormat;
@@ -14,7 +16,8 @@ use crate::llama::kernels::weight_format::WeightFormat;
 const CALLS: usize = 4;
 
 /// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, and
-/// returns true, if there are few enough rows and the format is Q4_K. `tile` is used for scales.
+/// returns true, if there are few enough rows and the format is Q4_K, Q4_1 or Q5_1. `tile` is used
+/// for scales.
 ///
 /// # Safety
 /// As for [`super::micro_kernel::multiply`].
@@ -26,19 +29,24 @@ pub(super) unsafe fn multiply(
     tile: &mut Tile,
     totals: &mut [__m512],
 ) -> bool {
-    macro_rules! q4_k {
-        ($totals:expr) => {
-            multiply_q4_k(weights, activations.as_chunks().0, tile, $totals)
-        };
+    macro_rules! product {
+        ($totals:expr) => {{
+            let (activations, totals) = (activations.as_chunks().0, $totals);
+            match format {
+                WeightFormat::Q4K => multiply_q4_k(weights, activations, tile, totals),
+                WeightFormat::Q4_1 => multiply_units::<Q4_1_WORDS, _>(weights, activations, totals),
+                WeightFormat::Q5_1 => multiply_units::<Q5_1_WORDS, _>(weights, activations, totals),
+                _ => return false,
+            }
+        }};
     }
-    // SAFETY: passed on from the caller; `multiply_q4_k` requires only that the weights are
-    // readable.
+    // SAFETY: passed on from the caller; the functions require only that the weights are readable.
     unsafe {
-        match (format, totals) {
-            (WeightFormat::Q4K, [a]) => q4_k!([a]),
-            (WeightFormat::Q4K, [a, b]) => q4_k!([a, b]),
-            (WeightFormat::Q4K, [a, b, c]) => q4_k!([a, b, c]),
-            (WeightFormat::Q4K, [a, b, c, d]) => q4_k!([a, b, c, d]),
+        match totals {
+            [a] => product!([a]),
+            [a, b] => product!([a, b]),
+            [a, b, c] => product!([a, b, c]),
+            [a, b, c, d] => product!([a, b, c, d]),
             _ => return false,
         }
     }
@@ -47,12 +55,13 @@ pub(super) unsafe fn multiply(
 
 /// Returns the same block of the rows, and the memory to prefetch meanwhile, with the lines of each
 /// call.
-fn block_of<const BYTES: usize>(
+fn block_of(
     weights: &WeightRows,
     block: usize,
+    block_bytes: usize,
 ) -> (RowBlocks, Prefetch, usize) {
-    let start = weights.start.wrapping_add(block * BYTES);
-    let bytes = LANES * BYTES;
+    let start = weights.start.wrapping_add(block * block_bytes);
+    let bytes = LANES * block_bytes;
     let next = weights.next.wrapping_add(block * bytes);
     let ahead = Prefetch::new(next, bytes, CacheLevel::Second);
     let lines = ahead.share(CALLS);
@@ -73,7 +82,7 @@ unsafe fn multiply_q4_k<const R: usize>(
         *result = **total;
     }
     for (i, activations) in activations.iter().enumerate() {
-        let (rows, mut ahead, lines) = block_of::<144>(&weights, i);
+        let (rows, mut ahead, lines) = block_of(&weights, i, 144);
         // SAFETY: by the caller the sixteen rows are readable, and a block of Q4_K has the 16 bytes
         // of scales and minima.
         unsafe { scales_and_mins(rows, tile) }
@@ -101,6 +110,44 @@ unsafe fn multiply_q4_k<const R: usize>(
     }
     for (total, result) in totals.into_iter().zip(results) {
         *total = result;
+    }
+}
+
+/// Multiplies blocks of `WORDS` words, of which the last eight may be incomplete.
+///
+/// # Safety
+/// The sixteen weight rows are readable.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn multiply_units<const WORDS: usize, const R: usize>(
+    weights: WeightRows,
+    activations: &[[ActivationBlock; R]],
+    mut totals: [&mut __m512; R],
+) {
+    let unit_bytes = const { 4 * WORDS };
+    for (i, activations) in activations.iter().enumerate() {
+        let (rows, mut ahead, lines) = block_of(&weights, i, const { FINE_UNITS * 4 * WORDS });
+        let is_last = i + 1 == weights.blocks;
+        let units = if is_last { weights.last_bytes / unit_bytes } else { FINE_UNITS };
+        // SAFETY: by the caller the sixteen rows are readable, the last block up to its end.
+        let words = unsafe { rows.unit_words::<WORDS>(units) };
+        let mut sums = [_mm512_setzero_ps(); R];
+        for (group, words) in words[..units].iter().enumerate() {
+            if group % (FINE_UNITS / CALLS) == 0 {
+                ahead.lines(lines);
+            }
+            let unit = MinUnit::of(words);
+            for (sum, activations) in sums.iter_mut().zip(activations) {
+                let mut products = _mm512_setzero_si512();
+                for (word, quants) in activations.words()[8 * group..].iter().zip(unit.quants) {
+                    products = _mm512_dpbusd_epi32(products, quants, _mm512_set1_epi32(*word));
+                }
+                let (weights, factors) = ([unit.scale, unit.min], activations.factors(group));
+                *sum = group_with::<FINE_MINIMA>(*sum, products, weights, factors);
+            }
+        }
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            **total = _mm512_add_ps(**total, sum);
+        }
     }
 }
 

@@ -197,7 +197,8 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
         for r in 0..R {
             for w in 0..W {
                 let factors = activations[r].factors(group);
-                sums[r][w] = group_with::<Z>(sums[r][w], products[r][w], &tiles[w], group, factors);
+                let weights = tiles[w].group(group);
+                sums[r][w] = group_with::<Z>(sums[r][w], products[r][w], weights, factors);
             }
         }
     }
@@ -209,17 +210,16 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     }
 }
 
-/// Adds the products of group `group`, multiplied with its scales, to the sum of a block.
+/// Adds the products of a group, multiplied with its scales, to the sum of a block. `weights` are
+/// the scale and the minimum of its weights.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn group_with<const Z: u8>(
     sum: __m512,
     products: __m512i,
-    tile: &Tile,
-    group: usize,
+    [mut scale, min]: [__m512; 2],
     factors: GroupFactors,
 ) -> __m512 {
-    let mut scale = tile.scales[group];
     if const { is_fine(Z) } {
         scale = _mm512_mul_ps(scale, _mm512_set1_ps(factors.scale));
     }
@@ -228,7 +228,7 @@ pub(super) fn group_with<const Z: u8>(
         return sum;
     }
     let elements = factors.scale * factors.quants as f32;
-    _mm512_fmadd_ps(tile.fine_mins[group], _mm512_set1_ps(elements), sum)
+    _mm512_fmadd_ps(min, _mm512_set1_ps(elements), sum)
 }
 
 /// Adds the sum of a block, multiplied with the remaining scales, to a total.

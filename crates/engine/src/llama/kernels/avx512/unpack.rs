@@ -25,8 +25,11 @@ pub(super) struct Tile {
     /// Multiplier of the minima.
     pub(super) min_unit: __m512,
     /// Minima of every 32 weights of Q5_1 and Q4_1, which are added: weight = scale * quant + min.
-    pub(super) fine_mins: [__m512; GROUPS / 2],
+    pub(super) fine_mins: [__m512; FINE_UNITS],
 }
+
+/// Blocks of 32 weights that are processed together.
+pub(super) const FINE_UNITS: usize = GROUPS / 2;
 
 impl Tile {
     #[inline]
@@ -38,8 +41,14 @@ impl Tile {
             scales: [floats; GROUPS],
             mins: [integers; 4],
             min_unit: floats,
-            fine_mins: [floats; GROUPS / 2],
+            fine_mins: [floats; FINE_UNITS],
         }
+    }
+
+    /// Returns the scale of group `group` and, of Q5_1 and Q4_1, its minimum.
+    #[inline]
+    pub(super) fn group(&self, group: usize) -> [__m512; 2] {
+        [self.scales[group], self.fine_mins[group % FINE_UNITS]]
     }
 
     /// Subtracts the minima, each multiplied with the sum of its group's activations.
@@ -111,6 +120,34 @@ impl RowBlocks {
             *row = unsafe { _mm512_loadu_si512(self.row(i).add(at).cast()) };
         }
         transposed(rows)
+    }
+
+    /// Returns the first `units` of eight blocks of `WORDS` words of each row, as columns: word `w`
+    /// of block `u` is number `[u][w]`. Words of the other blocks are zero.
+    ///
+    /// # Safety
+    /// All sixteen rows have these `units` blocks; nothing beyond them is read.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn unit_words<const WORDS: usize>(
+        self,
+        units: usize,
+    ) -> [[__m512i; WORDS]; FINE_UNITS] {
+        let mut words = [[_mm512_setzero_si512(); WORDS]; FINE_UNITS];
+        let flat = words.as_flattened_mut();
+        let wanted = WORDS * units;
+        for (square, flat) in flat.chunks_mut(LANES).enumerate() {
+            let Some(left @ 1..) = wanted.checked_sub(LANES * square) else { break };
+            let mask = (u32::MAX >> (32 - left.min(LANES))) as __mmask16;
+            let mut rows = [_mm512_setzero_si512(); LANES];
+            for (row, words) in rows.iter_mut().enumerate() {
+                let at = self.row(row).wrapping_add(64 * square);
+                // SAFETY: only the words of the mask are read, which the row has by the caller.
+                *words = unsafe { _mm512_maskz_loadu_epi32(mask, at.cast()) };
+            }
+            flat.copy_from_slice(&transposed(rows)[..flat.len()]);
+        }
+        words
     }
 
     /// Returns four words of each row from byte `at` on, as columns.
@@ -557,6 +594,39 @@ fn add_fifth_bits(fifth: __m512i, quants: &mut [__m512i]) {
     }
 }
 
+/// 32 weights of sixteen rows: weight = scale * quant + min.
+pub(super) struct MinUnit {
+    /// Quants as in [`Tile::quants`].
+    pub(super) quants: [__m512i; 8],
+    pub(super) scale: __m512,
+    pub(super) min: __m512,
+}
+
+impl MinUnit {
+    /// Unpacks a block of Q4_1, five words, or of Q5_1, six: two 16-bit floats, the fifth bits of
+    /// Q5_1, four words of nibbles.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn of<const WORDS: usize>(words: &[__m512i; WORDS]) -> Self {
+        let mut quants = [_mm512_setzero_si512(); 8];
+        for (i, packed) in words[WORDS - 4..].iter().enumerate() {
+            quants[i] = low(*packed);
+            quants[4 + i] = high(*packed);
+        }
+        if WORDS == Q5_1_WORDS {
+            add_fifth_bits(words[1], &mut quants);
+        }
+        let scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words[0]));
+        let min = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words[0])));
+        Self { quants, scale, min }
+    }
+}
+
+/// Words of a block of Q4_1.
+pub(super) const Q4_1_WORDS: usize = 5;
+/// Words of a block of Q5_1.
+pub(super) const Q5_1_WORDS: usize = 6;
+
 /// Unpacks eight blocks of Q5_1.
 ///
 /// # Safety
@@ -564,16 +634,8 @@ fn add_fifth_bits(fifth: __m512i, quants: &mut [__m512i]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn q5_1(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
-    // SAFETY: eight blocks of two 16-bit floats, 32 fifth bits and sixteen bytes, of which the
-    // sixteen bytes from the fifth on begin with the fifth bits.
-    unsafe {
-        nibbles::<24>(rows, None, tile, (ahead, lines));
-        scales_and_fine_mins::<24>(rows, tile);
-        for i in 0..8 {
-            let [fifth, ..] = rows.four_columns(24 * i + 4);
-            add_fifth_bits(fifth, &mut tile.quants[8 * i..][..8]);
-        }
-    }
+    // SAFETY: eight blocks of six words.
+    unsafe { units_with_mins::<Q5_1_WORDS>(rows, tile, (ahead, lines)) }
 }
 
 /// Unpacks eight blocks of Q4_1.
@@ -583,26 +645,29 @@ pub(super) unsafe fn q5_1(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn q4_1(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
-    // SAFETY: eight blocks of two 16-bit floats and sixteen bytes.
-    unsafe {
-        nibbles::<20>(rows, None, tile, (ahead, lines));
-        scales_and_fine_mins::<20>(rows, tile);
-    }
+    // SAFETY: eight blocks of five words.
+    unsafe { units_with_mins::<Q4_1_WORDS>(rows, tile, (ahead, lines)) }
 }
 
-/// Unpacks the two 16-bit floats at the start of each of eight blocks of `BYTES` bytes.
+/// Unpacks eight blocks of `WORDS` words.
 ///
 /// # Safety
 /// All sixteen rows have eight readable blocks.
 #[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn scales_and_fine_mins<const BYTES: usize>(rows: RowBlocks, tile: &mut Tile) {
-    for i in 0..8 {
-        // SAFETY: the caller guarantees block `i`, which begins with these four bytes.
-        unsafe {
-            tile.scales[i] = rows.halves(BYTES * i);
-            tile.fine_mins[i] = rows.halves(BYTES * i + 2);
-        }
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn units_with_mins<const WORDS: usize>(
+    rows: RowBlocks,
+    tile: &mut Tile,
+    (ahead, lines): (&mut Prefetch, usize),
+) {
+    // SAFETY: the caller guarantees eight blocks.
+    let words = unsafe { rows.unit_words::<WORDS>(FINE_UNITS) };
+    for (i, words) in words.iter().enumerate() {
+        ahead.lines(lines);
+        let unit = MinUnit::of(words);
+        tile.quants[8 * i..][..8].copy_from_slice(&unit.quants);
+        tile.scales[i] = unit.scale;
+        tile.fine_mins[i] = unit.min;
     }
 }
 
