@@ -82,6 +82,10 @@ BENCHES = {
                             "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
     "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
     "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
+    "neighbours": Bench("decoding beside busy programs, beside llama-server", 5, SMOLLM2,
+                        "python3 bench/neighbours.py --loquent {loquent} --model {models}/smollm2.gguf --llama {llama}",
+                        "A busy program is a Python loop of normal priority; the servers and the generator share the "
+                        "processors with it. llama-server has its usual settings and a thread for each processor."),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
                       "160 requests, 16 at once, alternating. Both servers and the generator share the processors."),
