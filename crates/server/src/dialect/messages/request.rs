@@ -33,6 +33,8 @@ pub const PARAMETERS: &[Parameter] = &[
     ignored("context_management", ""),
     ignored("speed", ""),
     ignored("diagnostics", ""),
+    refused("thread", "conversations are not kept; send all messages"),
+    refused("compaction", "this server sums up no conversations"),
     refused("container", "this server runs no code"),
     refused("mcp_servers", "this server calls no tools"),
     // This server's own, under the names that they have in chat completions.
@@ -66,11 +68,15 @@ const SAME: &[&str] = &[
 /// # Errors
 /// 400 with the name of the first invalid parameter.
 pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
-    let ignored = sift(&mut fields, PARAMETERS)?;
-    let mut messages = Vec::new();
-    if let Some(system) = fields.take("system") {
-        let text = text_of(&fields, "system", system, "\n")?;
-        messages.push(json!({"role": "system", "content": text}));
+    refuse_thread(&fields)?;
+    let mut ignored = sift(&mut fields, PARAMETERS)?;
+    let mut turns = LoweredTurns::default();
+    if let Some(mut system) = fields.take("system") {
+        drop_billing(&mut system);
+        if system != json!([]) {
+            let text = text_of(&fields, "system", system, "\n")?;
+            turns.chat.push(json!({"role": "system", "content": text}));
+        }
     }
     lower_messages(&mut fields, &mut messages)?;
     let mut chat = Map::new();
@@ -95,6 +101,31 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
 /// Returns true if the answer continues the last message, which the assistant has begun.
 fn goes_on(last: &Value) -> bool {
     last["role"] == "assistant" && last.get("tool_calls").is_none()
+}
+
+/// Removes the blocks of a system prompt that Claude Code writes for Anthropic's billing. They
+/// differ in each session, so that behind them no prompt would be found in the cache.
+fn drop_billing(system: &mut Value) {
+    let is_billing = |block: &Value| {
+        let text = block["text"].as_str();
+        text.is_some_and(|text| text.starts_with(BILLING))
+    };
+    if let Value::Array(blocks) = system {
+        blocks.retain(|block| !is_billing(block));
+    }
+}
+
+/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients send
+/// all of it again.
+fn refuse_thread(fields: &Fields) -> Result<(), ApiError> {
+    match fields.map().get("thread") {
+        None | Some(Value::Null) => Ok(()),
+        Some(_) => {
+            let message = "'thread' is not supported: this server keeps no conversations. Send all \
+                           messages without it.";
+            Err(ApiError::lacking("thread", message, "thread_unsupported_request"))
+        }
+    }
 }
 
 fn lower_tools(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
