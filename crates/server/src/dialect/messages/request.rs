@@ -47,6 +47,9 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("stream_interval", "Loquent's own"),
 ];
 
+/// Beginning of a block of Claude Code's system prompt that no model is meant to read.
+const BILLING: &str = "x-anthropic-billing-header:";
+
 /// Parameters with the same name and meaning in a chat completion.
 const SAME: &[&str] = &[
     "model",
@@ -239,5 +242,31 @@ fn lower_output(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<()
             Ok(())
         }
         _ => Err(format.error("type", "must be json_schema.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages_of(body: &Value) -> Value {
+        let fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+        lower(fields).unwrap().fields.map()["messages"].clone()
+    }
+
+    #[test]
+    fn a_system_prompt_has_no_block_for_billing() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let ask = |system: Value| {
+            messages_of(&json!({
+                "system": system, "messages": [{"role": "user", "content": "hi"}],
+            }))
+        };
+        let billing = text("x-anthropic-billing-header: cc_version=1.0.0.abc; cch=00000;");
+        let both = ask(json!([billing, text("Be brief.")]));
+        assert_eq!(both[0], json!({"role": "system", "content": "Be brief."}));
+        assert_eq!(both, ask(json!("Be brief.")));
+        let named = ask(json!([text("What is an x-anthropic-billing-header: ?")]));
+        assert_eq!(named[0]["content"], "What is an x-anthropic-billing-header: ?");
     }
 }
