@@ -50,6 +50,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
         return Err(fields.error("tools", format!("has more than {MAX_TOOLS} entries.")));
     }
     let wanted = Wanted::parse(fields)?;
+    let is_named = fields.map().get("tool_choice").is_some_and(|it| it.get("function").is_some());
     let is_forced = matches!(wanted, Wanted::Required | Wanted::Among(_, ToolChoice::Forced));
     let mut callable = Vec::with_capacity(definitions.len());
     for (index, tool) in definitions.iter().enumerate() {
@@ -57,7 +58,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
         callable.push(parse_tool(&mut tool, is_forced)?);
         fields.ignore_rest(tool);
     }
-    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let mut parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     let choice = match wanted {
         Wanted::None => return Ok(None),
         Wanted::Auto if callable.is_empty() => return Ok(None),
@@ -78,6 +79,8 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
                 return Ok(None);
             }
             if choice == ToolChoice::Auto {
+            // A named function is called exactly once.
+            parallel &= !is_named;
                 // Nothing else keeps a model from a tool that its prompt tells of.
                 definitions
                     .retain(|tool| names.iter().any(|name| tool["function"]["name"] == **name));
@@ -232,6 +235,19 @@ mod tests {
             let allowed: Vec<Value> = allowed.iter().map(|name| tool(name)).collect();
             let choice = json!({"mode": mode, "tools": allowed});
             let body = json!({
+    #[test]
+    fn a_named_function_is_called_once() {
+        let parse = |choice: Value| {
+            let tool = json!({"type": "function", "function": {"name": "a"}});
+            let body = json!({"tools": [tool], "tool_choice": choice});
+            let tools = parse_tools(&mut Fields::parse(body.to_string().as_bytes()).unwrap());
+            tools.unwrap().unwrap()
+        };
+        let named = parse(json!({"type": "function", "function": {"name": "a"}}));
+        assert!(named.is_forced() && !named.parallel);
+        assert!(parse(json!("required")).parallel && parse(json!("auto")).parallel);
+    }
+
                 "tools": [tool("a"), tool("b"), tool("c")],
                 "tool_choice": {"type": "allowed_tools", "allowed_tools": choice},
             });
