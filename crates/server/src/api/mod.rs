@@ -1,5 +1,6 @@
 //! OpenAI's JSON: requests in, answers out.
 
+mod closed_schema;
 pub mod embeddings;
 pub mod fields;
 pub mod forms;
