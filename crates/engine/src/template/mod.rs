@@ -252,7 +252,13 @@ impl ChatTemplate {
         if self.mentions("message.thinking") {
             name_reasoning_thinking(&mut variables);
         }
-        let text = self.render_text(conversation, &variables, max_bytes)?;
+        let text = match self.render_text(conversation, &variables, max_bytes) {
+            // Some templates join texts without asking whether there is one.
+            Err(TemplateError::Failed(_)) if fill_null_contents(&mut variables) => {
+                self.render_text(conversation, &variables, max_bytes)?
+            }
+            rendered => rendered?,
+        };
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
         // where in it the users' strings are.
@@ -306,6 +312,15 @@ fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<Strin
 fn name_reasoning_thinking(variables: &mut Map<String, Value>) {
     let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
     for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
+/// Makes the content of messages without one an empty text; returns true if there was such a
+/// message.
+fn fill_null_contents(variables: &mut Map<String, Value>) -> bool {
+    let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
+    let contents = messages.into_iter().flatten().filter_map(|it| it.get_mut("content"));
+    let nulls = contents.filter(|content| content.is_null());
+    nulls.map(|content| *content = "".into()).count() > 0
+}
+
         let has_text =
             message.get("content").and_then(Value::as_str).is_some_and(|it| !it.is_empty());
         if message.contains_key("tool_calls") && has_text {
