@@ -7,6 +7,7 @@ pub mod forms;
 pub mod head;
 pub mod json;
 pub mod logprobs;
+pub mod media;
 pub mod message;
 pub mod parameter_table;
 #[cfg(test)]

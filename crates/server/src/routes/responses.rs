@@ -16,6 +16,7 @@ use loquent_proto::Delta;
 use loquent_proto::obfuscation::Obfuscation;
 use serde_json::{Value, json};
 
+use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
 use crate::app::App;
 use crate::body::ReceivedBody;
@@ -131,7 +132,14 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
 
 /// Reads a request with the items it refers to, and translates it to a chat completion.
 async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
-    let mut asked = body.parse(ResponseRequest::read).await?;
+    let models = app.models.clone();
+    let read = move |mut fields: Fields| {
+        if models.passes_on(&fields) {
+            fields.keep_images();
+        }
+        ResponseRequest::read(fields)
+    };
+    let mut asked = body.parse(read).await?;
     let entry = app.models.find(asked.model())?.clone();
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::object::ThinkingDisplay;
-use super::turns::{lower_messages, text_of};
+use super::turns::{LoweredTurns, lower_messages, text_of};
 use crate::api::fields::{Fields, kind_of};
 use crate::api::parameter_table::{Parameter, ignored, refused, sift, supported};
 use crate::api::request::Endpoint;
@@ -14,7 +14,7 @@ use crate::error::{ApiError, quoted};
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("max_tokens", "may be left out"),
-    supported("messages", "text, plain-text documents, tools and thinking; no images or files"),
+    supported("messages", "text, plain-text documents, tools and thinking; images: see below"),
     supported("system", ""),
     supported("stream", ""),
     supported("temperature", ""),
@@ -81,7 +81,9 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
             turns.chat.push(json!({"role": "system", "content": text}));
         }
     }
-    lower_messages(&mut fields, &mut messages)?;
+    lower_messages(&mut fields, &mut turns)?;
+    let LoweredTurns { chat: messages, ignored: unread } = turns;
+    ignored.extend(unread);
     let mut chat = Map::new();
     if messages.last().is_some_and(goes_on) {
         chat.insert("continue_final_message".into(), true.into());
@@ -99,11 +101,6 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
     chat.extend(same);
     let fields = fields.replaced(chat);
     Ok(Lowered { endpoint: Endpoint::Chat, fields, ignored, kept: display })
-}
-
-/// Returns true if the answer continues the last message, which the assistant has begun.
-fn goes_on(last: &Value) -> bool {
-    last["role"] == "assistant" && last.get("tool_calls").is_none()
 }
 
 /// Removes the blocks of a system prompt that Claude Code writes for Anthropic's billing. They
@@ -129,6 +126,11 @@ fn refuse_thread(fields: &Fields) -> Result<(), ApiError> {
             Err(ApiError::lacking("thread", message, "thread_unsupported_request"))
         }
     }
+}
+
+/// Returns true if the answer continues the last message, which the assistant has begun.
+fn goes_on(last: &Value) -> bool {
+    last["role"] == "assistant" && last.get("tool_calls").is_none()
 }
 
 fn lower_tools(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
