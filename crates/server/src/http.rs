@@ -82,6 +82,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/.well-known/loquent", get(resumable::delivery))
         .route("/v1/delivery", get(resumable::delivery))
         .route("/health", get(health))
+        .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .merge(own(&app))
@@ -355,8 +356,17 @@ async fn model(
 }
 
 async fn health(State(app): Shared) -> Result<Response, ApiError> {
+/// Answers 200 unless the engine has failed for good: supervisors restart a process that is not
+/// alive, and one that still loads its model is.
+async fn live(State(app): Shared) -> Result<Response, ApiError> {
+    app.alive()?;
+    Ok(json_response(&json!({"status": "alive"})))
+}
+
     app.alive()?;
     let mut health = json!({"status": "ok"});
+    // 503 while the model loads, as llama-server has it.
+    app.models.first()?;
     if app.store.shared().is_some() {
         // Not a failure: answers go on without it, and a restart would not bring it back.
         health["store"] = json!(if app.store.outage().is_some() { "away" } else { "ok" });

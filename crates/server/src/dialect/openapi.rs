@@ -134,7 +134,8 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/v1/lab/run", SERVER, "A simulated run for the laboratory"),
     open("get", "/.well-known/loquent", "Where QUIC is, and its certificate's hash"),
     open("get", "/v1/delivery", "The same under its older path"),
-    open("get", "/health", "Whether the process is of use"),
+    open("get", "/live", "Whether the process is of use; 503 after its engine has failed"),
+    open("get", "/health", "Whether the model is loaded and its engine works"),
     open("get", "/ready", "Whether requests are accepted"),
     open("get", "/metrics", "Metrics in Prometheus' format"),
 ];
