@@ -229,7 +229,7 @@ impl ApiError {
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
              Shorten the prompt, or start the server with a larger --context."
         );
-        Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
+        Self::prompt_too_long(context, prompt as u64, message, param)
     }
 
     /// 400: the prompt exceeds `most_bytes`, which is more than the context holds, however it is
@@ -418,6 +418,11 @@ impl ApiError {
         )
     }
 
+    /// Returns true if the request's body is too large.
+    pub fn is_too_large(&self) -> bool {
+        self.kind == ErrorKind::TooLarge
+    }
+
     /// 408 for a body that arrived too slowly, otherwise 400: the body could not be received.
     pub fn body(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut causes = std::iter::successors(Some(error), |error| error.source());
@@ -513,17 +518,17 @@ impl ApiError {
         self.kind.names().1
     }
 
-    /// Returns the error's code, or without one its type, for logs.
-    pub fn label(&self) -> &'static str {
-        let (kind, code) = self.kind.names();
-        code.unwrap_or(kind)
-    }
     /// Returns the facts that an API may state in its own words. Those of an upstream server's
     /// error are read from its message.
     pub fn facts(&self) -> Option<ErrorFacts> {
         self.facts.or_else(|| overflow_in(&self.message).filter(|_| self.foreign.is_some()))
     }
 
+    /// Returns the error's code, or without one its type, for logs.
+    pub fn label(&self) -> &'static str {
+        let (kind, code) = self.kind.names();
+        code.unwrap_or(kind)
+    }
 
     /// Returns the retry delay in seconds; `None` if a retry would fail in the same way.
     pub fn retry_after_s(&self) -> Option<u64> {
@@ -562,11 +567,6 @@ fn message_in(body: &[u8]) -> Option<String> {
     Some(text.chars().take(500).collect())
 }
 
-impl Foreign {
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::from(self.body));
-        *response.status_mut() = self.status;
-        let named =
 /// Returns the token counts in an upstream server's `message` about a prompt that is too long, in
 /// the words of OpenAI, vLLM or this server: "maximum context length is 4096 tokens", followed by
 /// the prompt's count.
@@ -581,6 +581,11 @@ fn overflow_in(message: &str) -> Option<ErrorFacts> {
     (tokens > maximum).then_some(ErrorFacts::PromptTooLong { tokens, maximum })
 }
 
+impl Foreign {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.body));
+        *response.status_mut() = self.status;
+        let named =
             [(header::CONTENT_TYPE, self.content_type), (header::RETRY_AFTER, self.retry_after)];
         for (name, value) in named {
             value.map(|value| response.headers_mut().insert(name, value));
