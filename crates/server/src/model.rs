@@ -163,7 +163,22 @@ impl ServedModel {
     /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
     /// long to be tokenized.
     pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
-        let conversation = Conversation {
+        let (template, max_bytes) = (&self.chat.template, self.max_prompt_bytes());
+        template::encode_chat(template, &*self.vocab, &self.conversation(chat), max_bytes)
+    }
+
+    /// Returns the prompt of a conversation, as text.
+    ///
+    /// # Errors
+    /// As [`Self::encode_chat`].
+    pub fn render_chat(&self, chat: &Chat) -> Result<String, TemplateError> {
+        let (template, max_bytes) = (&self.chat.template, self.max_prompt_bytes());
+        template::render_chat(template, &*self.vocab, &self.conversation(chat), max_bytes)
+    }
+
+    /// Returns the variables of the template for `chat`.
+    fn conversation<'a>(&'a self, chat: &'a Chat) -> Conversation<'a> {
+        Conversation {
             messages: &chat.messages,
             tools: chat.tools.as_ref().map_or(&[], |tools| &tools.definitions),
             ending: chat.ending,
@@ -173,9 +188,7 @@ impl ServedModel {
             // Makes the marks around message texts unguessable, so that a user cannot forge a turn.
             nonce: rand::random(),
             extra: &chat.variables,
-        };
-        let max_bytes = self.max_prompt_bytes();
-        template::encode_chat(&self.chat.template, &*self.vocab, &conversation, max_bytes)
+        }
     }
 
     /// Returns the format in which the model writes tool calls, according to its chat template.

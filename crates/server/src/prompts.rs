@@ -113,6 +113,21 @@ impl Prompts {
         }
     }
 
+    /// Returns the text of `prompt`: a conversation as the model's template writes it.
+    ///
+    /// # Errors
+    /// 400 when the chat template refuses it.
+    pub fn render(&self, prompt: Prompt) -> Result<String, ApiError> {
+        match prompt {
+            Prompt::Text(text) => Ok(text),
+            Prompt::Tokens(tokens) => Ok(self.model.decode(&tokens)),
+            Prompt::Chat(chat) => self.model.render_chat(&chat).map_err(|error| match error {
+                TemplateError::TooLong(bytes) => self.too_long(bytes, Endpoint::Chat),
+                error => ApiError::invalid_param("messages", error.to_string()),
+            }),
+        }
+    }
+
     /// Runs `work` on a thread that may block and recurse deeply.
     ///
     /// # Errors
@@ -202,6 +217,7 @@ impl Prompts {
             Prompt::Chat(chat) => {
                 let prompt = self.model.encode_chat(chat);
                 let wrong = |error: TemplateError| match error {
+                    // Where the template was stopped; its whole length is not known.
                     TemplateError::TooLong(bytes) => self.too_long(bytes, endpoint),
                     error => ApiError::invalid_param("messages", error.to_string()),
                 };
@@ -217,7 +233,6 @@ impl Prompts {
                     Some(bad) => Err(ApiError::invalid_param(
                         "prompt",
                         format!("Token {bad} is outside the vocabulary of {size} tokens."),
-                    // Where the template was stopped; its whole length is not known.
                     )),
                     None => Ok((std::mem::take(tokens), false)),
                 }
@@ -257,7 +272,7 @@ impl Prompts {
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
     }
 
-    /// Returns the error for a prompt of more than `bytes`, which must have more tokens than the
+    /// Returns the error for a prompt of at least `bytes`, which must have more tokens than the
     /// context.
     fn too_long(&self, bytes: usize, endpoint: Endpoint) -> ApiError {
         let model = &self.model;

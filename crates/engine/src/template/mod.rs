@@ -25,7 +25,7 @@ mod tools;
 
 pub use control::ControlNames;
 pub use control_token_tags::ControlTokenTags;
-pub use encode::{ChatPrompt, encode_chat, encode_segments};
+pub use encode::{ChatPrompt, encode_chat, encode_segments, render_chat};
 pub use tools::Abilities;
 
 use std::borrow::Cow;
@@ -226,6 +226,11 @@ impl ChatTemplate {
         self.source.contains(word)
     }
 
+    /// Returns the source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Abilities of the model, inferred from the template's source.
     pub fn abilities(&self) -> Abilities {
         self.abilities
@@ -307,11 +312,6 @@ fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<Strin
     Ok(text)
 }
 
-/// Renames the reasoning of past messages to the name that gpt-oss's template uses. A message with
-/// calls has one text only: its own, or its reasoning.
-fn name_reasoning_thinking(variables: &mut Map<String, Value>) {
-    let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
-    for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
 /// Makes the content of messages without one an empty text; returns true if there was such a
 /// message.
 fn fill_null_contents(variables: &mut Map<String, Value>) -> bool {
@@ -321,6 +321,11 @@ fn fill_null_contents(variables: &mut Map<String, Value>) -> bool {
     nulls.map(|content| *content = "".into()).count() > 0
 }
 
+/// Renames the reasoning of past messages to the name that gpt-oss's template uses. A message with
+/// calls has one text only: its own, or its reasoning.
+fn name_reasoning_thinking(variables: &mut Map<String, Value>) {
+    let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
+    for message in messages.into_iter().flatten().filter_map(Value::as_object_mut) {
         let has_text =
             message.get("content").and_then(Value::as_str).is_some_and(|it| !it.is_empty());
         if message.contains_key("tool_calls") && has_text {
