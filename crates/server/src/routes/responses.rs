@@ -22,6 +22,7 @@ use crate::app::App;
 use crate::body::ReceivedBody;
 use crate::caller::Caller;
 use crate::charged_body::charged_json;
+use crate::clock::unix_time_s;
 use crate::dialect::responses::events::{
     EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
 };
@@ -222,7 +223,8 @@ async fn start(
     let started = app.models.start(request, arrived).await;
     let started = started.map_err(|error| error.renamed(NAMES))?;
     let StartedAnswer { active, echo, ignored, vocab } = started;
-    let created_s = active.head().created_s;
+    // By this server's clock, which tells how long it is kept; an upstream's may be anything.
+    let created_s = unix_time_s();
     let mut log = RecordLog::new(usize::MAX / 2);
     let context = RecordContext { vocab: &vocab, echo: &echo };
     let generation = Generation::open(active, &context, &mut |delta| {

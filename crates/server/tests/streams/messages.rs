@@ -248,6 +248,28 @@ async fn a_thread_is_refused_under_the_code_that_clients_know() {
     assert_eq!(refusal(&server, MESSAGES, key, &none).await.0, StatusCode::OK);
 }
 
+/// Claude Code reads an image with a tool, and sends it with each request from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_in_a_tools_result_ends_no_session() {
+    let server = Server::start(|_| {});
+    let image = json!({"type": "image", "source": {"type": "base64", "data": "AA=="}});
+    let file = json!({"type": "document", "source": {"type": "base64", "data": "AA=="}});
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": [image, file]});
+    let call = json!({"type": "tool_use", "id": "a", "name": "see", "input": {}});
+    let say = json!({"type": "text", "text": "say=I see."});
+    let more = json!({"messages": [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, say]},
+    ]});
+    let body = Body::from(self::say("", more).to_string());
+    let response = server.call(Request::post(MESSAGES).body(body).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let named = response.headers()["x-loquent-ignored-parameters"].to_str().unwrap();
+    assert!(named.contains("messages[2].content[0].content[0] (image)"), "{named}");
+    assert!(named.contains("messages[2].content[0].content[1] (document)"), "{named}");
+}
+
 /// Clients shorten a conversation when they read these words.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_that_is_too_long_is_told_as_anthropic_tells_it() {
