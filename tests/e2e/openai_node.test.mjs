@@ -37,6 +37,13 @@ test("streamed and whole answers agree", async () => {
   assert.deepEqual(usage.completion_tokens, whole.usage.completion_tokens);
 });
 
+test("a request that is too large is told so", async () => {
+  const content = "x".repeat(9 << 20);
+  const request = { model: "loquent-tiny", messages: [{ role: "user", content }] };
+  const refused = client.chat.completions.create(request, { maxRetries: 0 });
+  await assert.rejects(refused, (error) => error.status === 413 && error.code === "request_too_large");
+});
+
 test("padding of chunks changes nothing", async () => {
   const request = { model: "x", messages, temperature: 0, max_tokens: 30 };
   const whole = await client.chat.completions.create(request);

@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from urllib.parse import urlparse
 
 import httpx
@@ -126,6 +128,10 @@ def test_an_oversized_body_is_refused(start):
     server = start("--max-request-bytes", "1000")
     response = httpx.post(f"{server.url}/v1/completions", content=b'{"prompt": "' + b"x" * 2000)
     assert response.status_code == 413 and "1000" in response.json()["error"]["message"]
+    # A client that reads nothing before it has sent everything.
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{server.url}/v1/completions", data=b"x" * (9 << 20), timeout=60)
+    assert refused.value.code == 413 and "1000" in refused.value.read().decode()
 
 
 def test_tokenize_and_back(http):

@@ -1,7 +1,9 @@
 """Anthropic's Python SDK, unmodified."""
 
+import contextlib
 import http.server
 import json
+import re
 import threading
 
 import anthropic
@@ -110,6 +112,27 @@ def test_errors_are_typed(claude, start):
         assert right.messages.create(model="x", max_tokens=5, messages=QUESTION).content
 
 
+def test_a_full_context_is_told_in_anthropics_words(start):
+    """Claude Code shortens a conversation when it reads them."""
+    server = start("--simulate", "inf", "--context", "256")
+    with sdk(server.url) as client, pytest.raises(anthropic.BadRequestError) as refused:
+        client.messages.create(model="x", max_tokens=5, messages=[{"role": "user", "content": "word " * 9000}])
+    tokens, maximum = re.fullmatch(
+        r"prompt is too long: (\d+) tokens > (\d+) maximum", refused.value.body["error"]["message"]
+    ).groups()
+    assert int(tokens) > int(maximum)
+
+
+def test_a_block_for_billing_is_no_prompt(claude):
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=1.0.0; cch=abc;"}
+    brief = {"type": "text", "text": "Be brief."}
+    counts = [
+        claude.messages.count_tokens(model="x", messages=QUESTION, system=system).input_tokens
+        for system in ([brief], [billing, brief])
+    ]
+    assert counts[0] == counts[1]
+
+
 def test_long_prompts_are_pinged(start):
     slow = start("--simulate", "0.5", "--heartbeat-s", "1")
     ask = {"model": "x", "max_tokens": 3, "stream": True, "messages": QUESTION}
@@ -153,13 +176,62 @@ class Thinker(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def thinker():
-    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Thinker)
+@contextlib.contextmanager
+def serving(handler):
+    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{upstream.server_port}"
     upstream.shutdown()
     upstream.server_close()
+
+
+@pytest.fixture
+def thinker():
+    with serving(Thinker) as url:
+        yield url
+
+
+class Caller(Thinker):
+    """An upstream that calls the tool `weather`, and tells what it said if it sees the whole conversation."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/v1/chat/completions":
+            return self.send_error(404)
+        Caller.asked.append(body)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        roles = [message["role"] for message in body["messages"]]
+        if roles[-1] != "tool":
+            function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+            call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+            delta, reason = {"tool_calls": [call]}, "tool_calls"
+        else:
+            knows = roles == ["user", "assistant", "tool"] and "tools" in body
+            said = body["messages"][-1]["content"] if knows else "I have forgotten what we spoke of."
+            delta, reason = {"content": said}, "stop"
+        self.event({"choices": [{"index": 0, "delta": delta}]})
+        self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+
+def test_a_tool_runner_keeps_its_conversation(start):
+    """The SDK begins a thread, which this server refuses, and then sends all messages each time."""
+
+    @anthropic.beta_tool
+    def weather(city: str) -> str:
+        """Tells the weather.
+
+        Args:
+            city: The place.
+        """
+        return f"It rains in {city}."
+
+    with serving(Caller) as url, sdk(start("--upstream", url).url) as client:
+        ask = dict(model="caller", max_tokens=100, tools=[weather], messages=QUESTION)
+        final = client.beta.messages.tool_runner(**ask).until_done()
+    assert final.content[0].text == "It rains in Oslo."
 
 
 @pytest.mark.parametrize("streams", [True, False])

@@ -40,6 +40,36 @@ def test_a_response_and_its_stream_agree(client):
     assert client.responses.retrieve(final.id).output_text == text
 
 
+def test_a_function_of_a_namespace_makes_a_round_trip(simulated):
+    """As Codex sends the tools of MCP servers."""
+    call = {"name": "mcp__adder__add", "arguments": {"a": 1}}
+    adder = {
+        "type": "namespace",
+        "name": "mcp__adder",
+        "description": "Adds.",
+        "tools": [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}],
+    }
+    script = f"say=<tool_call>{json.dumps(call)}</tool_call>"
+    with simulated.responses.stream(model="x", input=script, tools=[adder]) as stream:
+        final = stream.get_final_response()
+    (item,) = final.output
+    assert (item.type, item.namespace, item.name) == ("function_call", "mcp__adder", "add")
+    assert json.loads(item.arguments) == {"a": 1}
+    again = simulated.responses.create(
+        model="x",
+        tools=[adder],
+        input=[
+            {"role": "user", "content": script},
+            item.to_dict(),
+            {"type": "function_call_output", "call_id": item.call_id, "output": "2"},
+            {"type": "custom_tool_call", "call_id": "b", "name": "apply_patch", "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "call_id": "b", "output": "Done."},
+            {"role": "user", "content": "say=It is 2."},
+        ],
+    )
+    assert again.output_text == "It is 2."
+
+
 def test_a_conversation_by_previous_response_id(client):
     first = client.responses.create(model="x", input=QUESTION, instructions="Be brief.", temperature=0)
     second = client.responses.create(

@@ -163,6 +163,34 @@ def test_required_tools_are_called(client, seed):
     assert call.function.name in ("weather", "time") and fits(json.loads(call.function.arguments))
 
 
+def test_a_named_tool_is_called_once(simulated):
+    """The model would call it again and again; the guide of the API says exactly once."""
+    call = '<tool_call>\n{"name": "place", "arguments": {"name": "Oslo"}}\n</tool_call>'
+    schema = {"type": "object", "properties": {"name": {"enum": ["Oslo"]}}, "required": ["name"]}
+    answer = simulated.chat.completions.create(
+        model="x",
+        messages=user("say=" + "\n".join([call] * 3)),
+        tools=[{"type": "function", "function": {"name": "place", "parameters": schema}}],
+        tool_choice={"type": "function", "function": {"name": "place"}},
+    )
+    (choice,) = answer.choices
+    assert (len(choice.message.tool_calls), choice.finish_reason) == (1, "tool_calls")
+
+
+@pytest.mark.parametrize("strict", [True, None])
+def test_an_object_has_the_properties_of_its_schema_alone(simulated, strict):
+    """As pydantic writes schemas, without a word on other properties."""
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    wordy = '{"name": "Jason", "city": "Rome", "city": "Oslo"}'
+    answer = simulated.chat.completions.create(
+        model="x",
+        messages=user(f"say={wordy}"),
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": strict}},
+        max_tokens=200,
+    )
+    assert set(json.loads(answer.choices[0].message.content)) == {"name"}
+
+
 def test_a_named_tool_is_called(client):
     stream = client.chat.completions.create(
         model="x",

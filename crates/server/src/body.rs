@@ -1,12 +1,15 @@
 //! Request bodies: received within limits, and parsed off the network threads if they are large.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use http::header;
 use http::request::Parts;
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::api::fields::Fields;
 use crate::api::json::{VALUE_BYTES, count_values};
@@ -19,6 +22,12 @@ use crate::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
 const PARSERS: usize = 2;
 /// Maximum number of large heads of QUIC requests read at once, over all clients: 64 KiB each.
 const LARGE_HEADS: usize = 64;
+
+/// Maximum bytes of a refused body that are read and thrown away before its response.
+const MAX_DISCARDED_BYTES: u64 = 64 << 20;
+/// Time limit for these bytes, and for each wait for more of them.
+const DISCARD_LIMIT: Duration = Duration::from_secs(10);
+const DISCARD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of request bodies.
 #[derive(Debug, Clone, Copy)]
@@ -115,20 +124,54 @@ impl RequestBodies {
             return Ok(body);
         }
         let mut received = self.begin();
-        // By its declared length a body is refused before any of it was sent.
-        let declared = http_body::Body::size_hint(&body).lower();
-        received.check(usize::try_from(declared).unwrap_or(usize::MAX))?;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| ApiError::body(&error))?;
-            if let Ok(data) = frame.into_data() {
-                received.push(&data).await?;
+        let filled = received.fill(&mut body).await;
+        if filled.as_ref().is_err_and(ApiError::is_too_large) {
+            // Its memory is free while the rest arrives.
+            drop(received);
+            // A client that waits for "100 Continue" has sent nothing yet.
+            if !head.headers.contains_key(header::EXPECT) {
+                discard(body).await;
             }
+            return Err(ApiError::too_large(self.limits.max_bytes));
         }
-        Ok(received)
+        filled.map(|()| received)
     }
 }
 
+/// Reads the rest of a refused body, within limits. Many clients read a response only after they
+/// have sent all of the request; an earlier end of the connection is a network error to them.
+async fn discard(mut body: Body) {
+    let mut left = MAX_DISCARDED_BYTES;
+    if http_body::Body::size_hint(&body).lower() > left {
+        return;
+    }
+    let read = async {
+        while let Ok(Some(Ok(frame))) = timeout(DISCARD_PAUSE, body.frame()).await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            left = left.saturating_sub(bytes);
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(DISCARD_LIMIT, read).await;
+}
+
 impl ReceivedBody {
+    /// Appends all of `body`.
+    async fn fill(&mut self, body: &mut Body) -> Result<(), ApiError> {
+        // By its declared length a body is refused before any of it was sent.
+        let declared = http_body::Body::size_hint(body).lower();
+        self.check(usize::try_from(declared).unwrap_or(usize::MAX))?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::body(&error))?;
+            if let Ok(data) = frame.into_data() {
+                self.push(&data).await?;
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self, more: usize) -> Result<(), ApiError> {
         let limit = self.reader.limits.max_bytes;
         match self.bytes.len().saturating_add(more) <= limit {

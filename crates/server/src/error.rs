@@ -26,8 +26,27 @@ pub struct ApiError {
     kind: ErrorKind,
     message: String,
     param: Option<String>,
+    /// Facts that an API may state in its own words.
+    facts: Option<ErrorFacts>,
     /// An upstream server's own response, passed on unchanged.
     foreign: Option<Box<Foreign>>,
+}
+
+/// Facts about an error that some APIs state in words or members of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorFacts {
+    /// The prompt exceeds the context.
+    PromptTooLong {
+        /// Tokens of the prompt; an estimate if it was too long to be tokenized.
+        tokens: u64,
+        /// Context length in tokens.
+        maximum: u64,
+    },
+    /// The request needs a feature that this server lacks.
+    Lacking {
+        /// Anthropic's `error_code` for it.
+        error_code: &'static str,
+    },
 }
 
 /// An upstream server's error as it was received.
@@ -190,7 +209,7 @@ fn cut(text: Cow<'_, str>, max_bytes: usize) -> Cow<'_, str> {
 impl ApiError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = cut(Cow::Owned(message.into()), MAX_MESSAGE_BYTES).into_owned();
-        Self { kind, message, param: None, foreign: None }
+        Self { kind, message, param: None, facts: None, foreign: None }
     }
 
     /// 400: the request as a whole cannot be parsed.
@@ -210,17 +229,33 @@ impl ApiError {
             "This model's maximum context length is {context} tokens, but the prompt has {prompt}. \
              Shorten the prompt, or start the server with a larger --context."
         );
-        Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
+        Self::prompt_too_long(context, prompt as u64, message, param)
     }
 
-    /// 400: the prompt of `bytes` exceeds the context, however it is tokenized.
-    pub fn context_bytes(context: u32, bytes: usize, param: &str) -> Self {
+    /// 400: the prompt exceeds `most_bytes`, which is more than the context holds, however it is
+    /// tokenized. The prompt's tokens are estimated to be `tokens`.
+    pub fn context_bytes(context: u32, most_bytes: usize, tokens: u64, param: &str) -> Self {
         let message = format!(
-            "This model's maximum context length is {context} tokens, and the prompt's {bytes} \
-             bytes are more than fit. Shorten the prompt, or start the server with a larger \
-             --context."
+            "This model's maximum context length is {context} tokens, but the prompt has more than \
+             {most_bytes} bytes, the most that can fit. Shorten the prompt, or start the server \
+             with a larger --context."
         );
-        Self { param: Some(param.into()), ..Self::new(ErrorKind::ContextLengthExceeded, message) }
+        Self::prompt_too_long(context, tokens, message, param)
+    }
+
+    fn prompt_too_long(context: u32, tokens: u64, message: String, param: &str) -> Self {
+        // An answer needs a place too, so a prompt as long as the context is too long.
+        let maximum = u64::from(context).saturating_sub(1);
+        let facts = Some(ErrorFacts::PromptTooLong { tokens: tokens.max(maximum + 1), maximum });
+        let error = Self::new(ErrorKind::ContextLengthExceeded, message);
+        Self { param: Some(param.into()), facts, ..error }
+    }
+
+    /// 400: `param` asks for a feature that this server lacks, which Anthropic's API refuses with
+    /// `error_code`.
+    pub fn lacking(param: &str, message: impl Into<String>, error_code: &'static str) -> Self {
+        let facts = Some(ErrorFacts::Lacking { error_code });
+        Self { facts, ..Self::invalid_param(param, message) }
     }
 
     /// 401: the API key is missing or wrong.
@@ -383,6 +418,11 @@ impl ApiError {
         )
     }
 
+    /// Returns true if the request's body is too large.
+    pub fn is_too_large(&self) -> bool {
+        self.kind == ErrorKind::TooLarge
+    }
+
     /// 408 for a body that arrived too slowly, otherwise 400: the body could not be received.
     pub fn body(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut causes = std::iter::successors(Some(error), |error| error.source());
@@ -478,6 +518,12 @@ impl ApiError {
         self.kind.names().1
     }
 
+    /// Returns the facts that an API may state in its own words. Those of an upstream server's
+    /// error are read from its message.
+    pub fn facts(&self) -> Option<ErrorFacts> {
+        self.facts.or_else(|| overflow_in(&self.message).filter(|_| self.foreign.is_some()))
+    }
+
     /// Returns the error's code, or without one its type, for logs.
     pub fn label(&self) -> &'static str {
         let (kind, code) = self.kind.names();
@@ -519,6 +565,20 @@ fn message_in(body: &[u8]) -> Option<String> {
     let text = found.iter().find_map(|path| json.pointer(path)?.as_str())?;
     // Some servers put whole stack traces here; this goes into logs and event streams.
     Some(text.chars().take(500).collect())
+}
+
+/// Returns the token counts in an upstream server's `message` about a prompt that is too long, in
+/// the words of OpenAI, vLLM or this server: "maximum context length is 4096 tokens", followed by
+/// the prompt's count.
+fn overflow_in(message: &str) -> Option<ErrorFacts> {
+    let (_, rest) = message.split_once("maximum context length is ")?;
+    // Of a prompt that fits and an answer that does not, another error tells.
+    if rest.contains("completion") {
+        return None;
+    }
+    let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).filter_map(|it| it.parse().ok());
+    let (maximum, tokens): (u64, u64) = (numbers.next()?, numbers.next()?);
+    (tokens > maximum).then_some(ErrorFacts::PromptTooLong { tokens, maximum })
 }
 
 impl Foreign {

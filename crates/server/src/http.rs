@@ -38,8 +38,8 @@ use crate::records::RecordContext;
 use crate::routes::parse_request::{Intake, ParsedRequest};
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::routes::{
-    self, browser, conversations, dashboard, durable, embeddings, infill, messages, observed,
-    ollama, page, path_probe, responses, resumable, stored_chats, token, ui_stream,
+    self, browser, conversations, dashboard, durable, embeddings, infill, llama_server, messages,
+    observed, ollama, page, path_probe, responses, resumable, stored_chats, token, ui_stream,
 };
 use crate::service::{Answer, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
@@ -63,6 +63,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(ui_stream::routes())
         .merge(conversations::routes())
         .merge(infill::routes())
+        .merge(llama_server::routes())
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())
@@ -81,6 +82,7 @@ pub fn router(app: Arc<App>) -> Router {
         )
         .route("/.well-known/loquent", get(resumable::delivery))
         .route("/v1/delivery", get(resumable::delivery))
+        .route("/live", get(live))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
@@ -354,8 +356,17 @@ async fn model(
     Ok(json_response(&entry.card()))
 }
 
+/// Answers 200 unless the engine has failed for good: supervisors restart a process that is not
+/// alive, and one that still loads its model is.
+async fn live(State(app): Shared) -> Result<Response, ApiError> {
+    app.alive()?;
+    Ok(json_response(&json!({"status": "alive"})))
+}
+
 async fn health(State(app): Shared) -> Result<Response, ApiError> {
     app.alive()?;
+    // 503 while the model loads, as llama-server has it.
+    app.models.first()?;
     let mut health = json!({"status": "ok"});
     if app.store.shared().is_some() {
         // Not a failure: answers go on without it, and a restart would not bring it back.

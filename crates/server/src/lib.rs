@@ -95,7 +95,7 @@ pub use hosts::AllowedHosts;
 pub use http::router;
 pub use identity::{ApiKey, Identity, KeyUsage};
 pub use metrics::{MetricNames, Metrics};
-pub use model::{ChatFormat, GrammarSource, SamplingDefaults, ServedModel, end_tokens};
+pub use model::{ChatFormat, GrammarSource, ModelFacts, SamplingDefaults, ServedModel, end_tokens};
 pub use models::{KeeperConfig, KeptModel, ModelEntry, ResidencyLimits, ServedModels};
 pub use obfuscation::ObfuscationDefault;
 pub use otel::{OpenSpan, Telemetry};

@@ -53,6 +53,19 @@ impl Default for SamplingDefaults {
     }
 }
 
+/// Facts from a model's file, for lists of models.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// The architecture, for example `llama`; empty if unknown.
+    pub architecture: String,
+    /// Number of parameters; 0 if unknown.
+    pub parameters: u64,
+    /// Most frequent format of the tensors, for example `Q4_K_M`; empty if unknown.
+    pub quantization: String,
+    /// Size of the tensors in bytes; 0 if unknown.
+    pub bytes: u64,
+}
+
 /// Name, vocabulary and limits of the served model.
 #[derive(Clone)]
 pub struct ServedModel {
@@ -69,6 +82,8 @@ pub struct ServedModel {
     /// Context length in training, if the model's file states it. Longer than the server's, or
     /// shorter if the user asked for that.
     pub trained_context: Option<u32>,
+    /// Facts from the model's file.
+    pub facts: ModelFacts,
     /// Sampling parameters for requests that do not set them.
     pub defaults: SamplingDefaults,
     /// Time when the model was loaded, in Unix seconds.
@@ -127,6 +142,7 @@ impl ServedModel {
             end_tokens: Vec::new(),
             context_tokens: u32::MAX,
             trained_context: None,
+            facts: ModelFacts::default(),
             defaults: SamplingDefaults::default(),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
@@ -147,7 +163,22 @@ impl ServedModel {
     /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
     /// long to be tokenized.
     pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
-        let conversation = Conversation {
+        let (template, max_bytes) = (&self.chat.template, self.max_prompt_bytes());
+        template::encode_chat(template, &*self.vocab, &self.conversation(chat), max_bytes)
+    }
+
+    /// Returns the prompt of a conversation, as text.
+    ///
+    /// # Errors
+    /// As [`Self::encode_chat`].
+    pub fn render_chat(&self, chat: &Chat) -> Result<String, TemplateError> {
+        let (template, max_bytes) = (&self.chat.template, self.max_prompt_bytes());
+        template::render_chat(template, &*self.vocab, &self.conversation(chat), max_bytes)
+    }
+
+    /// Returns the variables of the template for `chat`.
+    fn conversation<'a>(&'a self, chat: &'a Chat) -> Conversation<'a> {
+        Conversation {
             messages: &chat.messages,
             tools: chat.tools.as_ref().map_or(&[], |tools| &tools.definitions),
             ending: chat.ending,
@@ -157,9 +188,7 @@ impl ServedModel {
             // Makes the marks around message texts unguessable, so that a user cannot forge a turn.
             nonce: rand::random(),
             extra: &chat.variables,
-        };
-        let max_bytes = self.max_prompt_bytes();
-        template::encode_chat(&self.chat.template, &*self.vocab, &conversation, max_bytes)
+        }
     }
 
     /// Returns the format in which the model writes tool calls, according to its chat template.

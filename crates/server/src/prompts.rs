@@ -13,7 +13,7 @@ use loquent_infer::vocab::Encode;
 use tokio::sync::Semaphore;
 
 use crate::admission::Permit;
-use crate::api::request::{Endpoint, Prompt, Request};
+use crate::api::request::{BYTES_PER_TOKEN, Endpoint, Prompt, Request};
 use crate::completion::logprobs::ScoredPrompt;
 use crate::error::ApiError;
 use crate::infill::InfillTokens;
@@ -113,6 +113,21 @@ impl Prompts {
         }
     }
 
+    /// Returns the text of `prompt`: a conversation as the model's template writes it.
+    ///
+    /// # Errors
+    /// 400 when the chat template refuses it.
+    pub fn render(&self, prompt: Prompt) -> Result<String, ApiError> {
+        match prompt {
+            Prompt::Text(text) => Ok(text),
+            Prompt::Tokens(tokens) => Ok(self.model.decode(&tokens)),
+            Prompt::Chat(chat) => self.model.render_chat(&chat).map_err(|error| match error {
+                TemplateError::TooLong(bytes) => self.too_long(bytes, Endpoint::Chat),
+                error => ApiError::invalid_param("messages", error.to_string()),
+            }),
+        }
+    }
+
     /// Runs `work` on a thread that may block and recurse deeply.
     ///
     /// # Errors
@@ -202,13 +217,14 @@ impl Prompts {
             Prompt::Chat(chat) => {
                 let prompt = self.model.encode_chat(chat);
                 let wrong = |error: TemplateError| match error {
+                    // Where the template was stopped; its whole length is not known.
                     TemplateError::TooLong(bytes) => self.too_long(bytes, endpoint),
                     error => ApiError::invalid_param("messages", error.to_string()),
                 };
                 prompt.map(|prompt| (prompt.tokens, prompt.thinking)).map_err(wrong)
             }
             Prompt::Text(text) if text.len() > self.model.max_prompt_bytes() => {
-                Err(self.too_long(self.model.max_prompt_bytes(), endpoint))
+                Err(self.too_long(text.len(), endpoint))
             }
             Prompt::Text(text) => Ok((self.encode_text(text, true, true)?, false)),
             Prompt::Tokens(tokens) => {
@@ -235,7 +251,8 @@ impl Prompts {
         let most = self.model.max_prompt_bytes();
         let before = match prompt {
             Prompt::Text(text) if text.len().saturating_add(suffix.len()) > most => {
-                return Err(self.too_long(most, Endpoint::Text));
+                let bytes = text.len().saturating_add(suffix.len());
+                return Err(self.too_long(bytes, Endpoint::Text));
             }
             Prompt::Text(text) => self.encode_text(text, false, false)?,
             Prompt::Tokens(_) => self.encode_prompt(&mut prompt.clone(), Endpoint::Text)?.0,
@@ -255,10 +272,12 @@ impl Prompts {
         encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
     }
 
-    /// Returns the error for a prompt of more than `bytes`, which must have more tokens than the
+    /// Returns the error for a prompt of at least `bytes`, which must have more tokens than the
     /// context.
     fn too_long(&self, bytes: usize, endpoint: Endpoint) -> ApiError {
-        ApiError::context_bytes(self.model.context_tokens, bytes, prompt_param(endpoint))
+        let model = &self.model;
+        let (most, tokens) = (model.max_prompt_bytes(), bytes.div_ceil(BYTES_PER_TOKEN) as u64);
+        ApiError::context_bytes(model.context_tokens, most, tokens, prompt_param(endpoint))
     }
 
     fn check_length(&self, tokens: &[TokenId], endpoint: Endpoint) -> Result<(), ApiError> {

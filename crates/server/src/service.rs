@@ -53,6 +53,8 @@ pub enum Backend {
         watch: EngineWatch,
         /// Capabilities of the engine.
         abilities: RunnerAbilities,
+        /// Completions that it computes at once.
+        slots: usize,
     },
     /// Another server.
     Upstream(Arc<Upstream>),
@@ -174,6 +176,15 @@ impl Service {
     /// Returns the exporter of requests' spans; `None` without a collector.
     pub fn telemetry(&self) -> Option<Arc<Telemetry>> {
         self.telemetry.clone()
+    }
+
+    /// Returns the number of completions that the engine computes at once; `None` with an upstream
+    /// server.
+    pub fn slots(&self) -> Option<usize> {
+        match &self.backend {
+            Backend::Engine { slots, .. } => Some(*slots),
+            Backend::Upstream(_) => None,
+        }
     }
 
     /// Returns the number of completions running or waiting.

@@ -257,6 +257,7 @@ pub fn start_engine_at(
         metrics.watch_stages(stages.clone());
     }
     let interrupt = runner.interrupt();
+    let slots = config.limits.max_batch_size.min(runner.capacity().slots.into());
     let (pending, watch) = (PendingPrompts::default(), EngineWatch::default());
     let engine = engine_thread::start(
         runner,
@@ -275,7 +276,7 @@ pub fn start_engine_at(
     let guarded = guard(watch.clone(), config.engine_timeout, interrupt, output.clone());
     tokio::spawn(guarded);
     let context = desk.context(config, clock, metrics, pending);
-    let backend = Backend::Engine { output, stages, watch, abilities };
+    let backend = Backend::Engine { output, stages, watch, abilities, slots };
     Ok((Arc::new(Service::new(model, backend, context)), engine.thread))
 }
 

@@ -38,6 +38,21 @@ pub struct ChatPrompt {
     pub thinking: bool,
 }
 
+/// Renders a conversation to at most `max_bytes`.
+///
+/// # Errors
+/// See [`TemplateError`].
+pub fn render_chat(
+    template: &ChatTemplate,
+    vocab: &dyn Vocab,
+    conversation: &Conversation<'_>,
+    max_bytes: usize,
+) -> Result<String, TemplateError> {
+    let control = template.control_names(vocab);
+    let segments = template.render(conversation, &|text| control.occur_in(text), max_bytes)?;
+    Ok(segments.into_iter().map(|segment| segment.text).collect())
+}
+
 /// Renders and tokenizes a conversation. A prompt of more than `max_bytes` is not tokenized.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ mod tools;
 
 pub use control::ControlNames;
 pub use control_token_tags::ControlTokenTags;
-pub use encode::{ChatPrompt, encode_chat, encode_segments};
+pub use encode::{ChatPrompt, encode_chat, encode_segments, render_chat};
 pub use tools::Abilities;
 
 use std::borrow::Cow;
@@ -226,6 +226,11 @@ impl ChatTemplate {
         self.source.contains(word)
     }
 
+    /// Returns the source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Abilities of the model, inferred from the template's source.
     pub fn abilities(&self) -> Abilities {
         self.abilities
@@ -252,7 +257,13 @@ impl ChatTemplate {
         if self.mentions("message.thinking") {
             name_reasoning_thinking(&mut variables);
         }
-        let text = self.render_text(conversation, &variables, max_bytes)?;
+        let text = match self.render_text(conversation, &variables, max_bytes) {
+            // Some templates join texts without asking whether there is one.
+            Err(TemplateError::Failed(_)) if fill_null_contents(&mut variables) => {
+                self.render_text(conversation, &variables, max_bytes)?
+            }
+            rendered => rendered?,
+        };
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
         // where in it the users' strings are.
@@ -299,6 +310,15 @@ fn without_end(mut text: String, variables: &Map<String, Value>) -> Result<Strin
     let at = text.rfind(content).ok_or_else(|| refused("cannot be continued: it is rewritten"))?;
     text.truncate(at + content.len());
     Ok(text)
+}
+
+/// Makes the content of messages without one an empty text; returns true if there was such a
+/// message.
+fn fill_null_contents(variables: &mut Map<String, Value>) -> bool {
+    let messages = variables.get_mut("messages").and_then(Value::as_array_mut);
+    let contents = messages.into_iter().flatten().filter_map(|it| it.get_mut("content"));
+    let nulls = contents.filter(|content| content.is_null());
+    nulls.map(|content| *content = "".into()).count() > 0
 }
 
 /// Renames the reasoning of past messages to the name that gpt-oss's template uses. A message with

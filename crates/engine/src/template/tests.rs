@@ -46,6 +46,18 @@ fn renders_chatml() {
 }
 
 #[test]
+fn a_template_that_joins_texts_reads_an_absent_one_as_empty() {
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let calling =
+        ChatMessage { role: "assistant".into(), tool_calls: vec![call], ..ChatMessage::default() };
+    let source = "{% for m in messages %}{{ '<' + m.content + m.tool_calls[0].function.name + '>' }}\
+        {% endfor %}";
+    assert_eq!(text(source, &[calling.clone()]), "<f>");
+    let asks = "{{ messages[0].content is none }}";
+    assert_eq!(text(asks, &[calling]).to_lowercase(), "true");
+}
+
+#[test]
 fn renders_a_trimming_template() {
     let expected = "<s><|start|>user<|end|>\n\nHi<|eot|><|start|>assistant<|end|>\n\n";
     assert_eq!(text(LLAMA3_STYLE, &[ChatMessage::new("user", " Hi\n")]), expected);

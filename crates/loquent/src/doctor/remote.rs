@@ -102,7 +102,7 @@ impl RemoteServer {
     /// Returns true if HTTP works there, with this key.
     async fn answers(&self, sheet: &mut Sheet) -> bool {
         let before = SystemTime::now();
-        let response = match self.get("/health").await {
+        let response = match self.get("/live").await {
             Ok(response) => response,
             Err(error) => {
                 let advice = "whatever listens there does not speak HTTP as the URL says: compare \

@@ -8,7 +8,8 @@ use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace, WorkTimes};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
 use loquent_server::{
-    ChatFormat, GrammarSource, LoadedEngine, SamplingDefaults, ServedModel, end_tokens, unix_time_s,
+    ChatFormat, GrammarSource, LoadedEngine, ModelFacts, SamplingDefaults, ServedModel, end_tokens,
+    unix_time_s,
 };
 
 use super::args::{EngineArgs, SourceArgs};
@@ -25,6 +26,12 @@ pub(crate) enum DefaultContext {
     OfMemory,
     /// For one of several models, which must not depend on the memory left by the others.
     Modest,
+}
+
+/// Returns the name that a model's file gives it as an id: clients put ids into URLs and commands.
+#[cfg(feature = "llama")]
+pub fn without_spaces(name: &str) -> String {
+    name.split_whitespace().collect::<Vec<_>>().join("-")
 }
 
 /// Loads the model or the simulated engine. `name` replaces the model's own name in the API.
@@ -74,6 +81,7 @@ fn simulated(
         }),
         context_tokens,
         trained_context: None,
+        facts: ModelFacts::default(),
         defaults: SamplingDefaults::default(),
         created_s: unix_time_s(),
         grammars: GrammarSource::default(),
@@ -135,8 +143,8 @@ mod llama {
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
         EmbeddingTraits, Embeddings, FlashAttention, Isa, LlamaEmbedder, LlamaModel, LlamaRunner,
-        LlamaVocab, LoadOptions, MAX_SLOTS, RunnerOptions, SMALL_MODEL_BYTES, has_gpu, inspect,
-        physical_cores,
+        LlamaVocab, LoadOptions, MAX_SLOTS, ModelInfo, RunnerOptions, SMALL_MODEL_BYTES, has_gpu,
+        inspect, physical_cores,
     };
     use loquent_engine::process::{EngineFacts, ProcessRunner};
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
@@ -495,7 +503,8 @@ mod llama {
             let name = token.map(|token| vocab.name(token)).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         };
-        let own_name = weights.info().name.clone().filter(|name| !name.is_empty());
+        let own_name = weights.info().name.as_deref().map(without_spaces);
+        let own_name = own_name.filter(|name| !name.is_empty());
         let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let named = name.or(own_name).or_else(file_name);
         let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
@@ -510,11 +519,28 @@ mod llama {
             vocab: Arc::new(vocab),
             context_tokens,
             trained_context: trained_context(weights),
+            facts: facts_of(weights.info()),
             defaults: sampling_defaults(weights.header(), general_defaults(weights)),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
             computed_by: computed_by(path, engine, source)?,
         })
+    }
+
+    fn facts_of(info: &ModelInfo) -> ModelFacts {
+        // As `qwen3 0.6B Q4_K - Medium`, and `(guessed)` before the format of some files.
+        let format = info.description.splitn(3, ' ').nth(2).unwrap_or_default();
+        let format = format.trim_start_matches("(guessed) ").trim_start_matches("all ");
+        let mut quantization = format.to_owned();
+        for (word, letter) in [(" - Small", "_S"), (" - Medium", "_M"), (" - Large", "_L")] {
+            quantization = quantization.replace(word, letter);
+        }
+        ModelFacts {
+            architecture: info.architecture.clone(),
+            parameters: info.parameters,
+            quantization,
+            bytes: info.size_bytes,
+        }
     }
 
     /// Returns an identifier of everything that influences the numbers of an answer: the weights,

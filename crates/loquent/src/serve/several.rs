@@ -11,7 +11,7 @@ use loquent_server::{
 };
 
 use super::args::{EngineArgs, ServeArgs};
-use super::load::{DefaultContext, load_file, modest};
+use super::load::{DefaultContext, load_file, modest, without_spaces};
 use crate::models;
 
 /// Maximum number of a folder's models to serve.
@@ -135,7 +135,7 @@ fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
     let own = || {
         inspect(&path).ok().and_then(|it| {
             let name = it.header.get("general.name")?.as_str()?;
-            Some(name.to_owned())
+            Some(without_spaces(name))
         })
     };
     let name = said.or_else(own).filter(|name| !name.is_empty()).unwrap_or_else(|| stem(&path));

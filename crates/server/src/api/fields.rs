@@ -27,6 +27,8 @@ pub struct Fields {
     ignored: Vec<String>,
     /// Memory charged for the fields.
     charge: Option<Arc<MemoryCharge>>,
+    /// True if images are kept, for an upstream server.
+    keeps_images: bool,
 }
 
 impl Fields {
@@ -59,12 +61,33 @@ impl Fields {
     }
 
     fn of(map: Map<String, Value>, path: String) -> Self {
-        Self { map, path, ignored: Vec::new(), charge: None }
+        Self { map, path, ignored: Vec::new(), charge: None, keeps_images: false }
     }
 
     /// Attaches the memory charge for the fields.
     pub fn charged(self, charge: MemoryCharge) -> Self {
         Self { charge: Some(Arc::new(charge)), ..self }
+    }
+
+    /// Keeps images in this request's messages, because an upstream server answers.
+    pub fn keep_images(&mut self) {
+        self.keeps_images = true;
+    }
+
+    /// Returns true if images are kept.
+    pub fn keeps_images(&self) -> bool {
+        self.keeps_images
+    }
+
+    /// Returns the full name of this object, as in `messages[1].content[0]`.
+    pub fn place(&self) -> &str {
+        self.path.strip_suffix('.').unwrap_or(&self.path)
+    }
+
+    /// Adds `names` to the ignored ones.
+    pub fn ignore(&mut self, names: impl IntoIterator<Item = String>) {
+        let room = MAX_NESTED_NAMES.saturating_sub(self.ignored.len());
+        self.ignored.extend(names.into_iter().take(room));
     }
 
     /// Overrides the client's `stream` and `resumable`: an answer by datagram always streams
@@ -226,7 +249,10 @@ impl Fields {
     /// A 400 that names the field, if `value` is not an object.
     pub fn nested(&self, field: &str, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => Ok(Self::of(map, format!("{}.", self.name(field)))),
+            Value::Object(map) => {
+                let keeps_images = self.keeps_images;
+                Ok(Self { keeps_images, ..Self::of(map, format!("{}.", self.name(field))) })
+            }
             other => Err(self.wrong_type(field, "an object", &other)),
         }
     }
@@ -253,8 +279,7 @@ impl Fields {
         };
         let left = map.into_iter().filter(|(_, value)| asks(value));
         let names = ignored.into_iter().chain(left.map(|(name, _)| format!("{path}{name}")));
-        let room = MAX_NESTED_NAMES.saturating_sub(self.ignored.len());
-        self.ignored.extend(names.take(room));
+        self.ignore(names);
     }
 
     /// Returns the full names of the fields that were not taken, here and in nested objects.

@@ -1,11 +1,13 @@
 //! OpenAI's JSON: requests in, answers out.
 
+mod closed_schema;
 pub mod embeddings;
 pub mod fields;
 pub mod forms;
 pub mod head;
 pub mod json;
 pub mod logprobs;
+pub mod media;
 pub mod message;
 pub mod parameter_table;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use loquent_engine::grammar::ToolShape;
 use serde_json::{Value, json};
 
+use super::closed_schema::close_objects;
 use super::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
@@ -49,6 +50,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
     if definitions.len() > MAX_TOOLS {
         return Err(fields.error("tools", format!("has more than {MAX_TOOLS} entries.")));
     }
+    let is_named = fields.map().get("tool_choice").is_some_and(|it| it.get("function").is_some());
     let wanted = Wanted::parse(fields)?;
     let is_forced = matches!(wanted, Wanted::Required | Wanted::Among(_, ToolChoice::Forced));
     let mut callable = Vec::with_capacity(definitions.len());
@@ -57,7 +59,7 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
         callable.push(parse_tool(&mut tool, is_forced)?);
         fields.ignore_rest(tool);
     }
-    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let mut parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     let choice = match wanted {
         Wanted::None => return Ok(None),
         Wanted::Auto if callable.is_empty() => return Ok(None),
@@ -77,6 +79,8 @@ pub fn parse_tools(fields: &mut Fields) -> Result<Option<ToolUse>, ApiError> {
             if callable.is_empty() {
                 return Ok(None);
             }
+            // A named function is called exactly once.
+            parallel &= !is_named;
             if choice == ToolChoice::Auto {
                 // Nothing else keeps a model from a tool that its prompt tells of.
                 definitions
@@ -105,7 +109,8 @@ fn parse_tool(fields: &mut Fields, is_forced: bool) -> Result<ToolShape, ApiErro
         let wrong = format!("must be 1 to {MAX_NAME_BYTES} letters, digits, '_', '-' or '.'.");
         return Err(function.error("name", wrong));
     }
-    let parameters = match function.take("parameters") {
+    let is_strict = function.map().get("strict") == Some(&Value::Bool(true));
+    let mut parameters = match function.take("parameters") {
         None => json!({"type": "object", "properties": {}, "additionalProperties": false}),
         Some(schema @ Value::Object(_)) => schema,
         Some(other) => {
@@ -113,6 +118,7 @@ fn parse_tool(fields: &mut Fields, is_forced: bool) -> Result<ToolShape, ApiErro
             return Err(function.error("parameters", wrong));
         }
     };
+    close_objects(&mut parameters, is_strict);
     function.take("description"); // which the model reads
     // A call is held to its schema where it is forced.
     if is_forced || function.map().get("strict") == Some(&Value::Bool(false)) {
@@ -190,7 +196,8 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
             let mut named = named.ok_or_else(|| format.error("json_schema", "is required."))?;
             let schema = named.take("schema");
             let schema = schema.ok_or_else(|| named.error("schema", "is required."))?;
-            let schema = check_schema(&named, "schema", schema)?;
+            let mut schema = check_schema(&named, "schema", schema)?;
+            close_objects(&mut schema, named.map().get("strict") == Some(&Value::Bool(true)));
             // A name says nothing to the answer, and every schema is upheld strictly.
             named.take("name");
             named.take("strict");
@@ -207,13 +214,16 @@ pub fn parse_format(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
     Ok(schema)
 }
 
-/// Returns `schema` if it is an object.
+/// Returns `schema`, with its objects closed, if it is an object.
 ///
 /// # Errors
 /// 400 with `name` if it is not.
-pub fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value, ApiError> {
+pub fn check_schema(fields: &Fields, name: &str, mut schema: Value) -> Result<Value, ApiError> {
     match schema {
-        Value::Object(_) => Ok(schema),
+        Value::Object(_) => {
+            close_objects(&mut schema, false);
+            Ok(schema)
+        }
         other => {
             let wrong = format!("must be a JSON schema, not {}.", kind_of(&other));
             Err(fields.error(name, wrong))
@@ -224,6 +234,19 @@ pub fn check_schema(fields: &Fields, name: &str, schema: Value) -> Result<Value,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_named_function_is_called_once() {
+        let parse = |choice: Value| {
+            let tool = json!({"type": "function", "function": {"name": "a"}});
+            let body = json!({"tools": [tool], "tool_choice": choice});
+            let tools = parse_tools(&mut Fields::parse(body.to_string().as_bytes()).unwrap());
+            tools.unwrap().unwrap()
+        };
+        let named = parse(json!({"type": "function", "function": {"name": "a"}}));
+        assert!(named.is_forced() && !named.parallel);
+        assert!(parse(json!("required")).parallel && parse(json!("auto")).parallel);
+    }
 
     #[test]
     fn allowed_tools_are_the_only_ones_that_the_model_hears_of_and_may_call() {

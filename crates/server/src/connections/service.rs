@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::peer::PeerRouter;
 
 /// Paths answered even when all places are taken.
-const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/ready", "/metrics"];
+const ALWAYS_ANSWERED: [&str; 4] = ["/live", "/health", "/ready", "/metrics"];
 /// `Retry-After` when all places are taken, in seconds.
 const RETRY_S: u64 = 5;
 

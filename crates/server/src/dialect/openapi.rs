@@ -114,6 +114,10 @@ const ROUTES: &[RouteEntry] = &[
     keyed("post", "/v1/models/load", LLAMA_SERVER, "Begin to load a model"),
     keyed("post", "/v1/models/unload", LLAMA_SERVER, "Let a model go"),
     keyed("post", "/infill", LLAMA_SERVER, "Fill in the middle of code"),
+    keyed("post", "/completion", LLAMA_SERVER, "A completion in llama-server's own form"),
+    keyed("post", "/apply-template", LLAMA_SERVER, "The prompt that a conversation becomes"),
+    keyed("get", "/props", LLAMA_SERVER, "Properties of the model and its template"),
+    keyed("get", "/slots", LLAMA_SERVER, "How many completions are computed"),
     keyed("get", "/v1/stream", LLAMA_SERVER, "A conversation's events from a byte on")
         .with_query(&[("conv_id", "the conversation"), ("from", "the byte")]),
     keyed("delete", "/v1/stream", LLAMA_SERVER, "Stop a conversation's answer")
@@ -134,7 +138,8 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/v1/lab/run", SERVER, "A simulated run for the laboratory"),
     open("get", "/.well-known/loquent", "Where QUIC is, and its certificate's hash"),
     open("get", "/v1/delivery", "The same under its older path"),
-    open("get", "/health", "Whether the process is of use"),
+    open("get", "/live", "Whether the process is of use; 503 after its engine has failed"),
+    open("get", "/health", "Whether the model is loaded and its engine works"),
     open("get", "/ready", "Whether requests are accepted"),
     open("get", "/metrics", "Metrics in Prometheus' format"),
 ];

@@ -194,6 +194,14 @@ impl ServedModels {
         }
     }
 
+    /// Returns true if an upstream server answers the request of `fields`.
+    pub fn passes_on(&self, fields: &Fields) -> bool {
+        let asked = fields.map().get("model").and_then(Value::as_str);
+        let asked = asked.map(|name| name.strip_suffix(":latest").unwrap_or(name));
+        let service = self.find(asked).ok().and_then(ModelEntry::constant);
+        service.is_some_and(|service| service.upstream().is_some())
+    }
+
     /// Checks that the process still works.
     ///
     /// # Errors

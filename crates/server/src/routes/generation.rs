@@ -79,7 +79,10 @@ pub async fn parse<T: Send + 'static>(
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
     let caller = Caller::of(&head);
-    let read = move |fields: Fields| {
+    let read = move |mut fields: Fields| {
+        if models.passes_on(&fields) {
+            fields.keep_images();
+        }
         let Lowered { endpoint, mut fields, ignored, kept } = lower(fields)?;
         let is_bounded = BOUNDS.iter().any(|name| fields.map().contains_key(*name));
         let served = models.find_for(&mut fields)?;

@@ -11,6 +11,7 @@ pub mod durable;
 pub mod embeddings;
 pub mod generation;
 pub mod infill;
+pub mod llama_server;
 pub mod messages;
 pub mod models;
 pub mod observed;

@@ -54,6 +54,6 @@ pub async fn observe(
 /// Returns true if a request without an answer is logged: if it is refused, or its method changes
 /// state. Health checks arrive every second, and are not logged.
 fn is_worth_a_line(method: &Method, path: &str, status: u16) -> bool {
-    let is_probe = matches!(path, "/health" | "/ready" | "/metrics");
+    let is_probe = matches!(path, "/live" | "/health" | "/ready" | "/metrics");
     !is_probe && (status >= 400 || !method.is_safe())
 }

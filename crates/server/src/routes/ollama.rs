@@ -84,10 +84,11 @@ async fn answer(
     keep.into_iter().for_each(|keep| entry.keep(keep));
     if only_loads {
         // Ollama's way to unload a model is to ask for nothing and to keep it for no time.
-        if keep != Some(KeepAlive::For(Duration::ZERO)) {
+        let unloads = keep == Some(KeepAlive::For(Duration::ZERO));
+        if !unloads {
             entry.use_when_loaded().await?;
         }
-        return Ok(json_response(&loaded(shape, model)));
+        return Ok(json_response(&loaded(shape, model, unloads)));
     }
     let model = model.clone();
     let generation = parsed.start(&app).await?;

@@ -16,11 +16,13 @@ use loquent_proto::Delta;
 use loquent_proto::obfuscation::Obfuscation;
 use serde_json::{Value, json};
 
+use crate::api::fields::Fields;
 use crate::api::request::{Endpoint, Request, StreamParams, text_bytes};
 use crate::app::App;
 use crate::body::ReceivedBody;
 use crate::caller::Caller;
 use crate::charged_body::charged_json;
+use crate::clock::unix_time_s;
 use crate::dialect::responses::events::{
     EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
 };
@@ -131,7 +133,14 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
 
 /// Reads a request with the items it refers to, and translates it to a chat completion.
 async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
-    let mut asked = body.parse(ResponseRequest::read).await?;
+    let models = app.models.clone();
+    let read = move |mut fields: Fields| {
+        if models.passes_on(&fields) {
+            fields.keep_images();
+        }
+        ResponseRequest::read(fields)
+    };
+    let mut asked = body.parse(read).await?;
     let entry = app.models.find(asked.model())?.clone();
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
@@ -214,7 +223,8 @@ async fn start(
     let started = app.models.start(request, arrived).await;
     let started = started.map_err(|error| error.renamed(NAMES))?;
     let StartedAnswer { active, echo, ignored, vocab } = started;
-    let created_s = active.head().created_s;
+    // By this server's clock, which tells how long it is kept; an upstream's may be anything.
+    let created_s = unix_time_s();
     let mut log = RecordLog::new(usize::MAX / 2);
     let context = RecordContext { vocab: &vocab, echo: &echo };
     let generation = Generation::open(active, &context, &mut |delta| {

@@ -60,6 +60,17 @@ impl Server {
     }
 
     pub async fn start_on(listener: TcpListener, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (server, announced) = Self::launch(listener, change, || ());
+        announced.await.unwrap();
+        server
+    }
+
+    /// Starts a server that loads its model when `until` returns, and then announces itself.
+    pub fn launch(
+        listener: TcpListener,
+        change: impl FnOnce(&mut ServerConfig),
+        until: impl FnOnce() + Send + 'static,
+    ) -> (Self, oneshot::Receiver<()>) {
         let address = listener.local_addr().unwrap();
         let (shutdown, asked) = oneshot::channel::<()>();
         let (announce, announced) = oneshot::channel();
@@ -68,14 +79,14 @@ impl Server {
         let pace = StepPace::Fixed { step: Duration::from_micros(100) };
         let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
         let load = move || {
+            until();
             let description = "simulated".into();
             Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
         };
         let announce = move |_: &Announcement<'_>| announce.send(()).unwrap();
         let asked = async { drop(asked.await) };
         let run = tokio::spawn(loquent_server::run(listener, config, load, announce, asked));
-        announced.await.unwrap();
-        Self { address, shutdown, run }
+        (Self { address, shutdown, run }, announced)
     }
 
     pub async fn connect(&self) -> TcpStream {

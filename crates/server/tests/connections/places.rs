@@ -2,6 +2,7 @@
 
 use loquent_server::TcpLimits;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use super::harness::*;
 
@@ -12,13 +13,39 @@ async fn a_full_server_says_so_and_answers_health_checks() {
     let (status, text) = server.get("/v1/models", &[]).await;
     assert_eq!(status, 503, "{text}");
     assert!(text.contains("--max-connections ") && text.contains("retry-after: 5"), "{text}");
-    for path in ["/health", "/ready", "/metrics"] {
+    for path in ["/live", "/health", "/ready", "/metrics"] {
         assert_eq!(server.get(path, &[]).await.0, 200, "{path}");
     }
     let (_, metrics) = server.get("/metrics", &[]).await;
     assert!(metrics.contains(r#"status="503"} 1"#), "the refusal is counted: {metrics}");
     drop(held);
     server.until_free().await;
+}
+
+/// A supervisor must not restart a process that loads its model, and a balancer must not send it
+/// requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_model_is_alive_and_not_healthy() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (load, until) = std::sync::mpsc::channel::<()>();
+    let (server, announced) = Server::launch(
+        listener,
+        |_| (),
+        move || {
+            let _ = until.recv();
+        },
+    );
+    let status = async |path| server.get(path, &[]).await.0;
+    assert_eq!(status("/live").await, 200);
+    for path in ["/health", "/ready", "/v1/models"] {
+        let (status, text) = server.get(path, &[]).await;
+        assert!(status == 503 && text.contains("loading"), "{path}: {text}");
+    }
+    load.send(()).unwrap();
+    announced.await.unwrap();
+    for path in ["/live", "/health", "/ready"] {
+        assert_eq!(status(path).await, 200, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

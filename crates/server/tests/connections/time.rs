@@ -37,6 +37,33 @@ async fn a_head_that_trickles_in_is_not_waited_for() {
     trickle.await.unwrap();
 }
 
+/// Many clients read a response only after they have sent all of the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_too_large_is_read_before_it_is_refused() {
+    /// Twenty times what the sockets hold of it.
+    const PIECES: usize = 512;
+    let server = Server::start(limits()).await;
+    let mut connection = server.connect_narrow().await;
+    let piece = [b' '; 1 << 16];
+    let head = |bytes: usize| {
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bytes}\r\n\r\n"
+        )
+    };
+    connection.write_all(head(PIECES * piece.len()).as_bytes()).await.unwrap();
+    for _ in 0..PIECES {
+        connection.write_all(&piece).await.unwrap();
+    }
+    let mut status = [0; 12];
+    connection.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 413");
+    // One that is larger than the server reads is refused at once.
+    let mut connection = server.connect().await;
+    connection.write_all(head(1 << 40).as_bytes()).await.unwrap();
+    connection.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 413");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tls_handshake_that_does_not_end_is_closed() {
     let certificate = Certificate::new("handshake");

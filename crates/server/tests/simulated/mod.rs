@@ -11,8 +11,8 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    ChatFormat, RequestLog, SamplingDefaults, ServedModel, ServiceConfig, ServingConfig,
-    StreamBounds, end_tokens,
+    ChatFormat, ModelFacts, RequestLog, SamplingDefaults, ServedModel, ServiceConfig,
+    ServingConfig, StreamBounds, end_tokens,
 };
 
 /// The simulated engine's model.
@@ -25,6 +25,12 @@ pub fn model() -> ServedModel {
         chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
         context_tokens: 16_384,
         trained_context: None,
+        facts: ModelFacts {
+            architecture: "sim".into(),
+            parameters: 134_515_008,
+            quantization: "Q4_K_M".into(),
+            bytes: 98_000_000,
+        },
         defaults: SamplingDefaults::default(),
         created_s: 1,
         grammars: Default::default(),

@@ -83,7 +83,7 @@ async fn says_that_the_engine_failed(server: &Server) {
     let mut running = server.stream(1000, json!({})).await;
     let Ending::Error(message) = running.finish().await else { panic!("a complete answer") };
     assert!(message.contains("the engine has failed"), "{message}");
-    for path in ["/ready", "/health"] {
+    for path in ["/ready", "/health", "/live"] {
         assert_eq!(server.get(path).await, StatusCode::SERVICE_UNAVAILABLE, "{path}");
     }
     for stream in [true, false] {

@@ -38,5 +38,5 @@ async fn an_extension_needs_a_key_where_there_are_keys() {
     assert_eq!(status(&keys, "/v1/extra", None).await, StatusCode::UNAUTHORIZED);
     assert_eq!(status(&keys, "/v1/extra", Some("sk-wrong")).await, StatusCode::UNAUTHORIZED);
     assert_eq!(status(&keys, "/v1/extra", Some("sk-right")).await, StatusCode::OK);
-    assert_eq!(status(&keys, "/health", None).await, StatusCode::OK);
+    assert_eq!(status(&keys, "/live", None).await, StatusCode::OK);
 }

@@ -9,6 +9,7 @@ mod extension;
 mod formats;
 pub mod harness;
 mod keys;
+mod llama_server;
 mod lost_engine;
 mod messages;
 mod ollama;

@@ -233,6 +233,58 @@ async fn errors_have_anthropics_shape_whoever_refuses() {
     }
 }
 
+/// The SDK's tool runner begins a thread, and sends all messages if it is told so by this code.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_is_refused_under_the_code_that_clients_know() {
+    let server = Server::start(|_| {});
+    let key = ["accept", "*/*"];
+    let thread = json!({"thread": {"type": "create"}});
+    let (status, body) = refusal(&server, MESSAGES, key, &say("Hi.", thread).to_string()).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let details = json!({"error_code": "thread_unsupported_request", "unsupported": []});
+    assert_eq!(body["error"]["details"], details);
+    assert_eq!(body["error"]["type"], "invalid_request_error");
+    let none = say("Hi.", json!({"thread": null})).to_string();
+    assert_eq!(refusal(&server, MESSAGES, key, &none).await.0, StatusCode::OK);
+}
+
+/// Claude Code reads an image with a tool, and sends it with each request from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_in_a_tools_result_ends_no_session() {
+    let server = Server::start(|_| {});
+    let image = json!({"type": "image", "source": {"type": "base64", "data": "AA=="}});
+    let file = json!({"type": "document", "source": {"type": "base64", "data": "AA=="}});
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": [image, file]});
+    let call = json!({"type": "tool_use", "id": "a", "name": "see", "input": {}});
+    let say = json!({"type": "text", "text": "say=I see."});
+    let more = json!({"messages": [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, say]},
+    ]});
+    let body = Body::from(self::say("", more).to_string());
+    let response = server.call(Request::post(MESSAGES).body(body).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let named = response.headers()["x-loquent-ignored-parameters"].to_str().unwrap();
+    assert!(named.contains("messages[2].content[0].content[0] (image)"), "{named}");
+    assert!(named.contains("messages[2].content[0].content[1] (document)"), "{named}");
+}
+
+/// Clients shorten a conversation when they read these words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_is_too_long_is_told_as_anthropic_tells_it() {
+    let server = Server::start(|_| {});
+    let words = "word ".repeat(1 << 17);
+    let body = say(&words, json!({})).to_string();
+    let (status, error) = refusal(&server, MESSAGES, ["accept", "*/*"], &body).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let message = error["error"]["message"].as_str().unwrap();
+    let counts = message.strip_prefix("prompt is too long: ").expect(message);
+    let counts = counts.strip_suffix(" maximum").expect(message);
+    let (tokens, maximum) = counts.split_once(" tokens > ").expect(message);
+    assert!(tokens.parse::<u64>().unwrap() > maximum.parse::<u64>().unwrap(), "{message}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_would_change_the_answer_is_refused_by_name() {
     let server = Server::start(|_| {});
@@ -248,6 +300,7 @@ async fn what_would_change_the_answer_is_refused_by_name() {
         (json!({"tools": [{"name": "x"}]}), "tools[0].input_schema"),
         (json!({"tool_choice": {"type": "maybe"}}), "tool_choice.type"),
         (json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers"),
+        (json!({"compaction": {"type": "summarize"}}), "compaction"),
         (json!({"thinking": {"type": "often"}}), "thinking.type"),
         (json!({"max_tokens": "many"}), "max_tokens"),
     ] {

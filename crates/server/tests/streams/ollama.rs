@@ -44,6 +44,51 @@ fn joined(lines: &[Value], path: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_is_described_as_its_file_describes_it() {
+    let server = start();
+    let response = server.call(Request::get("/api/tags").body(Body::empty()).unwrap()).await;
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let tags: Value = serde_json::from_slice(&bytes).unwrap();
+    let model = &tags["models"][0];
+    assert_eq!(model["size"], 98_000_000);
+    for (name, value) in
+        [("family", "sim"), ("parameter_size", "134.52M"), ("quantization_level", "Q4_K_M")]
+    {
+        assert_eq!(model["details"][name], value, "{name}");
+    }
+    let shown = server.whole("/api/show", &json!({"model": "any"})).await;
+    assert_eq!(shown["model_info"]["general.architecture"], "sim");
+    assert_eq!(shown["model_info"]["general.parameter_count"], 134_515_008);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_question_loads_a_model_or_unloads_it() {
+    let server = start();
+    for (keep, reason) in [(json!(0), "unload"), (json!("5m"), "load"), (json!(null), "load")] {
+        let asked = json!({"model": "any", "keep_alive": keep, "stream": false});
+        let answer = server.whole("/api/generate", &asked).await;
+        assert_eq!(answer["done_reason"], reason, "{keep}");
+    }
+}
+
+/// A question with an image is refused; in an earlier one, a line of text takes its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_of_the_past_ends_no_conversation() {
+    let server = start();
+    let see = json!({"role": "user", "content": "See.", "images": ["iVBORw0KGgo="]});
+    let ask = |messages: Value| json!({"model": "any", "stream": false, "messages": messages});
+    let (status, _) = server.post("/api/chat", &ask(json!([see]))).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let answer = json!({"role": "assistant", "content": "I see nothing."});
+    let next = json!({"role": "user", "content": "say=Good."});
+    let request = post("/api/chat", &ask(json!([see, answer, next])));
+    let response = server.call(request).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let named = &response.headers()["x-loquent-ignored-parameters"];
+    assert_eq!(named, "messages[0] (image)");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_streams_in_lines_unless_it_is_asked_whole() {
     let server = start();
     let lines = lines(&server, "/api/chat", &say("Good morning.", json!({}))).await;

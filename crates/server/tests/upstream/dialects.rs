@@ -50,6 +50,49 @@ async fn anthropics_requests_become_chat_completions() {
     }
 }
 
+/// The upstream's model may see them.
+#[tokio::test]
+async fn images_are_passed_on_in_every_api() {
+    let up = upstream().await;
+    let front = Front::with(&up.url, offering);
+    let url = "data:image/png;base64,iVBORw0KGgo=";
+    let source = json!({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="});
+    let image = json!({"type": "image", "source": source});
+    let blocks = json!([{"type": "text", "text": "See:"}, image]);
+    let result = json!([{"type": "tool_result", "tool_use_id": "a", "content": [image]}]);
+    let call = json!([{"type": "tool_use", "id": "a", "name": "see", "input": {}}]);
+    let input = json!([{"type": "input_image", "image_url": url}]);
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let anthropic = json!([user(blocks), {"role": "assistant", "content": call}, user(result)]);
+    let ollama = json!([{"role": "user", "content": "See:", "images": ["iVBORw0KGgo="]}]);
+    for (path, body, places) in [
+        ("/v1/messages", json!({"max_tokens": 5, "messages": anthropic}), &[(0, 1), (2, 0)][..]),
+        ("/v1/responses", json!({"input": [user(input)]}), &[(0, 0)]),
+        ("/api/chat", json!({"model": "m", "messages": ollama}), &[(0, 1)]),
+    ] {
+        let response = front.post(path, body).await;
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+        response.into_body().collect().await.unwrap();
+        let messages = &up.body(CHAT)["messages"];
+        for (message, part) in places {
+            let part = &messages[message]["content"][part];
+            assert_eq!(part["image_url"]["url"], url, "{path}: {messages}");
+        }
+    }
+}
+
+/// Some servers say that everything was created in 1970.
+#[tokio::test]
+async fn a_response_is_kept_by_this_servers_clock() {
+    let up = upstream().await;
+    let front = Front::new(&up.url);
+    let response = front.post("/v1/responses", json!({"input": "hi"})).await;
+    let id = json_of(response).await["id"].as_str().unwrap().to_owned();
+    let request = HttpRequest::get(format!("/v1/responses/{id}"));
+    let request = request.header("authorization", "Bearer own").body(Body::empty()).unwrap();
+    assert_eq!(front.send(request).await.status().as_u16(), 200);
+}
+
 /// The upstream streams, whatever the editor asked for: what it sends is put together here.
 #[tokio::test]
 async fn editors_get_the_text_between_two_others_streamed_or_whole() {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::event_writer::EventWriter;
-use crate::full_answer::FullAnswer;
+use crate::full_answer::{FullAnswer, FullCompletion, stop_reason};
 use crate::usage::Usage;
 
 /// Writes one answer.
@@ -13,6 +13,8 @@ use crate::usage::Usage;
 pub struct InfillEvents {
     model: String,
     reason: String,
+    /// The stop string that ended the answer.
+    word: Option<String>,
     usage: Usage,
 }
 
@@ -33,8 +35,12 @@ impl EventWriter for InfillEvents {
             // An upstream server's counts.
             Delta::Other { json, .. } => {
                 self.usage = Usage::of_members(json).unwrap_or(self.usage);
+                self.word = stop_reason(json).or(self.word.take());
             }
-            Delta::Done => put(out, &object("", &self.model, &self.reason, &self.usage)),
+            Delta::Done => {
+                let end = End { reason: &self.reason, word: self.word.as_deref() };
+                put(out, &object("", &self.model, &end, &self.usage));
+            }
             _ => {}
         }
         Ok(())
@@ -47,19 +53,34 @@ impl EventWriter for InfillEvents {
 
 /// Returns the answer as one object.
 pub fn whole(answer: &FullAnswer) -> Value {
-    let (text, reason) = answer.completions.first().map_or(("", ""), |completion| {
-        (completion.text.as_str(), completion.finish_reason.as_deref().unwrap_or_default())
-    });
-    object(text, &answer.head.model, reason, &answer.usage)
+    let nothing = FullCompletion::default();
+    let only = answer.completions.first().unwrap_or(&nothing);
+    let reason = only.finish_reason.as_deref().unwrap_or_default();
+    let end = End { reason, word: only.stop_reason.as_deref() };
+    object(&only.text, &answer.head.model, &end, &answer.usage)
 }
 
-fn object(text: &str, model: &str, reason: &str, usage: &Usage) -> Value {
+/// End of an answer: OpenAI's reason, and the stop string if one ended it.
+struct End<'a> {
+    reason: &'a str,
+    word: Option<&'a str>,
+}
+
+fn object(text: &str, model: &str, end: &End<'_>, usage: &Usage) -> Value {
+    let kind = match (end.reason, end.word) {
+        ("length", _) => "limit",
+        (_, Some(_)) => "word",
+        _ => "eos",
+    };
     json!({
         "index": 0,
         "content": text,
         "stop": true,
         "model": model,
-        "stop_type": if reason == "length" { "limit" } else { "eos" },
+        "stop_type": kind,
+        "stopping_word": end.word.unwrap_or_default(),
+        "truncated": false,
+        "tokens_cached": usage.cached_tokens,
         "tokens_evaluated": usage.prompt_tokens,
         "tokens_predicted": usage.completion_tokens,
     })

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::object::ThinkingDisplay;
-use super::turns::{lower_messages, text_of};
+use super::turns::{LoweredTurns, lower_messages, text_of};
 use crate::api::fields::{Fields, kind_of};
 use crate::api::parameter_table::{Parameter, ignored, refused, sift, supported};
 use crate::api::request::Endpoint;
@@ -14,7 +14,7 @@ use crate::error::{ApiError, quoted};
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("max_tokens", "may be left out"),
-    supported("messages", "text, plain-text documents, tools and thinking; no images or files"),
+    supported("messages", "text, plain-text documents, tools and thinking; images: see below"),
     supported("system", ""),
     supported("stream", ""),
     supported("temperature", ""),
@@ -33,6 +33,8 @@ pub const PARAMETERS: &[Parameter] = &[
     ignored("context_management", ""),
     ignored("speed", ""),
     ignored("diagnostics", ""),
+    refused("thread", "conversations are not kept; send all messages"),
+    refused("compaction", "this server sums up no conversations"),
     refused("container", "this server runs no code"),
     refused("mcp_servers", "this server calls no tools"),
     // This server's own, under the names that they have in chat completions.
@@ -44,6 +46,9 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("seed", "Loquent's own"),
     supported("stream_interval", "Loquent's own"),
 ];
+
+/// Beginning of a block of Claude Code's system prompt that no model is meant to read.
+const BILLING: &str = "x-anthropic-billing-header:";
 
 /// Parameters with the same name and meaning in a chat completion.
 const SAME: &[&str] = &[
@@ -66,13 +71,19 @@ const SAME: &[&str] = &[
 /// # Errors
 /// 400 with the name of the first invalid parameter.
 pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
-    let ignored = sift(&mut fields, PARAMETERS)?;
-    let mut messages = Vec::new();
-    if let Some(system) = fields.take("system") {
-        let text = text_of(&fields, "system", system, "\n")?;
-        messages.push(json!({"role": "system", "content": text}));
+    refuse_thread(&fields)?;
+    let mut ignored = sift(&mut fields, PARAMETERS)?;
+    let mut turns = LoweredTurns::default();
+    if let Some(mut system) = fields.take("system") {
+        drop_billing(&mut system);
+        if system != json!([]) {
+            let text = text_of(&fields, "system", system, "\n")?;
+            turns.chat.push(json!({"role": "system", "content": text}));
+        }
     }
-    lower_messages(&mut fields, &mut messages)?;
+    lower_messages(&mut fields, &mut turns)?;
+    let LoweredTurns { chat: messages, ignored: unread } = turns;
+    ignored.extend(unread);
     let mut chat = Map::new();
     if messages.last().is_some_and(goes_on) {
         chat.insert("continue_final_message".into(), true.into());
@@ -90,6 +101,31 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
     chat.extend(same);
     let fields = fields.replaced(chat);
     Ok(Lowered { endpoint: Endpoint::Chat, fields, ignored, kept: display })
+}
+
+/// Removes the blocks of a system prompt that Claude Code writes for Anthropic's billing. They
+/// differ in each session, so that behind them no prompt would be found in the cache.
+fn drop_billing(system: &mut Value) {
+    let is_billing = |block: &Value| {
+        let text = block["text"].as_str();
+        text.is_some_and(|text| text.starts_with(BILLING))
+    };
+    if let Value::Array(blocks) = system {
+        blocks.retain(|block| !is_billing(block));
+    }
+}
+
+/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients send
+/// all of it again.
+fn refuse_thread(fields: &Fields) -> Result<(), ApiError> {
+    match fields.map().get("thread") {
+        None | Some(Value::Null) => Ok(()),
+        Some(_) => {
+            let message = "'thread' is not supported: this server keeps no conversations. Send all \
+                           messages without it.";
+            Err(ApiError::lacking("thread", message, "thread_unsupported_request"))
+        }
+    }
 }
 
 /// Returns true if the answer continues the last message, which the assistant has begun.
@@ -208,5 +244,31 @@ fn lower_output(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<()
             Ok(())
         }
         _ => Err(format.error("type", "must be json_schema.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages_of(body: &Value) -> Value {
+        let fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+        lower(fields).unwrap().fields.map()["messages"].clone()
+    }
+
+    #[test]
+    fn a_system_prompt_has_no_block_for_billing() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let ask = |system: Value| {
+            messages_of(&json!({
+                "system": system, "messages": [{"role": "user", "content": "hi"}],
+            }))
+        };
+        let billing = text("x-anthropic-billing-header: cc_version=1.0.0.abc; cch=00000;");
+        let both = ask(json!([billing, text("Be brief.")]));
+        assert_eq!(both[0], json!({"role": "system", "content": "Be brief."}));
+        assert_eq!(both, ask(json!("Be brief.")));
+        let named = ask(json!([text("What is an x-anthropic-billing-header: ?")]));
+        assert_eq!(named[0]["content"], "What is an x-anthropic-billing-header: ?");
     }
 }

@@ -4,26 +4,39 @@
 use serde_json::{Value, json};
 
 use crate::api::fields::{Fields, kind_of};
+use crate::api::media::{MediaUse, replaced};
 use crate::error::{ApiError, quoted};
+
+/// Chat messages under construction.
+#[derive(Default)]
+pub struct LoweredTurns {
+    /// The messages.
+    pub chat: Vec<Value>,
+    /// Places of blocks that the model cannot read.
+    pub ignored: Vec<String>,
+}
 
 /// Appends the chat messages for `messages` in `fields`.
 ///
 /// # Errors
 /// 400 with the position of the invalid block.
-pub fn lower_messages(fields: &mut Fields, chat: &mut Vec<Value>) -> Result<(), ApiError> {
+pub fn lower_messages(fields: &mut Fields, lowered: &mut LoweredTurns) -> Result<(), ApiError> {
     let turns = fields.array("messages")?;
     let turns = turns.ok_or_else(|| fields.error("messages", "is required."))?;
+    let answered = turns.iter().rposition(|turn| turn["role"] == "assistant").unwrap_or(0);
     for (index, turn) in turns.into_iter().enumerate() {
-        lower_turn(fields.nested(&format!("messages[{index}]"), turn)?, chat)?;
+        let turn = fields.nested(&format!("messages[{index}]"), turn)?;
+        lower_turn(turn, index < answered, lowered)?;
     }
     Ok(())
 }
 
-fn lower_turn(mut turn: Fields, chat: &mut Vec<Value>) -> Result<(), ApiError> {
+fn lower_turn(mut turn: Fields, is_past: bool, lowered: &mut LoweredTurns) -> Result<(), ApiError> {
+    let chat = &mut lowered.chat;
     let role = turn.string("role")?;
     let content = turn.take("content").ok_or_else(|| turn.error("content", "is required."))?;
     match role.as_deref() {
-        Some("user") => lower_user(&turn, content, chat),
+        Some("user") => lower_user(&turn, content, is_past, lowered),
         Some("assistant") => lower_assistant(&turn, content, chat),
         Some("system") => {
             let text = text_of(&turn, "content", content, "\n")?;
@@ -39,38 +52,121 @@ fn lower_turn(mut turn: Fields, chat: &mut Vec<Value>) -> Result<(), ApiError> {
 }
 
 /// Translates a user's message. Tool results become messages of their own, in their place.
-fn lower_user(turn: &Fields, content: Value, chat: &mut Vec<Value>) -> Result<(), ApiError> {
-    let mut text: Option<String> = None;
+fn lower_user(
+    turn: &Fields,
+    content: Value,
+    is_past: bool,
+    lowered: &mut LoweredTurns,
+) -> Result<(), ApiError> {
+    let LoweredTurns { chat, ignored } = lowered;
+    let media = MediaUse::of(turn, is_past);
+    let mut said: Option<Content> = None;
     for block in blocks(turn, "content", content)? {
         let mut block = block?;
         match kind(&mut block)?.as_str() {
             "tool_result" => {
-                chat.extend(text.take().map(user));
-                chat.push(tool_result(block)?);
+                chat.extend(said.take().map(Content::into_user));
+                chat.push(tool_result(block, ignored)?);
             }
-            other => text.get_or_insert_default().push_str(&text_block(block, other)?),
+            other => said.get_or_insert_default().push(block, other, media, ignored)?,
         }
     }
-    chat.extend(text.map(user));
+    chat.extend(said.map(Content::into_user));
     Ok(())
 }
 
-fn user(text: String) -> Value {
-    json!({"role": "user", "content": text})
+/// Content of a chat message: text, and images for an upstream server.
+#[derive(Default)]
+struct Content {
+    /// Parts before the last text.
+    parts: Vec<Value>,
+    text: String,
 }
 
-fn tool_result(mut block: Fields) -> Result<Value, ApiError> {
+impl Content {
+    /// Appends a block of `kind`.
+    fn push(
+        &mut self,
+        block: Fields,
+        kind: &str,
+        media: MediaUse,
+        ignored: &mut Vec<String>,
+    ) -> Result<(), ApiError> {
+        match kind {
+            "image" if media == MediaUse::PassedOn => {
+                self.end_text();
+                self.parts.push(image(block)?);
+            }
+            "image" => self.text.push_str(replaced(&block, kind, media, ignored)?),
+            "document" if media != MediaUse::Refused && !is_text(&block) => {
+                self.text.push_str(replaced(&block, kind, media, ignored)?);
+            }
+            other => self.text.push_str(&text_block(block, other)?),
+        }
+        Ok(())
+    }
+
+    fn end_text(&mut self) {
+        if !self.text.is_empty() {
+            let text = std::mem::take(&mut self.text);
+            self.parts.push(json!({"type": "text", "text": text}));
+        }
+    }
+
+    /// Returns the content of a message: text, unless there are images.
+    fn into_value(mut self) -> Value {
+        if self.parts.is_empty() {
+            return self.text.into();
+        }
+        self.end_text();
+        self.parts.into()
+    }
+
+    fn into_user(self) -> Value {
+        json!({"role": "user", "content": self.into_value()})
+    }
+}
+
+/// Returns true if a document's source is text or content blocks.
+fn is_text(document: &Fields) -> bool {
+    let source = document.map().get("source").map(|source| &source["type"]);
+    source.is_some_and(|kind| kind == "text" || kind == "content")
+}
+
+/// Translates an image to a part of a chat message.
+fn image(mut block: Fields) -> Result<Value, ApiError> {
+    let source = block.object("source")?;
+    let mut source = source.ok_or_else(|| block.error("source", "is required."))?;
+    let mut required = |name: &str| {
+        let value = source.string(name)?;
+        value.ok_or_else(|| source.error(name, "is required."))
+    };
+    let url = match required("type")?.as_str() {
+        "url" => required("url")?,
+        "base64" => format!("data:{};base64,{}", required("media_type")?, required("data")?),
+        _ => return Err(source.error("type", "must be base64 or url.")),
+    };
+    Ok(json!({"type": "image_url", "image_url": {"url": url}}))
+}
+
+fn tool_result(mut block: Fields, ignored: &mut Vec<String>) -> Result<Value, ApiError> {
     let id = block.string("tool_use_id")?;
     let id = id.ok_or_else(|| block.error("tool_use_id", "is required."))?;
-    let mut text = match block.take("content") {
-        None => String::new(),
-        Some(content) => text_of(&block, "content", content, "\n")?,
-    };
+    let mut said = Content::default();
     if block.boolean("is_error")? == Some(true) {
         // A chat completion has no other place for it, and the model must know.
-        text.insert_str(0, "Error: ");
+        said.text.push_str("Error: ");
     }
-    Ok(json!({"role": "tool", "tool_call_id": id, "content": text}))
+    let media = MediaUse::of(&block, true);
+    if let Some(content) = block.take("content") {
+        for (index, inner) in blocks(&block, "content", content)?.enumerate() {
+            let mut inner = inner?;
+            let kind = kind(&mut inner)?;
+            said.text.push_str(if index == 0 { "" } else { "\n" });
+            said.push(inner, &kind, media, ignored)?;
+        }
+    }
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": said.into_value()}))
 }
 
 fn lower_assistant(turn: &Fields, content: Value, chat: &mut Vec<Value>) -> Result<(), ApiError> {

@@ -78,11 +78,11 @@ pub fn finish(
     members.insert("eval_duration".into(), nanos(times.generation));
 }
 
-/// Returns the object that answers an empty prompt: the model is loaded.
-pub fn loaded(shape: Shape, model: &str) -> Value {
+/// Returns the object that answers an empty prompt: the model is loaded, or `unloads`.
+pub fn loaded(shape: Shape, model: &str, unloads: bool) -> Value {
     let mut members = members(shape, model, &LineContent::default());
     members.insert("done".into(), true.into());
-    members.insert("done_reason".into(), "load".into());
+    members.insert("done_reason".into(), if unloads { "unload" } else { "load" }.into());
     members.into()
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::keep_alive::take_keep_alive;
 use super::object::Shape;
 use crate::api::fields::{Fields, kind_of};
+use crate::api::media::{MediaUse, replaced};
 use crate::api::parameter_table::{Parameter, ignored, refused, sift, supported};
 use crate::api::request::Endpoint;
 use crate::dialect::lowered::Lowered;
@@ -14,7 +15,7 @@ use crate::models::KeepAlive;
 /// Support status of each parameter of `/api/chat`.
 pub const CHAT_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
-    supported("messages", "text, tool calls and their results; no images"),
+    supported("messages", "text, tool calls and their results; images: see below"),
     supported("tools", ""),
     supported("stream", "on unless it is false"),
     supported("format", "`json` or a JSON schema"),
@@ -95,10 +96,13 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError
     let model = lower_common(&mut fields, &mut lowered, &mut ignored)?;
     let turns = fields.array("messages")?.unwrap_or_default();
     let only_loads = turns.is_empty();
+    let answered = turns.iter().rposition(|turn| turn["role"] == "assistant").unwrap_or(0);
     let mut conversation = LoweredTurns::default();
     for (index, turn) in turns.into_iter().enumerate() {
-        conversation.push(fields.nested(&format!("messages[{index}]"), turn)?)?;
+        let turn = fields.nested(&format!("messages[{index}]"), turn)?;
+        conversation.push(turn, index < answered)?;
     }
+    ignored.append(&mut conversation.ignored);
     if only_loads {
         conversation.messages.push(json!({"role": "user", "content": ""}));
     }
@@ -225,15 +229,17 @@ struct LoweredTurns {
     messages: Vec<Value>,
     /// Unanswered calls, by tool: Ollama's results name the tool and not the call.
     calls: Vec<(String, String)>,
+    /// Places of images that the model cannot see.
+    ignored: Vec<String>,
 }
 
 impl LoweredTurns {
-    fn push(&mut self, mut turn: Fields) -> Result<(), ApiError> {
+    /// Appends a message; `is_past` is true if the assistant has answered it.
+    fn push(&mut self, mut turn: Fields, is_past: bool) -> Result<(), ApiError> {
         let role = turn.string("role")?.ok_or_else(|| turn.error("role", "is required."))?;
-        if turn.array("images")?.is_some_and(|images| !images.is_empty()) {
-            return Err(turn.error("images", "is not supported: this server accepts text only."));
-        }
+        let images = turn.array("images")?.unwrap_or_default();
         let content = turn.string("content")?.unwrap_or_default();
+        let content = self.content(&turn, content, images, is_past || role == "tool")?;
         let mut message = json!({"role": role, "content": content});
         if let Some(thinking) = turn.string("thinking")?.filter(|text| !text.is_empty()) {
             message["reasoning_content"] = thinking.into();
@@ -259,6 +265,43 @@ impl LoweredTurns {
         Ok(())
     }
 
+    /// Returns the content of a message with `images`.
+    fn content(
+        &mut self,
+        turn: &Fields,
+        mut text: String,
+        images: Vec<Value>,
+        is_past: bool,
+    ) -> Result<Value, ApiError> {
+        if images.is_empty() {
+            return Ok(text.into());
+        }
+        match MediaUse::of(turn, is_past) {
+            MediaUse::Refused => {
+                Err(turn.error("images", "is not supported: this server accepts text only."))
+            }
+            MediaUse::Replaced => {
+                for _ in &images {
+                    text.push_str(replaced(turn, "image", MediaUse::Replaced, &mut self.ignored)?);
+                }
+                Ok(text.into())
+            }
+            MediaUse::PassedOn => {
+                // Ollama's clients do not name the type; servers read it from the data.
+                let image = |data: Value| {
+                    let data = data.as_str().map(str::to_owned);
+                    let data = data.ok_or_else(|| turn.error("images", "must hold base64."))?;
+                    let url = format!("data:image/{};base64,{data}", image_type(&data));
+                    Ok(json!({"type": "image_url", "image_url": {"url": url}}))
+                };
+                let images = images.into_iter().map(image);
+                let mut parts = vec![json!({"type": "text", "text": text})];
+                parts.extend(images.collect::<Result<Vec<_>, ApiError>>()?);
+                Ok(parts.into())
+            }
+        }
+    }
+
     fn call(&mut self, mut call: Fields) -> Result<Value, ApiError> {
         let id = call.string("id")?.filter(|id| !id.is_empty());
         let id = id.unwrap_or_else(|| format!("call_{}", self.messages.len() + self.calls.len()));
@@ -279,5 +322,15 @@ impl LoweredTurns {
     fn answered(&mut self, tool: Option<&str>) -> String {
         let at = self.calls.iter().position(|(name, _)| tool.is_none_or(|tool| tool == name));
         at.map_or_else(|| "call".to_owned(), |at| self.calls.remove(at).1)
+    }
+}
+
+/// Returns the type of an image by the first characters of its base64.
+fn image_type(base64: &str) -> &'static str {
+    match base64.get(..4) {
+        Some("/9j/") => "jpeg",
+        Some("R0lG") => "gif",
+        Some("UklG") => "webp",
+        _ => "png",
     }
 }

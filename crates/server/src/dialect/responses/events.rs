@@ -7,7 +7,8 @@ use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{Delta, Error};
 use serde_json::{Map, Value, json};
 
-use super::item::{ItemBody, OpenItem};
+use super::item::{ItemBody, OpenItem, summary_part};
+use super::namespaces::NamespacedName;
 use super::object::{ResponseFacts, ResponseStatus, ResponseTemplate};
 use crate::error::ApiError;
 use crate::event_writer::EventWriter;
@@ -186,13 +187,18 @@ impl ResponseEvents {
     fn put_reasoning(&mut self, text: &str, out: &mut Vec<u8>) {
         self.logprobs.clear(); // those of thoughts have no place in the object
         let is_open = matches!(&self.open, Some(OpenItem { body: ItemBody::Reasoning { .. }, .. }));
+        let as_summary = self.template.sums_up();
         if !is_open {
-            self.open_item(ItemBody::Reasoning { text: String::new() }, out);
+            self.open_item(ItemBody::Reasoning { text: String::new(), as_summary }, out);
         }
-        if let Some(OpenItem { body: ItemBody::Reasoning { text: all }, .. }) = &mut self.open {
+        if let Some(OpenItem { body: ItemBody::Reasoning { text: all, .. }, .. }) = &mut self.open {
             all.push_str(text);
         }
-        self.put_delta("response.reasoning_text.delta", text, None, out);
+        let name = match as_summary {
+            true => "response.reasoning_summary_text.delta",
+            false => "response.reasoning_text.delta",
+        };
+        self.put_delta(name, text, None, out);
     }
 
     fn open_call(&mut self, index: u32, id: &str, name: &str, out: &mut Vec<u8>) {
@@ -201,8 +207,13 @@ impl ResponseEvents {
         let is_open = matches!(&self.open,
             Some(OpenItem { body: ItemBody::Call { index: of, .. }, .. }) if *of == index);
         if !is_open {
-            let (call_id, name) = (id.to_owned(), name.to_owned());
-            self.open_item(ItemBody::Call { index, call_id, name, arguments: String::new() }, out);
+            let call_id = id.to_owned();
+            // The namespaces that the request gave.
+            let found = NamespacedName::find(&self.template.object["tools"], name);
+            let namespace = found.map(|found| found.namespace.to_owned());
+            let name = found.map_or(name, |found| found.name).to_owned();
+            let arguments = String::new();
+            self.open_item(ItemBody::Call { index, call_id, name, namespace, arguments }, out);
         }
     }
 
@@ -233,13 +244,13 @@ impl ResponseEvents {
             out,
             || json!({"output_index": index, "item": item.announced()}),
         );
-        if item.has_content() {
-            self.put("response.content_part.added", out, || {
-                json!({
-                    "item_id": item.id, "output_index": index, "content_index": 0,
-                    "part": item.empty_part(),
-                })
-            });
+        if let Some(part) = item.empty_part() {
+            let (name, part) = match item.is_summary() {
+                true => ("response.reasoning_summary_part.added", summary_part(&part)),
+                false => ("response.content_part.added", part),
+            };
+            let place = item.place(index);
+            self.put(name, out, || with(place, json!({"part": part})));
         }
         self.open = Some(item);
     }
@@ -251,7 +262,7 @@ impl ResponseEvents {
             logprobs.append(&mut self.logprobs);
         }
         let index = self.output.len();
-        let place = json!({"item_id": item.id, "output_index": index, "content_index": 0});
+        let place = item.place(index);
         let whole = item.json(status);
         match &item.body {
             ItemBody::Message { text, logprobs } => {
@@ -260,9 +271,13 @@ impl ResponseEvents {
                     with(place.clone(), json!({"text": text, "logprobs": listed}))
                 });
             }
-            ItemBody::Reasoning { text } => self.put("response.reasoning_text.done", out, || {
-                with(place.clone(), json!({"text": text}))
-            }),
+            ItemBody::Reasoning { text, as_summary } => {
+                let name = match as_summary {
+                    true => "response.reasoning_summary_text.done",
+                    false => "response.reasoning_text.done",
+                };
+                self.put(name, out, || with(place.clone(), json!({"text": text})));
+            }
             ItemBody::Call { name, arguments, .. } => {
                 self.put("response.function_call_arguments.done", out, || {
                     json!({
@@ -273,7 +288,11 @@ impl ResponseEvents {
             }
         }
         if let Some(part) = item.part() {
-            self.put("response.content_part.done", out, || with(place, json!({"part": part})));
+            let (name, part) = match item.is_summary() {
+                true => ("response.reasoning_summary_part.done", summary_part(&part)),
+                false => ("response.content_part.done", part),
+            };
+            self.put(name, out, || with(place, json!({"part": part})));
         }
         self.put(
             "response.output_item.done",
@@ -328,8 +347,8 @@ impl ResponseEvents {
              \"item_id\":\"{}\",\"output_index\":{index},",
             item.id
         );
-        if item.has_content() {
-            event.push_str("\"content_index\":0,");
+        if let Some(member) = item.part_index() {
+            event.push_str(&format!("\"{member}\":0,"));
         }
         event.push_str("\"delta\":");
         event.push_str(&text);
@@ -493,6 +512,7 @@ mod tests {
         assert_eq!(output[0]["summary"], json!([]));
         assert_eq!(output[1]["content"][0]["text"], "Let me see.");
         assert_eq!((&output[2]["call_id"], &output[3]["arguments"]), (&json!("a"), &json!("[1]")));
+        assert_eq!((&output[2]["name"], output[2].get("namespace")), (&json!("f"), None));
         assert_eq!(object["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
         assert_eq!((&object["created_at"], &object["completed_at"]), (&json!(5), &json!(7)));
         // What the deltas say is what the items have, each under its own index.
@@ -505,6 +525,54 @@ mod tests {
         let ids: std::collections::BTreeSet<&str> =
             output.iter().filter_map(|item| item["id"].as_str()).collect();
         assert_eq!(ids.len(), output.len());
+    }
+
+    #[test]
+    fn reasoning_comes_as_a_summary_to_a_client_that_asked_for_one() {
+        let mut template = template(false);
+        template.object["reasoning"] = json!({"summary": "auto"});
+        let mut events = ResponseEvents::new(template, EventRange::From(0));
+        let mut out = Vec::new();
+        for delta in &records() {
+            events.write(None, delta, &mut out).unwrap();
+        }
+        let out = String::from_utf8(out).unwrap();
+        let names = out.lines().filter_map(|line| line.strip_prefix("event: response."));
+        let names: Vec<&str> = names.filter(|name| name.contains("reasoning")).collect();
+        let wanted = [
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+        ];
+        assert_eq!(names, wanted);
+        assert!(out.contains("\"summary_index\":0,\"delta\":\"I \""), "{out}");
+        let item = &events.object()["output"][0];
+        assert_eq!(item["summary"], json!([{"type": "summary_text", "text": "I think."}]));
+        assert_eq!(item["content"][0]["text"], "I think.");
+    }
+
+    #[test]
+    fn a_call_names_the_namespace_of_its_function() {
+        let mut template = template(false);
+        let function = json!({"type": "function", "name": "add"});
+        let space = json!({"type": "namespace", "name": "mcp__adder", "tools": [function]});
+        template.object["tools"] = json!([space]);
+        let mut events = ResponseEvents::new(template, EventRange::From(0));
+        let call = Delta::ToolCall {
+            choice: 0,
+            index: 0,
+            tokens: 1,
+            id: "a".into(),
+            name: "mcp__adder__add".into(),
+            arguments: "{}".into(),
+        };
+        for delta in [Delta::Open { meta: "{}".into() }, call, Delta::Done] {
+            events.write(None, &delta, &mut Vec::new()).unwrap();
+        }
+        let item = &events.object()["output"][0];
+        assert_eq!((&item["namespace"], &item["name"]), (&json!("mcp__adder"), &json!("add")));
     }
 
     #[test]

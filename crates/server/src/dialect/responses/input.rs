@@ -2,11 +2,34 @@
 
 use serde_json::{Map, Value, json};
 
+use super::tools::chat_name;
 use crate::api::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
 /// Maximum number of items in a conversation: as many as a chat may have messages.
 pub const MAX_ITEMS: usize = 4096;
+
+/// Calls of tools other than functions that a client runs.
+const CLIENTS_CALLS: &[&str] =
+    &["custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"];
+/// Outputs of these calls.
+const CLIENTS_OUTPUTS: &[&str] = &[
+    "custom_tool_call_output",
+    "local_shell_call_output",
+    "shell_call_output",
+    "apply_patch_call_output",
+    "tool_search_output",
+];
+/// Items of which a model learns only that they were there.
+const UNREADABLE: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "compaction",
+    "compaction_summary",
+    "context_compaction",
+];
 
 /// Takes `input` as normalised items.
 ///
@@ -24,8 +47,19 @@ pub fn parse_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     };
     // Before the items are read, each of which takes several allocations.
     check_count(items.len())?;
-    let parse = |(index, item)| parse_item(fields.nested(&format!("input[{index}]"), item)?);
+    let answered = items.iter().rposition(is_answer).unwrap_or(0);
+    let parse = |(index, item)| {
+        let fields = fields.nested(&format!("input[{index}]"), item)?;
+        // Of an image that is kept, the parser of chats knows whether the model sees it.
+        let keeps_images = index < answered || fields.keeps_images();
+        parse_item(fields, keeps_images)
+    };
     items.into_iter().enumerate().map(parse).collect()
+}
+
+/// Returns true if an item is a part of the model's answers.
+fn is_answer(item: &Value) -> bool {
+    item["role"] == "assistant" || item["type"].as_str().is_some_and(|kind| kind.ends_with("_call"))
 }
 
 /// Checks the number of items in a conversation.
@@ -57,7 +91,7 @@ fn text_part(role: &str, text: &str) -> Value {
     }
 }
 
-fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
+fn parse_item(mut fields: Fields, keeps_images: bool) -> Result<Value, ApiError> {
     // The API lets messages and references leave their type out.
     let kind = match fields.string("type")? {
         Some(kind) => kind,
@@ -67,7 +101,7 @@ fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
     };
     let id = fields.string("id")?;
     let mut item = match kind.as_str() {
-        "message" => parse_message(&mut fields)?,
+        "message" => parse_message(&mut fields, keeps_images)?,
         "function_call" => parse_call(&mut fields)?,
         "function_call_output" => parse_call_output(&mut fields)?,
         "reasoning" => parse_reasoning(&mut fields)?,
@@ -75,14 +109,7 @@ fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
             let id = id.as_deref().ok_or_else(|| fields.error("id", "is required."))?;
             json!({"type": "item_reference", "id": id})
         }
-        other => {
-            let message = format!(
-                "'{}' is not supported: this server takes messages, function calls and their \
-                 outputs, reasoning and item references.",
-                quoted(other)
-            );
-            return Err(fields.error("type", message));
-        }
+        other => parse_foreign(&mut fields, other)?,
     };
     if let Some(id) = id {
         item["id"] = id.into();
@@ -90,7 +117,26 @@ fn parse_item(mut fields: Fields) -> Result<Value, ApiError> {
     Ok(item)
 }
 
-fn parse_message(fields: &mut Fields) -> Result<Value, ApiError> {
+/// Parses an item of a conversation that was begun elsewhere: a call of one of OpenAI's own tools,
+/// the output of one, or a summary that only OpenAI's servers can read. It is kept as it is.
+fn parse_foreign(fields: &mut Fields, kind: &str) -> Result<Value, ApiError> {
+    let is_call = CLIENTS_CALLS.contains(&kind);
+    if !is_call && !CLIENTS_OUTPUTS.contains(&kind) && !UNREADABLE.contains(&kind) {
+        let message = format!(
+            "'{}' is not supported: this server takes messages, calls and their outputs, \
+             reasoning, compactions and item references.",
+            quoted(kind)
+        );
+        return Err(fields.error("type", message));
+    }
+    let mut item = json!({"type": kind, "status": "completed"});
+    for (name, value) in fields.map() {
+        item[name] = value.clone();
+    }
+    Ok(item)
+}
+
+fn parse_message(fields: &mut Fields, keeps_images: bool) -> Result<Value, ApiError> {
     let role = fields.string("role")?.ok_or_else(|| fields.error("role", "is required."))?;
     if !["user", "system", "developer", "assistant"].contains(&role.as_str()) {
         let known = "must be user, assistant, system or developer";
@@ -98,8 +144,57 @@ fn parse_message(fields: &mut Fields) -> Result<Value, ApiError> {
     }
     let content = fields.take("content");
     let content = content.ok_or_else(|| fields.error("content", "is required."))?;
-    let texts = parse_texts(fields, "content", content)?;
-    Ok(message_of(&role, texts.iter().map(|text| text_part(&role, text)).collect()))
+    let parts = parse_parts(fields, "content", content, keeps_images)?;
+    let shown = parts.into_iter().map(|part| match part {
+        Part::Text(text) => text_part(&role, &text),
+        Part::Image(image) => image,
+    });
+    Ok(message_of(&role, shown.collect()))
+}
+
+/// A part of a content.
+enum Part {
+    Text(String),
+    /// An image, as the client sent it.
+    Image(Value),
+}
+
+impl Part {
+    fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Image(_) => None,
+        }
+    }
+
+    /// Returns the part as one of an input's content.
+    fn into_input(self) -> Value {
+        match self {
+            Self::Text(text) => text_part("user", &text),
+            Self::Image(image) => image,
+        }
+    }
+}
+
+/// Returns the parts of a content, which is a string or an array of parts. Images are refused
+/// unless `keeps_images`.
+fn parse_parts(
+    fields: &Fields,
+    name: &str,
+    content: Value,
+    keeps_images: bool,
+) -> Result<Vec<Part>, ApiError> {
+    let Value::Array(parts) = content else {
+        let texts = parse_texts(fields, name, content)?;
+        return Ok(texts.into_iter().map(Part::Text).collect());
+    };
+    let parse = |(index, part): (usize, Value)| {
+        if keeps_images && part["type"] == "input_image" {
+            return Ok(Part::Image(part));
+        }
+        parse_text(fields.nested(&format!("{name}[{index}]"), part)?).map(Part::Text)
+    };
+    parts.into_iter().enumerate().map(parse).collect()
 }
 
 /// Returns the texts of a content, which is a string or an array of parts.
@@ -133,10 +228,14 @@ fn parse_text(mut part: Fields) -> Result<String, ApiError> {
 fn parse_call(fields: &mut Fields) -> Result<Value, ApiError> {
     let mut required =
         |name: &str| fields.string(name)?.ok_or_else(|| fields.error(name, "is required."));
-    Ok(json!({
+    let mut call = json!({
         "type": "function_call", "status": "completed", "call_id": required("call_id")?,
         "name": required("name")?, "arguments": required("arguments")?,
-    }))
+    });
+    if let Some(namespace) = fields.string("namespace")? {
+        call["namespace"] = namespace.into();
+    }
+    Ok(call)
 }
 
 fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
@@ -144,10 +243,14 @@ fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
     let call_id = call_id.ok_or_else(|| fields.error("call_id", "is required."))?;
     let output = fields.take("output");
     let output = output.ok_or_else(|| fields.error("output", "is required."))?;
-    let texts = parse_texts(fields, "output", output)?;
+    let parts = parse_parts(fields, "output", output, true)?;
+    let output: Value = match parts.iter().any(|part| matches!(part, Part::Image(_))) {
+        false => parts.into_iter().filter_map(Part::into_text).collect::<String>().into(),
+        true => parts.into_iter().map(Part::into_input).collect(),
+    };
     Ok(json!({
         "type": "function_call_output", "status": "completed", "call_id": call_id,
-        "output": texts.concat(),
+        "output": output,
     }))
 }
 
@@ -179,7 +282,8 @@ pub fn name_items(items: &mut [Value], response: &str) {
             Some("function_call") => "fc",
             Some("function_call_output") => "fco",
             Some("reasoning") => "rs",
-            _ => "msg",
+            Some("message") | None => "msg",
+            Some(_) => "item",
         };
         item["id"] = format!("{prefix}_{digits}i{index:04x}").into();
     }
@@ -218,22 +322,49 @@ impl Messages {
         match item["type"].as_str() {
             Some("message") => match item["role"].as_str() {
                 Some("assistant") => self.put_said(texts_of(&item["content"])),
+                Some("user") => self.put_user(chat_content(&item["content"])),
                 Some(role) => self.put_message(role, texts_of(&item["content"])),
                 None => {}
             },
             Some("reasoning") => self.put_thought(texts_of(&item["content"])),
-            Some("function_call") => self.put_call(json!({
-                "id": text("call_id"), "type": "function",
-                "function": {"name": text("name"), "arguments": text("arguments")},
-            })),
+            Some("function_call") => {
+                let name = chat_name(&text("name"), item["namespace"].as_str());
+                self.put_call(&text("call_id"), &name, text("arguments"));
+            }
             Some("function_call_output") => {
                 self.end_turn();
                 self.all.push(json!({
-                    "role": "tool", "tool_call_id": text("call_id"), "content": text("output"),
+                    "role": "tool", "tool_call_id": text("call_id"),
+                    "content": chat_content(&item["output"]),
                 }));
             }
-            _ => {}
+            Some(kind) => self.put_foreign(kind, item),
+            None => {}
         }
+    }
+
+    /// Appends an item of OpenAI's own tools, as far as a model can use it.
+    fn put_foreign(&mut self, kind: &str, item: &Value) {
+        let id = item["call_id"].as_str().or(item["id"].as_str()).unwrap_or_default();
+        if CLIENTS_CALLS.contains(&kind) {
+            let named = item["name"].as_str();
+            let name = named.unwrap_or_else(|| kind.strip_suffix("_call").unwrap_or(kind));
+            self.put_call(id, name, foreign_arguments(item));
+        } else if CLIENTS_OUTPUTS.contains(&kind) {
+            self.end_turn();
+            let content = foreign_output(item);
+            self.all.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
+        } else if kind == "web_search_call" {
+            let query = item["action"]["query"].as_str().unwrap_or_default();
+            self.put_said(format!("(Searched the web: {query})"));
+        } else if kind.contains("compaction") {
+            self.put_message("user", UNREADABLE_SUMMARY.to_owned());
+        }
+    }
+
+    fn put_user(&mut self, content: Value) {
+        self.end_turn();
+        self.all.push(json!({"role": "user", "content": content}));
     }
 
     fn put_message(&mut self, role: &str, text: String) {
@@ -266,7 +397,9 @@ impl Messages {
         self.turn.insert("content".into(), text.into());
     }
 
-    fn put_call(&mut self, call: Value) {
+    fn put_call(&mut self, id: &str, name: &str, arguments: String) {
+        let function = json!({"name": name, "arguments": arguments});
+        let call = json!({"id": id, "type": "function", "function": function});
         let calls = self.turn.entry("tool_calls").or_insert_with(|| json!([]));
         if let Value::Array(calls) = calls {
             calls.push(call);
@@ -289,6 +422,55 @@ impl Messages {
         self.end_turn();
         self.all
     }
+}
+
+/// Text in place of a summary that OpenAI's servers have encrypted.
+const UNREADABLE_SUMMARY: &str =
+    "(An earlier part of this conversation was summed up in a form that only OpenAI can read.)";
+
+/// Returns the arguments of a call of one of OpenAI's own tools, as JSON.
+fn foreign_arguments(item: &Value) -> String {
+    match ["action", "operation", "arguments"].iter().find_map(|name| item.get(name)) {
+        Some(Value::String(text)) => text.clone(),
+        Some(arguments) => arguments.to_string(),
+        None => json!({"input": item["input"]}).to_string(),
+    }
+}
+
+/// Returns the output of such a call as the content of a chat message.
+fn foreign_output(item: &Value) -> Value {
+    let is_part = |part: &Value| part["text"].is_string() || part["type"] == "input_image";
+    let text = match ["output", "tools"].iter().find_map(|name| item.get(name)) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) if parts.iter().any(is_part) => {
+            return chat_content(&item["output"]);
+        }
+        Some(output) => output.to_string(),
+        None => String::new(),
+    };
+    text.into()
+}
+
+/// Returns a content in the form of chat messages: text, or parts if there are images.
+fn chat_content(content: &Value) -> Value {
+    let parts = match content {
+        Value::Array(parts) => parts,
+        text => return text.clone(),
+    };
+    if !parts.iter().any(|part| part["type"] == "input_image") {
+        return texts_of(content).into();
+    }
+    let part = |part: &Value| match part["type"] == "input_image" {
+        true => {
+            let mut image = json!({"url": part["image_url"]});
+            if let Some(detail) = part.get("detail") {
+                image["detail"] = detail.clone();
+            }
+            json!({"type": "image_url", "image_url": image})
+        }
+        false => json!({"type": "text", "text": part["text"]}),
+    };
+    parts.iter().map(part).collect()
 }
 
 fn texts_of(content: &Value) -> String {
@@ -326,6 +508,71 @@ mod tests {
         assert_eq!(messages[2]["content"], "Wait.");
         assert_eq!(messages[2]["tool_calls"][1]["function"]["name"], "g");
         assert_eq!(messages[4]["content"], "rain");
+    }
+
+    #[test]
+    fn a_conversation_begun_elsewhere_goes_on() {
+        let items = parse(&json!([
+            {"role": "user", "content": "What is here?"},
+            {"type": "compaction", "encrypted_content": "gAAAA"},
+            {"type": "local_shell_call", "call_id": "a", "status": "completed",
+             "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "a", "output": "main.rs"},
+            {"type": "custom_tool_call", "call_id": "b", "name": "apply_patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "b",
+             "output": [{"type": "input_text", "text": "Done."}]},
+            {"type": "web_search_call", "status": "completed",
+             "action": {"type": "search", "query": "rust"}},
+            {"type": "function_call", "call_id": "c", "namespace": "mcp__adder", "name": "add",
+             "arguments": "{}"},
+            {"type": "shell_call_output", "call_id": "d", "output": [{"stdout": "x", "stderr": ""}]},
+        ]))
+        .unwrap();
+        assert_eq!(items[2]["action"]["command"][0], "ls");
+        assert_eq!(items[7]["namespace"], "mcp__adder");
+        let all = messages(None, &items);
+        let roles: Vec<&str> = all.iter().filter_map(|one| one["role"].as_str()).collect();
+        let wanted =
+            ["user", "user", "assistant", "tool", "assistant", "tool", "assistant", "tool"];
+        assert_eq!(roles, wanted);
+        let shell = &all[2]["tool_calls"][0];
+        assert_eq!(
+            (&shell["id"], &shell["function"]["name"]),
+            (&json!("a"), &json!("local_shell"))
+        );
+        assert!(shell["function"]["arguments"].as_str().unwrap().contains("ls"));
+        let patch: Value = serde_json::from_str(
+            all[4]["tool_calls"][0]["function"]["arguments"].as_str().unwrap(),
+        )
+        .unwrap();
+        assert_eq!(patch["input"], "*** Begin");
+        assert_eq!((&all[3]["content"], &all[5]["content"]), (&json!("main.rs"), &json!("Done.")));
+        assert_eq!(all[6]["tool_calls"][0]["function"]["name"], "mcp__adder__add");
+        assert!(all[6]["content"].as_str().unwrap().contains("rust"));
+        assert!(all[7]["content"].as_str().unwrap().contains("stdout"));
+    }
+
+    #[test]
+    fn images_of_the_past_are_kept_for_whoever_sees_them() {
+        let image = json!({"type": "input_image", "image_url": "data:image/png;base64,AA=="});
+        let call =
+            json!({"type": "function_call", "call_id": "a", "name": "view", "arguments": "{}"});
+        let text = json!({"type": "input_text", "text": "Look:"});
+        let output =
+            json!({"type": "function_call_output", "call_id": "a", "output": [text, image]});
+        let user = json!({"role": "user", "content": [image]});
+        let items = parse(&json!([user, call, output])).unwrap();
+        let all = messages(None, &items);
+        let url = "data:image/png;base64,AA==";
+        assert_eq!(all[0]["content"][0]["image_url"]["url"], url);
+        assert_eq!(all[2]["content"][0], json!({"type": "text", "text": "Look:"}));
+        assert_eq!(all[2]["content"][1]["image_url"]["url"], url);
+        // A question with an image is refused, unless an upstream server is asked.
+        assert!(parse(&json!([call, user])).is_err());
+        let body = json!({"input": [user]}).to_string();
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        fields.keep_images();
+        assert!(parse_input(&mut fields).is_ok());
     }
 
     #[test]

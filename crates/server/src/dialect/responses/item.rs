@@ -16,6 +16,8 @@ pub enum ItemBody {
     Reasoning {
         /// The text.
         text: String,
+        /// True if the client asked for a summary, and reads nothing else.
+        as_summary: bool,
     },
     /// A call of a function.
     Call {
@@ -25,6 +27,8 @@ pub enum ItemBody {
         call_id: String,
         /// Name of the function.
         name: String,
+        /// The function's namespace, if it has one.
+        namespace: Option<String>,
         /// Arguments as JSON.
         arguments: String,
     },
@@ -72,20 +76,49 @@ impl OpenItem {
                 "content": content,
             }),
             // Nobody but the server has written it, so nothing in it has to be encrypted.
-            ItemBody::Reasoning { .. } => json!({
-                "id": self.id, "type": "reasoning", "status": status, "summary": [],
-                "content": content, "encrypted_content": null,
-            }),
-            ItemBody::Call { call_id, name, arguments, .. } => json!({
-                "id": self.id, "type": "function_call", "status": status, "call_id": call_id,
-                "name": name, "arguments": arguments,
-            }),
+            ItemBody::Reasoning { as_summary, .. } => {
+                // The client sends the content back, whatever it shows.
+                let summary = content.iter().filter(|_| *as_summary).map(summary_part);
+                json!({
+                    "id": self.id, "type": "reasoning", "status": status,
+                    "summary": summary.collect::<Vec<_>>(), "content": content,
+                    "encrypted_content": null,
+                })
+            }
+            ItemBody::Call { call_id, name, namespace, arguments, .. } => {
+                let mut item = json!({
+                    "id": self.id, "type": "function_call", "status": status, "call_id": call_id,
+                    "name": name, "arguments": arguments,
+                });
+                if let Some(namespace) = namespace {
+                    item["namespace"] = namespace.as_str().into();
+                }
+                item
+            }
         }
     }
 
-    /// Returns true if the item's text is in a part of its content.
-    pub const fn has_content(&self) -> bool {
-        !matches!(self.body, ItemBody::Call { .. })
+    /// Returns true if the item's text is announced as a summary.
+    pub const fn is_summary(&self) -> bool {
+        matches!(self.body, ItemBody::Reasoning { as_summary: true, .. })
+    }
+
+    /// Returns the member of events that numbers the parts of the item; `None` for calls.
+    pub const fn part_index(&self) -> Option<&'static str> {
+        match &self.body {
+            ItemBody::Reasoning { as_summary: true, .. } => Some("summary_index"),
+            ItemBody::Message { .. } | ItemBody::Reasoning { .. } => Some("content_index"),
+            ItemBody::Call { .. } => None,
+        }
+    }
+
+    /// Returns the members of an event that say where in the output the item's part is.
+    pub fn place(&self, output_index: usize) -> Value {
+        let mut place = json!({"item_id": self.id, "output_index": output_index});
+        if let Some(member) = self.part_index() {
+            place[member] = 0.into();
+        }
+        place
     }
 
     /// Returns the only part of the content; `None` for calls.
@@ -94,7 +127,9 @@ impl OpenItem {
             ItemBody::Message { text, logprobs } => Some(json!({
                 "type": "output_text", "annotations": [], "logprobs": logprobs, "text": text,
             })),
-            ItemBody::Reasoning { text } => Some(json!({"type": "reasoning_text", "text": text})),
+            ItemBody::Reasoning { text, .. } => {
+                Some(json!({"type": "reasoning_text", "text": text}))
+            }
             ItemBody::Call { .. } => None,
         }
     }
@@ -108,4 +143,9 @@ impl OpenItem {
         }
         Some(part)
     }
+}
+
+/// Returns a part of a reasoning's content as a part of its summary.
+pub fn summary_part(part: &Value) -> Value {
+    json!({"type": "summary_text", "text": part["text"]})
 }

@@ -9,6 +9,7 @@ pub mod generation;
 pub mod input;
 mod item;
 pub mod live;
+mod namespaces;
 pub mod object;
 pub mod paging;
 pub mod record_log;

@@ -79,6 +79,11 @@ impl ResponseTemplate {
         self.object["id"].as_str().unwrap_or_default()
     }
 
+    /// Returns true if the client asked for a summary of the reasoning.
+    pub fn sums_up(&self) -> bool {
+        self.object.pointer("/reasoning/summary").is_some_and(|summary| !summary.is_null())
+    }
+
     /// Returns the whole object.
     pub fn render(
         &self,

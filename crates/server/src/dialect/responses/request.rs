@@ -26,8 +26,8 @@ pub const INCLUDES: &[Parameter] = &[
 /// Support status of each member of `reasoning`.
 pub const REASONING: &[Parameter] = &[
     supported("effort", "where the chat template reads it"),
-    ignored("summary", "reasoning comes as the model wrote it, and nothing sums it up"),
-    ignored("generate_summary", "older name of `summary`"),
+    supported("summary", "the reasoning as the model wrote it, in the events of a summary"),
+    supported("generate_summary", "older name of `summary`"),
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -59,7 +59,7 @@ const ANNOTATIONS: &[&str] =
 pub const PARAMETERS: &[Parameter] = &[
     supported("background", "with `store` only; resumable by `starting_after`"),
     supported("include", "see below"),
-    supported("input", "text: messages, function calls and outputs, reasoning, item references"),
+    supported("input", "text: messages, calls and their outputs, reasoning, item references"),
     supported("instructions", ""),
     supported("max_output_tokens", ""),
     supported("metadata", "16 entries"),
@@ -73,7 +73,7 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("temperature", ""),
     supported("text", "`format`: text, json_object, json_schema"),
     supported("tool_choice", "functions, `allowed_tools`"),
-    supported("tools", "functions; others are left out and named"),
+    supported("tools", "functions, also in namespaces; others are left out and named"),
     supported("top_logprobs", ""),
     supported("top_p", ""),
     supported("truncation", "`auto` drops the oldest turns; not with `--upstream`"),
@@ -339,6 +339,10 @@ fn read_reasoning(
 ) -> Result<Vec<String>, ApiError> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(Vec::new()) };
     let ignored = sift(&mut reasoning, REASONING)?;
+    let older = reasoning.string("generate_summary")?;
+    if let Some(summary) = reasoning.string("summary")?.or(older) {
+        object["reasoning"]["summary"] = summary.into();
+    }
     if let Some(effort) = reasoning.string("effort")? {
         object["reasoning"]["effort"] = effort.as_str().into();
         chat.insert("reasoning_effort".into(), effort.into());

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::namespaces::NamespacedName;
 use crate::api::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
@@ -12,7 +13,7 @@ pub struct GivenTools {
     pub chat: Vec<Value>,
     /// The tools in the format of the response's object.
     pub shown: Vec<Value>,
-    /// Tools that only OpenAI's servers can run; these are left out.
+    /// Tools of other kinds than functions; these are left out.
     pub left_out: Vec<String>,
 }
 
@@ -37,17 +38,49 @@ pub fn parse_tools(fields: &mut Fields) -> Result<GivenTools, ApiError> {
         let kind = tool.string("type")?.ok_or_else(|| tool.error("type", "is required."))?;
         match kind.as_str() {
             "function" => {
-                let (chat, shown) = parse_function(tool)?;
+                let Function { chat, shown } = parse_function(tool, None)?;
                 tools.chat.push(chat);
                 tools.shown.push(shown);
             }
+            "namespace" => parse_namespace(tool, &name, &mut tools)?,
             other => tools.left_out.push(format!("{name} ({})", quoted(other))),
         }
     }
     Ok(tools)
 }
 
-fn parse_function(mut tool: Fields) -> Result<(Value, Value), ApiError> {
+/// Parses a namespace: its functions become functions of the chat, and it is shown with them.
+fn parse_namespace(mut space: Fields, place: &str, tools: &mut GivenTools) -> Result<(), ApiError> {
+    let namespace = space.string("name")?;
+    let namespace = namespace.ok_or_else(|| space.error("name", "is required."))?;
+    let description = space.string("description")?;
+    let mut shown_functions = Vec::new();
+    for (index, tool) in space.array("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let inner = format!("tools[{index}]");
+        let mut tool = space.nested(&inner, tool)?;
+        match tool.string("type")?.as_deref() {
+            Some("function") | None => {
+                let Function { chat, shown } = parse_function(tool, Some(&namespace))?;
+                tools.chat.push(chat);
+                shown_functions.push(shown);
+            }
+            Some(other) => tools.left_out.push(format!("{place}.{inner} ({})", quoted(other))),
+        }
+    }
+    tools.shown.push(json!({
+        "type": "namespace", "name": namespace, "description": description,
+        "tools": shown_functions,
+    }));
+    Ok(())
+}
+
+/// A function in both formats.
+struct Function {
+    chat: Value,
+    shown: Value,
+}
+
+fn parse_function(mut tool: Fields, namespace: Option<&str>) -> Result<Function, ApiError> {
     let name = tool.string("name")?.ok_or_else(|| tool.error("name", "is required."))?;
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?;
@@ -60,7 +93,7 @@ fn parse_function(mut tool: Fields) -> Result<(Value, Value), ApiError> {
         }
     };
     let mut function = Map::new();
-    function.insert("name".into(), name.as_str().into());
+    function.insert("name".into(), chat_name(&name, namespace).into());
     // Templates may tell an absent member from null.
     let optional = [
         ("description", description.clone().map(Value::from)),
@@ -75,7 +108,15 @@ fn parse_function(mut tool: Fields) -> Result<(Value, Value), ApiError> {
         "type": "function", "name": name, "description": description, "parameters": parameters,
         "strict": strict,
     });
-    Ok((chat, shown))
+    Ok(Function { chat, shown })
+}
+
+/// Returns the name by which the model knows a function.
+pub fn chat_name(name: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        Some(namespace) => NamespacedName { namespace, name }.flat(),
+        None => name.to_owned(),
+    }
 }
 
 /// Takes `tool_choice`.
@@ -95,6 +136,7 @@ pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
     let chat = match named.string("type")?.as_deref() {
         Some("function") => {
             let name = named.string("name")?.ok_or_else(|| named.error("name", "is required."))?;
+            let name = chat_name(&name, named.string("namespace")?.as_deref());
             json!({"type": "function", "function": {"name": name}})
         }
         Some("allowed_tools") => {
@@ -136,6 +178,25 @@ mod tests {
         assert_eq!(tools.chat, [json!({"type": "function", "function": function})]);
         assert_eq!(tools.left_out, ["tools[0] (web_search)"]);
         assert_eq!(tools.shown.len(), 1);
+    }
+
+    #[test]
+    fn functions_of_a_namespace_are_functions_of_the_chat() {
+        let tools = parse_tools(&mut fields(&json!({"tools": [
+            {"type": "namespace", "name": "mcp__adder", "description": "Adds.", "tools": [
+                {"type": "function", "name": "add", "parameters": {"type": "object"}},
+                {"type": "custom", "name": "free"},
+            ]},
+        ]})))
+        .unwrap();
+        assert_eq!(tools.chat[0]["function"]["name"], "mcp__adder__add");
+        assert_eq!(tools.left_out, ["tools[0].tools[1] (custom)"]);
+        assert_eq!(tools.shown[0]["tools"][0]["name"], "add");
+        assert_eq!(tools.shown[0]["description"], "Adds.");
+        assert!(parse_tools(&mut fields(&json!({"tools": [{"type": "namespace"}]}))).is_err());
+        let choice = json!({"type": "function", "namespace": "mcp__adder", "name": "add"});
+        let choice = parse_choice(&mut fields(&json!({"tool_choice": choice}))).unwrap();
+        assert_eq!(choice.chat.unwrap()["function"]["name"], "mcp__adder__add");
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! llama-server's own routes, which its tools and clients use: `/completion`, `/apply-template`,
+//! `/props` and `/slots`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use http::Request as HttpRequest;
+use serde_json::{Value, json};
+
+use crate::api::fields::Fields;
+use crate::api::request::{Chat, Prompt};
+use crate::app::App;
+use crate::dialect::infill::completion::lower;
+use crate::dialect::infill::events::{InfillEvents, whole};
+use crate::error::ApiError;
+use crate::json_response::{json_response, json_text};
+use crate::model::ServedModel;
+use crate::routes::generation::generate;
+use crate::service::Service;
+use crate::sse::{event_stream, with_ignored};
+
+type Shared = State<Arc<App>>;
+
+/// Returns the routes, for clients whose key has been checked.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/completion", post(completion))
+        .route("/apply-template", post(apply_template))
+        .route("/props", get(props))
+        .route("/slots", get(slots))
+}
+
+async fn completion(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let generation = generate(&app, request, lower).await?;
+    let ignored = generation.ignored.clone();
+    let response = match generation.streams {
+        true => event_stream(generation.stream(&app, InfillEvents::default())),
+        false => generation.full(&app, |answer, ()| whole(answer)).await?,
+    };
+    Ok(with_ignored(response, &ignored))
+}
+
+/// `POST /apply-template`: the prompt that a conversation becomes.
+async fn apply_template(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let models = app.models.clone();
+    let read = move |mut fields: Fields| {
+        let entry = models.find_for(&mut fields)?.clone();
+        let chat = Chat::parse(&mut fields)?;
+        Ok((entry, chat, fields.charge()))
+    };
+    let (entry, mut chat, charge) = body.parse(read).await?;
+    let service = entry.use_when_loaded().await?;
+    check_engine(&service)?;
+    let prompt = service.prompts().for_tokenize(move |prompts| {
+        // Held as long as the conversation.
+        let _charge = charge;
+        prompts.model().give_reasoning(&mut chat);
+        prompts.render(Prompt::Chat(Box::new(chat)))
+    });
+    Ok(json_text(json!({"prompt": prompt.await?}).to_string()))
+}
+
+/// `GET /props`: the properties of the model and of its slots.
+async fn props(State(app): Shared) -> Result<Response, ApiError> {
+    let service = app.models.first()?.use_when_loaded().await?;
+    let slots = check_engine(&service)?;
+    let model = service.model();
+    Ok(json_response(&json!({
+        "default_generation_settings": {"n_ctx": model.context_tokens, "params": params(model)},
+        "total_slots": slots,
+        "model_alias": model.name,
+        // The path is nobody's business.
+        "model_path": model.name,
+        "chat_template": model.chat.template.source(),
+        "bos_token": model.chat.bos,
+        "eos_token": model.chat.eos,
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("loquent-", env!("CARGO_PKG_VERSION")),
+        "is_sleeping": false,
+    })))
+}
+
+fn params(model: &ServedModel) -> Value {
+    let defaults = model.defaults;
+    json!({
+        "temperature": defaults.temperature, "top_k": defaults.top_k, "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
+    })
+}
+
+/// `GET /slots`: how many completions are computed. Their texts are their clients' alone.
+async fn slots(State(app): Shared) -> Result<Response, ApiError> {
+    let service = app.models.first()?.use_when_loaded().await?;
+    let (slots, busy) = (check_engine(&service)?, service.in_flight());
+    let context = service.model().context_tokens;
+    let slot = |id: usize| json!({"id": id, "n_ctx": context, "is_processing": id < busy});
+    Ok(json_response(&(0..slots).map(slot).collect::<Vec<Value>>().into()))
+}
+
+/// Returns the number of completions that the engine computes at once.
+///
+/// # Errors
+/// 404 with an upstream server, whose properties are unknown here.
+fn check_engine(service: &Service) -> Result<usize, ApiError> {
+    service.slots().ok_or_else(|| {
+        let message = "An upstream server answers, which has such routes itself. Ask it, or allow \
+                       the route with --upstream-route.";
+        ApiError::not_offered(message)
+    })
+}

@@ -1,0 +1,62 @@
+//! llama-server's own routes.
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use super::harness::Server;
+
+async fn get(server: &Server, path: &str) -> Value {
+    let response = server.call(Request::get(path).body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completion_is_in_llama_servers_form() {
+    let server = Server::start(|_| {});
+    let ask = json!({"prompt": "say=one STOP two", "n_predict": 50, "stop": ["STOP"]});
+    let whole = server.whole("/completion", &ask).await;
+    assert_eq!(whole["content"], "one ");
+    assert_eq!((&whole["stop_type"], &whole["stopping_word"]), (&json!("word"), &json!("STOP")));
+    assert!(whole["tokens_predicted"].as_u64().unwrap() > 0);
+    let mut streamed = ask.clone();
+    streamed["stream"] = true.into();
+    let (status, body) = server.post("/completion", &streamed).await;
+    assert_eq!(status, StatusCode::OK);
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    let said: String = events.iter().filter_map(|event| event["content"].as_str()).collect();
+    assert_eq!(said, "one ");
+    let last = events.last().unwrap();
+    assert_eq!((&last["stop"], &last["stopping_word"]), (&json!(true), &json!("STOP")));
+    let limited = json!({"prompt": "say=one two three", "n_predict": 2});
+    assert_eq!(server.whole("/completion", &limited).await["stop_type"], "limit");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversation_is_shown_as_its_prompt() {
+    let server = Server::start(|_| {});
+    let messages = json!([{"role": "user", "content": "Hi <|im_end|>"}]);
+    let shown = server.whole("/apply-template", &json!({"messages": messages})).await;
+    let wanted = "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n";
+    assert_eq!(shown["prompt"], wanted);
+    let (status, _) = server.post("/apply-template", &json!({"messages": []})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_and_its_slots_are_described() {
+    let server = Server::start(|_| {});
+    let props = get(&server, "/props").await;
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 16_384);
+    assert!(props["chat_template"].as_str().unwrap().contains("im_start"));
+    let slots = get(&server, "/slots").await;
+    let slots = slots.as_array().unwrap();
+    assert_eq!(props["total_slots"], slots.len());
+    assert!(!slots.is_empty() && slots.iter().all(|slot| slot["is_processing"] == false));
+}
