@@ -74,7 +74,7 @@ fn simulated(
         }),
         context_tokens,
         trained_context: None,
-        defaults: SamplingDefaults::default(),
+        defaults: SamplingDefaults { operator: engine.sampling, ..SamplingDefaults::default() },
         created_s: unix_time_s(),
         grammars: GrammarSource::default(),
         // Its pace makes no other answers.
@@ -510,7 +510,7 @@ mod llama {
             vocab: Arc::new(vocab),
             context_tokens,
             trained_context: trained_context(weights),
-            defaults: sampling_defaults(weights.header(), general_defaults(weights)),
+            defaults: sampling_defaults(weights.header(), engine.sampling),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
             computed_by: computed_by(path, engine, source)?,
@@ -551,14 +551,6 @@ mod llama {
     fn trained_context(weights: &LlamaModel) -> Option<u32> {
         let tokens = weights.header().model_number("context_length")?;
         u32::try_from(tokens).ok().filter(|&tokens| tokens > 0)
-    }
-
-    /// Returns OpenAI's sampling parameters, for those that the model's file does not set.
-    fn general_defaults(weights: &LlamaModel) -> SamplingDefaults {
-        let openai = SamplingDefaults::default();
-        // The bundled model recites: sampled at 1, its sentences would break.
-        let recites = weights.info().name.as_deref() == Some(bundled::NAME);
-        SamplingDefaults { temperature: if recites { 0.0 } else { openai.temperature }, ..openai }
     }
 
     /// Returns a name that is safe in every answer and on terminals, whatever the file contains.

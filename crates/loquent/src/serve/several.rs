@@ -12,6 +12,7 @@ use loquent_server::{
 
 use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
+use super::sampling_defaults::sampling_defaults;
 use crate::models;
 
 /// Maximum number of a folder's models to serve.
@@ -206,7 +207,12 @@ fn kept_model(file: &ModelFile, engine: &EngineArgs) -> anyhow::Result<KeptModel
     let (_, cells) = engine.sizes(modest(u32::try_from(trained).unwrap_or(u32::MAX)))?;
     let cache = engine.kv_type.bytes(inspected.header.kv_elements().saturating_mul(cells.into()));
     let file_bytes = inspected.size_bytes;
-    Ok(KeptModel { name: file.name.clone(), bytes: file_bytes.saturating_add(cache), file_bytes })
+    Ok(KeptModel {
+        name: file.name.clone(),
+        bytes: file_bytes.saturating_add(cache),
+        file_bytes,
+        sampling: sampling_defaults(&inspected.header, engine.sampling),
+    })
 }
 
 fn warn_of_large(models: &[KeptModel], most: u64) {

@@ -114,6 +114,13 @@ const ROUTES: &[RouteEntry] = &[
     keyed("post", "/v1/models/load", LLAMA_SERVER, "Begin to load a model"),
     keyed("post", "/v1/models/unload", LLAMA_SERVER, "Let a model go"),
     keyed("post", "/infill", LLAMA_SERVER, "Fill in the middle of code"),
+    keyed(
+        "get",
+        "/props",
+        LLAMA_SERVER,
+        "What holds for requests that leave sampling open, and why",
+    )
+    .with_query(&[("model", "the model, of several; otherwise the first")]),
     keyed("get", "/v1/stream", LLAMA_SERVER, "A conversation's events from a byte on")
         .with_query(&[("conv_id", "the conversation"), ("from", "the byte")]),
     keyed("delete", "/v1/stream", LLAMA_SERVER, "Stop a conversation's answer")

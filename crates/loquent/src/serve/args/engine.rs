@@ -13,6 +13,7 @@ use loquent_engine::{GpuLayers, KvType, Pooling};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
+use loquent_server::StatedSampling;
 
 use super::source::SourceArgs;
 use crate::profile::{self, Profile};
@@ -97,6 +98,12 @@ pub(crate) struct EngineArgs {
     /// answers pause while it starts again, and go on where they stopped
     #[arg(long, env = "LOQUENT_ENGINE_PROCESS", hide_short_help = true)]
     pub(crate) engine_process: bool,
+    /// Sampling parameters that the operator states for the model ([`SamplingArgs`], where the
+    /// command has them).
+    ///
+    /// [`SamplingArgs`]: super::SamplingArgs
+    #[arg(skip)]
+    pub(crate) sampling: StatedSampling,
     // Last, because their headings would cover the flags below them.
     #[command(flatten)]
     pub(crate) tuning: TuningArgs,

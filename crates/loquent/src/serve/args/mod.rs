@@ -6,6 +6,7 @@ mod http;
 mod keys;
 mod models;
 mod quic;
+mod sampling;
 mod source;
 mod store;
 mod streams;
@@ -22,6 +23,7 @@ use self::http::HttpArgs;
 use self::keys::KeyArgs;
 pub(crate) use self::models::KeepArgs;
 use self::quic::QuicArgs;
+pub(crate) use self::sampling::SamplingArgs;
 pub(crate) use self::source::SourceArgs;
 use self::store::StoreArgs;
 use self::streams::StreamArgs;
@@ -122,6 +124,8 @@ pub struct ServeArgs {
     pub(crate) upstream: UpstreamArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     streams: StreamArgs,
     #[command(flatten)]
