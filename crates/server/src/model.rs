@@ -28,10 +28,19 @@ use crate::model::unknown_vocab::UnknownVocab;
 pub struct ChatFormat {
     /// The model's chat template, or ChatML if the file has none.
     pub template: ChatTemplate,
+    /// True if the file has no chat template: this is probably a base model.
+    pub is_guessed: bool,
     /// Text of the begin-of-sequence token, empty if there is none.
     pub bos: String,
     /// Text of the end-of-sequence token, empty if there is none.
     pub eos: String,
+}
+
+impl ChatFormat {
+    /// Creates the format of a model that has this `template` and no tokens around its texts.
+    pub fn new(template: ChatTemplate) -> Self {
+        Self { template, is_guessed: false, bos: String::new(), eos: String::new() }
+    }
 }
 
 /// Name, vocabulary and limits of the served model.
@@ -105,7 +114,7 @@ impl ServedModel {
         Ok(Self {
             name,
             vocab: Arc::new(UnknownVocab),
-            chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
+            chat: Arc::new(ChatFormat::new(template)),
             end_tokens: Vec::new(),
             context_tokens: u32::MAX,
             trained_context: None,

@@ -7,6 +7,8 @@ pub(crate) mod cache_sizes;
 mod launcher;
 pub(crate) mod load;
 #[cfg(feature = "llama")]
+mod model_name;
+#[cfg(feature = "llama")]
 mod sampling_defaults;
 #[cfg(feature = "llama")]
 mod several;

@@ -58,7 +58,7 @@ const ESSENTIAL: [(&str, Option<char>); 17] = [
     ("hf", None),
     ("host", None),
     ("port", Some('p')),
-    ("served_model_name", None),
+    ("served_model_name", Some('a')),
     ("upstream", None),
     ("upstream_api_key", None),
     ("max_batch_size", None),
@@ -97,8 +97,8 @@ pub struct ServeArgs {
     /// TCP port to listen on; 0 picks a free one
     #[arg(long, env = "LOQUENT_PORT", default_value_t = 8080)]
     pub(crate) port: u16,
-    /// Name of the model in the API [default: the name in the model file]
-    #[arg(long, env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
+    /// Name of the model in the API [default: the name of its file]
+    #[arg(long, alias = "alias", env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
     /// Reject requests that name another model with 404; without this flag the served model
     /// answers them
