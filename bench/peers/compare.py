@@ -33,8 +33,8 @@ from search import Failed
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# The same choice of tokens on both sides: the likeliest one. The servers' own defaults differ (ours samples
-# from all entries at temperature 1, llama-server from forty at 0.8), and so does what they cost.
+# The same choice of tokens on both sides: the likeliest one. The servers' own defaults may differ with the
+# model's family, and so does what they cost.
 SAMPLING = ["--temperature", "0"]
 
 # What `loquent bench load` sends, and what the servers are started with. `slots`: sequences at once; `context`: KV

@@ -20,7 +20,7 @@ use loquent_proto::Delta as Record;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
     ActiveRequest, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request,
-    Service, ServingConfig, StreamBounds,
+    Service, ServingConfig, StatedSampling, StreamBounds,
 };
 use tokio::time::Instant;
 
@@ -45,6 +45,11 @@ impl InProcessArgs {
     /// Returns true if the model is the bundled one.
     pub(crate) fn is_demonstration(&self) -> bool {
         self.source.is_demonstration()
+    }
+
+    /// Sets the sampling parameters of requests that leave them open.
+    pub(crate) fn set_sampling(&mut self, sampling: StatedSampling) {
+        self.engine.sampling = sampling;
     }
 
     /// Takes words given in place of a model's name if they are a sentence and not a file, so

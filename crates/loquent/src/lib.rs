@@ -24,6 +24,7 @@ pub mod logging;
 pub mod man;
 mod model_args;
 pub mod models;
+pub mod neighbour_flags;
 pub mod profile;
 #[cfg(feature = "rpc")]
 pub mod rpc;

@@ -18,6 +18,7 @@ use loquent::man::ManArgs;
 use loquent::models::list::{self, ListArgs};
 use loquent::models::pull::{self, PullArgs};
 use loquent::models::rm::{self, RmArgs};
+use loquent::neighbour_flags;
 #[cfg(feature = "rpc")]
 use loquent::rpc::RpcServerArgs;
 use loquent::run::{self, RunModelArgs};
@@ -127,7 +128,8 @@ fn main() -> ExitCode {
 /// Parses the arguments, merged with the settings file. Exits the program if they are wrong or ask
 /// for help.
 fn parse() -> Cli {
-    let given = config::arguments(&Cli::command(), std::env::args_os().collect());
+    let typed = neighbour_flags::translated(std::env::args_os().collect());
+    let given = config::arguments(&Cli::command(), typed);
     match given.map(|matches| Cli::from_arg_matches(&matches)) {
         Ok(Ok(cli)) => cli,
         Ok(Err(error)) | Err(ArgumentsError::Arguments(error)) => error.exit(),

@@ -29,7 +29,7 @@ struct ModelFlags {
     model: Vec<PathBuf>,
     /// Model on the Hugging Face hub, as OWNER/REPO[@REVISION][:FILE or quantisation]; looks for a
     /// newer version, which MODEL does not
-    #[arg(long, env = "LOQUENT_HF", value_name = "REPO")]
+    #[arg(long, alias = "hf-repo", env = "LOQUENT_HF", value_name = "REPO")]
     hf: Option<HubSpec>,
     /// SHA-256 that the model's file must have, in hex; checked before the file is used. For a
     /// model in several files, that of the first

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::chat::{self, Dialogue, Partner, TalkArgs};
 use crate::in_process::{InProcess, InProcessArgs};
+use crate::serve::args::SamplingArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +47,7 @@ fn for_one_user(flag: clap::Arg) -> clap::Arg {
         "max_batch_size" => flag.default_value("1"),
         // As in `serve`; declared here because `bench` has a `-c` of its own.
         "context" => flag.short('c'),
+        "temperature" => flag.short('t'),
         _ => flag,
     };
     flag.hide_short_help(!ESSENTIAL.contains(&id.as_str()))
@@ -59,6 +61,8 @@ pub struct RunModelArgs {
     talk: TalkArgs,
     #[command(flatten)]
     in_process: InProcessArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Question to ask once, instead of starting a conversation; '-' inserts standard input
     #[arg(value_name = "PROMPT", help_heading = None::<&str>)]
     prompt: Vec<String>,
@@ -75,6 +79,7 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
         args.prompt.extend(args.in_process.take_sentence());
     }
     let question = chat::question(&args.prompt)?;
+    args.in_process.set_sampling(args.sampling.stated());
     let is_demonstration = args.in_process.is_demonstration();
     let engine = InProcess::open(args.in_process).await?;
     let service = engine.service();

@@ -33,7 +33,7 @@ fn request_body(input: &[u8]) {
         Ok(request) => {
             assert!((1..=64).contains(&request.choices()) && !request.prompts.is_empty());
             let sampling = &request.sampling;
-            assert!(sampling.temperature.is_none_or(|value| (0.0..=2.0).contains(&value)));
+            assert!(sampling.stated.temperature.is_none_or(|value| (0.0..=2.0).contains(&value)));
             assert!(sampling.logit_bias.iter().all(|(_, bias)| bias.is_finite()));
             let _ = (request.tools(), request.is_constrained(), request.unknown().count());
         }

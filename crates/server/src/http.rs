@@ -36,6 +36,7 @@ use crate::obfuscation::Encrypted;
 use crate::rate_headers::add_rate_headers;
 use crate::records::RecordContext;
 use crate::routes::parse_request::{Intake, ParsedRequest};
+use crate::routes::props::props;
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::routes::{
     self, browser, conversations, dashboard, durable, embeddings, infill, llama_server, messages,
@@ -60,6 +61,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/tokenizer_info", get(tokenizer_info))
+        .route("/props", get(props))
         .merge(ui_stream::routes())
         .merge(conversations::routes())
         .merge(infill::routes())

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::reasoning::{self, ReasoningParams};
 use crate::api::request::Chat;
+use crate::api::sampling::SamplingDefaults;
 use crate::clock::unix_time_s;
 use crate::completion::logprobs::ScoredPrompt;
 use crate::model::unknown_vocab::UnknownVocab;
@@ -27,29 +28,18 @@ use crate::model::unknown_vocab::UnknownVocab;
 pub struct ChatFormat {
     /// The model's chat template, or ChatML if the file has none.
     pub template: ChatTemplate,
+    /// True if the file has no chat template: this is probably a base model.
+    pub is_guessed: bool,
     /// Text of the begin-of-sequence token, empty if there is none.
     pub bos: String,
     /// Text of the end-of-sequence token, empty if there is none.
     pub eos: String,
 }
 
-/// Sampling parameters for requests that do not set them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SamplingDefaults {
-    /// Temperature; 0 is greedy.
-    pub temperature: f32,
-    /// Samples from the k most likely tokens; 0 from all.
-    pub top_k: u32,
-    /// Samples from the smallest set of tokens with this total probability; 1 from all.
-    pub top_p: f32,
-    /// Drops tokens less likely than this fraction of the most likely one; 0 drops none.
-    pub min_p: f32,
-}
-
-impl Default for SamplingDefaults {
-    /// OpenAI's defaults: temperature 1, no cut.
-    fn default() -> Self {
-        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 }
+impl ChatFormat {
+    /// Creates the format of a model that has this `template` and no tokens around its texts.
+    pub fn new(template: ChatTemplate) -> Self {
+        Self { template, is_guessed: false, bos: String::new(), eos: String::new() }
     }
 }
 
@@ -124,7 +114,8 @@ impl ServedModel {
     pub fn fingerprint(&self, splits_reasoning: bool) -> String {
         let version = env!("CARGO_PKG_VERSION");
         let chat = (&self.chat.bos, &self.chat.eos);
-        let model = (&self.computed_by, self.vocab.size(), &self.end_tokens, self.defaults);
+        // Not the sampling defaults: what holds for a request is kept with it.
+        let model = (&self.computed_by, self.vocab.size(), &self.end_tokens);
         let all = format!("{version} {chat:?} {model:?} {splits_reasoning}");
         hex::encode(&Sha256::digest(all)[..8])
     }
@@ -138,7 +129,7 @@ impl ServedModel {
         Ok(Self {
             name,
             vocab: Arc::new(UnknownVocab),
-            chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
+            chat: Arc::new(ChatFormat::new(template)),
             end_tokens: Vec::new(),
             context_tokens: u32::MAX,
             trained_context: None,
@@ -282,13 +273,9 @@ impl ServedModel {
 
     /// Returns the model's entry in `/v1/models`.
     pub fn card(&self) -> Value {
-        let SamplingDefaults { temperature, top_k, top_p, min_p } = self.defaults;
         let mut card = json!({
             "id": self.name, "object": "model", "created": self.created_s, "owned_by": "loquent",
             "max_model_len": self.context_tokens, "vocab_size": self.vocab.size(),
-            "sampling_defaults": {
-                "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-            },
         });
         if let Some(tokens) = self.trained_context {
             // Where llama.cpp's server has it.

@@ -8,6 +8,12 @@ use crate::error::{ApiError, quoted};
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a>(&'a str);
 
+/// Returns the value of the first field `name` of the query of `uri`, with its escapes decoded.
+pub fn decoded_text(uri: &Uri, name: &str) -> Option<String> {
+    let mut fields = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    fields.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
 impl<'a> Query<'a> {
     /// Returns the query of `uri`.
     pub fn of(uri: &'a Uri) -> Self {

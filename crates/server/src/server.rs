@@ -209,7 +209,7 @@ fn open_local(
             let workers = service.tokenize_workers;
             let desk = SharedDesk::start(service, clock, workers, loaded.stages.clone())?;
             let metrics = app.metrics.clone();
-            let (service, engine) = start_engine_at(&desk, service, loaded, clock, metrics)?;
+            let (service, engine) = start_engine_at(&desk, service, *loaded, clock, metrics)?;
             let (entries, engine) = (vec![ModelEntry::new(service)], Some(engine));
             Ok(LocalModels { entries, desk, description, context_tokens, engine })
         }

@@ -92,7 +92,7 @@ pub struct Announcement<'a> {
 /// Backend that computes the answers.
 pub enum LoadedBackend {
     /// An engine of this process.
-    Engine(LoadedEngine),
+    Engine(Box<LoadedEngine>),
     /// None in this process: the upstreams of the server's configuration answer.
     Upstreams,
     /// Models that are loaded on demand.
@@ -152,7 +152,7 @@ impl EngineSource for EngineStarter {
 
 impl From<LoadedEngine> for LoadedBackend {
     fn from(loaded: LoadedEngine) -> Self {
-        Self::Engine(loaded)
+        Self::Engine(Box::new(loaded))
     }
 }
 

@@ -12,6 +12,42 @@ impl TensorType {
     /// 16-bit floats, ggml's number 1.
     pub const F16: Self = Self(1);
 
+    /// ggml's name of the type, as in the names of quantised files; `None` for unknown types.
+    pub fn name(self) -> Option<&'static str> {
+        let name = match self.0 {
+            0 => "F32",
+            1 => "F16",
+            2 => "Q4_0",
+            3 => "Q4_1",
+            6 => "Q5_0",
+            7 => "Q5_1",
+            8 => "Q8_0",
+            9 => "Q8_1",
+            10 => "Q2_K",
+            11 => "Q3_K",
+            12 => "Q4_K",
+            13 => "Q5_K",
+            14 => "Q6_K",
+            15 => "Q8_K",
+            16 => "IQ2_XXS",
+            17 => "IQ2_XS",
+            18 => "IQ3_XXS",
+            19 => "IQ1_S",
+            20 => "IQ4_NL",
+            21 => "IQ3_S",
+            22 => "IQ2_S",
+            23 => "IQ4_XS",
+            29 => "IQ1_M",
+            30 => "BF16",
+            34 => "TQ1_0",
+            35 => "TQ2_0",
+            39 => "MXFP4",
+            40 => "NVFP4",
+            _ => return None,
+        };
+        Some(name)
+    }
+
     /// Elements per block and bytes per block; `None` for unknown types.
     pub fn block(self) -> Option<(u64, u64)> {
         let sizes = match self.0 {

@@ -46,7 +46,9 @@ pub use isa::{Isa, UnavailableIsa};
 pub use layers::{CpuSharing, LlamaLayers};
 pub use machine_limits::{MachineLimits, MultiplyPeak, machine_limits};
 pub use memory::available_bytes;
-pub use model::{History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect};
+pub use model::{
+    History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect, own_kernels_lack,
+};
 pub use offload::Placement;
 pub use operation_times::{OperationTimes, with_operation_times};
 pub use processor::{InstructionSet, UnsupportedProcessor, check_processor, instruction_sets};

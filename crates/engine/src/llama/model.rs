@@ -355,6 +355,30 @@ fn own_kernels_suit(header: &Header) -> bool {
     false
 }
 
+/// Returns why Loquent's kernels cannot compute the products of the model with this header, as the
+/// end of a sentence that begins with "because"; `None` if they can.
+pub fn own_kernels_lack(header: &Header) -> Option<String> {
+    if !GPU_BACK_ENDS.is_empty() {
+        return Some("this build is for graphics processors".to_owned());
+    }
+    #[cfg(own_kernels)]
+    {
+        if super::isa::Isa::used().is_none() {
+            return Some("this processor lacks AVX-512 VNNI".to_owned());
+        }
+        let format = super::kernels::foreign_format(header)?;
+        Some(match format.name() {
+            Some(name) => format!("{name} has none of ours"),
+            None => format!("weights of ggml's type {} have none of ours", format.0),
+        })
+    }
+    #[cfg(not(own_kernels))]
+    {
+        let _ = header;
+        Some("this build has none of ours".to_owned())
+    }
+}
+
 /// Parameters for loading the model; without the progress callback.
 fn params(
     options: &LoadOptions,

@@ -72,6 +72,9 @@ pub struct ChatArgs {
     /// Use HTTP only
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     pub no_quic: bool,
+    /// Sampling temperature [default: the server's]
+    #[arg(long, short, value_name = "T")]
+    pub temperature: Option<f64>,
     /// How to talk to it.
     #[command(flatten)]
     pub talk: TalkArgs,
@@ -109,7 +112,8 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
         let way = client.warm_up().await.name().to_uppercase();
         greeting = format!("{model} at {url} over {way}. /help lists the commands.");
     }
-    let dialogue = Dialogue::new(client.clone(), model);
+    let mut dialogue = Dialogue::new(client.clone(), model);
+    dialogue.temperature = args.temperature;
     let outcome = talk(dialogue, &args.talk, question, &greeting).await;
     client.close(CLOSE_LIMIT).await;
     outcome
@@ -136,7 +140,6 @@ pub(crate) async fn talk(
     greeting: &str,
 ) -> anyhow::Result<()> {
     dialogue.system = args.system.clone();
-    dialogue.temperature = args.temperature;
     dialogue.max_tokens = args.max_tokens;
     args.attached()?.into_iter().for_each(|file| dialogue.attach(file));
     let style = Style::of_terminal(std::io::stdout().is_terminal());

@@ -16,9 +16,6 @@ pub struct TalkArgs {
     /// System message at the start of the conversation
     #[arg(long, short, value_name = "TEXT", env = "LOQUENT_SYSTEM")]
     pub system: Option<String>,
-    /// Sampling temperature [default: the server's or the model's]
-    #[arg(long, short, value_name = "T")]
-    pub temperature: Option<f64>,
     /// Maximum number of tokens per answer [default: the server's]
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u32>,

@@ -50,7 +50,7 @@ impl DemoServer {
             let loaded = load::load(&args.source, &args.engine, None)?;
             // Around the whole engine, so that both answers have the rhythm of the same steps.
             let runner = Box::new(PacedRunner::new(loaded.runner, tokens_per_s));
-            Ok(LoadedBackend::Engine(LoadedEngine { runner, ..loaded }))
+            Ok(LoadedBackend::from(LoadedEngine { runner, ..loaded }))
         };
         let announce = move |served: &Announcement<'_>| {
             // Nobody waits any more where the demonstration is over already.

@@ -28,12 +28,6 @@ pub(crate) enum DefaultContext {
     Modest,
 }
 
-/// Returns the name that a model's file gives it as an id: clients put ids into URLs and commands.
-#[cfg(feature = "llama")]
-pub fn without_spaces(name: &str) -> String {
-    name.split_whitespace().collect::<Vec<_>>().join("-")
-}
-
 /// Loads the model or the simulated engine. `name` replaces the model's own name in the API.
 ///
 /// # Errors
@@ -76,13 +70,14 @@ fn simulated(
         vocab: Arc::new(SimVocab),
         chat: Arc::new(ChatFormat {
             template: ChatTemplate::new(CHATML)?,
+            is_guessed: false,
             bos: String::new(),
             eos: String::new(),
         }),
         context_tokens,
         trained_context: None,
         facts: ModelFacts::default(),
-        defaults: SamplingDefaults::default(),
+        defaults: SamplingDefaults { operator: engine.sampling, ..SamplingDefaults::default() },
         created_s: unix_time_s(),
         grammars: GrammarSource::default(),
         // Its pace makes no other answers.
@@ -144,7 +139,7 @@ mod llama {
     use loquent_engine::llama::{
         EmbeddingTraits, Embeddings, FlashAttention, Isa, LlamaEmbedder, LlamaModel, LlamaRunner,
         LlamaVocab, LoadOptions, MAX_SLOTS, ModelInfo, RunnerOptions, SMALL_MODEL_BYTES, has_gpu,
-        inspect, physical_cores,
+        inspect, own_kernels_lack, physical_cores,
     };
     use loquent_engine::process::{EngineFacts, ProcessRunner};
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
@@ -160,13 +155,10 @@ mod llama {
     use super::super::args::{KvLayout, Switch};
     use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS};
     use super::super::launcher::launcher;
+    use super::super::model_name;
     use super::super::sampling_defaults::sampling_defaults;
     use super::*;
-    use crate::bundled;
     use crate::doctor::gpu;
-
-    /// Maximum length of a model's name, in characters: it is part of every chunk of an answer.
-    const MAX_NAME_CHARS: usize = 256;
 
     /// Loads a GGUF file into llama.cpp.
     pub(super) fn real(
@@ -377,7 +369,11 @@ mod llama {
     fn kernels(weights: &LlamaModel) -> String {
         match Isa::used().filter(|_| weights.uses_own_kernels()) {
             Some(isa) => format!("Loquent's, for {}", isa.name()),
-            None => "llama.cpp's".to_owned(),
+            None => match own_kernels_lack(weights.header()) {
+                Some(why) => format!("llama.cpp's, because {why}"),
+                // A flag has chosen them.
+                None => "llama.cpp's".to_owned(),
+            },
         }
     }
 
@@ -503,16 +499,18 @@ mod llama {
             let name = token.map(|token| vocab.name(token)).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         };
-        let own_name = weights.info().name.as_deref().map(without_spaces);
-        let own_name = own_name.filter(|name| !name.is_empty());
-        let file_name = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let named = name.or(own_name).or_else(file_name);
-        let source = weights.info().chat_template.as_deref().unwrap_or(CHATML);
+        let own = || model_name::of_file(path, weights.info().name.as_deref());
+        let template = weights.info().chat_template.as_deref();
+        if template.is_none() && engine.embeddings.is_none() {
+            warn_of_base_model();
+        }
+        let source = template.unwrap_or(CHATML);
         Ok(ServedModel {
-            name: named.map(printable).unwrap_or_else(|| bundled::NAME.into()),
+            name: name.map_or_else(own, |name| model_name::one_line(&name)),
             end_tokens: end_tokens(&vocab),
             chat: Arc::new(ChatFormat {
                 template: ChatTemplate::new(source)?,
+                is_guessed: template.is_none(),
                 bos: text(vocab.bos()),
                 eos: text(vocab.eos()),
             }),
@@ -520,7 +518,7 @@ mod llama {
             context_tokens,
             trained_context: trained_context(weights),
             facts: facts_of(weights.info()),
-            defaults: sampling_defaults(weights.header(), general_defaults(weights)),
+            defaults: sampling_defaults(weights.header(), engine.sampling),
             created_s: unix_time_s(),
             grammars: GrammarSource::default(),
             computed_by: computed_by(path, engine, source)?,
@@ -579,17 +577,13 @@ mod llama {
         u32::try_from(tokens).ok().filter(|&tokens| tokens > 0)
     }
 
-    /// Returns OpenAI's sampling parameters, for those that the model's file does not set.
-    fn general_defaults(weights: &LlamaModel) -> SamplingDefaults {
-        let openai = SamplingDefaults::default();
-        // The bundled model recites: sampled at 1, its sentences would break.
-        let recites = weights.info().name.as_deref() == Some(bundled::NAME);
-        SamplingDefaults { temperature: if recites { 0.0 } else { openai.temperature }, ..openai }
-    }
-
-    /// Returns a name that is safe in every answer and on terminals, whatever the file contains.
-    fn printable(name: String) -> String {
-        name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
+    /// Warns that a model has no chat template: it answers conversations badly.
+    fn warn_of_base_model() {
+        tracing::warn!(
+            "the model's file has no chat template, so this is probably a base model, which continues \
+             text instead of answering: use /v1/completions, or a model whose name has -it, -Instruct \
+             or -Chat. Conversations are written as ChatML, which it may not know."
+        );
     }
 
     fn progress_bar() -> ProgressBar {

@@ -7,6 +7,8 @@ pub(crate) mod cache_sizes;
 mod launcher;
 pub(crate) mod load;
 #[cfg(feature = "llama")]
+mod model_name;
+#[cfg(feature = "llama")]
 mod sampling_defaults;
 #[cfg(feature = "llama")]
 mod several;
@@ -20,7 +22,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
-use loquent_server::{Announcement, LoadedBackend, RequestLog};
+use loquent_server::{Announcement, LoadedBackend, RequestLog, StatedSampling};
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
@@ -44,6 +46,7 @@ const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     args.engine.adopt_profile(&args.source)?;
+    args.engine.sampling = args.sampling.stated();
     let mut options = args.resolve()?;
     options.extension = options.extension.merge(without_live_laboratory());
     if !args.no_request_log {
@@ -52,6 +55,12 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     options.upstreams = args.upstream.resolve(!options.http.api_keys.is_empty())?;
     let has_upstreams = !options.upstreams.is_empty();
     let is_local = args.serves_model()?;
+    if !is_local && args.engine.sampling != StatedSampling::default() {
+        tracing::warn!(
+            "--temperature, --top-k, --top-p, --min-p and --repeat-penalty have no effect: an \
+             upstream server has defaults of its own"
+        );
+    }
     if let Some(descriptors) = descriptors::raise_limit() {
         let per_connection = if has_upstreams { 2 } else { 1 };
         descriptors::fit(&mut options.tcp, descriptors, per_connection);
@@ -100,7 +109,7 @@ fn load_models(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<
     let _ = wait_limit;
     let own_name = args.source.file.api_name().map(str::to_owned);
     let name = args.served_model_name.or(own_name);
-    load::load(&args.source, &args.engine, name).map(LoadedBackend::Engine)
+    load::load(&args.source, &args.engine, name).map(LoadedBackend::from)
 }
 
 /// Resolves once the process is asked to stop.

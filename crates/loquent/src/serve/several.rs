@@ -11,13 +11,13 @@ use loquent_server::{
 };
 
 use super::args::{EngineArgs, ServeArgs};
-use super::load::{DefaultContext, load_file, modest, without_spaces};
+use super::load::{DefaultContext, load_file, modest};
+use super::model_name::{self, one_line, part_of, stem};
+use super::sampling_defaults::sampling_defaults;
 use crate::models;
 
 /// Maximum number of a folder's models to serve.
 const MAX_MODELS: usize = 256;
-/// Maximum length of a model's name, in characters: it is part of every chunk of an answer.
-const MAX_NAME_CHARS: usize = 256;
 /// Maximum number of a folder's files to examine.
 const MAX_FILES: usize = 16_384;
 /// Maximum wait of a request for its model without --queue-timeout-s.
@@ -133,12 +133,11 @@ fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
     let said = args.served_model_name.clone();
     let said = said.or_else(|| args.source.file.api_name().map(str::to_owned));
     let own = || {
-        inspect(&path).ok().and_then(|it| {
-            let name = it.header.get("general.name")?.as_str()?;
-            Some(without_spaces(name))
-        })
+        let inner = inspect(&path).ok().map(|it| it.header);
+        let inner = inner.as_ref().and_then(|header| header.get("general.name")?.as_str());
+        model_name::of_file(&path, inner)
     };
-    let name = said.or_else(own).filter(|name| !name.is_empty()).unwrap_or_else(|| stem(&path));
+    let name = said.filter(|name| !name.is_empty()).unwrap_or_else(own);
     Ok(ModelFile { name: one_line(&name), path })
 }
 
@@ -179,26 +178,6 @@ fn is_model(path: &Path) -> bool {
     is_gguf && path.is_file() && !is_part
 }
 
-/// Returns the name and the number of a file of a model in several files, `NAME-00001-of-00003`.
-fn part_of(stem: &str) -> Option<(&str, &str)> {
-    let (before, count) = stem.rsplit_once("-of-")?;
-    let (name, part) = before.rsplit_once('-')?;
-    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(count) && is_number(part)).then_some((name, part))
-}
-
-/// Returns the name of a model, derived from its file name.
-fn stem(path: &Path) -> String {
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-    let name = part_of(&stem).map_or(&*stem, |(name, _)| name);
-    one_line(name)
-}
-
-/// Returns a name that is safe in every answer and on terminals, whatever the file contains.
-fn one_line(name: &str) -> String {
-    name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect()
-}
-
 /// Returns the memory needs of the model in `file`: its file, and the keys and values of its cache.
 fn kept_model(file: &ModelFile, engine: &EngineArgs) -> anyhow::Result<KeptModel> {
     let inspected = inspect(&file.path)?;
@@ -206,7 +185,12 @@ fn kept_model(file: &ModelFile, engine: &EngineArgs) -> anyhow::Result<KeptModel
     let (_, cells) = engine.sizes(modest(u32::try_from(trained).unwrap_or(u32::MAX)))?;
     let cache = engine.kv_type.bytes(inspected.header.kv_elements().saturating_mul(cells.into()));
     let file_bytes = inspected.size_bytes;
-    Ok(KeptModel { name: file.name.clone(), bytes: file_bytes.saturating_add(cache), file_bytes })
+    Ok(KeptModel {
+        name: file.name.clone(),
+        bytes: file_bytes.saturating_add(cache),
+        file_bytes,
+        sampling: sampling_defaults(&inspected.header, engine.sampling),
+    })
 }
 
 fn warn_of_large(models: &[KeptModel], most: u64) {

@@ -14,5 +14,6 @@ pub mod parameter_table;
 pub mod parameters;
 pub mod reasoning;
 pub mod request;
+pub mod sampling;
 pub mod stored_chat;
 pub mod tools;

@@ -14,6 +14,7 @@ use super::forms::{RequestedForm, parse_form};
 use super::message::parse_messages;
 use super::reasoning::ReasoningParams;
 use super::tools::{ToolUse, parse_tools};
+use crate::api::sampling::{GeneralSampling, ResolvedSampling, SamplingDefaults, StatedSampling};
 use crate::api::stored_chat::ChatToStore;
 use crate::error::{ApiError, quoted};
 use crate::identity::Identity;
@@ -150,23 +151,17 @@ impl Prompt {
     }
 }
 
-/// Sampling parameters; `None` means the model's default.
+/// Sampling parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingParams {
-    /// Within `0..=2`; 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Within `0..=1`; 1 keeps all tokens.
-    pub top_p: Option<f32>,
-    /// 0 keeps all tokens.
-    pub top_k: Option<u32>,
-    /// Within `0..=1`; 0 keeps all tokens.
-    pub min_p: Option<f32>,
+    /// Parameters for which the operator and the model may have defaults.
+    pub stated: StatedSampling,
+    /// Parameters for what neither the request nor they state.
+    pub general: GeneralSampling,
     /// Within `-2..=2`; above 0 discourages tokens that have occurred.
     pub presence_penalty: f32,
     /// Within `-2..=2`; above 0 discourages tokens for each occurrence.
     pub frequency_penalty: f32,
-    /// Above 0; 1 is off.
-    pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers; `None` draws a random one.
     pub seed: Option<u64>,
     /// Tokens, sorted and without duplicates, with the values added to their logits, within
@@ -176,6 +171,13 @@ pub struct SamplingParams {
     pub logprobs: Option<u8>,
     /// Forbids the model's end tokens, so that only `max_tokens` ends the text.
     pub ignore_eos: bool,
+}
+
+impl SamplingParams {
+    /// Returns the parameters that hold with a model that has these `defaults`.
+    pub fn resolve(&self, defaults: &SamplingDefaults) -> ResolvedSampling {
+        self.stated.or(defaults.stated()).resolve(self.general)
+    }
 }
 
 /// Options of a streaming request (`stream_options`).
@@ -563,14 +565,18 @@ fn parse_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 
 fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingParams, ApiError> {
     let number = |value: Option<f64>| value.map(|number| number as f32);
-    Ok(SamplingParams {
+    let stated = StatedSampling {
         temperature: number(fields.number("temperature", 0.0..=2.0)?),
         top_p: number(fields.number("top_p", 0.0..=1.0)?),
         top_k: parse_top_k(fields)?,
         min_p: number(fields.number("min_p", 0.0..=1.0)?),
+        repetition_penalty: number(fields.number("repetition_penalty", 0.01..=10.0)?),
+    };
+    Ok(SamplingParams {
+        stated,
+        general: GeneralSampling::default(),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
-        repetition_penalty: number(fields.number("repetition_penalty", 0.01..=10.0)?),
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
         logit_bias: parse_logit_bias(fields)?,
         logprobs: parse_logprobs(fields, endpoint)?,

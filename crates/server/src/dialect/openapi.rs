@@ -116,7 +116,8 @@ const ROUTES: &[RouteEntry] = &[
     keyed("post", "/infill", LLAMA_SERVER, "Fill in the middle of code"),
     keyed("post", "/completion", LLAMA_SERVER, "A completion in llama-server's own form"),
     keyed("post", "/apply-template", LLAMA_SERVER, "The prompt that a conversation becomes"),
-    keyed("get", "/props", LLAMA_SERVER, "Properties of the model and its template"),
+    keyed("get", "/props", LLAMA_SERVER, "Properties of a model, its template and its sampling")
+        .with_query(&[("model", "the model, of several; otherwise the first")]),
     keyed("get", "/slots", LLAMA_SERVER, "How many completions are computed"),
     keyed("get", "/v1/stream", LLAMA_SERVER, "A conversation's events from a byte on")
         .with_query(&[("conv_id", "the conversation"), ("from", "the byte")]),

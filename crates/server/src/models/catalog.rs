@@ -15,6 +15,7 @@ use crate::admission::{AdmissionGate, refused};
 use crate::api::fields::Fields;
 use crate::api::head::answer_head;
 use crate::api::request::{Endpoint, Request};
+use crate::api::sampling::SamplingDefaults;
 use crate::caller::{Caller, read_for_engine};
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
@@ -352,6 +353,9 @@ impl ModelEntry {
                 "owned_by": "loquent",
             }),
         };
+        if let Some(defaults) = self.sampling_defaults() {
+            card["sampling_defaults"] = defaults.to_json();
+        }
         // Under llama-server's names.
         card["status"] = json!({"value": figures.state});
         match figures.state {
@@ -362,6 +366,17 @@ impl ModelEntry {
             _ => {}
         }
         card
+    }
+
+    /// Returns the sampling parameters of requests that leave them open; `None` for the model of an
+    /// upstream server, which has its own.
+    pub fn sampling_defaults(&self) -> Option<SamplingDefaults> {
+        match &self.source {
+            ModelSource::Always(service) => {
+                service.upstream().is_none().then(|| service.model().defaults)
+            }
+            ModelSource::Kept(keeper, id) => Some(keeper.sampling(*id)),
+        }
     }
 
     /// Returns the service if it is in memory. For inspection only: a request calls

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use super::model_use::ModelUse;
 use crate::active_request::Observers;
 use crate::admission::AdmissionGate;
+use crate::api::sampling::SamplingDefaults;
 use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
 use crate::models::residency::{
@@ -54,6 +55,8 @@ pub struct KeptModel {
     pub bytes: u64,
     /// Size of its file in bytes.
     pub file_bytes: u64,
+    /// Sampling parameters of requests that leave them open, as known before it is loaded.
+    pub sampling: SamplingDefaults,
 }
 
 /// Limits of a keeper.
@@ -371,6 +374,11 @@ impl Keeper {
     /// Returns a model's name.
     pub(super) fn name(&self, id: ModelId) -> &str {
         &self.places[id.0].model.name
+    }
+
+    /// Returns the sampling defaults of model `id`.
+    pub(super) fn sampling(&self, id: ModelId) -> SamplingDefaults {
+        self.places[id.0].model.sampling
     }
 
     /// Checks that requests are accepted.

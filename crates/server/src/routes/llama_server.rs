@@ -1,5 +1,5 @@
-//! llama-server's own routes, which its tools and clients use: `/completion`, `/apply-template`,
-//! `/props` and `/slots`.
+//! llama-server's own routes, which its tools and clients use: `/completion`, `/apply-template` and
+//! `/slots`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ use crate::dialect::infill::completion::lower;
 use crate::dialect::infill::events::{InfillEvents, whole};
 use crate::error::ApiError;
 use crate::json_response::{json_response, json_text};
-use crate::model::ServedModel;
 use crate::routes::generation::generate;
 use crate::service::Service;
 use crate::sse::{event_stream, with_ignored};
@@ -30,7 +29,6 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/completion", post(completion))
         .route("/apply-template", post(apply_template))
-        .route("/props", get(props))
         .route("/slots", get(slots))
 }
 
@@ -67,34 +65,6 @@ async fn apply_template(
         prompts.render(Prompt::Chat(Box::new(chat)))
     });
     Ok(json_text(json!({"prompt": prompt.await?}).to_string()))
-}
-
-/// `GET /props`: the properties of the model and of its slots.
-async fn props(State(app): Shared) -> Result<Response, ApiError> {
-    let service = app.models.first()?.use_when_loaded().await?;
-    let slots = check_engine(&service)?;
-    let model = service.model();
-    Ok(json_response(&json!({
-        "default_generation_settings": {"n_ctx": model.context_tokens, "params": params(model)},
-        "total_slots": slots,
-        "model_alias": model.name,
-        // The path is nobody's business.
-        "model_path": model.name,
-        "chat_template": model.chat.template.source(),
-        "bos_token": model.chat.bos,
-        "eos_token": model.chat.eos,
-        "modalities": {"vision": false, "audio": false},
-        "build_info": concat!("loquent-", env!("CARGO_PKG_VERSION")),
-        "is_sleeping": false,
-    })))
-}
-
-fn params(model: &ServedModel) -> Value {
-    let defaults = model.defaults;
-    json!({
-        "temperature": defaults.temperature, "top_k": defaults.top_k, "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-    })
 }
 
 /// `GET /slots`: how many completions are computed. Their texts are their clients' alone.

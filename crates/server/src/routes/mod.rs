@@ -19,6 +19,7 @@ pub mod ollama;
 pub mod page;
 pub mod parse_request;
 pub mod path_probe;
+pub mod props;
 pub mod responses;
 pub mod resumable;
 pub mod stored_chats;

@@ -11,6 +11,7 @@ use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
 
 use crate::api::fields::Fields;
+use crate::api::sampling::GeneralSampling;
 use crate::app::App;
 use crate::dialect::lowered::Lowered;
 use crate::dialect::ollama::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
@@ -78,7 +79,8 @@ async fn answer(
     lower: fn(Fields) -> Result<Lowered<OllamaRequest>, ApiError>,
 ) -> Result<Response, ApiError> {
     app.models.check_room()?;
-    let parsed = parse(&app, request, lower).await?;
+    let mut parsed = parse(&app, request, lower).await?;
+    parsed.request.sampling.general = GeneralSampling::Ollama;
     let OllamaRequest { shape, ref model, only_loads, keep } = parsed.kept;
     let entry = app.models.find(parsed.request.model.as_deref())?;
     keep.into_iter().for_each(|keep| entry.keep(keep));

@@ -92,9 +92,13 @@ pub fn marks(request: &mut Request, served: &ModelEntry) -> ReplayInputs {
     };
     let asked_at_s = unix_time_s();
     request.date_prompts(asked_at_s);
+    // Another replica may have other flags, and this model may be loaded with others.
+    let sampling = request.sampling.resolve(&served.sampling_defaults().unwrap_or_default());
+    request.sampling.stated = sampling.into();
     let metadata = request.store.as_ref().map(|chat| chat.metadata().clone());
     ReplayInputs {
         model: served.name().to_owned(),
+        sampling,
         seed: *request.sampling.seed.get_or_insert_with(rand::random),
         call_ids: *request.call_ids.get_or_insert_with(rand::random),
         asked_at_s,

@@ -124,6 +124,7 @@ pub async fn start_again(
     // Who named none may have another one here.
     request.model = Some(marks.model);
     request.sampling.seed = Some(marks.seed);
+    request.sampling.stated = marks.sampling.into();
     request.call_ids = Some(marks.call_ids);
     request.date_prompts(marks.asked_at_s);
     let context = marks.answered_by.context_tokens;

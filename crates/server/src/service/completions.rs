@@ -134,16 +134,16 @@ impl CompletionBuilder<'_> {
     /// Returns the request's sampling parameters, completed by the model's defaults. Each
     /// completion has a different seed, or all `n` would be the same text.
     fn sampling(&self, params: &SamplingParams, index: u64) -> Sampling {
-        let defaults = &self.model.defaults;
+        let holds = params.resolve(&self.model.defaults);
         let seed = params.seed.unwrap_or_else(rand::random);
         Sampling {
-            temperature: params.temperature.unwrap_or(defaults.temperature),
-            top_k: params.top_k.unwrap_or(defaults.top_k),
-            top_p: params.top_p.unwrap_or(defaults.top_p),
-            min_p: params.min_p.unwrap_or(defaults.min_p),
+            temperature: holds.temperature,
+            top_k: holds.top_k,
+            top_p: holds.top_p,
+            min_p: holds.min_p,
             presence_penalty: params.presence_penalty,
             frequency_penalty: params.frequency_penalty,
-            repetition_penalty: params.repetition_penalty.unwrap_or(1.0),
+            repetition_penalty: holds.repetition_penalty,
             // Counted on from one seed: the i-th completion is the same whatever `n` is.
             seed: seed.wrapping_add(index),
             logit_bias: params.logit_bias.clone(),

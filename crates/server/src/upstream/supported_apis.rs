@@ -56,7 +56,7 @@ impl Way {
         let path = path.strip_prefix("/v1").unwrap_or(path);
         let first = path.split('/').nth(1).unwrap_or_default();
         match first {
-            "models" | "tokenize" | "detokenize" | "embeddings" => Self::PassedOn,
+            "models" | "tokenize" | "detokenize" | "embeddings" | "props" => Self::PassedOn,
             "responses" => Self::IfSpoken(UpstreamApi::Responses),
             "messages" => Self::IfSpoken(UpstreamApi::Messages),
             _ => Self::Here,
@@ -126,6 +126,7 @@ mod tests {
             ("/v1/models", Way::PassedOn),
             ("/v1/models/a/b", Way::PassedOn),
             ("/tokenize", Way::PassedOn),
+            ("/props", Way::PassedOn),
             ("/v1/embeddings", Way::PassedOn),
             ("/v1/responses", Way::IfSpoken(UpstreamApi::Responses)),
             ("/v1/responses/resp_1/cancel", Way::IfSpoken(UpstreamApi::Responses)),

@@ -22,7 +22,7 @@ pub fn model() -> ServedModel {
         name: "simulated".into(),
         end_tokens: end_tokens(&SimVocab),
         vocab: Arc::new(SimVocab),
-        chat: Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() }),
+        chat: Arc::new(ChatFormat::new(template)),
         context_tokens: 16_384,
         trained_context: None,
         facts: ModelFacts {

@@ -27,7 +27,7 @@ fn server(template: &str) -> Server {
 fn server_with(template: &str, change: impl FnOnce(&mut loquent_server::ServiceConfig)) -> Server {
     let mut loaded: LoadedEngine = harness::loaded();
     let template = ChatTemplate::new(template).unwrap();
-    loaded.model.chat = Arc::new(ChatFormat { template, bos: String::new(), eos: String::new() });
+    loaded.model.chat = Arc::new(ChatFormat::new(template));
     Server::over(loaded, change)
 }
 

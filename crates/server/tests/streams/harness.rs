@@ -220,7 +220,7 @@ pub fn thinking() -> LoadedEngine {
     let mut loaded = loaded();
     let template = ChatTemplate::new(&format!("{{# <think> #}}{CHATML}")).unwrap();
     let (bos, eos) = Default::default();
-    loaded.model.chat = Arc::new(ChatFormat { template, bos, eos });
+    loaded.model.chat = Arc::new(ChatFormat { bos, eos, ..ChatFormat::new(template) });
     loaded
 }
 

@@ -8,6 +8,9 @@ export interface SamplingDefaults {
   readonly top_p: number | null;
   readonly top_k: number | null;
   readonly min_p: number | null;
+  readonly repetition_penalty: number | null;
+  /** The place that states each of them: `flag`, `model`, `vendor` or `default`. */
+  readonly from: Readonly<Record<string, string>>;
 }
 
 export interface ModelCard {
@@ -32,6 +35,8 @@ export const DEMONSTRATION_MODEL = "loquent-tiny";
 const MAX_BYTES = 1 << 20;
 const MAX_MODELS = 500;
 const MAX_NAME = 200;
+/** Most sampling parameters whose origin is read. */
+const MAX_PLACES = 16;
 
 /** Above this, a server only says that it does not know. */
 const MAX_CONTEXT = 1e9;
@@ -129,13 +134,21 @@ function readCard(value: unknown): ModelCard | null {
 
 function readDefaults(value: unknown): SamplingDefaults | null {
   if (typeof value !== "object" || value === null) return null;
-  const { temperature, top_p, top_k, min_p } = value as Record<string, unknown>;
+  const { temperature, top_p, top_k, min_p, repetition_penalty, from } = value as Record<string, unknown>;
   return {
     temperature: numberOf(temperature),
     top_p: numberOf(top_p),
     top_k: numberOf(top_k),
     min_p: numberOf(min_p),
+    repetition_penalty: numberOf(repetition_penalty),
+    from: readPlaces(from),
   };
+}
+
+function readPlaces(value: unknown): Record<string, string> {
+  if (typeof value !== "object" || value === null) return {};
+  const places = Object.entries(value).slice(0, MAX_PLACES);
+  return Object.fromEntries(places.filter((place): place is [string, string] => typeof place[1] === "string"));
 }
 
 function nameOf(value: unknown): string | null {

@@ -76,29 +76,49 @@ function ParameterFields(): VNode {
     <Section title="Parameters">
       <p class="faint">Empty ones are left to the server; its defaults are shown.</p>
       {PARAMETERS.map((field) => (
-        <ParameterInput key={field.name} field={field} byDefault={defaultOf(field.name, defaults)} />
+        <ParameterInput key={field.name} field={field} byDefault={defaultOf(field.name, defaults)} title={titleOf(field, defaults)} />
       ))}
     </Section>
   );
+}
+
+/** Where a default comes from, in words. */
+const PLACES: Readonly<Record<string, string>> = {
+  flag: "set by the server's operator",
+  model: "from the model's file",
+  vendor: "recommended by the model's vendor",
+  default: "the server's default",
+};
+
+/** What the parameter does, and where its default comes from. */
+function titleOf({ name, about }: ParameterField, defaults: SamplingDefaults | null): string {
+  const place = PLACES[defaults?.from[name] ?? ""];
+  return place === undefined ? about : `${about}. ${defaultOf(name, defaults)}: ${place}`;
 }
 
 /** What applies where the parameter is not set, in words. */
 function defaultOf(name: ParameterName, defaults: SamplingDefaults | null): string {
   if (name === "max_tokens") return "no limit";
   if (name === "seed") return "random";
-  if (name === "repetition_penalty") return "off";
   const value = defaults?.[name] ?? null;
+  if (name === "repetition_penalty" && (value ?? 1) === 1) return "off";
   return value === null ? "default" : `${Number(value.toPrecision(3))}`;
 }
 
-function ParameterInput({ field, byDefault }: { readonly field: ParameterField; readonly byDefault: string }): VNode {
-  const { name, label, about, ...range } = field;
+interface ParameterInputProps {
+  readonly field: ParameterField;
+  readonly byDefault: string;
+  readonly title: string;
+}
+
+function ParameterInput({ field, byDefault, title }: ParameterInputProps): VNode {
+  const { name, label, about: _, ...range } = field;
   const change = (event: Event): void => {
     const { valueAsNumber } = event.currentTarget as HTMLInputElement;
     changeParameter(name, Number.isFinite(valueAsNumber) ? valueAsNumber : null);
   };
   return (
-    <label class="row" title={about}>
+    <label class="row" title={title}>
       <span>{label}</span>
       <input id={name.replace("_", "-")} type="number" placeholder={byDefault} value={settings.value.parameters[name] ?? ""} onInput={change} {...range} />
     </label>

@@ -1,6 +1,7 @@
 //! Entry points through which llama.cpp's graphs use the kernels: called from native/kernels.cpp by
 //! ggml's compute threads, all of them for every operation.
 
+use std::collections::HashMap;
 use std::sync::Once;
 
 use super::attention::Attention;
@@ -8,7 +9,7 @@ use super::matmul::MatMul;
 use super::weight_format::WeightFormat;
 use super::work_queue::WorkQueue;
 use super::{Isa, avx2, avx512, sys, write_order};
-use crate::gguf::Header;
+use crate::gguf::{Header, TensorType};
 use crate::llama::amx::Amx;
 use crate::llama::operation_times::{self, OperationKind};
 
@@ -54,6 +55,22 @@ pub(in crate::llama) fn covers(header: &Header) -> bool {
         counted.map(|tensor| tensor.elements().unwrap_or(0)).sum()
     };
     Isa::used().is_some() && 2 * elements(true) > elements(false)
+}
+
+/// Returns the format of most of the weights that the kernels cannot read; `None` if they read most
+/// weights.
+pub(in crate::llama) fn foreign_format(header: &Header) -> Option<TensorType> {
+    if covers(header) {
+        return None;
+    }
+    let mut elements: HashMap<TensorType, u64> = HashMap::new();
+    for tensor in header.tensors.iter().filter(|tensor| matches!(tensor.dims.len(), 2 | 3)) {
+        if WeightFormat::of(tensor.kind.0).is_none() {
+            let counted = elements.entry(tensor.kind).or_default();
+            *counted = counted.saturating_add(tensor.elements().unwrap_or(0));
+        }
+    }
+    elements.into_iter().max_by_key(|(_, elements)| *elements).map(|(format, _)| format)
 }
 
 /// An operation of the graph that the kernels compute.

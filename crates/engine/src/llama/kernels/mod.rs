@@ -30,7 +30,7 @@ mod write_order;
 
 use super::isa::Isa;
 use super::sys;
-pub(super) use ggml_hook::{covers, register};
+pub(super) use ggml_hook::{covers, foreign_format, register};
 pub(super) use write_order::forget;
 
 /// Elements of a block, the unit of scales in weights and activations.

@@ -13,6 +13,7 @@ use loquent_engine::{GpuLayers, KvType, Pooling};
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
+use loquent_server::StatedSampling;
 
 use super::source::SourceArgs;
 use crate::profile::{self, Profile};
@@ -26,12 +27,12 @@ pub(crate) const PREFILL_MAX_TOKENS: u32 = 512;
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Maximum number of sequences computed in one batch, at most 256 (4096 simulated)
-    #[arg(long, env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
+    #[arg(long, alias = "parallel", env = "LOQUENT_MAX_BATCH_SIZE", default_value_t = 16, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_batch_size: u16,
     /// Maximum context length in tokens, prompt and answer together [default: the model's, up to
     /// 32768 and as far as half of the free memory holds its KV cache]
-    #[arg(long, env = "LOQUENT_CONTEXT", value_name = "N")]
+    #[arg(long, alias = "ctx-size", env = "LOQUENT_CONTEXT", value_name = "N")]
     pub(crate) context: Option<u32>,
     /// Size of the KV cache in tokens, shared by all sequences and cached prefixes [default: twice
     /// the context, at least 512 per sequence of the batch]
@@ -79,7 +80,7 @@ pub(crate) struct EngineArgs {
     pub(crate) embeddings: Option<Pooling>,
     /// Layers computed on the GPU, in builds with GPU support: "auto" (as many as fit into its free
     /// memory), "all" or a number
-    #[arg(long, env = "LOQUENT_GPU_LAYERS", value_name = "N", default_value_t = GpuLayers::Auto)]
+    #[arg(long, alias = "n-gpu-layers", env = "LOQUENT_GPU_LAYERS", value_name = "N", default_value_t = GpuLayers::Auto)]
     pub(crate) gpu_layers: GpuLayers,
     /// How long a step of the engine may take, in seconds, before the engine counts as hung and
     /// the server ends with an error, or with --engine-process the engine is killed and started
@@ -98,6 +99,12 @@ pub(crate) struct EngineArgs {
     /// answers pause while it starts again, and go on where they stopped
     #[arg(long, env = "LOQUENT_ENGINE_PROCESS", hide_short_help = true)]
     pub(crate) engine_process: bool,
+    /// Sampling parameters that the operator states for the model ([`SamplingArgs`], where the
+    /// command has them).
+    ///
+    /// [`SamplingArgs`]: super::SamplingArgs
+    #[arg(skip)]
+    pub(crate) sampling: StatedSampling,
     // Last, because their headings would cover the flags below them.
     #[command(flatten)]
     pub(crate) tuning: TuningArgs,

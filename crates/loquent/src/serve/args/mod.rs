@@ -6,6 +6,7 @@ mod http;
 mod keys;
 mod models;
 mod quic;
+mod sampling;
 mod source;
 mod store;
 mod streams;
@@ -22,6 +23,7 @@ use self::http::HttpArgs;
 use self::keys::KeyArgs;
 pub(crate) use self::models::KeepArgs;
 use self::quic::QuicArgs;
+pub(crate) use self::sampling::SamplingArgs;
 pub(crate) use self::source::SourceArgs;
 use self::store::StoreArgs;
 use self::streams::StreamArgs;
@@ -56,7 +58,7 @@ const ESSENTIAL: [(&str, Option<char>); 17] = [
     ("hf", None),
     ("host", None),
     ("port", Some('p')),
-    ("served_model_name", None),
+    ("served_model_name", Some('a')),
     ("upstream", None),
     ("upstream_api_key", None),
     ("max_batch_size", None),
@@ -95,8 +97,8 @@ pub struct ServeArgs {
     /// TCP port to listen on; 0 picks a free one
     #[arg(long, env = "LOQUENT_PORT", default_value_t = 8080)]
     pub(crate) port: u16,
-    /// Name of the model in the API [default: the name in the model file]
-    #[arg(long, env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
+    /// Name of the model in the API [default: the name of its file]
+    #[arg(long, alias = "alias", env = "LOQUENT_SERVED_MODEL_NAME", value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
     /// Reject requests that name another model with 404; without this flag the served model
     /// answers them
@@ -122,6 +124,8 @@ pub struct ServeArgs {
     pub(crate) upstream: UpstreamArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     streams: StreamArgs,
     #[command(flatten)]

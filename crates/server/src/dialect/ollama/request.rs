@@ -52,13 +52,16 @@ pub const GENERATE_PARAMETERS: &[Parameter] = &[
 /// Support status of each of the `options`.
 pub const OPTIONS: &[Parameter] = &[
     supported("num_predict", "-1 and -2: as much as the context holds"),
-    supported("temperature", ""),
-    supported("top_k", ""),
-    supported("top_p", ""),
-    supported("min_p", ""),
+    supported("temperature", "by default the model's, else 0.8"),
+    supported("top_k", "by default the model's, else 40"),
+    supported("top_p", "by default the model's, else 0.9"),
+    supported("min_p", "by default the model's, else 0"),
     supported("seed", ""),
     supported("stop", "at most 16"),
-    supported("repeat_penalty", ""),
+    supported(
+        "repeat_penalty",
+        "of the prompt and the whole answer; by default the model's, else 1.1",
+    ),
     supported("presence_penalty", ""),
     supported("frequency_penalty", ""),
     ignored("num_ctx", "the operator chooses the context: --context"),

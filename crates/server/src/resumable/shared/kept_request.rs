@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::fields::Fields;
 use crate::api::request::Endpoint;
+use crate::api::sampling::ResolvedSampling;
 use crate::identity::Owner;
 use crate::trace_context::TraceParent;
 
@@ -25,6 +26,8 @@ pub struct ReplayInputs {
     pub model: String,
     /// Seed of the random numbers, whether or not the request named one.
     pub seed: u64,
+    /// Sampling parameters that hold for the request, stated by it or not.
+    pub sampling: ResolvedSampling,
     /// Number from which the ids of the answer's tool calls are derived.
     pub call_ids: u64,
     /// Unix time in seconds that its chat template saw as now.
@@ -100,7 +103,15 @@ impl ReplayableBody {
             Endpoint::Text => "text",
         };
         let ReplayInputs {
-            model, seed, call_ids, trace_parent, stored, asker, answered_by, ..
+            model,
+            seed,
+            sampling,
+            call_ids,
+            trace_parent,
+            stored,
+            asker,
+            answered_by,
+            ..
         } = marks;
         let stored = stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
             json!({"owner": hex::encode(&owner.0), "metadata": metadata})
@@ -110,6 +121,7 @@ impl ReplayableBody {
             "endpoint": endpoint,
             "model": model,
             "seed": seed.to_string(),
+            "sampling": sampling.to_json(),
             "call_ids": call_ids.to_string(),
             "asked_at": marks.asked_at_s,
             "trace": trace_parent.as_ref().map(TraceParent::to_text),
@@ -160,6 +172,7 @@ pub fn decode(bytes: &[u8]) -> Option<ReplayableRequest> {
     let marks = ReplayInputs {
         model: text("model")?.to_owned(),
         seed: text("seed")?.parse().ok()?,
+        sampling: ResolvedSampling::from_json(outer.map().get("sampling")?)?,
         call_ids: text("call_ids")?.parse().ok()?,
         asked_at_s: outer.map().get("asked_at")?.as_u64()?,
         trace_parent: text("trace").and_then(TraceParent::parse),
@@ -191,11 +204,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::api::sampling::GeneralSampling;
 
     fn marks(model: &str) -> ReplayInputs {
         ReplayInputs {
             model: model.to_owned(),
             seed: u64::MAX,
+            sampling: GeneralSampling::Ollama.values(),
             call_ids: u64::MAX - 1,
             asked_at_s: 1_700_000_000,
             trace_parent: None,
@@ -249,6 +264,7 @@ mod tests {
             ("\"chat\"", "\"songs\""),
             ("\"call_ids\"", "\"other\""),
             ("\"seed\":\"", "\"seed\":\"-"),
+            ("\"top_k\":40", "\"top_k\":-40"),
             ("\"stored\":null", "\"stored\":{}"),
             ("\"body\":{}", "\"body\":[]"),
             (&kept[end / 2..], ""),

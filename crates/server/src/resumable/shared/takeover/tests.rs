@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 
 use super::*;
 use crate::api::request::Endpoint;
+use crate::api::sampling::GeneralSampling;
 use crate::resumable::shared::followed::FollowedPiece;
 use crate::resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayInputs, ReplayableBody,
@@ -154,6 +155,7 @@ fn request() -> Arc<[u8]> {
     let marks = ReplayInputs {
         model: "m".to_owned(),
         seed: 1,
+        sampling: GeneralSampling::LlamaServer.values(),
         call_ids: 2,
         asked_at_s: 3,
         trace_parent: None,

@@ -1,0 +1,61 @@
+//! `GET /props`, from llama-server: properties of a model and what holds for requests that leave
+//! sampling open.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::Uri;
+use serde_json::json;
+
+use crate::api::sampling::GeneralSampling;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::json_response::json_response;
+use crate::query::decoded_text;
+
+/// Answers `GET /props`, for the model that `?model=` names or the first one. Never loads a model:
+/// clients ask often.
+///
+/// # Errors
+/// 404 for an unknown model and for one that an upstream server answers, 503 while the first model
+/// loads.
+pub async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+    let asked = decoded_text(&uri, "model");
+    let entry = app.models.find(asked.as_deref())?;
+    let Some(defaults) = entry.sampling_defaults() else {
+        return Err(ApiError::not_offered(format!(
+            "An upstream server answers for '{}' and has defaults of its own.",
+            entry.name()
+        )));
+    };
+    let holds = defaults.stated().resolve(GeneralSampling::default()).to_json();
+    let shown = defaults.to_json();
+    let mut props = json!({
+        "default_generation_settings": {
+            "params": {
+                "temperature": holds["temperature"],
+                "top_k": holds["top_k"],
+                "top_p": holds["top_p"],
+                "min_p": holds["min_p"],
+                "repeat_penalty": holds["repetition_penalty"],
+            },
+        },
+        "sampling_defaults": shown,
+        "model_alias": entry.name(),
+        // Where the file lies is nobody's business.
+        "model_path": entry.name(),
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("loquent-", env!("CARGO_PKG_VERSION")),
+        "is_sleeping": false,
+    });
+    if let Some(service) = entry.service() {
+        let model = service.model();
+        props["default_generation_settings"]["n_ctx"] = model.context_tokens.into();
+        props["total_slots"] = service.slots().into();
+        props["chat_template"] = model.chat.template.source().into();
+        props["bos_token"] = model.chat.bos.as_str().into();
+        props["eos_token"] = model.chat.eos.as_str().into();
+    }
+    Ok(json_response(&props))
+}
