@@ -14,10 +14,9 @@ use crate::connection_limits::ProbePermits;
 use crate::dashboard::Dashboard;
 use crate::dialect::chosen_ids::ChosenIds;
 use crate::dialect::responses::LiveResponses;
-use crate::dialect::responses::stored::ResponseStore;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
-use crate::identity::Identity;
+use crate::identity::{Identity, Owner};
 use crate::metrics::{MetricNames, Metrics};
 use crate::models::{ModelEntry, ServedModels};
 use crate::obfuscation::ObfuscationDefault;
@@ -28,7 +27,8 @@ use crate::quic_links::QuicLinks;
 use crate::request_log::RequestLog;
 use crate::resumable::{ResumableAnswers, ResumableLimits};
 use crate::service::Service;
-use crate::store::{Store, StoreLimits};
+use crate::store::recorder::StoreTarget;
+use crate::store::{AnswerFence, Kind, Store, StoreLimits};
 
 /// Path of a browser's WebTransport session on the QUIC port.
 pub const WEB_TRANSPORT_PATH: &str = "/loquent/1";
@@ -141,9 +141,10 @@ pub struct App {
 }
 
 impl App {
-    /// The store of responses.
-    pub fn response_store(&self) -> ResponseStore {
-        ResponseStore::new(self.store.clone(), self.bodies.workers().clone())
+    /// Returns the place in the store of an answer of `owner` that is generated with `fence`.
+    pub fn store_target(&self, kind: Kind, owner: Owner, fence: AnswerFence) -> StoreTarget {
+        let workers = self.bodies.workers().clone();
+        StoreTarget { store: self.store.clone(), workers, kind, owner, fence }
     }
 
     /// Creates the state of a server whose model is still loading: requests get 503.

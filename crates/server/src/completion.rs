@@ -1,5 +1,6 @@
-//! One completion between the engine and its client: turns tokens into text, cuts it at stop
-//! strings, splits it into reasoning, tool calls and answer, and gathers these into flushes.
+//! One completion between its source and its client: turns the engine's tokens into text and cuts it
+//! at stop strings, takes the deltas of an upstream server as they are, splits the text into
+//! reasoning, tool calls and answer, and gathers these into flushes.
 
 pub mod logprobs;
 pub mod reader;
@@ -25,7 +26,7 @@ use logprobs::{PendingLogprobs, ScoredPrompt};
 use reader::{SplitConfig, TextSplitter};
 
 /// Settings of a completion's text and flushes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CompletionConfig {
     /// Stop strings: the text ends before the first one that occurs.
     pub stops: Vec<String>,
@@ -80,6 +81,9 @@ pub struct Completion {
     splitter: Option<TextSplitter>,
     held: PendingDeltas,
     held_tokens: u32,
+    /// Held tokens that no held delta counts: all of the engine's, and of an upstream server's those
+    /// of text that passed through the splitter.
+    uncounted_tokens: u32,
     logprobs: PendingLogprobs,
     keeps_end_logprobs: bool,
     only_prompt: bool,
@@ -109,6 +113,7 @@ impl Completion {
             splitter: split.is_needed().then(|| TextSplitter::new(split)),
             held: PendingDeltas::new(index),
             held_tokens: 0,
+            uncounted_tokens: 0,
             logprobs: PendingLogprobs::behind(logprobs.prompt),
             keeps_end_logprobs: logprobs.keeps_end,
             only_prompt: logprobs.only_prompt,
@@ -174,6 +179,48 @@ impl Completion {
         }
     }
 
+    /// Handles a piece of an upstream server's completion, which arrived at `now`. Returns also the
+    /// number of its tokens, or 0 for a piece without content.
+    ///
+    /// `clear`: the client has taken all earlier flushes.
+    pub fn on_deltas(
+        &mut self,
+        now: Duration,
+        deltas: Vec<Delta>,
+        clear: bool,
+    ) -> (FlushState, u32) {
+        let (mut tokens, mut finish, before) = (0, None, self.held.bytes());
+        for delta in deltas {
+            tokens += delta.tokens();
+            match delta {
+                Delta::Finish { reason, .. } => finish = Some(reason),
+                delta => self.take_delta(delta),
+            }
+        }
+        if finish.is_some() {
+            self.finish_splitting();
+        }
+        let payload = self.held.bytes() != before;
+        // A piece with only unknown members has no count; they are some token's.
+        let tokens = if payload { tokens.max(1) } else { 0 };
+        if payload {
+            self.completion_tokens += 1;
+            self.held_tokens += tokens;
+            self.timings.note_token(now);
+        }
+        let counts = payload || finish.is_some();
+        let due = counts && self.coalescer.on_token(Micros::from(now), payload, clear);
+        let state = match finish {
+            Some(name) => {
+                self.end(FinishReason::of_upstream(name));
+                FlushState::Ended
+            }
+            None if due => FlushState::Due,
+            None => FlushState::Held,
+        };
+        (state, tokens)
+    }
+
     /// Index of this completion within the request.
     pub const fn choice(&self) -> u32 {
         self.held.choice()
@@ -193,7 +240,7 @@ impl Completion {
             self.timings.flushes.push((self.completion_tokens, now));
         }
         let (choice, tokens) = (self.held.choice(), std::mem::take(&mut self.held_tokens));
-        let mut deltas = self.held.take(tokens);
+        let mut deltas = self.held.take(std::mem::take(&mut self.uncounted_tokens));
         let mut end = self.end.take();
         if let Some(end) = &mut end {
             // Moved here and not when the end was noted, so that this flush is in it.
@@ -237,11 +284,18 @@ impl Completion {
         self.end(FinishReason::Error(message.to_owned()));
     }
 
+    /// Ends the completion with an error that has more than a message.
+    pub fn refuse(&mut self, error: ApiError) {
+        self.drain_held_text();
+        self.end(FinishReason::Refused(Box::new(error)));
+    }
+
     fn note_token(&mut self, now: Duration, rows: u32, wait: Duration) {
         self.completion_tokens += 1;
         let thinks = self.splitter.as_ref().is_some_and(TextSplitter::is_thinking);
         self.reasoning_tokens += u32::from(thinks);
         self.held_tokens += 1;
+        self.uncounted_tokens += 1;
         let timings = &mut self.timings;
         timings.batch_rows += u64::from(rows);
         // The first token's wait is the prompt's, which the queue's and prefill's times cover.
@@ -307,6 +361,26 @@ impl Completion {
         let found = self.stop.push(&self.fresh, &mut self.unsplit);
         splitter.push(&self.unsplit, &mut self.held);
         found
+    }
+
+    /// Holds a delta of an upstream server. Text passes through the splitter as long as there may be
+    /// reasoning in it.
+    fn take_delta(&mut self, delta: Delta) {
+        match (delta, &mut self.splitter) {
+            (Delta::Text { text, tokens, .. }, Some(splitter)) => {
+                self.uncounted_tokens += tokens;
+                splitter.push(&text, &mut self.held);
+                self.splitter.take_if(|splitter| splitter.is_plain());
+            }
+            (delta, splitter) => {
+                // A server that splits its reasoning off, or calls tools, leaves nothing to find.
+                let is_split = matches!(delta, Delta::Reasoning { .. } | Delta::ToolCall { .. });
+                if let Some(mut splitter) = splitter.take_if(|_| is_split) {
+                    splitter.finish(&mut self.held);
+                }
+                self.held.push(delta);
+            }
+        }
     }
 
     /// Ends the text. Anything held back as an incomplete character, stop string or tag turns out

@@ -77,7 +77,7 @@ fn model_text(input: &[u8]) {
     let syntax = if choice & 0x80 == 0 { CallSyntax::Tagged } else { CallSyntax::Bare };
     let calls = (choice & 0x40 == 0).then(|| calls(syntax));
     let is_plain = calls.is_none() && thinking == Thinking::Never;
-    let config = SplitConfig { thinking, calls, ..SplitConfig::none() };
+    let config = SplitConfig { thinking, calls, ..SplitConfig::default() };
     let (whole, [text, ..]) = split_in_any_way(&config, input);
     assert!(!is_plain || text == whole);
 }
@@ -102,7 +102,7 @@ fn model_calls(input: &[u8]) {
         (_, 0) => Thinking::Never,
         _ => Thinking::Optional(ThinkTags::Angle),
     };
-    let config = SplitConfig { thinking, calls: Some(calls(syntax)), ..SplitConfig::none() };
+    let config = SplitConfig { thinking, calls: Some(calls(syntax)), ..SplitConfig::default() };
     split_in_any_way(&config, input);
 }
 

@@ -39,8 +39,8 @@ use crate::routes::parse_request::{Intake, ParsedRequest};
 use crate::routes::props::props;
 use crate::routes::tokenize::{detokenize, tokenize, tokenizer_info};
 use crate::routes::{
-    self, browser, conversations, dashboard, durable, embeddings, infill, llama_server, messages,
-    observed, ollama, page, path_probe, responses, resumable, stored_chats, token, ui_stream,
+    self, browser, dashboard, durable, embeddings, infill, llama_server, messages, observed,
+    ollama, page, path_probe, responses, resumable, stored_chats, token, ui_stream,
 };
 use crate::service::{Answer, StartedAnswer};
 use crate::sse::{DirectAnswer, SseBody, event_stream, with_ignored};
@@ -63,7 +63,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenizer_info", get(tokenizer_info))
         .route("/props", get(props))
         .merge(ui_stream::routes())
-        .merge(conversations::routes())
         .merge(infill::routes())
         .merge(llama_server::routes())
         .merge(stored_chats::routes())
@@ -161,15 +160,6 @@ async fn answer(
         intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
-    // A conversation's answers are for all who have the owner's key.
-    let conversation = match streams && request.identity.token.is_none() {
-        true => conversations::asked_id(&app, &head, &request.identity),
-        false => None,
-    };
-    if let Some(id) = conversation {
-        let resumable = resumable::ResumableRequest { request, arrived, idempotent: idempotent? };
-        return conversations::stream(&app, id, resumable, &head.extensions).await;
-    }
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
         // ignored, even if it is malformed.

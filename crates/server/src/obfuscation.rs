@@ -29,18 +29,12 @@ pub enum ObfuscationDefault {
 impl ObfuscationDefault {
     /// Returns the padding of the answer to a request with these `extensions`.
     pub fn of_request(self, extensions: &Extensions) -> Obfuscation {
-        self.of_answer(rand::random(), extensions)
-    }
-
-    /// Like [`Self::of_request`], but with the same letters for the same `seed`: for an answer
-    /// whose bytes clients count.
-    pub fn of_answer(self, seed: u64, extensions: &Extensions) -> Obfuscation {
         let by_default = match self {
             Self::Encrypted => extensions.get::<Encrypted>().is_some(),
             Self::Always => true,
             Self::Never => false,
         };
-        Obfuscation::new(seed, by_default)
+        Obfuscation::new(rand::random(), by_default)
     }
 
     /// Returns true if the datagrams of an answer are padded (D-2.7). `asked` is the request's

@@ -1,6 +1,6 @@
-//! Answers under ids that clients choose: an app's chat, a conversation. An id belongs to the API
-//! key that it was sent with. Without keys anybody could guess it, so ids then work only on a
-//! server for this machine alone.
+//! Answers under ids that clients choose: the chats of the AI SDK. An id belongs to the API key that
+//! it was sent with. Without keys anybody could guess it, so ids then work only on a server for this
+//! machine alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::AnswerHandle;
 
-use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::hosts::AllowedHosts;
 use crate::identity::Identity;
@@ -20,19 +19,9 @@ pub const MAX_ID_BYTES: usize = 256;
 /// Minimum number of ids before those of forgotten answers are swept.
 const LEAST_SWEPT: usize = 64;
 
-/// Kind of an id. Ids of different kinds may be equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IdKind {
-    /// A chat of the AI SDK.
-    Chat,
-    /// A conversation of llama-server's clients.
-    Conversation,
-}
-
 /// A client's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ChosenId {
-    kind: IdKind,
     /// Owner of the id; `None` on a server without keys.
     owner: Option<TenantId>,
     id: Box<str>,
@@ -54,14 +43,12 @@ pub struct NamedAnswer {
     pub fate: Arc<AnswerFate>,
     /// True if it extends the previous message instead of starting one.
     pub continues: bool,
-    /// Time when the answer began, Unix time in seconds.
-    pub started_s: u64,
 }
 
 impl NamedAnswer {
     /// Returns a new entry for an answer that has just begun.
     pub fn begun(handle: AnswerHandle) -> Self {
-        Self { handle, fate: Arc::default(), continues: false, started_s: unix_time_s() }
+        Self { handle, fate: Arc::default(), continues: false }
     }
 
     /// Sets whether the answer extends the previous message.
@@ -83,12 +70,7 @@ impl ChosenId {
     ///
     /// # Errors
     /// 400 for an empty or long id; 403 on a server without keys that others can reach.
-    pub fn new(
-        hosts: &AllowedHosts,
-        identity: &Identity,
-        kind: IdKind,
-        id: &str,
-    ) -> Result<Self, ApiError> {
+    pub fn new(hosts: &AllowedHosts, identity: &Identity, id: &str) -> Result<Self, ApiError> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             let message = format!("An id must have 1 to {MAX_ID_BYTES} bytes.");
             return Err(ApiError::invalid_param("id", message));
@@ -97,7 +79,7 @@ impl ChosenId {
         if owner.is_none() && !hosts.is_local() {
             return Err(ApiError::ids_need_keys());
         }
-        Ok(Self { kind, owner, id: id.into() })
+        Ok(Self { owner, id: id.into() })
     }
 }
 

@@ -5,7 +5,6 @@
 pub mod chosen_ids;
 #[cfg(test)]
 mod compatibility;
-pub mod conversations;
 pub mod durable;
 pub mod errors;
 pub mod infill;

@@ -109,7 +109,7 @@ const ROUTES: &[RouteEntry] = &[
     keyed("post", "/v1/ui/chat", AI_SDK, "Answer a chat as a UI message stream"),
     keyed("delete", "/v1/ui/chat/{id}", AI_SDK, "Stop a chat's answer"),
     keyed("get", "/v1/ui/chat/{id}/stream", AI_SDK, "Resume a chat's answer")
-        .with_query(&[("startIndex", "from this event on; negative from the end")]),
+        .with_query(&[("startIndex", "from this event on")]),
     keyed("delete", "/v1/ui/chat/{id}/stream", AI_SDK, "Stop a chat's answer"),
     keyed("post", "/v1/models/load", LLAMA_SERVER, "Begin to load a model"),
     keyed("post", "/v1/models/unload", LLAMA_SERVER, "Let a model go"),
@@ -119,11 +119,6 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/props", LLAMA_SERVER, "Properties of a model, its template and its sampling")
         .with_query(&[("model", "the model, of several; otherwise the first")]),
     keyed("get", "/slots", LLAMA_SERVER, "How many completions are computed"),
-    keyed("get", "/v1/stream", LLAMA_SERVER, "A conversation's events from a byte on")
-        .with_query(&[("conv_id", "the conversation"), ("from", "the byte")]),
-    keyed("delete", "/v1/stream", LLAMA_SERVER, "Stop a conversation's answer")
-        .with_query(&[("conv_id", "the conversation")]),
-    keyed("post", "/v1/streams/lookup", LLAMA_SERVER, "Which conversations are kept"),
     keyed("post", "/tokenize", VLLM, "The tokens of a text or conversation"),
     keyed("post", "/detokenize", VLLM, "The text of tokens"),
     keyed("get", "/tokenizer_info", VLLM, "Facts about the tokenizer"),

@@ -7,12 +7,10 @@ use loquent_infer::admission::Bounds;
 use loquent_infer::request::Finish;
 use loquent_infer::sampling::SampledToken;
 use loquent_proto::Delta;
-use loquent_proto::coalesce::StreamInterval;
 
 use super::*;
 use crate::admission::{AdmissionGate, PendingPrompts};
-use crate::completion::reader::SplitConfig;
-use crate::completion::{CompletionConfig, LogprobConfig};
+use crate::completion::CompletionConfig;
 use crate::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
@@ -23,18 +21,6 @@ struct Bench {
     engine: mpsc::UnboundedReceiver<EngineCommand>,
     flushes: Option<FlushReceiver>,
     tags: Vec<Tag>,
-}
-
-fn config() -> CompletionConfig {
-    CompletionConfig {
-        stops: Vec::new(),
-        interval: StreamInterval::default(),
-        max_delay: None,
-        timings: false,
-        split: SplitConfig::none(),
-        logprobs: LogprobConfig::default(),
-        names_stop: None,
-    }
 }
 
 fn work() -> Box<Work> {
@@ -128,7 +114,7 @@ fn text(flushes: &[Flush]) -> String {
 
 #[test]
 fn a_slow_reader_is_merged_then_paused_and_resumed_without_loss() {
-    let mut bench = Bench::new(1, false, &config());
+    let mut bench = Bench::new(1, false, &CompletionConfig::default());
     let mut generated = 0;
     while bench.commands().is_empty() {
         bench.token(generated, 0, b'x', None);
@@ -158,7 +144,7 @@ fn a_slow_reader_is_merged_then_paused_and_resumed_without_loss() {
 #[test]
 fn a_reader_that_stays_away_loses_its_stream_unless_it_is_exempt() {
     for exempt in [false, true] {
-        let mut bench = Bench::new(1, exempt, &config());
+        let mut bench = Bench::new(1, exempt, &CompletionConfig::default());
         for at in 0..1_100 {
             bench.token(at, 0, b'x', None);
         }
@@ -176,7 +162,7 @@ fn a_reader_that_stays_away_loses_its_stream_unless_it_is_exempt() {
 #[test]
 fn a_stop_string_ends_one_completion_of_several() {
     let stops = vec!["END".to_owned()];
-    let mut bench = Bench::new(2, false, &CompletionConfig { stops, ..config() });
+    let mut bench = Bench::new(2, false, &CompletionConfig { stops, ..Default::default() });
     for (at, byte) in b"aENDb".iter().enumerate() {
         bench.token(at as u64, 0, *byte, None);
         bench.token(at as u64, 1, b'.', None);
@@ -192,7 +178,7 @@ fn a_stop_string_ends_one_completion_of_several() {
 #[test]
 fn an_interval_merges_tokens_and_counts_them() {
     let interval = "4".parse().unwrap();
-    let mut bench = Bench::new(1, false, &CompletionConfig { interval, ..config() });
+    let mut bench = Bench::new(1, false, &CompletionConfig { interval, ..Default::default() });
     for at in 0..9 {
         bench.token(at, 0, b'a' + at as u8, None);
     }
@@ -205,7 +191,8 @@ fn an_interval_merges_tokens_and_counts_them() {
 #[test]
 fn held_content_leaves_at_its_deadline() {
     let (interval, max_delay) = ("9".parse().unwrap(), Some(Duration::from_millis(50)));
-    let mut bench = Bench::new(1, false, &CompletionConfig { interval, max_delay, ..config() });
+    let mut bench =
+        Bench::new(1, false, &CompletionConfig { interval, max_delay, ..Default::default() });
     bench.token(0, 0, b'a', None);
     bench.token(10, 0, b'b', None);
     assert_eq!(text(&bench.read()), "a");
@@ -217,7 +204,7 @@ fn held_content_leaves_at_its_deadline() {
 
 #[test]
 fn a_client_that_leaves_cancels_its_completions() {
-    let mut bench = Bench::new(1, false, &config());
+    let mut bench = Bench::new(1, false, &CompletionConfig::default());
     bench.flushes = None;
     bench.token(0, 0, b'a', None);
     assert_eq!(bench.commands(), ["cancel"]);
@@ -227,7 +214,7 @@ fn a_client_that_leaves_cancels_its_completions() {
 
 #[test]
 fn stopping_ends_every_stream_with_an_error() {
-    let mut bench = Bench::new(2, false, &config());
+    let mut bench = Bench::new(2, false, &CompletionConfig::default());
     bench.token(0, 0, b'a', None);
     bench.processor.fail_all(Duration::from_millis(1), SHUTDOWN);
     let flushes = bench.read();

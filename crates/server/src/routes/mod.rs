@@ -5,7 +5,6 @@
 //! events without knowing the server.
 
 pub mod browser;
-pub mod conversations;
 pub mod dashboard;
 pub mod durable;
 pub mod embeddings;

@@ -34,7 +34,7 @@ use crate::dialect::responses::paging::page;
 use crate::dialect::responses::record_log::{END_RESERVE_BYTES, RecordLog};
 use crate::dialect::responses::request::{NAMES, ResponseRequest, Truncation};
 use crate::dialect::responses::stored::{KeptInput, StoredResponse};
-use crate::dialect::responses::storing::{KeptRecords, Save};
+use crate::dialect::responses::storing::{KeptRecords, ResponseRecorder};
 use crate::dialect::responses::stream::{DirectResponse, Records, ResponseReader};
 use crate::dialect::responses::truncate::{count, truncate};
 use crate::error::ApiError;
@@ -82,10 +82,8 @@ struct LoweredRequest {
 
 /// A response that the engine or the upstream server has accepted.
 struct StartedResponse {
-    owner: Owner,
-    created_s: u64,
+    recorder: ResponseRecorder,
     template: ResponseTemplate,
-    input: KeptInput,
     generation: Generation,
     /// The response's first records.
     log: RecordLog,
@@ -111,12 +109,9 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let ignored = started.ignored.clone();
     let response = match reservation {
         Some(reservation) => {
-            let StartedResponse { owner, created_s, template, input, generation, log, .. } =
-                started;
-            let fence = AnswerFence::FIRST;
-            let new = NewResponse { owner, fence, created_s, template, input, log };
-            let store = app.response_store();
-            let live = app.responses.start(store, new, generation, reservation).await?;
+            let StartedResponse { recorder, template, generation, log, .. } = started;
+            let new = NewResponse { recorder, template, log };
+            let live = app.responses.start(new, generation, reservation).await?;
             match streams {
                 false => whole_live(&app, live).await?,
                 true => {
@@ -231,8 +226,10 @@ async fn start(
         log.push(&delta).expect("the first record fits");
     });
     let log = log.bounded(most_record_bytes(app, &template, &input));
-    let owner = identity.owner();
-    Ok(StartedResponse { owner, created_s, template, input, generation, log, ignored })
+    let target = app.store_target(Kind::Response, identity.owner(), AnswerFence::FIRST);
+    let id = template.id().to_owned();
+    let recorder = ResponseRecorder { target, id, created_s, input };
+    Ok(StartedResponse { recorder, template, generation, log, ignored })
 }
 
 /// Maximum bytes of records kept for a response: the reserved size for a background response, the
@@ -257,23 +254,21 @@ fn events<S: EventSource + Send + 'static>(app: &App, (source, preface): (S, Vec
 /// Streams a response to the client that requested it.
 fn stream(
     app: &App,
-    mut started: StartedResponse,
+    started: StartedResponse,
     stores: bool,
     padding: Option<Obfuscation>,
 ) -> Response {
-    let save = stores.then(|| saver(app, &mut started));
-    let StartedResponse { template, generation, log, .. } = started;
+    let StartedResponse { recorder, template, generation, log, .. } = started;
     let writer = ResponseEvents::new(template, EventRange::From(0)).padded(padding);
-    events(app, DirectResponse::new(generation, writer, log, save))
+    events(app, DirectResponse::new(generation, writer, log, stores.then_some(recorder)))
 }
 
 /// Returns a response in a single body.
-async fn full(app: &App, mut started: StartedResponse, stores: bool) -> Caught {
-    let save = stores.then(|| saver(app, &mut started));
-    let StartedResponse { template, mut generation, log, .. } = started;
+async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
+    let StartedResponse { recorder, template, mut generation, log, .. } = started;
     let mut events = ResponseEvents::new(template, EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));
-    let mut recording = KeptRecords::new(log, save);
+    let mut recording = KeptRecords::new(log, stores.then_some(recorder));
     loop {
         let mut put = |delta: Delta| recording.put(delta, &mut events, &mut Vec::new());
         match poll_fn(|context| generation.poll(context, &mut put)).await {
@@ -300,25 +295,6 @@ async fn whole_live(app: &App, live: Arc<LiveResponse>) -> Caught {
 async fn whole_stored(app: &App, response: StoredResponse, charge: MemoryCharge) -> Caught {
     let bytes = response.log.bytes().len();
     charged_json(&app.bodies, charge, bytes, move || Ok(response.object().to_string())).await
-}
-
-/// Returns a function that stores a response that has ended. If that fails, its current reader
-/// still receives the response.
-fn saver(app: &App, started: &mut StartedResponse) -> Save {
-    let StartedResponse { owner, created_s, template, input, .. } = started;
-    let (owner, created_s, id) = (*owner, *created_s, template.id().to_owned());
-    let (input, store) = (std::mem::take(input), app.response_store());
-    Box::new(move |log: RecordLog| {
-        Box::pin(async move {
-            let stored = store.put((owner, &id), created_s, input.head.clone(), log).await;
-            if let Err(error) = &stored {
-                tracing::warn!(%error, "a response could not be stored");
-            }
-            // As a whole: a closure takes only what it names, and the charge goes with the head.
-            drop(input);
-            stored.is_ok()
-        })
-    })
 }
 
 /// Streams the events of `records` from number `first` on.

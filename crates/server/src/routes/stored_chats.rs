@@ -25,7 +25,7 @@ use crate::json_response::json_response;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
 use crate::store::object::{AnswerFence, Kind, ObjectList, StoredObject};
-use crate::store::recorder::{AnswerRecorder, StoreTarget};
+use crate::store::recorder::AnswerRecorder;
 
 /// Number of copies of a stored object that exist at once: as read, and in the response.
 const COPIES: usize = 2;
@@ -182,7 +182,7 @@ pub fn record(
 ) {
     let Some(chat) = chat else { return };
     let object = StoredChat { chat: *chat, vocab: vocab.clone() };
-    let place = StoreTarget { store: app.store.clone(), kind: Kind::ChatCompletion, owner, fence };
+    let place = app.store_target(Kind::ChatCompletion, owner, fence);
     let recorder = AnswerRecorder::new(active, object, place);
     active.observe(Box::new(recorder));
 }

@@ -50,7 +50,7 @@ impl TakeoverStarter for AppTakeover {
         request: ReplayableRequest,
         first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
-        Box::pin(async move { begin(&*self.app()?, request, first).await })
+        Box::pin(async move { begin(&*self.app()?, request, first, None).await })
     }
 }
 
@@ -107,7 +107,7 @@ pub fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
 /// # Errors
 /// Those of [`ServedModels::start`](crate::models::ServedModels::start), and 404 for a model that
 /// is not served here.
-pub async fn start_again(
+async fn start_again(
     app: &App,
     kept: ReplayableRequest,
     stream: Option<StreamParams>,
@@ -134,15 +134,21 @@ pub async fn start_again(
     app.models.start(request, app.clock.now()).await
 }
 
-async fn begin(
+/// Starts the answer to `kept` again, under the name that `first` has for its readers. `stream`
+/// replaces the request's own streaming parameters, if given.
+///
+/// # Errors
+/// As [`start_again`]; those of the store.
+pub async fn begin(
     app: &App,
     kept: ReplayableRequest,
     first: FirstAnswer,
+    stream: Option<StreamParams>,
 ) -> Result<SecondAnswer, ApiError> {
     let stored = kept.marks.stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
         (*owner, Box::new(ChatToStore::of(&kept.fields, metadata.clone())))
     });
-    let started = start_again(app, kept, None).await?;
+    let started = start_again(app, kept, stream).await?;
     let StartedAnswer { mut active, echo, vocab, .. } = started;
     active.take_over(first.name);
     if let Some((owner, chat)) = stored {

@@ -15,13 +15,12 @@ use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
 use loquent_proto::{AnswerHandle, Position};
 
 use crate::app::App;
-use crate::dialect::chosen_ids::{ChosenId, IdKind, NamedAnswer};
+use crate::dialect::chosen_ids::{ChosenId, NamedAnswer};
 use crate::dialect::ui_stream::events::{STOPPED, UiWriter};
 use crate::dialect::ui_stream::request::{UiRequest, lower};
 use crate::error::{ApiError, no_content};
-use crate::event_writer::{COMMENT, EventSource, StreamStatus, write_records};
+use crate::event_writer::{COMMENT, EventSource, StreamStatus};
 use crate::identity::Identity;
-use crate::memory::SMALL_BYTES;
 use crate::query::Query;
 use crate::resumable::sse_reader::{EventsInbox, LogReader};
 use crate::routes::generation::{Parsed, parse};
@@ -32,8 +31,6 @@ use crate::sse::{SseBody, event_stream, with_ignored};
 const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-message-stream");
 /// Header with the answer's own id, with which the workflow transport reconnects.
 const RUN_HEADER: HeaderName = HeaderName::from_static("x-workflow-run-id");
-/// Header with the number of the latest chunk, from which a negative `startIndex` counts.
-const TAIL_HEADER: HeaderName = HeaderName::from_static("x-workflow-stream-tail-index");
 /// Prefixes of run ids: of an answer that is a message of its own, and of one that extends the
 /// previous message.
 const RUN_PREFIXES: [&str; 2] = ["run-", "more-"];
@@ -84,12 +81,11 @@ async fn name_answer(
 }
 
 fn chat(app: &App, identity: &Identity, id: &str) -> Result<ChosenId, ApiError> {
-    ChosenId::new(&app.config.allowed_hosts, identity, IdKind::Chat, id)
+    ChosenId::new(&app.config.allowed_hosts, identity, id)
 }
 
 /// `GET /v1/ui/chat/{id}/stream`: replays the answer from its beginning, or returns 204 if a chat's
-/// latest answer has been read to its end. With a run id, starts at chunk `startIndex`, counted
-/// from the end if negative.
+/// latest answer has been read to its end. With a run id, starts at chunk `startIndex`.
 async fn resume(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
@@ -105,43 +101,23 @@ async fn resume(
             _ => return Ok(no_content()),
         },
     };
-    let (skipped, tail) =
-        first_chunk(&app, &named.handle, Query::of(&uri).text("startIndex")).await?;
+    let skipped = first_chunk(Query::of(&uri).text("startIndex"))?;
     // From the beginning in any case: a chunk's number comes from the records before it.
     let begin = Position::default();
     let Ok((_, inbox)) = app.resumable.attach_events(&named.handle, begin).await else {
         // Forgotten, or longer than its log. Without a chat there is nothing to go on without it.
         return if is_run { Err(ApiError::no_stream()) } else { Ok(no_content()) };
     };
-    let mut response = stream(&app, inbox, skipped, named);
-    if let Some(tail) = tail {
-        response.headers_mut().insert(TAIL_HEADER, HeaderValue::from(tail));
-    }
-    Ok(response)
+    Ok(stream(&app, inbox, skipped, named))
 }
 
-/// Returns the number of chunks to leave out for a reader that begins at `start`, and the number of
-/// the latest chunk if `start` counts from it.
-async fn first_chunk(
-    app: &App,
-    handle: &AnswerHandle,
-    start: Option<&str>,
-) -> Result<(u64, Option<u64>), ApiError> {
-    let wrong = || ApiError::invalid_param("startIndex", "'startIndex' must be a whole number.");
-    let start = start.map_or(Ok(0), |start| start.parse::<i64>().map_err(|_| wrong()))?;
-    if let Ok(skipped) = u64::try_from(start) {
-        return Ok((skipped, None));
-    }
-    let look = app.resumable.look(handle, 0, usize::MAX).await?;
-    let is_large = look.bytes.len() > SMALL_BYTES;
-    let count = move || {
-        let mut writer = UiWriter::new(false, u64::MAX);
-        let written = write_records(&look.bytes, 0, &mut writer, &mut Vec::new());
-        written.map_err(|error| ApiError::bad_gateway(error.to_string()))?;
-        Ok(writer.count())
+/// Returns the number of chunks to leave out for a reader that begins at `start`.
+fn first_chunk(start: Option<&str>) -> Result<u64, ApiError> {
+    let wrong = || {
+        let message = "'startIndex' must be a whole number from 0 on.";
+        ApiError::invalid_param("startIndex", message)
     };
-    let count = app.bodies.workers().run_if(is_large, count).await?;
-    Ok((count.saturating_sub(start.unsigned_abs()), Some(count.saturating_sub(1))))
+    start.map_or(Ok(0), |start| start.parse().map_err(|_| wrong()))
 }
 
 /// `DELETE /v1/ui/chat/{id}`, or its stream: stops the answer. Succeeds if there is none, so that a

@@ -122,7 +122,7 @@ impl CompletionBuilder<'_> {
             _ => Thinking::Never,
         };
         let config =
-            SplitConfig { thinking, calls, keeps_reasoning: !splits, ..SplitConfig::none() };
+            SplitConfig { thinking, calls, keeps_reasoning: !splits, ..SplitConfig::default() };
         if !config.is_needed() {
             return config;
         }

@@ -273,7 +273,11 @@ impl Store {
         }
     }
 
-    async fn write(
+    /// Stores `object` under the conditions of `mode`; returns whether it was stored.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn write(
         &self,
         kind: Kind,
         owner: Owner,

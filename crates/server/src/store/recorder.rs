@@ -11,11 +11,12 @@ use tokio::task::JoinHandle;
 
 use super::Store;
 use crate::active_request::ActiveRequest;
+use crate::blocking_workers::BlockingWorkers;
 use crate::flush::{Flush, FlushObserver};
 use crate::full_answer::FullAnswer;
 use crate::identity::Owner;
 use crate::memory::SMALL_BYTES;
-use crate::store::object::{AnswerFence, Kind, StoreError, StoredObject};
+use crate::store::object::{AnswerFence, Kind, StoreError, StoredObject, WriteMode};
 use crate::usage::Usage;
 
 /// Converts an answer into the object to store.
@@ -24,17 +25,38 @@ pub trait RecordedObject: Send + 'static {
     fn object(&self, answer: &FullAnswer) -> StoredObject;
 }
 
-/// Destination of an object in the store.
+/// Destination of an answer in the store.
 #[derive(Debug, Clone)]
 pub struct StoreTarget {
     /// The store.
     pub store: Store,
+    /// Workers that render long objects.
+    pub workers: BlockingWorkers,
     /// Kind of the object.
     pub kind: Kind,
     /// Owner of the object.
     pub owner: Owner,
     /// Fence with which its answer is generated.
     pub fence: AnswerFence,
+}
+
+impl StoreTarget {
+    /// Stores the object that `render` returns under the target's fence, in the given mode. An
+    /// object of many `bytes` is rendered by a worker: it takes longer than a network thread may
+    /// be kept. Returns false if the answer is another replica's to store.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn write(
+        &self,
+        bytes: usize,
+        render: impl FnOnce() -> StoredObject + Send + 'static,
+        mode: fn(AnswerFence) -> WriteMode,
+    ) -> Result<bool, StoreError> {
+        let rendered = self.workers.run_if(bytes > SMALL_BYTES, move || Ok(render())).await;
+        let object = rendered.map_err(|_| StoreError::Unreadable)?;
+        self.store.write(self.kind, self.owner, object, mode(self.fence)).await
+    }
 }
 
 /// A recorder of one answer. If dropped before the answer's end, it stores nothing.
@@ -92,18 +114,9 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 impl<O: RecordedObject> Recording<O> {
     /// Stores the answer. Errors are only logged: the reader gets the answer anyway.
     async fn write(self) {
-        let Self { answer, object, place: StoreTarget { store, kind, owner, fence } } = self;
-        let id = answer.head.id.clone();
-        let written = match answer.bytes() > SMALL_BYTES {
-            // Much text takes longer than a network thread may be kept.
-            true => tokio::task::spawn_blocking(move || object.object(&answer)).await,
-            false => Ok(object.object(&answer)),
-        };
-        let outcome = match written {
-            Ok(object) => store.complete(kind, owner, object, fence).await,
-            Err(_) => Err(StoreError::Unreadable),
-        };
-        match outcome {
+        let Self { answer, object, place } = self;
+        let (id, bytes) = (answer.head.id.clone(), answer.bytes());
+        match place.write(bytes, move || object.object(&answer), WriteMode::Complete).await {
             Ok(true) => {}
             Ok(false) => tracing::info!("the answer {id} is another replica's to store"),
             Err(error) => tracing::warn!("the answer {id} is not stored: {error}"),

@@ -22,6 +22,7 @@ mod pace;
 pub mod passthrough;
 mod pool;
 pub mod relay;
+mod relay_task;
 mod request;
 pub mod routes;
 mod server;
@@ -40,8 +41,7 @@ use http::header::{self, HeaderMap};
 use http::{HeaderValue, Method, Uri};
 use loquent_infer::tenant::Tenant;
 use loquent_openai::chunk::ChunkEnvelope;
-use loquent_proto::Micros;
-use loquent_proto::coalesce::{Coalescer, StreamInterval};
+use loquent_proto::coalesce::StreamInterval;
 use serde_json::{Map, Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -49,6 +49,8 @@ use crate::admission::Permit;
 use crate::api::request::{Endpoint, Request};
 use crate::auth::authorization;
 use crate::clock::Clock;
+use crate::completion::CompletionConfig;
+use crate::completion::reader::SplitConfig;
 use crate::error::ApiError;
 use crate::flush_channel::{FlushReceiver, flush_channel};
 use crate::metrics::{Metrics, UpstreamSeries};
@@ -253,20 +255,26 @@ impl Upstream {
         permits: Vec<Permit>,
         outgoing: OutgoingRequest,
     ) -> Result<(FlushReceiver, ChunkEnvelope), ApiError> {
+        let splits = self.splits_reasoning && request.endpoint == Endpoint::Chat;
+        let split = if splits { SplitConfig::reasoning() } else { SplitConfig::default() };
+        let max_delay = self.max_delay;
         let config = RelayConfig {
-            coalescer: Coalescer::new(interval, self.max_delay.map(Micros::from)),
+            completion: CompletionConfig { interval, max_delay, split, ..Default::default() },
             bounds: self.bounds,
             exempt_from_stall_limit: request.resumable,
             silence_limit: self.pool.silence_limit,
-            splits_reasoning: self.splits_reasoning && request.endpoint == Endpoint::Chat,
-            clock: self.clock,
             metrics: self.metrics.clone(),
         };
+        let running = |mut permit: Permit| {
+            permit.begin();
+            (permit, self.metrics.upstream_completion(self.clock))
+        };
+        let permits = permits.into_iter().map(running).collect();
         let (sender, flushes) = flush_channel();
         let (begun, beginning) = oneshot::channel();
         let relay = Relay::new(config, sender, begun, permits);
         let dispatch = Dispatch::new(&self.pool, outgoing);
-        tokio::spawn(relay.run(dispatch, self.shutdown.subscribe()));
+        tokio::spawn(relay_task::run(relay, self.clock, dispatch, self.shutdown.subscribe()));
         let envelope = match tokio::time::timeout(self.first_byte_timeout, beginning).await {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),

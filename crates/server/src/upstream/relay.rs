@@ -1,94 +1,73 @@
-//! Relays one answer of an upstream server to a client: a separate task reads it, merges it into
-//! flushes and passes them on.
+//! The relay of one answer of an upstream server: merges its chunks into flushes and decides when to
+//! flush, when to pause and when to give up. The time and the bytes are arguments, so that a test
+//! can step it; [`relay_task`](super::relay_task) supplies them.
 //!
-//! The task stops reading while the client is too far behind, so that backpressure reaches the
-//! upstream. It ends, and closes the upstream's connection, as soon as the client is gone. An
-//! answer is complete only when the finish of each completion was received: any other end, even a
-//! clean one, is an error. Before its first token, the request moves to another server instead.
+//! While the client is too far behind, the relay takes no more bytes, so that backpressure reaches
+//! the upstream. An answer is complete only when the finish of each completion was received: any
+//! other end, even a clean one, is an error. Before its first token, the request moves to another
+//! server instead.
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
-use loquent_openai::causes;
+use bytes::Bytes;
 use loquent_openai::chunk::{Chunk, ChunkEnvelope, ChunkError, ChunkEvent, ReportedUsage};
-use loquent_openai::http::ResponseBody;
 use loquent_proto::backlog::{Backlog, BacklogAction};
-use loquent_proto::coalesce::Coalescer;
 use loquent_proto::sse::Parser;
-use loquent_proto::{Delta, Micros, json};
+use loquent_proto::{Delta, json};
 use serde_json::{Map, Value};
-use tokio::sync::{oneshot, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::oneshot;
 
 use crate::admission::{Permit, TokenAccount};
-use crate::clock::Clock;
-use crate::completion::reader::{SplitConfig, TextSplitter};
+use crate::completion::{Completion, CompletionConfig, FlushState};
 use crate::error::ApiError;
-use crate::flush::{CompletionTimings, End, FinishReason, Flush};
+use crate::flush::Flush;
 use crate::flush_channel::FlushSender;
 use crate::metrics::{Metrics, UpstreamGuard};
-use crate::output::{BACKLOG_TICK, READER_STALLED, SHUTDOWN, StreamBounds};
-use crate::pending_deltas::PendingDeltas;
-use crate::upstream::breaker::RequestVerdict;
-use crate::upstream::dispatch::Dispatch;
+use crate::model::unknown_vocab::UnknownVocab;
+use crate::output::{READER_STALLED, SHUTDOWN, StreamBounds};
 use crate::upstream::passthrough::MAX_RESPONSE_BYTES;
-use crate::upstream::pool::UpstreamLease;
 
 /// Maximum size of one event; a hostile or broken upstream may send no line end at all.
 const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Minimum tokens of a completion for a measurement of its server's speed.
 const PACED_TOKENS: u64 = 8;
-/// Largest error body that is passed on.
-const MAX_ERROR_BYTES: usize = 1 << 20;
-/// Time limit for the end of a complete answer's body, after which its connection is not reused.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Receives the first chunk's envelope when the answer begins, or the error if it does not.
 pub type AnswerBegun = oneshot::Sender<Result<ChunkEnvelope, ApiError>>;
 
 /// Configuration of the relay of one answer.
 pub struct RelayConfig {
-    /// Coalescer that is cloned for each completion.
-    pub coalescer: Coalescer,
+    /// Settings of each completion.
+    pub completion: CompletionConfig,
     /// Bounds on the client's unread data.
     pub bounds: StreamBounds,
     /// If true, a slow client pauses the upstream but never ends the answer.
     pub exempt_from_stall_limit: bool,
     /// Maximum silence of the upstream within the answer.
     pub silence_limit: Duration,
-    /// True if `<think>…</think>` at the beginning of a text is reasoning.
-    pub splits_reasoning: bool,
-    /// The server's clock.
-    pub clock: Clock,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
 }
 
 /// One completion of the upstream's answer.
-struct RelayedCompletion {
-    coalescer: Coalescer,
-    held: PendingDeltas,
-    held_tokens: u32,
-    /// Splits reasoning off the text, as long as there may be any.
-    splitter: Option<TextSplitter>,
-    /// Tokens of text passed to the splitter.
-    split_tokens: u32,
+struct RelayedChoice {
+    completion: Completion,
     /// True if the held content should be sent as soon as the client has caught up.
     due: bool,
-    timings: CompletionTimings,
     /// Time of the last flush.
     flushed: Option<Duration>,
-    end: Option<Box<End>>,
     ended: bool,
 }
 
-/// State of the relay task.
+/// State of the relay of one answer.
 pub struct Relay {
     config: RelayConfig,
-    completions: Vec<RelayedCompletion>,
+    choices: Vec<RelayedChoice>,
     flushes: FlushSender,
     begun: Option<AnswerBegun>,
+    parser: Parser,
     reported: Option<ReportedUsage>,
     tokens: u64,
     /// Arrival times of the first and the latest token.
@@ -97,6 +76,8 @@ pub struct Relay {
     is_answered: bool,
     /// Bytes of the answer received so far.
     received_bytes: u64,
+    /// Time since which the upstream has been silent.
+    silent_since: Duration,
     /// The client's backlog, shared by all completions because they share one connection.
     backlog: Backlog,
     account: Option<TokenAccount>,
@@ -104,8 +85,9 @@ pub struct Relay {
     permits: Vec<(Permit, UpstreamGuard)>,
 }
 
-/// Reason why the task stopped reading.
-enum RelayEnd {
+/// Reason why the relay takes no more bytes.
+#[derive(Debug)]
+pub enum RelayEnd {
     /// All completions have ended.
     Complete,
     /// The server broke off, and the error was passed on.
@@ -118,15 +100,28 @@ enum RelayEnd {
     Left,
 }
 
-/// Event that woke the task.
-enum RelayEvent {
-    Body(Option<Result<http_body::Frame<bytes::Bytes>, hyper::Error>>),
+/// Input of the relay.
+pub enum RelayEvent {
+    /// Bytes of the answer's body.
+    Bytes(Bytes),
+    /// A clean end of the body.
+    End,
+    /// A failure of the connection, with its description.
+    Broken(String),
+    /// Time to look at the client's backlog again.
     Tick,
+    /// The time [`Relay::deadline`].
     Deadline,
+    /// The time [`Relay::silent_at`].
     Silence,
+    /// The end of this server.
     Shutdown,
+    /// The client is gone.
     Left,
 }
+
+/// Result of a step: goes on, or ends for a reason.
+type Step = ControlFlow<RelayEnd>;
 
 impl Relay {
     /// Creates a relay of one completion per permit.
@@ -134,189 +129,171 @@ impl Relay {
         config: RelayConfig,
         flushes: FlushSender,
         begun: AnswerBegun,
-        permits: Vec<Permit>,
+        permits: Vec<(Permit, UpstreamGuard)>,
     ) -> Self {
-        let completion = |index: usize| RelayedCompletion {
-            coalescer: config.coalescer.clone(),
-            held: PendingDeltas::new(index as u32),
-            held_tokens: 0,
-            splitter: config.splits_reasoning.then(|| TextSplitter::new(SplitConfig::reasoning())),
-            split_tokens: 0,
-            due: false,
-            timings: CompletionTimings::default(),
-            flushed: None,
-            end: None,
-            ended: false,
+        let vocab = Arc::new(UnknownVocab);
+        let choice = |index: usize| {
+            let config = config.completion.clone();
+            let completion = Completion::new(index as u32, vocab.clone(), config);
+            RelayedChoice { completion, due: false, flushed: None, ended: false }
         };
-        let completions = (0..permits.len()).map(completion).collect();
-        let account = permits.first().map(Permit::account);
-        let running = |mut permit: Permit| {
-            permit.begin();
-            (permit, config.metrics.upstream_completion(config.clock))
-        };
-        let permits = permits.into_iter().map(running).collect();
-        let backlog = Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit));
-        let begun = Some(begun);
         Self {
+            choices: (0..permits.len()).map(choice).collect(),
+            backlog: Backlog::new(config.bounds.backlog(config.exempt_from_stall_limit)),
+            account: permits.first().map(|(permit, _)| permit.account()),
             config,
-            completions,
             flushes,
-            begun,
+            begun: Some(begun),
+            parser: Parser::new(MAX_EVENT_BYTES),
             reported: None,
             tokens: 0,
             token_times: None,
             is_answered: false,
             received_bytes: 0,
-            backlog,
-            account,
+            silent_since: Duration::ZERO,
             permits,
         }
     }
 
-    /// Waits for the answer and passes it on until it ends, the client leaves, or `shutdown` is
-    /// set.
-    pub async fn run(mut self, mut dispatch: Dispatch, mut shutdown: watch::Receiver<bool>) {
-        loop {
-            let asked = tokio::select! {
-                biased;
-                () = self.flushes.closed() => return,
-                _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
-                asked = ask(&mut dispatch, self.config.silence_limit) => asked,
-            };
-            let (mut body, place) = match asked {
-                Ok(answer) => answer,
-                Err(error) => return drop(self.fail(error)),
-            };
-            let end = self.relay(&mut body, &place, &mut shutdown).await;
-            place.note_tokens(self.all_tokens());
-            match end {
-                RelayEnd::Unanswered(error) => {
-                    place.note_failure(&error.to_string());
-                    place.judge(RequestVerdict::Fails);
-                    dispatch.note_unheard(error);
-                    continue;
-                }
-                RelayEnd::Broken => place.judge(RequestVerdict::Fails),
-                RelayEnd::Complete => {
-                    place.judge(RequestVerdict::Works);
-                    self.note_tokens();
-                    self.pace().into_iter().for_each(|pace| place.note_pace(pace));
-                    drop((self, place));
-                    return drain(body).await;
-                }
-                RelayEnd::Failed | RelayEnd::Left => {}
-            }
-            return self.note_tokens();
-        }
+    /// Prepares for the body of a server that has responded at `now`.
+    pub fn begin(&mut self, now: Duration) {
+        self.parser = Parser::new(MAX_EVENT_BYTES);
+        self.silent_since = now;
     }
 
-    async fn relay(
-        &mut self,
-        body: &mut ResponseBody,
-        place: &UpstreamLease,
-        shutdown: &mut watch::Receiver<bool>,
-    ) -> RelayEnd {
-        let mut parser = Parser::new(MAX_EVENT_BYTES);
-        let mut tick = tokio::time::interval(BACKLOG_TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = self.config.clock.now();
-        loop {
-            let deadline = self.deadline();
-            let silent_at = Micros::from(heard + self.config.silence_limit);
-            let event = tokio::select! {
-                biased;
-                () = self.flushes.closed() => RelayEvent::Left,
-                _ = shutdown.wait_for(|stop| *stop) => RelayEvent::Shutdown,
-                // Not reading is what the upstream feels: its own buffers fill up.
-                frame = body.frame(), if !self.backlog.is_paused() => RelayEvent::Body(frame),
-                () = sleep_until(self.config.clock, deadline), if deadline.is_some() => {
-                    RelayEvent::Deadline
-                }
-                _ = tick.tick(), if self.backlog.is_behind() => RelayEvent::Tick,
-                () = sleep_until(self.config.clock, Some(silent_at)) => RelayEvent::Silence,
-            };
-            let now = self.config.clock.now();
-            // While nothing is read, the silence is ours.
-            if matches!(event, RelayEvent::Body(_)) || self.backlog.is_paused() {
-                heard = now;
-            }
-            let was_answered = self.is_answered;
-            let handled = self.handle(now, event, &mut parser);
-            let begins = self.is_answered && !was_answered;
-            // A short answer comes as a whole, and has ended by now.
-            if begins {
-                place.note_first_token();
-            }
-            if let Err(end) = handled {
-                return end;
-            }
-            if begins {
-                place.note_begun();
-            }
+    /// Handles `event`, which occurred at `now`; breaks when the answer is over.
+    pub fn handle(&mut self, now: Duration, event: RelayEvent) -> ControlFlow<RelayEnd> {
+        let is_heard =
+            matches!(event, RelayEvent::Bytes(_) | RelayEvent::End | RelayEvent::Broken(_));
+        // While nothing is read, the silence is ours.
+        if is_heard || self.backlog.is_paused() {
+            self.silent_since = now;
         }
-    }
-
-    fn handle(
-        &mut self,
-        now: Duration,
-        event: RelayEvent,
-        parser: &mut Parser,
-    ) -> Result<(), RelayEnd> {
         match event {
-            RelayEvent::Left => Err(RelayEnd::Left),
-            RelayEvent::Shutdown => self.fail(ApiError::internal(SHUTDOWN)),
-            RelayEvent::Body(Some(Ok(frame))) => match frame.into_data() {
-                Ok(data) => self.handle_bytes(now, parser, &data),
-                Err(_trailers) => Ok(()),
-            },
-            RelayEvent::Body(Some(Err(error))) => {
-                self.break_off(&format!("the upstream server broke off: {}", causes(&error)))
+            RelayEvent::Left => Break(RelayEnd::Left),
+            RelayEvent::Shutdown => self.fail(now, ApiError::internal(SHUTDOWN)),
+            RelayEvent::Bytes(bytes) => self.handle_bytes(now, &bytes),
+            RelayEvent::Broken(why) => {
+                self.break_off(now, &format!("the upstream server broke off: {why}"))
             }
-            RelayEvent::Body(None) => self.handle_end(),
+            RelayEvent::End => self.handle_end(now),
             RelayEvent::Deadline => self.flush_overdue(now),
-            RelayEvent::Silence if self.backlog.is_paused() => Ok(()),
-            RelayEvent::Silence => self.break_off("the upstream server has fallen silent"),
+            RelayEvent::Silence if self.backlog.is_paused() => Continue(()),
+            RelayEvent::Silence => self.break_off(now, "the upstream server has fallen silent"),
             RelayEvent::Tick => self.flush_due(now),
         }
     }
 
-    fn handle_bytes(
-        &mut self,
-        now: Duration,
-        parser: &mut Parser,
-        bytes: &[u8],
-    ) -> Result<(), RelayEnd> {
+    /// Ends the unfinished completions with `error`; complete ones stay complete.
+    pub fn fail(&mut self, now: Duration, error: ApiError) -> ControlFlow<RelayEnd> {
+        // Before the first chunk the response has no status yet: the error becomes one.
+        let begun = self.begun.take().map(|begun| begun.send(Err(error.clone())));
+        if let Some(Ok(())) = begun {
+            return Break(RelayEnd::Failed);
+        }
+        for index in 0..self.choices.len() {
+            if !self.choices[index].ended {
+                self.choices[index].completion.refuse(error.clone());
+                self.flush(now, index)?;
+            }
+        }
+        Break(RelayEnd::Failed)
+    }
+
+    /// Returns true if the relay takes bytes now. Not reading is what the upstream feels: its own
+    /// buffers fill up.
+    pub fn takes_bytes(&self) -> bool {
+        !self.backlog.is_paused()
+    }
+
+    /// Returns true if the client is behind, so that its backlog is to be looked at again.
+    pub fn is_behind(&self) -> bool {
+        self.backlog.is_behind()
+    }
+
+    /// Returns true if the client has, or may have, received part of the answer.
+    pub fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    /// Returns the time by which held content must be sent; while the client is behind, only a tick
+    /// can send it.
+    pub fn deadline(&self) -> Option<Duration> {
+        let waiting = self.choices.iter().filter(|choice| !choice.due);
+        waiting.filter_map(|choice| choice.completion.deadline()).min()
+    }
+
+    /// Returns the time at which the upstream has been silent for too long.
+    pub fn silent_at(&self) -> Duration {
+        self.silent_since + self.config.silence_limit
+    }
+
+    /// Returns the maximum silence of the upstream.
+    pub fn silence_limit(&self) -> Duration {
+        self.config.silence_limit
+    }
+
+    /// Resolves when the client is gone.
+    pub async fn closed(&mut self) {
+        self.flushes.closed().await;
+    }
+
+    /// Returns the server's mean time between two tokens of a completion.
+    pub fn pace(&self) -> Option<Duration> {
+        let (first, last) = self.token_times?;
+        let tokens = self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens);
+        let completions = self.choices.len() as u64;
+        let gaps = (tokens / completions).checked_sub(1).filter(|gaps| *gaps >= PACED_TOKENS)?;
+        Some((last - first) / u32::try_from(gaps).ok()?)
+    }
+
+    /// Returns the number of tokens of the prompt, if known, and of the answer.
+    pub fn all_tokens(&self) -> u64 {
+        let counts = self.reported.as_ref();
+        counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
+    }
+
+    /// Adds the answer's tokens to the metrics and to its client's account.
+    pub fn note_tokens(&self) {
+        let counts = self.reported.as_ref();
+        let prompt = counts.map_or(0, |counts| counts.prompt_tokens);
+        let completion = counts.map_or(self.tokens, |counts| counts.completion_tokens);
+        self.config.metrics.on_upstream_tokens(prompt, completion);
+        if let Some(account) = &self.account {
+            account.charge(counts.map(|counts| counts.prompt_tokens), completion);
+        }
+    }
+
+    fn handle_bytes(&mut self, now: Duration, bytes: &[u8]) -> Step {
         self.received_bytes += bytes.len() as u64;
         if self.received_bytes > MAX_RESPONSE_BYTES {
-            return self.break_off("the upstream server's answer does not end");
+            return self.break_off(now, "the upstream server's answer does not end");
         }
-        let mut outcome = Ok(());
+        let mut parser = std::mem::replace(&mut self.parser, Parser::new(MAX_EVENT_BYTES));
+        let mut step = Continue(());
         let parsed = parser.push(bytes, |event| {
-            if outcome.is_ok() {
-                outcome = self.handle_event(now, ChunkEvent::parse(event.data));
+            if step.is_continue() {
+                step = self.handle_event(now, ChunkEvent::parse(event.data));
             }
         });
-        outcome?;
+        self.parser = parser;
+        step?;
         match parsed {
-            Ok(()) => Ok(()),
-            Err(error) => self.break_off(&format!("the upstream server's stream: {error}")),
+            Ok(()) => Continue(()),
+            Err(error) => self.break_off(now, &format!("the upstream server's stream: {error}")),
         }
     }
 
-    fn handle_event(
-        &mut self,
-        now: Duration,
-        event: Result<ChunkEvent, ChunkError>,
-    ) -> Result<(), RelayEnd> {
+    fn handle_event(&mut self, now: Duration, event: Result<ChunkEvent, ChunkError>) -> Step {
         match event {
             Ok(ChunkEvent::Chunk(chunk)) => self.handle_chunk(now, *chunk),
-            Ok(ChunkEvent::Done) => self.handle_end(),
-            Ok(ChunkEvent::Failed(error)) => self.fail(ApiError::of_upstream(&error)),
-            Err(error) => self.break_off(&format!("the upstream server's stream: {error}")),
+            Ok(ChunkEvent::Done) => self.handle_end(now),
+            Ok(ChunkEvent::Failed(error)) => self.fail(now, ApiError::of_upstream(&error)),
+            Err(error) => self.break_off(now, &format!("the upstream server's stream: {error}")),
         }
     }
 
-    fn handle_chunk(&mut self, now: Duration, chunk: Chunk) -> Result<(), RelayEnd> {
+    fn handle_chunk(&mut self, now: Duration, chunk: Chunk) -> Step {
         let Chunk { envelope, mut deltas, usage } = chunk;
         if let Some(begun) = self.begun.take() {
             let _ = begun.send(Ok(envelope));
@@ -345,227 +322,103 @@ impl Relay {
             let piece = std::iter::from_fn(|| deltas.next_if(of_choice)).collect();
             self.handle_piece(now, choice as usize, piece)?;
         }
-        Ok(())
+        Continue(())
     }
 
     /// Adds one chunk's part of one completion.
-    fn handle_piece(
-        &mut self,
-        now: Duration,
-        index: usize,
-        piece: Vec<Delta>,
-    ) -> Result<(), RelayEnd> {
+    fn handle_piece(&mut self, now: Duration, index: usize, piece: Vec<Delta>) -> Step {
         let clear = self.flushes.unread_bytes() == 0;
-        let Some(completion) = self.completions.get_mut(index) else {
-            let many = self.completions.len();
-            return self.break_off(&format!("the upstream server sent choice {index} of {many}"));
+        let Some(choice) = self.choices.get_mut(index) else {
+            let many = self.choices.len();
+            let message = format!("the upstream server sent choice {index} of {many}");
+            return self.break_off(now, &message);
         };
-        if completion.ended {
-            return Ok(());
+        if choice.ended {
+            return Continue(());
         }
-        let (mut tokens, mut reason) = (0, None);
-        let before = completion.held.bytes();
-        for delta in piece {
-            tokens += delta.tokens();
-            match delta {
-                Delta::Finish { reason: name, .. } => reason = Some(name),
-                delta => completion.take(delta),
+        let last = choice.completion.last_token();
+        let (state, tokens) = choice.completion.on_deltas(now, piece, clear);
+        if tokens > 0 {
+            self.tokens += u64::from(tokens);
+            self.token_times = Some((self.token_times.map_or(now, |(first, _)| first), now));
+            if let Some(last) = last {
+                self.config.metrics.on_token_gap(now.saturating_sub(last));
             }
         }
-        if reason.is_some() {
-            completion.finish_splitting();
-        }
-        let payload = completion.held.bytes() != before;
-        if payload || reason.is_some() {
-            if payload {
-                // A chunk with only unknown members has no count; they are some token's.
-                let tokens = tokens.max(1);
-                completion.held_tokens += tokens;
-                self.tokens += u64::from(tokens);
-                self.token_times = Some((self.token_times.map_or(now, |(first, _)| first), now));
-                if let Some(last) = completion.timings.last_token {
-                    self.config.metrics.on_token_gap(now.saturating_sub(last));
-                }
-                completion.timings.note_token(now);
-            }
-            completion.due |= completion.coalescer.on_token(now.into(), payload, clear);
-        }
-        if let Some(reason) = reason {
-            completion.end(FinishReason::of_upstream(reason));
-            return self.flush(index);
+        if state == FlushState::Ended {
+            return self.flush(now, index);
         }
         // However long the interval, what is held stays within the stream's bound.
-        let full = completion.held.bytes() >= self.config.bounds.buffer_bytes;
-        completion.due |= full;
-        if completion.due { self.flush_due(now) } else { Ok(()) }
+        let full = choice.completion.held_bytes() >= self.config.bounds.buffer_bytes;
+        choice.due |= full || state == FlushState::Due;
+        if choice.due { self.flush_due(now) } else { Continue(()) }
     }
 
     /// Handles a clean end of the stream, which by itself does not prove that the answer is
     /// complete.
-    fn handle_end(&mut self) -> Result<(), RelayEnd> {
-        if self.completions.iter().all(|completion| completion.ended) {
-            return Err(RelayEnd::Complete);
+    fn handle_end(&mut self, now: Duration) -> Step {
+        if self.choices.iter().all(|choice| choice.ended) {
+            return Break(RelayEnd::Complete);
         }
-        self.break_off("the upstream server ended the stream before the answer was complete")
+        let message = "the upstream server ended the stream before the answer was complete";
+        self.break_off(now, message)
     }
 
-    fn break_off(&mut self, message: &str) -> Result<(), RelayEnd> {
+    fn break_off(&mut self, now: Duration, message: &str) -> Step {
         tracing::warn!("{message}");
         let error = ApiError::bad_gateway(message);
         if !self.is_answered {
-            return Err(RelayEnd::Unanswered(error));
+            return Break(RelayEnd::Unanswered(error));
         }
-        match self.fail(error) {
-            Err(RelayEnd::Failed) => Err(RelayEnd::Broken),
+        match self.fail(now, error) {
+            Break(RelayEnd::Failed) => Break(RelayEnd::Broken),
             other => other,
         }
     }
 
-    /// Ends the unfinished completions with `error`; complete ones stay complete.
-    fn fail(&mut self, error: ApiError) -> Result<(), RelayEnd> {
-        // Before the first chunk the response has no status yet: the error becomes one.
-        let begun = self.begun.take().map(|begun| begun.send(Err(error.clone())));
-        if let Some(Ok(())) = begun {
-            return Err(RelayEnd::Failed);
-        }
-        for index in 0..self.completions.len() {
-            if !self.completions[index].ended {
-                self.completions[index].finish_splitting();
-                self.completions[index].end(FinishReason::Refused(Box::new(error.clone())));
-                self.flush(index)?;
-            }
-        }
-        Err(RelayEnd::Failed)
-    }
-
     /// Passes on what is due, or takes the action that the client's backlog requires instead.
-    fn flush_due(&mut self, now: Duration) -> Result<(), RelayEnd> {
-        let held: usize = self.completions.iter().map(|completion| completion.held.bytes()).sum();
+    fn flush_due(&mut self, now: Duration) -> Step {
+        let held: usize = self.choices.iter().map(|choice| choice.completion.held_bytes()).sum();
         match self.backlog.handle(now.into(), self.flushes.unread_bytes(), held) {
             BacklogAction::Flush | BacklogAction::Resume => {
-                for index in 0..self.completions.len() {
-                    if self.completions[index].due {
-                        self.flush(index)?;
+                for index in 0..self.choices.len() {
+                    if self.choices[index].due {
+                        self.flush(now, index)?;
                     }
                 }
-                Ok(())
+                Continue(())
             }
-            BacklogAction::Hold => Ok(()),
+            BacklogAction::Hold => Continue(()),
             BacklogAction::Pause => {
                 self.config.metrics.on_pause();
-                Ok(())
+                Continue(())
             }
-            BacklogAction::End => self.fail(ApiError::internal(READER_STALLED)),
+            BacklogAction::End => self.fail(now, ApiError::internal(READER_STALLED)),
         }
     }
 
-    fn flush(&mut self, index: usize) -> Result<(), RelayEnd> {
-        let completion = &mut self.completions[index];
-        let flush = completion.take_flush();
-        let now = self.config.clock.now();
-        let last = completion.flushed.replace(now);
-        let gap = last.map(|last| now.saturating_sub(last));
+    fn flush_overdue(&mut self, now: Duration) -> Step {
+        for choice in &mut self.choices {
+            choice.due |= choice.completion.deadline().is_some_and(|at| now >= at);
+        }
+        self.flush_due(now)
+    }
+
+    fn flush(&mut self, now: Duration, index: usize) -> Step {
+        let choice = &mut self.choices[index];
+        choice.due = false;
+        let Some(flush) = choice.completion.take_flush(now) else { return Continue(()) };
+        let gap = choice.flushed.replace(now).map(|last| now.saturating_sub(last));
         self.config.metrics.on_flush(flush.tokens, gap);
         if flush.end.is_some() {
+            choice.ended = true;
             self.permits.pop();
         }
         self.pass_on(flush)
     }
 
-    fn pass_on(&self, flush: Flush) -> Result<(), RelayEnd> {
-        if self.flushes.send(flush) { Ok(()) } else { Err(RelayEnd::Left) }
-    }
-
-    /// Returns when held content must be sent; while the client is behind, only the tick can send
-    /// it.
-    fn deadline(&self) -> Option<Micros> {
-        let waiting = self.completions.iter().filter(|completion| !completion.due);
-        waiting.filter_map(|completion| completion.coalescer.deadline()).min()
-    }
-
-    fn flush_overdue(&mut self, now: Duration) -> Result<(), RelayEnd> {
-        for completion in &mut self.completions {
-            let deadline = completion.coalescer.deadline();
-            completion.due |= deadline.is_some_and(|at| Micros::from(now) >= at);
-        }
-        self.flush_due(now)
-    }
-
-    /// Returns the server's mean time between two tokens of a completion.
-    fn pace(&self) -> Option<Duration> {
-        let (first, last) = self.token_times?;
-        let tokens = self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens);
-        let completions = self.completions.len() as u64;
-        let gaps = (tokens / completions).checked_sub(1).filter(|gaps| *gaps >= PACED_TOKENS)?;
-        Some((last - first) / u32::try_from(gaps).ok()?)
-    }
-
-    /// Returns the number of tokens of the prompt, if known, and of the answer.
-    fn all_tokens(&self) -> u64 {
-        let counts = self.reported.as_ref();
-        counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
-    }
-
-    fn note_tokens(&self) {
-        let counts = self.reported.as_ref();
-        let prompt = counts.map_or(0, |counts| counts.prompt_tokens);
-        let completion = counts.map_or(self.tokens, |counts| counts.completion_tokens);
-        self.config.metrics.on_upstream_tokens(prompt, completion);
-        if let Some(account) = &self.account {
-            account.charge(counts.map(|counts| counts.prompt_tokens), completion);
-        }
-    }
-}
-
-impl RelayedCompletion {
-    fn take(&mut self, delta: Delta) {
-        match (delta, &mut self.splitter) {
-            (Delta::Text { text, tokens, .. }, Some(splitter)) => {
-                self.split_tokens += tokens;
-                splitter.push(&text, &mut self.held);
-                if splitter.is_plain() {
-                    self.splitter = None;
-                }
-            }
-            (delta, splitter) => {
-                // A server that splits its reasoning off, or calls tools, leaves nothing to find.
-                let is_split = matches!(delta, Delta::Reasoning { .. } | Delta::ToolCall { .. });
-                if splitter.is_some() && is_split {
-                    self.finish_splitting();
-                }
-                self.held.push(delta);
-            }
-        }
-    }
-
-    fn finish_splitting(&mut self) {
-        if let Some(mut splitter) = self.splitter.take() {
-            splitter.finish(&mut self.held);
-        }
-    }
-
-    fn end(&mut self, reason: FinishReason) {
-        self.ended = true;
-        self.end = Some(Box::new(End {
-            reason,
-            completion_tokens: self.timings.tokens,
-            reasoning_tokens: 0,
-            timings: std::mem::take(&mut self.timings),
-        }));
-    }
-
-    fn take_flush(&mut self) -> Flush {
-        self.coalescer.on_flush();
-        self.due = false;
-        let choice = self.held.choice();
-        // The deltas have their tokens already: those of the chunks that they came in; but for
-        // texts that were split.
-        let mut deltas = self.held.take(std::mem::take(&mut self.split_tokens));
-        let end = self.end.take();
-        let reason = end.as_ref().and_then(|end| end.reason.name()).map(str::to_owned);
-        deltas.extend(reason.map(|reason| Delta::Finish { choice, reason }));
-        let tokens = std::mem::take(&mut self.held_tokens);
-        Flush { choice, tokens, deltas, logprobs: Vec::new(), end }
+    fn pass_on(&self, flush: Flush) -> Step {
+        if self.flushes.send(flush) { Continue(()) } else { Break(RelayEnd::Left) }
     }
 }
 
@@ -591,35 +444,5 @@ fn is_empty_text(delta: &Delta) -> bool {
     matches!(delta, Delta::Text { text, .. } if text.is_empty())
 }
 
-/// Sends a request until a server responds. A response that is not a success becomes an error.
-async fn ask(
-    dispatch: &mut Dispatch,
-    silence_limit: Duration,
-) -> Result<(ResponseBody, UpstreamLease), ApiError> {
-    let (response, place) = dispatch.send().await?;
-    let (head, body) = response.into_parts();
-    if head.status.is_success() {
-        return Ok((body, place));
-    }
-    let lost =
-        |why: &str| ApiError::bad_gateway(format!("The upstream server's error is lost: {why}."));
-    let body = Limited::new(body, MAX_ERROR_BYTES).collect();
-    let body = tokio::time::timeout(silence_limit, body).await;
-    let body = body.map_err(|_| lost("it takes too long"))?;
-    let body = body.map_err(|error| lost(&error.to_string()))?;
-    if head.status.is_client_error() {
-        place.judge(RequestVerdict::Works);
-    }
-    Err(ApiError::passed_on(&head, body.to_bytes()))
-}
-
-/// Reads the rest of the body after a complete answer, so that its connection can be reused.
-async fn drain(mut body: ResponseBody) {
-    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
-}
-
-async fn sleep_until(clock: Clock, at: Option<Micros>) {
-    let left = Duration::from(at.unwrap_or_default()).saturating_sub(clock.now());
-    tokio::time::sleep(left).await;
-}
+#[cfg(test)]
+mod tests;

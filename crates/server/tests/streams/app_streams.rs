@@ -1,4 +1,4 @@
-//! Answers as apps' own streams: the AI SDK's, Durable Streams, llama-server's conversations.
+//! Answers as apps' own streams: the AI SDK's and Durable Streams.
 
 use axum::body::Body;
 use http::{HeaderMap, Request, StatusCode};
@@ -186,11 +186,10 @@ async fn a_workflow_reconnects_at_any_chunk() {
         let path = format!("/v1/ui/chat/{run}/stream?startIndex={start}");
         assert_eq!(get(&server, &path).await.chunks().await, all[start..], "from {start}");
     }
-    let reply = get(&server, &format!("/v1/ui/chat/{run}/stream?startIndex=-3")).await;
-    assert_eq!(reply.header("x-workflow-stream-tail-index"), (all.len() - 1).to_string());
-    assert_eq!(reply.chunks().await, all[all.len() - 3..]);
-    let wrong = get(&server, &format!("/v1/ui/chat/{run}/stream?startIndex=x")).await;
-    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    for start in ["x", "-3", "0.5", "99999999999999999999"] {
+        let wrong = get(&server, &format!("/v1/ui/chat/{run}/stream?startIndex={start}")).await;
+        assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{start}");
+    }
     let unknown = get(&server, &format!("/v1/ui/chat/run-{}/stream", "0".repeat(64))).await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
 }
@@ -234,12 +233,7 @@ async fn without_keys_ids_that_can_be_guessed_name_nothing() {
     let server = Server::with_http(harness::http_config(), |_| {});
     let reply = ask(&server, "c", SHORT).await;
     let run = reply.header("x-workflow-run-id").to_owned();
-    for (method, path) in [
-        ("GET", "/v1/ui/chat/c/stream"),
-        ("DELETE", "/v1/ui/chat/c"),
-        ("GET", "/v1/stream?conv_id=c"),
-        ("DELETE", "/v1/stream?conv_id=c"),
-    ] {
+    for (method, path) in [("GET", "/v1/ui/chat/c/stream"), ("DELETE", "/v1/ui/chat/c")] {
         let refused = call(&server, method, path, &[]).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{method} {path}");
     }
@@ -395,40 +389,4 @@ async fn streams_are_found_by_their_token_alone() {
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "inside a record: {mode}");
     }
     assert_eq!(call(&server, "HEAD", &wrong, &[]).await.status, StatusCode::NOT_FOUND);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversation_goes_on_from_any_byte() {
-    let server = local();
-    let headers = [("x-conversation-id", "c::m")];
-    let body = chat(SHORT, true, json!({}));
-    let reply = post(&server, "/v1/chat/completions", &headers, &body).await;
-    let whole = reply.text().await;
-    assert!(whole.ends_with("data: [DONE]\n\n"));
-    for from in [0, 1, 12, 13, 500, whole.len() - 1, whole.len(), whole.len() + 1] {
-        let path = format!("/v1/stream?conv_id=c%3A%3Am&from={from}");
-        let replayed = get(&server, &path).await.text().await;
-        assert_eq!(replayed, whole.get(from..).unwrap_or(""), "from {from}");
-    }
-    let asked = json!({"conversation_ids": ["c::m", "other"]});
-    let found = post(&server, "/v1/streams/lookup", &[], &asked).await.text().await;
-    let found: Value = serde_json::from_str(&found).unwrap();
-    assert_eq!(found.as_array().unwrap().len(), 1);
-    assert_eq!(found[0]["total_bytes"], whole.len());
-    assert_eq!(found[0]["is_done"], true);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_conversation_generates_no_more() {
-    let server = unhurried();
-    let headers = [("x-conversation-id", "c")];
-    let body = chat(ENDLESS, true, json!({}));
-    drop(post(&server, "/v1/chat/completions", &headers, &body).await);
-    let stopped = call(&server, "DELETE", "/v1/stream?conv_id=c", &[]).await;
-    assert_eq!(stopped.status, StatusCode::NO_CONTENT);
-    server.until("num_requests_running", |running| running == 0.0).await;
-    assert!(server.metric("generation_tokens_total") < ENDLESS as f64);
-    assert_eq!(get(&server, "/v1/stream?conv_id=c").await.status, StatusCode::NOT_FOUND);
-    let asked = json!({"conversation_ids": ["c"]});
-    assert_eq!(post(&server, "/v1/streams/lookup", &[], &asked).await.text().await, "[]");
 }

@@ -30,17 +30,19 @@ pub struct CallConfig {
     pub id: u64,
 }
 
-impl SplitConfig {
-    /// Settings for text that is answer throughout.
-    pub fn none() -> Self {
+/// Settings for text that is answer throughout.
+impl Default for SplitConfig {
+    fn default() -> Self {
         let (calls, spoken) = Default::default();
         Self { thinking: Thinking::Never, calls, keeps_reasoning: false, spoken }
     }
+}
 
+impl SplitConfig {
     /// Settings for an upstream server's text, which may begin with `<think>` and is otherwise
     /// answer throughout.
     pub fn reasoning() -> Self {
-        Self { thinking: Thinking::Optional(ThinkTags::Angle), ..Self::none() }
+        Self { thinking: Thinking::Optional(ThinkTags::Angle), ..Self::default() }
     }
 
     /// Returns the settings for another completion, with its own call ids: made of `id`, or random.

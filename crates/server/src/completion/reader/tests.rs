@@ -56,7 +56,7 @@ fn config(thinking: Thinking, syntax: Option<CallSyntax>) -> SplitConfig {
     let tool = |name: &str| ToolShape { name: name.into(), parameters: parameters.clone() };
     let tools: Arc<[ToolShape]> = [tool("weather"), tool("time")].into();
     let calls = syntax.map(|syntax| CallConfig { syntax, tools, id: 7 });
-    SplitConfig { thinking, calls, ..SplitConfig::none() }
+    SplitConfig { thinking, calls, ..SplitConfig::default() }
 }
 
 /// Splits `pieces` and joins the result.

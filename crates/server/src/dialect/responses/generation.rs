@@ -11,6 +11,7 @@ use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::fit_record::fit_record;
+use crate::resumable::shared::takeover::SecondAnswer;
 
 /// Error that ends a response taken over from another replica, if the answers differ.
 const DIFFERS: &str = "The replica that generated this response has ended, and another one has \
@@ -18,7 +19,7 @@ const DIFFERS: &str = "The replica that generated this response has ended, and a
 
 /// Generates the records of one response. Dropping it cancels the generation.
 pub struct Generation {
-    active: ActiveRequest,
+    active: Box<ActiveRequest>,
     records: RecordWriter,
     /// The records known so far of a response that is generated again.
     known: Option<Replay>,
@@ -43,15 +44,15 @@ impl Generation {
         put: &mut impl FnMut(Delta),
     ) -> Self {
         let records = RecordWriter::open(&active, context, put);
-        Self { active, records, known: None }
+        Self { active: Box::new(active), records, known: None }
     }
 
-    /// Starts the generation of `active`, whose response is known up to `known`: only the rest is
-    /// passed on.
-    pub fn again(active: ActiveRequest, context: &RecordContext<'_>, known: Replay) -> Self {
-        // The first record is there.
-        let records = RecordWriter::open(&active, context, &mut |_| {});
-        Self { active, records, known: Some(known) }
+    /// Continues the generation of `answer`, whose response is known up to `known`: only the rest
+    /// is passed on.
+    pub fn again(answer: SecondAnswer, known: Replay) -> Self {
+        // The first records are there.
+        let SecondAnswer { request, records, .. } = answer;
+        Self { active: request, records, known: Some(known) }
     }
 
     /// Passes the records of the next flush to `put`.

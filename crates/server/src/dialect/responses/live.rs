@@ -18,13 +18,13 @@ use super::events::LOST;
 use super::generation::{Generated, Generation};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use super::stored::{KeptInput, ResponseStore, StoredResponse, object};
+use super::stored::{StoredResponse, object};
+use super::storing::ResponseRecorder;
 use crate::api::json::{ValueSize, count_values};
-use crate::clock::unix_time_s;
 use crate::error::ApiError;
 use crate::identity::Owner;
 use crate::resumable::Reservation;
-use crate::store::{AnswerFence, StoreError};
+use crate::store::StoreError;
 
 /// Interval at which a growing response is stored. A restart loses the text since the last
 /// checkpoint.
@@ -34,10 +34,6 @@ const TAKEN: &str =
     "Another replica generates this response now, or it was deleted. Read it again.";
 /// `Retry-After` in seconds for a response that another replica now generates.
 const TAKEN_RETRY_S: u64 = 1;
-/// First and longest pause before a failed attempt to store a response's end is repeated; each
-/// pause is twice the previous one.
-const RETRY_FIRST: Duration = Duration::from_millis(250);
-const RETRY_LAST: Duration = Duration::from_secs(10);
 /// Maximum time for which a shutdown waits for responses to be stored.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// Error for readers of a response that this server leaves to another replica at shutdown.
@@ -58,12 +54,9 @@ pub struct LiveResponses {
 
 /// A background response that is being generated.
 pub struct LiveResponse {
-    owner: Owner,
-    fence: AnswerFence,
-    created_s: u64,
+    recorder: ResponseRecorder,
     /// Members of its object that come from the request.
     pub template: ResponseTemplate,
-    input: KeptInput,
     state: Mutex<LiveState>,
     cancelled: Notify,
     /// True once the response has ended and is in the store, or storing it has failed.
@@ -109,16 +102,10 @@ impl Drop for LiveEntry {
 
 /// Initial state of a background response.
 pub struct NewResponse {
-    /// Owner of the response.
-    pub owner: Owner,
-    /// The fence under which it is generated.
-    pub fence: AnswerFence,
-    /// Time of creation, Unix time in seconds.
-    pub created_s: u64,
+    /// Writes the response to the store.
+    pub recorder: ResponseRecorder,
     /// Members of its object that come from the request.
     pub template: ResponseTemplate,
-    /// The conversation before the response.
-    pub input: KeptInput,
     /// The response's first records, with the limit for all of them.
     pub log: RecordLog,
 }
@@ -131,7 +118,6 @@ impl LiveResponses {
     /// If it cannot be stored.
     pub async fn start(
         self: &Arc<Self>,
-        store: ResponseStore,
         new: NewResponse,
         generation: Generation,
         reservation: Reservation,
@@ -140,12 +126,12 @@ impl LiveResponses {
         // First: an object of this replica that is not here is one that it has lost.
         self.table().insert(live.key(), live.clone());
         let entry = LiveEntry { table: self.clone(), live: live.clone() };
-        if !live.save(&store).await? {
+        if !live.save().await? {
             return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
         }
         let leaving = self.is_leaving.subscribe();
         tokio::spawn(async move {
-            entry.live.carry(&store, generation, reservation, leaving).await;
+            entry.live.carry(generation, reservation, leaving).await;
             // Only now: whoever does not find it here must find it in the store.
             drop(entry);
         });
@@ -156,7 +142,7 @@ impl LiveResponses {
     /// Waits, within a time limit, until they are stored.
     pub async fn leave(&self) {
         self.is_leaving.send_replace(true);
-        self.wait_for(|live| live.can_be_left() || live.ends()).await;
+        self.wait_for(|live| live.recorder.can_be_left() || live.ends()).await;
     }
 
     /// Waits, within a time limit, until all responses that have ended are stored.
@@ -194,15 +180,15 @@ impl LiveResponses {
 
 impl LiveResponse {
     fn new(new: NewResponse) -> Self {
-        let NewResponse { owner, fence, created_s, template, input, log } = new;
+        let NewResponse { recorder, template, log } = new;
         let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
         let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
         let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
-        Self { owner, fence, created_s, template, input, state, cancelled, settled, left, is_left }
+        Self { recorder, template, state, cancelled, settled, left, is_left }
     }
 
     fn key(&self) -> Key {
-        (self.owner, self.template.id().to_owned())
+        (self.recorder.target.owner, self.recorder.id.clone())
     }
 
     fn state(&self) -> MutexGuard<'_, LiveState> {
@@ -211,14 +197,17 @@ impl LiveResponse {
 
     /// Returns the response's size in the store, in bytes: no less than its JSON and its input's.
     pub fn bytes(&self) -> usize {
-        self.input.head.len() + self.state().log.bytes().len()
+        self.recorder.input.head.len() + self.state().log.bytes().len()
     }
 
     /// Returns the current response object.
     pub fn object(&self) -> Value {
-        // A copy, so that writing the object does not hold up the generation.
-        let log = self.state().log.clone();
-        object(&self.template, &log)
+        object(&self.template, &self.log())
+    }
+
+    /// Returns a copy of the records so far: readers and the generation need the lock meanwhile.
+    fn log(&self) -> RecordLog {
+        self.state().log.clone()
     }
 
     /// Calls `check` with the records so far.
@@ -228,7 +217,7 @@ impl LiveResponse {
 
     /// Returns the conversation before the response.
     pub fn input(&self) -> &[Value] {
-        &self.input.items
+        &self.recorder.input.items
     }
 
     /// Returns the complete response if it has ended. Readers learn of the end before it is stored.
@@ -247,47 +236,25 @@ impl LiveResponse {
     /// Generates the response to its end and stores it.
     async fn carry(
         &self,
-        store: &ResponseStore,
         generation: Generation,
         reservation: Reservation,
         leaving: watch::Receiver<bool>,
     ) {
-        self.run(store, generation, leaving.clone()).await;
+        self.run(generation, leaving).await;
         if self.is_left.load(Ordering::Relaxed) {
             // As it is in the store, it goes on elsewhere.
             drop(reservation);
             return;
         }
-        let first = self.save(store).await;
+        let first = self.save().await;
         self.settled.send_replace(true);
         drop(reservation);
         match first {
             Ok(true) => {}
             Ok(false) => tracing::warn!("another replica has taken over a response"),
-            Err(error) => self.save_later(store, &error).await,
+            // Until then it can be read only here.
+            Err(error) => self.recorder.save_later(&self.log(), &error).await,
         }
-    }
-
-    /// Retries storing the end, with backoff, until the store works again; until then it can be
-    /// read only here.
-    async fn save_later(&self, store: &ResponseStore, first: &StoreError) {
-        tracing::warn!(error = %first, "a response could not be stored, and is kept until it can be");
-        let mut pause = RETRY_FIRST;
-        while !self.is_too_old(store) {
-            tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(RETRY_LAST);
-            match self.save(store).await {
-                Ok(true) => return,
-                Ok(false) => return tracing::warn!("another replica has taken over a response"),
-                Err(StoreError::TooLarge { .. } | StoreError::LongId) => return,
-                Err(error) => tracing::debug!(%error, "a response could not be stored"),
-            }
-        }
-    }
-
-    /// Returns true if the response is past the store's retention time.
-    fn is_too_old(&self, store: &ResponseStore) -> bool {
-        unix_time_s() > self.created_s.saturating_add(store.age().as_secs())
     }
 
     /// Returns true if the response is no longer generated here.
@@ -296,12 +263,7 @@ impl LiveResponse {
     }
 
     /// Collects the records of `generation` until it ends or is left to another replica.
-    async fn run(
-        &self,
-        store: &ResponseStore,
-        mut generation: Generation,
-        mut leaving: watch::Receiver<bool>,
-    ) {
+    async fn run(&self, mut generation: Generation, mut leaving: watch::Receiver<bool>) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
         // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -310,13 +272,13 @@ impl LiveResponse {
             // A step that another branch interrupts has taken no flush yet, so nothing is lost.
             tokio::select! {
                 () = self.step(&mut generation) => {}
-                () = is_asked_to_leave(&mut leaving), if self.can_be_left() => {
-                    return self.leave(store).await;
+                () = is_asked_to_leave(&mut leaving), if self.recorder.can_be_left() => {
+                    return self.leave().await;
                 }
                 () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
                 _ = checkpoint.tick() => {
                     let bytes = self.state().log.bytes().len();
-                    match self.save_if(bytes > stored_bytes, store).await {
+                    match self.save_if(bytes > stored_bytes).await {
                         Ok(true) => stored_bytes = bytes,
                         // Its readers come back, and find it there.
                         Ok(false) => self.push(&lost(TAKEN)),
@@ -333,21 +295,11 @@ impl LiveResponse {
         }
     }
 
-    /// Returns true if another replica can continue the response.
-    fn can_be_left(&self) -> bool {
-        !self.input.running.is_empty()
-    }
-
     /// Stores the records so far, leaves the response to another replica, and ends its readers'
     /// streams with the error `LEFT`.
-    async fn leave(&self, store: &ResponseStore) {
+    async fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
-        let left = match self.save(store).await {
-            Ok(true) => store.disown(self.owner, self.template.id()).await,
-            Ok(false) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = left {
+        if let Err(error) = self.recorder.leave(self.log()).await {
             tracing::debug!(%error, "another replica goes on from an older part of a response");
         }
         // For its readers alone: the store does not get it.
@@ -385,18 +337,13 @@ impl LiveResponse {
         }
     }
 
-    async fn save_if(&self, is_due: bool, store: &ResponseStore) -> Result<bool, StoreError> {
-        if is_due { self.save(store).await } else { Ok(true) }
+    async fn save_if(&self, is_due: bool) -> Result<bool, StoreError> {
+        if is_due { self.save().await } else { Ok(true) }
     }
 
     /// Stores the records so far; returns false if the response now belongs to another replica.
-    async fn save(&self, store: &ResponseStore) -> Result<bool, StoreError> {
-        // Copied, because readers need the lock while the store writes.
-        let log = self.state().log.clone();
-        let named = ((self.owner, self.template.id()), self.fence);
-        let KeptInput { head, running, .. } = &self.input;
-        let head = if log.is_ended() || running.is_empty() { head } else { running };
-        store.checkpoint(named, self.created_s, head.clone(), log).await
+    async fn save(&self) -> Result<bool, StoreError> {
+        self.recorder.save(self.log()).await
     }
 }
 
@@ -446,7 +393,7 @@ impl EndedResponse<'_> {
     /// Returns the memory charge for a parsed copy.
     pub fn charged_bytes(&self) -> usize {
         let mut size = ValueSize::default();
-        self.0.input.items.iter().for_each(|item| size.add(item));
+        self.0.input().iter().for_each(|item| size.add(item));
         let state = self.0.state();
         let records = state.log.bytes();
         size.values += count_values(records);
@@ -456,14 +403,8 @@ impl EndedResponse<'_> {
 
     /// Returns a copy of the response in its stored form.
     pub fn copy(&self) -> StoredResponse {
-        let LiveResponse { template, input, .. } = self.0;
-        let log = self.0.state().log.clone();
-        StoredResponse {
-            template: template.clone(),
-            input: input.items.clone(),
-            log,
-            request: None,
-        }
+        let (template, input) = (self.0.template.clone(), self.0.input().to_vec());
+        StoredResponse { template, input, log: self.0.log(), request: None }
     }
 }
 
@@ -473,18 +414,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::blocking_workers::BlockingWorkers;
+    use crate::dialect::responses::stored::KeptInput;
+    use crate::store::recorder::StoreTarget;
+    use crate::store::{AnswerFence, Kind, Store, StoreLimits};
 
     fn live() -> Arc<LiveResponse> {
         let object = json!({"id": "resp_1"});
-        let new = NewResponse {
+        let target = StoreTarget {
+            store: Store::in_memory(StoreLimits::default()),
+            workers: BlockingWorkers::new(1),
+            kind: Kind::Response,
             owner: Owner::NOBODY,
             fence: AnswerFence::FIRST,
-            created_s: 0,
-            template: ResponseTemplate { object, background: true },
-            input: KeptInput::default(),
-            log: RecordLog::new(1 << 16),
         };
-        Arc::new(LiveResponse::new(new))
+        let (id, input) = ("resp_1".to_owned(), KeptInput::default());
+        let recorder = ResponseRecorder { target, id, created_s: 0, input };
+        let template = ResponseTemplate { object, background: true };
+        let log = RecordLog::new(1 << 16);
+        Arc::new(LiveResponse::new(NewResponse { recorder, template, log }))
     }
 
     #[tokio::test]

@@ -1,7 +1,6 @@
 //! Stored form of a response: the parameters of its request, the conversation, and its records.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use loquent_proto::Delta;
 use serde::Serialize;
@@ -10,10 +9,7 @@ use serde_json::Value;
 use super::events::{EventRange, LOST, ResponseEvents};
 use super::object::ResponseTemplate;
 use super::record_log::RecordLog;
-use crate::blocking_workers::BlockingWorkers;
-use crate::identity::Owner;
-use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::store::{AnswerFence, Kind, Progress, Store, StoreError, StoredObject};
+use crate::memory::MemoryCharge;
 
 /// Separator between the JSON and the records; the JSON written here never contains it.
 const SEPARATOR: u8 = b'\n';
@@ -30,68 +26,6 @@ pub struct KeptInput {
     pub running: Arc<[u8]>,
     /// Memory charged for both.
     pub charge: Option<Arc<MemoryCharge>>,
-}
-
-/// The store for responses, with the workers that encode long ones.
-#[derive(Debug, Clone)]
-pub struct ResponseStore {
-    store: Store,
-    workers: BlockingWorkers,
-}
-
-impl ResponseStore {
-    /// Responses in `store`, encoded by `workers` where they are long.
-    pub fn new(store: Store, workers: BlockingWorkers) -> Self {
-        Self { store, workers }
-    }
-
-    /// Returns the retention time of stored responses.
-    pub const fn age(&self) -> Duration {
-        self.store.age()
-    }
-
-    /// Stores the response `id` with `head` and the records of `log` so far.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn put(
-        &self,
-        named: (Owner, &str),
-        created_s: u64,
-        head: Arc<[u8]>,
-        log: RecordLog,
-    ) -> Result<(), StoreError> {
-        self.checkpoint((named, AnswerFence::FIRST), created_s, head, log).await.map(drop)
-    }
-
-    /// Leaves the incomplete response `id` to other replicas.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn disown(&self, owner: Owner, id: &str) -> Result<(), StoreError> {
-        self.store.disown(Kind::Response, owner, id).await
-    }
-
-    /// Like [`Self::put`], for a response generated under a fence. Returns false if another replica
-    /// has taken it over.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn checkpoint(
-        &self,
-        ((owner, id), fence): ((Owner, &str), AnswerFence),
-        created_s: u64,
-        head: Arc<[u8]>,
-        log: RecordLog,
-    ) -> Result<bool, StoreError> {
-        let progress = if log.is_ended() { Progress::Ended } else { Progress::Running };
-        let is_large = head.len() + log.bytes().len() > SMALL_BYTES;
-        let write = move || Ok(StoredResponse::encode(&head, log.bytes()).into());
-        let json = self.workers.run_if(is_large, write).await;
-        let json = json.map_err(|_| StoreError::Unreadable)?;
-        let object = StoredObject { id: id.to_owned(), created_s, progress, json };
-        self.store.checkpoint(Kind::Response, owner, object, fence).await
-    }
 }
 
 /// The JSON part of a stored response.

@@ -11,7 +11,7 @@ use super::generation::{Generated, Generation};
 use super::live::LiveReader;
 use super::object::ResponseStatus;
 use super::record_log::{RecordLog, read_records};
-use super::storing::{KeptRecords, Save, Saving, write};
+use super::storing::{KeptRecords, ResponseRecorder, Saving, write};
 use crate::error::ApiError;
 use crate::event_writer::{EventSource, EventWriter, StreamStatus};
 use crate::memory::MemoryCharge;
@@ -35,19 +35,19 @@ struct ResponseEnding {
 }
 
 impl DirectResponse {
-    /// Returns the events of `generation`, whose first records are in `log`; `save` stores the
-    /// response if requested.
+    /// Returns the events of `generation`, whose first records are in `log`; `recorder` stores
+    /// the response if requested.
     pub fn new(
         generation: Generation,
         mut events: ResponseEvents,
         log: RecordLog,
-        save: Option<Save>,
+        recorder: Option<ResponseRecorder>,
     ) -> (Self, Vec<u8>) {
         let mut preface = events.preface().to_vec();
         log.read(0, |delta| {
             write(&mut events, &delta, &mut preface);
         });
-        let recording = KeptRecords::new(log, save);
+        let recording = KeptRecords::new(log, recorder);
         (Self { generation, events, recording, ending: None }, preface)
     }
 

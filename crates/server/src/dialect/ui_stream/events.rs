@@ -63,11 +63,6 @@ impl UiWriter {
         }
     }
 
-    /// Returns the number of chunks of the records so far.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     fn put(&mut self, chunk: &Value, out: &mut Vec<u8>) {
         self.count += 1;
         if self.count > self.skipped {

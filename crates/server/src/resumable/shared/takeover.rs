@@ -105,32 +105,37 @@ pub struct OwnedAnswer {
 }
 
 /// The claim to an answer that this replica has taken over. If dropped before the answer's task has
-/// it, it gives the answer back: an owner that does not generate the answer would keep all others
-/// from it.
-pub struct TakeoverClaim {
-    logs: Arc<SharedLogs>,
-    id: String,
-    fence: u64,
-    is_kept: bool,
-}
+/// it, for example because the client left, the answer is given back: an owner that does not
+/// generate the answer would keep all others from it.
+pub struct TakeoverClaim(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl TakeoverClaim {
+    /// Creates a claim that `give_back` gives up.
+    pub fn new(give_back: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Some(Box::pin(give_back)))
+    }
+
     /// Keeps the answer: its task has it, and tells the store of its end.
     pub fn keep(mut self) {
-        self.is_kept = true;
+        self.0 = None;
     }
 }
 
 impl Drop for TakeoverClaim {
     fn drop(&mut self) {
-        if self.is_kept {
-            return;
-        }
-        let (logs, id, fence) = (self.logs.clone(), std::mem::take(&mut self.id), self.fence);
+        let Some(give_back) = self.0.take() else { return };
         // Without a runtime this process ends, and the others see that by themselves.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { logs.release(&id, fence, GivenBack::Unused).await });
+            runtime.spawn(give_back);
         }
+    }
+}
+
+/// Returns the name that an answer with the records `log` has for its readers.
+pub fn name_in(log: &[u8]) -> Option<AnswerName> {
+    match Delta::decode(log) {
+        Ok(Some((_, Some(Delta::Open { meta })))) => AnswerName::of_meta(&meta),
+        _ => None,
     }
 }
 
@@ -189,8 +194,9 @@ impl SharedLogs {
         successor.check(&heritage.request).map_err(Refused::of)?;
         let taken = self.take(handle, head, TakeMode::Take).await?;
         let TakenAnswer { fence, epochs, is_last, .. } = taken;
-        let claim =
-            TakeoverClaim { logs: self.clone(), id: handle.id_hex(), fence, is_kept: false };
+        let (logs, id) = (self.clone(), handle.id_hex());
+        let give_back = async move { logs.release(&id, fence, GivenBack::Unused).await };
+        let claim = TakeoverClaim::new(give_back);
         let Heritage { request, name, replay } = heritage;
         let first = FirstAnswer { name, fence: AnswerFence(fence) };
         let answer = successor.begin(request, first).await.map_err(Refused::of)?;
@@ -240,10 +246,7 @@ impl SharedLogs {
             Ok(None) => return Err(Refused::lost("its log cannot be read")),
             Err(_) => return Err(Refused::NotYet),
         }
-        let name = match Delta::decode(&records) {
-            Ok(Some((_, Some(Delta::Open { meta })))) => AnswerName::of_meta(&meta),
-            _ => None,
-        };
+        let name = name_in(&records);
         let incomparable = |_| Refused::lost("its log has what cannot be compared");
         let replay = match records.is_empty() {
             true => None,

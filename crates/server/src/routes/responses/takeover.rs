@@ -3,7 +3,6 @@
 use loquent_proto::{Delta, Replay};
 use serde_json::json;
 
-use crate::api::head::AnswerName;
 use crate::api::request::StreamParams;
 use crate::app::App;
 use crate::dialect::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
@@ -11,13 +10,13 @@ use crate::dialect::responses::generation::Generation;
 use crate::dialect::responses::live::NewResponse;
 use crate::dialect::responses::record_log::RecordLog;
 use crate::dialect::responses::stored::{KeptInput, StoredResponse};
+use crate::dialect::responses::storing::ResponseRecorder;
 use crate::error::ApiError;
 use crate::identity::Owner;
-use crate::records::RecordContext;
 use crate::resumable::shared::kept_request::{self, ReplayableRequest};
-use crate::routes::successor::{identity_of, model_of, start_again};
-use crate::service::StartedAnswer;
-use crate::store::{Kind, Store};
+use crate::resumable::shared::takeover::{FirstAnswer, TakeoverClaim, name_in};
+use crate::routes::successor::{begin, identity_of, model_of};
+use crate::store::{AnswerFence, Kind};
 
 /// Takes over generation of `response`, whose replica has ended. Returns true if the response
 /// continues, here or elsewhere, or may do so later.
@@ -52,17 +51,23 @@ async fn try_adopt(
     let tenant = identity_of(app, request.marks.asker.clone()).tenant;
     let reservation = app.resumable.reserve(tenant, 0)?;
     // Begun before it is claimed: what cannot begin here is left to another replica.
+    let first = FirstAnswer { name: name_in(response.log.bytes()), fence: AnswerFence::FIRST };
     let stream = StreamParams { include_usage: true, ..StreamParams::default() };
-    let started = start_again(app, request, Some(stream)).await?;
+    let answer = begin(app, request, first, Some(stream)).await?;
     let Some(fence) = app.store.claim(Kind::Response, owner, id).await? else { return Ok(()) };
-    let mut claim = ResponseClaim { store: app.store.clone(), owner, id: Some(id.to_owned()) };
+    let (store, claimed) = (app.store.clone(), id.to_owned());
+    let claim = TakeoverClaim::new(async move {
+        drop(store.disown(Kind::Response, owner, &claimed).await);
+    });
     // Its owner's last word, which nothing follows.
     let stored = app.store.get(Kind::Response, owner, id).await?;
     let unreadable = || ApiError::internal("The stored response cannot be read.");
     let stored = stored.and_then(|object| StoredResponse::decode(&object.json));
     let stored = stored.filter(|stored| !stored.log.is_ended()).ok_or_else(unreadable)?;
-    let (generation, log, created_s) =
-        generate_again(app, started, &stored).ok_or_else(unreadable)?;
+    let known = Replay::of(stored.log.bytes()).map_err(|_| unreadable())?;
+    let created_s = answer.request.head().created_s;
+    let log = with_seam(&stored, app.resumable.limits().log_bytes);
+    let generation = Generation::again(answer, known);
     let StoredResponse { template, input, request, .. } = stored;
     let input = KeptInput {
         head: StoredResponse::encode_head(&template, &input, None).into(),
@@ -70,54 +75,24 @@ async fn try_adopt(
         items: input,
         charge: None,
     };
-    let new = NewResponse { owner, fence, created_s, template, input, log };
-    app.responses.start(app.response_store(), new, generation, reservation).await?;
-    claim.id = None;
+    let (target, id) = (app.store_target(Kind::Response, owner, fence), id.to_owned());
+    let recorder = ResponseRecorder { target, id, created_s, input };
+    let new = NewResponse { recorder, template, log };
+    app.responses.start(new, generation, reservation).await?;
+    claim.keep();
     Ok(())
 }
 
-/// A claim of this replica on a response. If dropped before generation starts, for example because
-/// the client left, the response is left to others.
-struct ResponseClaim {
-    store: Store,
-    owner: Owner,
-    id: Option<String>,
-}
-
-impl Drop for ResponseClaim {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
-        let (store, owner) = (self.store.clone(), self.owner);
-        // Without a runtime this process ends, and the others see that by themselves.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { drop(store.disown(Kind::Response, owner, &id).await) });
-        }
-    }
-}
-
-/// Returns the generation of the records missing in `stored`, the existing records, and the time
-/// when the response began; `None` if these cannot be compared.
-fn generate_again(
-    app: &App,
-    started: StartedAnswer,
-    stored: &StoredResponse,
-) -> Option<(Generation, RecordLog, u64)> {
-    let StartedAnswer { mut active, echo, vocab, .. } = started;
-    let known = Replay::of(stored.log.bytes()).ok()?;
+/// Returns the records of `stored` with the record behind which this replica's events begin, in a
+/// log of at most `max_bytes`.
+fn with_seam(stored: &StoredResponse, max_bytes: usize) -> RecordLog {
     let mut events = ResponseEvents::new(stored.template.clone(), EventRange::Nothing);
-    let (mut log, mut name) = (RecordLog::new(usize::MAX / 2), None);
+    let mut log = RecordLog::new(usize::MAX / 2);
     stored.log.read(0, |delta| {
-        if let Delta::Open { meta } = &delta {
-            name = AnswerName::of_meta(meta);
-        }
         events.note(&delta);
         log.push(&delta).expect("there is room");
     });
-    active.take_over(name);
-    let created_s = active.head().created_s;
     let seam = json!({TAKEN_OVER_AT: events.next_number()}).to_string();
     log.push(&Delta::Other { choice: 0, json: seam }).expect("there is room");
-    let context = RecordContext { vocab: &vocab, echo: &echo };
-    let log = log.bounded(app.resumable.limits().log_bytes);
-    Some((Generation::again(active, &context, known), log, created_s))
+    log.bounded(max_bytes)
 }
