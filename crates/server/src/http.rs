@@ -306,6 +306,7 @@ async fn pass_on(
 ) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     let target = upstream.admit(&parts.method, &parts.uri)?;
+    target.check_body_bytes(http_body::Body::size_hint(&body).lower())?;
     // Embeddings and the like are the upstream's work as much as completions are.
     let works = !parts.method.is_safe();
     let identity = parts.extensions.get().cloned().unwrap_or_default();
