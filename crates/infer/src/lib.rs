@@ -14,6 +14,7 @@ pub mod request;
 pub mod runner;
 pub mod sampling;
 pub mod scheduler;
+pub mod share;
 pub mod speculation;
 pub mod stop;
 pub mod tenant;
