@@ -19,4 +19,5 @@ pub mod speculation;
 pub mod stop;
 pub mod tenant;
 pub mod token;
+pub mod turns;
 pub mod vocab;

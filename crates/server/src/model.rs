@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
 use loquent_engine::template::{
-    self, Abilities, ChatPrompt, ChatTemplate, ControlTokenTags, Conversation, TemplateError,
+    self, Abilities, ChatPrompt, ChatTemplate, ControlTokenTags, Conversation, PromptLimits,
+    TemplateError,
 };
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::sampling::SharedGrammar;
@@ -141,12 +142,13 @@ impl ServedModel {
         longest.map_or(usize::MAX, |bytes| bytes.saturating_mul(self.context_tokens as usize))
     }
 
-    /// Returns the prompt of a conversation, as tokens.
+    /// Returns the prompt of a conversation, as tokens. Tokenizing stops once they surely are more
+    /// than `most`.
     ///
     /// # Errors
     /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
-    /// long to be tokenized.
-    pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
+    /// long.
+    pub fn encode_chat(&self, chat: &Chat, most: usize) -> Result<ChatPrompt, TemplateError> {
         let conversation = Conversation {
             messages: &chat.messages,
             tools: chat.tools.as_ref().map_or(&[], |tools| &tools.definitions),
@@ -158,8 +160,8 @@ impl ServedModel {
             nonce: rand::random(),
             extra: &chat.variables,
         };
-        let max_bytes = self.max_prompt_bytes();
-        template::encode_chat(&self.chat.template, &*self.vocab, &conversation, max_bytes)
+        let limits = PromptLimits { bytes: self.max_prompt_bytes(), tokens: most };
+        template::encode_chat(&self.chat.template, &*self.vocab, &conversation, limits)
     }
 
     /// Returns the format in which the model writes tool calls, according to its chat template.
