@@ -503,7 +503,9 @@ impl Relay {
     /// Returns the number of tokens of the prompt, if known, and of the answer.
     fn all_tokens(&self) -> u64 {
         let counts = self.reported.as_ref();
-        counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
+        counts.map_or(self.tokens, |counts| {
+            counts.prompt_tokens.saturating_add(counts.completion_tokens)
+        })
     }
 
     fn note_tokens(&self) {
