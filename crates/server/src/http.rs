@@ -189,6 +189,9 @@ async fn answer(
 }
 
 /// Begins an answer, and stores it if its request asks for that.
+///
+/// # Errors
+/// 403 for a browser token that would store something: what is stored is the key owner's.
 async fn begin(
     app: &App,
     mut request: Request,
@@ -196,6 +199,9 @@ async fn begin(
     head: &Parts,
 ) -> Result<Answer, ApiError> {
     let (owner, store) = (request.identity.owner(), request.store.take());
+    if store.is_some() && request.identity.token.is_some() {
+        return Err(ApiError::store_beyond_token());
+    }
     let mut answer = match store {
         None => match app.models.find(request.model.as_deref())?.constant() {
             Some(service) => return service.answer(request, arrived, head, &app.bodies).await,
