@@ -171,7 +171,8 @@ fn template_text(input: &[u8]) {
         Err(TemplateError::SpecialText | TemplateError::Failed(_)) => return,
         Err(other) => panic!("{other}"),
     };
-    let tokens = encode_segments(&SimVocab, &segments).expect("text");
+    let tokens = encode_segments(&SimVocab, &segments, usize::MAX);
+    let tokens = tokens.expect("text").expect("no limit");
     let ends = tokens.iter().filter(|&&token| SimVocab.is_end(token)).count();
     assert_eq!(ends, 1, "one message ends once");
 }

@@ -4,13 +4,15 @@
 //! of requests in flight and of queued prompt tokens. It refuses all others, with the time until
 //! the backlog is worked off at the present rate.
 //!
-//! Each tenant may use only a part of the places, so that none fills the server alone. If its key
-//! has one, a budget of requests and of tokens per minute applies too.
+//! Each tenant may use only a part of the places and of the queue, so that none fills the server
+//! alone. If its key has one, a budget of requests and of tokens per minute applies too.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::rate::MinuteBudget;
+pub use crate::share::FAIR_MULTIPLE;
+use crate::share::{Overflow, ShareRefusal, SharedPool};
 use crate::tenant::TenantId;
 
 /// Limits set by the operator.
@@ -23,11 +25,6 @@ pub struct Bounds {
     /// Maximum prompt tokens of completions that have not begun.
     pub max_queued_tokens: usize,
 }
-
-/// Places that a tenant may have for each one that stays free, if the operator sets no number. A
-/// single tenant gets three quarters, and however many come, the next finds a place. (The dynamic
-/// thresholds of shared switch buffers, Choudhury and Hahne 1998, with their alpha.)
-pub const FAIR_MULTIPLE: usize = 3;
 
 /// Limits of one tenant; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,6 +69,14 @@ pub enum Refusal {
         /// Time until a retry may succeed.
         retry_after: Duration,
     },
+    /// The tenant's prompts exceed its part of [`Bounds::max_queued_tokens`].
+    #[error("{queued} prompt tokens wait for this client, and others need the rest of the queue")]
+    TenantTokens {
+        /// Prompt tokens of the tenant in the queue.
+        queued: usize,
+        /// Time until a retry may succeed.
+        retry_after: Duration,
+    },
     /// The tenant has its maximum of completions in flight.
     #[error("{inflight} requests are in flight for this client, the most it may have now")]
     TenantRequests {
@@ -113,6 +118,7 @@ impl Refusal {
             Self::Never { .. } => return None,
             Self::Requests { retry_after, .. }
             | Self::Tokens { retry_after, .. }
+            | Self::TenantTokens { retry_after, .. }
             | Self::TenantRequests { retry_after, .. } => (retry_after, MAX_RETRY_AFTER_S),
             Self::RequestRate { retry_after, .. } | Self::TokenRate { retry_after, .. } => {
                 (retry_after, u64::MAX)
@@ -137,7 +143,8 @@ const EWMA_WEIGHT: f64 = 0.1;
 pub struct Admission {
     bounds: Bounds,
     inflight: usize,
-    queued_tokens: usize,
+    /// Prompt tokens in the queue.
+    queue: SharedPool,
     tenants: HashMap<TenantId, TenantUse>,
     last_end: Option<Duration>,
     /// Mean time between two ends while there was work, in seconds.
@@ -214,7 +221,7 @@ impl Admission {
         Self {
             bounds,
             inflight: 0,
-            queued_tokens: 0,
+            queue: SharedPool::new(bounds.max_queued_tokens, Overflow::EqualParts),
             tenants: HashMap::new(),
             last_end: None,
             end_interval_s: FIRST_INTERVAL.as_secs_f64(),
@@ -323,24 +330,23 @@ impl Admission {
         [used.requests.map(level), used.tokens.map(level)]
     }
 
-    /// Puts a completion's prompt into the queue.
+    /// Puts the prompt of a completion of `tenant` into the queue.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] if the queue would exceed its bound. An empty queue accepts any prompt.
-    pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
-        let limit = self.bounds.max_queued_tokens;
-        if self.queued_tokens > 0 && self.queued_tokens + prompt_tokens > limit {
-            let retry_after = self.estimate(self.inflight as f64);
-            return Err(Refusal::Tokens { limit, retry_after });
-        }
-        self.queued_tokens += prompt_tokens;
-        Ok(())
+    /// [`Refusal::TenantTokens`] if the tenant would have more than its share of the queue, or
+    /// [`Refusal::Tokens`] if a tenant with nothing in it finds it full. An empty queue accepts any
+    /// prompt.
+    pub fn enqueue(&mut self, tenant: TenantId, prompt_tokens: usize) -> Result<(), Refusal> {
+        let retry_after = self.estimate(self.inflight as f64);
+        self.queue.take(tenant, prompt_tokens).map_err(|refusal| match refusal {
+            ShareRefusal::Share { held: queued } => Refusal::TenantTokens { queued, retry_after },
+            ShareRefusal::Full { limit } => Refusal::Tokens { limit, retry_after },
+        })
     }
 
-    /// Removes a completion's prompt from the queue: it runs, or it was given up.
-    pub fn dequeue(&mut self, prompt_tokens: usize) {
-        debug_assert!(prompt_tokens <= self.queued_tokens);
-        self.queued_tokens -= prompt_tokens;
+    /// Removes the prompt of a completion of `tenant` from the queue: it runs, or it was given up.
+    pub fn dequeue(&mut self, tenant: TenantId, prompt_tokens: usize) {
+        self.queue.give_back(tenant, prompt_tokens);
     }
 
     /// Counts the end of a completion of `tenant` at `now`, for whatever reason.

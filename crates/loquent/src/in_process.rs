@@ -19,8 +19,8 @@ use loquent_openai::{BoxFuture, WireCounts};
 use loquent_proto::Delta as Record;
 use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    ActiveRequest, ApiError, Clock, Endpoint, Flush, LoadedEngine, Metrics, Prompt, Request,
-    Service, ServingConfig, StatedSampling, StreamBounds,
+    ActiveRequest, ApiError, Clock, Endpoint, Flush, Identity, LoadedEngine, Metrics, Prompt,
+    Request, Service, ServingConfig, StatedSampling, StreamBounds, WorkClass,
 };
 use tokio::time::Instant;
 
@@ -202,8 +202,11 @@ impl Target for ServiceTarget {
     ) -> BoxFuture<'a, Result<Vec<u32>, RequestFailure>> {
         Box::pin(async move {
             let prompt = Prompt::Text(text.to_owned());
-            let encoding =
-                self.service.prompts().for_tokenize(move |it| it.encode(prompt, add_special));
+            let class = WorkClass::of_bytes(&Identity::in_process(), text.len());
+            let encoding = self
+                .service
+                .prompts()
+                .for_tokenize(class, move |it| it.encode(prompt, add_special));
             encoding.await.map_err(|error| self.refusal(&error))
         })
     }

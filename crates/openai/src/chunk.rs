@@ -39,7 +39,10 @@ pub struct Chunk {
     pub usage: Option<ReportedUsage>,
 }
 
-/// Token counts reported by a server.
+/// Largest token count that is believed: sums of a few stay below the 2^53 of JSON and of the wire.
+pub const MAX_REPORTED_TOKENS: u64 = 1 << 50;
+
+/// Token counts reported by a server, none above [`MAX_REPORTED_TOKENS`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportedUsage {
     /// Tokens of the prompt.
@@ -115,7 +118,10 @@ impl Chunk {
 impl ReportedUsage {
     /// Reads a `usage` member; a count that is missing or not a number is 0.
     pub fn from_json(json: Value) -> Self {
-        let count = |path: &str| json.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+        let count = |path: &str| {
+            let count = json.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+            count.min(MAX_REPORTED_TOKENS)
+        };
         Self {
             prompt_tokens: count("/prompt_tokens"),
             cached_tokens: count("/prompt_tokens_details/cached_tokens"),
@@ -316,6 +322,19 @@ mod tests {
         assert_eq!(two.deltas, [Delta::text("x"), other(0, json!({"a": 1})), y]);
         let none = chunk(json!({"a": 1, "choices": [], "usage": {"prompt_tokens": 1}}));
         assert_eq!(none.deltas, [other(0, json!({"a": 1}))]);
+    }
+
+    #[test]
+    fn huge_counts_are_cut() {
+        for count in [u64::MAX, 1 << 60, 1 << 53] {
+            let usage = ReportedUsage::from_json(json!({
+                "prompt_tokens": count, "completion_tokens": count,
+                "prompt_tokens_details": {"cached_tokens": count},
+                "completion_tokens_details": {"reasoning_tokens": count},
+            }));
+            assert!(usage.prompt_tokens + usage.completion_tokens < 1 << 53);
+            assert!(usage.cached_tokens.max(usage.reasoning_tokens) < 1 << 53);
+        }
     }
 
     #[test]

@@ -159,9 +159,11 @@ impl Permit {
     /// Adds the prompt to the queue.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] when the queue is full.
+    /// [`Refusal::TenantTokens`] when the tenant's part of the queue is full, or
+    /// [`Refusal::Tokens`] when all of it is.
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
-        self.gate.with(|admission| admission.enqueue(prompt_tokens))?;
+        let tenant = self.identity.tenant;
+        self.gate.with(|admission| admission.enqueue(tenant, prompt_tokens))?;
         self.queued_tokens = prompt_tokens;
         Ok(())
     }
@@ -170,7 +172,8 @@ impl Permit {
     pub fn dequeue(&mut self) {
         let tokens = std::mem::take(&mut self.queued_tokens);
         if tokens > 0 {
-            self.gate.with(|admission| admission.dequeue(tokens));
+            let tenant = self.identity.tenant;
+            self.gate.with(|admission| admission.dequeue(tenant, tokens));
             self.begin();
         }
     }
@@ -228,7 +231,7 @@ pub fn refused(refusal: Refusal) -> ApiError {
     let rate = match refusal {
         Refusal::TokenRate { .. } => LimitedRate::Tokens,
         Refusal::RequestRate { .. } => LimitedRate::Requests,
-        Refusal::TenantRequests { .. } => {
+        Refusal::TenantRequests { .. } | Refusal::TenantTokens { .. } => {
             let message = format!("Too many requests at once: {refusal}. {again}");
             return ApiError::rate_limited(message, LimitedRate::Requests, retry_after_s);
         }

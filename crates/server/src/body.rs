@@ -15,6 +15,7 @@ use crate::api::fields::Fields;
 use crate::api::json::{VALUE_BYTES, count_values};
 use crate::blocking_workers::BlockingWorkers;
 use crate::error::ApiError;
+use crate::identity::Identity;
 use crate::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
 
 /// Maximum number of large bodies parsed at once. Low, since each takes a core from the engine for
@@ -104,9 +105,10 @@ impl RequestBodies {
         &self.large_heads
     }
 
-    /// Returns an empty body.
-    pub fn begin(self: &Arc<Self>) -> ReceivedBody {
-        ReceivedBody { reader: self.clone(), bytes: Vec::new(), charge: MemoryCharge::default() }
+    /// Returns an empty body of a request from `identity`.
+    pub fn begin(self: &Arc<Self>, identity: &Identity) -> ReceivedBody {
+        let charge = MemoryCharge::of(identity);
+        ReceivedBody { reader: self.clone(), bytes: Vec::new(), charge }
     }
 
     /// Receives the body of the request with `head`, unless it came through a tunnel and is already
@@ -123,7 +125,8 @@ impl RequestBodies {
         if let Some(body) = tunnelled.and_then(TunnelledBody::take) {
             return Ok(body);
         }
-        let mut received = self.begin();
+        let identity = head.extensions.get::<Identity>().cloned().unwrap_or_default();
+        let mut received = self.begin(&identity);
         let filled = received.fill(&mut body).await;
         if filled.as_ref().is_err_and(ApiError::is_too_large) {
             // Its memory is free while the rest arrives.
@@ -193,6 +196,11 @@ impl ReceivedBody {
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
+    }
+
+    /// Returns the number of bytes that have arrived.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Returns the bytes, and the charge that must be held as long as they are.

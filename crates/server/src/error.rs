@@ -232,6 +232,15 @@ impl ApiError {
         Self::prompt_too_long(context, prompt as u64, message, param)
     }
 
+    /// 400: the prompt exceeds the context, as was found before all of it was tokenized.
+    pub fn context_exceeded(context: u32, param: &str) -> Self {
+        let message = format!(
+            "This model's maximum context length is {context} tokens, but the prompt has more. \
+             Shorten the prompt, or start the server with a larger --context."
+        );
+        Self::prompt_too_long(context, 0, message, param)
+    }
+
     /// 400: the prompt exceeds `most_bytes`, which is more than the context holds, however it is
     /// tokenized. The prompt's tokens are estimated to be `tokens`.
     pub fn context_bytes(context: u32, most_bytes: usize, tokens: u64, param: &str) -> Self {
@@ -288,6 +297,22 @@ impl ApiError {
         let message =
             format!("A token is for asking; {method} {} needs the API key.", quoted(path));
         Self::new(ErrorKind::BeyondToken, message)
+    }
+
+    /// 403: the request of a browser token asks for its answer to be stored.
+    pub fn store_beyond_token() -> Self {
+        let message = "'store': a token is for asking; only its API key stores answers. Leave \
+                       'store' out.";
+        Self { param: Some("store".into()), ..Self::new(ErrorKind::BeyondToken, message) }
+    }
+
+    /// 403: a model is to be loaded or unloaded by a client that may not.
+    pub fn needs_manager(what: &str) -> Self {
+        let message = format!(
+            "{what} concerns all clients: it needs a key with 'admin = true' or, on a server \
+             without keys, a client on the same machine."
+        );
+        Self::forbidden(message)
     }
 
     /// 403: the request uses a host name that the operator does not allow.

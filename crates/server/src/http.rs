@@ -183,6 +183,9 @@ async fn answer(
 }
 
 /// Begins an answer, and stores it if its request asks for that.
+///
+/// # Errors
+/// 403 for a browser token that would store something: what is stored is the key owner's.
 async fn begin(
     app: &App,
     mut request: Request,
@@ -190,6 +193,9 @@ async fn begin(
     head: &Parts,
 ) -> Result<Answer, ApiError> {
     let (owner, store) = (request.identity.owner(), request.store.take());
+    if store.is_some() && request.identity.token.is_some() {
+        return Err(ApiError::store_beyond_token());
+    }
     let mut answer = match store {
         None => match app.models.find(request.model.as_deref())?.constant() {
             Some(service) => return service.answer(request, arrived, head, &app.bodies).await,
@@ -300,6 +306,7 @@ async fn pass_on(
 ) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     let target = upstream.admit(&parts.method, &parts.uri)?;
+    target.check_body_bytes(http_body::Body::size_hint(&body).lower())?;
     // Embeddings and the like are the upstream's work as much as completions are.
     let works = !parts.method.is_safe();
     let identity = parts.extensions.get().cloned().unwrap_or_default();

@@ -49,7 +49,8 @@ pub struct ApiKey {
     pub limits: TenantLimits,
     /// True if its requests may set `priority`.
     pub may_set_priority: bool,
-    /// True if its owner may see the activity of the whole server on the dashboard.
+    /// True if its owner may see the activity of the whole server on the dashboard, and load and
+    /// unload models.
     pub is_admin: bool,
     /// Expiry in Unix seconds, from which on the key is refused.
     pub expires_s: Option<u64>,
@@ -125,12 +126,20 @@ pub struct Identity {
     pub limits: TenantLimits,
     /// Set if the request came with a browser token, which allows less than the key that made it.
     pub token: Option<TokenScope>,
+    /// True for a client on this machine, on a server without keys.
+    pub is_local: bool,
 }
 
 impl Identity {
     /// Returns the identity of the owner of `key`.
     pub fn of_key(key: Arc<ApiKey>) -> Self {
-        Self { tenant: key.tenant(), limits: key.limits, key: Some(key), token: None }
+        Self {
+            tenant: key.tenant(),
+            limits: key.limits,
+            key: Some(key),
+            token: None,
+            is_local: false,
+        }
     }
 
     /// Returns the identity of the holder of a browser token that was made with `key`. Requests
@@ -157,13 +166,14 @@ impl Identity {
             IpAddr::V4(v4) => tenant_of(b"v4", &v4.octets()),
             IpAddr::V6(v6) => tenant_of(b"v6", &v6.octets()),
         };
-        Self { tenant, key: None, limits: TenantLimits::default(), token: None }
+        let is_local = address.to_canonical().is_loopback();
+        Self { tenant, key: None, limits: TenantLimits::default(), token: None, is_local }
     }
 
     /// Returns the identity of this process itself, which has no tenant limits.
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
-        Self { tenant: TenantId::default(), key: None, limits, token: None }
+        Self { tenant: TenantId::default(), key: None, limits, token: None, is_local: true }
     }
 
     /// Returns the owner of the objects that its requests store. Without keys clients cannot be
@@ -193,6 +203,17 @@ impl Identity {
     /// keys, everyone may.
     pub fn may_watch(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.is_admin)
+    }
+
+    /// Checks that the identity may load and unload models, which concerns all clients: an admin
+    /// may, and on a server without keys a client on this machine. `what` names the request in the
+    /// error.
+    ///
+    /// # Errors
+    /// 403 for others.
+    pub fn check_manages(&self, what: &str) -> Result<(), ApiError> {
+        let may = self.key.as_ref().map_or(self.is_local, |key| key.is_admin);
+        if may { Ok(()) } else { Err(ApiError::needs_manager(what)) }
     }
 
     /// The owner's name for logs.
@@ -274,6 +295,28 @@ mod tests {
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+
+    #[test]
+    fn only_admins_and_clients_on_this_machine_manage_models() {
+        let key = |is_admin| Arc::new(ApiKey { is_admin, ..named("a", "k") });
+        let status = |identity: &Identity| {
+            identity.check_manages("This").err().map_or(200, |error| error.status())
+        };
+        let address = |text: &str| Identity::of_address(text.parse().unwrap());
+        for (identity, expected) in [
+            (Identity::of_key(key(true)), 200),
+            (Identity::of_key(key(false)), 403),
+            (Identity::of_token(&key(true), TokenScope { cache_salt: "a".into() }), 403),
+            (address("127.0.0.1"), 200),
+            (address("::1"), 200),
+            (address("::ffff:127.0.0.1"), 200),
+            (address("10.0.0.1"), 403),
+            (address("0.0.0.0"), 403),
+            (Identity::in_process(), 200),
+        ] {
+            assert_eq!(status(&identity), expected, "{identity:?}");
+        }
     }
 
     #[test]

@@ -103,6 +103,7 @@ pub use otel::{OpenSpan, Telemetry};
 pub use output::StreamBounds;
 pub use page_file::PageFile;
 pub use peer::{PeerAddress, TrustedProxies, TrustedProxy};
+pub use prompt_threads::WorkClass;
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
 pub use request_log::{RequestId, RequestLog};
 pub use resumable::{MUTE_LIMIT, ResumableLimits};

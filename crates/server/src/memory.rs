@@ -3,43 +3,178 @@
 //! A request is charged for its body as the body arrives, then for the values that the body is
 //! parsed into. The charge is returned when both are dropped: once the prompt is tokenized or, if
 //! the conversation is stored with its answer, at the end of the answer. Small requests have a
-//! separate share, so that large ones, however many, never block them.
+//! separate part, so that large ones, however many, never block them. Of either part a tenant may
+//! have three times what stays free, and a quarter while others wait.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use loquent_infer::share::{Overflow, SharedPool};
+use loquent_infer::tenant::TenantId;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::error::ApiError;
+use crate::identity::Identity;
 
 /// Maximum size of a small request, in bytes.
 pub const SMALL_BYTES: usize = 64 * 1024;
 /// Inverse of the fraction of memory reserved for small requests.
 const SMALL_SHARE: usize = 4;
+/// Inverse of the fraction of either part that a tenant may have while others wait.
+const CONTENDED_SHARE: usize = 4;
 /// Time limit for waiting for memory. A longer wait would block others with the memory that the
 /// request already holds.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// `Retry-After` in seconds when there is no memory.
 const FULL_RETRY_S: u64 = 5;
-/// Bytes per permit.
+/// Bytes per unit.
 const UNIT_BYTES: usize = 1024;
 
 /// Memory of all requests.
 #[derive(Debug)]
 pub struct RequestMemory {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
+    small: Arc<MemoryPart>,
+    large: Arc<MemoryPart>,
     large_units: usize,
 }
 
 /// One request's charge, returned on drop.
 #[derive(Debug, Default)]
 pub struct MemoryCharge {
+    tenant: TenantId,
     bytes: usize,
-    /// Permit from the small requests' share or, once the request is large, from the others'.
-    permit: Option<OwnedSemaphorePermit>,
+    /// Units of the small requests' part or, once the request is large, of the others'.
+    held: Option<HeldUnits>,
     is_large: bool,
+}
+
+/// Memory of either small or large requests.
+#[derive(Debug)]
+struct MemoryPart {
+    state: Mutex<PartState>,
+    freed: Notify,
+}
+
+#[derive(Debug)]
+struct PartState {
+    pool: SharedPool,
+    /// Number of waiting requests of each tenant.
+    waiting: HashMap<TenantId, usize>,
+}
+
+/// Units that one request holds.
+#[derive(Debug)]
+struct HeldUnits {
+    part: Arc<MemoryPart>,
+    tenant: TenantId,
+    units: usize,
+}
+
+/// A request that waits for units.
+struct Waiting<'a> {
+    part: &'a MemoryPart,
+    tenant: TenantId,
+}
+
+impl PartState {
+    /// Takes `more` units for a request of `tenant` that holds `own` units. Returns false if the
+    /// tenant may not have them now.
+    fn take(&mut self, tenant: TenantId, own: usize, more: usize) -> bool {
+        let held = self.pool.held_by(tenant);
+        let others_wait = self.waiting.keys().any(|&waiting| waiting != tenant);
+        let contended = others_wait && held + more > self.pool.limit() / CONTENDED_SHARE;
+        // Alone, a request may have everything.
+        let is_alone = self.pool.held() == own && own + more <= self.pool.limit();
+        if is_alone {
+            self.pool.force(tenant, more);
+            return true;
+        }
+        !contended && self.pool.take(tenant, more).is_ok()
+    }
+}
+
+impl MemoryPart {
+    fn new(units: usize) -> Arc<Self> {
+        let pool = SharedPool::new(units, Overflow::Never);
+        let state = Mutex::new(PartState { pool, waiting: HashMap::new() });
+        Arc::new(Self { state, freed: Notify::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PartState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `more` units for a request of `tenant` that holds `own`; waits for them if necessary.
+    async fn acquire(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        own: usize,
+        more: usize,
+    ) -> Result<(), ApiError> {
+        if self.lock().take(tenant, own, more) {
+            return Ok(());
+        }
+        let _waiting = Waiting::begin(self, tenant);
+        let taken = async {
+            loop {
+                let mut freed = std::pin::pin!(self.freed.notified());
+                // Before looking, so that nothing that is freed after it is missed.
+                freed.as_mut().enable();
+                if self.lock().take(tenant, own, more) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        timeout(MAX_WAIT, taken).await.map_err(|_| {
+            let message = "The memory for incoming requests is full, or this client has its share \
+                           of it. Try again later, or raise --max-request-memory-bytes.";
+            ApiError::unavailable(message, FULL_RETRY_S)
+        })
+    }
+
+    fn free_units(&self) -> usize {
+        let state = self.lock();
+        state.pool.limit() - state.pool.held()
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(part: &'a MemoryPart, tenant: TenantId) -> Self {
+        *part.lock().waiting.entry(tenant).or_default() += 1;
+        Self { part, tenant }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.part.lock();
+        if let Some(count) = state.waiting.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                state.waiting.remove(&self.tenant);
+            }
+        }
+        drop(state);
+        // Others may have waited only because this one did.
+        self.part.freed.notify_waiters();
+    }
+}
+
+impl HeldUnits {
+    fn give_back(&mut self, units: usize) {
+        self.units -= units;
+        self.part.lock().pool.give_back(self.tenant, units);
+        self.part.freed.notify_waiters();
+    }
+}
+
+impl Drop for HeldUnits {
+    fn drop(&mut self) {
+        self.give_back(self.units);
+    }
 }
 
 impl RequestMemory {
@@ -48,8 +183,8 @@ impl RequestMemory {
         let units = (total_bytes / UNIT_BYTES).clamp(SMALL_SHARE, u32::MAX as usize / 2);
         let small = units / SMALL_SHARE;
         Self {
-            small: Arc::new(Semaphore::new(small)),
-            large: Arc::new(Semaphore::new(units - small)),
+            small: MemoryPart::new(small),
+            large: MemoryPart::new(units - small),
             large_units: units - small,
         }
     }
@@ -57,23 +192,25 @@ impl RequestMemory {
     /// Charges `bytes` more to `charge`.
     ///
     /// # Errors
-    /// 503 when the memory is full, and stays so for some seconds.
+    /// 503 when the memory is full, or the tenant has its share of it, and that stays so for some
+    /// seconds.
     pub async fn take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
-        let total = charge.bytes + bytes;
+        let total = charge.bytes.saturating_add(bytes);
         let is_large = total > SMALL_BYTES;
         let from = if is_large { &self.large } else { &self.small };
         let held = match charge.is_large == is_large {
-            true => charge.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits),
+            true => charge.held.as_ref().map_or(0, |held| held.units),
             false => 0,
         };
         // A request larger than all memory gets all of it: alone, it may run.
         let units = total.div_ceil(UNIT_BYTES).min(self.large_units);
-        let more = units.saturating_sub(held) as u32;
+        let more = units.saturating_sub(held);
         if more > 0 {
-            let permit = acquire(from.clone(), more).await?;
-            match &mut charge.permit {
-                Some(held) if charge.is_large == is_large => held.merge(permit),
-                held => *held = Some(permit),
+            let tenant = charge.tenant;
+            from.acquire(tenant, held, more).await?;
+            match &mut charge.held {
+                Some(held) if charge.is_large == is_large => held.units += more,
+                held => *held = Some(HeldUnits { part: from.clone(), tenant, units: more }),
             }
             charge.is_large = is_large;
         }
@@ -90,37 +227,27 @@ impl RequestMemory {
             return self.take(charge, more).await;
         }
         charge.bytes = bytes;
-        if let Some(permit) = &mut charge.permit {
-            let spare = permit.num_permits().saturating_sub(bytes.div_ceil(UNIT_BYTES));
-            drop(permit.split(spare));
+        if let Some(held) = &mut charge.held {
+            held.give_back(held.units.saturating_sub(bytes.div_ceil(UNIT_BYTES)));
         }
         Ok(())
     }
 
     /// Returns the free bytes, for tests and statistics.
     pub fn free_bytes(&self) -> usize {
-        (self.small.available_permits() + self.large.available_permits()) * UNIT_BYTES
+        (self.small.free_units() + self.large.free_units()) * UNIT_BYTES
     }
 }
 
 impl MemoryCharge {
+    /// Returns an empty charge of `identity`. The default is one of this process itself.
+    pub fn of(identity: &Identity) -> Self {
+        Self { tenant: identity.tenant, ..Self::default() }
+    }
+
     /// Returns the number of bytes charged.
     pub const fn bytes(&self) -> usize {
         self.bytes
-    }
-}
-
-async fn acquire(from: Arc<Semaphore>, units: u32) -> Result<OwnedSemaphorePermit, ApiError> {
-    if let Ok(permit) = from.clone().try_acquire_many_owned(units) {
-        return Ok(permit);
-    }
-    match timeout(MAX_WAIT, from.acquire_many_owned(units)).await {
-        Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
-        Err(_) => {
-            let message = "The memory for incoming requests is full. Try again later, or raise \
-                           --max-request-memory-bytes.";
-            Err(ApiError::unavailable(message, FULL_RETRY_S))
-        }
     }
 }
 
@@ -159,5 +286,60 @@ mod tests {
         memory.take(&mut small, SMALL_BYTES).await.unwrap();
         drop(one);
         memory.take(&mut two, MIB).await.unwrap();
+    }
+
+    fn charge_of(host: u8) -> MemoryCharge {
+        MemoryCharge::of(&Identity::of_address([10, 0, 0, host].into()))
+    }
+
+    /// Lets the client at 10.0.0.1 hold requests of `bytes` until it gets no more.
+    async fn hold_all(memory: &RequestMemory, bytes: usize) -> Vec<MemoryCharge> {
+        let mut held = Vec::new();
+        loop {
+            let mut one = charge_of(1);
+            match memory.take(&mut one, bytes).await {
+                Ok(()) => held.push(one),
+                Err(refused) => {
+                    assert_eq!(refused.status(), 503);
+                    return held;
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_holds_all_it_gets_leaves_others_their_share() {
+        let memory = RequestMemory::new(64 * MIB);
+        for bytes in [SMALL_BYTES - 1, 8 * MIB - 1] {
+            let held = hold_all(&memory, bytes).await;
+            assert!(!held.is_empty());
+            let begun = tokio::time::Instant::now();
+            let mut honest = charge_of(2);
+            memory.take(&mut honest, bytes.min(4 * MIB)).await.expect("there is room for others");
+            assert_eq!(begun.elapsed(), Duration::ZERO, "nor do they wait");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_others_wait_a_client_gets_no_more_than_a_quarter() {
+        let memory = RequestMemory::new(32 * MIB);
+        let mut held = hold_all(&memory, 2 * MIB).await;
+        let mut honest = charge_of(2);
+        // More than is free: it waits until the greedy client's requests have ended.
+        let wait = memory.take(&mut honest, 10 * MIB);
+        let release = async {
+            tokio::task::yield_now().await;
+            while let Some(one) = held.pop() {
+                drop(one);
+                let mut again = charge_of(1);
+                if held.len() > 6 {
+                    let now = timeout(Duration::ZERO, memory.take(&mut again, 2 * MIB)).await;
+                    assert!(now.is_err(), "{} are held while another waits", held.len());
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let (honest, ()) = tokio::join!(wait, release);
+        honest.expect("its turn came");
     }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use loquent_engine::grammar::{AnswerShape, CallSyntax, Compiler, GrammarError, Thinking};
 use loquent_engine::template::{
-    self, Abilities, ChatPrompt, ChatTemplate, ControlTokenTags, Conversation, TemplateError,
+    self, Abilities, ChatPrompt, ChatTemplate, ControlTokenTags, Conversation, PromptLimits,
+    TemplateError,
 };
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::sampling::SharedGrammar;
@@ -148,14 +149,15 @@ impl ServedModel {
         longest.map_or(usize::MAX, |bytes| bytes.saturating_mul(self.context_tokens as usize))
     }
 
-    /// Returns the prompt of a conversation, as tokens.
+    /// Returns the prompt of a conversation, as tokens. Tokenizing stops once they surely are more
+    /// than `most`.
     ///
     /// # Errors
     /// When the template refuses the messages, cannot be rendered, or writes a prompt that is too
-    /// long to be tokenized.
-    pub fn encode_chat(&self, chat: &Chat) -> Result<ChatPrompt, TemplateError> {
-        let (template, max_bytes) = (&self.chat.template, self.max_prompt_bytes());
-        template::encode_chat(template, &*self.vocab, &self.conversation(chat), max_bytes)
+    /// long.
+    pub fn encode_chat(&self, chat: &Chat, most: usize) -> Result<ChatPrompt, TemplateError> {
+        let limits = PromptLimits { bytes: self.max_prompt_bytes(), tokens: most };
+        template::encode_chat(&self.chat.template, &*self.vocab, &self.conversation(chat), limits)
     }
 
     /// Returns the prompt of a conversation, as text.

@@ -9,16 +9,18 @@ use loquent_engine::grammar::{AnswerShape, GrammarError, Thinking, limit_thinkin
 use loquent_engine::template::TemplateError;
 use loquent_infer::sampling::SharedGrammar;
 use loquent_infer::token::TokenId;
-use loquent_infer::vocab::Encode;
-use tokio::sync::Semaphore;
+use loquent_infer::vocab::{Encode, EncodeError, encode_within};
 
 use crate::admission::Permit;
 use crate::api::request::{BYTES_PER_TOKEN, Endpoint, Prompt, Request};
 use crate::completion::logprobs::ScoredPrompt;
-use crate::error::ApiError;
+use crate::error::{ApiError, LimitedRate};
 use crate::infill::InfillTokens;
 use crate::model::ServedModel;
-use crate::prompt_threads::PromptThreads;
+use crate::prompt_threads::{PromptThreadError, PromptThreads, WorkClass};
+
+/// `Retry-After` in seconds when too many prompts wait.
+const BUSY_RETRY_S: u64 = 1;
 
 /// A request with its prompts as tokens and its grammar compiled.
 pub struct Prepared {
@@ -40,14 +42,12 @@ pub struct Prepared {
 pub struct Prompts {
     model: ServedModel,
     threads: Arc<PromptThreads>,
-    /// A single place: the prompts of completions wait for at most one `/tokenize` request.
-    tokenize_place: Arc<Semaphore>,
 }
 
 impl Prompts {
     /// Prompts of `model`, on `threads`.
     pub fn new(model: ServedModel, threads: Arc<PromptThreads>) -> Self {
-        Self { model, threads, tokenize_place: Arc::new(Semaphore::new(1)) }
+        Self { model, threads }
     }
 
     /// Returns the model.
@@ -73,33 +73,34 @@ impl Prompts {
     /// with the work: a client that hangs up frees no room before the work ends.
     ///
     /// # Errors
-    /// 400 for prompts that the model cannot take, or a grammar that cannot be compiled.
+    /// 400 for prompts that the model cannot take, or a grammar that cannot be compiled, 429 when
+    /// too many of this tenant wait.
     pub async fn prepare(
         self: &Arc<Self>,
         request: Request,
         permits: Vec<Permit>,
     ) -> Result<(Prepared, Vec<Permit>), ApiError> {
         let prompts = self.clone();
+        let class = match request.is_constrained() {
+            // A short grammar may take as long as a long one.
+            true => WorkClass::long(&request.identity),
+            false => WorkClass::of_bytes(&request.identity, request.prompt_bytes()),
+        };
         let work = move || prompts.prepare_now(request).map(|prepared| (prepared, permits));
-        self.on_thread(work).await
+        self.on_thread(class, work).await
     }
 
     /// Does `work` for `/tokenize` or `/detokenize` on a thread that may block.
     ///
     /// # Errors
-    /// The errors of `work`.
+    /// The errors of `work`; 429 when too many of this tenant wait.
     pub async fn for_tokenize<T: Send + 'static>(
         self: &Arc<Self>,
+        class: WorkClass,
         work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let place = self.tokenize_place.clone().acquire_owned().await;
         let prompts = self.clone();
-        let work = move || {
-            // The work's, not the client's, who may hang up.
-            let _place = place;
-            work(&prompts)
-        };
-        self.on_thread(work).await
+        self.on_thread(class, move || work(&prompts)).await
     }
 
     /// Tokenizes `prompt` on this thread, without checking its length against the context.
@@ -109,7 +110,10 @@ impl Prompts {
     pub fn encode(&self, prompt: Prompt, special: bool) -> Result<Vec<TokenId>, ApiError> {
         match prompt {
             Prompt::Text(text) => self.encode_text(&text, special, special),
-            mut other => self.encode_prompt(&mut other, Endpoint::Chat).map(|(tokens, _)| tokens),
+            mut other => {
+                let (tokens, _) = self.encode_prompt(&mut other, Endpoint::Chat, usize::MAX)?;
+                Ok(tokens)
+            }
         }
     }
 
@@ -131,23 +135,33 @@ impl Prompts {
     /// Runs `work` on a thread that may block and recurse deeply.
     ///
     /// # Errors
-    /// The errors of `work`; 500 if it panics.
+    /// The errors of `work`; 429 when too many of this tenant wait, 500 if it panics.
     pub async fn on_thread<T: Send + 'static>(
         &self,
+        class: WorkClass,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let lost = |_| ApiError::internal("Tokenizing failed. Report the prompt as a bug.");
-        self.threads.run(work).await.map_err(lost)?
+        let failed = |error| match error {
+            PromptThreadError::Lost => {
+                ApiError::internal("Tokenizing failed. Report the prompt as a bug.")
+            }
+            busy @ PromptThreadError::Busy(_) => {
+                let message = format!("Too many requests at once: {busy}. Try again later.");
+                ApiError::rate_limited(message, LimitedRate::Requests, BUSY_RETRY_S)
+            }
+        };
+        self.threads.run(class, work).await.map_err(failed)?
     }
 
     fn prepare_now(&self, mut request: Request) -> Result<Prepared, ApiError> {
         let (mut prompts, mut echo) = (Vec::with_capacity(request.prompts.len()), Vec::new());
         let (mut scored, scores) = (Vec::new(), request.prompt_logprobs().is_some());
         let mut thinking = Thinking::Never;
+        let most = self.model.context_tokens as usize;
         for prompt in &mut request.prompts {
             let (tokens, thinks) = match &request.suffix {
                 Some(suffix) => (self.encode_infill(prompt, suffix)?, false),
-                None => self.encode_prompt(prompt, request.endpoint)?,
+                None => self.encode_prompt(prompt, request.endpoint, most)?,
             };
             self.check_length(&tokens, request.endpoint)?;
             if let Prompt::Chat(_) = prompt {
@@ -207,18 +221,21 @@ impl Prompts {
         })
     }
 
-    /// Returns the tokens of a prompt, and true if it ends inside `<think>`.
+    /// Returns the tokens of a prompt, and true if it ends inside `<think>`. Tokenizing stops once
+    /// they surely are more than `most`.
     fn encode_prompt(
         &self,
         prompt: &mut Prompt,
         endpoint: Endpoint,
+        most: usize,
     ) -> Result<(Vec<TokenId>, bool), ApiError> {
         match prompt {
             Prompt::Chat(chat) => {
-                let prompt = self.model.encode_chat(chat);
+                let prompt = self.model.encode_chat(chat, most);
                 let wrong = |error: TemplateError| match error {
                     // Where the template was stopped; its whole length is not known.
                     TemplateError::TooLong(bytes) => self.too_long(bytes, endpoint),
+                    TemplateError::TooManyTokens(_) => self.too_many(endpoint),
                     error => ApiError::invalid_param("messages", error.to_string()),
                 };
                 prompt.map(|prompt| (prompt.tokens, prompt.thinking)).map_err(wrong)
@@ -226,7 +243,10 @@ impl Prompts {
             Prompt::Text(text) if text.len() > self.model.max_prompt_bytes() => {
                 Err(self.too_long(text.len(), endpoint))
             }
-            Prompt::Text(text) => Ok((self.encode_text(text, true, true)?, false)),
+            Prompt::Text(text) => {
+                let how = Encode { add_bos: true, parse_special: true };
+                Ok((self.encode_part(text, how, most, endpoint)?, false))
+            }
             Prompt::Tokens(tokens) => {
                 let size = self.model.vocab.size();
                 match tokens.iter().find(|&&token| token as usize >= size) {
@@ -249,17 +269,35 @@ impl Prompts {
             ApiError::invalid_param("suffix", why)
         })?;
         let most = self.model.max_prompt_bytes();
+        let context = self.model.context_tokens as usize;
+        let how = Encode { add_bos: false, parse_special: false };
         let before = match prompt {
             Prompt::Text(text) if text.len().saturating_add(suffix.len()) > most => {
                 let bytes = text.len().saturating_add(suffix.len());
                 return Err(self.too_long(bytes, Endpoint::Text));
             }
-            Prompt::Text(text) => self.encode_text(text, false, false)?,
-            Prompt::Tokens(_) => self.encode_prompt(&mut prompt.clone(), Endpoint::Text)?.0,
+            Prompt::Text(text) => self.encode_part(text, how, context, Endpoint::Text)?,
+            Prompt::Tokens(_) => {
+                self.encode_prompt(&mut prompt.clone(), Endpoint::Text, context)?.0
+            }
             Prompt::Chat(_) => return Err(ApiError::internal("A chat has no suffix.")),
         };
         let begin = self.encode_text("", true, false)?;
-        Ok(infill.prompt(begin, &before, &self.encode_text(suffix, false, false)?))
+        let after = self.encode_part(suffix, how, context, Endpoint::Text)?;
+        Ok(infill.prompt(begin, &before, &after))
+    }
+
+    /// Tokenizes a text of a prompt, of which no more than `most` tokens fit.
+    fn encode_part(
+        &self,
+        text: &str,
+        how: Encode,
+        most: usize,
+        endpoint: Endpoint,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let encoded = encode_within(&*self.model.vocab, text, how, most);
+        let encoded = encoded.map_err(|error| encode_error(&error))?;
+        encoded.ok_or_else(|| self.too_many(endpoint))
     }
 
     fn encode_text(
@@ -269,7 +307,12 @@ impl Prompts {
         parse_special: bool,
     ) -> Result<Vec<TokenId>, ApiError> {
         let encoded = self.model.vocab.encode(text, Encode { add_bos, parse_special });
-        encoded.map_err(|error| ApiError::invalid_param("prompt", error.to_string()))
+        encoded.map_err(|error| encode_error(&error))
+    }
+
+    /// Returns the error for a prompt that was not tokenized to its end.
+    fn too_many(&self, endpoint: Endpoint) -> ApiError {
+        ApiError::context_exceeded(self.model.context_tokens, prompt_param(endpoint))
     }
 
     /// Returns the error for a prompt of at least `bytes`, which must have more tokens than the
@@ -290,6 +333,10 @@ impl Prompts {
         }
         Ok(())
     }
+}
+
+fn encode_error(error: &EncodeError) -> ApiError {
+    ApiError::invalid_param("prompt", error.to_string())
 }
 
 /// Returns the name of the prompt's parameter.

@@ -23,7 +23,7 @@ impl Usage {
         let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "total_tokens": self.prompt_tokens.saturating_add(self.completion_tokens),
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         });
         if self.reasoning_tokens > 0 {

@@ -14,13 +14,14 @@ mod gbnf;
 mod json_rule;
 mod lark;
 mod pending;
+mod refused;
 mod syntax;
 mod worker;
 
 pub use budget::limit_thinking;
 pub use syntax::{CallSyntax, ThinkTags};
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
@@ -31,10 +32,16 @@ use serde_json::Value;
 
 use control_tags::ControlTags;
 use pending::{Pending, Position};
+use refused::RefusedGrammars;
 use worker::{Lane, Workers};
 
 /// Maximum bytes of a grammar, all its schemas together, as text.
 pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
+
+/// Work that compiling one grammar may take, in nodes of llguidance's regular expressions: some
+/// tenths of a second. Compiling cannot be interrupted, so that this is its deadline. It is far more
+/// than a schema of [`MAX_GRAMMAR_BYTES`] needs.
+const COMPILE_FUEL: u64 = 400_000;
 
 /// Reason why no grammar could be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,6 +115,7 @@ pub struct Compiler {
     factory: ParserFactory,
     workers: Workers,
     tags: ControlTags,
+    refused: Mutex<RefusedGrammars>,
 }
 
 impl Compiler {
@@ -129,11 +137,12 @@ impl Compiler {
         factory.quiet();
         // Verbose errors quote the whole grammar, which is the server's text, not the user's.
         factory.limits_mut().verbose_errors = false;
+        factory.limits_mut().initial_lexer_fuel = COMPILE_FUEL;
         let workers = Workers::start().map_err(|error| failed(error.to_string()))?;
-        Ok(Self { factory, workers, tags: ControlTags::of(vocab) })
+        Ok(Self { factory, workers, tags: ControlTags::of(vocab), refused: Mutex::default() })
     }
 
-    /// Compiles the grammar of `shape`.
+    /// Compiles the grammar of `shape`. One that was refused is refused again at once.
     ///
     /// # Errors
     /// [`GrammarError::Schema`] or [`GrammarError::TooLarge`].
@@ -143,8 +152,17 @@ impl Compiler {
         if texts.map(String::len).sum::<usize>() > MAX_GRAMMAR_BYTES {
             return Err(GrammarError::TooLarge);
         }
+        let refused = || self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let digest = refused::digest_of(&grammar);
+        if let Some(reason) = digest.and_then(|it| refused().reason(&it).map(str::to_owned)) {
+            return Err(GrammarError::Schema(reason));
+        }
+        let wrong = |error: String| {
+            let reason = first_line(&error);
+            digest.map(|digest| refused().note(digest, reason.clone()));
+            GrammarError::Schema(reason)
+        };
         let parser = self.factory.create_parser(grammar);
-        let wrong = |error: String| GrammarError::Schema(first_line(&error));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
         // The first mask shows whether the grammar stays within the limits at all: an error now is
         // the request's, later it would end an answer.

@@ -412,3 +412,25 @@ fn spoken(text: &str, tags: &[&str]) -> Vec<TokenId> {
     }
     tokens
 }
+
+#[test]
+fn a_refused_grammar_is_refused_again_without_compiling() {
+    let mut compiler = compiler();
+    let usual = compiler.factory.limits().initial_lexer_fuel;
+    compiler.factory.limits_mut().initial_lexer_fuel = 10;
+    let refused = compiler.compile(&form(person())).err().expect("it exceeds its fuel");
+    compiler.factory.limits_mut().initial_lexer_fuel = usual;
+    assert_eq!(compiler.compile(&form(person())).err(), Some(refused));
+    let other = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+    assert!(compiler.compile(&form(other)).is_ok());
+}
+
+#[test]
+fn a_short_grammar_that_doubles_forty_times_is_refused() {
+    let rules: String = (0..40).map(|n| format!("r{n} ::= r{0} r{0}\n", n + 1)).collect();
+    let grammar = format!("root ::= r0\n{rules}r40 ::= \"a\"\n");
+    let shape = AnswerShape { form: Some(AnswerForm::Gbnf(grammar)), ..AnswerShape::default() };
+    let compiler = compiler();
+    assert!(compiler.compile(&shape).is_err());
+    assert!(compiler.factory.limits().initial_lexer_fuel < 500_000, "it is given up early");
+}

@@ -25,7 +25,7 @@ mod tools;
 
 pub use control::ControlNames;
 pub use control_token_tags::ControlTokenTags;
-pub use encode::{ChatPrompt, encode_chat, encode_segments, render_chat};
+pub use encode::{ChatPrompt, PromptLimits, encode_chat, encode_segments, render_chat};
 pub use tools::Abilities;
 
 use std::borrow::Cow;
@@ -60,6 +60,9 @@ pub enum TemplateError {
     /// The prompt has more than the given number of bytes.
     #[error("the prompt is longer than {0} bytes")]
     TooLong(usize),
+    /// The prompt has more than the given number of tokens.
+    #[error("the prompt has more than {0} tokens")]
+    TooManyTokens(usize),
     /// Text of special tokens in a place where it cannot be marked as plain text.
     #[error(
         "a message contains text that the model reads as a control token, in a place where the \

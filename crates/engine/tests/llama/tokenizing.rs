@@ -5,7 +5,7 @@ use std::path::Path;
 
 use loquent_engine::llama::{LlamaModel, LlamaVocab, LoadOptions};
 use loquent_engine::template::{
-    CHATML, ChatMessage, ChatTemplate, Conversation, PromptEnding, encode_chat,
+    CHATML, ChatMessage, ChatTemplate, Conversation, PromptEnding, PromptLimits, encode_chat,
 };
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
@@ -58,7 +58,7 @@ fn chats_keep_special_text_of_users_apart() {
         nonce: 1,
         extra: &[],
     };
-    let tokens = encode_chat(&template, &vocab, &conversation, usize::MAX).unwrap().tokens;
+    let tokens = encode_chat(&template, &vocab, &conversation, PromptLimits::NONE).unwrap().tokens;
     assert_eq!(tokens.iter().filter(|&&t| t == 259).count(), 2);
     assert_eq!(tokens.iter().filter(|&&t| t == 258).count(), 3);
 }

@@ -54,15 +54,44 @@ fn retry_after_follows_the_rate_of_ends() {
     assert_eq!(admission.enter(&three, seconds(1000)).unwrap_err().retry_after_s(), Some(15));
 }
 
+/// Puts a prompt of `tenant` into the queue.
+fn enqueue(admission: &mut Admission, tenant: u64, tokens: usize) -> Result<(), Refusal> {
+    admission.enqueue(TenantId(tenant), tokens)
+}
+
 #[test]
 fn queued_tokens_are_bounded_but_never_deadlock() {
     let mut admission = admission(4);
-    admission.enqueue(1000).unwrap();
-    assert!(matches!(admission.enqueue(1), Err(Refusal::Tokens { .. })));
-    admission.dequeue(1000);
-    admission.enqueue(60).unwrap();
-    admission.enqueue(40).unwrap();
-    assert!(admission.enqueue(1).is_err());
+    enqueue(&mut admission, 1, 1000).unwrap();
+    let refused = enqueue(&mut admission, 1, 1);
+    assert!(matches!(refused, Err(Refusal::TenantTokens { queued: 1000, .. })));
+    assert!(matches!(enqueue(&mut admission, 2, 90), Err(Refusal::Tokens { limit: 100, .. })));
+    admission.dequeue(TenantId(1), 1000);
+    enqueue(&mut admission, 1, 60).unwrap();
+    enqueue(&mut admission, 1, 15).unwrap();
+    assert!(enqueue(&mut admission, 1, 1).is_err(), "a quarter stays free for others");
+    enqueue(&mut admission, 2, 25).unwrap();
+}
+
+#[test]
+fn a_tenant_that_fills_the_queue_keeps_no_other_out() {
+    let bounds = Bounds {
+        max_inflight_requests: 256,
+        max_inflight_per_tenant: None,
+        max_queued_tokens: 10_000,
+    };
+    let mut admission = Admission::new(bounds);
+    // Long prompts first, then ever shorter ones, down to the last token that is taken.
+    for tenant in 0..20 {
+        for tokens in [4096, 512, 64, 8, 1] {
+            while enqueue(&mut admission, tenant, tokens).is_ok() {}
+        }
+        assert!(enqueue(&mut admission, tenant, 1).is_err(), "tenant {tenant} has its part");
+    }
+    enqueue(&mut admission, 99, 100).expect("whoever has nothing in the queue gets in");
+    assert!(admission.queue.held() <= 2 * bounds.max_queued_tokens);
+    let refused = enqueue(&mut admission, 1, 1).unwrap_err();
+    assert!(matches!(refused, Refusal::TenantTokens { .. }) && refused.retry_after_s() > Some(0));
 }
 
 /// Admits completions of `tenant` until one is refused, and returns the number in flight.

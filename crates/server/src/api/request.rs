@@ -138,6 +138,21 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// Returns the bytes of its text, or an estimate for tokens.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Chat(chat) => chat.messages.iter().map(ChatMessage::bytes).sum(),
+            Self::Text(text) => text.len(),
+            Self::Tokens(tokens) => tokens.len() * BYTES_PER_TOKEN,
+        }
+    }
+
+    /// Returns the bytes of the tools that its text describes.
+    fn tool_bytes(&self) -> usize {
+        let Self::Chat(chat) = self else { return 0 };
+        chat.tools.iter().flat_map(|tools| &tools.definitions).map(text_bytes).sum()
+    }
+
     /// Takes the text once it has been tokenized; `None` for a prompt that was not plain text.
     pub fn take_text(&mut self) -> Option<String> {
         match self {
@@ -402,15 +417,15 @@ impl Request {
 
     /// Number of tokens in all prompts, estimated from their length before tokenization.
     pub fn estimated_prompt_tokens(&self) -> u64 {
-        let of_prompt = |prompt: &Prompt| match prompt {
-            Prompt::Chat(chat) => chat.messages.iter().map(ChatMessage::bytes).sum::<usize>(),
-            Prompt::Text(text) => text.len(),
-            Prompt::Tokens(tokens) => tokens.len() * BYTES_PER_TOKEN,
-        };
-        let own: usize = self.prompts.iter().map(of_prompt).sum();
+        let own: usize = self.prompts.iter().map(Prompt::bytes).sum();
         let forwarded = self.forward.iter().flat_map(|forward| &forward.body);
         let forwarded: usize = forwarded.map(|(_, value)| text_bytes(value)).sum();
         ((own + forwarded) / BYTES_PER_TOKEN).max(1) as u64
+    }
+
+    /// Returns the bytes of text that are tokenized for this request, its tools included.
+    pub fn prompt_bytes(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.bytes() + prompt.tool_bytes()).sum()
     }
 
     /// Returns the names of ignored parameters to report to the client: all but annotations.

@@ -43,8 +43,9 @@ impl Drop for Exchange {
 pub struct RequestBody {
     body: Incoming,
     exchange: Arc<Exchange>,
-    /// Deadline for the end of the body; received bytes extend it.
+    /// Deadline for the end of the body; received bytes extend it, up to `longest_wait` from now.
     due: Instant,
+    longest_wait: Duration,
     bytes_per_s: u64,
     /// Timer for the deadline, created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
@@ -53,8 +54,9 @@ pub struct RequestBody {
 impl RequestBody {
     /// Returns the body of the request of `exchange`, whose head has just arrived.
     pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> Self {
-        let due = Instant::now() + limits.request_timeout;
-        Self { body, exchange, due, bytes_per_s: limits.body_bytes_per_s.max(1), timer: None }
+        let longest_wait = limits.request_timeout;
+        let (due, bytes_per_s) = (Instant::now() + longest_wait, limits.body_bytes_per_s.max(1));
+        Self { body, exchange, due, longest_wait, bytes_per_s, timer: None }
     }
 
     /// Resolves when the body is overdue.
@@ -83,7 +85,9 @@ impl http_body::Body for RequestBody {
         };
         let received = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         let bytes = received.map_or(0, Buf::remaining) as u64;
-        this.due += Duration::from_micros(bytes * 1_000_000 / this.bytes_per_s);
+        // What came fast earns no long silence: it is held in memory meanwhile.
+        let earned = Duration::from_micros(bytes.saturating_mul(1_000_000) / this.bytes_per_s);
+        this.due = (this.due + earned).min(Instant::now() + this.longest_wait);
         if frame.is_none() {
             this.exchange.activity.received(this.exchange.number);
         }

@@ -16,7 +16,7 @@ pub struct TcpLimits {
     /// The proxies.
     pub trusted_proxies: TrustedProxies,
     /// Time limit for a client's TLS handshake and first bytes, for the head of its first request,
-    /// and for each body in addition to the time granted by [`Self::body_bytes_per_s`].
+    /// and for each body while it comes slower than [`Self::body_bytes_per_s`].
     pub request_timeout: Duration,
     /// Number of received body bytes that extend the time limit by one second.
     pub body_bytes_per_s: u64,

@@ -13,6 +13,8 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use http::Method;
+use loquent_infer::share::{Overflow, SharedPool};
+use loquent_infer::tenant::TenantId;
 use sha2::Sha256;
 
 use crate::error::ApiError;
@@ -25,10 +27,10 @@ const VERSION: u8 = 1;
 const SIGNED_BYTES: usize = 1 + 8 + 4 + ID_BYTES * 3;
 const ID_BYTES: usize = 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Maximum number of tokens whose requests are counted at a time. Each is forgotten when it
-/// expires.
+/// Maximum number of tokens whose requests are counted at a time, of all keys: each key has a share
+/// of them. Each is forgotten when it expires.
 const MAX_COUNTED: usize = 65_536;
-/// `Retry-After` in seconds while [`MAX_COUNTED`] tokens are counted.
+/// `Retry-After` in seconds while the key's share of [`MAX_COUNTED`] tokens is counted.
 const FULL_RETRY_S: u64 = 60;
 
 /// Maximum lifetime of a token.
@@ -76,8 +78,45 @@ pub struct BrowserToken {
 /// Makes tokens and verifies its own.
 pub struct TokenMint {
     secret: [u8; 32],
-    /// For each used token with a request limit: its expiry and the number of requests made.
-    counted: Mutex<HashMap<Id, (u64, u32)>>,
+    counted: Mutex<CountedTokens>,
+}
+
+/// Used tokens with a request limit.
+struct CountedTokens {
+    tokens: HashMap<Id, CountedToken>,
+    /// Number of them, by the key that made them.
+    keys: SharedPool,
+}
+
+struct CountedToken {
+    expires_s: u64,
+    requests: u32,
+    key: TenantId,
+}
+
+impl Default for CountedTokens {
+    fn default() -> Self {
+        let keys = SharedPool::new(MAX_COUNTED, Overflow::Never);
+        Self { tokens: HashMap::new(), keys }
+    }
+}
+
+impl CountedTokens {
+    /// Makes room for one more token of `key`, if that has its share. Returns false if not.
+    fn make_room(&mut self, key: TenantId, unix_s: u64) -> bool {
+        if self.keys.take(key, 1).is_ok() {
+            return true;
+        }
+        let Self { tokens, keys } = self;
+        tokens.retain(|_, token| {
+            let is_valid = unix_s < token.expires_s;
+            if !is_valid {
+                keys.give_back(token.key, 1);
+            }
+            is_valid
+        });
+        keys.take(key, 1).is_ok()
+    }
 }
 
 impl Default for TokenMint {
@@ -126,7 +165,8 @@ impl TokenMint {
     /// Counts a request made with `token` at `unix_s`.
     ///
     /// # Errors
-    /// 401 if the token has expired or made all its requests; 503 if too many tokens are counted.
+    /// 401 if the token has expired or made all its requests; 503 if too many tokens of its key are
+    /// counted.
     pub fn count(&self, token: &BrowserToken, unix_s: u64) -> Result<(), ApiError> {
         let over = "The token has expired. Get a new one from the app's server.";
         if unix_s >= token.expires_s {
@@ -134,18 +174,18 @@ impl TokenMint {
         }
         let Some(most) = token.max_requests else { return Ok(()) };
         let mut counted = self.counted.lock().expect("nothing panics under this lock");
-        if counted.len() >= MAX_COUNTED && !counted.contains_key(&token.id) {
-            counted.retain(|_, (expires_s, _)| unix_s < *expires_s);
-            if counted.len() >= MAX_COUNTED {
-                let message = "The server counts the requests of too many tokens.";
-                return Err(ApiError::unavailable(message, FULL_RETRY_S));
-            }
+        let key = TenantId(u64::from_le_bytes(std::array::from_fn(|at| token.key[at])));
+        if !counted.tokens.contains_key(&token.id) && !counted.make_room(key, unix_s) {
+            let message = "The server counts the requests of too many tokens of this key.";
+            return Err(ApiError::unavailable(message, FULL_RETRY_S));
         }
-        let (_, used) = counted.entry(token.id).or_insert((token.expires_s, 0));
-        if *used >= most {
+        let expires_s = token.expires_s;
+        let counts = counted.tokens.entry(token.id);
+        let counts = counts.or_insert(CountedToken { expires_s, requests: 0, key });
+        if counts.requests >= most {
             return Err(ApiError::unauthorized(over));
         }
-        *used += 1;
+        counts.requests += 1;
         Ok(())
     }
 
@@ -268,14 +308,20 @@ mod tests {
         let mint = TokenMint::default();
         let made = mint.mint(&DIGEST, &wish(Some(1)), NOW);
         let token = mint.read(made.text.as_bytes()).unwrap();
-        for n in 0..MAX_COUNTED as u64 {
-            let id = std::array::from_fn(|at| n.to_be_bytes().get(at).copied().unwrap_or(0));
-            mint.count(&BrowserToken { id, ..token }, NOW).unwrap();
-        }
-        assert_eq!(mint.count(&token, NOW).unwrap_err().status(), 503);
+        let mut counted = 0_u64;
+        let refused = loop {
+            let id = std::array::from_fn(|at| counted.to_be_bytes().get(at).copied().unwrap_or(0));
+            match mint.count(&BrowserToken { id, ..token }, NOW) {
+                Ok(()) => counted += 1,
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!((refused.status(), counted), (503, MAX_COUNTED as u64 * 3 / 4));
+        let other = mint.read(mint.mint(&[8; 32], &wish(Some(1)), NOW).text.as_bytes()).unwrap();
+        assert!(mint.count(&other, NOW).is_ok(), "another key has its share");
         let later = BrowserToken { expires_s: NOW + 700, ..token };
         assert!(mint.count(&later, NOW + 650).is_ok());
-        assert_eq!(mint.counted.lock().unwrap().len(), 1);
+        assert_eq!(mint.counted.lock().unwrap().tokens.len(), 1);
     }
 
     #[test]

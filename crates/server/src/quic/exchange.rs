@@ -132,7 +132,8 @@ impl Exchange {
         let known = app.identify(&head.headers, Some(self.session.peer()));
         match (head.channel, known) {
             (None, Err(error)) => {
-                Ok(Opening::Tunnel(head, EarlyIdentity(Err(error)), app.bodies.begin()))
+                let nobody = Identity::default(); // nothing of its body is taken
+                Ok(Opening::Tunnel(head, EarlyIdentity(Err(error)), app.bodies.begin(&nobody)))
             }
             (Some(_), Err(error)) => Ok(Opening::Refused(head, error, None)),
             (_, Ok(identity)) => self.take_body(head, identity).await,
@@ -154,7 +155,7 @@ impl Exchange {
         {
             return Ok(Opening::Refused(head, error, Some(identity)));
         }
-        let mut body = app.bodies.begin();
+        let mut body = app.bodies.begin(&identity);
         loop {
             match (self.messages.next_body().await?, head.channel) {
                 (BodyPiece::Bytes(piece), _) => {

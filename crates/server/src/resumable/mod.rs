@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use loquent_infer::share::{Overflow, ShareRefusal, SharedPool};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
@@ -254,14 +255,29 @@ struct AnswerEntry {
     _key: Option<KeyEntry>,
 }
 
-#[derive(Default)]
 struct AnswerTable {
     answers: HashMap<[u8; 16], AnswerEntry>,
-    reserved_bytes: usize,
+    /// Bytes of all answers until they are forgotten, by the tenants that asked for them.
+    reserved: SharedPool,
     per_tenant: HashMap<TenantId, usize>,
     /// Answers whose log has not ended or that still have a reader.
     busy: usize,
 }
+
+impl AnswerTable {
+    fn new(kept_bytes: usize) -> Self {
+        let reserved = SharedPool::new(kept_bytes, Overflow::Never);
+        Self { answers: HashMap::new(), reserved, per_tenant: HashMap::new(), busy: 0 }
+    }
+
+    /// Returns true if `bytes` more are within the limit of all tenants together.
+    fn fits(&self, bytes: usize) -> bool {
+        self.reserved.held().saturating_add(bytes) <= self.reserved.limit()
+    }
+}
+
+/// Tenant of other replicas' answers and of further readers.
+const OTHERS: TenantId = TenantId(0);
 
 /// All resumable answers of a server.
 pub struct ResumableAnswers {
@@ -285,6 +301,7 @@ pub struct ResumableAnswers {
 pub struct Reservation {
     answers: Arc<ResumableAnswers>,
     counted: CountedAs,
+    tenant: TenantId,
     bytes: usize,
 }
 
@@ -324,7 +341,7 @@ impl ResumableAnswers {
             obfuscation,
             clock,
             metrics,
-            table: Mutex::default(),
+            table: Mutex::new(AnswerTable::new(limits.kept_bytes)),
             idempotency: Arc::default(),
             idle: Notify::new(),
             shared: OnceLock::new(),
@@ -379,9 +396,17 @@ impl ResumableAnswers {
     ) -> Result<Reservation, ApiError> {
         let bytes = self.answer_bytes() + request_bytes;
         let mut table = self.table();
-        if table.reserved_bytes + bytes > self.limits.kept_bytes {
-            let message = "The server holds as many resumable answers as its limit allows. \
-                           Try again later.";
+        if let Err(refusal) = table.reserved.check(tenant, bytes) {
+            let message = match refusal {
+                ShareRefusal::Full { .. } => {
+                    "The server holds as many resumable answers as its limit allows. Try again \
+                     later."
+                }
+                ShareRefusal::Share { .. } => {
+                    "This client has its share of the resumable answers that the server holds. \
+                     Try again later."
+                }
+            };
             return Err(ApiError::overloaded(message, FULL_RETRY_S));
         }
         let of_tenant = table.per_tenant.entry(tenant).or_default();
@@ -391,10 +416,11 @@ impl ResumableAnswers {
             return Err(ApiError::overloaded(message, FULL_RETRY_S));
         }
         *of_tenant += 1;
-        table.reserved_bytes += bytes;
+        table.reserved.force(tenant, bytes);
         table.busy += 1;
         self.metrics.on_kept_bytes(bytes as i64);
-        Ok(Reservation { answers: self.clone(), counted: CountedAs::Generated(tenant), bytes })
+        let counted = CountedAs::Generated(tenant);
+        Ok(Reservation { answers: self.clone(), counted, tenant, bytes })
     }
 
     /// Reserves room for the log of another replica's answer; returns `None` if the limit is
@@ -402,14 +428,19 @@ impl ResumableAnswers {
     fn reserve_mirror(self: &Arc<Self>) -> Option<Reservation> {
         let bytes = self.answer_bytes();
         let mut table = self.table();
-        if table.reserved_bytes + bytes > self.limits.kept_bytes {
+        if !table.fits(bytes) {
             return None;
         }
-        table.reserved_bytes += bytes;
+        table.reserved.force(OTHERS, bytes);
         table.busy += 1;
         drop(table);
         self.metrics.on_kept_bytes(bytes as i64);
-        Some(Reservation { answers: self.clone(), counted: CountedAs::Mirrored, bytes })
+        Some(Reservation {
+            answers: self.clone(),
+            counted: CountedAs::Mirrored,
+            tenant: OTHERS,
+            bytes,
+        })
     }
 
     /// Returns the bytes reserved for an answer until it has ended.
@@ -422,10 +453,10 @@ impl ResumableAnswers {
     /// reached.
     fn place_reader(self: &Arc<Self>) -> Option<ReaderPermit> {
         let mut table = self.table();
-        if table.reserved_bytes + READER_BYTES > self.limits.kept_bytes {
+        if !table.fits(READER_BYTES) {
             return None;
         }
-        table.reserved_bytes += READER_BYTES;
+        table.reserved.force(OTHERS, READER_BYTES);
         drop(table);
         self.metrics.on_kept_bytes(READER_BYTES as i64);
         Some(ReaderPermit { answers: self.clone() })
@@ -772,7 +803,7 @@ impl Reservation {
         }
         let mut table = self.answers.table();
         let freed = self.bytes.saturating_sub(bytes);
-        table.reserved_bytes -= freed;
+        table.reserved.give_back(self.tenant, freed);
         table.busy -= 1;
         if let CountedAs::Generated(tenant) = counted
             && let Some(of_tenant) = table.per_tenant.get_mut(&tenant)
@@ -796,7 +827,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.give_back_all_but(0);
         if self.bytes > 0 {
-            self.answers.table().reserved_bytes -= self.bytes;
+            self.answers.table().reserved.give_back(self.tenant, self.bytes);
             self.answers.metrics.on_kept_bytes(-(self.bytes as i64));
         }
     }
@@ -804,7 +835,7 @@ impl Drop for Reservation {
 
 impl Drop for ReaderPermit {
     fn drop(&mut self) {
-        self.answers.table().reserved_bytes -= READER_BYTES;
+        self.answers.table().reserved.give_back(OTHERS, READER_BYTES);
         self.answers.metrics.on_kept_bytes(-(READER_BYTES as i64));
     }
 }
@@ -818,7 +849,7 @@ mod tests {
         let limits = ResumableLimits {
             log_bytes: 64 * 1024,
             unacked_bytes: 1024,
-            kept_bytes: 64 * 1024 + 10 * TASK_BYTES,
+            kept_bytes: 4 * (64 * 1024 + 10 * TASK_BYTES),
             answers_per_key: 1000,
             grace: Duration::ZERO,
             stall_limit: Duration::ZERO,
@@ -838,8 +869,10 @@ mod tests {
             kept.push(reservation);
             assert!(kept.len() < 1000, "as many as there are requests");
         }
-        assert_eq!(kept.len(), 9);
+        let part = limits.kept_bytes / 4 * 3;
+        assert_eq!(kept.len(), (part - limits.log_bytes) / TASK_BYTES);
+        answers.reserve(TenantId(9), 0).expect("another tenant finds room");
         kept.clear();
-        assert_eq!(answers.table().reserved_bytes, 0);
+        assert_eq!(answers.table().reserved.held(), 0);
     }
 }

@@ -64,7 +64,7 @@ pub async fn embed<W: FnOnce(&str, &Embedded) -> String + Send + 'static>(
     let numbers = request.inputs.len() * width;
     let bytes = numbers * number_bytes(encoding);
     // The vectors and the response exist at the same time.
-    let mut charge = MemoryCharge::default();
+    let mut charge = MemoryCharge::of(&identity);
     app.bodies.memory().take(&mut charge, bytes + numbers * size_of::<f32>()).await?;
     let embedded = embedding::embed(&service, request, &identity).await?;
     let render = move || Ok(write(&service.model().name, &embedded));

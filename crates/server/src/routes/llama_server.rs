@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Prompt};
 use crate::app::App;
+use crate::caller::Caller;
 use crate::dialect::infill::completion::lower;
 use crate::dialect::infill::events::{InfillEvents, whole};
 use crate::error::ApiError;
 use crate::json_response::{json_response, json_text};
+use crate::prompt_threads::WorkClass;
 use crate::routes::generation::generate;
 use crate::service::Service;
 use crate::sse::{event_stream, with_ignored};
@@ -49,6 +51,7 @@ async fn apply_template(
 ) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
+    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
     let models = app.models.clone();
     let read = move |mut fields: Fields| {
         let entry = models.find_for(&mut fields)?.clone();
@@ -58,7 +61,7 @@ async fn apply_template(
     let (entry, mut chat, charge) = body.parse(read).await?;
     let service = entry.use_when_loaded().await?;
     check_engine(&service)?;
-    let prompt = service.prompts().for_tokenize(move |prompts| {
+    let prompt = service.prompts().for_tokenize(class, move |prompts| {
         // Held as long as the conversation.
         let _charge = charge;
         prompts.model().give_reasoning(&mut chat);

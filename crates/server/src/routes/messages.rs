@@ -17,6 +17,7 @@ use crate::dialect::messages::object::message;
 use crate::dialect::messages::request::lower;
 use crate::error::ApiError;
 use crate::json_response::json_response;
+use crate::prompt_threads::WorkClass;
 use crate::routes::generation::{generate, parse};
 use crate::sse::{event_stream, with_ignored};
 
@@ -54,8 +55,9 @@ async fn count_tokens(
         let message = "The upstream server does not count tokens in this API. Ask it at /tokenize.";
         return Err(ApiError::not_offered(message));
     }
+    let class = WorkClass::of_bytes(&request.identity, request.prompt_bytes());
     let prompt = request.prompts.pop();
-    let counted = service.prompts().for_tokenize(move |prompts| {
+    let counted = service.prompts().for_tokenize(class, move |prompts| {
         // Held as long as the prompt.
         let _charge = request.charge;
         let prompt = prompt.unwrap_or(Prompt::Tokens(Vec::new()));

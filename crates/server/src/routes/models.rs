@@ -12,6 +12,7 @@ use http::Request as HttpRequest;
 use serde_json::json;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::models::ModelEntry;
@@ -65,12 +66,16 @@ async fn unload_instance(
 }
 
 /// Returns the model named by the member `name` of a request's body.
+///
+/// # Errors
+/// 403 for clients that may not load or unload models.
 async fn asked(
     app: &App,
     request: HttpRequest<Body>,
     name: &'static str,
 ) -> Result<ModelEntry, ApiError> {
     let (mut head, body) = request.into_parts();
+    Caller::of(&head).identity.check_manages("Loading and unloading a model")?;
     let body = app.bodies.receive(&mut head, body).await?;
     let id = body.parse(move |mut fields| fields.string(name)).await?;
     let missing = || ApiError::invalid_param(name, format!("'{name}' is required."));

@@ -83,7 +83,13 @@ async fn answer(
     parsed.request.sampling.general = GeneralSampling::Ollama;
     let OllamaRequest { shape, ref model, only_loads, keep } = parsed.kept;
     let entry = app.models.find(parsed.request.model.as_deref())?;
-    keep.into_iter().for_each(|keep| entry.keep(keep));
+    let manages = parsed.request.identity.check_manages("Loading and unloading a model");
+    if only_loads {
+        manages.clone()?;
+    }
+    // Ollama's clients send it with every question: from others it has no effect.
+    let kept = keep.filter(|_| manages.is_ok());
+    kept.into_iter().for_each(|keep| entry.keep(keep));
     if only_loads {
         // Ollama's way to unload a model is to ask for nothing and to keep it for no time.
         let unloads = keep == Some(KeepAlive::For(Duration::ZERO));

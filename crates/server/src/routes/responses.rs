@@ -43,6 +43,7 @@ use crate::identity::{Identity, Owner};
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::models::ModelEntry;
+use crate::prompt_threads::WorkClass;
 use crate::prompts::Prompts;
 use crate::query::Query;
 use crate::records::RecordContext;
@@ -113,7 +114,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
             let new = NewResponse { recorder, template, log };
             let live = app.responses.start(new, generation, reservation).await?;
             match streams {
-                false => whole_live(&app, live).await?,
+                false => whole_live(&app, &identity, live).await?,
                 true => {
                     let template = live.template.clone();
                     read(&app, Records::Live(LiveReader::new(live)), template, 0, padding)
@@ -139,15 +140,17 @@ async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredR
     let entry = app.models.find(asked.model())?.clone();
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
-    let is_large = input.iter().map(text_bytes).sum::<usize>() > SMALL_BYTES;
+    let input_bytes: usize = input.iter().map(text_bytes).sum();
+    let is_large = input_bytes > SMALL_BYTES;
     let shares = app.resumable.is_shared();
     let lowered = match asked.truncation {
         // Counts tokens, which only some threads may.
         Truncation::Auto => {
             let service = entry.use_when_loaded().await?;
+            let class = WorkClass::of_bytes(&caller.identity, input_bytes);
             let work =
                 move |it: &Prompts| to_chat((&entry, Some(it)), caller, asked, input, shares);
-            service.prompts().for_tokenize(work).await
+            service.prompts().for_tokenize(class, work).await
         }
         Truncation::Disabled => {
             let work = move || to_chat((&entry, None), caller, asked, input, shares);
@@ -286,8 +289,8 @@ async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
 }
 
 /// Returns the current state of `live`.
-async fn whole_live(app: &App, live: Arc<LiveResponse>) -> Caught {
-    let (charge, bytes) = (MemoryCharge::default(), live.bytes());
+async fn whole_live(app: &App, identity: &Identity, live: Arc<LiveResponse>) -> Caught {
+    let (charge, bytes) = (MemoryCharge::of(identity), live.bytes());
     charged_json(&app.bodies, charge, bytes, move || Ok(live.object().to_string())).await
 }
 
@@ -326,10 +329,10 @@ async fn retrieve(
         live.check(|log| check_number(log, first))?;
         return match streams {
             true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
-            false => whole_live(&app, live).await,
+            false => whole_live(&app, &identity, live).await,
         };
     }
-    let mut charge = MemoryCharge::default();
+    let mut charge = MemoryCharge::of(&identity);
     let response = stored(&app, owner, &id, &mut charge).await?;
     check_number(&response.log, first)?;
     if !streams {
@@ -393,9 +396,9 @@ async fn cancel(
     let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
         live.cancel().await;
-        return whole_live(&app, live).await;
+        return whole_live(&app, &identity, live).await;
     }
-    let mut charge = MemoryCharge::default();
+    let mut charge = MemoryCharge::of(&identity);
     let response = stored(&app, owner, &id, &mut charge).await?;
     if !response.template.background {
         let message = "Only responses with 'background' can be cancelled.";
@@ -433,11 +436,11 @@ async fn input_items(
 ) -> Caught {
     let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
-        let (charge, bytes) = (MemoryCharge::default(), live.bytes());
+        let (charge, bytes) = (MemoryCharge::of(&identity), live.bytes());
         let render = move || page(live.input(), Query::of(&uri));
         return charged_json(&app.bodies, charge, bytes, render).await;
     }
-    let mut charge = MemoryCharge::default();
+    let mut charge = MemoryCharge::of(&identity);
     let response = stored(&app, owner, &id, &mut charge).await?;
     let render = move || page(&response.input, Query::of(&uri));
     charged_json(&app.bodies, charge, 0, render).await
@@ -446,16 +449,17 @@ async fn input_items(
 /// `POST /v1/responses/input_tokens`: counts the tokens of a request's prompt.
 async fn input_tokens(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let (mut head, body) = request.into_parts();
-    let owner = Caller::of(&head).identity.owner();
+    let identity = Caller::of(&head).identity;
     let body = app.bodies.receive(&mut head, body).await?;
     let mut asked = body.parse(ResponseRequest::read).await?;
     let service = app.models.find(asked.model())?.use_when_loaded().await?;
     if service.upstream().is_some() {
         return Err(ApiError::invalid("Only the upstream server can count its tokens."));
     }
-    let input = conversation(&app, owner, &mut asked).await?;
+    let input = conversation(&app, identity.owner(), &mut asked).await?;
+    let class = WorkClass::of_bytes(&identity, input.iter().map(text_bytes).sum());
     let ResponseRequest { chat, fields, instructions, .. } = asked;
-    let counted = service.prompts().for_tokenize(move |prompts| {
+    let counted = service.prompts().for_tokenize(class, move |prompts| {
         let messages = messages_of(instructions.as_deref(), &input)?;
         let tokens = count(prompts, &chat, messages)?;
         drop(fields); // what the prompt was charged

@@ -51,7 +51,7 @@ async fn list(
     let wanted = move |stored: &StoredObject| filter.accepts(stored);
     let listed = app.store.list(Kind::ChatCompletion, identity.owner(), page, wanted).await?;
     let bytes: usize = listed.objects.iter().map(|one| one.json.len()).sum();
-    let charge = MemoryCharge::default();
+    let charge = MemoryCharge::of(&identity);
     let render = move || Ok(list_json(&listed));
     let response = charged_json(&app.bodies, charge, COPIES * bytes, render).await?;
     Ok(with_ignored(response, &header_list(&ignored)))
@@ -76,7 +76,7 @@ async fn read(
 ) -> Result<Response, ApiError> {
     let stored = find(&app, &identity, &id).await?;
     // It is copied unread.
-    let (charge, bytes) = (MemoryCharge::default(), COPIES * stored.json.len());
+    let (charge, bytes) = (MemoryCharge::of(&identity), COPIES * stored.json.len());
     charged_json(&app.bodies, charge, bytes, move || Ok(text_of(&stored))).await
 }
 
@@ -145,7 +145,7 @@ async fn find_to_parse(
     id: &str,
 ) -> Result<(StoredObject, MemoryCharge), ApiError> {
     let stored = find(app, identity, id).await?;
-    let mut charge = MemoryCharge::default();
+    let mut charge = MemoryCharge::of(identity);
     // Parsed, it takes many times the bytes of its text.
     let values = app.bodies.count_values(&stored.json).await?;
     let bytes = values * VALUE_BYTES + COPIES * stored.json.len();

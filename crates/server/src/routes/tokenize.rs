@@ -14,9 +14,11 @@ use serde_json::{Value, json};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Prompt};
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::{ApiError, quoted};
 use crate::json_response::{json_response, json_text};
 use crate::memory::MemoryCharge;
+use crate::prompt_threads::WorkClass;
 use crate::prompts::Prompts;
 
 /// Maximum bytes of text to tokenize: a long book, and less than a second of one core.
@@ -42,6 +44,7 @@ pub async fn tokenize(
 ) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
+    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
     let models = app.models.clone();
     let read = move |mut fields: Fields| {
         let entry = models.find_for(&mut fields)?.clone();
@@ -49,7 +52,7 @@ pub async fn tokenize(
     };
     let (entry, request) = body.parse(read).await?;
     let service = entry.use_when_loaded().await?;
-    let answer = service.prompts().for_tokenize(move |prompts| {
+    let answer = service.prompts().for_tokenize(class, move |prompts| {
         let TokenizeRequest { prompt, special, charge: _charge } = request;
         Ok(tokens_json(&prompts.encode(prompt, special)?, prompts.model().context_tokens))
     });
@@ -66,6 +69,7 @@ pub async fn detokenize(
 ) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
     let body = app.bodies.receive(&mut head, body).await?;
+    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
     let models = app.models.clone();
     let read = move |mut fields: Fields| {
         let entry = models.find_for(&mut fields)?.clone();
@@ -73,7 +77,7 @@ pub async fn detokenize(
     };
     let (entry, tokens) = body.parse(read).await?;
     let service = entry.use_when_loaded().await?;
-    let answer = service.prompts().for_tokenize(move |prompts| {
+    let answer = service.prompts().for_tokenize(class, move |prompts| {
         let text = serde_json::to_string(&decode(prompts, &tokens)?);
         let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
         Ok(format!("{{\"prompt\":{text}}}"))

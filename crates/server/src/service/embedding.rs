@@ -11,13 +11,14 @@ use crate::admission::{Permit, refused};
 use crate::api::embeddings::{
     EmbeddingRequest, Input, MAX_TOTAL_TOKENS, TooLong, input_error, normalized,
 };
+use crate::api::request::BYTES_PER_TOKEN;
 use crate::engine_thread::EmbeddingOrder;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
 use crate::model::ServedModel;
 use crate::output::OutputHandle;
-use crate::prompts::Prompts;
+use crate::prompt_threads::WorkClass;
 
 /// Result of an embedding request.
 #[derive(Debug)]
@@ -77,7 +78,8 @@ pub async fn embed(
     // Before tokenizing: a server at its limit must refuse without spending time on it.
     let mut permits = service.admit(identity, 1, request.estimated_tokens())?;
     let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
-    let (inputs, mut permit) = tokenize_inputs(&service.prompts, request, capacity, permit).await?;
+    let (inputs, mut permit) =
+        tokenize_inputs(service, request, capacity, identity, permit).await?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     permit.enqueue(tokens).map_err(refused)?;
     permit.charge_prompt(tokens as u64);
@@ -96,7 +98,7 @@ pub async fn embed(
     let is_large = bytes > SMALL_BYTES;
     let normalize = move || all_normalized(vectors, dimensions);
     let vectors = match is_large {
-        true => service.prompts.on_thread(normalize).await?,
+        true => service.prompts.on_thread(WorkClass::of_bytes(identity, bytes), normalize).await?,
         false => normalize()?,
     };
     Ok(Embedded { vectors, tokens })
@@ -105,12 +107,15 @@ pub async fn embed(
 /// Returns the tokens of the inputs. The permit moves with the work: a client that hangs up
 /// frees no room before the work ends.
 async fn tokenize_inputs(
-    prompts: &Prompts,
+    service: &Service,
     request: EmbeddingRequest,
     capacity: EmbedderCapacity,
+    identity: &Identity,
     permit: Permit,
 ) -> Result<(Vec<Vec<TokenId>>, Permit), ApiError> {
-    let model = prompts.model().clone();
+    let model = service.model().clone();
+    let bytes = request.estimated_tokens() as usize * BYTES_PER_TOKEN;
+    let class = WorkClass::of_bytes(identity, bytes);
     let work = move || {
         let EmbeddingRequest { inputs, too_long, charge: _charge, .. } = request;
         let (mut tokenized, mut total) = (Vec::with_capacity(inputs.len()), 0);
@@ -133,7 +138,7 @@ async fn tokenize_inputs(
         }
         Ok((tokenized, permit))
     };
-    prompts.on_thread(work).await
+    service.prompts.on_thread(class, work).await
 }
 
 /// Tokenizes like [`tokenize_input`], but cuts off the end of a text that is too long.

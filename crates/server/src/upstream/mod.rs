@@ -377,7 +377,8 @@ impl Upstream {
     /// has ended.
     ///
     /// # Errors
-    /// 502 when no server can be reached, 503 when all are known to be down.
+    /// 400 for a body with a method that has none, 502 when no server can be reached, 503 when all
+    /// are known to be down.
     pub async fn pass_on(
         &self,
         target: UpstreamTarget,
@@ -386,6 +387,7 @@ impl Upstream {
         tenant: Tenant,
         permits: Vec<Permit>,
     ) -> Result<Response, ApiError> {
+        target.check_body_bytes(body.len() as u64)?;
         let body = match target.asks_model() {
             true => OutgoingBody::QuestionText(body),
             false => OutgoingBody::Other(body),

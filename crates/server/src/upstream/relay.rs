@@ -250,7 +250,9 @@ impl Relay {
     /// Returns the number of tokens of the prompt, if known, and of the answer.
     pub fn all_tokens(&self) -> u64 {
         let counts = self.reported.as_ref();
-        counts.map_or(self.tokens, |counts| counts.prompt_tokens + counts.completion_tokens)
+        counts.map_or(self.tokens, |counts| {
+            counts.prompt_tokens.saturating_add(counts.completion_tokens)
+        })
     }
 
     /// Adds the answer's tokens to the metrics and to its client's account.

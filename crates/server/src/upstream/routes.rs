@@ -105,7 +105,27 @@ pub struct UpstreamTarget {
     pub path: PathAndQuery,
 }
 
+/// Methods whose requests may have a body. Servers that read no body with other methods take it for
+/// the next request on the connection (request smuggling): one past the list of routes, whose
+/// response may reach another client.
+const METHODS_WITH_BODY: [Method; 3] = [Method::POST, Method::PUT, Method::PATCH];
+
 impl UpstreamTarget {
+    /// Checks that a request with this method may have a body of so many bytes.
+    ///
+    /// # Errors
+    /// 400 for any body with a method that has none.
+    pub fn check_body_bytes(&self, bytes: u64) -> Result<(), ApiError> {
+        if bytes == 0 || METHODS_WITH_BODY.contains(&self.method) {
+            return Ok(());
+        }
+        let method = &self.method;
+        Err(ApiError::invalid(format!(
+            "A {method} request with a body is not passed on to the upstream server. Send it \
+             without a body."
+        )))
+    }
+
     /// Returns true if the body is a request to a model.
     pub fn asks_model(&self) -> bool {
         self.method == Method::POST && MODEL_PATHS.contains(&self.path.path())

@@ -162,6 +162,19 @@ async fn a_body_that_comes_at_the_least_rate_is_taken() {
     assert_eq!(status, 200, "{text}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_came_fast_and_stops_is_refused_as_soon_as_any_other() {
+    // By its rate alone each of its bytes would give its sender a second: over an hour.
+    let limits = TcpLimits { request_timeout: 10 * SOON, body_bytes_per_s: 1, ..limits() };
+    let server = Server::start(limits).await;
+    let (reader, mut writer) = server.connect().await.into_split();
+    let body = format!("{:<5000}", r#"{"prompt": "x"}"#);
+    let request = request("POST", "/tokenize", &[], &body).into_bytes();
+    writer.write_all(&request[..request.len() - 1]).await.unwrap();
+    let (status, text) = response(reader).await;
+    assert_eq!(status, 408, "{text}");
+}
+
 /// More than the kernel holds for a reader that reads nothing: some 16 MB of events.
 fn large_answer(more: serde_json::Value) -> String {
     let mut body = serde_json::from_str(&chat(8_000, json!({"n": 12}))).unwrap();

@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::{Request as HttpRequest, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use loquent_server::ApiKeys;
 use serde_json::{Value, json};
 
@@ -52,6 +53,42 @@ async fn only_listed_routes_reach_the_upstream() {
     assert_eq!(listed.status().as_u16(), 200);
     let seen = up.requests.recv().await.unwrap();
     assert!(seen.starts_with("POST /team-a/v1/audio/speech "), "{seen}");
+}
+
+/// A body without a declared length, as it comes in chunks.
+fn chunked(text: &'static str) -> Body {
+    Body::new(Full::new(Bytes::from_static(text.as_bytes())).map_frame(|frame| frame))
+}
+
+#[tokio::test]
+async fn only_methods_that_have_a_body_bring_one_to_the_upstream() {
+    let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
+    let front = Front::with(&up.url, |settings| {
+        let routes = ["GET", "DELETE", "OPTIONS", "PUT"].map(|it| format!("{it} /v1/files/*"));
+        settings.upstream.routes = routes.map(|route| route.parse().unwrap()).to_vec();
+    });
+    let smuggled = "POST /api/delete HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+    for (method, path) in [
+        ("GET", "/v1/files/a"),
+        ("HEAD", "/v1/files/a"),
+        ("GET", "/v1/models"),
+        ("OPTIONS", "/v1/files/a"),
+        ("DELETE", "/v1/files/a"),
+    ] {
+        for body in [Body::from(smuggled), chunked(smuggled)] {
+            let request = HttpRequest::builder().method(method).uri(path).body(body).unwrap();
+            let refused = front.send(request).await;
+            assert_eq!(refused.status().as_u16(), 400, "{method} {path}");
+            assert!(up.requests.try_recv().is_err(), "{method} {path} reached the upstream");
+        }
+    }
+    // What ends without a byte is no body, however it was framed.
+    for (method, body) in [("GET", chunked("")), ("GET", Body::empty()), ("PUT", chunked("x"))] {
+        let request = HttpRequest::builder().method(method).uri("/v1/files/a").body(body).unwrap();
+        assert_eq!(front.send(request).await.status().as_u16(), 200, "{method}");
+        let seen = up.requests.recv().await.unwrap();
+        assert!(seen.starts_with(&format!("{method} /v1/files/a ")), "{seen}");
+    }
 }
 
 #[tokio::test]

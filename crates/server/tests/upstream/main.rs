@@ -488,7 +488,8 @@ async fn other_routes_pass_as_they_are() {
     ] {
         let request = HttpRequest::builder().method(method).uri(path);
         let request = request.header("authorization", "Bearer own").header("x-own", "1");
-        let response = front.send(request.body(Body::from("{}")).unwrap()).await;
+        let body = if method == "POST" { Body::from("{}") } else { Body::empty() };
+        let response = front.send(request.body(body).unwrap()).await;
         assert_eq!(json_of(response).await, json!({"data": ["b"], "x": 1}));
         let seen = up.requests.recv().await.unwrap();
         assert!(seen.starts_with(&format!("{method} {path} ")), "{seen}");

@@ -19,7 +19,8 @@ pub(crate) struct AdmissionArgs {
     #[arg(long, env = "LOQUENT_MAX_INFLIGHT_PER_KEY", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
     max_inflight_per_key: Option<u32>,
-    /// Maximum number of prompt tokens waiting; beyond it, requests get 429 with Retry-After
+    /// Maximum number of prompt tokens waiting, of which an API key, or an address without keys,
+    /// may have three times what stays free; beyond it, requests get 429 with Retry-After
     #[arg(long, env = "LOQUENT_MAX_QUEUED_TOKENS", default_value_t = 262_144, value_name = "N")]
     max_queued_tokens: usize,
     /// Maximum time in seconds that a request may wait to start [default: no limit]

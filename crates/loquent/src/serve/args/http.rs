@@ -32,7 +32,8 @@ pub(crate) struct HttpArgs {
           value_name = "N")]
     max_request_bytes: usize,
     /// Maximum memory in bytes for the bodies of all requests that are being read, and what they
-    /// are parsed into; beyond it, requests wait for seconds and then get 503
+    /// are parsed into, of which an API key, or an address, may have three times what stays free;
+    /// beyond it, requests wait for seconds and then get 503
     #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", default_value_t = 128 * 1024 * 1024,
           value_name = "N")]
     max_request_memory_bytes: usize,
@@ -54,8 +55,8 @@ pub(crate) struct HttpArgs {
     /// may be behind them.
     #[arg(long, env = "LOQUENT_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     max_connections_per_address: Option<usize>,
-    /// Seconds that a client may take for a request's head, and again for its body, which gets
-    /// one second more for each 16 KiB received
+    /// Seconds that a client may take for a request's head, and for which its body may come slower
+    /// than 16 KiB per second
     #[arg(long, env = "LOQUENT_REQUEST_TIMEOUT_S", default_value_t = 30, value_name = "S",
           value_parser = clap::value_parser!(u64).range(1..))]
     request_timeout_s: u64,
