@@ -40,7 +40,7 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
   return (
     <div class={`turn ${turn.message.role}`}>
       {turn.files.length > 0 && <Files files={turn.files} />}
-      <MessageView live={live} markdown={settings.value.markdown} onRetry={() => answerAgain(turn)}>
+      <MessageView live={live} markdown={settings.value.markdown} pauses={settings.value.pauses} onRetry={() => answerAgain(turn)}>
         {!isOnItsWay && (
           <span class="actions">
             <Versions turn={turn} />

@@ -5,6 +5,7 @@ import { type Inline, plainText, readInline } from "./inline.js";
 import { element, withText } from "./elements.js";
 import { linkTo } from "./links.js";
 import { showMath } from "./math.js";
+import { isBetweenWords } from "../word_end.js";
 
 /** Marks that have not found their other half within so many units have none. */
 const LONGEST_OPEN = 2_000;
@@ -25,6 +26,8 @@ export class Leaf {
   #open = "";
   #openNodes: Node[] = [];
   #before = "";
+  /** Marks that wait for the text in front of them to settle. */
+  #marks: Element[] = [];
 
   constructor(
     readonly element: Element,
@@ -42,17 +45,28 @@ export class Leaf {
     if (this.#open === "" && this.#openNodes.length === 0) return;
     const isTooLong = this.#open.length > LONGEST_OPEN;
     const { settled, length, open } = readInline(this.#open, this.#before, final || isTooLong);
-    for (const node of this.#openNodes) node.parentNode?.removeChild(node);
+    for (const node of [...this.#openNodes, ...this.#marks]) node.parentNode?.removeChild(node);
     this.#settle(settled, length);
     this.#openNodes = open.map((inline) => this.#build(inline, false));
     this.#box.append(...this.#openNodes);
+    this.#placeMarks();
   }
 
-  /** Inserts `mark` where the settled text ends. */
+  /** Inserts `mark` where the settled text ends; if that is inside a word, where it ends next. */
   mark(mark: Element): void {
+    this.#marks.push(mark);
+    this.#placeMarks();
+  }
+
+  #placeMarks(): void {
+    if (this.#marks.length === 0) return;
+    const right = String.fromCodePoint(this.#open.codePointAt(0) ?? 32);
+    const isHere = this.#open === "" || isBetweenWords(this.#before, right);
     const [first] = this.#openNodes;
-    if (first?.parentNode) first.parentNode.insertBefore(mark, first);
-    else this.#box.append(mark);
+    // Until then behind everything, where the next text takes its place.
+    if (isHere && first?.parentNode) first.parentNode.insertBefore(fragmentOf(this.#marks), first);
+    else this.#box.append(...this.#marks);
+    if (isHere) this.#marks = [];
   }
 
   #settle(nodes: readonly Inline[], length: number): void {
@@ -108,4 +122,10 @@ export class Leaf {
     if (settled) showMath(target, text, display);
     return target;
   }
+}
+
+function fragmentOf(nodes: readonly Node[]): DocumentFragment {
+  const fragment = document.createDocumentFragment();
+  fragment.append(...nodes);
+  return fragment;
 }
