@@ -6,6 +6,7 @@ import { load } from "./module.mjs";
 const { LiveMessage } = await load("message/live.ts");
 const { emptyMessage, wholeMessage } = await load("message/model.ts");
 const { PauseWatch } = await load("message/pauses.ts");
+const { whyEventStream } = await load("message/why_sse.ts");
 const { wordEnd } = await load("message/word_end.ts");
 const { failureOf } = await load("message/failure.ts");
 const { duration, factsOf, standing } = await load("message/words.ts");
@@ -237,4 +238,22 @@ test("the strip finds moments, gaps and round marks", () => {
   assert.deepEqual(ticks(0, 1_000, 5), [0, 200, 400, 600, 800, 1_000]);
   assert.ok(ticks(0, 12_000, 6).length <= 7);
   assert.deepEqual(rangeOf({ times, pauses: [], now: 20_000 }), { from: 8_000, to: 20_000 });
+});
+
+test("a continued answer counts all of its tokens, and the prompt without them", () => {
+  const stopped = { ...wholeMessage("1", "assistant", "Half"), continuedAt: 4 };
+  const live = new LiveMessage({ ...stopped, state: { is: "streaming" }, facts: { ...stopped.facts, tokens: 7 } });
+  live.handleDelta(text(" an answer", 3));
+  live.handleDelta({ kind: "usage", prompt: 27, completion: 3, cached: 0, reasoning: 0 });
+  live.handleEnd(null);
+  const { text: whole, continuedAt, facts } = live.message;
+  assert.deepEqual([whole, continuedAt, facts.tokens, facts.promptTokens], ["Half an answer", 4, 10, 20]);
+});
+
+test("an event stream has a reason, and a way out of it", () => {
+  const best = { isSecure: true, hasWebTransport: true, isChosen: false };
+  assert.match(whyEventStream(best), /UDP/);
+  assert.match(whyEventStream({ ...best, isChosen: true, isSecure: false }), /settings/);
+  assert.match(whyEventStream({ ...best, isSecure: false, hasWebTransport: false }), /--tls-cert.*https:/);
+  assert.match(whyEventStream({ ...best, hasWebTransport: false }), /no WebTransport/);
 });

@@ -60,6 +60,8 @@ export class LiveMessage {
   readonly #askedAt: number;
   /** The question was asked here, not before a reload. */
   readonly #isAskedHere: boolean;
+  /** Tokens that the answer had when it was continued: the server counts them as part of the prompt. */
+  #tokensBefore = 0;
   #firstAt: number | null = null;
   #lastAt: number | null = null;
   #thoughtFrom: number | null = null;
@@ -74,6 +76,7 @@ export class LiveMessage {
     this.#isAskedHere = message.text === "" && message.reasoning === "";
     // After a reload the times go on where they ended.
     this.#askedAt = performance.now() - (message.facts.times.at(-2) ?? 0);
+    if (message.continuedAt !== undefined && message.text.length === message.continuedAt) this.#tokensBefore = message.facts.tokens;
   }
 
   /** The message as it stands, to be stored or sent. */
@@ -131,7 +134,7 @@ export class LiveMessage {
       case "progress":
         return this.#showProgress(delta);
       case "usage":
-        return this.#setFacts({ tokens: delta.completion, promptTokens: delta.prompt, cachedTokens: delta.cached });
+        return this.#noteUsage(delta);
       case "finish":
         this.#finish = delta.reason;
         return;
@@ -266,6 +269,11 @@ export class LiveMessage {
       const pauses = facts.pauses.map((one) => (one === pause ? clear : one));
       this.#set({ facts: { ...facts, pauses } }, { is: "cause", pause: clear });
     }
+  }
+
+  #noteUsage({ prompt, completion, cached }: Extract<Delta, { kind: "usage" }>): void {
+    const before = Math.min(this.#tokensBefore, prompt);
+    this.#setFacts({ tokens: completion + before, promptTokens: prompt - before, cachedTokens: cached });
   }
 
   /** After the first token it is shown as soon as the pause is long enough to be one. */
