@@ -4,6 +4,7 @@
 import { type Inline, plainText, readInline } from "./inline.js";
 import { element, withText } from "./elements.js";
 import { linkTo } from "./links.js";
+import type { References } from "./references.js";
 import { showMath } from "./math.js";
 import { isBetweenWords } from "../word_end.js";
 
@@ -19,6 +20,11 @@ export interface Budget {
   spend(count?: number): boolean;
 }
 
+/** What the texts of a message share. */
+export interface Shared extends Budget {
+  readonly references: References;
+}
+
 /** The text of one paragraph, heading or cell. */
 export class Leaf {
   #box: Element;
@@ -31,7 +37,7 @@ export class Leaf {
 
   constructor(
     readonly element: Element,
-    readonly budget: Budget,
+    readonly shared: Shared,
   ) {
     this.#box = element;
   }
@@ -90,7 +96,7 @@ export class Leaf {
 
   /** Formulas that are not `settled` are made anew too often to be set. */
   #build(inline: Inline, settled: boolean): Node {
-    if (inline.is === "text" || !this.budget.spend()) return document.createTextNode(plainText([inline]));
+    if (inline.is === "text" || !this.shared.spend()) return document.createTextNode(plainText([inline]));
     switch (inline.is) {
       case "code":
         return withText(element("code"), inline.text);
@@ -106,13 +112,19 @@ export class Leaf {
         return this.#fill(element("s"), inline.children, settled);
       case "link":
         return this.#fill(linkTo(inline.href) ?? element("span", "no-link"), inline.children, settled);
+      case "reference": {
+        const text = this.#fill(element("span"), inline.children, settled);
+        return this.shared.references.reference(inline.label, text, inline.tail, settled);
+      }
+      case "note":
+        return this.shared.references.mark(inline.label, settled);
       case "image":
         // Nothing is loaded from elsewhere: who looks would tell that he reads.
         return withText(linkTo(inline.href) ?? element("span", "no-link"), `Image: ${inline.alt || "without a description"}`);
     }
   }
 
-  #fill(parent: Element, children: readonly Inline[], settled: boolean): Element {
+  #fill<E extends Element>(parent: E, children: readonly Inline[], settled: boolean): E {
     for (const child of children) parent.append(this.#build(child, settled));
     return parent;
   }
