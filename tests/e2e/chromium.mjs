@@ -3,10 +3,15 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { extname, join } from "node:path";
 import { chromium } from "playwright-core";
 
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+/** A folder whose pages are shown in place of those in the binary: `web/page`, before that is built again. */
+const PAGES = process.env.LOQUENT_PAGES;
+const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml" };
 
 /** Where Chromium is; `null` where there is none. */
 export function chromiumPath() {
@@ -22,7 +27,9 @@ export function chromiumPath() {
 
 /** A browser that ends with the tests. */
 export function launch() {
-  return chromium.launch({ executablePath: chromiumPath(), args: FLAGS });
+  // A page that comes from no network may not reach this machine without being asked.
+  const more = PAGES ? ["--disable-features=LocalNetworkAccessChecks"] : [];
+  return chromium.launch({ executablePath: chromiumPath(), args: [...FLAGS, ...more] });
 }
 
 /**
@@ -33,6 +40,7 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
   const own = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...context });
   const kept = JSON.stringify({ readingPace: false, ...settings });
   await own.addInitScript((kept) => sessionStorage.getItem("loquent:settings") ?? sessionStorage.setItem("loquent:settings", kept), kept);
+  if (PAGES) await own.route(/^http:\/\/[^/]+\/(lab|dashboard|assets\/.*)?(?:[?#].*)?$/, fromFolder);
   const page = await own.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];
@@ -40,6 +48,16 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(url);
   return Object.assign(page, { problems });
+}
+
+/** Answers a request for a file of the pages from their folder, with the headers that the server gives its own. */
+async function fromFolder(route) {
+  const { pathname } = new URL(route.request().url());
+  const isAsset = pathname.startsWith("/assets/");
+  const path = isAsset ? pathname.slice(1) : `${pathname === "/" ? "index" : pathname.slice(1)}.html`;
+  const headers = isAsset ? {} : (await route.fetch()).headers();
+  for (const name of ["content-length", "content-encoding", "etag"]) delete headers[name];
+  await route.fulfill({ body: readFileSync(join(PAGES, path)), headers: { ...headers, "content-type": TYPES[extname(path)] } });
 }
 
 /** Fails with what axe finds wrong on `page`. */

@@ -152,6 +152,50 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(await keptAnswerOf(page), stopped);
   });
 
+  test("goes on with a stopped answer where it ends, also after a reload", async () => {
+    const { url } = await start("--simulate", "40");
+    const page = await open(browser, url, { settings: { parameters: { temperature: 0, max_tokens: 100 } } });
+    await ask(page, "Go on for ever.");
+    await shown(page, 60);
+    await page.keyboard.press("Escape");
+    const stopped = await finished(page);
+    await page.getByRole("button", { name: "Continue" }).click();
+    await shown(page, stopped.length + 60);
+    await page.reload();
+    await page.locator("article.assistant.finished").waitFor();
+    const whole = await keptAnswerOf(page);
+    assert.ok(whole.startsWith(stopped) && whole.length > stopped.length + 100, `${stopped} | ${whole}`);
+    assert.equal(await page.locator("article").count(), 2, "it is the same answer");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("counts the conversation while somebody types, also after a stopped answer", async () => {
+    const page = await open(browser, url, { settings: { readingPace: true } });
+    await ask(page, STORY);
+    await shown(page, 200);
+    await page.keyboard.press("Escape");
+    const stopped = await finished(page);
+    await page.fill("#prompt", "Why?");
+    const used = () => page.locator("#context").textContent().then((text) => Number(text.split(" ")[0].replace(/,/g, "")));
+    const least = stopped.length / 8;
+    assert.ok((await used()) > least, `${await used()} tokens for ${stopped.length} characters`);
+    await page.waitForResponse((response) => response.url().endsWith("/tokenize") && response.ok());
+    assert.ok((await used()) > least, `${await used()} tokens for ${stopped.length} characters`);
+  });
+
+  test("says in the strip and beside the code why it reads an event stream", async () => {
+    const page = await open(browser, (await start("--simulate", "40")).url, { settings: { delivery: "sse", parameters: { max_tokens: 200 } } });
+    await ask(page, "Why so?");
+    await shown(page, 60);
+    await page.click("#device");
+    await page.locator("dialog").getByText("a secure context").waitFor();
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    await finished(page);
+    await page.locator("details.facts summary").click();
+    await page.locator(".timing-why").getByText("because the settings ask for it").waitFor();
+  });
+
   test("edits a question, answers again, and goes between the versions", async () => {
     const page = await open(browser, url, { settings: greedy });
     await ask(page, "What is token streaming?");
@@ -325,15 +369,25 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(await page.evaluate(() => localStorage.getItem("loquent:settings")), null);
   });
 
-  test("asks for the key where one is needed", async () => {
+  test("asks for the key once, before the first question", async () => {
     const { url } = await start("--api-key", "secret");
     const page = await open(browser, url, { settings: { parameters: { max_tokens: 4 } } });
-    await ask(page, "Hi");
-    await page.click("text=Enter the key");
-    await page.fill("#api-key", "secret");
-    await page.click(".failed .retry");
+    await page.getByText("answers only with an API key").waitFor();
+    assert.equal(await page.locator("#starters").count(), 0, "nothing is offered that would be refused");
+    await page.fill("#prompt", "Hi");
+    await page.press("#prompt", "Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "wanted-key");
+    assert.equal(await page.locator("article").count(), 0, "the question waits");
+    await page.fill("#wanted-key", "wrong");
+    await page.click("text=Use it");
+    await page.getByText("does not take the API key").waitFor();
+    await assertAccessible(page, "key");
+    await page.fill("#wanted-key", "secret");
+    await page.click("text=Use it");
+    await page.locator(".key-notice").waitFor({ state: "detached" });
+    await page.press("#prompt", "Enter");
     assert.ok((await finished(page)).length > 0);
-    assert.equal(await page.locator("article").count(), 2, "the failed answer is replaced");
+    assert.equal(await page.locator(".notice").count(), 0);
     await page.reload();
     await page.locator("article.assistant.finished").waitFor();
   });

@@ -56,6 +56,33 @@ async function lines(query) {
 }
 
 describe("the laboratory", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
+  for (const [device, viewport] of [["laptop", { width: 1280, height: 800 }], ["phone", { width: 390, height: 844 }]]) {
+    test(`it opens with two panes that play and count, all in view on a ${device}`, async (t) => {
+      const page = await openLab(t, { fragment: "", reducedMotion: "no-preference", viewport, hasTouch: device === "phone" });
+      const sentence = page.locator(".lab-sentence");
+      await sentence.filter({ hasText: /^TCP stood still \d+ times, [\d.]+ s in all\. Loquent / }).waitFor({ timeout: 10_000 });
+      assert.deepEqual(await page.locator(".lab-pane h2").allTextContents(), ["TCP", "Loquent"]);
+      const counted = () => page.locator('[data-figure="stalled"]').first().textContent().then(Number.parseFloat);
+      const before = await counted();
+      assert.ok(before > 0);
+      await page.waitForFunction((before) => Number.parseFloat(document.querySelector('[data-figure="stalled"]').textContent) > before, before);
+      const { bottoms, wide, tall } = await page.evaluate(() => ({
+        bottoms: [...document.querySelectorAll(".lab-pane, .lab-sentence")].map((one) => one.getBoundingClientRect().bottom),
+        wide: document.scrollingElement.scrollWidth - innerWidth,
+        tall: innerHeight,
+      }));
+      assert.ok(bottoms.every((bottom) => bottom <= tall), `${bottoms} of ${tall} px`);
+      assert.ok(wide <= 0, `${wide} px too wide`);
+      assert.ok(!(await page.getByLabel("Round trip").isVisible()), "the sliders are behind Details");
+      await assertAccessible(page, device);
+      await page.locator("summary", { hasText: "Details" }).click();
+      await page.getByLabel("Round trip").waitFor();
+      await page.getByRole("button", { name: "All four ways" }).click();
+      await page.locator(".lab-pane").nth(3).waitFor();
+      assert.match(new URL(page.url()).hash, /rtt_ms=160/);
+    });
+  }
+
   test("it plays to the end, where all panes have the same text and the simulator's figures", async (t) => {
     const page = await openReady(t);
     assert.deepEqual(await shown(page), ["", "", "", ""]);

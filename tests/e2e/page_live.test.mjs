@@ -136,7 +136,7 @@ test("an ordinary server has nothing live to show", { skip }, async (t) => {
   await ready(url);
   assert.equal((await fetch(`${url}/v1/lab/live`)).status, 204);
   const page = await open(t, `${url}/lab`);
-  await page.getByRole("heading", { name: "Laboratory" }).waitFor();
+  await page.getByRole("heading", { name: "One answer over one bad network" }).waitFor();
   assert.equal(await page.locator(".live").count(), 0);
 });
 

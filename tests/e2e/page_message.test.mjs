@@ -40,6 +40,21 @@ $$
 End.
 `;
 
+const REFERENCES = `See [the docs][d], [Other] and a note[^n], but no [unknown] one.
+
+| [d] | x |
+| --- | --- |
+| [evil][e] | y |
+
+[d]: https://example.org/docs "Title"
+[other]: <https://example.org/other>
+[e]: javascript:alert(1)
+
+Again [the docs][D], and [^n].
+
+[^n]: The **note**.
+`;
+
 const HOSTILE = `<script>document.title = "hacked"</script>
 <img src="https://example.org/x.png" onerror="document.title='hacked'">
 ![tracked](https://example.org/pixel.png) ![inline](data:image/png;base64,AAAA)
@@ -86,6 +101,7 @@ const ANSWERS = {
   sample: inPieces(SAMPLE, 3),
   "sample, letter by letter": inPieces(SAMPLE, 1),
   "sample at once": [{ content: SAMPLE }],
+  references: inPieces(REFERENCES, 3),
   hostile: inPieces(HOSTILE, 7),
   thoughts: [...inPieces("First I **think**, then I speak.", 4).map(({ content }) => ({ reasoning_content: content })), paused[1].step, { content: "Spoken." }],
   tools: [
@@ -145,6 +161,19 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
       ["https://example.org/bare", "noopener noreferrer"],
     ]);
     assert.equal(await answer.locator("figcaption .language").textContent(), "Python");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("references and footnotes find their targets, wherever those stand", async () => {
+    const page = await answered("references");
+    const links = await text(page).locator("a").evaluateAll((all) => all.map((link) => [link.textContent, link.href]));
+    const docs = "https://example.org/docs";
+    assert.deepEqual(links, [["the docs", docs], ["Other", "https://example.org/other"], ["d", docs], ["the docs", docs]]);
+    assert.match(await text(page).locator("p").first().textContent(), /^See the docs, Other and a note1, but no \[unknown\] one\./);
+    assert.equal((await text(page).locator("td").first().textContent()).trim(), "[evil][e]", "nowhere safe to lead to");
+    assert.equal(await text(page).locator("p.note").textContent(), "1 The note.");
+    assert.deepEqual(await text(page).locator(".note-mark").allTextContents(), ["1", "1"]);
+    await assertAccessible(page, "references");
     assert.deepEqual(page.problems, []);
   });
 

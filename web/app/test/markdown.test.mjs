@@ -33,6 +33,11 @@ const BLOCKS = [
   ["| a | b |\n| - |", "p(| a | b |\n| - |)"],
   ["$$\nx^2\n$$\nand", "math(\nx^2\n) p(and)"],
   ["\\[ y \\] then", "math( y ) p(then)"],
+  ["[a]: https://x.y\n[B  c]: <https://x.z> \"t\"\n\nx", "define(a https://x.y) define(b c https://x.z) p(x)"],
+  ["x\n[a]: https://x.y", "p(x\n<ref a>[a]</>: <a https://x.y>https://x.y</a>)"],
+  ["[a]: two words\n[b]:", "p(<ref a>[a]</>: two words\n<ref b>[b]</>:)"],
+  ["[^1]: one\nmore\n[^n]: *two*\n\nx", "note:^1(one\nmore) note:^n(<em>two</>) p(x)"],
+  ["- [a]: https://x.y\n- [ ] b", "ul(li(define(a https://x.y))todo(p(b)))"],
   ["$$ never\n\nclosed", "plain( never\n) p(closed)"],
 ];
 
@@ -41,7 +46,9 @@ const INLINE = [
   ["snake_case_name __init__ _e_", "snake_case_name <b>init</> <em>e</>"],
   ["2 * 3 * 4 and a*b*c", "2 * 3 * 4 and a<em>b</>c"],
   ["`a` ``b ` c`` `d", "<code>a</code> <code>b ` c</code> `d"],
-  ["[a](https://x.y/(z)) [b] [1] [c] (d)", "<a https://x.y/(z)>a</a> [b] [1] [c] (d)"],
+  ["[a](https://x.y/(z)) [b] [1] [c] (d)", "<a https://x.y/(z)>a</a> <ref b>[b]</> <ref 1>[1]</> <ref c>[c]</> (d)"],
+  ["[a b][ C ] [*d*][] x[^1] [^ ] [] [a\nb]", "<ref c>[a b][ C ]</> <ref *d*>[<em>d</>][]</> x<note ^1> [^ ] [] <ref a b>[a\nb]</>"],
+  ["[a [b](http://x.y) c] ![i][j]", "[a <a http://x.y>b</a> c] ![i]<ref j>[j]</>"],
   ["![i](https://x.y/i.png \"title\")", "<img https://x.y/i.png i>"],
   ["<https://a.b> <br> <b>no</b> 1 < 2", "<a https://a.b>https://a.b</a> <br> <b>no</b> 1 < 2"],
   ["see https://a.b/c_d), or www.e.f.", "see <a https://a.b/c_d>https://a.b/c_d</a>), or <a https://www.e.f>www.e.f</a>."],
@@ -74,7 +81,7 @@ function random(seed) {
 }
 
 const MARKS = "* ** _ ` `` $ $$ [ ] ( ) ![ ](http://x.y) \\ \\( \\) ~~ < <br> &amp; & http://a.b www.c.d a b1 word ! . 5".split(" ").concat(" ", "  ", "\n");
-const LINES = ["\n", "\n\n", "- ", "* ", "1. ", "2) ", "> ", "# ", "```", "```js\n", "~~~", "|", "|-|-|\n", "| a | b |\n", "---\n", "===\n", "    ", "\t", "- [ ] ", "$$\n", "\\[\n"];
+const LINES = ["\n", "\n\n", "- ", "* ", "1. ", "2) ", "> ", "# ", "```", "```js\n", "~~~", "|", "|-|-|\n", "| a | b |\n", "---\n", "===\n", "    ", "\t", "- [ ] ", "$$\n", "\\[\n", "[a]: http://x.y\n", "[^1]: ", "[^1]", "[a]"];
 
 /** A text of random parts, and the same in random pieces. */
 function sample(next, parts) {

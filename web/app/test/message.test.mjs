@@ -6,6 +6,8 @@ import { load } from "./module.mjs";
 const { LiveMessage } = await load("message/live.ts");
 const { emptyMessage, wholeMessage } = await load("message/model.ts");
 const { PauseWatch } = await load("message/pauses.ts");
+const { whyEventStream } = await load("message/why_sse.ts");
+const { wordEnd } = await load("message/word_end.ts");
 const { failureOf } = await load("message/failure.ts");
 const { duration, factsOf, standing } = await load("message/words.ts");
 const { gapsOf, momentAt, nearest, rangeOf, ticks } = await load("message/strip.ts");
@@ -57,9 +59,83 @@ test("a pause is told while it lasts", () => {
   assert.equal(watch.current(5_000), null, "nothing has come: that is a wait");
   steady(watch, 1_000);
   assert.equal(watch.current(1_500), null);
-  assert.deepEqual(watch.current(2_000), { cause: "unknown", ms: 1_000 });
+  assert.deepEqual(watch.current(2_000), { cause: "unknown", since: 1_000, ms: 1_000 });
   watch.handleSigns({ isLost: true });
-  assert.deepEqual(watch.current(2_500), { cause: "network", ms: 1_500 });
+  assert.deepEqual(watch.current(2_500), { cause: "network", since: 1_000, ms: 1_500 });
+});
+
+test("a model's own gaps are no pauses, however long they are", () => {
+  for (const gap of [120, 830, 4_000]) {
+    const watch = new PauseWatch();
+    let [now, last] = [0, 0];
+    for (let count = 0; count < 60; count += 1, now += gap * (count % 2 === 0 ? 0.7 : 1.3)) {
+      const known = count > 3;
+      if (known || gap < 2_000) assert.equal(watch.current(now), null, `${gap} ms, token ${count}`);
+      const ended = watch.handleTokens(now, 1);
+      if (known || gap < 2_000) assert.equal(ended, null, `${gap} ms, token ${count}`);
+      last = now;
+    }
+    assert.equal(watch.handleTokens(last + Math.max(750, 6 * gap), 1)?.from, last, `${gap} ms: a silence of several gaps is one`);
+  }
+});
+
+test("a silence counts sooner when its reason is known", () => {
+  const watch = new PauseWatch();
+  watch.handleTokens(0, 1);
+  assert.equal(watch.current(1_500), null, "one token tells no pace");
+  watch.handleSigns({ isAnnounced: true });
+  assert.equal(watch.current(1_500)?.ms, 1_500);
+  watch.handleTokens(1_600, 1);
+  assert.equal(watch.current(3_000), null, "what was announced is over");
+  watch.handleSigns({ isLost: true });
+  assert.equal(watch.current(3_000)?.cause, "network");
+});
+
+test("a word has an end", () => {
+  const cases = [
+    ["four", "teen days", 4],
+    ["four ", "teen", 0],
+    ["four", " teen", 0],
+    ["4", "8", null],
+    ["", "word", 0],
+    ["un", "broken ", 6],
+    ["half", "", null],
+    ["漢", "字", 0],
+    ["漢", "a字 b", 2],
+    ["👩", "\u200d💻 x", 3],
+    ["3.", "14\n", 2],
+  ];
+  for (const [before, piece, end] of cases) assert.equal(wordEnd(before, piece), end, JSON.stringify([before, piece]));
+});
+
+test("a pause inside a word is marked behind it", (context) => {
+  context.mock.timers.enable({ apis: ["setInterval"] });
+  let now = 0;
+  context.mock.method(performance, "now", () => now);
+  const told = [];
+  const live = new LiveMessage(emptyMessage("1", "assistant"));
+  live.subscribe((change) => told.push(change.piece ?? change.is));
+  const come = (piece, ms) => {
+    now += ms;
+    live.handleDelta(text(piece));
+  };
+  for (const piece of ["It", " is", " all", " about"]) come(piece, 50);
+  come(" strea", 50);
+  come("ming", 2_000);
+  come(", I", 2_000);
+  come(" say", 50);
+  come(" a", 50);
+  come("men", 3_000);
+  live.handleEnd(null);
+  const pauses = live.message.facts.pauses.map(({ at, ms }) => [live.message.text.slice(0, at), ms]);
+  assert.deepEqual(pauses, [
+    ["It is all about streaming,", 2_000],
+    ["It is all about streaming,", 2_000],
+    ["It is all about streaming, I say amen", 3_000],
+  ]);
+  assert.deepEqual(told.slice(told.indexOf(" strea")).filter((one) => one !== "facts" && one !== "state" && one !== "cause"), [
+    ...[" strea", "ming", ",", "pause", "pause", " I", " say", " a", "men", "pause"],
+  ]);
 });
 
 test("a message goes from the queue to its end", () => {
@@ -100,7 +176,7 @@ test("what the server says of a pause is shown while it lasts", (context) => {
   live.onState("streaming");
   live.handleDelta({ kind: "pause", why: "the engine was lost; wait" });
   assert.equal(shown(1_000), "The engine was lost; wait…");
-  live.handleDelta(text("Hello"));
+  for (const piece of ["Hello", ",", " how", " are"]) live.handleDelta(text(piece));
   live.onPause({ cause: "engine", since_ms: 0 });
   assert.match(shown(1_000), /^The model makes nothing just now/);
   live.handleDelta({ kind: "pause", why: "x".repeat(1_000) });
@@ -162,4 +238,22 @@ test("the strip finds moments, gaps and round marks", () => {
   assert.deepEqual(ticks(0, 1_000, 5), [0, 200, 400, 600, 800, 1_000]);
   assert.ok(ticks(0, 12_000, 6).length <= 7);
   assert.deepEqual(rangeOf({ times, pauses: [], now: 20_000 }), { from: 8_000, to: 20_000 });
+});
+
+test("a continued answer counts all of its tokens, and the prompt without them", () => {
+  const stopped = { ...wholeMessage("1", "assistant", "Half"), continuedAt: 4 };
+  const live = new LiveMessage({ ...stopped, state: { is: "streaming" }, facts: { ...stopped.facts, tokens: 7 } });
+  live.handleDelta(text(" an answer", 3));
+  live.handleDelta({ kind: "usage", prompt: 27, completion: 3, cached: 0, reasoning: 0 });
+  live.handleEnd(null);
+  const { text: whole, continuedAt, facts } = live.message;
+  assert.deepEqual([whole, continuedAt, facts.tokens, facts.promptTokens], ["Half an answer", 4, 10, 20]);
+});
+
+test("an event stream has a reason, and a way out of it", () => {
+  const best = { isSecure: true, hasWebTransport: true, isChosen: false };
+  assert.match(whyEventStream(best), /UDP/);
+  assert.match(whyEventStream({ ...best, isChosen: true, isSecure: false }), /settings/);
+  assert.match(whyEventStream({ ...best, isSecure: false, hasWebTransport: false }), /--tls-cert.*https:/);
+  assert.match(whyEventStream({ ...best, hasWebTransport: false }), /no WebTransport/);
 });

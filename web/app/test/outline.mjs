@@ -27,6 +27,10 @@ export class Outline {
     this.#stack.at(-1).parts.push("rule()");
   }
 
+  define(label, href) {
+    this.#stack.at(-1).parts.push(`define(${label} ${href})`);
+  }
+
   becomeHeading(level) {
     this.#stack.at(-1).name = `h${level}`;
   }
@@ -55,6 +59,8 @@ function nameOf(block) {
       return block.start === null ? "ul" : `ol${block.start}`;
     case "item":
       return block.checked === null ? "li" : block.checked ? "done" : "todo";
+    case "note":
+      return `note:${block.label}`;
     case "code":
       return `code:${block.language}`;
     case "cell":
@@ -88,6 +94,10 @@ function tag(node) {
       return "<br>";
     case "link":
       return `<a ${node.href}>${shown(node.children)}</a>`;
+    case "reference":
+      return `<ref ${node.label}>[${shown(node.children)}]${node.tail}</>`;
+    case "note":
+      return `<note ${node.label}>`;
     case "image":
       return `<img ${node.href} ${node.alt}>`;
     default:

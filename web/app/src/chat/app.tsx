@@ -3,10 +3,11 @@
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { lazy } from "../shell/lazy.js";
-import { isRunning, stop } from "./chats.js";
+import { current, failures, isRunning, stop } from "./chats.js";
 import { Composer } from "./composer.js";
 import { ChatHeader } from "./chat_header.js";
 import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, uncover } from "./layout.js";
+import { wantsKey } from "./server.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
 import { Announcement, ToastView } from "./toast.js";
@@ -14,6 +15,7 @@ import { Announcement, ToastView } from "./toast.js";
 const SettingsPanel = lazy(async () => (await import("./settings_panel.js")).SettingsPanel);
 const ConnectDialog = lazy(async () => (await import("./connect_app.js")).ConnectDialog);
 const ShortcutsDialog = lazy(async () => (await import("./shortcuts.js")).ShortcutsDialog);
+const KeyNotice = lazy(async () => (await import("./key_notice.js")).KeyNotice);
 const HandoverDialog = lazy(async () => (await import("./handover_dialog.js")).HandoverDialog);
 
 export function App(): VNode {
@@ -29,6 +31,7 @@ export function App(): VNode {
         <ChatHeader />
         <main>
           <Thread />
+          {isKeyWanted() && <KeyNotice />}
           <Composer />
           <Announcement />
         </main>
@@ -39,6 +42,12 @@ export function App(): VNode {
       <ToastView />
     </div>
   );
+}
+
+/** Whether the server wants a key, or has refused what was asked last without one. */
+function isKeyWanted(): boolean {
+  const { leaf } = current.value;
+  return wantsKey() || (leaf !== null && failures.value.get(leaf) === "key");
 }
 
 function Dialogues(): VNode | null {

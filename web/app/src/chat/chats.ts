@@ -28,7 +28,7 @@ import {
 import { type FailureKind, failureKind } from "./explain.js";
 import type { HandedOver } from "./handover.js";
 import type { Head, Library } from "./library.js";
-import { RunningAnswer } from "./running.js";
+import { RunningAnswer, textBefore } from "./running.js";
 import { chosenModel, lookSoon } from "./server.js";
 import { settings } from "./settings.js";
 import { announce, say } from "./toast.js";
@@ -123,7 +123,9 @@ function takeUp(conversation: Conversation, last: Turn): void {
 
 /** Shows an answer that another tab or device asked for, from its beginning on. */
 function readAlong(conversation: string, id: string, reference: AnswerReference): void {
-  const answer = newRunning(conversation, emptyMessage(id, "assistant"));
+  const known = turnOf(current.peek(), id)?.message;
+  const before = known ? { text: textBefore(known), ...(known.continuedAt !== undefined && { continuedAt: known.continuedAt }) } : {};
+  const answer = newRunning(conversation, { ...emptyMessage(id, "assistant"), ...before });
   addRunning(answer);
   answer.readAlong(reference);
 }
@@ -190,6 +192,25 @@ function answer(conversation: Conversation): void {
   const asked = newRunning(conversation.id, message);
   change(addAnswer(conversation, question, message, Date.now()));
   writeStored("tab", OPEN_KEY, conversation.id);
+  addRunning(asked);
+  asked.ask(messages);
+}
+
+/** Whether the answer `turn` ended before its end, so that it can go on. */
+export function canContinue({ message: { role, state, text, toolCalls } }: Turn): boolean {
+  if (role !== "assistant" || text.trim() === "" || toolCalls.length > 0) return false;
+  return state.is === "failed" || (state.is === "finished" && (state.reason === "stopped" || state.reason === "length"));
+}
+
+/** Has the model go on with the answer `turn` where it ends. */
+export function continueAnswer(turn: Turn): void {
+  if (isRunning() || !canContinue(turn)) return;
+  const conversation = current.peek();
+  const messages = requestMessages(conversation, turn.id, settings.peek().system);
+  const { state } = emptyMessage(turn.id, "assistant");
+  const message = { ...turn.message, state, continuedAt: turn.message.text.length };
+  const asked = newRunning(conversation.id, message);
+  change(withMessage(conversation, message, null, Date.now()));
   addRunning(asked);
   asked.ask(messages);
 }

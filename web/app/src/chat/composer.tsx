@@ -5,16 +5,19 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { prepare } from "@loquent/client";
 import { IconButton } from "../shell/controls.js";
 import { Icon } from "../shell/icons.js";
+import { lazy } from "../shell/lazy.js";
 import { ask, current, isRunning, stop } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
 import { readFiles } from "./files.js";
-import { ContextGauge } from "./gauge.js";
 import { dialogue, editedTurn } from "./layout.js";
 import { ENDPOINT } from "./running.js";
+import { wantsKey } from "./server.js";
 import { say } from "./toast.js";
 import { MessageView } from "./turn.js";
+
+const ContextGauge = lazy(async () => (await import("./gauge.js")).ContextGauge);
 
 /** The composer grows with its text up to this height, px. */
 const MAX_HEIGHT = 240;
@@ -82,6 +85,8 @@ function isEmpty(): boolean {
 
 function submit(): void {
   if (isEmpty() || isRunning()) return;
+  // The question waits in its field until the key is there.
+  if (wantsKey()) return document.getElementById("wanted-key")?.focus();
   const [text, attached] = [draft.peek().trim(), files.peek()];
   draft.value = "";
   files.value = [];

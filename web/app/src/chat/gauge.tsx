@@ -6,7 +6,9 @@ import { useEffect } from "preact/hooks";
 import { current, liveOf } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
+import { isOpen } from "../message/model.js";
 import { authorization, chosenModel, requestJson } from "./server.js";
+import { settings } from "./settings.js";
 
 /** Characters of a token, about, where nobody counts. */
 const CHARACTERS_PER_TOKEN = 4;
@@ -17,7 +19,7 @@ const COUNT_AFTER_MS = 400;
 /** From this share on the gauge warns. */
 const NEARLY_FULL = 0.85;
 
-/** Longest draft that the server is asked to count, characters. */
+/** Longest text that the server is asked to count, characters. */
 const MAX_COUNTED = 500_000;
 
 /** How often the gauge moves while an answer streams, ms. */
@@ -28,7 +30,8 @@ const counts = signal(true);
 
 export function ContextGauge(): VNode | null {
   const limit = chosenModel()?.contextTokens ?? null;
-  const used = useConversationTokens() + useDraftTokens();
+  const { tokens, uncounted } = useConversation();
+  const used = tokens + useTokensOf([...uncounted, draft.value, ...files.value.map((file) => file.text)].filter((text) => text !== "").join("\n"));
   if (limit === null || used === 0) return null;
   const share = used / limit;
   const level = share > 1 ? "over" : share > NEARLY_FULL ? "nearly" : "fine";
@@ -46,10 +49,18 @@ export function ContextGauge(): VNode | null {
   );
 }
 
-/** Tokens of the conversation, as its last answer tells. */
-function useConversationTokens(): number {
-  const last = shownPath(current.value).findLast(({ message }) => message.role === "assistant");
-  const live = last ? liveOf(last) : null;
+/** What the model is sent: tokens that it has counted itself, and texts that nobody has counted. */
+interface Counted {
+  readonly tokens: number;
+  readonly uncounted: readonly string[];
+}
+
+/** The conversation, up to what its latest whole answer tells; an answer that was stopped tells nothing of the prompt. */
+function useConversation(): Counted {
+  const path = shownPath(current.value);
+  const seen = path.slice(Math.max(0, path.findIndex(({ id }) => id === current.value.seenFrom)));
+  const last = seen.at(-1);
+  const live = last?.message.role === "assistant" ? liveOf(last) : null;
   const moved = useSignal(0);
   useEffect(() => {
     if (live === null) return;
@@ -60,13 +71,19 @@ function useConversationTokens(): number {
     return () => clearInterval(timer);
   }, [live]);
   void moved.value;
-  const { tokens, promptTokens } = live?.message.facts ?? { tokens: 0, promptTokens: null };
-  return promptTokens === null ? 0 : promptTokens + tokens;
+  const facts = seen.map((turn) => (turn === last && live ? live.message.facts : turn.message.facts));
+  const told = facts.findLastIndex(({ promptTokens }) => promptTokens !== null);
+  const atTold = facts[told];
+  const before = atTold ? (atTold.promptTokens ?? 0) + atTold.tokens : 0;
+  const isComing = live !== null && isOpen(live.message.state) && told < seen.length - 1;
+  const rest = seen.slice(told + 1, isComing ? -1 : undefined);
+  const system = atTold || seen.length === 0 ? "" : settings.value.system;
+  const texts = rest.flatMap(({ message, files }) => [message.text, ...files.map((file) => file.text)]);
+  return { tokens: before + (isComing ? (facts.at(-1)?.tokens ?? 0) : 0), uncounted: [system, ...texts] };
 }
 
-/** Tokens of the draft and its files: as the server counts, or about. */
-function useDraftTokens(): number {
-  const text = [draft.value, ...files.value.map((file) => file.text)].join("\n");
+/** Tokens of `text`: as the server counts, or about. */
+function useTokensOf(text: string): number {
   const counted = useSignal<{ text: string; tokens: number } | null>(null);
   useEffect(() => {
     if (!counts.peek() || text.trim() === "" || text.length > MAX_COUNTED) return;

@@ -9,6 +9,7 @@ import { current, handOver, running } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { handoverLink, isOnlyHere } from "./handover.js";
 import { closeDialogue } from "./layout.js";
+import { SECURE_CONTEXT } from "../message/why_sse.js";
 
 export function HandoverDialog(): VNode {
   const link = currentLink();
@@ -29,6 +30,9 @@ export function HandoverDialog(): VNode {
               This page is open as <code>{location.hostname}</code>, which on another device means that device. Start the server with{" "}
               <code>--host 0.0.0.0</code> and an API key, and open the page under this machine’s address in the network.
             </p>
+          )}
+          {location.protocol === "http:" && (
+            <p class="faint">Over plain http the other device reads an event stream, which loss holds up. {SECURE_CONTEXT}</p>
           )}
           <div class="snippet">
             <pre tabIndex={0}>{link}</pre>

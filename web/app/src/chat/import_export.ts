@@ -106,9 +106,11 @@ function readMessage(id: string, value: unknown): Message | null {
   const fields = record(value);
   const role = fields?.["role"];
   if (fields === null || (role !== "user" && role !== "assistant")) return null;
+  const continuedAt = count(fields["continuedAt"]);
   return {
     ...emptyMessage(id, role),
     text: text(fields["text"], MAX_TEXT),
+    ...(continuedAt !== null && { continuedAt }),
     reasoning: text(fields["reasoning"], MAX_TEXT),
     reasoningMs: count(fields["reasoningMs"]),
     toolCalls: list(fields["toolCalls"], MAX_CALLS).flatMap((call) => readCall(call) ?? []),

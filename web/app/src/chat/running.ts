@@ -46,7 +46,7 @@ export class RunningAnswer {
     return this.#live.message.id;
   }
 
-  /** Asks `messages`, and shows the answer. */
+  /** Asks `messages`, and shows the answer; if the last of them is an answer, what comes continues it. */
   ask(messages: readonly RequestMessage[]): void {
     const { apiKey } = settings.peek();
     const key = apiKey.trim();
@@ -60,7 +60,7 @@ export class RunningAnswer {
     if (answer === null) return false;
     // What came before the reload may be more than what was stored with the conversation.
     const { text, reasoning } = answer;
-    this.#live = new LiveMessage({ ...this.#live.message, text, reasoning });
+    this.#live = new LiveMessage({ ...this.#live.message, text: textBefore(this.#live.message) + text, reasoning });
     void this.#show(answer);
     return true;
   }
@@ -130,6 +130,11 @@ export class RunningAnswer {
   }
 }
 
+/** What `message` had before it was continued: the answer on its way does not bring it again. */
+export function textBefore({ text, continuedAt }: Message): string {
+  return text.slice(0, continuedAt ?? 0);
+}
+
 function requestBody(messages: readonly RequestMessage[]): ChatRequest {
   const model = chosenModel();
   return {
@@ -137,6 +142,7 @@ function requestBody(messages: readonly RequestMessage[]): ChatRequest {
     stream_options: { include_usage: true },
     return_progress: true,
     ...(model !== null && { model: model.id }),
+    ...(messages.at(-1)?.role === "assistant" && { continue_final_message: true, add_generation_prompt: false }),
     ...requestParameters(settings.peek()),
   };
 }

@@ -25,7 +25,7 @@ export type ServerState =
   | { readonly is: "connecting" }
   /** It answers, but not yet to questions. */
   | { readonly is: "loading"; readonly why: string }
-  | { readonly is: "ready"; readonly name: string; readonly models: readonly ModelCard[] }
+  | { readonly is: "ready"; readonly name: string; readonly models: readonly ModelCard[]; readonly wantsKey: boolean }
   | { readonly is: "gone"; readonly since: number };
 
 /** The demonstration model that is built into the binary. */
@@ -53,6 +53,11 @@ export function chosenModel(): ModelCard | null {
   if (server.value.is !== "ready") return null;
   const { models } = server.value;
   return models.find(({ id }) => id === settings.value.model) ?? models[0] ?? null;
+}
+
+/** Whether the server has said that it wants a key, or another one. */
+export function wantsKey(): boolean {
+  return server.value.is === "ready" && server.value.wantsKey;
 }
 
 /** Whether the server runs the model that only demonstrates. */
@@ -107,20 +112,21 @@ async function currentState(before: ServerState): Promise<ServerState> {
     const fields = (body ?? {}) as { model?: unknown; model_id?: unknown; error?: { message?: unknown } };
     if (!ok) return { is: "loading", why: nameOf(fields.error?.message) ?? "the server is not ready" };
     const name = nameOf(fields.model) ?? "unnamed model";
-    const models = await askModels();
+    const { models, wantsKey } = await askModels();
     const known = nameOf(fields.model_id);
     const only = known === null ? [] : [{ id: known, contextTokens: null, defaults: null }];
-    return { is: "ready", name, models: models.length > 0 ? models : only };
+    return { is: "ready", name, models: models.length > 0 ? models : only, wantsKey };
   } catch {
     return before.is === "gone" ? before : { is: "gone", since: Date.now() };
   }
 }
 
 /** The server's models; none where it does not list them, or not without a key. */
-async function askModels(): Promise<ModelCard[]> {
-  const { ok, body } = await requestJson("v1/models", { headers: authorization() });
+async function askModels(): Promise<{ models: ModelCard[]; wantsKey: boolean }> {
+  const { ok, status, body } = await requestJson("v1/models", { headers: authorization() });
   const { data } = (body ?? {}) as { data?: unknown };
-  return ok && Array.isArray(data) ? data.slice(0, MAX_MODELS).flatMap((one) => readCard(one) ?? []) : [];
+  const models = ok && Array.isArray(data) ? data.slice(0, MAX_MODELS).flatMap((one) => readCard(one) ?? []) : [];
+  return { models, wantsKey: status === 401 };
 }
 
 function readCard(value: unknown): ModelCard | null {

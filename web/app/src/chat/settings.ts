@@ -26,6 +26,8 @@ export interface Settings {
   readonly pace: "smooth" | "off";
   /** Shows answers formatted; otherwise as the model wrote them. */
   readonly markdown: boolean;
+  /** Marks in the text where an answer paused. */
+  readonly pauses: boolean;
   /** Shows the demonstration model's answers no faster than one reads. */
   readonly readingPace: boolean;
   /** How long an answer may bring nothing before it is given up, s; 0: for ever. */
@@ -54,6 +56,7 @@ const DEFAULTS: Settings = {
   delivery: "auto",
   pace: "smooth",
   markdown: true,
+  pauses: true,
   readingPace: true,
   patience_s: 120,
   isKept: false,
@@ -104,6 +107,7 @@ function readSettings(value: unknown): Settings {
     delivery: kept.delivery === "webtransport" || kept.delivery === "sse" ? kept.delivery : "auto",
     pace: kept.pace === "off" ? "off" : "smooth",
     markdown: kept.markdown !== false,
+    pauses: kept.pauses !== false,
     readingPace: kept.readingPace !== false,
     patience_s: numberOf(kept.patience_s) ?? DEFAULTS.patience_s,
     isKept: kept.isKept === true,

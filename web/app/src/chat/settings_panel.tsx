@@ -172,10 +172,11 @@ function Connection(): VNode {
 }
 
 function Display(): VNode {
-  const { markdown, readingPace } = settings.value;
+  const { markdown, pauses, readingPace } = settings.value;
   return (
     <Section title="Display">
       <Check id="markdown" checked={markdown} onChange={(markdown) => changeSettings({ markdown })} label="Show Markdown formatted" />
+      <Check id="pauses" checked={pauses} onChange={(pauses) => changeSettings({ pauses })} label="Mark pauses in the text" />
       {isDemonstration() && (
         <Check
           id="reading-pace"

@@ -1,15 +1,13 @@
 // One turn of the conversation: the message, and what can be done with it.
 
-import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { useEffect, useRef } from "preact/hooks";
 import { isOpen } from "../message/model.js";
 import type { MessageViewProps } from "../message/view.js";
 import { CopyButton, IconButton } from "../shell/controls.js";
 import { lazy } from "../shell/lazy.js";
-import { answerAgain, chooseVersion, current, editQuestion, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
+import { answerAgain, canContinue, chooseVersion, continueAnswer, current, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
 import { type TextFile, type Turn, forgetOldest, versionsOf } from "./conversation.js";
-import { editedTurn, settingsOpen } from "./layout.js";
+import { editedTurn } from "./layout.js";
 import { chosenModel } from "./server.js";
 import { settings } from "./settings.js";
 
@@ -27,6 +25,8 @@ function PlainMessage({ live, children }: MessageViewProps): VNode {
   );
 }
 
+const QuestionEditor = lazy(async () => (await import("./question_editor.js")).QuestionEditor);
+
 export interface TurnProps {
   readonly turn: Turn;
   readonly isLast: boolean;
@@ -40,7 +40,7 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
   return (
     <div class={`turn ${turn.message.role}`}>
       {turn.files.length > 0 && <Files files={turn.files} />}
-      <MessageView live={live} markdown={settings.value.markdown} onRetry={() => answerAgain(turn)}>
+      <MessageView live={live} markdown={settings.value.markdown} pauses={settings.value.pauses} wantsSse={settings.value.delivery === "sse"} onRetry={() => answerAgain(turn)}>
         {!isOnItsWay && (
           <span class="actions">
             <Versions turn={turn} />
@@ -50,6 +50,11 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
           </span>
         )}
       </MessageView>
+      {isLast && !isOnItsWay && canContinue(turn) && !fillsContext(turn) && (
+        <button type="button" class="go-on" disabled={isRunning()} onClick={() => continueAnswer(turn)}>
+          Continue
+        </button>
+      )}
       {isLast && !isOnItsWay && <Notice turn={turn} />}
     </div>
   );
@@ -95,7 +100,6 @@ function Versions({ turn }: { readonly turn: Turn }): VNode | null {
 function Notice({ turn }: { readonly turn: Turn }): VNode | null {
   const failure = failures.value.get(turn.id);
   if (failure === "context") return <ContextNotice turn={turn} />;
-  if (failure === "key") return <KeyNotice />;
   return fillsContext(turn) ? <ContextNotice turn={turn} /> : null;
 }
 
@@ -104,19 +108,6 @@ function fillsContext({ message: { state, facts } }: Turn): boolean {
   const limit = chosenModel()?.contextTokens ?? null;
   if (limit === null || state.is !== "finished" || state.reason !== "length") return false;
   return (facts.promptTokens ?? 0) + facts.tokens >= limit;
-}
-
-function KeyNotice(): VNode {
-  return (
-    <div class="notice">
-      <p>This server answers only with its API key.</p>
-      <span class="buttons">
-        <button type="button" class="primary" onClick={() => (settingsOpen.value = true)}>
-          Enter the key
-        </button>
-      </span>
-    </div>
-  );
 }
 
 /** The ways on when a conversation is longer than the model can read. */
@@ -135,50 +126,5 @@ function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
         </button>
       </span>
     </div>
-  );
-}
-
-/** A question that is being written anew. */
-function QuestionEditor({ turn }: { readonly turn: Turn }): VNode {
-  const text = useSignal(turn.message.text);
-  const field = useRef<HTMLTextAreaElement | null>(null);
-  useEffect(() => {
-    field.current?.focus();
-    field.current?.setSelectionRange(text.peek().length, text.peek().length);
-  }, []);
-  const close = (): void => void (editedTurn.value = null);
-  const send = (event: Event): void => {
-    event.preventDefault();
-    const edited = text.value.trim();
-    if (edited === "") return;
-    close();
-    editQuestion(turn, edited);
-  };
-  const handleKey = (event: KeyboardEvent): void => {
-    if (event.isComposing) return;
-    if (event.key === "Enter" && !event.shiftKey) send(event);
-    if (event.key !== "Escape") return;
-    event.preventDefault();
-    close();
-  };
-  return (
-    <form class="turn editor" aria-label="Edit the question" onSubmit={send}>
-      <textarea
-        ref={field}
-        aria-label="Question"
-        rows={3}
-        value={text.value}
-        onInput={(event) => (text.value = event.currentTarget.value)}
-        onKeyDown={handleKey}
-      />
-      <span class="buttons">
-        <button type="submit" class="primary">
-          Send
-        </button>
-        <button type="button" onClick={close}>
-          Cancel
-        </button>
-      </span>
-    </form>
   );
 }

@@ -30,7 +30,7 @@ export function Welcome(): VNode {
     <section class="welcome" aria-label="Welcome">
       <img src="favicon.svg" alt="" width="44" height="44" />
       <Introduction />
-      {state.is === "ready" && (
+      {state.is === "ready" && !state.wantsKey && (
         <div id="starters" class="starters" onPointerEnter={MessageView.preload}>
           {starters.map((starter) => (
             <button key={starter} type="button" onClick={() => ask(starter)}>

@@ -45,7 +45,7 @@ function Dashboard({ onKey }: { readonly onKey: () => void }): VNode {
         <span class="space" />
         <Spans />
       </header>
-      {state.is === "refused" ? <KeyForm why={state.why} onKey={onKey} /> : <Figures />}
+      {state.is === "refused" ? <KeyForm why={state.why} isKnown={state.isKnown} onKey={onKey} /> : <Figures />}
     </div>
   );
 }
@@ -76,7 +76,7 @@ function words(state: FeedState): string {
     case "live":
       return "Live";
     case "refused":
-      return "Needs a key";
+      return state.isKnown ? "This key may not see the dashboard" : "Needs a key";
     case "busy":
       return state.why;
     case "gone":
@@ -114,7 +114,14 @@ function Spans(): VNode {
   );
 }
 
-function KeyForm({ why, onKey }: { readonly why: string; readonly onKey: () => void }): VNode {
+interface KeyFormProps {
+  readonly why: string;
+  /** The server knows the key that it was shown. */
+  readonly isKnown: boolean;
+  readonly onKey: () => void;
+}
+
+function KeyForm({ why, isKnown, onKey }: KeyFormProps): VNode {
   const [key, setKey] = useState(settings.value.apiKey);
   const submit = (event: Event): void => {
     event.preventDefault();
@@ -124,6 +131,12 @@ function KeyForm({ why, onKey }: { readonly why: string; readonly onKey: () => v
   return (
     <form class="key-form" onSubmit={submit}>
       <p>{why}</p>
+      {isKnown && (
+        <p class="hint">
+          The key is valid, but it is not an administrator’s: the figures are of everybody’s requests. Whoever runs the server can give
+          it <code>admin = true</code> in the file of keys. A file with one plain key per line has no administrators.
+        </p>
+      )}
       <label>
         API key of an administrator
         <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
@@ -154,6 +167,25 @@ const TILES: readonly Tile[] = [
   { name: "packets lost", column: "loss_share", unit: "share", recentS: 10 },
 ];
 
+/** Nothing has been asked for as long as the figures go back. */
+function wasIdle(): boolean {
+  return !history.isEmpty && ["running", "waiting", "tokens_per_s"].every((column) => history.sum(column) === 0);
+}
+
+/** What to do about charts without lines. */
+function Idle(): VNode {
+  return (
+    <div class="idle">
+      <p>
+        Nothing has been asked in the last {shown(history.lengthS, "seconds")}, so there is nothing to draw. <a href="./">Ask something in the chat</a>,
+        or from a terminal:
+      </p>
+      <pre tabIndex={0}>{`loquent chat --url ${location.origin}`}</pre>
+      <p>The charts follow within a second.</p>
+    </div>
+  );
+}
+
 function Figures(): VNode {
   const present = details.value;
   // The figures change in place.
@@ -170,6 +202,7 @@ function Figures(): VNode {
           ))}
         </dl>
       </section>
+      {wasIdle() && <Idle />}
       <section class="charts" aria-label="The last minutes">
         {CHARTS.map((plan) => (
           <Chart key={plan.title} plan={plan} />

@@ -7,8 +7,8 @@ import { type Opening, type Snapshot, readOpening, readSnapshot } from "./events
 export type FeedState =
   | { readonly is: "connecting" }
   | { readonly is: "live" }
-  /** A key is missing, wrong, or may not see this; `why` is the server's own word. */
-  | { readonly is: "refused"; readonly why: string }
+  /** A key is missing or wrong, or it is known and may not see this; `why` is the server's own word. */
+  | { readonly is: "refused"; readonly why: string; readonly isKnown: boolean }
   /** All places are taken, or something else is in the way that may pass. */
   | { readonly is: "busy"; readonly why: string }
   | { readonly is: "gone"; readonly sinceMs: number };
@@ -122,7 +122,8 @@ export class Feed {
 
 async function refusal(response: Response): Promise<FeedState> {
   const why = await errorOf(response);
-  return response.status === 401 || response.status === 403 ? { is: "refused", why } : { is: "busy", why };
+  const isKnown = response.status === 403;
+  return response.status === 401 || isKnown ? { is: "refused", why, isKnown } : { is: "busy", why };
 }
 
 async function errorOf(response: Response): Promise<string> {

@@ -97,3 +97,14 @@ export function describeLanes(lanes: readonly Lane[], time: number): string {
   });
   return `At ${seconds(time)}. ${told.join(". ")}.`;
 }
+
+/** How often and how long each of `lanes` has stood still by `time`, in a sentence each. */
+export function describeStalls(lanes: readonly Lane[], time: number): string {
+  const told = lanes.map((lane) => {
+    const { stalls, stalledMs } = lane.moment(time);
+    const name = lane.name.replace(/, live$/, "");
+    if (stalls === 0) return `${name} never stood still.`;
+    return `${name} stood still ${stalls === 1 ? "once" : `${stalls} times`}, ${seconds(stalledMs)} in all.`;
+  });
+  return told.join(" ");
+}

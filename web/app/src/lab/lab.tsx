@@ -1,22 +1,24 @@
-// The laboratory: one answer, the same tokens and the same weather, delivered in four ways side by side.
+// The laboratory: one answer, the same tokens and the same weather, delivered in several ways side by
+// side. It opens with two of them and what is to be seen; everything else is a click away.
 
 import { render } from "preact";
 import type { VNode } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { authorization } from "../chat/server.js";
 import { changeSettings, keepSettings, settings } from "../chat/settings.js";
 import { Controls } from "./controls.js";
 import type { Recording } from "./decode.js";
-import { describeEvents, describeLanes } from "./describe.js";
+import { describeEvents, describeLanes, describeStalls } from "./describe.js";
+import type { Lane } from "./lane.js";
 import { LiveSection } from "./live/live.js";
 import { Pane } from "./pane.js";
 import { read, write } from "./parameters.js";
 import type { Parameters } from "./parameters.js";
-import { Player } from "./player.js";
+import { PlayButton, Player } from "./player.js";
 import { Playhead } from "./playhead.js";
 import { RunRefused, fetchRun } from "./run.js";
-import { aboutScheme } from "./schemes.js";
+import { FIRST_SCHEMES, aboutScheme, simplyScheme } from "./schemes.js";
 import { ComparisonTable } from "./table.js";
 
 /** Shows the laboratory in `root`. */
@@ -33,9 +35,13 @@ type RunState =
   | { readonly is: "ready"; readonly recording: Recording }
   | { readonly is: "failed"; readonly why: string; readonly wantsKey: boolean };
 
+/** Two ways and what is to be seen, or all ways with every figure. A link with settings is of the second kind. */
+type View = "first" | "all";
+
 function Laboratory(): VNode {
   const playhead = useMemo(() => new Playhead(), []);
   const [{ parameters, ignored }, setLink] = useState(() => read(location.hash));
+  const [view, setView] = useState<View>(() => (location.hash.length > 1 ? "all" : "first"));
   const run = useRun(parameters, playhead);
   const recording = run.is === "ready" ? run.recording : null;
   const [told, setTold] = useState("");
@@ -51,34 +57,71 @@ function Laboratory(): VNode {
     history.replaceState(null, "", `#${write(changed)}`);
     setLink({ parameters: changed, ignored: [] });
   };
+  const show = (chosen: View): void => {
+    history.replaceState(null, "", chosen === "all" ? `#${write(parameters)}` : location.pathname + location.search);
+    setView(chosen);
+  };
   const step = (direction: 1 | -1): void => stepTo(recording, playhead, direction);
+  const lanes = recording?.lanes.map(({ lane }) => lane) ?? [];
+  const isReady = recording !== null;
   return (
-    <div class="lab">
-      <header class="lab-head">
-        <h1>Laboratory</h1>
-      </header>
+    <div class={`lab lab-${view}`}>
       <LiveSection />
-      <div class="lab-head">
+      <header class="lab-head">
+        <h1>One answer over one bad network, sent in two ways</h1>
         <p>
-          One answer, the same tokens, the same losses at the same moments, delivered in four ways. Everything below is the project’s
-          own simulator, and Loquent’s pane runs the code that ships.
+          Both readers get the same words from the same model, and the network loses packets at the same moments for both. Grey text has
+          left the model and has not arrived.
         </p>
-      </div>
+      </header>
       {ignored.length > 0 && <p class="lab-note">{`The link has settings that do not exist or are out of bounds: ${ignored.join(", ")}.`}</p>}
-      <Controls parameters={parameters} onChange={change} />
-      <Player playhead={playhead} isReady={recording !== null} onStep={step} />
+      {run.is === "failed" && <Failure why={run.why} wantsKey={run.wantsKey} />}
+      {recording && <Sentence lanes={firstOf(recording).map(({ lane }) => lane)} playhead={playhead} />}
+      <div class="lab-stage">
+        <Panes recording={recording} playhead={playhead} view={view} />
+        {view === "all" && <Legend />}
+      </div>
+      <div class="lab-ways">
+        {view === "first" && <PlayButton playhead={playhead} isReady={isReady} />}
+        <button type="button" onClick={() => show(view === "all" ? "first" : "all")}>
+          {view === "all" ? "Two ways only" : "All four ways"}
+        </button>
+      </div>
       <p class="unseen" role="status">
         {told}
       </p>
-      {run.is === "failed" && <Failure why={run.why} wantsKey={run.wantsKey} />}
+      {view === "all" && <Player playhead={playhead} isReady={isReady} onStep={step} />}
+      <details class="lab-details" open={view === "all"}>
+        <summary>Details</summary>
+        <p>
+          Everything here is the project’s own simulator; Loquent’s pane runs the code that ships.{" "}
+          <a href="docs/eloquent">How it works, and how it is measured</a>
+        </p>
+        <Controls parameters={parameters} onChange={change} />
+      </details>
       {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}
-      <div class="lab-stage">
-        <Legend />
-        <Panes recording={recording} playhead={playhead} />
-      </div>
-      {recording && <ComparisonTable lanes={recording.lanes.map(({ lane }) => lane)} playhead={playhead} />}
+      {view === "all" && recording && <ComparisonTable lanes={lanes} playhead={playhead} />}
     </div>
   );
+}
+
+/** The lanes that the page opens with. */
+function firstOf({ lanes }: Recording): Recording["lanes"] {
+  return lanes.filter(({ scheme }) => FIRST_SCHEMES.includes(scheme));
+}
+
+/** What the panes show, in a sentence that follows them. */
+function Sentence({ lanes, playhead }: { readonly lanes: readonly Lane[]; readonly playhead: Playhead }): VNode {
+  const line = useRef<HTMLParagraphElement>(null);
+  useLayoutEffect(() => {
+    const follow = (): void => {
+      const text = playhead.time === 0 ? "Play it, and watch which one stands still." : describeStalls(lanes, playhead.time);
+      if (line.current && line.current.textContent !== text) line.current.textContent = text;
+    };
+    follow();
+    return playhead.subscribe(follow);
+  }, [lanes, playhead]);
+  return <p class="lab-sentence" ref={line} />;
 }
 
 /** The run under `parameters`, asked for anew when they have settled. */
@@ -135,16 +178,23 @@ function tellWhenItStands(playhead: Playhead, recording: Recording | null, tell:
   });
 }
 
-function Panes({ recording, playhead }: { readonly recording: Recording | null; readonly playhead: Playhead }): VNode {
+interface PanesProps {
+  readonly recording: Recording | null;
+  readonly playhead: Playhead;
+  readonly view: View;
+}
+
+function Panes({ recording, playhead, view }: PanesProps): VNode {
+  const lanes = recording === null ? [] : view === "all" ? recording.lanes : firstOf(recording);
   return (
     <div class="lab-panes" aria-busy={recording === null}>
-      {recording?.lanes.map(({ lane, scheme }) => (
+      {lanes.map(({ lane, scheme }) => (
         <Pane
           key={scheme}
           lane={lane}
-          about={aboutScheme(scheme)}
+          about={view === "all" ? aboutScheme(scheme) : simplyScheme(scheme)}
           moment={playhead}
-          weather={recording.weather}
+          weather={recording?.weather ?? []}
           onLook={() => playhead.pause()}
         />
       ))}

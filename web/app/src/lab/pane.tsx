@@ -30,7 +30,7 @@ interface PaneElements {
 
 const FIGURES = {
   stalls: "stalls",
-  stalled: "stalled",
+  stalled: "time stalled",
   delay: "delay",
   bytes: "sent",
   packets: "packets",

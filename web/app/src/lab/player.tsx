@@ -21,15 +21,29 @@ export interface PlayerProps {
 /** What the play button would do. */
 const PLAY_LABELS: Readonly<Record<PlayState, string>> = { playing: "Pause", paused: "Play", ended: "Play again" };
 
-export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
+/** The play button alone. */
+export function PlayButton({ playhead, isReady }: { readonly playhead: Playhead; readonly isReady: boolean }): VNode {
   const [state, setState] = useState(playhead.state);
+  useLayoutEffect(() => {
+    const follow = (): void => setState(playhead.state);
+    follow();
+    return playhead.subscribe(follow);
+  }, [playhead]);
+  const toggle = (): void => (state === "playing" ? playhead.pause() : playhead.play());
+  return (
+    <button type="button" class="primary" disabled={!isReady} onClick={toggle}>
+      {PLAY_LABELS[state]}
+    </button>
+  );
+}
+
+export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
   const [speed, setSpeed] = useState(playhead.speed);
   const scrub = useRef<HTMLInputElement>(null);
   const time = useRef<HTMLSpanElement>(null);
 
   useLayoutEffect(() => {
     const follow = (): void => {
-      setState(playhead.state);
       if (!scrub.current || !time.current) return;
       // Changed by hand: a render for each frame would cost more than the panes.
       scrub.current.max = String(Math.ceil(playhead.end / SCRUB_MS) * SCRUB_MS);
@@ -41,7 +55,6 @@ export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
     return playhead.subscribe(follow);
   }, [playhead]);
 
-  const toggle = (): void => (state === "playing" ? playhead.pause() : playhead.play());
   const step = (direction: 1 | -1): void => {
     playhead.pause();
     onStep(direction);
@@ -53,9 +66,7 @@ export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
   };
   return (
     <div class="lab-player" role="group" aria-label="Playback">
-      <button type="button" class="primary" disabled={!isReady} onClick={toggle}>
-        {PLAY_LABELS[state]}
-      </button>
+      <PlayButton playhead={playhead} isReady={isReady} />
       <button type="button" disabled={!isReady} title="To the moment before at which something happened" onClick={() => step(-1)}>
         Step back
       </button>

@@ -19,8 +19,14 @@ export function Standing({ live }: { readonly live: LiveMessage }): VNode | null
   );
 }
 
+interface FactsProps {
+  readonly live: LiveMessage;
+  /** The user wants event streams. */
+  readonly wantsSse: boolean;
+}
+
 /** How the message came. It unfolds into the strip of token times. */
-export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
+export function Facts({ live, wantsSse }: FactsProps): VNode | null {
   const message = useMessage(live, "facts", "state");
   const [isUnfolded, unfold] = useState(false);
   const facts = factsOf(message);
@@ -35,7 +41,7 @@ export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
   return (
     <details class="facts" onToggle={(event) => unfold(event.currentTarget.open)}>
       <summary title="When each token was shown">{line}</summary>
-      {isUnfolded && <LoadedTiming live={live} />}
+      {isUnfolded && <LoadedTiming live={live} wantsSse={wantsSse} />}
     </details>
   );
 }
@@ -43,8 +49,8 @@ export function Facts({ live }: { readonly live: LiveMessage }): VNode | null {
 type TimingModule = typeof import("./timing.js");
 
 /** The strip is loaded when it is first wanted. */
-function LoadedTiming({ live }: { readonly live: LiveMessage }): VNode | null {
+function LoadedTiming(props: FactsProps): VNode | null {
   const [module, setModule] = useState<TimingModule | null>(null);
   useEffect(() => void import("./timing.js").then(setModule, () => {}), []);
-  return module && <module.Timing live={live} />;
+  return module && <module.Timing {...props} />;
 }

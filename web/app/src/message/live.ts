@@ -5,6 +5,7 @@ import type { AnswerState, Delta, TransportName } from "@loquent/client";
 import { type Failure, failureOf } from "./failure.js";
 import { type Message, type MessageState, type Pause, type PauseCause, isOpen } from "./model.js";
 import { type EndedPause, PAUSE_MS, PauseWatch } from "./pauses.js";
+import { wordEnd } from "./word_end.js";
 
 /** What subscribers are told. `piece` is what was appended. */
 export type Change =
@@ -53,10 +54,14 @@ export class LiveMessage {
   readonly #watch = new PauseWatch();
   /** Pauses whose cause may change, by what the watch knows of them. */
   readonly #pauses = new Map<EndedPause, Pause>();
+  /** Pauses that ended inside a word, which are marked behind it. */
+  #unplaced: { readonly ended: EndedPause; readonly part: Pause["part"] }[] = [];
   /** When the question was asked, on the page's clock. */
   readonly #askedAt: number;
   /** The question was asked here, not before a reload. */
   readonly #isAskedHere: boolean;
+  /** Tokens that the answer had when it was continued: the server counts them as part of the prompt. */
+  #tokensBefore = 0;
   #firstAt: number | null = null;
   #lastAt: number | null = null;
   #thoughtFrom: number | null = null;
@@ -71,6 +76,7 @@ export class LiveMessage {
     this.#isAskedHere = message.text === "" && message.reasoning === "";
     // After a reload the times go on where they ended.
     this.#askedAt = performance.now() - (message.facts.times.at(-2) ?? 0);
+    if (message.continuedAt !== undefined && message.text.length === message.continuedAt) this.#tokensBefore = message.facts.tokens;
   }
 
   /** The message as it stands, to be stored or sent. */
@@ -120,6 +126,7 @@ export class LiveMessage {
         this.#thoughtFrom ??= performance.now() - (this.#message.reasoningMs ?? 0);
         return this.appendReasoning(delta.text);
       case "tool_call":
+        this.#placePauses();
         this.#endThought();
         return this.#addToCall(delta);
       case "pause":
@@ -127,7 +134,7 @@ export class LiveMessage {
       case "progress":
         return this.#showProgress(delta);
       case "usage":
-        return this.#setFacts({ tokens: delta.completion, promptTokens: delta.prompt, cachedTokens: delta.cached });
+        return this.#noteUsage(delta);
       case "finish":
         this.#finish = delta.reason;
         return;
@@ -143,6 +150,7 @@ export class LiveMessage {
     this.#timer = undefined;
     if (typeof document !== "undefined") document.removeEventListener("visibilitychange", this.#noteVisibility);
     this.#endThought();
+    this.#placePauses();
     if (this.#watch.decide(now, true)) this.#tellCauses();
     this.#setFacts({ tokensPerSecond: this.#wholeRate() ?? this.#message.facts.tokensPerSecond });
     const failure = failureOf(error);
@@ -150,11 +158,29 @@ export class LiveMessage {
   }
 
   appendText(piece: string): void {
-    if (piece !== "") this.#set({ text: this.#message.text + piece }, { is: "text", piece });
+    this.#append("text", piece);
   }
 
   appendReasoning(piece: string): void {
-    if (piece !== "") this.#set({ reasoning: this.#message.reasoning + piece }, { is: "reasoning", piece });
+    this.#append("reasoning", piece);
+  }
+
+  #append(part: Pause["part"], piece: string): void {
+    const end = this.#unplaced.length > 0 ? this.#placeIn(part, piece) : null;
+    if (end === null) return this.#write(part, piece);
+    this.#write(part, piece.slice(0, end));
+    this.#placePauses();
+    this.#write(part, piece.slice(end));
+  }
+
+  /** Where in `piece` the pauses that wait for the end of a word are marked; `null`: not in it. */
+  #placeIn(part: Pause["part"], piece: string): number | null {
+    return this.#unplaced.every((pause) => pause.part === part) ? wordEnd(this.#message[part], piece) : 0;
+  }
+
+  #write(part: Pause["part"], piece: string): void {
+    if (piece === "") return;
+    this.#set({ [part]: this.#message[part] + piece }, { is: part, piece });
   }
 
   /** What a tool answered to the call `id`. */
@@ -182,7 +208,7 @@ export class LiveMessage {
     if (globalThis.navigator?.onLine === false) this.#watch.handleSigns({ isLost: true });
     if (this.#watch.decide(now)) this.#tellCauses();
     const pause = this.#watch.current(now);
-    if (pause) this.#setState({ is: "paused", ...pause, why: this.#why });
+    if (pause) this.#setState({ is: "paused", cause: pause.cause, ms: pause.ms, why: this.#why });
     else if (state.is === "paused") this.#setState({ is: "streaming" });
     this.#setFacts({ tokensPerSecond: this.#recentRate(now) });
   }
@@ -194,7 +220,7 @@ export class LiveMessage {
     this.#why = null;
     this.#firstAt ??= now;
     this.#lastAt = now;
-    if (ended) this.#addPause(ended.from, ended.to, ended);
+    if (ended) this.#unplaced.push({ ended, part: this.#part() });
     this.#noteTime(now - this.#askedAt, tokens);
     const ttft = this.#isAskedHere ? Math.round(this.#firstAt - this.#askedAt) : null;
     this.#message = { ...this.#message, facts: { ...this.#message.facts, tokens: facts.tokens + tokens, ttftMs: facts.ttftMs ?? ttft } };
@@ -210,10 +236,23 @@ export class LiveMessage {
     else this.#message = { ...this.#message, facts: { ...this.#message.facts, times: [Math.round(at), tokens] } };
   }
 
-  #addPause(from: number, to: number, ended: EndedPause): void {
-    const { text, reasoning, facts } = this.#message;
-    const part = text === "" && reasoning !== "" ? "reasoning" : "text";
-    const at = part === "text" ? text.length : reasoning.length;
+  /** What the answer has come to. */
+  #part(): Pause["part"] {
+    const { text, reasoning } = this.#message;
+    return text === "" && reasoning !== "" ? "reasoning" : "text";
+  }
+
+  /** Marks the pauses that wait for the end of a word here. */
+  #placePauses(): void {
+    const pauses = this.#unplaced;
+    this.#unplaced = [];
+    for (const { ended, part } of pauses) this.#addPause(ended, part);
+  }
+
+  #addPause(ended: EndedPause, part: Pause["part"]): void {
+    const { from, to } = ended;
+    const { facts } = this.#message;
+    const at = this.#message[part].length;
     const [ms, begun] = [Math.round(to - from), Math.round(from - this.#askedAt)];
     const pause: Pause = { cause: ended.cause, ms, part, at, from: begun };
     this.#pauses.set(ended, pause);
@@ -232,9 +271,15 @@ export class LiveMessage {
     }
   }
 
+  #noteUsage({ prompt, completion, cached }: Extract<Delta, { kind: "usage" }>): void {
+    const before = Math.min(this.#tokensBefore, prompt);
+    this.#setFacts({ tokens: completion + before, promptTokens: prompt - before, cachedTokens: cached });
+  }
+
   /** After the first token it is shown as soon as the pause is long enough to be one. */
   #notePause(why: string): void {
     this.#why = why.slice(0, LONGEST_WHY);
+    this.#watch.handleSigns({ isAnnounced: true });
     if (this.#lastAt === null) this.#setState({ is: "waiting", queue: null, etaMs: null, why: this.#why });
   }
 
@@ -252,7 +297,7 @@ export class LiveMessage {
   #endQueue(): void {
     const [from, to] = [this.#queuedAt, performance.now()];
     this.#queuedAt = null;
-    if (from !== null && to - from >= PAUSE_MS) this.#addPause(from, to, { from, to, cause: "queue" });
+    if (from !== null && to - from >= PAUSE_MS) this.#addPause({ from, to, cause: "queue" }, this.#part());
   }
 
   #endThought(): void {

@@ -80,6 +80,8 @@ export interface Message {
   readonly id: string;
   readonly role: Role;
   readonly text: string;
+  /** So many UTF-16 units of `text` came before the answer was stopped and continued; absent: none. */
+  readonly continuedAt?: number;
   readonly reasoning: string;
   /** How long the model thought; `null` if it did not, or nobody measured. */
   readonly reasoningMs: number | null;

@@ -8,8 +8,9 @@ import { type Message, isOpen } from "./model.js";
 import { type Moment, type StripContents, drawStrip, gapsOf, momentAt, nearest, rangeOf } from "./strip.js";
 import { useMessage } from "./use_live.js";
 import { causeWord, duration } from "./words.js";
+import { surroundings, whyEventStream } from "./why_sse.js";
 
-export function Timing({ live }: { readonly live: LiveMessage }): VNode {
+export function Timing({ live, wantsSse }: { readonly live: LiveMessage; readonly wantsSse: boolean }): VNode {
   const message = useMessage(live, "facts", "state", "pause", "cause");
   const canvas = useRef<HTMLCanvasElement | null>(null);
   const [cursor, setCursor] = useState<Moment | null>(null);
@@ -45,6 +46,7 @@ export function Timing({ live }: { readonly live: LiveMessage }): VNode {
         onKeyDown={(event) => step(event, contents.times, cursor, setCursor)}
       />
       <p class="timing-words">{cursor ? momentSentence(message, cursor) : gapsSentence(message)}</p>
+      {message.facts.transport === "sse" && <p class="timing-why">{whyEventStream(surroundings(wantsSse))}</p>}
     </div>
   );
 }

@@ -14,6 +14,10 @@ export interface MessageViewProps {
   readonly live: LiveMessage;
   /** Off: the text as it came. Default on. */
   readonly markdown?: boolean;
+  /** Off: the text does not show where it paused. Default on. */
+  readonly pauses?: boolean;
+  /** The user wants event streams. Default off. */
+  readonly wantsSse?: boolean;
   /** Asks again after a failure; without it there is no such button. */
   readonly onRetry?: () => void;
   /** Buttons of the page (copy, edit, …), shown in the message's last line. */
@@ -23,12 +27,12 @@ export interface MessageViewProps {
 /** Who speaks, for those who cannot see it. */
 const SPEAKERS = { user: "You", assistant: "Answer", tool: "Tool" } as const;
 
-export function MessageView({ live, markdown = true, onRetry, children }: MessageViewProps): VNode {
+export function MessageView({ live, markdown = true, pauses = true, wantsSse = false, onRetry, children }: MessageViewProps): VNode {
   const message = useMessage(live, "state");
   const isComing = isOpen(message.state);
   const isAnswer = message.role === "assistant";
   return (
-    <article class={classOf(message)} aria-label={SPEAKERS[message.role]} aria-busy={isComing}>
+    <article class={pauses ? classOf(message) : `${classOf(message)} no-pauses`} aria-label={SPEAKERS[message.role]} aria-busy={isComing}>
       <h2 class="unseen">{SPEAKERS[message.role]}</h2>
       {isAnswer && <Reasoning live={live} markdown={markdown} />}
       <LiveText live={live} part="text" markdown={markdown && isAnswer} />
@@ -36,7 +40,7 @@ export function MessageView({ live, markdown = true, onRetry, children }: Messag
       {isComing && <Standing live={live} />}
       {message.state.is === "failed" && <Failed error={message.state.error} onRetry={message.state.retry ? onRetry : undefined} />}
       <footer>
-        {isAnswer && <Facts live={live} />}
+        {isAnswer && <Facts live={live} wantsSse={wantsSse} />}
         {children}
       </footer>
     </article>

@@ -5,11 +5,11 @@ import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { authorization } from "../../chat/server.js";
-import { seconds } from "../describe.js";
+import { describeStalls } from "../describe.js";
 import { Pane } from "../pane.js";
 import { LANES, type LaneName } from "./link_events.js";
 import { type LiveNetwork, type LiveOffer, type LiveWeather, fetchOffer } from "./offer.js";
-import { LANE_NAMES, LiveRun } from "./run.js";
+import { LiveRun } from "./run.js";
 import { WEATHER_CONTROLS, type WeatherControl } from "./weather_controls.js";
 
 /** The address's query that starts a run at once, as `loquent demo` opens the page. */
@@ -67,7 +67,7 @@ function Live({ offer }: { readonly offer: LiveOffer }): VNode {
     setView({ state: "connecting", run, told: "Connecting over a calm link …" });
     const onBegun = (): void => setView({ state: "running", run, told: "The weather has begun." });
     run.run(onBegun).then(
-      () => setView({ state: "over", run, told: compare(run) }),
+      () => setView({ state: "over", run, told: describeStalls(LANES.map((lane) => run.lanes[lane]), run.clock.time) }),
       (error: unknown) => setView({ state: "failed", run, told: explain(error) }),
     );
   };
@@ -170,17 +170,6 @@ const DRAWN_SEEDS = 10_000;
 
 function drawSeed(): number {
   return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) % DRAWN_SEEDS;
-}
-
-/** Both lanes in a sentence each. */
-function compare(run: LiveRun): string {
-  const now = run.clock.time;
-  const told = LANES.map((lane) => {
-    const { stalls, stalledMs } = run.lanes[lane].moment(now);
-    if (stalls === 0) return `${LANE_NAMES[lane]} never stood still.`;
-    return `${LANE_NAMES[lane]} stood still ${stalls === 1 ? "once" : `${stalls} times`}, ${seconds(stalledMs)} in all.`;
-  });
-  return told.join(" ");
 }
 
 function explain(error: unknown): string {

@@ -22,7 +22,7 @@ const STORM_LOSS = 0.9;
 const MAX_STORMS = 10_000;
 
 /** Names of the lanes. Their panes add that they are live, as the simulated ones have the same names. */
-export const LANE_NAMES: Readonly<Record<LaneName, string>> = { tcp: "TCP", loquent: "Loquent" };
+const LANE_NAMES: Readonly<Record<LaneName, string>> = { tcp: "TCP", loquent: "Loquent" };
 
 /** The model's name matters to no server with one model. */
 const MODEL = "loquent";

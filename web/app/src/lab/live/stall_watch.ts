@@ -1,5 +1,6 @@
-// Notices when a lane's text stands still, and when it goes on.
+// Events of a lane whose text stands still, and goes on.
 
+import { PauseWatch } from "../../message/pauses.js";
 import { NOT_A_STALL_MS } from "../events.js";
 import type { LaneEvent } from "../events.js";
 
@@ -8,35 +9,38 @@ const STALL_GAPS = 3;
 
 /** Turns text and time into a lane's events. The first wait is no stall: the model is at work. */
 export class StallWatch {
-  readonly #limitMs: number;
-  #lastAt: number | null = null;
+  readonly #pauses: PauseWatch;
   #isStalled = false;
+  #isOver = false;
 
   constructor(tokensPerS: number) {
-    this.#limitMs = Math.max(NOT_A_STALL_MS, (STALL_GAPS * 1_000) / tokensPerS);
+    this.#pauses = new PauseWatch({ shortestMs: NOT_A_STALL_MS, gaps: STALL_GAPS, gapMs: 1_000 / tokensPerS });
   }
 
   /** Text has come at `at`. */
   handleText(at: number): readonly LaneEvent[] {
     const before = this.handleTime(at);
-    this.#lastAt = at;
-    if (!this.#isStalled) return before;
-    this.#isStalled = false;
-    return [...before, { kind: "resumed", at }];
+    this.#pauses.handleTokens(at, 1);
+    return [...before, ...this.#resume(at)];
   }
 
   /** It is `at`, whether or not something has come. */
   handleTime(at: number): readonly LaneEvent[] {
-    if (this.#lastAt === null || this.#isStalled || at - this.#lastAt <= this.#limitMs) return [];
+    const pause = this.#isStalled || this.#isOver ? null : this.#pauses.current(at);
+    if (pause === null) return [];
     this.#isStalled = true;
-    return [{ kind: "stalled", at: this.#lastAt + this.#limitMs, since: this.#lastAt }];
+    return [{ kind: "stalled", at: pause.since + this.#pauses.limitMs, since: pause.since }];
   }
 
   /** Nothing follows after `at`. */
   handleEnd(at: number, complete: boolean): readonly LaneEvent[] {
-    const resumed: readonly LaneEvent[] = this.#isStalled ? [{ kind: "resumed", at }] : [];
-    this.#lastAt = null;
+    this.#isOver = true;
+    return [...this.#resume(at), { kind: "ended", at, complete }];
+  }
+
+  #resume(at: number): readonly LaneEvent[] {
+    if (!this.#isStalled) return [];
     this.#isStalled = false;
-    return [...resumed, { kind: "ended", at, complete }];
+    return [{ kind: "resumed", at }];
   }
 }

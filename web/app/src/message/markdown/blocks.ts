@@ -5,10 +5,14 @@
 // task lists, and formulas; as answers of models are what is read, the differences are: indented
 // text is no code, HTML is text, and sub-lists need only two spaces.
 
+import { labelOf } from "./inline.js";
+
 /** A block that opens. */
 export type Block =
   | { readonly is: "paragraph" | "quote" | "math" | "row" }
   | { readonly is: "heading"; readonly level: number }
+  /** The text of the footnote `label`. */
+  | { readonly is: "note"; readonly label: string }
   | { readonly is: "list"; readonly start: number | null }
   | { readonly is: "item"; readonly checked: boolean | null }
   | { readonly is: "code"; readonly language: string }
@@ -25,6 +29,8 @@ export interface BlockSink {
   /** Text of the innermost block. In code and formulas as it is, elsewhere with inline Markdown. */
   text(piece: string): void;
   rule(): void;
+  /** References to `label` lead to `href`, wherever they stand. */
+  define(label: string, href: string): void;
   /** The paragraph that is open is a heading. */
   becomeHeading(level: number): void;
   /** The paragraph that is open never was: its text comes again. */
@@ -41,7 +47,7 @@ type Container =
 
 type Leaf =
   /** `first`: its only line so far, which may be the head of a table. */
-  | { readonly is: "paragraph"; first: string | null }
+  | { readonly is: "paragraph"; first: string | null; readonly isNote?: true }
   /** A line that looks like a head of a table, and is not shown before the next one tells. */
   | { readonly is: "held"; readonly line: string }
   | { readonly is: "heading" }
@@ -74,6 +80,12 @@ const MAYBE_TASK = /^\[(?:[ xX](?:\][ \t]?)?)?$/;
 const HEADING = /^(#{1,6})(?:[ \t]+|$)/;
 const DELIMITERS = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 const MAYBE_DELIMITERS = /^[ \t|:-]+$/;
+
+/** A line that says where references lead, and the beginning of one that holds a footnote. */
+const DEFINITION = /^\[([^[\]\n]{1,200})\]:[ \t]*(?:<([^<>\s]*)>|(\S+))(?:[ \t]+(?:"[^"]*"|'[^']*'|\([^()]*\)))?[ \t]*$/;
+const NOTE = /^\[(\^[^[\]\s]{1,200})\]:[ \t]*/;
+const MAYBE_DEFINITION = /^\[[^[\]\n]{0,200}(?:\](?::.*)?)?$/;
+const MAYBE_NOTE = /^\[(?:\^(?:[^[\]\s]{0,200}(?:\](?::[ \t]*)?)?)?)?$/;
 
 /** Reads a text and tells a sink of its blocks. */
 export class BlockReader {
@@ -357,6 +369,11 @@ export class BlockReader {
     this.#sink.rule();
   }
 
+  define(matched: number, label: string, href: string): void {
+    this.#closeTo(matched);
+    this.#sink.define(label, href);
+  }
+
   becomeHeading(level: number): void {
     this.#sink.becomeHeading(level);
     this.#leaf = { is: "heading" };
@@ -465,6 +482,7 @@ class LineStart {
       this.#underline(rest, start) ??
       this.#quote(rest, start) ??
       this.#heading(rest, start) ??
+      this.#definition(rest, start) ??
       this.#fence(rest, columns) ??
       this.#math(rest, start) ??
       this.#rule(rest, start) ??
@@ -521,6 +539,26 @@ class LineStart {
     const [matched, level] = [this.#depth, found[1]?.length ?? 1];
     this.#steps.push(() => this.reader.openLeaf(matched, { is: "heading" }, { is: "heading", level }));
     return this.#done(start + found[0].length);
+  }
+
+  /** A footnote, or where references lead; neither interrupts a paragraph. */
+  #definition(rest: string, start: number): "wait" | "done" | null {
+    const leaf = this.#leaf;
+    const isNote = leaf?.is === "paragraph" && leaf.isNote === true;
+    if (!rest.startsWith("[") || (this.#isInParagraph && !isNote)) return null;
+    if (!this.isWhole && MAYBE_NOTE.test(rest)) return "wait";
+    const [matched, note] = [this.#depth, NOTE.exec(rest)];
+    const label = note && labelOf(note[1] ?? "");
+    if (note && label !== null) {
+      this.#steps.push(() => this.reader.openLeaf(matched, { is: "paragraph", first: null, isNote: true }, { is: "note", label }));
+      return this.#done(start + note[0].length);
+    }
+    if (!this.isWhole) return MAYBE_DEFINITION.test(rest) ? "wait" : null;
+    const found = DEFINITION.exec(rest);
+    const name = found && labelOf(found[1] ?? "");
+    if (!found || name === null) return null;
+    this.#steps.push(() => this.reader.define(matched, name, found[2] ?? found[3] ?? ""));
+    return this.#done(this.line.length);
   }
 
   #fence(rest: string, indent: number): "wait" | "done" | null {

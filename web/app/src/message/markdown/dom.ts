@@ -3,8 +3,9 @@
 import type { Block, BlockSink } from "./blocks.js";
 import { CodeBlock } from "./code.js";
 import { element } from "./elements.js";
-import { type Budget, Leaf } from "./leaf.js";
+import { Leaf, type Shared } from "./leaf.js";
 import { showMath } from "./math.js";
+import { References } from "./references.js";
 
 /** Elements of one message; what would be more is shown as plain text. */
 const MOST_ELEMENTS = 20_000;
@@ -28,7 +29,8 @@ interface Frame {
 }
 
 /** Builds the blocks inside `root`. */
-export class DomSink implements BlockSink, Budget {
+export class DomSink implements BlockSink, Shared {
+  readonly references = new References();
   #frames: Frame[] = [];
   #elements = 0;
   #heading = 2;
@@ -82,6 +84,10 @@ export class DomSink implements BlockSink, Budget {
   rule(): void {
     this.spend();
     this.#inner.append(element("hr"));
+  }
+
+  define(label: string, href: string): void {
+    this.references.define(label, href);
   }
 
   becomeHeading(level: number): void {
@@ -146,6 +152,8 @@ export class DomSink implements BlockSink, Budget {
     switch (block.is) {
       case "paragraph":
         return this.#text(readable("p"));
+      case "note":
+        return this.#note(block.label);
       case "heading":
         return this.#text(this.#headingElement(block.level));
       case "cell":
@@ -174,6 +182,16 @@ export class DomSink implements BlockSink, Budget {
 
   #text(made: HTMLElement): { outer: Element; inner: Element; writer: Writer } {
     return { outer: made, inner: made, writer: this.#leafIn(made) };
+  }
+
+  /** A footnote, where it is written: its text behind its number. */
+  #note(label: string): { outer: Element; inner: Element; writer: Writer } {
+    const note = readable("p");
+    note.className = "note";
+    this.references.defineNote(label, note);
+    const text = element("span");
+    note.append(text);
+    return { outer: note, inner: text, writer: this.#leafIn(text) };
   }
 
   #leafIn(made: HTMLElement): Writer {

@@ -12,7 +12,11 @@ export type Inline =
   | { readonly is: "break" }
   | { readonly is: "emphasis" | "strong" | "strike"; readonly children: readonly Inline[] }
   | { readonly is: "link"; readonly href: string; readonly children: readonly Inline[] }
-  | { readonly is: "image"; readonly href: string; readonly alt: string };
+  | { readonly is: "image"; readonly href: string; readonly alt: string }
+  /** A link if `label` is defined somewhere in the text; otherwise the brackets, as they stand: `tail` is what follows the first pair. */
+  | { readonly is: "reference"; readonly label: string; readonly children: readonly Inline[]; readonly tail: string }
+  /** A footnote if `label` is defined; otherwise its brackets. */
+  | { readonly is: "note"; readonly label: string };
 
 /** What was read from a text that may go on. */
 export interface Reading {
@@ -81,6 +85,11 @@ const ASCII_PUNCTUATION = /[!-/:-@[-`{-~]/;
 /** Behind `]`: the target of a link, with one level of parentheses, and a title that is not used. */
 const TARGET = /\(\s*(?:<([^<>\n]*)>|((?:[^\s()<>\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?\s*\)/y;
 const NO_TARGET = /\n|^\(\s*\S+\s+[^"'(\s]/;
+
+/** Behind `]`: the label of a link's target. */
+const LABEL = /\[([^[\]\n]{0,200})\]/y;
+const LABEL_BEGINS = /^\[[^[\]\n]{0,200}$/;
+const LONGEST_LABEL = 200;
 
 /** The longest target that is waited for. */
 const LONGEST_TARGET = 2_000;
@@ -295,14 +304,32 @@ class InlineReader {
     const target = this.#match(TARGET);
     if (target) return this.#link(bracket, opener, target);
     if (!this.final && this.#mayBecomeTarget()) return this.#linkInPart(bracket, opener);
+    if (!bracket.image && this.#reference(bracket, opener)) return;
     this.#items[opener] = bracketItem(bracket);
     this.#items.push(textItem(this.#at - 1, "]"));
+  }
+
+  /** Takes brackets as a reference, if they may be one. */
+  #reference(bracket: Bracket, opener: number): boolean {
+    const inner = this.source.slice(bracket.at + 1, this.#at - 1);
+    const labelled = this.#match(LABEL);
+    const label = labelOf(labelled?.[1]?.trim() ? labelled[1] : inner);
+    if (label === null) return false;
+    const tail = labelled?.[0] ?? "";
+    this.#at += tail.length;
+    if (tail === "" && label.startsWith("^")) {
+      this.#items.splice(opener);
+      this.#items.push({ is: "whole", at: bracket.at, end: this.#at, node: { is: "note", label }, depth: 0 });
+      return true;
+    }
+    this.#wrapIn(bracket, opener, (children) => ({ is: "reference", label, children, tail }));
+    return true;
   }
 
   /** Whether what is left of the text may be the beginning of a link's target. */
   #mayBecomeTarget(): boolean {
     const rest = this.source.slice(this.#at);
-    if (rest === "") return true;
+    if (rest === "" || LABEL_BEGINS.test(rest)) return true;
     return rest.startsWith("(") && rest.length <= LONGEST_TARGET && !NO_TARGET.test(rest) && isOpenTarget(rest);
   }
 
@@ -324,11 +351,15 @@ class InlineReader {
     this.#items.push(textItem(this.#at - 1, "]"));
   }
 
-  #wrap({ at, image }: Bracket, opener: number, href: string): void {
+  #wrap(bracket: Bracket, opener: number, href: string): void {
+    this.#wrapIn(bracket, opener, (children) => (bracket.image ? { is: "image", href, alt: plainText(children) } : { is: "link", href, children }));
+  }
+
+  /** What stands behind `bracket` becomes the content of one node. */
+  #wrapIn({ at }: Bracket, opener: number, make: (children: readonly Inline[]) => Inline): void {
     pairRuns(this.#items, opener + 1);
     const inside = this.#items.splice(opener).slice(1);
-    const children = nodesOf(inside);
-    const node: Inline = image ? { is: "image", href, alt: plainText(children) } : { is: "link", href, children };
+    const node = make(nodesOf(inside));
     this.#items.push({ is: "whole", at, end: this.#at, node, depth: 1 + deepest(inside) });
   }
 
@@ -492,10 +523,18 @@ export function plainText(nodes: readonly Inline[]): string {
   return nodes
     .map((node) => {
       if ("text" in node) return node.text;
+      if (node.is === "note") return `[${node.label}]`;
+      if (node.is === "reference") return `[${plainText(node.children)}]${node.tail}`;
       if ("children" in node) return plainText(node.children);
       return node.is === "image" ? node.alt : "\n";
     })
     .join("");
+}
+
+/** A label as definitions and references share it; `null` if `text` can be none. */
+export function labelOf(text: string): string | null {
+  const label = text.trim().replace(/\s+/g, " ").toLowerCase();
+  return label === "" || label === "^" || label.length > LONGEST_LABEL || /[[\]]/.test(label) ? null : label;
 }
 
 /** One space at each end of code is not shown, so that it may begin with a backtick. */

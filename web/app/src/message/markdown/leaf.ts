@@ -4,7 +4,9 @@
 import { type Inline, plainText, readInline } from "./inline.js";
 import { element, withText } from "./elements.js";
 import { linkTo } from "./links.js";
+import type { References } from "./references.js";
 import { showMath } from "./math.js";
+import { isBetweenWords } from "../word_end.js";
 
 /** Marks that have not found their other half within so many units have none. */
 const LONGEST_OPEN = 2_000;
@@ -18,6 +20,11 @@ export interface Budget {
   spend(count?: number): boolean;
 }
 
+/** What the texts of a message share. */
+export interface Shared extends Budget {
+  readonly references: References;
+}
+
 /** The text of one paragraph, heading or cell. */
 export class Leaf {
   #box: Element;
@@ -25,10 +32,12 @@ export class Leaf {
   #open = "";
   #openNodes: Node[] = [];
   #before = "";
+  /** Marks that wait for the text in front of them to settle. */
+  #marks: Element[] = [];
 
   constructor(
     readonly element: Element,
-    readonly budget: Budget,
+    readonly shared: Shared,
   ) {
     this.#box = element;
   }
@@ -42,17 +51,28 @@ export class Leaf {
     if (this.#open === "" && this.#openNodes.length === 0) return;
     const isTooLong = this.#open.length > LONGEST_OPEN;
     const { settled, length, open } = readInline(this.#open, this.#before, final || isTooLong);
-    for (const node of this.#openNodes) node.parentNode?.removeChild(node);
+    for (const node of [...this.#openNodes, ...this.#marks]) node.parentNode?.removeChild(node);
     this.#settle(settled, length);
     this.#openNodes = open.map((inline) => this.#build(inline, false));
     this.#box.append(...this.#openNodes);
+    this.#placeMarks();
   }
 
-  /** Inserts `mark` where the settled text ends. */
+  /** Inserts `mark` where the settled text ends; if that is inside a word, where it ends next. */
   mark(mark: Element): void {
+    this.#marks.push(mark);
+    this.#placeMarks();
+  }
+
+  #placeMarks(): void {
+    if (this.#marks.length === 0) return;
+    const right = String.fromCodePoint(this.#open.codePointAt(0) ?? 32);
+    const isHere = this.#open === "" || isBetweenWords(this.#before, right);
     const [first] = this.#openNodes;
-    if (first?.parentNode) first.parentNode.insertBefore(mark, first);
-    else this.#box.append(mark);
+    // Until then behind everything, where the next text takes its place.
+    if (isHere && first?.parentNode) first.parentNode.insertBefore(fragmentOf(this.#marks), first);
+    else this.#box.append(...this.#marks);
+    if (isHere) this.#marks = [];
   }
 
   #settle(nodes: readonly Inline[], length: number): void {
@@ -76,7 +96,7 @@ export class Leaf {
 
   /** Formulas that are not `settled` are made anew too often to be set. */
   #build(inline: Inline, settled: boolean): Node {
-    if (inline.is === "text" || !this.budget.spend()) return document.createTextNode(plainText([inline]));
+    if (inline.is === "text" || !this.shared.spend()) return document.createTextNode(plainText([inline]));
     switch (inline.is) {
       case "code":
         return withText(element("code"), inline.text);
@@ -92,13 +112,19 @@ export class Leaf {
         return this.#fill(element("s"), inline.children, settled);
       case "link":
         return this.#fill(linkTo(inline.href) ?? element("span", "no-link"), inline.children, settled);
+      case "reference": {
+        const text = this.#fill(element("span"), inline.children, settled);
+        return this.shared.references.reference(inline.label, text, inline.tail, settled);
+      }
+      case "note":
+        return this.shared.references.mark(inline.label, settled);
       case "image":
         // Nothing is loaded from elsewhere: who looks would tell that he reads.
         return withText(linkTo(inline.href) ?? element("span", "no-link"), `Image: ${inline.alt || "without a description"}`);
     }
   }
 
-  #fill(parent: Element, children: readonly Inline[], settled: boolean): Element {
+  #fill<E extends Element>(parent: E, children: readonly Inline[], settled: boolean): E {
     for (const child of children) parent.append(this.#build(child, settled));
     return parent;
   }
@@ -108,4 +134,10 @@ export class Leaf {
     if (settled) showMath(target, text, display);
     return target;
   }
+}
+
+function fragmentOf(nodes: readonly Node[]): DocumentFragment {
+  const fragment = document.createDocumentFragment();
+  fragment.append(...nodes);
+  return fragment;
 }
