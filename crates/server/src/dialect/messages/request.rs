@@ -115,8 +115,8 @@ fn drop_billing(system: &mut Value) {
     }
 }
 
-/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients send
-/// all of it again.
+/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients
+/// send all of it again.
 fn refuse_thread(fields: &Fields) -> Result<(), ApiError> {
     match fields.map().get("thread") {
         None | Some(Value::Null) => Ok(()),
