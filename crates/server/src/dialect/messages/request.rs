@@ -14,7 +14,10 @@ use crate::error::{ApiError, quoted};
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("max_tokens", "may be left out"),
-    supported("messages", "text, plain-text documents, tools and thinking; images: see below"),
+    supported(
+        "messages",
+        "text, plain-text documents, tools, thinking; of past images, a line of text",
+    ),
     supported("system", ""),
     supported("stream", ""),
     supported("temperature", ""),
