@@ -38,7 +38,7 @@ test("streamed and whole answers agree", async () => {
 });
 
 test("a request that is too large is told so", async () => {
-  const content = "x".repeat(9 << 20);
+  const content = "x".repeat(40 << 20);
   const request = { model: "loquent-tiny", messages: [{ role: "user", content }] };
   const refused = client.chat.completions.create(request, { maxRetries: 0 });
   await assert.rejects(refused, (error) => error.status === 413 && error.code === "request_too_large");

@@ -29,6 +29,8 @@ def weather(city: str) -> str:
 def test_the_model_is_found_and_described(llama):
     (model,) = llama.list().models
     assert model.model == "loquent-tiny" and model.modified_at.year > 2000
+    assert model.size > 1 << 20 and model.details.parameter_size.endswith("M")
+    assert model.details.quantization_level and model.details.family != "loquent"
     shown = llama.show(model.model)
     assert "completion" in shown.capabilities
     family = shown.modelinfo["general.architecture"]
@@ -77,6 +79,8 @@ def test_errors_and_refusals_are_the_packages_own(llama, start):
     assert refused.value.status_code == 400
     with pytest.raises(ollama.ResponseError, match="/api/pull"):
         llama.pull("x")
+    assert llama.pull("loquent-tiny").status == "success"
+    assert [part.status for part in llama.pull("loquent-tiny:latest", stream=True)] == ["success"]
     elsewhere = start("--ollama-api", "never")
     with pytest.raises(ollama.ResponseError, match="--ollama-api"):
         ollama.Client(host=elsewhere.url).list()

@@ -533,6 +533,9 @@ mod llama {
         for (word, letter) in [(" - Small", "_S"), (" - Medium", "_M"), (" - Large", "_L")] {
             quantization = quantization.replace(word, letter);
         }
+        if quantization.starts_with("unknown") {
+            quantization.clear();
+        }
         ModelFacts {
             architecture: info.architecture.clone(),
             parameters: info.parameters,

@@ -23,7 +23,7 @@ const ABOUT_OTHERS: &[&str] =
 pub fn close_objects(schema: &mut Value, is_strict: bool) {
     let mut open = HashSet::new();
     find_combined(schema, false, &mut open);
-    close(schema, Place { is_strict, is_combined: false }, "#", &open);
+    close(schema, ClosingRules { is_strict, is_combined: false }, "#", &open);
 }
 
 /// Collects the `$ref`s to schemas that are combined with others: closing one of these would
@@ -70,33 +70,39 @@ fn for_each_schema(name: &str, child: &Value, mut visit: impl FnMut(&Value, &str
     }
 }
 
-/// Place of a schema among others.
+/// Rules by which a schema is closed.
 #[derive(Clone, Copy)]
-struct Place {
+struct ClosingRules {
     is_strict: bool,
     /// True if other schemas describe the same object.
     is_combined: bool,
 }
 
-fn close(schema: &mut Value, place: Place, path: &str, open: &HashSet<String>) {
+fn close(schema: &mut Value, rules: ClosingRules, path: &str, open: &HashSet<String>) {
     let Value::Object(members) = schema else { return };
-    let combines = place.is_combined || is_composite(members);
+    let combines = rules.is_combined || is_composite(members);
     for (name, child) in members.iter_mut() {
         let is_combined = combines && COMBINING.contains(&name.as_str());
-        close_in(name, child, Place { is_combined, ..place }, path, open);
+        close_in(name, child, ClosingRules { is_combined, ..rules }, path, open);
     }
     if combines || open.contains(path) || !members.contains_key("properties") {
         return;
     }
     let allows_any = members.get("additionalProperties") == Some(&Value::Bool(true));
     let says_nothing = !ABOUT_OTHERS.iter().any(|name| members.contains_key(*name));
-    if says_nothing || (place.is_strict && allows_any) {
+    if says_nothing || (rules.is_strict && allows_any) {
         members.insert("additionalProperties".into(), false.into());
     }
 }
 
 /// Closes the schemas in the member `name` of the schema at `path`.
-fn close_in(name: &str, child: &mut Value, place: Place, path: &str, open: &HashSet<String>) {
+fn close_in(
+    name: &str,
+    child: &mut Value,
+    rules: ClosingRules,
+    path: &str,
+    open: &HashSet<String>,
+) {
     match child {
         Value::Object(children) if NAMED.contains(&name) => {
             for (key, child) in children.iter_mut() {
@@ -105,13 +111,13 @@ fn close_in(name: &str, child: &mut Value, place: Place, path: &str, open: &Hash
                     "$defs" | "definitions" => format!("{path}/{name}/{key}"),
                     _ => String::new(),
                 };
-                close(child, place, &path, open);
+                close(child, rules, &path, open);
             }
         }
         Value::Array(children) if SEVERAL.contains(&name) => {
-            children.iter_mut().for_each(|child| close(child, place, "", open));
+            children.iter_mut().for_each(|child| close(child, rules, "", open));
         }
-        Value::Object(_) if ONE.contains(&name) => close(child, place, "", open),
+        Value::Object(_) if ONE.contains(&name) => close(child, rules, "", open),
         _ => {}
     }
 }

@@ -60,8 +60,8 @@ const SHARED: &[Parameter] = &[
 
 /// Parameters of `/v1/chat/completions` only.
 const CHAT: &[Parameter] = &[
-    supported("messages", "text parts; images, audio and files are refused by name"),
-    supported("tools", "functions, at most 128"),
+    supported("messages", "text parts; images, audio and files are refused, past ones become text"),
+    supported("tools", "functions, at most 512"),
     supported("tool_choice", ""),
     supported("parallel_tool_calls", ""),
     supported("chat_template_kwargs", "variables of the model's chat template"),

@@ -7,8 +7,8 @@ use super::closed_schema::close_objects;
 use super::fields::{Fields, kind_of};
 use crate::error::{ApiError, quoted};
 
-/// Maximum number of tools in one request (OpenAI's limit).
-const MAX_TOOLS: usize = 128;
+/// Maximum number of tools in one request: more than agents with many MCP servers send.
+const MAX_TOOLS: usize = 512;
 /// Maximum length of a tool name in bytes (OpenAI's limit).
 const MAX_NAME_BYTES: usize = 64;
 

@@ -105,6 +105,7 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/api/tags", OLLAMA, "The models"),
     keyed("get", "/api/ps", OLLAMA, "The models that are loaded"),
     keyed("post", "/api/show", OLLAMA, "Facts about a model"),
+    keyed("post", "/api/pull", OLLAMA, "Done at once for a model that is there"),
     keyed("get", "/api/version", OLLAMA, "The version of Ollama's API"),
     keyed("post", "/v1/ui/chat", AI_SDK, "Answer a chat as a UI message stream"),
     keyed("delete", "/v1/ui/chat/{id}", AI_SDK, "Stop a chat's answer"),

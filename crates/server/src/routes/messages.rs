@@ -33,7 +33,7 @@ async fn create(
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
     let generation = generate(&app, request, lower).await?;
-    let ignored = generation.ignored.clone();
+    let ignored = anthropics_names(&generation.ignored);
     let response = match generation.streams {
         true => {
             let events = MessageEvents::new(generation.prompt_tokens(), generation.kept);
@@ -42,6 +42,16 @@ async fn create(
         false => generation.full(&app, message).await?,
     };
     Ok(with_ignored(response, &ignored))
+}
+
+/// Returns a list of ignored parameters with the names that Anthropic's API has for them.
+fn anthropics_names(ignored: &str) -> String {
+    let theirs = ignored.split(", ").map(|name| match name {
+        "reasoning_effort" => "output_config.effort",
+        "thinking_token_budget" => "thinking.budget_tokens",
+        name => name,
+    });
+    theirs.collect::<Vec<_>>().join(", ")
 }
 
 async fn count_tokens(

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
+use serde_json::json;
 
 use crate::api::fields::Fields;
 use crate::api::sampling::GeneralSampling;
@@ -18,7 +19,7 @@ use crate::dialect::ollama::embed::{embed_json, embeddings_json, read_embed, rea
 use crate::dialect::ollama::events::OllamaLines;
 use crate::dialect::ollama::models::{running, show, tags, version};
 use crate::dialect::ollama::object::{full, loaded};
-use crate::dialect::ollama::request::{OllamaRequest, lower_chat, lower_generate};
+use crate::dialect::ollama::request::{OllamaRequest, lower_chat, lower_generate, without_tag};
 use crate::error::{ApiError, quoted};
 use crate::json_response::json_response;
 use crate::models::KeepAlive;
@@ -44,6 +45,7 @@ pub fn routes(is_offered: bool) -> Router<Arc<App>> {
         .route("/api/ps", get(list_running))
         .route("/api/show", post(describe))
         .route("/api/version", get(async || json_response(&version())))
+        .route("/api/pull", post(pull))
         .route("/api/{*path}", any(elsewhere))
 }
 
@@ -58,8 +60,29 @@ async fn elsewhere(Path(path): Path<String>) -> ApiError {
     let path = quoted(&path);
     ApiError::not_offered(format!(
         "'/api/{path}' is not supported. Supported parts of Ollama's API: chat, generate, embed, \
-         embeddings, tags, show, ps and version; the operator chooses the model."
+         embeddings, tags, show, ps and version, and pull of a model that is there; the operator \
+         chooses the model."
     ))
+}
+
+/// `POST /api/pull`: done at once for a model that is there. Others are the operator's to choose.
+async fn pull(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let read = |mut fields: Fields| {
+        let name = fields.string("model")?.or(fields.string("name")?);
+        let name = name.ok_or_else(|| fields.error("model", "is required."))?;
+        Ok((name, fields.boolean("stream")?.unwrap_or(true)))
+    };
+    let (name, streams) = body.parse(read).await?;
+    if app.models.named(without_tag(&name)).is_err() {
+        return Err(elsewhere(Path("pull".into())).await);
+    }
+    let done = json!({"status": "success"});
+    Ok(match streams {
+        true => lines_stream(Body::from(format!("{done}\n"))),
+        false => json_response(&done),
+    })
 }
 
 async fn chat(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {

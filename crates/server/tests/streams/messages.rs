@@ -270,6 +270,21 @@ async fn an_image_in_a_tools_result_ends_no_session() {
     assert!(named.contains("messages[2].content[0].content[1] (document)"), "{named}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_effect_is_named_as_the_client_named_it() {
+    let server = Server::start(|_| {});
+    let more = json!({
+        "output_config": {"effort": "low"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    });
+    let body = Body::from(say("Hi.", more).to_string());
+    let response = server.call(Request::post(MESSAGES).body(body).unwrap()).await;
+    let named = response.headers()["x-loquent-ignored-parameters"].to_str().unwrap();
+    let names: Vec<&str> = named.split(", ").collect();
+    assert!(names.contains(&"output_config.effort"), "{named}");
+    assert!(names.contains(&"thinking.budget_tokens"), "{named}");
+}
+
 /// Clients shorten a conversation when they read these words.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_that_is_too_long_is_told_as_anthropic_tells_it() {

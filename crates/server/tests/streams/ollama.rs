@@ -62,6 +62,15 @@ async fn a_model_is_described_as_its_file_describes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_is_there_needs_no_pull() {
+    let server = start();
+    let ask = json!({"model": "simulated:latest"});
+    assert_eq!(lines(&server, "/api/pull", &ask).await, [json!({"status": "success"})]);
+    let whole = json!({"name": "simulated", "stream": false});
+    assert_eq!(server.whole("/api/pull", &whole).await["status"], "success");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_question_loads_a_model_or_unloads_it() {
     let server = start();
     for (keep, reason) in [(json!(0), "unload"), (json!("5m"), "load"), (json!(null), "load")] {

@@ -14,7 +14,10 @@ use crate::error::{ApiError, quoted};
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
     supported("max_tokens", "may be left out"),
-    supported("messages", "text, plain-text documents, tools and thinking; images: see below"),
+    supported(
+        "messages",
+        "text, plain-text documents, tools, thinking; of past images, a line of text",
+    ),
     supported("system", ""),
     supported("stream", ""),
     supported("temperature", ""),
@@ -115,8 +118,8 @@ fn drop_billing(system: &mut Value) {
     }
 }
 
-/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients send
-/// all of it again.
+/// Refuses a conversation that a server is to keep, under the code on which Anthropic's clients
+/// send all of it again.
 fn refuse_thread(fields: &Fields) -> Result<(), ApiError> {
     match fields.map().get("thread") {
         None | Some(Value::Null) => Ok(()),

@@ -125,8 +125,8 @@ fn parameter_size(parameters: u64) -> String {
     let count = parameters as f64;
     match parameters {
         0 => String::new(),
-        ..1_000_000 => format!("{:.2}K", count / 1e3),
-        ..1_000_000_000 => format!("{:.2}M", count / 1e6),
+        1..1_000_000 => format!("{:.2}K", count / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2}M", count / 1e6),
         _ => format!("{:.1}B", count / 1e9),
     }
 }

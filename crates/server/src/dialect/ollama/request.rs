@@ -15,7 +15,7 @@ use crate::models::KeepAlive;
 /// Support status of each parameter of `/api/chat`.
 pub const CHAT_PARAMETERS: &[Parameter] = &[
     supported("model", ""),
-    supported("messages", "text, tool calls and their results; images: see below"),
+    supported("messages", "text, tool calls and their results; of past images, a line of text"),
     supported("tools", ""),
     supported("stream", "on unless it is false"),
     supported("format", "`json` or a JSON schema"),

@@ -146,20 +146,20 @@ fn parse_message(fields: &mut Fields, keeps_images: bool) -> Result<Value, ApiEr
     let content = content.ok_or_else(|| fields.error("content", "is required."))?;
     let parts = parse_parts(fields, "content", content, keeps_images)?;
     let shown = parts.into_iter().map(|part| match part {
-        Part::Text(text) => text_part(&role, &text),
-        Part::Image(image) => image,
+        InputPart::Text(text) => text_part(&role, &text),
+        InputPart::Image(image) => image,
     });
     Ok(message_of(&role, shown.collect()))
 }
 
 /// A part of a content.
-enum Part {
+enum InputPart {
     Text(String),
     /// An image, as the client sent it.
     Image(Value),
 }
 
-impl Part {
+impl InputPart {
     fn into_text(self) -> Option<String> {
         match self {
             Self::Text(text) => Some(text),
@@ -183,16 +183,16 @@ fn parse_parts(
     name: &str,
     content: Value,
     keeps_images: bool,
-) -> Result<Vec<Part>, ApiError> {
+) -> Result<Vec<InputPart>, ApiError> {
     let Value::Array(parts) = content else {
         let texts = parse_texts(fields, name, content)?;
-        return Ok(texts.into_iter().map(Part::Text).collect());
+        return Ok(texts.into_iter().map(InputPart::Text).collect());
     };
     let parse = |(index, part): (usize, Value)| {
         if keeps_images && part["type"] == "input_image" {
-            return Ok(Part::Image(part));
+            return Ok(InputPart::Image(part));
         }
-        parse_text(fields.nested(&format!("{name}[{index}]"), part)?).map(Part::Text)
+        parse_text(fields.nested(&format!("{name}[{index}]"), part)?).map(InputPart::Text)
     };
     parts.into_iter().enumerate().map(parse).collect()
 }
@@ -244,9 +244,9 @@ fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
     let output = fields.take("output");
     let output = output.ok_or_else(|| fields.error("output", "is required."))?;
     let parts = parse_parts(fields, "output", output, true)?;
-    let output: Value = match parts.iter().any(|part| matches!(part, Part::Image(_))) {
-        false => parts.into_iter().filter_map(Part::into_text).collect::<String>().into(),
-        true => parts.into_iter().map(Part::into_input).collect(),
+    let output: Value = match parts.iter().any(|part| matches!(part, InputPart::Image(_))) {
+        false => parts.into_iter().filter_map(InputPart::into_text).collect::<String>().into(),
+        true => parts.into_iter().map(InputPart::into_input).collect(),
     };
     Ok(json!({
         "type": "function_call_output", "status": "completed", "call_id": call_id,

@@ -33,8 +33,8 @@ impl<'a> NamespacedName<'a> {
         format!("{}{hash}", &flat[..flat.len().min(MAX_NAME_BYTES - hash.len())])
     }
 
-    /// Returns the function that the model knows as `flat`, according to the `tools` of a response's
-    /// object; `None` for a function without a namespace.
+    /// Returns the function that the model knows as `flat`, according to the `tools` of a
+    /// response's object; `None` for a function without a namespace.
     pub fn find(tools: &'a Value, flat: &str) -> Option<Self> {
         let tools = tools.as_array()?;
         if tools.iter().any(|tool| tool["type"] == "function" && tool["name"] == flat) {

@@ -59,7 +59,10 @@ const ANNOTATIONS: &[&str] =
 pub const PARAMETERS: &[Parameter] = &[
     supported("background", "with `store` only; resumable by `starting_after`"),
     supported("include", "see below"),
-    supported("input", "text: messages, calls and their outputs, reasoning, item references"),
+    supported(
+        "input",
+        "text: messages, calls and their outputs, reasoning, references; past images as text",
+    ),
     supported("instructions", ""),
     supported("max_output_tokens", ""),
     supported("metadata", "16 entries"),
