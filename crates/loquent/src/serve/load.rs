@@ -157,6 +157,7 @@ mod llama {
     use super::super::sampling_defaults::sampling_defaults;
     use super::*;
     use crate::doctor::gpu;
+    use crate::model_part::part_of_model;
 
     /// Loads a GGUF file into llama.cpp.
     pub(super) fn real(
@@ -182,6 +183,9 @@ mod llama {
         default: DefaultContext,
         progress: &dyn Fn(f32),
     ) -> anyhow::Result<LoadedEngine> {
+        if let Some(part) = inspect(path).ok().and_then(|it| part_of_model(&it.header)) {
+            bail!("{} is {}; {}", path.display(), part.what, part.advice);
+        }
         if engine.engine_process {
             return beside(path, engine, name, default, progress);
         }

@@ -145,7 +145,7 @@ fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
 /// the first.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
     let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot read the folder {}; --models-dir", folder.display()))?;
+        .with_context(|| format!("--models-dir: cannot read the folder {}", folder.display()))?;
     let paths = entries.take(MAX_FILES).filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let mut paths: Vec<_> = paths.filter(|path| is_model(path)).collect();
     paths.sort();

@@ -22,6 +22,7 @@ const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "etag, retry-after, stream-closed, stream-cursor, stream-next-offset, stream-up-to-date, \
      x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
+     x-loquent-warning, \
      x-vercel-ai-ui-message-stream, x-workflow-run-id, x-workflow-stream-tail-index, \
      x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
      x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, \

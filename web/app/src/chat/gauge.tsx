@@ -4,12 +4,10 @@ import { signal, useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { current, liveOf } from "./chats.js";
+import { CHARACTERS_PER_TOKEN, conversationTokens } from "./context_tokens.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { authorization, chosenModel, requestJson } from "./server.js";
-
-/** Characters of a token, about, where nobody counts. */
-const CHARACTERS_PER_TOKEN = 4;
 
 /** The draft is counted after a pause in typing of this length, ms. */
 const COUNT_AFTER_MS = 400;
@@ -46,9 +44,10 @@ export function ContextGauge(): VNode | null {
   );
 }
 
-/** Tokens of the conversation, as its last answer tells. */
+/** Tokens of the conversation, as its last answer tells that the server has counted. */
 function useConversationTokens(): number {
-  const last = shownPath(current.value).findLast(({ message }) => message.role === "assistant");
+  const path = shownPath(current.value);
+  const last = path.findLast(({ message }) => message.role === "assistant");
   const live = last ? liveOf(last) : null;
   const moved = useSignal(0);
   useEffect(() => {
@@ -60,8 +59,7 @@ function useConversationTokens(): number {
     return () => clearInterval(timer);
   }, [live]);
   void moved.value;
-  const { tokens, promptTokens } = live?.message.facts ?? { tokens: 0, promptTokens: null };
-  return promptTokens === null ? 0 : promptTokens + tokens;
+  return conversationTokens(path.map((turn) => (turn.message.role === "assistant" ? liveOf(turn).message : turn.message)));
 }
 
 /** Tokens of the draft and its files: as the server counts, or about. */
