@@ -17,8 +17,8 @@ fn warning(average: &str, consequence: &str) -> Option<String> {
     let load: f64 = average.split(' ').next()?.parse().ok()?;
     (load > MAX_LOAD).then(|| {
         format!(
-            "this machine is busy (load {load:.1} in the last minute): {consequence}. Measure again \
-             when nothing else runs."
+            "this machine is busy (load {load:.1} in the last minute): {consequence}. Measure \
+             again when nothing else runs."
         )
     })
 }

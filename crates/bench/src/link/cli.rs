@@ -24,7 +24,8 @@ const EXAMPLES: &str = "\
 The commands run in two network namespaces that are connected only to each other. The server's \
 address is 10.77.0.2, the client's 10.77.0.1 (also in $LOQUENT_LINK_SERVER and \
 $LOQUENT_LINK_CLIENT). What is forwarded to this machine's own servers is also at 127.0.0.1 on the \
-client's side, so that a program finds a server where it is without the link. Both namespaces disappear when this program ends. Namespaces need root.
+client's side, so that a program finds a server where it is without the link. Both namespaces \
+disappear when this program ends. Namespaces need root.
 
 Examples:
   a request over a bad network to the server on this machine's port 8080:

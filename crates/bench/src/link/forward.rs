@@ -65,7 +65,7 @@ pub fn forward(inside: &Namespace, to: SocketAddr) -> Result<(), LinkError> {
 }
 
 /// Starts forwarding TCP and UDP that reach 127.0.0.1:`port` in `client` to the same port of the
-/// server's side, over the link: a server that listens on loopback refuses other names than its own.
+/// server's side, over the link: a server that listens on loopback refuses foreign names.
 ///
 /// # Errors
 /// If the port cannot be listened on.

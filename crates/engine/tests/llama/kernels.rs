@@ -28,7 +28,7 @@ pub(crate) fn can_run() -> bool {
     loquent_needs::Need::Avx512.is_met(can, "this processor lacks AVX-512 VNNI")
 }
 
-/// Why our kernels cannot compute a matrix of 512 weights of this type, which take `bytes`.
+/// Reason why our kernels cannot compute a matrix of 512 weights of this type, which take `bytes`.
 fn lack(kind: TensorType, bytes: usize) -> Option<String> {
     let spec = TensorSpec { name: "blk.0.ffn_up.weight".into(), dims: vec![256, 2], kind };
     let mut writer = GgufWriter::start(Vec::new(), &[], &[spec]).unwrap();

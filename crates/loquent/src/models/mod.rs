@@ -70,8 +70,8 @@ pub fn resolve_here(name: &Path, places: &ModelFolders) -> anyhow::Result<Option
     if name.is_file() {
         if name.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
             bail!(
-                "{} is in safetensors format; use a file in GGUF format, which the hub has for most \
-                 models, in repositories whose name ends with GGUF",
+                "{} is in safetensors format; use a file in GGUF format, which the hub has for \
+                 most models, in repositories whose name ends with GGUF",
                 on_one_line(name.display())
             );
         }

@@ -18,7 +18,8 @@ Examples:
   loquent rm Qwen/Qwen3-0.6B-GGUF:Q8_0          asks first
   loquent rm --yes Qwen/Qwen3-0.6B-GGUF:Q8_0    does not ask, for scripts
 
-Names are those that `serve` takes; `loquent list` shows them. Ollama's models are Ollama's to remove: `ollama rm NAME`.";
+Names are those that `serve` takes; `loquent list` shows them. \
+Ollama's models are Ollama's to remove: `ollama rm NAME`.";
 
 /// Arguments of `loquent rm`.
 #[derive(Debug, Args)]

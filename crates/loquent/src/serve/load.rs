@@ -565,9 +565,9 @@ mod llama {
     /// Warns that a model has no chat template: it answers conversations badly.
     fn warn_of_base_model() {
         tracing::warn!(
-            "the model's file has no chat template, so this is probably a base model, which continues \
-             text instead of answering: use /v1/completions, or a model whose name has -it, -Instruct \
-             or -Chat. Conversations are written as ChatML, which it may not know."
+            "the model's file has no chat template, so this is probably a base model, which \
+             continues text instead of answering: use /v1/completions, or a model whose name has \
+             -it, -Instruct or -Chat. Conversations are written as ChatML, which it may not know."
         );
     }
 
