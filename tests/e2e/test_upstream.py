@@ -176,3 +176,13 @@ def test_a_real_llama_server_loses_nothing(llama, start):
         answers = list(pool.map(one, range(40)))
     assert len(answers) == 40 and all(answers)
     assert answers.count(expected) >= 30, "batched, a few may differ by the kernels' rounding"
+
+
+def test_an_address_where_nobody_answers_is_named_at_the_start(start):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    front = start("--upstream", f"http://127.0.0.1:{port}", wait=False)
+    deadline = time.monotonic() + PATIENCE_S
+    while not any("no server answers" in line and str(port) in line for line in front.log):
+        assert time.monotonic() < deadline, front.log
+        time.sleep(0.05)

@@ -30,6 +30,7 @@ pub mod target;
 pub mod verify;
 
 mod error;
+mod expected_time;
 
 pub use error::BenchError;
 pub use target::Target;

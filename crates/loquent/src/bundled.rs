@@ -8,6 +8,15 @@ use anyhow::Context;
 /// Name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
 
+/// Returns a line that says what the bundled model is, and how `loquent COMMAND` gets a better one.
+pub fn advice(command: &str) -> String {
+    let size = size_bytes() as f64 / 1e6;
+    format!(
+        "{NAME} ({size:.1} MB) is a demonstration that only knows about streaming; a real model: \
+         loquent {command} qwen3:0.6b"
+    )
+}
+
 static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");
 
 /// Returns the size of the bundled model's file.

@@ -21,8 +21,12 @@ pub mod hub;
 pub mod in_process;
 mod lab;
 pub mod logging;
+#[cfg(feature = "llama")]
+mod machine_load;
 pub mod man;
 mod model_args;
+#[cfg(feature = "llama")]
+mod model_part;
 pub mod models;
 pub mod neighbour_flags;
 pub mod profile;

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 
 use clap::Args;
 
+use crate::bundled;
 use crate::chat::{self, Dialogue, Partner, TalkArgs};
 use crate::in_process::{InProcess, InProcessArgs};
 use crate::serve::args::SamplingArgs;
@@ -90,8 +91,11 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
         engine.description()
     );
     if is_demonstration && std::io::stdout().is_terminal() {
-        greeting += "\nThis is a demonstration model that only knows about streaming. A real one: \
-                     loquent run Qwen/Qwen3-0.6B-GGUF";
+        let advice = bundled::advice("run");
+        match question {
+            Some(_) => eprintln!("{advice}"),
+            None => greeting = format!("{greeting}\n{advice}"),
+        }
     }
     let dialogue = Dialogue::new(Partner::Engine(service), model);
     let outcome = chat::talk(dialogue, &args.talk, question, &greeting).await;

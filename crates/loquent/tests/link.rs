@@ -84,6 +84,30 @@ fn the_exit_status_is_the_commands() {
 }
 
 #[test]
+fn a_server_on_loopback_is_found_at_its_own_address() {
+    if !privileged() {
+        return;
+    }
+    // It answers by the name it is called by, as a server does that refuses foreign names.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = server.local_addr().unwrap().to_string();
+    let answers = std::thread::spawn(move || {
+        let (mut client, _) = server.accept().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(&client), &mut line).unwrap();
+        std::io::Write::write_all(&mut client, format!("heard {line}").as_bytes()).unwrap();
+    });
+    let script = format!(
+        "import socket; it = socket.create_connection(('127.0.0.1', {})); it.sendall(b'hello\\n'); \
+         print(it.makefile().readline(), end='')",
+        to.rsplit_once(':').unwrap().1
+    );
+    let output = link(&["--quiet", "--to", &to, "--", "python3", "-c", &script]).output().unwrap();
+    assert_eq!(output.stdout, b"heard hello\n", "{}", stderr(&output));
+    answers.join().unwrap();
+}
+
+#[test]
 fn a_server_that_dies_is_not_waited_for() {
     if !privileged() {
         return;

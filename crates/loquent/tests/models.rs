@@ -134,6 +134,26 @@ fn a_files_name_cannot_rewrite_the_screen() {
 }
 
 #[test]
+fn a_model_is_removed_by_every_name_that_serves_it() {
+    let home = Home::with_models(b"GGUF");
+    let file = home.path("models/mine.gguf");
+    home.succeeds(&["rm", "--yes", file.to_str().unwrap()]);
+    assert!(!file.exists() && !home.listed().iter().any(|(name, _)| name == "mine"));
+    let hub = hub();
+    // Without a quantisation, as a short name leads to it.
+    home.succeeds(&["pull", "--hf-endpoint", &hub.url(), REPO]);
+    assert!(home.listed().iter().any(|(_, place)| place == "hugging-face"), "{:?}", home.listed());
+    home.succeeds(&["rm", "--yes", REPO]);
+    assert!(!home.listed().iter().any(|(_, place)| place == "hugging-face"));
+    assert!(home.fails(&["rm", "--yes", "tiny"]).contains("inside this program"));
+    let foreign = home.path("elsewhere.gguf");
+    std::fs::write(&foreign, b"GGUF").unwrap();
+    let told = home.fails(&["rm", "--yes", foreign.to_str().unwrap()]);
+    assert!(told.contains("delete the file itself"), "{told}");
+    assert!(home.fails(&["rm", "--yes", "nobody"]).contains("there is no model"));
+}
+
+#[test]
 fn a_pulled_model_is_complete_and_can_be_removed() {
     let (home, hub) = (Home::empty(), hub());
     // The connection breaks in the middle of the second part.

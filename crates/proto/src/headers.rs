@@ -9,6 +9,8 @@ pub const TOKEN_HEADER: &str = "x-loquent-stream-token";
 pub const REPEAT_HEADER: &str = "idempotency-key";
 /// Response: the names of the request's parameters that had no effect.
 pub const IGNORED_HEADER: &str = "x-loquent-ignored-parameters";
+/// Response: why the answer may be worse than its reader expects.
+pub const WARNING_HEADER: &str = "x-loquent-warning";
 
 /// Headers that apply to a single connection (RFC 9110, section 7.6.1), or that each hop sets
 /// itself.

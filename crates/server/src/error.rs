@@ -96,6 +96,7 @@ enum ErrorKind {
     ContextLengthExceeded,
     Unauthorized,
     Forbidden,
+    NeedsAdmin,
     NeedsKeys,
     BeyondToken,
     ForeignHost,
@@ -129,9 +130,11 @@ impl ErrorKind {
                 StatusCode::BAD_REQUEST
             }
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignHost | Self::NeedsKeys | Self::BeyondToken => {
-                StatusCode::FORBIDDEN
-            }
+            Self::Forbidden
+            | Self::NeedsAdmin
+            | Self::ForeignHost
+            | Self::NeedsKeys
+            | Self::BeyondToken => StatusCode::FORBIDDEN,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::Gone => StatusCode::GONE,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -153,6 +156,7 @@ impl ErrorKind {
             }
             Self::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
             Self::Forbidden => ("permission_error", Some("origin_not_allowed")),
+            Self::NeedsAdmin => ("permission_error", Some("admin_key_required")),
             Self::ForeignHost => ("permission_error", Some("host_not_allowed")),
             Self::NeedsKeys => ("permission_error", Some("api_keys_required")),
             Self::BeyondToken => ("permission_error", Some("token_scope")),
@@ -275,6 +279,11 @@ impl ApiError {
     /// 403: the page in the browser is of another origin, which the operator does not allow.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Forbidden, message)
+    }
+
+    /// Creates an error for what only the keys of administrators may do.
+    pub fn needs_admin(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NeedsAdmin, message)
     }
 
     /// 403: the id was chosen by the client, on a server where anyone could guess it.

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Uri, header};
 use loquent_infer::vocab::Vocab;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::headers::REPEAT_HEADER;
+use loquent_proto::headers::{REPEAT_HEADER, WARNING_HEADER};
 use serde_json::json;
 use tower::ServiceExt;
 
@@ -141,6 +141,11 @@ async fn completions(State(app): Shared, request: HttpRequest<Body>) -> Result<R
     answer(app, Endpoint::Text, request).await
 }
 
+/// Warning in answers of a model without a chat template.
+const NO_TEMPLATE: HeaderValue = HeaderValue::from_static(
+    "this model has no chat template and is probably a base model: use /v1/completions",
+);
+
 async fn answer(
     app: Arc<App>,
     endpoint: Endpoint,
@@ -156,8 +161,29 @@ async fn answer(
     let body = app.bodies.receive(&mut head, body).await?;
     let key = authorization(&head.headers);
     let intake = Intake { endpoint, caller: Caller::of(&head), key, is_ask: false };
-    let ParsedRequest { request, idempotent } =
-        intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
+    let parsed = intake.parse(&app, body, head.headers.get(REPEAT_HEADER)).await?;
+    let lacks_template = endpoint == Endpoint::Chat && lacks_template(&app, &parsed.request);
+    let mut response = answer_parsed(&app, parsed, arrived, &head).await?;
+    if lacks_template {
+        response.headers_mut().insert(WARNING_HEADER, NO_TEMPLATE);
+    }
+    Ok(response)
+}
+
+/// Returns true if the model of `request` has no chat template of its own, as far as is known
+/// before it is loaded.
+fn lacks_template(app: &App, request: &Request) -> bool {
+    let entry = app.models.find(request.model.as_deref());
+    let service = entry.ok().and_then(ModelEntry::service);
+    service.is_some_and(|service| service.model().chat.is_guessed)
+}
+
+async fn answer_parsed(
+    app: &Arc<App>,
+    ParsedRequest { request, idempotent }: ParsedRequest,
+    arrived: Duration,
+    head: &Parts,
+) -> Result<Response, ApiError> {
     let streams = request.stream.is_some();
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
     if streams && request.resumable {
@@ -165,9 +191,9 @@ async fn answer(
         // ignored, even if it is malformed.
         let idempotent = idempotent?;
         let resumable = resumable::ResumableRequest { request, arrived, idempotent };
-        return resumable::stream(&app, resumable, obfuscation).await;
+        return resumable::stream(app, resumable, obfuscation).await;
     }
-    let started = match begin(&app, request, arrived, &head).await? {
+    let started = match begin(app, request, arrived, head).await? {
         Answer::PassedOn(response) => return Ok(response),
         Answer::Started(started) => *started,
     };
@@ -175,9 +201,9 @@ async fn answer(
     let response = if streams {
         let context = RecordContext { vocab: &vocab, echo: &echo };
         let chunks = ChunkWriter::new().obfuscate(obfuscation);
-        stream(&app, DirectAnswer::open(active, &context, chunks))
+        stream(app, DirectAnswer::open(active, &context, chunks))
     } else {
-        full(&app, vocab, active, &echo).await?
+        full(app, vocab, active, &echo).await?
     };
     Ok(with_ignored(response, &ignored))
 }

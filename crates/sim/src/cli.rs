@@ -228,7 +228,10 @@ fn read_plan(name: &str) -> anyhow::Result<Plan> {
     let built_in = crate::BUILT_IN_PLANS.iter().find(|(known, _)| *known == name);
     match built_in {
         Some((name, text)) if !Path::new(name).exists() => Ok(Plan::parse(name, text)?),
-        _ => Ok(Plan::read(Path::new(name))?),
+        _ => Plan::read(Path::new(name)).with_context(|| {
+            let names: Vec<_> = crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name).collect();
+            format!("no plan {name:?}; there are these, or a file: {}", names.join(", "))
+        }),
     }
 }
 
@@ -264,5 +267,19 @@ impl Meter {
 impl ProgressReport for Meter {
     fn advance(&self, sessions: u64, _simulated_s: f64) {
         self.bar.inc(sessions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_plan_is_answered_with_the_names_of_all() {
+        let error = read_plan("nosuch").unwrap_err().to_string();
+        for (name, _) in crate::BUILT_IN_PLANS {
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(read_plan(crate::BUILT_IN_PLANS[0].0).is_ok());
     }
 }

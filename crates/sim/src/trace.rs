@@ -694,7 +694,8 @@ impl Trace {
             gaps.longest_ms,
             gaps.stalls,
             gaps.stall_p95_ms,
-            gaps.stall_ratio,
+            // Without a stall the sum may be a negative zero.
+            gaps.stall_ratio.max(0.0) + 0.0,
         )
     }
 }
@@ -737,6 +738,13 @@ mod tests {
         assert_eq!(trace.gaps.stalls, 1);
         let Channel::Trace { steps, .. } = trace.channel() else { panic!("a trace channel") };
         assert_eq!(steps, [(0.0, 0.0), (100.0, 1.0), (300.0, 0.0)]);
+    }
+
+    #[test]
+    fn without_stalls_the_share_of_their_time_is_nought_and_not_less() {
+        let trace = analyse(flow(), vec![segment(0, 0, 10), segment(10, 10, 10)]);
+        let table = trace.table();
+        assert!(table.contains("stall ratio      0.000"), "{table}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::plan::{DeliveryPlan, DeliveryReportPaths, DeliveryScheme};
 use super::report::{DeliveryLimits, DeliveryReport};
 use super::{run, sse};
 use crate::BenchError;
+use crate::expected_time::about;
 use crate::link::options::{parse_loss, parse_rate_kbps};
 
 const EXAMPLES: &str = "\
@@ -133,6 +134,9 @@ impl DeliveryArgs {
                     eprintln!("{line}");
                 }
             };
+            let (cases, schemes) = (plan.rtts_ms.len(), plan.schemes.len());
+            let takes = about(plan.expected_s());
+            tell(&format!("{schemes} schemes at {cases} round-trip times: this takes {takes}"));
             let trials = run::run(&plan, tell)?;
             Ok(DeliveryReport::new(plan, trials, targets))
         })

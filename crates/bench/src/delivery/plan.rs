@@ -149,6 +149,13 @@ pub struct DeliveryPlan {
 }
 
 impl DeliveryPlan {
+    /// Returns about how long the whole plan takes, in seconds: servers and clients start for each
+    /// scheme, and late text is waited for.
+    pub fn expected_s(&self) -> f64 {
+        const AROUND_S: f64 = 5.0;
+        (self.rtts_ms.len() * self.schemes.len()) as f64 * (self.seconds + AROUND_S)
+    }
+
     /// Returns the link of a case.
     pub fn link(&self, rtt_ms: f64) -> Link {
         Link {

@@ -138,7 +138,8 @@ impl ServeProcess {
             .args(["--itl-target-ms", "off", "--prefill-max-tokens", "1000000"])
             .args(options)
             .args(&plan.server_options)
-            .env("LOQUENT_LOG", "warn")
+            // Not its warnings: nobody but the bench reaches the namespace.
+            .env("LOQUENT_LOG", "error")
             .stdout(Stdio::null());
         // The server inherits the real-time priority of the thread that starts it.
         let group = within(inside, || {

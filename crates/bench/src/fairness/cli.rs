@@ -12,6 +12,7 @@ use super::run;
 use crate::BenchError;
 use crate::delivery::plan::DeliveryScheme;
 use crate::delivery::sse;
+use crate::expected_time::about;
 use crate::link::options::{parse_bytes, parse_rate_kbps};
 
 const EXAMPLES: &str = "\
@@ -120,6 +121,7 @@ impl FairnessArgs {
                     eprintln!("{line}");
                 }
             };
+            tell(&format!("this takes {}", about(plan.expected_s())));
             let trials = run::run(&plan, tell)?;
             Ok(FairnessReport::new(plan, trials, min_ratio))
         })

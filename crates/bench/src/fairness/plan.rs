@@ -104,6 +104,15 @@ impl FairnessPlan {
         link
     }
 
+    /// Returns about how long the whole plan takes, in seconds: servers and clients start for each
+    /// trial.
+    pub fn expected_s(&self) -> f64 {
+        const AROUND_S: f64 = 4.0;
+        let trials = self.cases.len() * Company::ALL.len() * self.runs;
+        let trial_s = (self.warm_up + self.length).as_secs_f64() + AROUND_S;
+        trials.div_ceil(self.parallel.max(1)) as f64 * trial_s
+    }
+
     /// Returns the plan of a run's token streams, which send from the start of the warm-up to the
     /// end of the measurement.
     pub fn stream_plan(&self, run: usize, scheme: DeliveryScheme) -> DeliveryPlan {

@@ -23,11 +23,13 @@ use super::{LinkError, forward};
 const EXAMPLES: &str = "\
 The commands run in two network namespaces that are connected only to each other. The server's \
 address is 10.77.0.2, the client's 10.77.0.1 (also in $LOQUENT_LINK_SERVER and \
-$LOQUENT_LINK_CLIENT). Both namespaces disappear when this program ends. Namespaces need root.
+$LOQUENT_LINK_CLIENT). What is forwarded to this machine's own servers is also at 127.0.0.1 on the \
+client's side, so that a program finds a server where it is without the link. Both namespaces \
+disappear when this program ends. Namespaces need root.
 
 Examples:
   a request over a bad network to the server on this machine's port 8080:
-    loquent link --rtt 400 --loss default -- curl -N http://10.77.0.2:8080/v1/models
+    loquent link --rtt 400 --loss default -- curl -N http://127.0.0.1:8080/v1/models
   server and client both inside; the client starts once the server listens:
     loquent link --rtt 100 --loss 2% --rate 1mbit --server 'loquent serve --host 0.0.0.0' \\
         --wait 8080 -- loquent chat --url http://10.77.0.2:8080
@@ -128,7 +130,9 @@ impl LinkArgs {
         let relay = LinkRelay::start(wire, vec![schedule], record)?;
         for to in self.forwards() {
             forward::forward(&ends.server, to)?;
-            self.print(&format!("{SERVER}:{} leads to {to}", to.port()));
+            forward::forward_own(&ends.client, to.port())?;
+            let port = to.port();
+            self.print(&format!("127.0.0.1:{port} leads over the link to {to}"));
         }
         self.print_namespaces(&ends);
         let server = self.server.as_ref().map(|shell| {

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::LinkError;
 use super::netns::{Namespace, within};
+use super::tun::SERVER;
 
 /// Maximum number of concurrent UDP conversations and of TCP connections. Datagrams of further
 /// conversations are dropped; further TCP connections wait.
@@ -61,6 +62,18 @@ impl NetworkAddress {
 pub fn forward(inside: &Namespace, to: SocketAddr) -> Result<(), LinkError> {
     let here = SocketAddr::from((Ipv4Addr::UNSPECIFIED, to.port()));
     forward_between(&NetworkAddress::within(inside, here), &NetworkAddress::outside(to))
+}
+
+/// Starts forwarding TCP and UDP that reach 127.0.0.1:`port` in `client` to the same port of the
+/// server's side, over the link: a server that listens on loopback refuses foreign names.
+///
+/// # Errors
+/// If the port cannot be listened on.
+pub fn forward_own(client: &Namespace, port: u16) -> Result<(), LinkError> {
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let there = SocketAddr::from((SERVER, port));
+    let from = NetworkAddress::within(client, here);
+    forward_between(&from, &NetworkAddress::within(client, there))
 }
 
 /// Forwards TCP and UDP from `from` to `to`, as long as the current runtime exists.

@@ -9,7 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use loquent_engine::KvType;
-use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, quantize};
+use loquent_engine::gguf::{GgufWriter, Header, ReadLimits, TensorSpec, TensorType};
+use loquent_engine::llama::{
+    LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, own_kernels_lack, quantize,
+};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
@@ -23,6 +26,26 @@ const STEPS: u32 = 6;
 pub(crate) fn can_run() -> bool {
     let can = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
     loquent_needs::Need::Avx512.is_met(can, "this processor lacks AVX-512 VNNI")
+}
+
+/// Reason why our kernels cannot compute a matrix of 512 weights of this type, which take `bytes`.
+fn lack(kind: TensorType, bytes: usize) -> Option<String> {
+    let spec = TensorSpec { name: "blk.0.ffn_up.weight".into(), dims: vec![256, 2], kind };
+    let mut writer = GgufWriter::start(Vec::new(), &[], &[spec]).unwrap();
+    writer.data(&vec![0; bytes]).unwrap();
+    let file = writer.finish().unwrap();
+    let size = file.len() as u64;
+    own_kernels_lack(&Header::read(file.as_slice(), size, ReadLimits::default()).unwrap())
+}
+
+#[test]
+fn the_format_without_a_kernel_is_named() {
+    if !can_run() {
+        return;
+    }
+    let (q4_1, q8_0) = (TensorType(3), TensorType(8));
+    assert_eq!(lack(q4_1, 16 * 20).as_deref(), Some("Q4_1 has none of ours"));
+    assert_eq!(lack(q8_0, 16 * 34), None);
 }
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with

@@ -60,7 +60,7 @@ impl Processor {
             None => library,
         };
         let (count, cores) = (self.cores, if self.cores == 1 { "core" } else { "cores" });
-        Diagnosis::fine("processor", format!("{count} {cores}; computes with {kernels}"))
+        Diagnosis::fine("processor", format!("{count} {cores}; can compute with {kernels}"))
     }
 }
 

@@ -5,13 +5,15 @@ use std::path::Path;
 use super::diagnosis::Diagnosis;
 #[cfg(feature = "llama")]
 use super::machine::size;
+#[cfg(feature = "llama")]
+use crate::model_part::part_of_model;
 
 const CHECK: &str = "model";
 
 /// Checks the model in the file at `path`, on a machine with this much free memory.
 #[cfg(feature = "llama")]
 pub(super) fn diagnose(path: &Path, free_bytes: Option<u64>) -> Diagnosis {
-    use loquent_engine::llama::{LoadError, inspect};
+    use loquent_engine::llama::{LoadError, inspect, own_kernels_lack};
     let found = match inspect(path) {
         Ok(found) => found,
         Err(error) => {
@@ -26,12 +28,20 @@ pub(super) fn diagnose(path: &Path, free_bytes: Option<u64>) -> Diagnosis {
             return Diagnosis::failure(CHECK, error.to_string(), advice);
         }
     };
+    if let Some(refusal) = refusal(path, &found.header) {
+        return refusal;
+    }
     let architecture = found.header.architecture().unwrap_or("of no known architecture");
-    let trained = found.header.model_number("context_length").unwrap_or(0);
-    let kernels = if found.own_kernels { "Loquent's" } else { "llama.cpp's" };
+    let trained = match found.header.model_number("context_length").unwrap_or(0) {
+        0 => String::new(),
+        tokens => format!("trained for {tokens} tokens of context, "),
+    };
+    let kernels = match own_kernels_lack(&found.header) {
+        None => "Loquent's kernels".to_owned(),
+        Some(why) => format!("llama.cpp's kernels, because {why}"),
+    };
     let what = format!(
-        "{}: {architecture}, {}, trained for {trained} tokens of context, computed with {kernels} \
-         kernels",
+        "{}: {architecture}, {}, {trained}computed with {kernels}",
         path.display(),
         size(found.size_bytes)
     );
@@ -48,6 +58,26 @@ pub(super) fn diagnose(path: &Path, free_bytes: Option<u64>) -> Diagnosis {
         ),
         _ => Diagnosis::fine(CHECK, what),
     }
+}
+
+/// Returns the finding about a file that `loquent serve` would not serve by itself: a part of a
+/// model, or a model that llama.cpp does not know.
+#[cfg(feature = "llama")]
+fn refusal(path: &Path, header: &loquent_engine::gguf::Header) -> Option<Diagnosis> {
+    use loquent_engine::llama::{LlamaModel, LoadOptions};
+    if let Some(part) = part_of_model(header) {
+        let what = format!("{} is {}", path.display(), part.what);
+        return Some(match part.is_entry {
+            true => Diagnosis::fine(CHECK, format!("{what}; {}", part.advice)),
+            false => Diagnosis::failure(CHECK, what, part.advice),
+        });
+    }
+    // Without its weights, which takes no memory and little time.
+    let memory_bytes = Some(u64::MAX);
+    let options = LoadOptions { vocab_only: true, memory_bytes, ..LoadOptions::default() };
+    let error = LlamaModel::load(path, &options, |_| true).err()?;
+    let advice = "use another model, or a newer version of Loquent";
+    Some(Diagnosis::failure(CHECK, error.to_string(), advice))
 }
 
 #[cfg(not(feature = "llama"))]
@@ -76,6 +106,34 @@ mod tests {
         assert!(found.what.contains("truncated"), "{found:?}");
         for missing in ["no-such-file.gguf", ""] {
             assert_eq!(diagnose(&folder.path().join(missing), None).severity, Severity::Failure);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_not_fine() {
+        use loquent_engine::gguf::{GgufWriter, Value};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it.gguf");
+        let stage = |layers: u32| {
+            let numbers =
+                [("version", 1), ("fingerprint", 7), ("first_layer", 0), ("layers", layers)];
+            let numbers = numbers.into_iter().chain([("all_layers", 4)]);
+            let numbers = numbers.map(|(key, it)| (format!("loquent.stage.{key}"), Value::u32(it)));
+            numbers.collect::<Vec<_>>()
+        };
+        let text = |key: &str, it: &str| vec![(key.to_owned(), Value::string(it))];
+        for (metadata, severity, says) in [
+            (text("general.architecture", "clip"), Severity::Failure, "projector"),
+            (text("general.type", "mmproj"), Severity::Failure, "projector"),
+            (text("general.architecture", "fantasy"), Severity::Failure, "fantasy"),
+            (stage(2), Severity::Failure, "layers 1 to 2 of 4"),
+            (stage(0), Severity::Fine, "entry file"),
+        ] {
+            let bytes = GgufWriter::start(Vec::new(), &metadata, &[]).unwrap().finish().unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            let found = diagnose(&path, None);
+            assert_eq!(found.severity, severity, "{found:?}");
+            assert!(found.what.contains(says), "{found:?}");
         }
     }
 

@@ -49,6 +49,10 @@ pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
     if let Some(path) = resolve_here(name, places)? {
         return Ok(path);
     }
+    if name.is_dir() {
+        let folder = on_one_line(name.display());
+        bail!("{folder} is a folder; to serve all models in it: --models-dir {folder}");
+    }
     let text = name.to_str().filter(|text| !looks_like_a_path(text));
     let Some(spec) = text.and_then(hub_spec) else {
         bail!(unknown(&name.to_string_lossy(), &places.here().models()));
@@ -64,6 +68,13 @@ pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
 pub fn resolve_here(name: &Path, places: &ModelFolders) -> anyhow::Result<Option<PathBuf>> {
     // First, so that no name of a place can hide a file that the user points at.
     if name.is_file() {
+        if name.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
+            bail!(
+                "{} is in safetensors format; use a file in GGUF format, which the hub has for \
+                 most models, in repositories whose name ends with GGUF",
+                on_one_line(name.display())
+            );
+        }
         return split_files::first(name).map(Some);
     }
     if is_bundled(name) {
@@ -159,6 +170,17 @@ mod tests {
         for name in ["owner/repo", "owner/repo:file.gguf", "qwen3:0.6b", "tiny"] {
             assert!(!looks_like_a_path(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_folder_and_a_file_of_another_format_get_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.safetensors");
+        std::fs::write(&file, "").unwrap();
+        let places = ModelFolders::default();
+        let error = |path: &Path| resolve(path, &places).unwrap_err().to_string();
+        assert!(error(folder.path()).contains("--models-dir"));
+        assert!(error(&file).contains("GGUF format"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -10,20 +11,21 @@ use indicatif::HumanBytes;
 use super::local::{FoundIn, LocalModel, Origin};
 use super::one_line::on_one_line;
 use super::places::LocalFolders;
-use super::{ModelFolders, unknown};
+use super::{ModelFolders, is_bundled, resolve_here, unknown};
 
 const EXAMPLES: &str = "\
 Examples:
   loquent rm Qwen/Qwen3-0.6B-GGUF:Q8_0          asks first
   loquent rm --yes Qwen/Qwen3-0.6B-GGUF:Q8_0    does not ask, for scripts
 
-Names are those of `loquent list`. Ollama's models are Ollama's to remove: `ollama rm NAME`.";
+Names are those that `serve` takes; `loquent list` shows them. \
+Ollama's models are Ollama's to remove: `ollama rm NAME`.";
 
 /// Arguments of `loquent rm`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RmArgs {
-    /// Models to remove, as `loquent list` calls them
+    /// Models to remove: names as `loquent serve` takes them, or files
     #[arg(required = true, value_name = "MODEL")]
     names: Vec<String>,
     /// Remove without asking
@@ -42,7 +44,7 @@ pub fn run(args: &RmArgs) -> anyhow::Result<()> {
     let places = args.places.here();
     let models = places.models();
     // All names first: an error in one must not come after others are gone.
-    let chosen = args.names.iter().map(|name| choose(&models, name));
+    let chosen = args.names.iter().map(|name| choose(&models, name, &args.places));
     let chosen = chosen.collect::<anyhow::Result<Vec<_>>>()?;
     for model in chosen {
         if args.yes || confirmed(model)? {
@@ -57,10 +59,16 @@ pub fn run(args: &RmArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the single model called `name` that may be removed.
-fn choose<'a>(models: &'a [LocalModel], name: &str) -> anyhow::Result<&'a LocalModel> {
-    let called: Vec<_> = models.iter().filter(|model| model.is_called(name)).collect();
+fn choose<'a>(
+    models: &'a [LocalModel],
+    name: &str,
+    places: &ModelFolders,
+) -> anyhow::Result<&'a LocalModel> {
+    let mut called: Vec<_> = models.iter().filter(|model| model.is_called(name)).collect();
+    if called.is_empty() {
+        called.push(found_by_file(models, name, places)?);
+    }
     match called[..] {
-        [] => bail!(unknown(name, models)),
         [model] if model.found_in() == FoundIn::Ollama => {
             bail!("{0} belongs to Ollama; remove it with: ollama rm {0}", on_one_line(&model.name))
         }
@@ -74,6 +82,30 @@ fn choose<'a>(models: &'a [LocalModel], name: &str) -> anyhow::Result<&'a LocalM
             )
         }
     }
+}
+
+/// Returns the model whose file `name` leads to, as `loquent serve` would find it: a path, a short
+/// name such as `qwen3:0.6b`, or a name on the hub without its quantisation.
+fn found_by_file<'a>(
+    models: &'a [LocalModel],
+    name: &str,
+    places: &ModelFolders,
+) -> anyhow::Result<&'a LocalModel> {
+    ensure!(!is_bundled(Path::new(name)), "{name} is inside this program and cannot be removed");
+    let found = resolve_here(Path::new(name), places).ok().flatten();
+    let Some(path) = found else { bail!(unknown(name, models)) };
+    let has = |model: &&LocalModel, is_it: &dyn Fn(&Path) -> bool| {
+        model.paths.iter().any(|path| is_it(path))
+    };
+    let real = fs::canonicalize(&path).ok();
+    let same = |other: &Path| real.is_some() && fs::canonicalize(other).ok() == real;
+    let named = models.iter().find(|model| has(model, &|other| other == path));
+    named.or_else(|| models.iter().find(|model| has(model, &same))).with_context(|| {
+        format!(
+            "{} is in no folder that `loquent list` shows; delete the file itself",
+            on_one_line(path.display())
+        )
+    })
 }
 
 /// Asks whether to remove a model.

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use loquent_proto::printable::printable;
 use loquent_server::{Announcement, ServerConfig};
 
+use crate::bundled;
+
 /// Contents of the banner besides the model's name.
 pub(super) struct Banner {
     bound: SocketAddr,
@@ -60,8 +62,7 @@ impl Banner {
             let _ = writeln!(text, "  {:width$} {what}", format!("{label}:"));
         }
         if self.is_demonstration {
-            text += "  This is a demonstration model of 2.6 MB that only knows about streaming. \
-                     For a real one:\n    loquent serve --hf Qwen/Qwen3-0.6B-GGUF\n";
+            let _ = writeln!(text, "  {}", bundled::advice("serve"));
         }
         text
     }
@@ -173,7 +174,9 @@ mod tests {
     #[test]
     fn the_demonstration_model_is_called_so() {
         let demonstration = Banner { is_demonstration: true, ..banner("127.0.0.1:1") };
-        assert!(text(&demonstration, "m", "d").contains("--hf Qwen/Qwen3-0.6B-GGUF"));
+        let advice = text(&demonstration, "m", "d");
+        let line = advice.lines().last().unwrap();
+        assert!(line.contains("demonstration") && line.ends_with("loquent serve qwen3:0.6b"));
         assert!(!text(&banner("127.0.0.1:1"), "m", "d").contains("demonstration"));
     }
 

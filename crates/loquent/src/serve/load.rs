@@ -159,6 +159,7 @@ mod llama {
     use super::super::sampling_defaults::sampling_defaults;
     use super::*;
     use crate::doctor::gpu;
+    use crate::model_part::part_of_model;
 
     /// Loads a GGUF file into llama.cpp.
     pub(super) fn real(
@@ -184,6 +185,9 @@ mod llama {
         default: DefaultContext,
         progress: &dyn Fn(f32),
     ) -> anyhow::Result<LoadedEngine> {
+        if let Some(part) = inspect(path).ok().and_then(|it| part_of_model(&it.header)) {
+            bail!("{} is {}; {}", path.display(), part.what, part.advice);
+        }
         if engine.engine_process {
             return beside(path, engine, name, default, progress);
         }
@@ -583,9 +587,9 @@ mod llama {
     /// Warns that a model has no chat template: it answers conversations badly.
     fn warn_of_base_model() {
         tracing::warn!(
-            "the model's file has no chat template, so this is probably a base model, which continues \
-             text instead of answering: use /v1/completions, or a model whose name has -it, -Instruct \
-             or -Chat. Conversations are written as ChatML, which it may not know."
+            "the model's file has no chat template, so this is probably a base model, which \
+             continues text instead of answering: use /v1/completions, or a model whose name has \
+             -it, -Instruct or -Chat. Conversations are written as ChatML, which it may not know."
         );
     }
 

@@ -15,8 +15,8 @@ pub(super) fn of_file(path: &Path, inner: Option<&str>) -> String {
     let stem = stem(path);
     let inner = inner.map(|name| without_spaces(&one_line(name))).filter(|name| !name.is_empty());
     match inner {
-        // Its file has a hash in its name.
-        Some(name) if name == bundled::NAME || stem.starts_with(OLLAMA_BLOB) => name,
+        // Their files have a hash in their names.
+        Some(name) if is_bundled(&stem, &name) || stem.starts_with(OLLAMA_BLOB) => name,
         _ => stem,
     }
 }
@@ -24,6 +24,11 @@ pub(super) fn of_file(path: &Path, inner: Option<&str>) -> String {
 /// Returns `name` as an id: clients put ids into URLs and commands.
 fn without_spaces(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join("-")
+}
+
+/// Returns true for the file that the bundled model was written to; copies have their own names.
+fn is_bundled(stem: &str, inner: &str) -> bool {
+    inner == bundled::NAME && stem.starts_with(bundled::NAME)
 }
 
 /// Returns the name of the file at `path` without its ending and the numbers of parts.
@@ -57,6 +62,7 @@ mod tests {
             ("big-00001-of-00003.gguf", Some("Big"), "big"),
             ("qwen-entry.gguf", Some("Qwen"), "qwen"),
             ("/c/loquent-tiny-5c76.gguf", Some("loquent-tiny"), "loquent-tiny"),
+            ("/c/mine.gguf", Some("loquent-tiny"), "mine"),
             ("/o/blobs/sha256-ab12", Some("Qwen3 0.6B"), "Qwen3-0.6B"),
             ("/o/blobs/sha256-ab12", None, "sha256-ab12"),
             ("a\u{1b}[2J.gguf", None, "a[2J"),

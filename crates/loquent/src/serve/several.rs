@@ -12,7 +12,7 @@ use loquent_server::{
 
 use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
-use super::model_name::{self, one_line, part_of, stem};
+use super::model_name::{self, one_line, part_of};
 use super::sampling_defaults::sampling_defaults;
 use crate::models;
 
@@ -110,7 +110,7 @@ fn files(args: &ServeArgs) -> anyhow::Result<Vec<ModelFile>> {
         None => {
             let named = source.several().iter().map(|model| {
                 let path = models::resolve(&model.file, source.places())?;
-                let name = model.name.clone().unwrap_or_else(|| stem(&path));
+                let name = model.name.clone().unwrap_or_else(|| name_of(&path));
                 Ok(ModelFile { name: one_line(&name), path })
             });
             named.collect::<anyhow::Result<_>>()?
@@ -132,20 +132,22 @@ fn only_file(args: &ServeArgs) -> anyhow::Result<ModelFile> {
     let path = args.source.file.fetch()?;
     let said = args.served_model_name.clone();
     let said = said.or_else(|| args.source.file.api_name().map(str::to_owned));
-    let own = || {
-        let inner = inspect(&path).ok().map(|it| it.header);
-        let inner = inner.as_ref().and_then(|header| header.get("general.name")?.as_str());
-        model_name::of_file(&path, inner)
-    };
-    let name = said.filter(|name| !name.is_empty()).unwrap_or_else(own);
+    let name = said.filter(|name| !name.is_empty()).unwrap_or_else(|| name_of(&path));
     Ok(ModelFile { name: one_line(&name), path })
+}
+
+/// Returns the name of the model in the file at `path`.
+fn name_of(path: &Path) -> String {
+    let header = inspect(path).ok().map(|it| it.header);
+    let inner = header.as_ref().and_then(|header| header.get("general.name")?.as_str());
+    model_name::of_file(path, inner)
 }
 
 /// Returns the GGUF files of a folder, in the order of their names; for a model in several files,
 /// the first.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
     let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot read the folder {}; --models-dir", folder.display()))?;
+        .with_context(|| format!("--models-dir: cannot read the folder {}", folder.display()))?;
     let paths = entries.take(MAX_FILES).filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let mut paths: Vec<_> = paths.filter(|path| is_model(path)).collect();
     paths.sort();
@@ -156,7 +158,7 @@ fn files_in(folder: &Path) -> anyhow::Result<Vec<ModelFile>> {
     let mut files = Vec::new();
     for path in paths {
         match inspect(&path) {
-            Ok(_) => files.push(ModelFile { name: stem(&path), path }),
+            Ok(_) => files.push(ModelFile { name: name_of(&path), path }),
             Err(error) => tracing::warn!("{} is not served: {error}", path.display()),
         }
     }
@@ -228,7 +230,7 @@ mod tests {
             ("notes.txt", None),
         ] {
             let path = make(name);
-            let named = is_model(&path).then(|| stem(&path));
+            let named = is_model(&path).then(|| name_of(&path));
             assert_eq!(named.as_deref(), expected, "{name}");
         }
         let none = folder.path().join("none");

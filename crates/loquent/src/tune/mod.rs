@@ -78,6 +78,7 @@ mod with_engine {
     use super::process_lab::ProcessLab;
     use super::search::{Choices, Found, search};
     use super::{TuneArgs, show};
+    use crate::machine_load::warn_if_busy;
     use crate::profile::{Profile, TunedSettings, folder, machine};
     use crate::shutdown;
 
@@ -115,18 +116,27 @@ mod with_engine {
             stopped: shutdown::defer()?,
             bar: progress_bar(),
         };
+        warn_if_busy("the settings found now may not be the best");
         let choices = choices();
         let start = start(&choices);
         let model = lab.description(&start)?.replace("?B ", "");
         println!("{} on {}", printable(&model), machine());
         let found = search(&mut lab, start, &choices)
             .context("no setting could be measured in the time given; raise --max-time-s")?;
+        let is_cut = Instant::now() >= lab.deadline;
         lab.deadline = began + limit;
         let profile = profile(&lab, &found, model)?;
         lab.bar.finish_and_clear();
         report(&lab, &found, &profile);
         if lab.stopped.load(Ordering::Relaxed) {
             println!("Stopped early; these are the best settings so far.");
+        }
+        if is_cut {
+            println!(
+                "The search ended with its share of {limit_s:.0} s, after {} settings; raise \
+                 --max-time-s to try more.",
+                found.trials.len()
+            );
         }
         if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
     }

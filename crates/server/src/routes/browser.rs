@@ -22,9 +22,10 @@ const USUAL_HEADERS: HeaderValue = HeaderValue::from_static(
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "etag, retry-after, stream-closed, stream-cursor, stream-next-offset, stream-up-to-date, \
      x-loquent-ignored-parameters, x-loquent-stream-id, x-loquent-stream-token, \
-     x-vercel-ai-ui-message-stream, x-workflow-run-id, x-ratelimit-limit-requests, \
-     x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, \
-     x-ratelimit-reset-requests, x-ratelimit-reset-tokens, x-request-id",
+     x-loquent-warning, x-vercel-ai-ui-message-stream, x-workflow-run-id, \
+     x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
+     x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, \
+     x-request-id",
 );
 /// Time for which browsers may cache a preflight's response, in seconds: Chromium's maximum.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");

@@ -31,7 +31,7 @@ async fn events(
     if !identity.may_watch() {
         let message = "The dashboard is for API keys with 'admin = true' in the server's file of \
                        keys (--api-key-file).";
-        return Err(ApiError::forbidden(message));
+        return Err(ApiError::needs_admin(message));
     }
     let full =
         || ApiError::overloaded("The dashboard has as many readers as it takes.", FULL_RETRY_S);

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
+use axum::body::Body;
+use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::template::ChatTemplate;
 use loquent_server::{ChatFormat, LoadedEngine};
@@ -45,6 +46,28 @@ fn weather() -> Value {
 }
 
 const CHAT: &str = "/v1/chat/completions";
+
+async fn post(server: &Server, path: &str, body: &Value) -> http::Response<Body> {
+    server.call(Request::post(path).body(Body::from(body.to_string())).unwrap()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_without_a_chat_template_warns_in_its_chats() {
+    for is_guessed in [true, false] {
+        let mut loaded: LoadedEngine = harness::loaded();
+        let template = ChatTemplate::new(&template("")).unwrap();
+        loaded.model.chat = Arc::new(ChatFormat { is_guessed, ..ChatFormat::new(template) });
+        let server = Server::over(loaded, |_| ());
+        for stream in [true, false] {
+            let response = post(&server, CHAT, &ask("tokens=2", json!({"stream": stream}))).await;
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.headers().contains_key("x-loquent-warning"), is_guessed);
+        }
+        let body = json!({"prompt": "tokens=2"});
+        let response = post(&server, "/v1/completions", &body).await;
+        assert!(!response.headers().contains_key("x-loquent-warning"), "it continues text well");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_each_format_reach_the_client() {

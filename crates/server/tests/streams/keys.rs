@@ -125,6 +125,17 @@ async fn priority_is_for_keys_that_may_set_it() {
     assert_eq!(reply.header("x-loquent-ignored-parameters"), Some("priority"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dashboard_refuses_other_keys_by_a_code_of_its_own() {
+    let server = server(KEYS);
+    let request = Request::get("/v1/dashboard/events").header("authorization", "Bearer sk-alice");
+    let response = server.call(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let error: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(error["error"]["code"], "admin_key_required", "{error}");
+}
+
 /// How many tokens of the prompt had been computed before.
 async fn cached(server: &Server, key: &str, more: Value) -> u64 {
     let reply = ask(server, key, more).await;

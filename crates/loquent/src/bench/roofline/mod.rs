@@ -24,6 +24,7 @@ use loquent_proto::printable::printable;
 use self::report::{Limits, Roofline, RooflineRow};
 use self::steps::{Step, measure};
 use self::work::ModelWork;
+use crate::machine_load::warn_if_busy;
 use crate::profile::machine;
 use crate::serve::args::{EngineArgs, KvLayout, SourceArgs, Switch};
 use crate::shutdown;
@@ -37,9 +38,6 @@ const KV_CELLS: u32 = 8192;
 /// Duration of one round when measuring a machine limit. Chosen by hand, as the processor needs
 /// some milliseconds to settle on a clock rate.
 const ROUND: Duration = Duration::from_millis(150);
-
-/// Load average of the last minute above which the machine does not count as idle.
-const MAX_LOAD: f64 = 0.5;
 
 /// Outputs and time limit of `--roofline`.
 #[derive(Debug)]
@@ -62,7 +60,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     ensure!(!engine.staged.is_wanted(), "--roofline measures one machine: leave --stages away");
     let path = source.file.fetch()?;
-    warn_if_busy();
+    warn_if_busy("what is measured now is not its limit");
     let deadline = Instant::now() + options.limit;
     // Seen between calls of the engine; a second signal ends the process.
     let stopped = shutdown::defer()?;
@@ -78,18 +76,6 @@ pub(super) fn run(
         print!("{}", show::table(&found));
     }
     Ok(exit_code(&stopped))
-}
-
-/// Warns if other work would reduce the measured limits, and so distort the shares.
-fn warn_if_busy() {
-    let average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = average.split(' ').next().and_then(|minute| minute.parse::<f64>().ok());
-    if let Some(load) = load.filter(|&load| load > MAX_LOAD) {
-        tracing::warn!(
-            "this machine is busy (load {load:.1} in the last minute): what is measured now is not \
-             its limit. Measure again when nothing else runs."
-        );
-    }
 }
 
 /// Returns 130 after Ctrl-C, as if the signal had ended the process.

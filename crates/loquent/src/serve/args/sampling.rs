@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use clap::Args;
 use loquent_server::StatedSampling;
 
-/// Sampling parameters of requests that set none. They win over those of the model; docs/sampling.md
-/// has the whole order.
+/// Sampling parameters of requests that set none. They win over those of the model;
+/// docs/sampling.md has the whole order.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {

@@ -1,0 +1,61 @@
+"""Commands of other servers' users: llama-server's flags, names of models, and models that are not for chats."""
+
+import shutil
+
+import httpx
+import pytest
+
+from conftest import REPOSITORY
+
+QUESTION = [{"role": "user", "content": "What is token streaming?"}]
+BUNDLED = REPOSITORY / "models" / "loquent-tiny.gguf"
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(shutil.copy(BUNDLED, tmp_path / "my-model.Q8_0.gguf"))
+
+
+def names(server):
+    """What each route calls the models."""
+    cards = [card["id"] for card in httpx.get(f"{server.url}/v1/models").json()["data"]]
+    tags = [tag["name"] for tag in httpx.get(f"{server.url}/api/tags").json()["models"]]
+    assert cards == tags
+    assert httpx.get(f"{server.url}/props").json()["model_alias"] == cards[0]
+    return cards
+
+
+def answer(server, path="/v1/chat/completions", **more):
+    body = {"messages": QUESTION, "max_tokens": 4, **more}
+    response = httpx.post(f"{server.url}{path}", json=body)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_flags_of_llama_server_start_a_model(start, file):
+    server = start("-m", file, "-ngl", "0", "-np", "2", "--ctx-size", "512")
+    assert names(server) == ["my-model.Q8_0"] == [answer(server).json()["model"]]
+    card = httpx.get(f"{server.url}/v1/models").json()["data"][0]
+    assert card["max_model_len"] == 512
+    renamed = start("-m", file, "-a", "other", "--n-gpu-layers", "0", "--parallel", "1", "-c", "256")
+    assert names(renamed) == ["other"]
+    assert names(start("-m", file, "--alias", "third")) == ["third"]
+
+
+def test_a_model_has_the_name_of_its_file_however_it_is_served(start, file, tmp_path):
+    assert names(start("--models-dir", str(tmp_path))) == ["my-model.Q8_0"]
+    assert names(start("-m", file, "-m", "tiny")) == ["my-model.Q8_0", "loquent-tiny"]
+    assert names(start("-m", file, "--model-idle-s", "60")) == ["my-model.Q8_0"]
+
+
+def test_a_model_without_a_chat_template_says_so(start, tmp_path, server):
+    key = b"tokenizer.chat_template"
+    content = BUNDLED.read_bytes()
+    assert content.count(key) == 1
+    base = tmp_path / "base.gguf"
+    base.write_bytes(content.replace(key, key[:-1] + b"X"))
+    bare = start("-m", str(base))
+    assert any("no chat template" in line for line in bare.log), bare.log
+    for stream in [True, False]:
+        assert "base model" in answer(bare, stream=stream).headers["x-loquent-warning"]
+    assert "x-loquent-warning" not in answer(server).headers
