@@ -77,6 +77,26 @@ pub enum OllamaApi {
     Never,
 }
 
+/// A server open to everybody on its own machine, with bounds for requests of any usual size.
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            api_keys: ApiKeys::default(),
+            trusted_proxies: TrustedProxies::default(),
+            metrics_by_key: false,
+            metrics_names: MetricNames::default(),
+            cors_origins: Vec::new(),
+            allowed_hosts: AllowedHosts::default(),
+            page_sources: Vec::new(),
+            ollama_api: OllamaApi::default(),
+            max_request_bytes: 8 << 20,
+            obfuscation: ObfuscationDefault::default(),
+            max_request_memory_bytes: 128 << 20,
+            heartbeat: Duration::from_secs(10),
+        }
+    }
+}
+
 impl HttpConfig {
     /// Returns true if Ollama's API is served.
     pub fn offers_ollama(&self) -> bool {

@@ -1,5 +1,5 @@
-//! One completion between its source and its client: turns the engine's tokens into text and cuts it
-//! at stop strings, takes the deltas of an upstream server as they are, splits the text into
+//! One completion between its source and its client: turns the engine's tokens into text and cuts
+//! it at stop strings, takes the deltas of an upstream server as they are, splits the text into
 //! reasoning, tool calls and answer, and gathers these into flushes.
 
 pub mod logprobs;
@@ -81,8 +81,8 @@ pub struct Completion {
     splitter: Option<TextSplitter>,
     held: PendingDeltas,
     held_tokens: u32,
-    /// Held tokens that no held delta counts: all of the engine's, and of an upstream server's those
-    /// of text that passed through the splitter.
+    /// Held tokens that no held delta counts: all of the engine's, and of an upstream server's
+    /// those of text that passed through the splitter.
     uncounted_tokens: u32,
     logprobs: PendingLogprobs,
     keeps_end_logprobs: bool,
@@ -363,8 +363,8 @@ impl Completion {
         found
     }
 
-    /// Holds a delta of an upstream server. Text passes through the splitter as long as there may be
-    /// reasoning in it.
+    /// Holds a delta of an upstream server. Text passes through the splitter as long as there may
+    /// be reasoning in it.
     fn take_delta(&mut self, delta: Delta) {
         match (delta, &mut self.splitter) {
             (Delta::Text { text, tokens, .. }, Some(splitter)) => {

@@ -1,5 +1,6 @@
 //! From a valid request to an active one: admit, tokenize, submit to the engine.
 
+pub mod backend;
 mod completions;
 pub mod embedding;
 pub mod health;
@@ -9,10 +10,9 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::request::Parts;
-use loquent_infer::remote::RemoteStages;
-use loquent_infer::runner::RunnerAbilities;
 use loquent_infer::vocab::Vocab;
 
+use self::backend::Backend;
 use self::completions::CompletionBuilder;
 use self::health::ServiceHealth;
 use crate::active_request::{
@@ -26,39 +26,18 @@ use crate::body::RequestBodies;
 use crate::cache_domain::CacheDomains;
 use crate::caller::{Caller, of_caller, read_for_engine};
 use crate::clock::Clock;
-use crate::engine_watch::EngineWatch;
 use crate::error::ApiError;
 use crate::identity::Identity;
 use crate::loading_answer::EngineAnswer;
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::otel::Telemetry;
-use crate::output::{OutputHandle, SHUTDOWN};
+use crate::output::OutputHandle;
 use crate::prompt_threads::PromptThreads;
 use crate::prompts::Prompts;
 use crate::request_log::RequestLog;
 use crate::serving_config::ServingConfig;
 use crate::upstream::{self, Upstream, UpstreamAnswer};
-
-/// Source of the answers.
-#[derive(Clone)]
-pub enum Backend {
-    /// The built-in engine.
-    Engine {
-        /// Converts the engine's tokens to flushes.
-        output: OutputHandle,
-        /// The stages of a split model.
-        stages: Option<Arc<dyn RemoteStages>>,
-        /// Health of the engine.
-        watch: EngineWatch,
-        /// Capabilities of the engine.
-        abilities: RunnerAbilities,
-        /// Completions that it computes at once.
-        slots: usize,
-    },
-    /// Another server.
-    Upstream(Arc<Upstream>),
-}
 
 /// Settings and services that a service shares with the surrounding server.
 pub struct ServiceContext {
@@ -121,12 +100,7 @@ impl Service {
             Backend::Engine { .. } => model.fingerprint(context.config.split_reasoning),
             Backend::Upstream(_) => String::new(),
         };
-        let health = match &backend {
-            Backend::Engine { watch, stages, .. } => {
-                ServiceHealth::new(Some(watch.clone()), stages.clone())
-            }
-            Backend::Upstream(_) => ServiceHealth::new(None, None),
-        };
+        let health = backend.health();
         Self {
             prompts: Arc::new(Prompts::new(model, context.prompt_threads)),
             backend,
@@ -181,10 +155,7 @@ impl Service {
     /// Returns the number of completions that the engine computes at once; `None` with an upstream
     /// server.
     pub fn slots(&self) -> Option<usize> {
-        match &self.backend {
-            Backend::Engine { slots, .. } => Some(*slots),
-            Backend::Upstream(_) => None,
-        }
+        self.backend.slots()
     }
 
     /// Returns the number of completions running or waiting.
@@ -271,12 +242,10 @@ impl Service {
         arrived: Duration,
     ) -> Result<StartedAnswer, ApiError> {
         self.health.check_open()?;
+        self.backend.check_able(&self.model().name, &request)?;
         let ignored = request.ignored_names();
         let (active, echo) = match &self.backend {
-            Backend::Engine { output, abilities, .. } => {
-                self.check_able(*abilities, &request)?;
-                self.generate(output, request, arrived).await?
-            }
+            Backend::Engine { output, .. } => self.generate(output, request, arrived).await?,
             Backend::Upstream(upstream) => {
                 (self.relay(upstream, request, arrived).await?, Vec::new())
             }
@@ -286,21 +255,12 @@ impl Service {
 
     /// Returns the upstream server; `None` with the built-in engine.
     pub fn upstream(&self) -> Option<&Arc<Upstream>> {
-        match &self.backend {
-            Backend::Engine { .. } => None,
-            Backend::Upstream(upstream) => Some(upstream),
-        }
+        self.backend.upstream()
     }
 
     /// Ends all streams with an error, and lets the engine stop.
     pub fn stop(&self) {
-        match &self.backend {
-            Backend::Engine { output, watch, .. } => {
-                watch.expect_end();
-                output.stop(SHUTDOWN);
-            }
-            Backend::Upstream(upstream) => upstream.stop(),
-        }
+        self.backend.stop();
     }
 
     /// Returns permits for the completions of `request`.
@@ -369,10 +329,10 @@ impl Service {
     ) -> Result<EngineAnswer, ApiError> {
         self.health.ready()?;
         self.prompts.adopt(&mut request);
-        let Backend::Engine { output, abilities, .. } = &self.backend else {
+        let Backend::Engine { output, .. } = &self.backend else {
             return Err(ApiError::internal("An upstream server is not loaded."));
         };
-        self.check_able(*abilities, &request)?;
+        self.backend.check_able(&self.model().name, &request)?;
         self.begin(output, request, permits).await
     }
 
@@ -399,20 +359,6 @@ impl Service {
         Ok(EngineAnswer { held: None, prompt_tokens, tokenized, flushes, echo })
     }
 
-    /// Checks that the engine can answer `request`.
-    fn check_able(&self, abilities: RunnerAbilities, request: &Request) -> Result<(), ApiError> {
-        if abilities.generates {
-            if request.prompt_logprobs().is_some() && !abilities.scores_prompts {
-                let why = "'logprobs' with 'echo': a split model gives none for prompts.";
-                return Err(ApiError::invalid_param("logprobs", why));
-            }
-            return Ok(());
-        }
-        let name = &self.model().name;
-        let why = format!("The model '{name}' makes embeddings only: ask /v1/embeddings.");
-        Err(ApiError::invalid_param("model", why))
-    }
-
     /// Starts an answer from an upstream server.
     async fn relay(
         &self,
@@ -426,35 +372,25 @@ impl Service {
         let UpstreamAnswer { flushes, envelope, span } =
             upstream.stream(&request, interval, permits, arrived).await?;
         let own = answer_head(request.endpoint, self.model().name.clone());
+        let head = AnswerHead {
+            endpoint: request.endpoint,
+            id: envelope.id.unwrap_or(own.id),
+            model: envelope.model.or_else(|| request.model.clone()).unwrap_or(own.model),
+            created_s: envelope.created_s.unwrap_or(own.created_s),
+            fingerprint: envelope.fingerprint,
+        };
         let admitted = AdmittedRequest {
-            head: AnswerHead {
-                endpoint: request.endpoint,
-                id: envelope.id.unwrap_or(own.id),
-                model: envelope.model.or(request.model).unwrap_or(own.model),
-                created_s: envelope.created_s.unwrap_or(own.created_s),
-                fingerprint: envelope.fingerprint,
-            },
-            stream: request.stream.unwrap_or_default(),
+            span,
             // The upstream knows the prompts' lengths, and reports them with its counts.
             prompt_tokens: vec![0; request.n as usize],
-            n: request.n as usize,
-            arrived,
-            accepted,
-            tokenized: accepted,
-            trace_parent: request.trace_parent,
-            span,
-            id: request.id,
-            key: request.identity.key,
+            ..admitted_request(&request, head, arrived, accepted)
         };
         Ok(ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers()))
     }
 
     /// Returns true if the model generates text. Assumed of an upstream server.
     pub fn generates(&self) -> bool {
-        match &self.backend {
-            Backend::Engine { abilities, .. } => abilities.generates,
-            Backend::Upstream(_) => true,
-        }
+        self.backend.generates()
     }
 
     fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {

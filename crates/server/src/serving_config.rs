@@ -20,3 +20,17 @@ pub struct ServingConfig {
     /// True if every stream ends with its token counts, even without `include_usage`.
     pub force_usage: bool,
 }
+
+/// A chunk for each token, and reasoning apart from the text.
+impl Default for ServingConfig {
+    fn default() -> Self {
+        Self {
+            interval: StreamInterval::default(),
+            max_delay: None,
+            strict_model: false,
+            share_prefix_cache: false,
+            split_reasoning: true,
+            force_usage: false,
+        }
+    }
+}

@@ -23,7 +23,8 @@ use crate::otel::Telemetry;
 use crate::output::{self, OutputHandle, StreamBounds};
 use crate::prompt_threads::PromptThreads;
 use crate::request_log::RequestLog;
-use crate::service::{Backend, Service, ServiceContext};
+use crate::service::backend::Backend;
+use crate::service::{Service, ServiceContext};
 use crate::serving_config::ServingConfig;
 use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
 

@@ -1,6 +1,6 @@
-//! Answers under ids that clients choose: the chats of the AI SDK. An id belongs to the API key that
-//! it was sent with. Without keys anybody could guess it, so ids then work only on a server for this
-//! machine alone.
+//! Answers under ids that clients choose: the chats of the AI SDK. An id belongs to the API key
+//! that it was sent with. Without keys anybody could guess it, so ids then work only on a server
+//! for this machine alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

@@ -103,6 +103,22 @@ pub struct ResumableLimits {
     pub token_time: Option<Duration>,
 }
 
+/// Logs of 256 KiB for two thousand answers, each kept for a minute without a reader.
+impl Default for ResumableLimits {
+    fn default() -> Self {
+        Self {
+            log_bytes: 256 << 10,
+            unacked_bytes: 32 << 10,
+            kept_bytes: 512 << 20,
+            answers_per_key: 256,
+            grace: Duration::from_secs(60),
+            stall_limit: Duration::from_secs(30),
+            mute_limit: MUTE_LIMIT,
+            token_time: None,
+        }
+    }
+}
+
 /// The protocol's limit on the time for which a reader may acknowledge nothing (D-7.2).
 pub const MUTE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -848,13 +864,9 @@ mod tests {
     fn an_answer_that_has_ended_counts_with_its_task() {
         let limits = ResumableLimits {
             log_bytes: 64 * 1024,
-            unacked_bytes: 1024,
             kept_bytes: 4 * (64 * 1024 + 10 * TASK_BYTES),
             answers_per_key: 1000,
-            grace: Duration::ZERO,
-            stall_limit: Duration::ZERO,
-            mute_limit: MUTE_LIMIT,
-            token_time: None,
+            ..ResumableLimits::default()
         };
         let answers = ResumableAnswers::new(
             limits,

@@ -1,12 +1,14 @@
-//! The routes of Durable Streams.
+//! The routes of resumable answers: Durable Streams, and Loquent's own.
 
 pub mod read;
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::Response;
+use axum::routing::get;
 use http::{Extensions, HeaderMap, HeaderValue, Uri, header};
 use loquent_proto::{AnswerHandle, Position};
 
@@ -18,8 +20,13 @@ use crate::error::ApiError;
 use crate::query::Query;
 use crate::resumable::sse_reader::LogReader;
 use crate::routes::durable::read::{describe, read, readable};
-use crate::routes::resumable::{handle, resume};
+use crate::routes::resumable::{forget, handle, resume};
 use crate::sse::{SseBody, event_stream};
+
+/// Returns the routes, which need no key: an answer's random token is its credential.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/streams/{id}", get(read_or_resume).head(head).delete(forget))
+}
 
 /// `GET /v1/streams/{id}`: with `offset` a read of Durable Streams, otherwise Loquent's own resume.
 ///

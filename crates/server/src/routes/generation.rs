@@ -1,16 +1,13 @@
 //! Steps that the requests of all dialects share: from a body to an answer in progress, and from
 //! that to a response.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use http::Request as HttpRequest;
-use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
-use crate::active_request::ActiveRequest;
 use crate::api::fields::Fields;
 use crate::api::request::Request;
 use crate::app::App;
@@ -40,8 +37,7 @@ pub struct Parsed<T> {
 
 /// An answer in progress.
 pub struct LoweredAnswer<T> {
-    vocab: Arc<dyn Vocab>,
-    active: ActiveRequest,
+    started: StartedAnswer,
     /// Time when the request arrived, on the server's clock.
     pub arrived: Duration,
     /// Comma-separated names of the request's ignored parameters.
@@ -107,22 +103,31 @@ impl<T> Parsed<T> {
         let streams = request.stream.is_some();
         // The counts are part of every dialect's answer.
         request.stream.get_or_insert_default().include_usage = true;
-        let StartedAnswer { active, ignored, vocab, .. } =
-            app.models.start(request, arrived).await?;
-        Ok(LoweredAnswer { vocab, active, arrived, ignored, streams, kept })
+        let mut started = app.models.start(request, arrived).await?;
+        // Only OpenAI's API repeats prompts.
+        started.echo.clear();
+        Ok(LoweredAnswer::of(started, arrived, streams, kept))
     }
 }
 
 impl<T> LoweredAnswer<T> {
+    /// Returns the answer that has `started` to a request that `arrived` then. `kept`: data that
+    /// only the dialect needs.
+    pub fn of(mut started: StartedAnswer, arrived: Duration, streams: bool, kept: T) -> Self {
+        let ignored = std::mem::take(&mut started.ignored);
+        Self { started, arrived, ignored, streams, kept }
+    }
+
     /// Number of prompt tokens, as far as it is known yet.
     pub fn prompt_tokens(&self) -> u64 {
-        self.active.usage().prompt_tokens
+        self.started.active.usage().prompt_tokens
     }
 
     /// Returns the answer as a stream, written by `events`.
     pub fn stream(self, app: &App, events: impl EventWriter + 'static) -> Body {
-        let context = RecordContext { vocab: &self.vocab, echo: &[] };
-        let (answer, preface) = DirectAnswer::open(self.active, &context, events);
+        let StartedAnswer { active, echo, vocab, .. } = self.started;
+        let context = RecordContext { vocab: &vocab, echo: &echo };
+        let (answer, preface) = DirectAnswer::open(active, &context, events);
         Body::new(SseBody::new(answer, preface, app.config.heartbeat))
     }
 
@@ -138,8 +143,8 @@ impl<T> LoweredAnswer<T> {
     where
         T: Send + 'static,
     {
-        let Self { active, kept, .. } = self;
-        let answer = FullAnswer::collect(active, &[]).await?;
+        let Self { started: StartedAnswer { active, echo, .. }, kept, .. } = self;
+        let answer = FullAnswer::collect(active, &echo).await?;
         let is_large = answer.bytes() > SMALL_BYTES;
         let render = move || Ok(object(&answer, kept).to_string());
         Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))

@@ -4,11 +4,14 @@
 //! Formats are not here: [`dialect`](crate::dialect) turns bodies into requests and answers into
 //! events without knowing the server.
 
+pub mod authorize;
 pub mod browser;
+pub mod completions;
 pub mod dashboard;
 pub mod durable;
 pub mod embeddings;
 pub mod generation;
+pub mod health;
 pub mod infill;
 pub mod llama_server;
 pub mod messages;
@@ -17,6 +20,7 @@ pub mod observed;
 pub mod ollama;
 pub mod page;
 pub mod parse_request;
+pub mod passthrough;
 pub mod path_probe;
 pub mod props;
 pub mod responses;
@@ -26,3 +30,26 @@ pub mod successor;
 pub mod token;
 pub mod tokenize;
 pub mod ui_stream;
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use crate::app::App;
+
+/// Returns the routes of all APIs, for clients whose key has been checked.
+pub fn api(offers_ollama: bool) -> Router<Arc<App>> {
+    Router::new()
+        .merge(completions::routes())
+        .merge(tokenize::routes())
+        .merge(props::routes())
+        .merge(ui_stream::routes())
+        .merge(infill::routes())
+        .merge(llama_server::routes())
+        .merge(stored_chats::routes())
+        .merge(responses::routes())
+        .merge(embeddings::routes())
+        .merge(messages::routes())
+        .merge(models::routes())
+        .merge(ollama::routes(offers_ollama))
+}

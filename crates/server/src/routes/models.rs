@@ -1,18 +1,20 @@
-//! Loading and unloading by request: the routes of llama-server and of LM Studio's API.
+//! The list of models, and loading and unloading by request: the routes of OpenAI's and Anthropic's
+//! APIs, of llama-server and of LM Studio's API.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::response::Response;
-use axum::routing::post;
-use http::Request as HttpRequest;
+use axum::routing::{get, post};
+use http::{HeaderMap, Request as HttpRequest};
 use serde_json::json;
 
 use crate::app::App;
 use crate::caller::Caller;
+use crate::dialect::messages::{VERSION, models as anthropic};
 use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::models::ModelEntry;
@@ -22,10 +24,33 @@ type Shared = State<Arc<App>>;
 /// Returns the routes, which need a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
         .route("/v1/models/load", post(load))
         .route("/v1/models/unload", post(unload))
         .route("/api/v1/models/load", post(load_and_wait))
         .route("/api/v1/models/unload", post(unload_instance))
+}
+
+async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
+    app.models.first()?;
+    if headers.contains_key(VERSION) {
+        return Ok(json_response(&anthropic::models(&app.models)));
+    }
+    let cards: Vec<_> = app.models.entries().iter().map(ModelEntry::card).collect();
+    Ok(json_response(&json!({"object": "list", "data": cards})))
+}
+
+async fn model(
+    State(app): Shared,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let entry = app.models.named(&id)?;
+    if headers.contains_key(VERSION) {
+        return Ok(json_response(&anthropic::model(entry)));
+    }
+    Ok(json_response(&entry.card()))
 }
 
 /// `POST /v1/models/load`: begins to load a model. Its entry in `/v1/models` shows the progress.

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 use http::Uri;
 use serde_json::json;
 
@@ -14,13 +16,18 @@ use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::query::decoded_text;
 
+/// Returns the route, for clients with a key if the server has keys.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/props", get(props))
+}
+
 /// Answers `GET /props`, for the model that `?model=` names or the first one. Never loads a model:
 /// clients ask often.
 ///
 /// # Errors
 /// 404 for an unknown model and for one that an upstream server answers, 503 while the first model
 /// loads.
-pub async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
     let asked = decoded_text(&uri, "model");
     let entry = app.models.find(asked.as_deref())?;
     let Some(defaults) = entry.sampling_defaults() else {

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, State};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{ID_HEADER, TOKEN_HEADER};
@@ -27,6 +29,11 @@ use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use crate::store::AnswerFence;
+
+/// Returns the routes by which clients find QUIC, open to everybody.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/.well-known/loquent", get(delivery)).route("/v1/delivery", get(delivery))
+}
 
 /// A request for a resumable answer.
 pub struct ResumableRequest {

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::{get, post};
 use http::Request as HttpRequest;
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::token::TokenId;
@@ -26,6 +28,14 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Maximum bytes of text decoded from tokens.
 const MAX_DECODED_BYTES: usize = 8 << 20;
 
+/// Returns the routes, for clients with a key if the server has keys.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
+}
+
 /// Body of a `/tokenize` request.
 struct TokenizeRequest {
     prompt: Prompt,
@@ -38,7 +48,7 @@ struct TokenizeRequest {
 ///
 /// # Errors
 /// 400 for a request without a prompt, or with one that is too long or that the model refuses.
-pub async fn tokenize(
+async fn tokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
@@ -63,7 +73,7 @@ pub async fn tokenize(
 ///
 /// # Errors
 /// 400 for a request without tokens, with unknown ones, or whose text would be too long.
-pub async fn detokenize(
+async fn detokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
@@ -90,7 +100,7 @@ pub async fn detokenize(
 ///
 /// # Errors
 /// 503 while the model loads.
-pub async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let service = app.models.first()?.use_when_loaded().await?;
     let model = service.model();
     let token = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
+use loquent_engine::sim::{SimOptions, StepPace};
 use loquent_server::{
-    AllowedHosts, Announcement, ApiKeys, CertificateSource, HttpConfig, LoadedEngine, MUTE_LIMIT,
-    ObfuscationDefault, ResumableLimits, ServerConfig, StoreConfig, TcpLimits, TrustedProxies,
+    Announcement, CertificateSource, HttpConfig, ServerConfig, StoreConfig, TcpLimits,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -20,12 +19,11 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::simulated::{model, service_config};
+pub use crate::simulated::FOREVER;
+use crate::simulated::{self, service_config};
 
 /// No test waits longer for anything, and none that passes waits nearly as long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// A limit that no passing test comes near, however loaded the machine.
-pub const FOREVER: Duration = Duration::from_secs(600);
 /// A limit that tests wait for.
 pub const SOON: Duration = Duration::from_millis(100);
 
@@ -77,11 +75,10 @@ impl Server {
         let mut config = config();
         change(&mut config);
         let pace = StepPace::Fixed { step: Duration::from_micros(100) };
-        let runner = SimRunner::new(SimOptions { pace, ..SimOptions::default() });
+        let loaded = simulated::loaded(SimOptions { pace, ..SimOptions::default() });
         let load = move || {
             until();
-            let description = "simulated".into();
-            Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
+            Ok(loaded)
         };
         let announce = move |_: &Announcement<'_>| announce.send(()).unwrap();
         let asked = async { drop(asked.await) };
@@ -135,31 +132,9 @@ impl Server {
 
 fn config() -> ServerConfig {
     ServerConfig {
-        http: HttpConfig {
-            api_keys: ApiKeys::default(),
-            trusted_proxies: TrustedProxies::default(),
-            metrics_by_key: false,
-            metrics_names: Default::default(),
-            cors_origins: Vec::new(),
-            allowed_hosts: AllowedHosts::default(),
-            ollama_api: Default::default(),
-            max_request_bytes: 1 << 20,
-            max_request_memory_bytes: 64 << 20,
-            page_sources: Vec::new(),
-            heartbeat: Duration::from_secs(10),
-            obfuscation: ObfuscationDefault::default(),
-        },
+        http: HttpConfig { heartbeat: Duration::from_secs(10), ..simulated::http_config() },
         service: service_config(16),
-        kept: ResumableLimits {
-            log_bytes: 256 * 1024,
-            unacked_bytes: 32 * 1024,
-            kept_bytes: 64 * 1024 * 1024,
-            answers_per_key: 64,
-            grace: FOREVER,
-            stall_limit: FOREVER,
-            mute_limit: MUTE_LIMIT,
-            token_time: None,
-        },
+        kept: simulated::limits(),
         store: StoreConfig::default(),
         quic: None,
         https: None,

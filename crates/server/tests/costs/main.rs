@@ -21,10 +21,9 @@ use bytes::Bytes;
 use cap::Cap;
 use http::Request;
 use http_body_util::BodyExt;
-use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_engine::sim::SimOptions;
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
-    ObfuscationDefault, OllamaApi, ResumableLimits, Service, Store, StoreLimits, TrustedProxies,
+    AllowedHosts, ApiKeys, App, Clock, HttpConfig, Metrics, OllamaApi, Service, Store, StoreLimits,
     router, start_engine,
 };
 use nix::time::ClockId;
@@ -59,37 +58,19 @@ impl Server {
     }
 
     fn with_store(keys: &[&str], store: Store) -> Self {
-        let forever = Duration::from_secs(600);
         let keys = keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let http = HttpConfig {
             api_keys: ApiKeys::load(&keys, None).unwrap(),
-            trusted_proxies: TrustedProxies::default(),
-            metrics_by_key: false,
-            metrics_names: Default::default(),
-            cors_origins: Vec::new(),
             max_request_bytes: BODY_BYTES,
             allowed_hosts: AllowedHosts::default().bound_to(Ipv4Addr::LOCALHOST.into()),
             ollama_api: OllamaApi::Always,
             max_request_memory_bytes: MEMORY_BYTES,
-            obfuscation: ObfuscationDefault::default(),
-            page_sources: Vec::new(),
-            heartbeat: forever,
+            ..simulated::http_config()
         };
-        let limits = ResumableLimits {
-            log_bytes: 256 * 1024,
-            unacked_bytes: 32 * 1024,
-            kept_bytes: 64 * MIB,
-            answers_per_key: 64,
-            grace: forever,
-            stall_limit: forever,
-            mute_limit: MUTE_LIMIT,
-            token_time: None,
-        };
+        let limits = simulated::limits();
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new()));
         let app = Arc::new(App::new(http, limits, clock, metrics.clone()).with_store(store));
-        let runner = Box::new(SimRunner::new(SimOptions::default()));
-        let (model, description) = (simulated::model(), "simulated".into());
-        let loaded = LoadedEngine { runner, model, description, stages: None };
+        let loaded = simulated::loaded(SimOptions::default());
         let config = simulated::service_config(16);
         let (service, _engine) = start_engine(&config, loaded, clock, metrics).unwrap();
         app.open(service.clone());

@@ -10,15 +10,14 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
+use loquent_engine::sim::{SimOptions, StepPace};
 use loquent_infer::runner::Capacity;
 use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, AllowedHosts, Announcement, ApiKeys, CertificateSource, HttpConfig, LoadedEngine,
-    MUTE_LIMIT, ObfuscationDefault, QuicConfig, ResumableLimits, ServerConfig, StoreConfig,
-    StreamMessage, TcpLimits, TrustedProxies,
+    ALPN, Announcement, ApiKeys, CertificateSource, HttpConfig, QuicConfig, ResumableLimits,
+    ServerConfig, StoreConfig, StreamMessage, TcpLimits,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -27,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use web_transport_quinn::Session;
 
-use crate::simulated::{model, service_config};
+use crate::simulated::{self, service_config};
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,11 +95,8 @@ pub async fn start(setup: Setup) -> Server {
         ..SimOptions::default().capacity
     };
     let pace = StepPace::Fixed { step: setup.token_every };
-    let runner = SimRunner::new(SimOptions { capacity, pace, faults: Vec::new() });
-    let load = move || {
-        let description = "simulated".into();
-        Ok(LoadedEngine { runner: Box::new(runner), model: model(), description, stages: None })
-    };
+    let loaded = simulated::loaded(SimOptions { capacity, pace, faults: Vec::new() });
+    let load = move || Ok(loaded);
     tokio::spawn(async move {
         let announce = move |_: &Announcement<'_>| {
             let _ = ready.send(());
@@ -119,16 +115,8 @@ pub async fn start(setup: Setup) -> Server {
 }
 
 fn options(setup: &Setup) -> ServerConfig {
-    let mut kept = ResumableLimits {
-        log_bytes: 256 * 1024,
-        unacked_bytes: 32 * 1024,
-        kept_bytes: 64 * 1024 * 1024,
-        answers_per_key: 64,
-        grace: setup.grace,
-        stall_limit: Duration::from_secs(30),
-        mute_limit: MUTE_LIMIT,
-        token_time: None,
-    };
+    let stall_limit = Duration::from_secs(30);
+    let mut kept = ResumableLimits { grace: setup.grace, stall_limit, ..simulated::limits() };
     (setup.kept)(&mut kept);
     let mut quic = QuicConfig {
         port: Some(0),
@@ -142,17 +130,8 @@ fn options(setup: &Setup) -> ServerConfig {
     ServerConfig {
         http: HttpConfig {
             api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone()).unwrap(),
-            trusted_proxies: TrustedProxies::default(),
-            metrics_by_key: false,
-            metrics_names: Default::default(),
-            cors_origins: Vec::new(),
-            allowed_hosts: AllowedHosts::default(),
-            ollama_api: Default::default(),
-            max_request_bytes: 1 << 20,
-            max_request_memory_bytes: 64 << 20,
-            page_sources: Vec::new(),
             heartbeat: Duration::from_secs(10),
-            obfuscation: ObfuscationDefault::default(),
+            ..simulated::http_config()
         },
         service: service_config(setup.batch.into()),
         kept,

@@ -1,19 +1,22 @@
-//! A model without weights and a configuration for it, shared by the tests.
+//! A model without weights, an engine that computes it, and configurations for a server of it,
+//! shared by the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::SimVocab;
+use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
-use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
-    ChatFormat, ModelFacts, RequestLog, SamplingDefaults, ServedModel, ServiceConfig,
-    ServingConfig, StreamBounds, end_tokens,
+    ChatFormat, HttpConfig, LoadedEngine, ModelFacts, RequestLog, ResumableLimits,
+    SamplingDefaults, ServedModel, ServiceConfig, ServingConfig, StreamBounds, end_tokens,
 };
+
+/// A limit that no passing test comes near, however loaded the machine.
+pub const FOREVER: Duration = Duration::from_secs(600);
 
 /// The simulated engine's model.
 pub fn model() -> ServedModel {
@@ -38,6 +41,34 @@ pub fn model() -> ServedModel {
     }
 }
 
+/// The simulated engine, computing with `options`.
+pub fn loaded(options: SimOptions) -> LoadedEngine {
+    let runner = Box::new(SimRunner::new(options));
+    LoadedEngine { runner, model: model(), description: "simulated".into(), stages: None }
+}
+
+/// An HTTP side without keys, whose streams have no comments, and with less room for requests than
+/// a real one.
+pub fn http_config() -> HttpConfig {
+    HttpConfig {
+        max_request_bytes: 1 << 20,
+        max_request_memory_bytes: 64 << 20,
+        heartbeat: FOREVER,
+        ..HttpConfig::default()
+    }
+}
+
+/// Limits of resumable answers that wait for their readers as long as a test lasts.
+pub fn limits() -> ResumableLimits {
+    ResumableLimits {
+        kept_bytes: 64 << 20,
+        answers_per_key: 64,
+        grace: FOREVER,
+        stall_limit: FOREVER,
+        ..ResumableLimits::default()
+    }
+}
+
 /// A service for `max_batch_size` completions at once, with bounds that no test reaches by chance.
 pub fn service_config(max_batch_size: usize) -> ServiceConfig {
     ServiceConfig {
@@ -55,14 +86,7 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
             max_queued_tokens: 100_000,
         },
         streams: StreamBounds { buffer_bytes: 32 * 1024, stall_limit: Duration::from_secs(30) },
-        serving: ServingConfig {
-            interval: StreamInterval::default(),
-            max_delay: None,
-            strict_model: false,
-            share_prefix_cache: false,
-            split_reasoning: true,
-            force_usage: false,
-        },
+        serving: ServingConfig::default(),
         engine_timeout: Duration::from_secs(60),
         engine_outage: Duration::from_secs(60),
         tokenize_workers: 2,

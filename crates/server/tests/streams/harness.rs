@@ -8,20 +8,17 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use loquent_engine::sim::{SimOptions, SimRunner, StepPace};
+use loquent_engine::sim::{SimOptions, StepPace};
 use loquent_engine::template::{CHATML, ChatTemplate};
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, ChatFormat, Clock, HttpConfig, LoadedEngine, MUTE_LIMIT, Metrics,
-    ObfuscationDefault, ResumableLimits, Service, ServiceConfig, Store, TrustedProxies, router,
-    start_engine,
+    App, ChatFormat, Clock, HttpConfig, LoadedEngine, Metrics, Service, ServiceConfig, Store,
+    router, start_engine,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::simulated::{model, service_config};
-
-/// A limit that no passing test comes near, however loaded the machine.
-pub const FOREVER: Duration = Duration::from_secs(600);
+use crate::simulated::{self, service_config};
+pub use crate::simulated::{FOREVER, http_config, limits};
 
 /// A server and its engine, which computes as fast as it can.
 pub struct Server {
@@ -171,47 +168,16 @@ pub fn chat(tokens: usize, stream: bool, more: Value) -> Value {
     body
 }
 
+/// The simulated engine, computing as fast as it can.
 pub fn loaded() -> LoadedEngine {
-    let runner = Box::new(SimRunner::new(SimOptions::default()));
-    LoadedEngine { runner, model: model(), description: "simulated".into(), stages: None }
-}
-
-pub fn http_config() -> HttpConfig {
-    HttpConfig {
-        api_keys: ApiKeys::default(),
-        trusted_proxies: TrustedProxies::default(),
-        metrics_by_key: false,
-        metrics_names: Default::default(),
-        cors_origins: Vec::new(),
-        allowed_hosts: AllowedHosts::default(),
-        ollama_api: Default::default(),
-        max_request_bytes: 1 << 20,
-        max_request_memory_bytes: 64 << 20,
-        page_sources: Vec::new(),
-        heartbeat: FOREVER,
-        obfuscation: ObfuscationDefault::default(),
-    }
-}
-
-pub fn limits() -> ResumableLimits {
-    ResumableLimits {
-        log_bytes: 256 * 1024,
-        unacked_bytes: 32 * 1024,
-        kept_bytes: 64 * 1024 * 1024,
-        answers_per_key: 64,
-        grace: FOREVER,
-        stall_limit: FOREVER,
-        mute_limit: MUTE_LIMIT,
-        token_time: None,
-    }
+    simulated::loaded(SimOptions::default())
 }
 
 /// An engine that makes a token every millisecond, so that long answers are under way for seconds.
 #[allow(dead_code, reason = "for the tests of APIs; others share this file")]
 pub fn paced() -> LoadedEngine {
     let pace = StepPace::Fixed { step: Duration::from_millis(1) };
-    let options = SimOptions { pace, ..SimOptions::default() };
-    LoadedEngine { runner: Box::new(SimRunner::new(options)), ..loaded() }
+    simulated::loaded(SimOptions { pace, ..SimOptions::default() })
 }
 
 /// An engine whose model may think before it answers.

@@ -15,19 +15,15 @@ use axum::body::Body;
 use http::{Request as HttpRequest, Response, header};
 use http_body_util::BodyExt;
 use loquent_infer::admission::Bounds;
-use loquent_infer::budget::ItlTarget;
-use loquent_infer::scheduler::Limits;
-use loquent_infer::speculation::Speculation;
-use loquent_proto::coalesce::StreamInterval;
 use loquent_proto::sse::Parser;
 use loquent_server::{
-    AllowedHosts, ApiKeys, App, Clock, HttpConfig, MUTE_LIMIT, Metrics, ObfuscationDefault,
-    PoolConfig, RequestLog, ResumableLimits, ServiceConfig, ServingConfig, StreamBounds,
-    TrustedProxies, UpstreamConfig, router, start_upstream,
+    ApiKeys, App, Clock, HttpConfig, Metrics, PoolConfig, ResumableLimits, ServiceConfig,
+    StreamBounds, UpstreamConfig, router, start_upstream,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use crate::simulated;
 use stand_in::{Act, StandIn, head, piece, stream, whole};
 
 const FIRST: &str = r#"{"id":"up-1","object":"chat.completion.chunk","created":5,"model":"theirs","system_fingerprint":"fp","choices":[{"index":0,"delta":{"role":"assistant","content":"Hel"},"finish_reason":null}]}"#;
@@ -59,20 +55,7 @@ impl Front {
                 },
                 ..UpstreamConfig::default()
             },
-            http: HttpConfig {
-                api_keys: ApiKeys::default(),
-                trusted_proxies: TrustedProxies::default(),
-                metrics_by_key: false,
-                metrics_names: Default::default(),
-                cors_origins: Vec::new(),
-                allowed_hosts: AllowedHosts::default(),
-                ollama_api: Default::default(),
-                max_request_bytes: 1 << 20,
-                max_request_memory_bytes: 64 << 20,
-                page_sources: Vec::new(),
-                heartbeat: Duration::from_secs(5),
-                obfuscation: ObfuscationDefault::default(),
-            },
+            http: HttpConfig { heartbeat: Duration::from_secs(5), ..simulated::http_config() },
             bounds: Bounds {
                 max_inflight_requests: 4,
                 max_inflight_per_tenant: Some(4),
@@ -88,37 +71,11 @@ impl Front {
             unacked_bytes: 1 << 16,
             kept_bytes: 8 << 20,
             answers_per_key: 8,
-            grace: PATIENCE,
-            stall_limit: PATIENCE,
-            mute_limit: MUTE_LIMIT,
-            token_time: None,
+            ..simulated::limits()
         };
         let app = Arc::new(App::new(http, limits, Clock::start(), Arc::new(Metrics::new())));
-        let config = ServiceConfig {
-            limits: Limits {
-                max_batch_size: 1,
-                prefill_max_tokens: 1,
-                itl_target: ItlTarget::Unbounded,
-                prefix_cache: false,
-                speculation: Speculation::Off,
-                queue_timeout: None,
-            },
-            bounds,
-            streams,
-            serving: ServingConfig {
-                interval: StreamInterval::default(),
-                max_delay: None,
-                strict_model: false,
-                share_prefix_cache: false,
-                split_reasoning: true,
-                force_usage: false,
-            },
-            engine_timeout: Duration::from_secs(60),
-            engine_outage: Duration::from_secs(60),
-            tokenize_workers: 1,
-            otlp_endpoint,
-            request_log: RequestLog::default(),
-        };
+        let (service, tokenize_workers) = (simulated::service_config(1), 1);
+        let config = ServiceConfig { bounds, streams, otlp_endpoint, tokenize_workers, ..service };
         app.open(start_upstream(&config, &upstream, &app).unwrap());
         Self { app }
     }

@@ -28,14 +28,14 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_OLLAMA_API", default_value = "local", value_name = "WHERE")]
     ollama_api: OllamaApiArg,
     /// Maximum size of a request body in bytes
-    #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", default_value_t = 8 * 1024 * 1024,
-          value_name = "N")]
+    #[arg(long, env = "LOQUENT_MAX_REQUEST_BYTES", value_name = "N",
+          default_value_t = HttpConfig::default().max_request_bytes)]
     max_request_bytes: usize,
     /// Maximum memory in bytes for the bodies of all requests that are being read, and what they
     /// are parsed into, of which an API key, or an address, may have three times what stays free;
     /// beyond it, requests wait for seconds and then get 503
-    #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", default_value_t = 128 * 1024 * 1024,
-          value_name = "N")]
+    #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", value_name = "N",
+          default_value_t = HttpConfig::default().max_request_memory_bytes)]
     max_request_memory_bytes: usize,
     /// Whose names metrics have at /metrics: those of loquent, those of vllm where it has the
     /// metric (for its dashboards, llm-d and the Gateway API's inference extension), or both

@@ -60,7 +60,8 @@ impl ResponseRecorder {
     /// Retries storing a response that has ended, with backoff, until the store works again or
     /// would not keep the response any more.
     pub async fn save_later(&self, log: &RecordLog, first: &StoreError) {
-        tracing::warn!(error = %first, "a response could not be stored, and is kept until it can be");
+        let kept = "a response could not be stored, and is kept until it can be";
+        tracing::warn!(error = %first, "{kept}");
         let too_old_s = self.created_s.saturating_add(self.target.store.age().as_secs());
         let mut pause = RETRY_FIRST;
         while unix_time_s() <= too_old_s {
