@@ -198,8 +198,10 @@ impl Target for ServiceTarget {
         Box::pin(async move {
             let prompt = Prompt::Text(text.to_owned());
             let class = WorkClass::of_bytes(&Identity::in_process(), text.len());
-            let encoding =
-                self.service.prompts().for_tokenize(class, move |it| it.encode(prompt, add_special));
+            let encoding = self
+                .service
+                .prompts()
+                .for_tokenize(class, move |it| it.encode(prompt, add_special));
             encoding.await.map_err(|error| self.refusal(&error))
         })
     }

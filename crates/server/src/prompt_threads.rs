@@ -186,7 +186,10 @@ mod tests {
     #[tokio::test]
     async fn a_panic_fails_its_own_request_only() {
         let threads = PromptThreads::start(1).unwrap();
-        assert_eq!(threads.run(short(1), || panic!("on purpose")).await, Err::<(), _>(PromptThreadError::Lost));
+        assert_eq!(
+            threads.run(short(1), || panic!("on purpose")).await,
+            Err::<(), _>(PromptThreadError::Lost)
+        );
         assert_eq!(threads.run(short(1), || 7).await, Ok(7));
     }
 
@@ -252,7 +255,9 @@ mod tests {
     async fn a_queue_beyond_its_bound_is_refused() {
         let threads = PromptThreads::start(1).unwrap();
         let (_go, gate) = channel::<()>();
-        let mut waiting = vec![Box::pin(threads.run(short(1), move || drop(gate.recv())))];
+        let mut waiting = vec![Box::pin(threads.run(short(1), move || {
+            let _ = gate.recv();
+        }))];
         drop(tokio::time::timeout(Duration::ZERO, waiting.last_mut().unwrap()).await);
         let mut others = Vec::new();
         let refused = loop {

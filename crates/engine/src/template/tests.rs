@@ -97,7 +97,8 @@ fn special_text_of_users_stays_text() {
         segments.iter().filter(|s| !s.special).map(|s| s.text.as_str()).collect();
     assert_eq!(plain, [attack]);
     let template = ChatTemplate::new(CHATML).unwrap();
-    let tokens = encode_chat(&template, &SimVocab, &conversation(&messages), PromptLimits::NONE).unwrap();
+    let tokens =
+        encode_chat(&template, &SimVocab, &conversation(&messages), PromptLimits::NONE).unwrap();
     let tokens = tokens.tokens;
     let controls = tokens.iter().filter(|&&t| SimVocab.piece(t).is_empty()).count();
     assert_eq!(controls, 5, "three turns begin, two end");

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_infer::share::{Overflow, ShareRefusal, SharedPool};
+use loquent_infer::share::{Overflow, PoolKind, ShareRefusal, SharedPool};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
@@ -266,7 +266,7 @@ struct AnswerTable {
 
 impl AnswerTable {
     fn new(kept_bytes: usize) -> Self {
-        let reserved = SharedPool::new(kept_bytes, Overflow::Never);
+        let reserved = SharedPool::new(PoolKind::KeptAnswers, kept_bytes, Overflow::Never);
         Self { answers: HashMap::new(), reserved, per_tenant: HashMap::new(), busy: 0 }
     }
 
@@ -435,7 +435,12 @@ impl ResumableAnswers {
         table.busy += 1;
         drop(table);
         self.metrics.on_kept_bytes(bytes as i64);
-        Some(Reservation { answers: self.clone(), counted: CountedAs::Mirrored, tenant: OTHERS, bytes })
+        Some(Reservation {
+            answers: self.clone(),
+            counted: CountedAs::Mirrored,
+            tenant: OTHERS,
+            bytes,
+        })
     }
 
     /// Returns the bytes reserved for an answer until it has ended.

@@ -78,7 +78,8 @@ pub async fn embed(
     // Before tokenizing: a server at its limit must refuse without spending time on it.
     let mut permits = service.admit(identity, 1, request.estimated_tokens())?;
     let permit = permits.pop().ok_or_else(|| ApiError::internal("Nothing was admitted."))?;
-    let (inputs, mut permit) = tokenize_inputs(service, request, capacity, identity, permit).await?;
+    let (inputs, mut permit) =
+        tokenize_inputs(service, request, capacity, identity, permit).await?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     permit.enqueue(tokens).map_err(refused)?;
     permit.charge_prompt(tokens as u64);
