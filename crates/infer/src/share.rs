@@ -206,7 +206,8 @@ mod tests {
             steps in prop::collection::vec((0u64..40, 1usize..3000, any::<bool>()), 1..400),
             overflow in prop::sample::select(vec![Overflow::Never, Overflow::EqualParts]),
         ) {
-            let (mut pool, mut taken) = (SharedPool::new(PoolKind::QueuedTokens, 4000, overflow), Vec::new());
+            let mut pool = SharedPool::new(PoolKind::QueuedTokens, 4000, overflow);
+            let mut taken = Vec::new();
             for (tenant, units, ends) in steps {
                 if ends && !taken.is_empty() {
                     let (tenant, units) = taken.swap_remove(units % taken.len());

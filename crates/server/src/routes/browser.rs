@@ -79,8 +79,8 @@ fn refusal(app: &App, request: &Request<Body>, is_allowed: bool) -> Option<ApiEr
 }
 
 /// Returns true for a request without an Origin that a foreign page causes, such as for an image,
-/// as browsers tell by Fetch Metadata. A link to a page of this server is none, but a link to a path
-/// of its APIs is: following it would run something.
+/// as browsers tell by Fetch Metadata. A link to a page of this server is none, but a link to a
+/// path of its APIs is: following it would run something.
 fn is_foreign_fetch(headers: &HeaderMap, path: &str) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
     let is_api = path.starts_with("/v1/") || path.starts_with("/api/");
