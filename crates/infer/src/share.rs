@@ -176,7 +176,7 @@ mod tests {
 
     /// Takes ever smaller amounts until the pool gives `tenant` nothing more.
     fn take_all(pool: &mut SharedPool, tenant: u64) -> usize {
-        for units in [4096, 512, 64, 8, 1] {
+        for units in [512, 64, 8, 1] {
             while pool.take(TenantId(tenant), units).is_ok() {}
         }
         pool.held_by(TenantId(tenant))
