@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::rate::MinuteBudget;
 pub use crate::share::FAIR_MULTIPLE;
-use crate::share::{Overflow, ShareRefusal, SharedPool};
+use crate::share::{Overflow, PoolKind, ShareRefusal, SharedPool};
 use crate::tenant::TenantId;
 
 /// Limits set by the operator.
@@ -221,7 +221,11 @@ impl Admission {
         Self {
             bounds,
             inflight: 0,
-            queue: SharedPool::new(bounds.max_queued_tokens, Overflow::EqualParts),
+            queue: SharedPool::new(
+                PoolKind::QueuedTokens,
+                bounds.max_queued_tokens,
+                Overflow::EqualParts,
+            ),
             tenants: HashMap::new(),
             last_end: None,
             end_interval_s: FIRST_INTERVAL.as_secs_f64(),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::share::{Overflow, ShareRefusal, SharedPool};
+use crate::share::{Overflow, PoolKind, ShareRefusal, SharedPool};
 use crate::tenant::{Tenant, TenantId};
 
 /// Service that a running job counts for until its time is known.
@@ -80,7 +80,7 @@ impl<J> Turns<J> {
     pub fn new(workers: usize, limit: usize) -> Self {
         Self {
             lines: BTreeMap::new(),
-            waiting: SharedPool::new(limit, Overflow::EqualParts),
+            waiting: SharedPool::new(PoolKind::WaitingPrompts, limit, Overflow::EqualParts),
             long_limit: workers.saturating_sub(1).max(1),
             long_running: 0,
             floor_us: 0,

@@ -59,6 +59,8 @@ mod output;
 mod page_file;
 mod peer;
 pub mod pending_deltas;
+#[cfg(test)]
+mod pool_law;
 mod prompt_threads;
 mod prompts;
 mod query;

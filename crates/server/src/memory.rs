@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use loquent_infer::share::{Overflow, SharedPool};
+use loquent_infer::share::{Overflow, PoolKind, SharedPool};
 use loquent_infer::tenant::TenantId;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -96,8 +96,8 @@ impl PartState {
 }
 
 impl MemoryPart {
-    fn new(units: usize) -> Arc<Self> {
-        let pool = SharedPool::new(units, Overflow::Never);
+    fn new(kind: PoolKind, units: usize) -> Arc<Self> {
+        let pool = SharedPool::new(kind, units, Overflow::Never);
         let state = Mutex::new(PartState { pool, waiting: HashMap::new() });
         Arc::new(Self { state, freed: Notify::new() })
     }
@@ -183,8 +183,8 @@ impl RequestMemory {
         let units = (total_bytes / UNIT_BYTES).clamp(SMALL_SHARE, u32::MAX as usize / 2);
         let small = units / SMALL_SHARE;
         Self {
-            small: MemoryPart::new(small),
-            large: MemoryPart::new(units - small),
+            small: MemoryPart::new(PoolKind::SmallBodies, small),
+            large: MemoryPart::new(PoolKind::LargeBodies, units - small),
             large_units: units - small,
         }
     }

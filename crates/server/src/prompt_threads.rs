@@ -255,7 +255,9 @@ mod tests {
     async fn a_queue_beyond_its_bound_is_refused() {
         let threads = PromptThreads::start(1).unwrap();
         let (_go, gate) = channel::<()>();
-        let mut waiting = vec![Box::pin(threads.run(short(1), move || drop(gate.recv())))];
+        let mut waiting = vec![Box::pin(threads.run(short(1), move || {
+            let _ = gate.recv();
+        }))];
         drop(tokio::time::timeout(Duration::ZERO, waiting.last_mut().unwrap()).await);
         let mut others = Vec::new();
         let refused = loop {

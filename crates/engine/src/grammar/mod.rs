@@ -39,8 +39,8 @@ use worker::{Lane, Workers};
 pub const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
 
 /// Work that compiling one grammar may take, in nodes of llguidance's regular expressions: some
-/// tenths of a second. Compiling cannot be interrupted, so that this is its deadline. It is far more
-/// than a schema of [`MAX_GRAMMAR_BYTES`] needs.
+/// tenths of a second. Compiling cannot be interrupted, so that this is its deadline. It is far
+/// more than a schema of [`MAX_GRAMMAR_BYTES`] needs.
 const COMPILE_FUEL: u64 = 400_000;
 
 /// Reason why no grammar could be compiled.

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use http::Method;
-use loquent_infer::share::{Overflow, SharedPool};
+use loquent_infer::share::{Overflow, PoolKind, SharedPool};
 use loquent_infer::tenant::TenantId;
 use sha2::Sha256;
 
@@ -96,7 +96,7 @@ struct CountedToken {
 
 impl Default for CountedTokens {
     fn default() -> Self {
-        let keys = SharedPool::new(MAX_COUNTED, Overflow::Never);
+        let keys = SharedPool::new(PoolKind::CountedTokens, MAX_COUNTED, Overflow::Never);
         Self { tokens: HashMap::new(), keys }
     }
 }

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_infer::share::{Overflow, ShareRefusal, SharedPool};
+use loquent_infer::share::{Overflow, PoolKind, ShareRefusal, SharedPool};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::fallback::LowerLayer;
@@ -282,7 +282,7 @@ struct AnswerTable {
 
 impl AnswerTable {
     fn new(kept_bytes: usize) -> Self {
-        let reserved = SharedPool::new(kept_bytes, Overflow::Never);
+        let reserved = SharedPool::new(PoolKind::KeptAnswers, kept_bytes, Overflow::Never);
         Self { answers: HashMap::new(), reserved, per_tenant: HashMap::new(), busy: 0 }
     }
 
@@ -882,7 +882,8 @@ mod tests {
             assert!(kept.len() < 1000, "as many as there are requests");
         }
         let part = limits.kept_bytes / 4 * 3;
-        assert_eq!(kept.len(), (part - limits.log_bytes) / TASK_BYTES);
+        let room = part - limits.log_bytes - TASK_BYTES;
+        assert_eq!(kept.len(), room / (TASK_BYTES + 1) + 1);
         answers.reserve(TenantId(9), 0).expect("another tenant finds room");
         kept.clear();
         assert_eq!(answers.table().reserved.held(), 0);

@@ -31,6 +31,8 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("7200");
 /// Maximum number of headers in a preflight request. OpenAI's SDK asks for a dozen.
 const MAX_ASKED: usize = 64;
+const FOREIGN_PAGE: &str =
+    "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
 const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 const ALLOW_PRIVATE_NETWORK: &str = "access-control-allow-private-network";
 
@@ -67,14 +69,22 @@ fn refusal(app: &App, request: &Request<Body>, is_allowed: bool) -> Option<ApiEr
     if let Some(host) = app.config.allowed_hosts.refused(request) {
         return Some(ApiError::foreign_host(&host));
     }
-    let origin = request.headers().get(header::ORIGIN)?;
+    let Some(origin) = request.headers().get(header::ORIGIN) else {
+        let foreign = is_foreign_fetch(request.headers(), request.uri().path());
+        return foreign.then(|| ApiError::forbidden(FOREIGN_PAGE));
+    };
     let host = requested_authority(request);
     let is_own = host.is_some_and(|host| is_page_of_host(origin.as_bytes(), &host));
-    (!is_own && !is_allowed).then(|| {
-        let hint =
-            "Pages of this origin may not use the server. Allow the origin with --cors-origin.";
-        ApiError::forbidden(hint)
-    })
+    (!is_own && !is_allowed).then(|| ApiError::forbidden(FOREIGN_PAGE))
+}
+
+/// Returns true for a request without an Origin that a foreign page causes, such as for an image,
+/// as browsers tell by Fetch Metadata. A link to a page of this server is none, but a link to a
+/// path of its APIs is: following it would run something.
+fn is_foreign_fetch(headers: &HeaderMap, path: &str) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
+    let is_api = path.starts_with("/v1/") || path.starts_with("/api/");
+    is("sec-fetch-site", "cross-site") && (is_api || !is("sec-fetch-mode", "navigate"))
 }
 
 /// Adds the response headers of a preflight with the request headers `asked`.
@@ -123,6 +133,23 @@ mod tests {
     fn names(asked: &str) -> Option<String> {
         let names = header_names(&HeaderValue::from_str(asked).unwrap())?;
         Some(names.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn foreign_pages_cause_nothing_without_an_origin() {
+        let foreign = |site: &'static str, mode: &'static str, path| {
+            let mut headers = HeaderMap::new();
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+            headers.insert("sec-fetch-mode", HeaderValue::from_static(mode));
+            is_foreign_fetch(&headers, path)
+        };
+        assert!(foreign("cross-site", "no-cors", "/v1/lab/run"), "an image");
+        assert!(foreign("cross-site", "navigate", "/v1/lab/run"), "a link or a frame");
+        assert!(foreign("cross-site", "no-cors", "/metrics"));
+        assert!(!foreign("cross-site", "navigate", "/"), "a link to the page");
+        assert!(!foreign("same-origin", "cors", "/v1/lab/run"));
+        assert!(!foreign("none", "navigate", "/v1/models"), "typed into the address bar");
+        assert!(!is_foreign_fetch(&HeaderMap::new(), "/v1/models"), "no browser");
     }
 
     #[test]

@@ -106,8 +106,8 @@ async fn answer(
     parsed.request.sampling.general = GeneralSampling::Ollama;
     let OllamaRequest { shape, ref model, only_loads, keep } = parsed.kept;
     let entry = app.models.find(parsed.request.model.as_deref())?;
-    let manages = parsed.request.identity.check_manages("Loading and unloading a model");
-    if only_loads {
+    let manages = parsed.request.identity.check_manages("Unloading a model");
+    if only_loads && keep == Some(KeepAlive::For(Duration::ZERO)) {
         manages.clone()?;
     }
     // Ollama's clients send it with every question: from others it has no effect.

@@ -11,6 +11,7 @@ use crate::body::ReceivedBody;
 use crate::caller::Caller;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::identity::Identity;
 use crate::models::ModelEntry;
 use crate::resumable::idempotency::IdempotentRequest;
 use crate::resumable::shared::kept_request::{
@@ -56,10 +57,8 @@ impl Intake {
             if is_ask {
                 fields.set_streaming();
             }
-            // A reader's next token is another text and the same reader.
-            let reader = caller.identity.token_salt().map(str::as_bytes);
-            let asker = reader.or(key.as_ref().map(HeaderValue::as_bytes));
-            let idempotent = keys.idempotent(asker, again.as_ref(), endpoint, fields.map());
+            let asker = asker_of(&caller.identity, key.as_ref());
+            let idempotent = keys.idempotent(Some(&asker), again.as_ref(), endpoint, fields.map());
             let store = match endpoint {
                 Endpoint::Chat => ChatToStore::take(&mut fields)?,
                 Endpoint::Text => None,
@@ -79,6 +78,17 @@ impl Intake {
         };
         body.parse(read).await
     }
+}
+
+/// Returns the owner of idempotency keys of `identity`: its tenant and key, or the reader of a
+/// browser token, whose next token is another text and the same reader.
+fn asker_of(identity: &Identity, key: Option<&HeaderValue>) -> Vec<u8> {
+    let tenant = identity.tenant.0.to_le_bytes();
+    let of_tenant = match identity.token_salt() {
+        Some(reader) => reader.as_bytes(),
+        None => key.map_or(&[][..], HeaderValue::as_bytes),
+    };
+    [&tenant[..], of_tenant].concat()
 }
 
 /// Returns all that determines the answer to `request`. Sets its seed and call ids at random if the
@@ -106,5 +116,29 @@ pub fn marks(request: &mut Request, served: &ModelEntry) -> ReplayInputs {
         stored: metadata.map(|metadata| ReplayMetadata { owner, metadata }),
         asker,
         answered_by: served.answers_by(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::ApiKey;
+    use crate::identity::token::TokenScope;
+
+    #[test]
+    fn idempotency_keys_belong_to_a_client() {
+        let address = |text: &str| asker_of(&Identity::of_address(text.parse().unwrap()), None);
+        assert_eq!(address("10.0.0.1"), address("10.0.0.1"));
+        assert_ne!(address("10.0.0.1"), address("10.0.0.2"), "whoever repeats another's question");
+        let bearer = HeaderValue::from_static("Bearer k");
+        let key = |text| asker_of(&Identity::of_key(ApiKey::unnamed(text).into()), Some(&bearer));
+        assert_ne!(key("a"), key("b"));
+        let token = |reader: &str, text: &'static str| {
+            let scope = TokenScope { cache_salt: reader.into() };
+            let identity = Identity::of_token(&ApiKey::unnamed("a"), scope);
+            asker_of(&identity, Some(&HeaderValue::from_static(text)))
+        };
+        assert_eq!(token("ann", "Bearer lqt_1"), token("ann", "Bearer lqt_2"));
+        assert_ne!(token("ann", "Bearer lqt_1"), token("bob", "Bearer lqt_1"));
     }
 }

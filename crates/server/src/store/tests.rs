@@ -363,9 +363,14 @@ fn what_is_too_old_is_not_there_to_be_put_again_or_deleted() {
 mod shared {
     //! Replicas share a store at a server, which may become unavailable.
 
+    use std::net::SocketAddr;
+
     use redis::Value;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::store::shared::address::SharedAddress;
 
     #[tokio::test]
     async fn replicas_see_each_others_objects_and_which_of_them_live() {
@@ -452,6 +457,57 @@ mod shared {
         store.put(CHAT, ANN, ahead).await.unwrap();
         let created_s = store.get(CHAT, ANN, "a").await.unwrap().unwrap().created_s;
         assert!((now..now + 60).contains(&created_s), "by the store's clock: {created_s}");
+    }
+
+    /// Relays connections to `server`. Those that are open when `silenced` changes carry nothing
+    /// more, and stay open; new ones work.
+    async fn relay(server: SocketAddr, silenced: watch::Receiver<u32>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut silenced = silenced.clone();
+                silenced.mark_unchanged();
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    let relayed = tokio::io::copy_bidirectional(&mut client, &mut server);
+                    let is_silent = tokio::select! {
+                        _ = relayed => false,
+                        changed = silenced.changed() => changed.is_ok(),
+                    };
+                    if is_silent {
+                        std::future::pending::<()>().await;
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fell_silent_is_replaced() {
+        let Some(server) = RedisServer::start().await else { return };
+        let (silence, silenced) = watch::channel(0);
+        let through = relay(server.socket_address(), silenced).await;
+        let address = SharedAddress::parse(&format!("redis://{through}")).unwrap();
+        let store = Store::connect(&address, limits(9, 9)).await.unwrap();
+        let connection = store.shared().unwrap().clone();
+        assert_eq!(connection.health(), StoreHealth::Well);
+        let announcing = connection.clone();
+        let announcing = tokio::spawn(async move { announcing.keep_announced().await });
+        let until = async |wanted: fn(&StoreHealth) -> bool| {
+            let changed = async {
+                while !wanted(&connection.health()) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), changed).await.expect("it changes");
+        };
+        silence.send(1).unwrap();
+        // Until nothing comes over it: a call that begins after that ends with an error.
+        while store.get(CHAT, ANN, "a").await.is_ok() {}
+        until(|health| *health == StoreHealth::Well).await;
+        announcing.abort();
     }
 
     #[tokio::test]

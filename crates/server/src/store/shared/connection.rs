@@ -1,9 +1,10 @@
 //! The connection to a shared store: every call has a timeout, and few run at once.
 //!
-//! The client library reconnects by itself. Callers check what the store returns: the scripts bound
+//! The client library reconnects after an error of the connection. One that fell silent has none:
+//! it is replaced after [`MAX_SILENT_CALLS`]. Callers check what the store returns: the scripts bound
 //! its size, and the decoders validate the rest.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ use crate::store::object::StoreError;
 const MAX_CALLS: usize = 64;
 /// Time limit for a call, including the wait for its turn and for a new connection.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// Calls in a row without an answer after which the connection is replaced by a new one.
+const MAX_SILENT_CALLS: u32 = 2;
 /// Time limit for an attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for the store at startup.
@@ -53,7 +56,9 @@ pub struct SharedConnection(Arc<StoreLink>);
 
 struct StoreLink {
     address: SharedAddress,
-    manager: ConnectionManager,
+    manager: Mutex<ConnectionManager>,
+    /// Calls in a row that the connection has not answered.
+    silent_calls: AtomicU32,
     places: Semaphore,
     health: Mutex<StoreHealth>,
     uptime: Mutex<StoreUptime>,
@@ -107,22 +112,14 @@ impl SharedConnection {
     /// # Errors
     /// [`StoreError::Unusable`], when the store refuses the login.
     pub async fn open(address: &SharedAddress) -> Result<Self, StoreError> {
-        let config = ConnectionManagerConfig::new()
-            // One attempt for each call: the next call, or the next announcement, tries again.
-            .set_number_of_retries(0)
-            .set_connection_timeout(Some(CONNECT_LIMIT))
-            .set_response_timeout(Some(CALL_LIMIT))
-            .set_concurrency_limit(MAX_CALLS);
-        let unusable = |why: String| {
-            let what = format!("cannot use the store {address}: {why}");
+        let manager = new_manager(address).map_err(|error| {
+            let what = format!("cannot use the store {address}: {}", said(&error));
             StoreError::Unusable(what.into())
-        };
-        let manager =
-            ConnectionManager::new_lazy_with_config(Client::clone(&address.client), config)
-                .map_err(|error| unusable(said(&error)))?;
+        })?;
         let connection = Self(Arc::new(StoreLink {
             address: address.clone(),
-            manager,
+            manager: Mutex::new(manager),
+            silent_calls: AtomicU32::new(0),
             places: Semaphore::new(MAX_CALLS),
             health: Mutex::new(StoreHealth::Well),
             uptime: Mutex::new(StoreUptime::begin()),
@@ -133,7 +130,10 @@ impl SharedConnection {
         let announced = tokio::time::timeout(START_LIMIT, connection.announce()).await;
         match announced.unwrap_or_else(|_| Err(StoreError::Failed("it does not answer".into()))) {
             Ok(()) => Ok(connection),
-            Err(StoreError::Unusable(why)) => Err(unusable(format!("{why}; correct --store"))),
+            Err(StoreError::Unusable(why)) => {
+                let what = format!("cannot use the store {address}: {why}; correct --store");
+                Err(StoreError::Unusable(what.into()))
+            }
             Err(error) => {
                 connection.note(Some(&"it does not answer".to_owned()));
                 tracing::error!(
@@ -175,11 +175,18 @@ impl SharedConnection {
         let begun = Instant::now();
         let call = async {
             let _place = self.0.places.acquire().await.expect("the semaphore is never closed");
-            invocation.invoke_async::<Value>(&mut self.0.manager.clone()).await
+            let mut manager = self.manager().clone();
+            invocation.invoke_async::<Value>(&mut manager).await
         };
         let returned = match tokio::time::timeout(CALL_LIMIT, call).await {
-            Ok(returned) => returned.map_err(|error| (said(&error), is_refused(&error))),
-            Err(_) => Err(("it takes too long".to_owned(), false)),
+            Ok(returned) => {
+                self.note_answer(returned.as_ref().is_err_and(RedisError::is_timeout));
+                returned.map_err(|error| (said(&error), is_refused(&error)))
+            }
+            Err(_) => {
+                self.note_answer(true);
+                Err(("it takes too long".to_owned(), false))
+            }
         };
         self.note(returned.as_ref().err().map(|(why, _)| why));
         self.uptime().note(begun, Instant::now(), returned.is_ok());
@@ -212,8 +219,30 @@ impl SharedConnection {
             let begun = Instant::now();
             if tokio::time::timeout(ANNOUNCE_EVERY, self.announce()).await.is_err() {
                 self.uptime().note(begun, Instant::now(), false);
+                self.note_answer(true);
             }
         }
+    }
+
+    /// Records that a call was answered, or that it was not; replaces a silent connection.
+    fn note_answer(&self, is_silent: bool) {
+        if !is_silent {
+            self.0.silent_calls.store(0, Ordering::Relaxed);
+            return;
+        }
+        let silent = self.0.silent_calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if silent < MAX_SILENT_CALLS {
+            return;
+        }
+        self.0.silent_calls.store(0, Ordering::Relaxed);
+        // Connects with the next call. Calls under way end with the connection that they have.
+        if let Ok(manager) = new_manager(&self.0.address) {
+            *self.manager() = manager;
+        }
+    }
+
+    fn manager(&self) -> MutexGuard<'_, ConnectionManager> {
+        self.0.manager.lock().expect("nothing panics under this lock")
     }
 
     async fn announce(&self) -> Result<(), StoreError> {
@@ -262,6 +291,17 @@ impl SharedConnection {
     fn state(&self) -> MutexGuard<'_, StoreHealth> {
         self.0.health.lock().expect("nothing panics under this lock")
     }
+}
+
+/// Returns a connection to the store at `address`, which is opened by its first call.
+fn new_manager(address: &SharedAddress) -> Result<ConnectionManager, RedisError> {
+    let config = ConnectionManagerConfig::new()
+        // One attempt for each call: the next call, or the next announcement, tries again.
+        .set_number_of_retries(0)
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(Some(CALL_LIMIT))
+        .set_concurrency_limit(MAX_CALLS);
+    ConnectionManager::new_lazy_with_config(Client::clone(&address.client), config)
 }
 
 fn announcement() -> Script {

@@ -1,5 +1,6 @@
 //! A Redis server for one test, which stops when the test ends.
 
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use super::address::SharedAddress;
 /// A running server that stores nothing on disk.
 pub struct RedisServer {
     process: Child,
+    port: u16,
     _folder: tempfile::TempDir,
     /// Address of the server.
     pub address: SharedAddress,
@@ -32,12 +34,17 @@ impl RedisServer {
                 return None;
             };
             let address = SharedAddress::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
-            let mut server = Self { process, _folder: folder, address };
+            let mut server = Self { process, port, _folder: folder, address };
             if server.is_up().await {
                 return Some(server);
             }
         }
         panic!("no free port");
+    }
+
+    /// Returns the server's own address.
+    pub fn socket_address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     /// Suspends the server, which then accepts connections and calls but answers none, or resumes
