@@ -1,5 +1,6 @@
 //! `loquent serve`: loads a model, or connects to an upstream server, and serves it.
 
+mod absent_upstream;
 pub(crate) mod args;
 mod banner;
 pub(crate) mod cache_sizes;
@@ -83,6 +84,9 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
         let banner = Banner::new(bound, &options, is_demonstration);
         warn_if_open(bound, &banner);
+        for url in options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls) {
+            tokio::spawn(absent_upstream::warn_if_absent(url.clone()));
+        }
         let wait_limit = options.service.limits.queue_timeout;
         let load = move || match is_local {
             false => Ok(LoadedBackend::Upstreams),

@@ -18,34 +18,12 @@ pub fn start(pool: &Arc<Pool>) {
     }
 }
 
-/// Looks at each server of `pool` once, and warns of those that do not answer.
-pub fn look_once(pool: &Arc<Pool>) {
-    for server in 0..pool.servers.len() {
-        let pool = Arc::clone(pool);
-        tokio::spawn(async move { warn_if_absent(&pool, server).await });
-    }
-}
-
 async fn keep_checking(pool: Weak<Pool>, server: usize, delay: Duration) {
     tokio::time::sleep(delay).await;
-    if let Some(pool) = pool.upgrade() {
-        warn_if_absent(&pool, server).await;
-    }
     while let Some(pool) = pool.upgrade() {
         check(&pool, server).await;
         drop(pool);
         tokio::time::sleep(INTERVAL).await;
-    }
-}
-
-/// Warns if a server does not answer at the start: its address may be wrong.
-async fn warn_if_absent(pool: &Arc<Pool>, server: usize) {
-    let asked = &pool.servers[server];
-    if !asked.is_well(pool.key(None)).await {
-        tracing::warn!(
-            "no server answers at {} (--upstream); requests for it fail until one does",
-            asked.authority()
-        );
     }
 }
 

@@ -184,8 +184,6 @@ impl Upstream {
         self.metrics.watch_upstream(self.pool.clone());
         if self.pool.is_spared() {
             checks::start(&self.pool);
-        } else {
-            checks::look_once(&self.pool);
         }
     }
 
