@@ -97,6 +97,7 @@ function Laboratory(): VNode {
           Everything here is the project’s own simulator; Loquent’s pane runs the code that ships.{" "}
           <a href="docs/eloquent">How it works, and how it is measured</a>
         </p>
+        {view === "first" && <Player playhead={playhead} isReady={isReady} onStep={step} hasPlayButton={false} />}
         <Controls parameters={parameters} onChange={change} />
       </details>
       {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}
