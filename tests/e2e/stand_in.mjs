@@ -23,6 +23,10 @@ async function answer(answers, request, response) {
     response.setHeader("content-type", "application/json");
     return response.end(JSON.stringify({ object: "list", data: [{ id: "stand-in", object: "model" }] }));
   }
+  if (!request.url.endsWith("/chat/completions")) {
+    response.statusCode = 404;
+    return response.end();
+  }
   const { messages } = await bodyOf(request);
   const steps = answers[messages.at(-1).content] ?? [{ content: "Nothing is written for this question." }];
   response.setHeader("content-type", "text/event-stream");

@@ -31,7 +31,9 @@ const counts = signal(true);
 export function ContextGauge(): VNode | null {
   const limit = chosenModel()?.contextTokens ?? null;
   const { tokens, uncounted } = useConversation();
-  const used = tokens + useTokensOf([...uncounted, draft.value, ...files.value.map((file) => file.text)].filter((text) => text !== "").join("\n"));
+  const drafted = [draft.value, ...files.value.map((file) => file.text)].filter((text) => text !== "");
+  const text = [...uncounted.filter((text) => text !== ""), ...drafted].join("\n");
+  const used = tokens + useTokensOf(text, drafted.length > 0);
   if (limit === null || used === 0) return null;
   const share = used / limit;
   const level = share > 1 ? "over" : share > NEARLY_FULL ? "nearly" : "fine";
@@ -82,16 +84,16 @@ function useConversation(): Counted {
   return { tokens: before + (isComing ? (facts.at(-1)?.tokens ?? 0) : 0), uncounted: [system, ...texts] };
 }
 
-/** Tokens of `text`: as the server counts, or about. */
-function useTokensOf(text: string): number {
+/** Tokens of `text`: as the server counts while somebody types, or about. */
+function useTokensOf(text: string, isTyping: boolean): number {
   const counted = useSignal<{ text: string; tokens: number } | null>(null);
   useEffect(() => {
-    if (!counts.peek() || text.trim() === "" || text.length > MAX_COUNTED) return;
+    if (!isTyping || !counts.peek() || text.trim() === "" || text.length > MAX_COUNTED) return;
     const timer = setTimeout(() => {
       void countTokens(text).then((tokens) => tokens !== null && (counted.value = { text, tokens }));
     }, COUNT_AFTER_MS);
     return () => clearTimeout(timer);
-  }, [text]);
+  }, [text, isTyping]);
   if (text.trim() === "") return 0;
   return counted.value?.text === text ? counted.value.tokens : Math.ceil(text.length / CHARACTERS_PER_TOKEN);
 }

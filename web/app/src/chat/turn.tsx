@@ -5,8 +5,8 @@ import { isOpen } from "../message/model.js";
 import type { MessageViewProps } from "../message/view.js";
 import { CopyButton, IconButton } from "../shell/controls.js";
 import { lazy } from "../shell/lazy.js";
-import { answerAgain, canContinue, chooseVersion, continueAnswer, current, failures, goOnInNewChat, goOnShorter, isRunning, liveOf, running } from "./chats.js";
-import { type TextFile, type Turn, forgetOldest, versionsOf } from "./conversation.js";
+import { answerAgain, canContinue, chooseVersion, continueAnswer, current, failures, isRunning, liveOf, running } from "./chats.js";
+import { type TextFile, type Turn, versionsOf } from "./conversation.js";
 import { editedTurn } from "./layout.js";
 import { chosenModel } from "./server.js";
 import { settings } from "./settings.js";
@@ -25,6 +25,7 @@ function PlainMessage({ live, children }: MessageViewProps): VNode {
   );
 }
 
+const ContextNotice = lazy(async () => (await import("./context_notice.js")).ContextNotice);
 const QuestionEditor = lazy(async () => (await import("./question_editor.js")).QuestionEditor);
 
 export interface TurnProps {
@@ -108,23 +109,4 @@ function fillsContext({ message: { state, facts } }: Turn): boolean {
   const limit = chosenModel()?.contextTokens ?? null;
   if (limit === null || state.is !== "finished" || state.reason !== "length") return false;
   return (facts.promptTokens ?? 0) + facts.tokens >= limit;
-}
-
-/** The ways on when a conversation is longer than the model can read. */
-function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
-  const hasOlder = forgetOldest(current.value, 0.5) !== null;
-  if (!hasOlder) return <div class="notice">Nothing older is left to leave out: shorten the question, or its files.</div>;
-  return (
-    <div class="notice">
-      <p>A model reads a limited number of tokens at once, and this conversation has outgrown it.</p>
-      <span class="buttons">
-        <button type="button" class="primary" onClick={() => goOnShorter(turn)}>
-          Leave out the oldest turns
-        </button>
-        <button type="button" onClick={() => goOnInNewChat(turn)}>
-          New chat with this question
-        </button>
-      </span>
-    </div>
-  );
 }

@@ -180,7 +180,7 @@ function Idle(): VNode {
         Nothing has been asked in the last {shown(history.lengthS, "seconds")}, so there is nothing to draw. <a href="./">Ask something in the chat</a>,
         or from a terminal:
       </p>
-      <pre tabIndex={0}>{`loquent chat --url ${location.origin}`}</pre>
+      <pre>{`loquent chat --url ${location.origin}`}</pre>
       <p>The charts follow within a second.</p>
     </div>
   );

@@ -64,39 +64,44 @@ function Laboratory(): VNode {
   const step = (direction: 1 | -1): void => stepTo(recording, playhead, direction);
   const lanes = recording?.lanes.map(({ lane }) => lane) ?? [];
   const isReady = recording !== null;
+  const ways = (
+    <div class="lab-ways">
+      {view === "first" && <PlayButton playhead={playhead} isReady={isReady} />}
+      <button type="button" onClick={() => show(view === "all" ? "first" : "all")}>
+        {view === "all" ? "Two ways only" : "All four ways"}
+      </button>
+    </div>
+  );
   return (
     <div class={`lab lab-${view}`}>
       <LiveSection />
       <header class="lab-head">
-        <h1>One answer over one bad network, sent in two ways</h1>
+        <h1>{`One answer over one bad network, sent in ${view === "all" ? "four" : "two"} ways`}</h1>
         <p>
-          Both readers get the same words from the same model, and the network loses packets at the same moments for both. Grey text has
-          left the model and has not arrived.
+          Each reader gets the same words from the same model, and the network loses packets at the same moments. Grey text has left the
+          model and has not arrived.
         </p>
       </header>
       {ignored.length > 0 && <p class="lab-note">{`The link has settings that do not exist or are out of bounds: ${ignored.join(", ")}.`}</p>}
       {run.is === "failed" && <Failure why={run.why} wantsKey={run.wantsKey} />}
       {recording && <Sentence lanes={firstOf(recording).map(({ lane }) => lane)} playhead={playhead} />}
+      {view === "all" && ways}
+      {view === "all" && <Player playhead={playhead} isReady={isReady} onStep={step} />}
       <div class="lab-stage">
         <Panes recording={recording} playhead={playhead} view={view} />
         {view === "all" && <Legend />}
       </div>
-      <div class="lab-ways">
-        {view === "first" && <PlayButton playhead={playhead} isReady={isReady} />}
-        <button type="button" onClick={() => show(view === "all" ? "first" : "all")}>
-          {view === "all" ? "Two ways only" : "All four ways"}
-        </button>
-      </div>
+      {view === "first" && ways}
       <p class="unseen" role="status">
         {told}
       </p>
-      {view === "all" && <Player playhead={playhead} isReady={isReady} onStep={step} />}
       <details class="lab-details" open={view === "all"}>
         <summary>Details</summary>
         <p>
           Everything here is the project’s own simulator; Loquent’s pane runs the code that ships.{" "}
           <a href="docs/eloquent">How it works, and how it is measured</a>
         </p>
+        {view === "first" && <Player playhead={playhead} isReady={isReady} onStep={step} hasPlayButton={false} />}
         <Controls parameters={parameters} onChange={change} />
       </details>
       {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}

@@ -16,6 +16,8 @@ export interface PlayerProps {
   readonly isReady: boolean;
   /** Moves to the next moment at which something happens, or to the last one. */
   readonly onStep: (direction: 1 | -1) => void;
+  /** Off where the play button stands elsewhere. Default on. */
+  readonly hasPlayButton?: boolean;
 }
 
 /** What the play button would do. */
@@ -37,7 +39,7 @@ export function PlayButton({ playhead, isReady }: { readonly playhead: Playhead;
   );
 }
 
-export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
+export function Player({ playhead, isReady, onStep, hasPlayButton = true }: PlayerProps): VNode {
   const [speed, setSpeed] = useState(playhead.speed);
   const scrub = useRef<HTMLInputElement>(null);
   const time = useRef<HTMLSpanElement>(null);
@@ -66,7 +68,7 @@ export function Player({ playhead, isReady, onStep }: PlayerProps): VNode {
   };
   return (
     <div class="lab-player" role="group" aria-label="Playback">
-      <PlayButton playhead={playhead} isReady={isReady} />
+      {hasPlayButton && <PlayButton playhead={playhead} isReady={isReady} />}
       <button type="button" disabled={!isReady} title="To the moment before at which something happened" onClick={() => step(-1)}>
         Step back
       </button>

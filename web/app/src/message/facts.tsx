@@ -33,8 +33,9 @@ export function Facts({ live, wantsSse }: FactsProps): VNode | null {
   if (facts.length === 0) return null;
   const line = facts.map(({ text, about }, index) => (
     <span key={index}>
-      {index > 0 && " · "}
       <span title={about}>{text}</span>
+      {index < facts.length - 1 && <span class="separator"> ·</span>}
+      {index < facts.length - 1 && " "}
     </span>
   ));
   if (message.facts.times.length < 4) return <div class="facts">{line}</div>;
