@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn equal_parts_are_there_for_everybody() {
         let mut pool = SharedPool::new(PoolKind::QueuedTokens, 10_000, Overflow::EqualParts);
-        (0..20).for_each(|tenant| drop(take_all(&mut pool, tenant)));
+        (0..20).for_each(|tenant| _ = take_all(&mut pool, tenant));
         assert!(pool.held() > 9_900);
         pool.take(TenantId(99), 100).expect("a twenty-first of a quarter is more");
     }

@@ -159,7 +159,9 @@ impl Compiler {
         }
         let wrong = |error: String| {
             let reason = first_line(&error);
-            digest.map(|digest| refused().note(digest, reason.clone()));
+            if let Some(digest) = digest {
+                refused().note(digest, reason.clone());
+            }
             GrammarError::Schema(reason)
         };
         let parser = self.factory.create_parser(grammar);
