@@ -193,36 +193,6 @@ impl Store {
         self.write(kind, owner, object, WriteMode::Replace).await
     }
 
-    /// Stores `object`, whose complete answer was generated with `fence`; returns whether it was
-    /// stored. If not, another replica has stored it or will.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn complete(
-        &self,
-        kind: Kind,
-        owner: Owner,
-        object: StoredObject,
-        fence: AnswerFence,
-    ) -> Result<bool, StoreError> {
-        self.write(kind, owner, object, WriteMode::Complete(fence)).await
-    }
-
-    /// Stores `object`, whose answer is generated with `fence`, in its current state; returns
-    /// whether it was stored. If not, another replica has taken it over.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the older object is then kept.
-    pub async fn checkpoint(
-        &self,
-        kind: Kind,
-        owner: Owner,
-        object: StoredObject,
-        fence: AnswerFence,
-    ) -> Result<bool, StoreError> {
-        self.write(kind, owner, object, WriteMode::Checkpoint(fence)).await
-    }
-
     /// Takes over the object `id`, whose answer is incomplete and whose replica has ended. Returns
     /// `None` if it cannot be taken over or this store is not shared.
     ///
@@ -253,8 +223,7 @@ impl Store {
         }
     }
 
-    /// Makes [`Self::complete`] and [`Self::checkpoint`] refuse the object `id` with any lower
-    /// fence from now on.
+    /// Makes [`Self::write`] refuse the object `id` with any lower fence from now on.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -273,10 +242,11 @@ impl Store {
         }
     }
 
-    /// Stores `object` under the conditions of `mode`; returns whether it was stored.
+    /// Stores `object` under the conditions of `mode`; returns whether it was stored. If not, its
+    /// answer is another replica's to store, or there is nothing to replace.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]; the older object is then kept.
     pub async fn write(
         &self,
         kind: Kind,

@@ -397,7 +397,7 @@ mod shared {
         let alive = tokio::spawn(second.clone().keep_current());
         let running = StoredObject { progress: Progress::Running, ..object("a") };
         let checkpoint = async |store: &Store, fence| {
-            store.checkpoint(CHAT, ANN, running.clone(), fence).await.unwrap()
+            store.write(CHAT, ANN, running.clone(), WriteMode::Checkpoint(fence)).await.unwrap()
         };
         assert!(checkpoint(&first, AnswerFence::FIRST).await);
         first.close().await;
@@ -406,7 +406,8 @@ mod shared {
         assert_eq!(first.claim(CHAT, ANN, "a").await, Ok(None), "its owner lives");
         assert!(!checkpoint(&first, AnswerFence::FIRST).await);
         assert!(checkpoint(&second, AnswerFence(2)).await);
-        assert_eq!(second.complete(CHAT, ANN, object("b"), AnswerFence::FIRST).await, Ok(true));
+        let whole = WriteMode::Complete(AnswerFence::FIRST);
+        assert_eq!(second.write(CHAT, ANN, object("b"), whole).await, Ok(true));
         assert_eq!(second.claim(CHAT, ANN, "b").await, Ok(None), "it has ended");
         assert_eq!(first.delete(CHAT, ANN, "a").await, Ok(true));
         assert!(!checkpoint(&second, AnswerFence(2)).await, "what was deleted does not come back");
@@ -418,8 +419,9 @@ mod shared {
     async fn an_answer_that_was_taken_over_is_completed_once() {
         let Some(server) = RedisServer::start().await else { return };
         let store = Store::connect(&server.address, limits(9, 9)).await.unwrap();
-        let complete =
-            async |id: &str, fence| store.complete(CHAT, ANN, object(id), AnswerFence(fence)).await;
+        let complete = async |id: &str, fence| {
+            store.write(CHAT, ANN, object(id), WriteMode::Complete(AnswerFence(fence))).await
+        };
         store.raise_fence(CHAT, ANN, "a", AnswerFence(2)).await.unwrap();
         assert_eq!(complete("a", 1).await, Ok(false), "it has slept meanwhile");
         assert_eq!(complete("a", 2).await, Ok(true));
