@@ -64,6 +64,9 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(conversations::routes())
         .merge(infill::routes())
         .merge(llama_server::routes())
+        // Their other methods may be the upstream server's.
+        .route("/props", get(llama_server::props).fallback(elsewhere))
+        .route("/slots", get(llama_server::slots).fallback(elsewhere))
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::post;
 use http::Request as HttpRequest;
 use serde_json::{Value, json};
 
@@ -30,8 +30,6 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/completion", post(completion))
         .route("/apply-template", post(apply_template))
-        .route("/props", get(props))
-        .route("/slots", get(slots))
 }
 
 async fn completion(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
@@ -70,7 +68,10 @@ async fn apply_template(
 }
 
 /// `GET /props`: the properties of the model and of its slots.
-async fn props(State(app): Shared) -> Result<Response, ApiError> {
+///
+/// # Errors
+/// 503 while the model loads, 404 with an upstream server.
+pub async fn props(State(app): Shared) -> Result<Response, ApiError> {
     let service = app.models.first()?.use_when_loaded().await?;
     let slots = check_engine(&service)?;
     let model = service.model();
@@ -98,7 +99,10 @@ fn params(model: &ServedModel) -> Value {
 }
 
 /// `GET /slots`: how many completions are computed. Their texts are their clients' alone.
-async fn slots(State(app): Shared) -> Result<Response, ApiError> {
+///
+/// # Errors
+/// 503 while the model loads, 404 with an upstream server.
+pub async fn slots(State(app): Shared) -> Result<Response, ApiError> {
     let service = app.models.first()?.use_when_loaded().await?;
     let (slots, busy) = (check_engine(&service)?, service.in_flight());
     let context = service.model().context_tokens;
