@@ -63,10 +63,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(ui_stream::routes())
         .merge(conversations::routes())
         .merge(infill::routes())
-        .merge(llama_server::routes())
-        // Their other methods may be the upstream server's.
-        .route("/props", get(llama_server::props).fallback(elsewhere))
-        .route("/slots", get(llama_server::slots).fallback(elsewhere))
+        .merge(of_llama_server())
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())
@@ -102,6 +99,13 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app.clone());
     // Before routing: axum's own layers come after it.
     Router::new().fallback_service(all.map_request(move |request| with_version(&app, request)))
+}
+
+/// Returns llama-server's routes. Other methods of these paths may be an upstream server's.
+fn of_llama_server() -> Router<Arc<App>> {
+    llama_server::routes()
+        .route("/props", get(llama_server::props).fallback(elsewhere))
+        .route("/slots", get(llama_server::slots).fallback(elsewhere))
 }
 
 /// Returns the routes that are never passed on to an upstream server, because they concern this
