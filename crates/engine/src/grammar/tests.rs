@@ -418,7 +418,7 @@ fn a_refused_grammar_is_refused_again_without_compiling() {
     let mut compiler = compiler();
     let usual = compiler.factory.limits().initial_lexer_fuel;
     compiler.factory.limits_mut().initial_lexer_fuel = 10;
-    let refused = compiler.compile(&form(person())).err().expect("it exceeds its fuel");
+    let refused = compiler.compile(&form(person())).expect_err("it exceeds its fuel");
     compiler.factory.limits_mut().initial_lexer_fuel = usual;
     assert_eq!(compiler.compile(&form(person())).err(), Some(refused));
     let other = json!({"type": "object", "properties": {"name": {"type": "string"}}});

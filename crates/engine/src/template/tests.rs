@@ -52,7 +52,7 @@ fn a_template_that_joins_texts_reads_an_absent_one_as_empty() {
         ChatMessage { role: "assistant".into(), tool_calls: vec![call], ..ChatMessage::default() };
     let source = "{% for m in messages %}{{ '<' + m.content + m.tool_calls[0].function.name + '>' }}\
         {% endfor %}";
-    assert_eq!(text(source, &[calling.clone()]), "<f>");
+    assert_eq!(text(source, std::slice::from_ref(&calling)), "<f>");
     let asks = "{{ messages[0].content is none }}";
     assert_eq!(text(asks, &[calling]).to_lowercase(), "true");
 }

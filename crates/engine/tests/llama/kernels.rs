@@ -43,8 +43,8 @@ fn the_format_without_a_kernel_is_named() {
     if !can_run() {
         return;
     }
-    let (q4_1, q8_0) = (TensorType(3), TensorType(8));
-    assert_eq!(lack(q4_1, 16 * 20).as_deref(), Some("Q4_1 has none of ours"));
+    let (q3_k, q8_0) = (TensorType(11), TensorType(8));
+    assert_eq!(lack(q3_k, 2 * 110).as_deref(), Some("Q3_K has none of ours"));
     assert_eq!(lack(q8_0, 16 * 34), None);
 }
 

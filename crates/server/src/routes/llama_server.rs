@@ -21,6 +21,7 @@ use crate::error::ApiError;
 use crate::json_response::{json_response, json_text};
 use crate::prompt_threads::WorkClass;
 use crate::routes::generation::generate;
+use crate::routes::passthrough::elsewhere;
 use crate::service::Service;
 use crate::sse::{event_stream, with_ignored};
 
@@ -31,7 +32,8 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/completion", post(completion))
         .route("/apply-template", post(apply_template))
-        .route("/slots", get(slots))
+        // Its other methods may be an upstream server's.
+        .route("/slots", get(slots).fallback(elsewhere))
 }
 
 async fn completion(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
@@ -71,6 +73,9 @@ async fn apply_template(
 }
 
 /// `GET /slots`: how many completions are computed. Their texts are their clients' alone.
+///
+/// # Errors
+/// 503 while the model loads, 404 with an upstream server.
 async fn slots(State(app): Shared) -> Result<Response, ApiError> {
     let service = app.models.first()?.use_when_loaded().await?;
     let (slots, busy) = (check_engine(&service)?, service.in_flight());

@@ -15,10 +15,11 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::query::decoded_text;
+use crate::routes::passthrough::elsewhere;
 
 /// Returns the route, for clients with a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/props", get(props))
+    Router::new().route("/props", get(props).fallback(elsewhere))
 }
 
 /// Answers `GET /props`, for the model that `?model=` names or the first one. Never loads a model:
