@@ -4,7 +4,7 @@
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use loquent_server::{AllowedHosts, HttpConfig, OllamaApi};
+use loquent_server::{AllowedHosts, HttpConfig, OllamaApi, PeerAddress};
 use serde_json::{Value, json};
 
 use super::harness::{self, Server};
@@ -73,10 +73,24 @@ async fn a_model_that_is_there_needs_no_pull() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_question_loads_a_model_or_unloads_it() {
     let server = start();
-    for (keep, reason) in [(json!(0), "unload"), (json!("5m"), "load"), (json!(null), "load")] {
-        let asked = json!({"model": "any", "keep_alive": keep, "stream": false});
-        let answer = server.whole("/api/generate", &asked).await;
-        assert_eq!(answer["done_reason"], reason, "{keep}");
+    // Only a client on this machine may unload.
+    for (address, unloads) in [("127.0.0.1", StatusCode::OK), ("10.0.0.1", StatusCode::FORBIDDEN)] {
+        let peer = PeerAddress(address.parse().unwrap());
+        for (keep, reason, expected) in [
+            (json!(0), "unload", unloads),
+            (json!("5m"), "load", StatusCode::OK),
+            (json!(null), "load", StatusCode::OK),
+        ] {
+            let asked = json!({"model": "any", "keep_alive": keep, "stream": false});
+            let mut request = post("/api/generate", &asked);
+            request.extensions_mut().insert(peer);
+            let response = server.call(request).await;
+            assert_eq!(response.status(), expected, "{address} {keep}");
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let answer: Value = serde_json::from_slice(&bytes).unwrap();
+            let done = (expected == StatusCode::OK).then_some(reason);
+            assert_eq!(answer["done_reason"].as_str(), done, "{address} {keep}");
+        }
     }
 }
 
