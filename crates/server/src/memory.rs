@@ -73,7 +73,7 @@ struct HeldUnits {
 }
 
 /// A request that waits for units.
-struct Waiting<'a> {
+struct WaitingTenant<'a> {
     part: &'a MemoryPart,
     tenant: TenantId,
 }
@@ -116,7 +116,7 @@ impl MemoryPart {
         if self.lock().take(tenant, own, more) {
             return Ok(());
         }
-        let _waiting = Waiting::begin(self, tenant);
+        let _waiting = WaitingTenant::begin(self, tenant);
         let taken = async {
             loop {
                 let mut freed = std::pin::pin!(self.freed.notified());
@@ -141,14 +141,14 @@ impl MemoryPart {
     }
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingTenant<'a> {
     fn begin(part: &'a MemoryPart, tenant: TenantId) -> Self {
         *part.lock().waiting.entry(tenant).or_default() += 1;
         Self { part, tenant }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingTenant<'_> {
     fn drop(&mut self) {
         let mut state = self.part.lock();
         if let Some(count) = state.waiting.get_mut(&self.tenant) {

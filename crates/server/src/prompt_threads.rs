@@ -63,10 +63,10 @@ impl WorkClass {
 /// A fixed number of threads with deep stacks. They end on drop.
 #[derive(Debug)]
 pub struct PromptThreads {
-    queue: Arc<Queue>,
+    queue: Arc<JobQueue>,
 }
 
-struct Queue {
+struct JobQueue {
     state: Mutex<QueueState>,
     changed: Condvar,
 }
@@ -76,13 +76,13 @@ struct QueueState {
     is_open: bool,
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for JobQueue {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Queue({})", self.lock().turns.waiting())
+        write!(formatter, "JobQueue({})", self.lock().turns.waiting())
     }
 }
 
-impl Queue {
+impl JobQueue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +97,7 @@ impl PromptThreads {
         let count = count.max(1);
         let turns = Turns::new(count, MAX_WAITING);
         let state = Mutex::new(QueueState { turns, is_open: true });
-        let threads = Self { queue: Arc::new(Queue { state, changed: Condvar::new() }) };
+        let threads = Self { queue: Arc::new(JobQueue { state, changed: Condvar::new() }) };
         for _ in 0..count {
             let queue = threads.queue.clone();
             let thread = thread::Builder::new().name("prompt".into()).stack_size(STACK_BYTES);
@@ -137,7 +137,7 @@ impl Drop for PromptThreads {
     }
 }
 
-fn work_off(queue: &Queue) {
+fn work_off(queue: &JobQueue) {
     let mut state = queue.lock();
     loop {
         let Some((turn, job)) = state.turns.take() else {

@@ -21,7 +21,7 @@ const WINDOWS_BEFORE_MORE: u32 = 4;
 
 /// Processor time used up to a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Usage {
+struct ProcessorTime {
     /// Seconds of all programs, the kernel and other virtual machines, summed over the processors
     /// that this process may use. Programs of lower priority (`nice`) do not count: they yield.
     all: f64,
@@ -84,7 +84,7 @@ pub(super) struct Neighbours {
     /// Numbers of the processors that this process may use.
     processors: Vec<usize>,
     /// Last measurement; `None` if processor times cannot be measured here.
-    last: Option<(Instant, Usage)>,
+    last: Option<(Instant, ProcessorTime)>,
     next_at: Instant,
 }
 
@@ -94,7 +94,7 @@ impl Neighbours {
         let processors = allowed_processors();
         let now = Instant::now();
         let is_useful = limit > 1 && !processors.is_empty();
-        let usage = is_useful.then(|| Usage::measure(&processors)).flatten();
+        let usage = is_useful.then(|| ProcessorTime::measure(&processors)).flatten();
         let last = usage.map(|usage| (now, usage));
         let count = ThreadCount::new(processors.len(), limit);
         Self { count, processors, last, next_at: now + WINDOW }
@@ -111,7 +111,7 @@ impl Neighbours {
         if let Some((at, before)) = self.last
             && now >= self.next_at
         {
-            self.last = Usage::measure(&self.processors).map(|usage| (now, usage));
+            self.last = ProcessorTime::measure(&self.processors).map(|usage| (now, usage));
             let cost = now.elapsed();
             self.next_at = now + WINDOW.max(cost * WINDOWS_PER_COST);
             if let Some((_, usage)) = self.last {
@@ -135,7 +135,7 @@ impl Neighbours {
     }
 }
 
-impl Usage {
+impl ProcessorTime {
     /// Number of processors that others used on average since `before`, `elapsed` ago.
     fn others_since(&self, before: &Self, elapsed: Duration) -> f64 {
         let used = (self.all - before.all) - (self.own - before.own);
@@ -260,12 +260,12 @@ mod tests {
     #[test]
     fn processor_times_of_this_machine_grow() {
         let processors = allowed_processors();
-        let before = Usage::measure(&processors).unwrap();
+        let before = ProcessorTime::measure(&processors).unwrap();
         let begun = Instant::now();
-        while Usage::measure(&processors).unwrap().own - before.own < 0.05 {
+        while ProcessorTime::measure(&processors).unwrap().own - before.own < 0.05 {
             assert!(begun.elapsed() < Duration::from_secs(60), "no processor time within a minute");
         }
-        let after = Usage::measure(&processors).unwrap();
+        let after = ProcessorTime::measure(&processors).unwrap();
         assert!(after.all > before.all && after.others_since(&before, begun.elapsed()) >= 0.0);
     }
 }

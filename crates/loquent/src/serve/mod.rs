@@ -56,11 +56,8 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     options.upstreams = args.upstream.resolve(!options.http.api_keys.is_empty())?;
     let has_upstreams = !options.upstreams.is_empty();
     let is_local = args.serves_model()?;
-    if !is_local && args.engine.sampling != StatedSampling::default() {
-        tracing::warn!(
-            "--temperature, --top-k, --top-p, --min-p and --repeat-penalty have no effect: an \
-             upstream server has defaults of its own"
-        );
+    if !is_local {
+        warn_of_sampling(args.engine.sampling);
     }
     if let Some(descriptors) = descriptors::raise_limit() {
         let per_connection = if has_upstreams { 2 } else { 1 };
@@ -84,9 +81,8 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
         let banner = Banner::new(bound, &options, is_demonstration);
         warn_if_open(bound, &banner);
-        for url in options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls) {
-            tokio::spawn(absent_upstream::warn_if_absent(url.clone()));
-        }
+        let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
+        urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));
         let wait_limit = options.service.limits.queue_timeout;
         let load = move || match is_local {
             false => Ok(LoadedBackend::Upstreams),
@@ -100,6 +96,16 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Warns that values for sampling do not reach an upstream server.
+fn warn_of_sampling(stated: StatedSampling) {
+    if stated != StatedSampling::default() {
+        tracing::warn!(
+            "--temperature, --top-k, --top-p, --min-p and --repeat-penalty have no effect: an \
+             upstream server has defaults of its own"
+        );
+    }
 }
 
 /// Loads the model, or prepares models that are loaded on demand. A request waits for such a model

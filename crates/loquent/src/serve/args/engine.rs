@@ -51,9 +51,9 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
           value_parser = parse_itl_target)]
     itl_target_ms: ItlTarget,
-    /// Maximum compute threads, at most one per processor; a step uses fewer while other programs
-    /// use the processors [default: the profile's, else one per physical core; 1 for models below
-    /// 32 MiB]
+    /// Maximum compute threads [default: the profile's, else the physical cores; 1 for small models]
+    ///
+    /// Fewer compute while other programs use the processors. A small model has less than 32 MiB.
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroU16>,
     /// Ignore the profile that `loquent tune` saved for this model on this machine

@@ -38,7 +38,7 @@ impl EventWriter for InfillEvents {
                 self.word = stop_reason(json).or(self.word.take());
             }
             Delta::Done => {
-                let end = End { reason: &self.reason, word: self.word.as_deref() };
+                let end = CompletionEnd { reason: &self.reason, word: self.word.as_deref() };
                 put(out, &object("", &self.model, &end, &self.usage));
             }
             _ => {}
@@ -56,17 +56,17 @@ pub fn whole(answer: &FullAnswer) -> Value {
     let nothing = FullCompletion::default();
     let only = answer.completions.first().unwrap_or(&nothing);
     let reason = only.finish_reason.as_deref().unwrap_or_default();
-    let end = End { reason, word: only.stop_reason.as_deref() };
+    let end = CompletionEnd { reason, word: only.stop_reason.as_deref() };
     object(&only.text, &answer.head.model, &end, &answer.usage)
 }
 
-/// End of an answer: OpenAI's reason, and the stop string if one ended it.
-struct End<'a> {
+/// CompletionEnd of an answer: OpenAI's reason, and the stop string if one ended it.
+struct CompletionEnd<'a> {
     reason: &'a str,
     word: Option<&'a str>,
 }
 
-fn object(text: &str, model: &str, end: &End<'_>, usage: &Usage) -> Value {
+fn object(text: &str, model: &str, end: &CompletionEnd<'_>, usage: &Usage) -> Value {
     let kind = match (end.reason, end.word) {
         ("length", _) => "limit",
         (_, Some(_)) => "word",

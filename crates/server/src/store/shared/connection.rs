@@ -1,8 +1,8 @@
 //! The connection to a shared store: every call has a timeout, and few run at once.
 //!
 //! The client library reconnects after an error of the connection. One that fell silent has none:
-//! it is replaced after [`MAX_SILENT_CALLS`]. Callers check what the store returns: the scripts bound
-//! its size, and the decoders validate the rest.
+//! it is replaced after [`MAX_SILENT_CALLS`]. Callers check what the store returns: the scripts
+//! bound its size, and the decoders validate the rest.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

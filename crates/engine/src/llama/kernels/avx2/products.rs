@@ -2,8 +2,8 @@
 //!
 //! Without VNNI two products are summed in 16 bits, and then as many of these sums as cannot
 //! overflow before they are widened: eight for Q4_K, Q4_0 and Q4_1 (8 * 2 * 15 * 127), four for
-//! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0 and IQ4 (2 *
-//! 128 * 127).
+//! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0
+//! and IQ4 (2 * 128 * 127).
 
 use std::arch::x86_64::*;
 

@@ -9,7 +9,8 @@
 
 use std::arch::x86_64::*;
 
-use super::micro_kernel::{BlockProducts, group_with, is_fine, is_offset, total_with};
+use super::micro_kernel::BlockProducts;
+use super::scaling::{group_with, is_fine, is_offset, total_with};
 use super::unpack::{Prefetch, Tile};
 use super::{ActivationBlock, GroupFactors, LANES};
 use crate::llama::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};

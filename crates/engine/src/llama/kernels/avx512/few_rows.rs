@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::micro_kernel::{FINE_MINIMA, group_with};
+use super::scaling::{FINE_MINIMA, group_with};
 use super::unpack::{
     CacheLevel, FINE_UNITS, MinUnit, Prefetch, Q4_1_WORDS, Q5_1_WORDS, RowBlocks, Tile, WeightRows,
     high, low, scales_and_mins,

@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use super::scaling::{MINIMA, Zero, group_with, is_offset, total_with};
 use super::unpack::{
     CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k,
     q5_0, q5_1, q5_k, q6_k, q8_0,
 };
-use super::{ActivationBlock, GroupFactors, few_rows};
+use super::{ActivationBlock, few_rows};
 use crate::llama::kernels::BLOCK;
 use crate::llama::kernels::weight_format::WeightFormat;
 
@@ -20,34 +21,6 @@ const FEW_ROWS: usize = 4;
 /// Up to this many rows, memory is prefetched into the second-level cache: it accepts more
 /// prefetches at a time, which more rows do not need.
 const SECOND_LEVEL_ROWS: usize = 16;
-
-/// Conversion of a format's weights to numbers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Zero {
-    /// Weights with minima: `scale * quant - min`.
-    Minima,
-    /// Weights around a constant, which is included in the initial sums.
-    Offset,
-    /// Like `Offset`, with a scale for each group of activations.
-    FineOffset,
-    /// Weights with a minimum for every 32: `scale * quant + min`, with a scale for each group of
-    /// activations.
-    FineMinima,
-}
-
-pub(super) const MINIMA: u8 = Zero::Minima as u8;
-pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
-pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
-
-/// Returns true if products begin with the corrections for a constant that is added to weights.
-pub(super) const fn is_offset(zero: u8) -> bool {
-    zero != MINIMA && zero != FINE_MINIMA
-}
-
-/// Returns true if each group of activations has its own scale.
-pub(super) const fn is_fine(zero: u8) -> bool {
-    zero == FINE_OFFSET || zero == FINE_MINIMA
-}
 
 /// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
 /// blocks are side by side: all first blocks, all second ones. A total has sixteen results of one
@@ -208,43 +181,6 @@ fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
             totals[r][w] = total_with::<Z>(total, sums[r][w], &tiles[w], &activations[r]);
         }
     }
-}
-
-/// Adds the products of a group, multiplied with its scales, to the sum of a block. `weights` are
-/// the scale and the minimum of its weights.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn group_with<const Z: u8>(
-    sum: __m512,
-    products: __m512i,
-    [mut scale, min]: [__m512; 2],
-    factors: GroupFactors,
-) -> __m512 {
-    if const { is_fine(Z) } {
-        scale = _mm512_mul_ps(scale, _mm512_set1_ps(factors.scale));
-    }
-    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
-    if Z != FINE_MINIMA {
-        return sum;
-    }
-    let elements = factors.scale * factors.quants as f32;
-    _mm512_fmadd_ps(min, _mm512_set1_ps(elements), sum)
-}
-
-/// Adds the sum of a block, multiplied with the remaining scales, to a total.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-pub(super) fn total_with<const Z: u8>(
-    total: __m512,
-    sum: __m512,
-    tile: &Tile,
-    activations: &ActivationBlock,
-) -> __m512 {
-    if const { is_fine(Z) } {
-        return _mm512_add_ps(total, sum);
-    }
-    let sum = if Z == MINIMA { tile.less_minima(sum, activations) } else { sum };
-    _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
 }
 
 /// Cache level for prefetching weights that are multiplied with this number of rows.

@@ -11,6 +11,7 @@ mod few_rows;
 pub(super) mod matmul;
 mod micro_kernel;
 mod pack;
+mod scaling;
 mod unpack;
 
 use super::BLOCK;
@@ -27,8 +28,8 @@ struct ActivationBlock {
     quants: [i8; BLOCK],
     /// Corrections for products of the quants, depending on the weights' format. With minima, four
     /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on.
-    /// With a minimum for every 32 weights, the sum of every 32 quants. Otherwise the initial value of a group's products: minus its sum, times the constant that is
-    /// added to its weights.
+    /// With a minimum for every 32 weights, the sum of every 32 quants. Otherwise the initial value
+    /// of a group's products: minus its sum, times the constant that is added to its weights.
     sums: [i32; GROUPS],
     /// One scale for every 32 quants; they differ if the weights have one for every 32.
     scales: [f32; 8],
