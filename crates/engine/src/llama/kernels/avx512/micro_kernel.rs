@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::scaling::{MINIMA, Zero, group_with, is_offset, total_with};
+use super::scaling::{Zero, group_with, is_offset, total_with};
 use super::unpack::{
     CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k,
     q5_0, q5_1, q5_k, q6_k, q8_0,
