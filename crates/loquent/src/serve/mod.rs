@@ -23,7 +23,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
-use loquent_server::{Announcement, LoadedBackend, RequestLog, StatedSampling};
+use loquent_server::{Announcement, LoadedBackend, RequestLog, ServerConfig, StatedSampling};
 use tokio::net::TcpListener;
 
 pub use self::args::ServeArgs;
@@ -59,10 +59,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     if !is_local {
         warn_of_sampling(args.engine.sampling);
     }
-    if let Some(descriptors) = descriptors::raise_limit() {
-        let per_connection = if has_upstreams { 2 } else { 1 };
-        descriptors::fit(&mut options.tcp, descriptors, per_connection);
-    }
+    fit_descriptors(&mut options, has_upstreams);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.http.threads())
         // Parsing, tokenizing and rendering bound themselves; what else blocks (a look-up of a
@@ -96,6 +93,14 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Raises the limit of descriptors, and lowers that of connections to what it allows.
+fn fit_descriptors(options: &mut ServerConfig, has_upstreams: bool) {
+    if let Some(descriptors) = descriptors::raise_limit() {
+        let per_connection = if has_upstreams { 2 } else { 1 };
+        descriptors::fit(&mut options.tcp, descriptors, per_connection);
+    }
 }
 
 /// Warns that values for sampling do not reach an upstream server.

@@ -51,7 +51,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, env = "LOQUENT_ITL_TARGET_MS", default_value = "auto", value_name = "MS",
           value_parser = parse_itl_target)]
     itl_target_ms: ItlTarget,
-    /// Maximum compute threads [default: the profile's, else the physical cores; 1 for small models]
+    /// Maximum compute threads [default: the profile's, else the physical cores; 1 for small
+    /// models]
     ///
     /// Fewer compute while other programs use the processors. A small model has less than 32 MiB.
     #[arg(long, env = "LOQUENT_THREADS", value_name = "N")]
