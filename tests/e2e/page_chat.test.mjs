@@ -304,12 +304,15 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.deepEqual(messages.map(({ role, content }) => `${role}: ${content}`), ["user: and now?"]);
   });
 
-  test("gives up an answer that never comes, in words", async () => {
+  test("gives up an answer that never comes, in words, and asks again when told", async () => {
     const upstream = await startUpstream();
     const { url } = await start("--upstream", upstream.url);
     const page = await open(browser, url, { settings: { delivery: "sse", patience_s: 2 } });
-    await ask(page, "hang");
+    await ask(page, "hang once");
     await page.locator("article.failed").getByText("Nothing came for 2 s").waitFor();
+    await page.click(".failed .retry");
+    await page.locator("article.assistant .text").getByText("fine").waitFor();
+    assert.equal(await page.locator("article").count(), 2, "the answer takes the place of the failed one");
   });
 
   test("finds, deletes, restores, exports and imports conversations", async () => {
@@ -491,7 +494,7 @@ function answerAs(request, response, body, requests) {
   if (!asked.model) return json(400, { error: { message: "model is required", type: "invalid_request_error" } });
   const text = asked.messages.at(-1).content;
   if (text.startsWith("refuse")) return json(400, { error: { message: "refused", type: "invalid_request_error" } });
-  if (text.startsWith("hang")) return undefined;
+  if (text === "hang once" && requests.length === 1) return undefined;
   const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ id: "1", object: "chat.completion.chunk", created: 1, model: "stand-in", choices: [{ index: 0, delta, finish_reason }] })}\n\n`;
   response.writeHead(200, { "content-type": "text/event-stream" });
   return response.end(`${chunk({ role: "assistant", content: "fine" })}${chunk({}, "stop")}data: [DONE]\n\n`);

@@ -301,8 +301,10 @@ def test_names_in_model_files_and_plans_send_the_terminal_no_orders(start, tmp_p
     orders, shown = "a\x1b]0;b\x07cdefg", "a]0;bcdefg"
     model = (REPOSITORY / "models" / "loquent-tiny.gguf").read_bytes()
     at = model.index(b"loquent-tiny", model.index(b"general.name"))
-    (tmp_path / "model.gguf").write_bytes(model[:at] + orders.encode() + model[at + len(orders) :])
-    server = start("--model", str(tmp_path / "model.gguf"))
+    # In the file and in its name, which is the model's.
+    path = tmp_path / f"{orders}.gguf"
+    path.write_bytes(model[:at] + orders.encode() + model[at + len(orders) :])
+    server = start("--model", str(path))
     plan = (REPOSITORY / "plans" / "fig5.toml").read_text().split("\n", 1)
     assert plan[0].startswith("title = ")
     (tmp_path / "plan.toml").write_text(f"title = {json.dumps(orders)}\n{plan[1]}")
