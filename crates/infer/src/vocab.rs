@@ -70,7 +70,7 @@ const PROBE_SLACK_TOKENS: usize = 16;
 /// A text that is far longer than `most` tokens usually are is probed by its beginning, twice as
 /// much each time, so that one that does not fit costs little more than one that does. A text may
 /// have a few tokens less than its beginning alone; what is refused exceeds `most` by a quarter and
-/// [`PROBE_SLACK_TOKENS`].
+/// `PROBE_SLACK_TOKENS`.
 ///
 /// # Errors
 /// Same as [`Vocab::encode`].
