@@ -54,7 +54,7 @@ pub use operation_times::{OperationTimes, with_operation_times};
 pub use processor::{InstructionSet, UnsupportedProcessor, check_processor, instruction_sets};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};
-pub use threads::physical_cores;
+pub use threads::{at_most_processors, physical_cores};
 pub use vocab::LlamaVocab;
 
 use std::ffi::CStr;

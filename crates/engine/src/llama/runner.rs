@@ -10,7 +10,7 @@ use loquent_infer::token::{RowError, TokenId};
 
 use super::context::Context;
 use super::memory::{available_bytes, ggml_type, kv_bytes};
-use super::threads::{ThreadPool, physical_cores, usable_processors};
+use super::threads::{ThreadPool, at_most_processors, physical_cores};
 use super::{History, LlamaModel, LoadError, MAX_SLOTS, sys};
 use crate::{KvType, isolate};
 
@@ -432,21 +432,13 @@ impl Runner for LlamaRunner {
     }
 }
 
-/// Returns the number of threads in `options`, or the one that suits the model. Threads without a
-/// processor of their own make a step wait for time slices, so there are no more than processors.
+/// Returns the number of threads in `options`, or the one that suits the model.
 pub(super) fn threads(model: &LlamaModel, options: &RunnerOptions) -> NonZeroU16 {
     let wanted = options.threads.unwrap_or_else(|| match model.info().size_bytes {
         0..SMALL_MODEL_BYTES => NonZeroU16::MIN,
         _ => physical_cores(),
     });
-    let usable = usable_processors();
-    if wanted > usable {
-        tracing::warn!(
-            "{wanted} threads on {usable} processors would wait for each other; computing with \
-             {usable}"
-        );
-    }
-    wanted.min(usable)
+    at_most_processors(wanted)
 }
 
 pub(super) fn check(model: &LlamaModel, options: &RunnerOptions) -> Result<(), LoadError> {

@@ -18,9 +18,22 @@ pub fn physical_cores() -> NonZeroU16 {
     u16::try_from(cores).ok().and_then(NonZeroU16::new).map_or(usable, |cores| cores.min(usable))
 }
 
+/// Returns `threads`, or the number of usable processors if that is smaller, with a warning: threads
+/// without a processor of their own make a step wait for time slices.
+pub fn at_most_processors(threads: NonZeroU16) -> NonZeroU16 {
+    let usable = usable_processors();
+    if threads > usable {
+        tracing::warn!(
+            "{threads} threads on {usable} processors would wait for each other; computing with \
+             {usable}"
+        );
+    }
+    threads.min(usable)
+}
+
 /// Number of processors that this process may use, second hardware threads included. A container's
 /// quota is rounded up: with one processor and a half, two threads compute faster than one.
-pub(super) fn usable_processors() -> NonZeroU16 {
+fn usable_processors() -> NonZeroU16 {
     let allowed = match allowed_processors().len() {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         allowed => allowed,
@@ -147,6 +160,8 @@ mod tests {
         assert_eq!(distinct_cores(&text), 3);
         assert_eq!(distinct_cores("processor : 0\n"), 0);
         assert!(physical_cores().get() >= 1);
+        assert_eq!(at_most_processors(NonZeroU16::MAX), usable_processors());
+        assert_eq!(at_most_processors(NonZeroU16::MIN), NonZeroU16::MIN);
     }
 
     #[test]

@@ -138,8 +138,8 @@ mod llama {
     use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
         EmbeddingTraits, Embeddings, FlashAttention, Isa, LlamaEmbedder, LlamaModel, LlamaRunner,
-        LlamaVocab, LoadOptions, MAX_SLOTS, ModelInfo, RunnerOptions, SMALL_MODEL_BYTES, has_gpu,
-        inspect, own_kernels_lack, physical_cores,
+        LlamaVocab, LoadOptions, MAX_SLOTS, ModelInfo, RunnerOptions, SMALL_MODEL_BYTES,
+        at_most_processors, has_gpu, inspect, own_kernels_lack, physical_cores,
     };
     use loquent_engine::process::{EngineFacts, ProcessRunner};
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
@@ -225,6 +225,7 @@ mod llama {
             true
         })?;
         let threads = engine.threads.unwrap_or_else(|| threads_for(&weights));
+        let threads = at_most_processors(threads);
         let sizes = engine.sizes(match default {
             DefaultContext::OfMemory => default_context(engine, &weights),
             DefaultContext::Modest => modest(weights.info().context_train),
