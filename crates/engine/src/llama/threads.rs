@@ -18,8 +18,8 @@ pub fn physical_cores() -> NonZeroU16 {
     u16::try_from(cores).ok().and_then(NonZeroU16::new).map_or(usable, |cores| cores.min(usable))
 }
 
-/// Returns `threads`, or the number of usable processors if that is smaller, with a warning: threads
-/// without a processor of their own make a step wait for time slices.
+/// Returns `threads`, or the number of usable processors if that is smaller, with a warning:
+/// threads without a processor of their own make a step wait for time slices.
 pub fn at_most_processors(threads: NonZeroU16) -> NonZeroU16 {
     let usable = usable_processors();
     if threads > usable {
