@@ -68,9 +68,18 @@ pub fn render_chat(
     conversation: &Conversation<'_>,
     max_bytes: usize,
 ) -> Result<String, TemplateError> {
-    let control = template.control_names(vocab);
-    let segments = template.render(conversation, &|text| control.occur_in(text), max_bytes)?;
+    let segments = segments_of(template, vocab, conversation, max_bytes)?;
     Ok(segments.into_iter().map(|segment| segment.text).collect())
+}
+
+fn segments_of(
+    template: &ChatTemplate,
+    vocab: &dyn Vocab,
+    conversation: &Conversation<'_>,
+    max_bytes: usize,
+) -> Result<Vec<PromptSegment>, TemplateError> {
+    let control = template.control_names(vocab);
+    template.render(conversation, &|text| control.occur_in(text), max_bytes)
 }
 
 /// Renders and tokenizes a conversation within `limits`.
@@ -83,8 +92,7 @@ pub fn encode_chat(
     conversation: &Conversation<'_>,
     limits: PromptLimits,
 ) -> Result<ChatPrompt, TemplateError> {
-    let control = template.control_names(vocab);
-    let segments = template.render(conversation, &|text| control.occur_in(text), limits.bytes)?;
+    let segments = segments_of(template, vocab, conversation, limits.bytes)?;
     let begin = template.abilities().thinks.map(|tags| tags.pair()[0]);
     let ends_with = |tag| {
         segments.last().is_some_and(|last| last.special && last.text.trim_end().ends_with(tag))

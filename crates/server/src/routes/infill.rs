@@ -1,4 +1,4 @@
-//! The route of llama-server's `/infill`.
+//! The route of llama-server's `/infill`, and the answers that its `/completion` has too.
 
 use std::sync::Arc;
 
@@ -9,9 +9,11 @@ use axum::response::Response;
 use axum::routing::post;
 use http::Request as HttpRequest;
 
+use crate::api::fields::Fields;
 use crate::app::App;
 use crate::dialect::infill::events::{InfillEvents, whole};
 use crate::dialect::infill::request::lower;
+use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 use crate::routes::generation::generate;
 use crate::sse::{event_stream, with_ignored};
@@ -25,11 +27,23 @@ async fn infill(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let generation = generate(&app, request, lower).await?;
+    complete(&app, request, lower).await
+}
+
+/// Answers a completion in llama-server's own form, which `lower` translates.
+///
+/// # Errors
+/// Those of [`generate`] and of the answer.
+pub async fn complete(
+    app: &Arc<App>,
+    request: HttpRequest<Body>,
+    lower: fn(Fields) -> Result<Lowered<()>, ApiError>,
+) -> Result<Response, ApiError> {
+    let generation = generate(app, request, lower).await?;
     let ignored = generation.ignored.clone();
     let response = match generation.streams {
-        true => event_stream(generation.stream(&app, InfillEvents::default())),
-        false => generation.full(&app, |answer, ()| whole(answer)).await?,
+        true => event_stream(generation.stream(app, InfillEvents::default())),
+        false => generation.full(app, |answer, ()| whole(answer)).await?,
     };
     Ok(with_ignored(response, &ignored))
 }

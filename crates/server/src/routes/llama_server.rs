@@ -14,16 +14,13 @@ use serde_json::{Value, json};
 use crate::api::fields::Fields;
 use crate::api::request::{Chat, Prompt};
 use crate::app::App;
-use crate::caller::Caller;
 use crate::dialect::infill::completion::lower;
-use crate::dialect::infill::events::{InfillEvents, whole};
 use crate::error::ApiError;
 use crate::json_response::{json_response, json_text};
-use crate::prompt_threads::WorkClass;
-use crate::routes::generation::generate;
+use crate::routes::infill::complete;
 use crate::routes::passthrough::elsewhere;
+use crate::routes::tokenize::ModelRequest;
 use crate::service::Service;
-use crate::sse::{event_stream, with_ignored};
 
 type Shared = State<Arc<App>>;
 
@@ -37,13 +34,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn completion(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
-    let generation = generate(&app, request, lower).await?;
-    let ignored = generation.ignored.clone();
-    let response = match generation.streams {
-        true => event_stream(generation.stream(&app, InfillEvents::default())),
-        false => generation.full(&app, |answer, ()| whole(answer)).await?,
-    };
-    Ok(with_ignored(response, &ignored))
+    complete(&app, request, lower).await
 }
 
 /// `POST /apply-template`: the prompt that a conversation becomes.
@@ -51,17 +42,9 @@ async fn apply_template(
     State(app): Shared,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let (mut head, body) = request.into_parts();
-    let body = app.bodies.receive(&mut head, body).await?;
-    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
-    let models = app.models.clone();
-    let read = move |mut fields: Fields| {
-        let entry = models.find_for(&mut fields)?.clone();
-        let chat = Chat::parse(&mut fields)?;
-        Ok((entry, chat, fields.charge()))
-    };
-    let (entry, mut chat, charge) = body.parse(read).await?;
-    let service = entry.use_when_loaded().await?;
+    let read = |fields: &mut Fields| Ok((Chat::parse(fields)?, fields.charge()));
+    let ModelRequest { service, class, asked } = ModelRequest::read(&app, request, read).await?;
+    let (mut chat, charge) = asked;
     check_engine(&service)?;
     let prompt = service.prompts().for_tokenize(class, move |prompts| {
         // Held as long as the conversation.

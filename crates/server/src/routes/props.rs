@@ -10,7 +10,6 @@ use axum::routing::get;
 use http::Uri;
 use serde_json::json;
 
-use crate::api::sampling::GeneralSampling;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::json_response::json_response;
@@ -37,19 +36,18 @@ async fn props(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiErr
             entry.name()
         )));
     };
-    let holds = defaults.stated().resolve(GeneralSampling::default()).to_json();
     let shown = defaults.to_json();
     let mut props = json!({
         "default_generation_settings": {
             "params": {
-                "temperature": holds["temperature"],
-                "top_k": holds["top_k"],
-                "top_p": holds["top_p"],
-                "min_p": holds["min_p"],
-                "repeat_penalty": holds["repetition_penalty"],
+                "temperature": shown["temperature"],
+                "top_k": shown["top_k"],
+                "top_p": shown["top_p"],
+                "min_p": shown["min_p"],
+                "repeat_penalty": shown["repetition_penalty"],
             },
         },
-        "sampling_defaults": shown,
+        "sampling_defaults": &shown,
         "model_alias": entry.name(),
         // Where the file lies is nobody's business.
         "model_path": entry.name(),

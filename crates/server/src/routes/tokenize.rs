@@ -20,6 +20,7 @@ use crate::caller::Caller;
 use crate::error::{ApiError, quoted};
 use crate::json_response::{json_response, json_text};
 use crate::memory::MemoryCharge;
+use crate::models::ModelUse;
 use crate::prompt_threads::WorkClass;
 use crate::prompts::Prompts;
 
@@ -34,6 +35,37 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/tokenizer_info", get(tokenizer_info))
+}
+
+/// A request for a prompt's thread of one model: what it asks, its model and its class of work.
+pub struct ModelRequest<T> {
+    pub service: ModelUse,
+    pub class: WorkClass,
+    pub asked: T,
+}
+
+impl<T: Send + 'static> ModelRequest<T> {
+    /// Receives a request, parses it with `read`, and loads its model if necessary.
+    ///
+    /// # Errors
+    /// Those of [`RequestBodies::receive`](crate::body::RequestBodies::receive) and of `read`, 404
+    /// for an unknown model, 503 while it loads.
+    pub async fn read(
+        app: &App,
+        request: HttpRequest<Body>,
+        read: impl FnOnce(&mut Fields) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<Self, ApiError> {
+        let (mut head, body) = request.into_parts();
+        let body = app.bodies.receive(&mut head, body).await?;
+        let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
+        let models = app.models.clone();
+        let parse = move |mut fields: Fields| {
+            let entry = models.find_for(&mut fields)?.clone();
+            read(&mut fields).map(|asked| (entry, asked))
+        };
+        let (entry, asked) = body.parse(parse).await?;
+        Ok(Self { service: entry.use_when_loaded().await?, class, asked })
+    }
 }
 
 /// Body of a `/tokenize` request.
@@ -52,18 +84,10 @@ async fn tokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let (mut head, body) = request.into_parts();
-    let body = app.bodies.receive(&mut head, body).await?;
-    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
-    let models = app.models.clone();
-    let read = move |mut fields: Fields| {
-        let entry = models.find_for(&mut fields)?.clone();
-        TokenizeRequest::read(&mut fields).map(|request| (entry, request))
-    };
-    let (entry, request) = body.parse(read).await?;
-    let service = entry.use_when_loaded().await?;
+    let ModelRequest { service, class, asked } =
+        ModelRequest::read(&app, request, TokenizeRequest::read).await?;
     let answer = service.prompts().for_tokenize(class, move |prompts| {
-        let TokenizeRequest { prompt, special, charge: _charge } = request;
+        let TokenizeRequest { prompt, special, charge: _charge } = asked;
         Ok(tokens_json(&prompts.encode(prompt, special)?, prompts.model().context_tokens))
     });
     Ok(json_text(answer.await?))
@@ -77,16 +101,8 @@ async fn detokenize(
     State(app): State<Arc<App>>,
     request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    let (mut head, body) = request.into_parts();
-    let body = app.bodies.receive(&mut head, body).await?;
-    let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
-    let models = app.models.clone();
-    let read = move |mut fields: Fields| {
-        let entry = models.find_for(&mut fields)?.clone();
-        read_tokens(&mut fields).map(|tokens| (entry, tokens))
-    };
-    let (entry, tokens) = body.parse(read).await?;
-    let service = entry.use_when_loaded().await?;
+    let ModelRequest { service, class, asked: tokens } =
+        ModelRequest::read(&app, request, read_tokens).await?;
     let answer = service.prompts().for_tokenize(class, move |prompts| {
         let text = serde_json::to_string(&decode(prompts, &tokens)?);
         let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
