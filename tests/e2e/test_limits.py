@@ -1,4 +1,4 @@
-"""The server with few file descriptors."""
+"""The server with few file descriptors, and with little address space."""
 
 import resource
 import socket
@@ -6,7 +6,7 @@ import subprocess
 
 import httpx
 
-from conftest import Server
+from conftest import BINARY, Server
 
 
 def test_few_descriptors_bound_the_connections_and_nothing_breaks(monkeypatch):
@@ -40,3 +40,10 @@ def test_few_descriptors_bound_the_connections_and_nothing_breaks(monkeypatch):
         for client in clients:
             client.close()
         server.stop()
+
+
+def test_too_little_address_space_is_named_with_what_to_do():
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (700 << 20, 700 << 20))
+    command = [BINARY, "serve", "--simulate", "20", "--no-quic", "--port", "0"]
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "ulimit -v" in done.stderr, done.stderr

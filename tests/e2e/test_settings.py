@@ -61,6 +61,11 @@ def test_no_secret_is_shown(loquent, tmp_path):
     for more in ((), ("--json",)):
         shown = loquent("--config", file, "config", *more)
         assert "(hidden)" in shown.stdout and "sk-" not in shown.stdout + shown.stderr
+    url = "http://ann:sk-three@127.0.0.1"
+    for command in (("config",), ("config", "--json"), ("serve",)):
+        shown = loquent(*command, LOQUENT_UPSTREAM=url)
+        text = shown.stdout + shown.stderr
+        assert "http://ann:(hidden)@127.0.0.1" in text and "sk-" not in text, text
     os.chmod(file, 0o644)
     assert f"chmod 600 {file}" in loquent("--config", file, "config").stderr
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use loquent_proto::url_password::without_password;
 
 use crate::HttpError;
 
@@ -23,7 +24,7 @@ impl BaseUrl {
     /// # Errors
     /// [`HttpError::Url`] with the reason.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
-        let refuse = |reason| HttpError::Url { url: url.to_owned(), reason };
+        let refuse = |reason| HttpError::Url { url: without_password(url).into_owned(), reason };
         let uri: Uri = url.trim().parse().map_err(|_| refuse("it is not a URL"))?;
         let is_https = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
@@ -119,6 +120,10 @@ mod tests {
             "http://h:65536",
         ] {
             assert!(url(bad).is_err(), "{bad:?} was accepted");
+        }
+        for bad in ["http://ann:secret@h", "ftp://ann:secret@h", "http://ann:secret@h:x"] {
+            let why = url(bad).unwrap_err().to_string();
+            assert!(!why.contains("secret"), "{why}");
         }
         assert_eq!(BaseUrl::parse("http://[::1]:8").unwrap().host(), "::1");
     }

@@ -6,7 +6,7 @@ pub enum HttpError {
     /// Unusable URL.
     #[error("unusable URL {url:?}: {reason}")]
     Url {
-        /// The URL as given.
+        /// The URL as given, without its password.
         url: String,
         /// Reason.
         reason: &'static str,

@@ -40,6 +40,7 @@ pub mod sse;
 pub mod time;
 pub mod token_bucket;
 pub mod token_lists;
+pub mod url_password;
 pub mod wire;
 
 pub use answer_handle::AnswerHandle;

@@ -23,7 +23,7 @@ use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
 
 /// Stack of each thread. Only the pages that were once touched take memory.
-const STACK_BYTES: usize = 256 << 20;
+pub const STACK_BYTES: usize = 256 << 20;
 /// Maximum jobs of all tenants that wait.
 const MAX_WAITING: usize = 1024;
 

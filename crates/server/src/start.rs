@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use loquent_infer::admission::Bounds;
 use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::{Interrupt, Runner};
@@ -21,7 +21,7 @@ use crate::model::ServedModel;
 use crate::models::{EngineSource, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
 use crate::otel::Telemetry;
 use crate::output::{self, OutputHandle, StreamBounds};
-use crate::prompt_threads::PromptThreads;
+use crate::prompt_threads::{self, PromptThreads};
 use crate::request_log::RequestLog;
 use crate::service::backend::Backend;
 use crate::service::{Service, ServiceContext};
@@ -199,7 +199,13 @@ impl SharedDesk {
         let endpoint = config.otlp_endpoint.as_deref();
         Ok(Self {
             gate: AdmissionGate::new(config.bounds, clock, PendingPrompts::default()),
-            prompt_threads: Arc::new(PromptThreads::start(workers)?),
+            prompt_threads: Arc::new(PromptThreads::start(workers).with_context(|| {
+                format!(
+                    "cannot start {workers} threads for prompts, each with {} MiB of address \
+                     space; raise the limit (ulimit -v), or lower --tokenize-workers",
+                    prompt_threads::STACK_BYTES >> 20
+                )
+            })?),
             telemetry: endpoint
                 .map(|url| Telemetry::start("loquent", url, clock, stages))
                 .transpose()?,

@@ -323,7 +323,25 @@ fn check_file(path: &Path) -> Result<(Header, u64), LoadError> {
         }
         other => LoadError::Malformed { path: owned(), reason: other.to_string() },
     })?;
+    check_epsilons(&header).map_err(|reason| LoadError::Malformed { path: owned(), reason })?;
     Ok((header, metadata.len()))
+}
+
+/// Checks the epsilons of norms: llama.cpp ends the process for one that is negative or NaN.
+fn check_epsilons(header: &Header) -> Result<(), String> {
+    for (key, value) in &header.metadata {
+        let epsilon = match *value {
+            gguf::Value::F32(number) => f64::from(number),
+            gguf::Value::F64(number) => number,
+            _ => continue,
+        };
+        if key.ends_with("norm_epsilon") || key.ends_with("norm_rms_epsilon") {
+            if !(epsilon.is_finite() && epsilon >= 0.0) {
+                return Err(format!("{key} is {epsilon}, not a number from 0 on"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Result<(), LoadError> {

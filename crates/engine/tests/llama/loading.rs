@@ -84,6 +84,18 @@ fn unknown_architecture() {
 }
 
 #[test]
+fn epsilons_that_end_llama_cpp() {
+    for value in [-1e-5, f32::NAN, f32::INFINITY] {
+        let (_folder, path) = file(Defect::Epsilon(value));
+        let error = error(&path, &LoadOptions::default());
+        assert!(matches!(error, LoadError::Malformed { .. }), "{error}");
+        assert!(error.to_string().contains("layer_norm_rms_epsilon"), "{error}");
+    }
+    let (_folder, path) = file(Defect::Epsilon(0.0));
+    LlamaModel::load(&path, &LoadOptions::default(), |_| true).expect("a sound model");
+}
+
+#[test]
 fn too_large() {
     let (_folder, path) = file(Defect::None);
     let options = LoadOptions { memory_bytes: Some(1000), ..LoadOptions::default() };

@@ -26,13 +26,15 @@ impl Width {
 }
 
 /// What differs from a sound model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Defect {
     None,
     /// The embedding of this token is NaN.
     NanToken(u32),
     /// An architecture that llama.cpp does not know.
     Architecture,
+    /// The epsilon of the norms.
+    Epsilon(f32),
 }
 
 /// Tokens of the byte-level vocabulary: 256 bytes, one merge, three special ones.
@@ -163,7 +165,8 @@ fn metadata(width: Width, defect: Defect) -> Vec<(String, Value)> {
         metadata.push((format!("{architecture}.{key}"), Value::u32(value)));
     }
     let epsilon = format!("{architecture}.attention.layer_norm_rms_epsilon");
-    metadata.push((epsilon, Value::F32(1e-5)));
+    let value = if let Defect::Epsilon(value) = defect { value } else { 1e-5 };
+    metadata.push((epsilon, Value::F32(value)));
     metadata.extend(tokenizer());
     metadata
 }

@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
 use loquent_proto::printable::printable;
+use loquent_proto::url_password::without_password;
 use serde_json::{Value, json};
 
 use super::file::settable;
@@ -144,8 +145,8 @@ fn held_of(flag: &Arg, matches: &ArgMatches, of_file: &BTreeSet<String>) -> Effe
     };
     let values = known.then(|| matches.get_raw(id)).flatten();
     let value = values.map(|values| {
-        let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
-        values.join(",")
+        let shown = values.map(|value| without_password(&value.to_string_lossy()).into_owned());
+        shown.collect::<Vec<_>>().join(",")
     });
     let is_secret = flag.is_hide_env_values_set();
     let shown = value.map(|value| if is_secret { HIDDEN.to_owned() } else { value });

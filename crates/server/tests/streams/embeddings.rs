@@ -205,8 +205,11 @@ async fn streams_go_on_beside_embeddings_and_say_the_same() {
     let many = json!({"input": vec!["some words to embed"; 2000]});
     let asked = tokio::spawn(async move { client.whole(PATH, &many).await });
     let (before, batches) = next_batch(batches).await;
-    // Its head says that the engine has the request, which waits behind the held batch.
-    let mut stream = server.stream(TOKENS, json!({})).await;
+    // The head may leave before the engine has the request; the first progress report follows it.
+    let mut stream = server.stream(TOKENS, json!({"return_progress": true})).await;
+    while !stream.chunks.iter().any(|chunk| chunk["prompt_progress"].is_object()) {
+        assert_eq!(stream.next().await, None);
+    }
     drop(hold);
     assert_eq!((stream.finish().await, stream.text(0)), (Ending::Done, alone));
     assert!(near(&vector(&asked.await.unwrap(), 1999), &expected("some words to embed", 16)));
