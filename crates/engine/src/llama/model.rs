@@ -335,10 +335,9 @@ fn check_epsilons(header: &Header) -> Result<(), String> {
             gguf::Value::F64(number) => number,
             _ => continue,
         };
-        if key.ends_with("norm_epsilon") || key.ends_with("norm_rms_epsilon") {
-            if !(epsilon.is_finite() && epsilon >= 0.0) {
-                return Err(format!("{key} is {epsilon}, not a number from 0 on"));
-            }
+        let is_of_norm = key.ends_with("norm_epsilon") || key.ends_with("norm_rms_epsilon");
+        if is_of_norm && !(epsilon.is_finite() && epsilon >= 0.0) {
+            return Err(format!("{key} is {epsilon}; it must be finite and not negative"));
         }
     }
     Ok(())
