@@ -3,7 +3,7 @@
 use alloc::borrow::Cow;
 use alloc::format;
 
-/// What stands in place of a password.
+/// Placeholder for a password.
 const HIDDEN: &str = "(hidden)";
 
 /// Returns `url` with the password before its `@` replaced by `(hidden)`. Text that only resembles
