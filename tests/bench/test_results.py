@@ -429,10 +429,15 @@ def test_a_model_that_is_missing_is_made_once(tmp_path):
 
 
 def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
-    given = results.arguments(["--models", str(tmp_path)])
-    assert "tools/models" in results.prerequisite(results.BENCHES["one-smollm2"], given)
+    # Folders of its own: this machine may have models and servers to compare with, or not.
+    given = results.arguments(["--models", str(tmp_path), "--peers", str(tmp_path / "peers")])
+    bench = results.BENCHES["one-smollm2"]
+    assert "tools/models" in results.prerequisite(bench, given)
     (tmp_path / "smollm2.gguf").touch()
-    assert results.prerequisite(results.BENCHES["one-smollm2"], given) is None
+    assert "bench/peers/build.sh" in results.prerequisite(bench, given)
+    (tmp_path / "peers/one").mkdir(parents=True)
+    (tmp_path / "peers/one/version").touch()
+    assert results.prerequisite(bench, given) is None
 
 
 def test_the_processor_is_named_with_its_generation(tmp_path):
