@@ -3,8 +3,8 @@
 use alloc::borrow::Cow;
 use alloc::format;
 
-/// Placeholder for a password.
-const HIDDEN: &str = "(hidden)";
+/// Placeholder for a secret.
+pub const HIDDEN: &str = "(hidden)";
 
 /// Returns `url` with the password before its `@` replaced by `(hidden)`. Text that only resembles
 /// a URL with a password is treated as one: a password may itself contain `/`, `,` or `@`.

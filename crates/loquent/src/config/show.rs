@@ -9,15 +9,12 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
 use loquent_proto::printable::printable;
-use loquent_proto::url_password::without_password;
+use loquent_proto::url_password::{HIDDEN, without_password};
 use serde_json::{Value, json};
 
 use super::file::settable;
 use super::merge::{MergedArguments, merge};
 use super::place::ConfigFileArgs;
-
-/// Placeholder for a secret.
-const HIDDEN: &str = "(hidden)";
 
 /// Options of `loquent config`.
 #[derive(Debug, Clone, Args)]
