@@ -133,9 +133,12 @@ mod with_engine {
         }
         if is_cut {
             println!(
-                "The search ended with its share of {limit_s:.0} s, after {} settings; raise \
-                 --max-time-s to try more.",
-                found.trials.len()
+                "The search's share of {limit_s} s ran out after {}; raise --max-time-s to try \
+                 more.",
+                match found.trials.len() {
+                    1 => "one setting".to_owned(),
+                    count => format!("{count} settings"),
+                }
             );
         }
         if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
