@@ -207,9 +207,7 @@ async fn streams_go_on_beside_embeddings_and_say_the_same() {
     let (before, batches) = next_batch(batches).await;
     // The head may leave before the engine has the request; the first progress report follows it.
     let mut stream = server.stream(TOKENS, json!({"return_progress": true})).await;
-    while !stream.chunks.iter().any(|chunk| chunk["prompt_progress"].is_object()) {
-        assert_eq!(stream.next().await, None);
-    }
+    stream.until_progress().await;
     drop(hold);
     assert_eq!((stream.finish().await, stream.text(0)), (Ending::Done, alone));
     assert!(near(&vector(&asked.await.unwrap(), 1999), &expected("some words to embed", 16)));

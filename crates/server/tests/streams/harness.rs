@@ -253,6 +253,20 @@ impl Events {
         }
     }
 
+    /// The progress reports read so far.
+    pub fn progress(&self) -> Vec<&Value> {
+        let chunks = self.chunks.iter().map(|chunk| &chunk["prompt_progress"]);
+        chunks.filter(|progress| progress.is_object()).collect()
+    }
+
+    /// Reads until a progress report has come, which the server sends once the engine has the
+    /// request.
+    pub async fn until_progress(&mut self) {
+        while self.progress().is_empty() {
+            assert_eq!(self.next().await, None);
+        }
+    }
+
     /// The non-empty texts of one completion's chunks.
     pub fn pieces(&self, choice: u64) -> Vec<&str> {
         let of_choice = self.choices(choice).filter_map(|one| one["delta"]["content"].as_str());

@@ -30,11 +30,6 @@ fn long_prompt(more: Value) -> Value {
     body
 }
 
-fn progress(events: &Events) -> Vec<&Value> {
-    let chunks = events.chunks.iter().map(|chunk| &chunk["prompt_progress"]);
-    chunks.filter(|progress| progress.is_object()).collect()
-}
-
 /// Reads a few tokens, so that the server has seen steps of prompts and of answers.
 async fn until_text(events: &mut Events) {
     while events.pieces(0).len() < 5 {
@@ -49,7 +44,7 @@ async fn whoever_asks_gets_chunks_from_the_start_to_the_first_token() {
     let (_, body) = server.post("/v1/chat/completions", &long_prompt(asked)).await;
     let mut events = Events::new(body);
     assert_eq!(events.finish().await, Ending::Done);
-    let all = progress(&events);
+    let all = events.progress();
     let (first, last) = (all[0], all[all.len() - 1]);
     let total = first["total"].as_u64().unwrap();
     assert!(total > 300, "{first}");
@@ -67,7 +62,7 @@ async fn whoever_asks_gets_chunks_from_the_start_to_the_first_token() {
         server.post("/v1/chat/completions", &long_prompt(json!({"return_progress": true}))).await;
     let mut again = Events::new(body);
     again.finish().await;
-    let last = progress(&again).pop().unwrap().clone();
+    let last = again.progress().pop().unwrap().clone();
     assert!(last["cache"].as_u64() > Some(total / 2), "{last}");
 }
 
@@ -79,17 +74,15 @@ async fn a_queued_request_learns_its_place_and_then_its_turn() {
     let mut second = server.stream(1, json!({"return_progress": true})).await;
     let mut third = server.stream(2, json!({"return_progress": true})).await;
     for (events, place) in [(&mut second, 1), (&mut third, 2)] {
-        while progress(events).is_empty() {
-            assert_eq!(events.next().await, None);
-        }
-        let first = progress(events)[0].clone();
+        events.until_progress().await;
+        let first = events.progress()[0].clone();
         assert_eq!(first["queued"], place, "{first}");
         assert!(first["eta_ms"].as_u64() > Some(0), "steps and answers were seen: {first}");
     }
     drop(running);
     assert_eq!(second.finish().await, Ending::Done);
     assert_eq!(third.finish().await, Ending::Done);
-    assert_eq!(progress(&third).pop().unwrap()["queued"], 0);
+    assert_eq!(third.progress().pop().unwrap()["queued"], 0);
     assert!(server.metric("time_to_first_token_forecast_error_seconds_count") >= 2.0);
 }
 
@@ -98,7 +91,7 @@ async fn whoever_does_not_ask_gets_comments() {
     let server = narrow();
     let mut running = server.stream(10_000, json!({})).await;
     until_text(&mut running).await;
-    assert!(progress(&running).is_empty());
+    assert!(running.progress().is_empty());
     let (_, body) = server.post("/v1/chat/completions", &chat(1, true, json!({}))).await;
     let mut body = body;
     let mut text = String::new();
@@ -119,7 +112,7 @@ async fn a_kept_answer_tells_it_too_and_tells_it_again() {
     let (_, body) = server.post("/v1/chat/completions", &long_prompt(asked)).await;
     let mut events = Events::new(body);
     assert_eq!(events.finish().await, Ending::Done);
-    assert!(progress(&events).len() >= 2, "{:?}", events.chunks);
+    assert!(events.progress().len() >= 2, "{:?}", events.chunks);
     assert_eq!(events.finish_reason(0), Some("stop"));
 }
 
