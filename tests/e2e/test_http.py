@@ -181,11 +181,15 @@ def test_an_empty_key_is_refused_at_start(args, env):
     assert done.returncode != 0 and "API key is empty" in done.stderr, done.stderr
 
 
-def test_an_open_server_on_the_network_warns_loudly(start):
-    open_server = start("--simulate", "inf", "--host", "0.0.0.0")
-    assert any("there is no API key" in line for line in open_server.log)
-    closed = start("--simulate", "inf", "--host", "0.0.0.0", env={"LOQUENT_API_KEY": "secret"})
-    assert not any("there is no API key" in line for line in closed.log)
+def test_a_server_is_open_to_the_network_only_on_request(start):
+    command = [BINARY, "serve", "--simulate", "inf", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    for advice in ["there is no API key", "--api-key", "127.0.0.1", "--open"]:
+        assert advice in done.stderr, done.stderr
+    open_server = start("--simulate", "inf", "--host", "0.0.0.0", "--open")
+    assert any("none: open to your network" in line for line in open_server.log)
+    start("--simulate", "inf", "--host", "0.0.0.0", env={"LOQUENT_API_KEY": "secret"})
 
 
 def test_pages_of_other_origins_are_kept_out(start, http, server):

@@ -43,6 +43,9 @@ pub enum Finish {
     Expired,
     /// The engine failed with this error.
     Failed(String),
+    /// The request's own grammar or logit bias allows no further token, with the reason. The same
+    /// request would end in the same way.
+    Unsatisfiable(String),
     /// The engine was lost and did not come back in time, with the reason. The same request may
     /// succeed later.
     Abandoned(String),

@@ -15,7 +15,14 @@ pub enum RowError {
     /// A part of the engine holds other positions of the sequence than the batch assumes.
     #[error("the engine has lost its place in this sequence")]
     OutOfStep,
-    /// The request's grammar could not be followed further.
+    /// The request's grammar could not be followed further: it is too complex.
     #[error("the answer's grammar cannot be followed: {0}")]
     Constraint(String),
+}
+
+impl RowError {
+    /// Returns true if the request's own constraints are the reason.
+    pub const fn is_of_request(&self) -> bool {
+        matches!(self, Self::NothingAllowed | Self::Constraint(_))
+    }
 }

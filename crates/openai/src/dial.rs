@@ -30,6 +30,15 @@ pub trait Dial: Send + Sync {
     fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
 }
 
+/// Returns a dialer for the host of `base`. If the scheme is `https`, its certificate must chain to
+/// an authority of the operating system.
+///
+/// # Errors
+/// [`HttpError::Url`] or [`HttpError::Tls`] if TLS cannot be used with it.
+pub fn host_dial(base: &BaseUrl) -> Result<Box<dyn Dial>, HttpError> {
+    Ok(Box::new(HostDial::new(base, Trust::System, HttpVersion::One)?))
+}
+
 /// Opens connections to the host of a URL.
 pub(crate) struct HostDial {
     uri: Uri,

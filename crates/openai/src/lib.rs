@@ -19,7 +19,7 @@ pub mod fuzz;
 mod metered;
 
 pub use base_url::BaseUrl;
-pub use dial::{BoxFuture, Dial, Io};
+pub use dial::{BoxFuture, Dial, Io, host_dial};
 pub use error::{HttpError, causes};
 pub use metered::WireCounts;
 

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use loquent_infer::reading::ReaderReport;
+use loquent_infer::tenant::TenantId;
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
@@ -47,6 +48,8 @@ pub struct AdmittedRequest {
     pub id: Option<RequestId>,
     /// API key of the request.
     pub key: Option<Arc<ApiKey>>,
+    /// Tenant of the request.
+    pub tenant: TenantId,
 }
 
 /// Metrics, traces and logs of requests.
@@ -178,6 +181,11 @@ impl ActiveRequest {
         if let (true, FlushSource::Engine(flushes)) = (is_one, &mut self.source) {
             flushes.note_reader(report);
         }
+    }
+
+    /// Returns the tenant whose request it is.
+    pub fn tenant(&self) -> TenantId {
+        self.admitted.tenant
     }
 
     /// Returns the members common to all parts of the answer.
@@ -466,5 +474,6 @@ pub fn admitted_request(
         span: None,
         id: request.id.clone(),
         key: request.identity.key.clone(),
+        tenant: request.identity.tenant,
     }
 }

@@ -443,6 +443,24 @@ fn finish_reason(finish: Finish) -> FinishReason {
         Finish::Length => FinishReason::Length,
         Finish::Expired => FinishReason::Expired,
         Finish::Failed(message) => FinishReason::Error(message),
+        Finish::Unsatisfiable(why) => FinishReason::Refused(Box::new(ApiError::unsatisfiable(&why))),
         Finish::Abandoned(why) => FinishReason::Refused(Box::new(ApiError::engine_away(&why))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retry_is_invited_only_where_it_may_help() {
+        for (finish, status) in [
+            (Finish::Unsatisfiable("every token is forbidden".into()), 400),
+            (Finish::Failed("the model has no usable probabilities".into()), 500),
+            (Finish::Abandoned("the engine is gone".into()), 503),
+        ] {
+            let error = finish_reason(finish).error().expect("it has failed");
+            assert_eq!(error.status(), status, "{error}");
+        }
     }
 }

@@ -227,6 +227,12 @@ impl ApiError {
         Self { param: Some(param), ..Self::invalid(message) }
     }
 
+    /// 400: the request's grammar or logit bias allows no further token, for the reason `why`. It
+    /// may come in the middle of an answer; a retry would end in the same way.
+    pub fn unsatisfiable(why: &str) -> Self {
+        Self::invalid(format!("The answer cannot go on: {why}. Use a simpler schema or grammar."))
+    }
+
     /// 400: the prompt leaves no room for a completion in the context.
     pub fn context_length(context: u32, prompt: usize, param: &str) -> Self {
         let message = format!(

@@ -46,6 +46,15 @@ pub struct TokenLogprobs {
     pub offset: usize,
 }
 
+impl TokenLogprobs {
+    /// Returns the approximate bytes of its JSON.
+    pub fn bytes(&self) -> usize {
+        /// A token's text, its bytes and its log-probability.
+        const TOKEN_BYTES: usize = 128;
+        (1 + self.logprobs.as_ref().map_or(0, |some| some.top.len())) * TOKEN_BYTES
+    }
+}
+
 /// Pieces of a completion that are sent together.
 ///
 /// Small, since flushes move from task to task for every token: members that only some answers have
@@ -86,6 +95,12 @@ impl Flush {
             timings: CompletionTimings::default(),
         };
         Self { end: Some(Box::new(end)), ..Self::default() }
+    }
+
+    /// Returns the approximate bytes of its JSON.
+    pub fn bytes(&self) -> usize {
+        let text: usize = self.deltas.iter().map(Delta::payload_bytes).sum();
+        text + self.logprobs.iter().map(TokenLogprobs::bytes).sum::<usize>()
     }
 
     /// Returns the error with which the completion ends, if any.

@@ -8,6 +8,7 @@ use crate::active_request::{ActiveRequest, AnswerTimes};
 use crate::api::head::AnswerHead;
 use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
+use crate::held_answer::HeldAnswer;
 use crate::usage::Usage;
 
 /// A complete answer, or the part generated so far.
@@ -24,17 +25,23 @@ pub struct FullAnswer {
 }
 
 impl FullAnswer {
-    /// Waits for the end of `active`; `echo` has the prompts if the request asks to have them
-    /// repeated.
+    /// Waits for the end of `active`, which is charged to `held`; `echo` has the prompts if the
+    /// request asks to have them repeated.
     ///
     /// # Errors
-    /// The error of a completion that failed; 500 when the engine has stopped.
-    pub async fn collect(mut active: ActiveRequest, echo: &[String]) -> Result<Self, ApiError> {
+    /// The error of a completion that failed; 500 when the engine has stopped; 503 when there is no
+    /// memory for the answer.
+    pub async fn collect(
+        mut active: ActiveRequest,
+        echo: &[String],
+        held: &mut HeldAnswer,
+    ) -> Result<Self, ApiError> {
         let mut answer = Self::begin(&active, echo);
         while let Some(flush) = active.next_flush().await {
             if let Some(error) = flush.error() {
                 return Err(error);
             }
+            held.add(&flush)?;
             answer.push(flush);
         }
         if !active.is_complete() {
@@ -121,14 +128,8 @@ impl FullCompletion {
 
     /// Returns the approximate size of its JSON in bytes.
     fn bytes(&self) -> usize {
-        /// Approximate JSON size of a token: its text, its bytes and its log-probability.
-        const TOKEN_BYTES: usize = 128;
-        let tokens = self
-            .logprobs
-            .iter()
-            .map(|one| 1 + one.logprobs.as_ref().map_or(0, |some| some.top.len()))
-            .sum::<usize>();
-        self.text.len() + self.reasoning.len() + tokens * TOKEN_BYTES
+        let logprobs: usize = self.logprobs.iter().map(TokenLogprobs::bytes).sum();
+        self.text.len() + self.reasoning.len() + logprobs
     }
 
     fn push_delta(&mut self, delta: Delta) {

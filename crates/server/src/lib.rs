@@ -39,6 +39,7 @@ mod flush_channel;
 mod forecast;
 mod full_answer;
 pub mod full_response;
+mod held_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod hosts;

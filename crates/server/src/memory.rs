@@ -1,4 +1,5 @@
-//! Memory limit for all requests together until their prompts are tokenized.
+//! Memory limit for all requests together until their prompts are tokenized, and for answers that
+//! are held whole.
 //!
 //! A request is charged for its body as the body arrives, then for the values that the body is
 //! parsed into. The charge is returned when both are dropped: once the prompt is tokenized or, if
@@ -72,6 +73,16 @@ struct HeldUnits {
     units: usize,
 }
 
+/// Units that a request needs to hold `total` bytes.
+struct Growth {
+    part: Arc<MemoryPart>,
+    total: usize,
+    is_large: bool,
+    /// Units of this part that it holds.
+    held: usize,
+    more: usize,
+}
+
 /// A request that waits for units.
 struct WaitingTenant<'a> {
     part: &'a MemoryPart,
@@ -113,7 +124,7 @@ impl MemoryPart {
         own: usize,
         more: usize,
     ) -> Result<(), ApiError> {
-        if self.lock().take(tenant, own, more) {
+        if self.try_acquire(tenant, own, more).is_ok() {
             return Ok(());
         }
         let _waiting = WaitingTenant::begin(self, tenant);
@@ -128,17 +139,27 @@ impl MemoryPart {
                 freed.await;
             }
         };
-        timeout(MAX_WAIT, taken).await.map_err(|_| {
-            let message = "The memory for incoming requests is full, or this client has its share \
-                           of it. Try again later, or raise --max-request-memory-bytes.";
-            ApiError::unavailable(message, FULL_RETRY_S)
-        })
+        timeout(MAX_WAIT, taken).await.map_err(|_| no_room())
+    }
+
+    /// Takes `more` units for a request of `tenant` that holds `own`, if it may have them now.
+    fn try_acquire(&self, tenant: TenantId, own: usize, more: usize) -> Result<(), ApiError> {
+        match self.lock().take(tenant, own, more) {
+            true => Ok(()),
+            false => Err(no_room()),
+        }
     }
 
     fn free_units(&self) -> usize {
         let state = self.lock();
         state.pool.limit() - state.pool.held()
     }
+}
+
+fn no_room() -> ApiError {
+    let message = "The memory for requests is full, or this client has its share of it. Try again \
+                   later, or raise --max-request-memory-bytes.";
+    ApiError::unavailable(message, FULL_RETRY_S)
 }
 
 impl<'a> WaitingTenant<'a> {
@@ -195,27 +216,38 @@ impl RequestMemory {
     /// 503 when the memory is full, or the tenant has its share of it, and that stays so for some
     /// seconds.
     pub async fn take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
+        let growth = self.growth(charge, bytes);
+        if growth.more > 0 {
+            growth.part.acquire(charge.tenant, growth.held, growth.more).await?;
+        }
+        charge.grow(growth);
+        Ok(())
+    }
+
+    /// Charges `bytes` more to `charge`, without waiting for them.
+    ///
+    /// # Errors
+    /// 503 when the memory is full, or the tenant has its share of it.
+    pub fn try_take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
+        let growth = self.growth(charge, bytes);
+        if growth.more > 0 {
+            growth.part.try_acquire(charge.tenant, growth.held, growth.more)?;
+        }
+        charge.grow(growth);
+        Ok(())
+    }
+
+    fn growth(&self, charge: &MemoryCharge, bytes: usize) -> Growth {
         let total = charge.bytes.saturating_add(bytes);
         let is_large = total > SMALL_BYTES;
-        let from = if is_large { &self.large } else { &self.small };
+        let part = if is_large { &self.large } else { &self.small };
         let held = match charge.is_large == is_large {
             true => charge.held.as_ref().map_or(0, |held| held.units),
             false => 0,
         };
         // A request larger than all memory gets all of it: alone, it may run.
         let units = total.div_ceil(UNIT_BYTES).min(self.large_units);
-        let more = units.saturating_sub(held);
-        if more > 0 {
-            let tenant = charge.tenant;
-            from.acquire(tenant, held, more).await?;
-            match &mut charge.held {
-                Some(held) if charge.is_large == is_large => held.units += more,
-                held => *held = Some(HeldUnits { part: from.clone(), tenant, units: more }),
-            }
-            charge.is_large = is_large;
-        }
-        charge.bytes = total;
-        Ok(())
+        Growth { part: part.clone(), total, is_large, held, more: units.saturating_sub(held) }
     }
 
     /// Changes `charge` to exactly `bytes`.
@@ -242,7 +274,26 @@ impl RequestMemory {
 impl MemoryCharge {
     /// Returns an empty charge of `identity`. The default is one of this process itself.
     pub fn of(identity: &Identity) -> Self {
-        Self { tenant: identity.tenant, ..Self::default() }
+        Self::of_tenant(identity.tenant)
+    }
+
+    /// Returns an empty charge of `tenant`.
+    pub fn of_tenant(tenant: TenantId) -> Self {
+        Self { tenant, ..Self::default() }
+    }
+
+    /// Adds units that have been acquired.
+    fn grow(&mut self, growth: Growth) {
+        let Growth { part, total, is_large, more, .. } = growth;
+        self.bytes = total;
+        if more == 0 {
+            return;
+        }
+        match &mut self.held {
+            Some(held) if self.is_large == is_large => held.units += more,
+            held => *held = Some(HeldUnits { part, tenant: self.tenant, units: more }),
+        }
+        self.is_large = is_large;
     }
 
     /// Returns the number of bytes charged.

@@ -132,13 +132,14 @@ impl ServeProcess {
         let mut server = Command::new(&plan.server_program);
         server
             .args(["serve", "--simulate", rate, "--host", host, "--port", &port.to_string()])
+            .arg("--open")
             .args(["--max-batch-size", &batch, "--max-connections-per-address", "4096"])
             // Prompts are not measured, so every stream shall begin with the first step after its
             // request, whatever else that step computes.
             .args(["--itl-target-ms", "off", "--prefill-max-tokens", "1000000"])
             .args(options)
             .args(&plan.server_options)
-            // Not its warnings: nobody but the bench reaches the namespace.
+            // Nobody but the bench reaches the namespace.
             .env("LOQUENT_LOG", "error")
             .stdout(Stdio::null());
         // The server inherits the real-time priority of the thread that starts it.

@@ -31,7 +31,7 @@ Examples:
   a request over a bad network to the server on this machine's port 8080:
     loquent link --rtt 400 --loss default -- curl -N http://127.0.0.1:8080/v1/models
   server and client both inside; the client starts once the server listens:
-    loquent link --rtt 100 --loss 2% --rate 1mbit --server 'loquent serve --host 0.0.0.0' \\
+    loquent link --rtt 100 --loss 2% --server 'loquent serve --host 0.0.0.0 --open' \\
         --wait 8080 -- loquent chat --url http://10.77.0.2:8080
   a shell on the client's side; `nsenter` as printed enters from elsewhere:
     loquent link --loss bursts:900,100 --outage 10-13 -- bash

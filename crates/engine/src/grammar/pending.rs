@@ -23,7 +23,11 @@ const WAIT_LIMIT: Duration = Duration::from_millis(500);
 /// Maximum time for a mask. llguidance bounds its steps; this also bounds the time in the queue.
 const MASK_LIMIT: Duration = Duration::from_secs(10);
 
-const TOO_SLOW: &str = "its next mask takes too long; use a simpler schema";
+
+/// Returns the error of a grammar whose next mask takes too long.
+fn too_slow() -> RowError {
+    RowError::Constraint("its next mask takes too long".into())
+}
 
 /// A completion's grammar with the mask of its current state.
 pub(super) struct Position {
@@ -50,7 +54,7 @@ enum MaskState {
     /// The mask can be read.
     Ready(Box<Position>),
     /// The grammar cannot be followed further.
-    Failed(&'static str),
+    Failed(RowError),
 }
 
 /// Constraint on a completion, with masks computed by workers.
@@ -82,9 +86,9 @@ impl Pending {
         let MaskState::Computing { outcome, since } = &self.state else { return };
         self.state = match outcome.recv_timeout(wait) {
             Ok(position) => MaskState::Ready(Box::new(position)),
-            Err(RecvTimeoutError::Disconnected) => MaskState::Failed("its thread was lost"),
+            Err(RecvTimeoutError::Disconnected) => MaskState::Failed(RowError::OutOfStep),
             Err(RecvTimeoutError::Timeout) if since.elapsed() > MASK_LIMIT => {
-                MaskState::Failed(TOO_SLOW)
+                MaskState::Failed(too_slow())
             }
             Err(RecvTimeoutError::Timeout) => return,
         };
@@ -101,22 +105,22 @@ impl Constraint for Pending {
     fn allowed(&mut self) -> Result<&[u32], RowError> {
         self.receive(WAIT_LIMIT);
         if let MaskState::Computing { .. } = self.state {
-            self.state = MaskState::Failed(TOO_SLOW);
+            self.state = MaskState::Failed(too_slow());
         }
         match &self.state {
             MaskState::Ready(position) => match &position.mask {
                 Ok(mask) => Ok(mask.as_slice()),
                 Err(error) => Err(RowError::Constraint(error.clone())),
             },
-            MaskState::Failed(why) => Err(RowError::Constraint((*why).into())),
-            MaskState::Computing { .. } => Err(RowError::Constraint(TOO_SLOW.into())),
+            MaskState::Failed(why) => Err(why.clone()),
+            MaskState::Computing { .. } => Err(too_slow()),
         }
     }
 
     fn accept(&mut self, token: TokenId) {
         // A token without a mask is a fault of whoever chose it, a stage on another machine for
         // example: its sequence fails, the engine does not.
-        let unasked = MaskState::Failed("a token was chosen without its mask");
+        let unasked = MaskState::Failed(RowError::OutOfStep);
         if let MaskState::Ready(position) = std::mem::replace(&mut self.state, unasked) {
             let outcome = self.workers.run(&self.lane, move || position.advance(&[token]));
             self.state = MaskState::Computing { outcome, since: Instant::now() };
@@ -146,7 +150,7 @@ mod tests {
     fn a_mask_that_does_not_come_fails_its_row_only_after_a_bounded_wait() {
         let (mut pending, release) = held_up();
         assert!(!pending.is_ready(), "no mask was measured, so none is expected in time");
-        let failed = RowError::Constraint(TOO_SLOW.into());
+        let failed = too_slow();
         assert_eq!(pending.allowed(), Err(failed.clone()));
         assert!(pending.is_ready(), "the row is planned, to fail");
         assert_eq!(pending.allowed(), Err(failed));
@@ -157,7 +161,7 @@ mod tests {
     fn a_token_without_a_mask_fails_its_row_only() {
         let (mut pending, release) = held_up();
         pending.accept(7);
-        let failed = RowError::Constraint("a token was chosen without its mask".into());
+        let failed = RowError::OutOfStep;
         assert_eq!(pending.allowed(), Err(failed));
         drop(release);
     }

@@ -121,8 +121,8 @@ impl Scheduler {
             rows.iter().map(|row| row.outcome.clone()).collect();
         let scores = match scores {
             Ok(scores) if scores.len() == wanted => scores,
-            Ok(_) => return self.fail(started, runner, slot, RowError::OutOfStep.to_string()),
-            Err(error) => return self.fail(started, runner, slot, error.to_string()),
+            Ok(_) => return self.fail_row(started, runner, slot, &RowError::OutOfStep),
+            Err(error) => return self.fail_row(started, runner, slot, &error),
         };
         let sequence = self.active[slot.index()].as_mut().expect("scored slots run");
         sequence.scored += wanted;
@@ -248,7 +248,7 @@ impl Scheduler {
         let slot = sampled.slot;
         let choice = match &sampled.outcome {
             Ok(choice) => choice.clone(),
-            Err(error) => return self.fail(started, runner, slot, error.to_string()),
+            Err(error) => return self.fail_row(started, runner, slot, error),
         };
         let ends = self.end_tokens.contains(&choice.token);
         let context = self.capacity.context_tokens as usize;
@@ -279,13 +279,39 @@ impl Scheduler {
         event
     }
 
-    /// Ends a sequence with an error. Its KV is freed, since the failure may have corrupted it.
+    /// Ends a sequence with the error of one of its rows.
+    fn fail_row(
+        &mut self,
+        started: Duration,
+        runner: &mut dyn Runner,
+        slot: Slot,
+        error: &RowError,
+    ) -> SequenceEvent {
+        let finish = match error.is_of_request() {
+            true => Finish::Unsatisfiable(error.to_string()),
+            false => Finish::Failed(error.to_string()),
+        };
+        self.end_failed(started, runner, slot, finish)
+    }
+
+    /// Ends a sequence with an error of the engine.
     pub(super) fn fail(
         &mut self,
         started: Duration,
         runner: &mut dyn Runner,
         slot: Slot,
         message: String,
+    ) -> SequenceEvent {
+        self.end_failed(started, runner, slot, Finish::Failed(message))
+    }
+
+    /// Ends a sequence without a last token. Its KV is freed, since a failure may have corrupted it.
+    fn end_failed(
+        &mut self,
+        started: Duration,
+        runner: &mut dyn Runner,
+        slot: Slot,
+        finish: Finish,
     ) -> SequenceEvent {
         let sequence = self.remove(slot);
         self.shares.leave(sequence.account, sequence.paused);
@@ -294,7 +320,7 @@ impl Scheduler {
             tag: sequence.tag,
             token: None,
             scores: None,
-            finish: Some(Finish::Failed(message)),
+            finish: Some(finish),
             admitted: sequence.admitted.filter(|_| sequence.generated().is_empty()),
             wait: started.saturating_sub(sequence.ready_at),
         }

@@ -63,3 +63,16 @@ fn where_the_past_cannot_be_cut_a_failed_batch_starts_over() {
         assert_eq!(bench.generated[&work.tag.0], alone(work, 200).0);
     }
 }
+
+#[test]
+fn constraints_that_allow_nothing_are_the_requests_fault() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 100), limits(2));
+    let good = work(0, vec![10, 11], 5);
+    bench.submit(&good);
+    bench.submit(&work(1, vec![10, FORBIDDEN], 5));
+    bench.submit(&work(2, vec![10, BAD_ROW], 5));
+    bench.run();
+    assert!(matches!(bench.ended[&1], Finish::Unsatisfiable(_)), "{:?}", bench.ended[&1]);
+    assert!(matches!(bench.ended[&2], Finish::Failed(_)), "{:?}", bench.ended[&2]);
+    assert_eq!(bench.ended[&0], Finish::Length);
+}

@@ -20,6 +20,8 @@ pub const END: TokenId = 0;
 pub const POISON: TokenId = 1;
 /// In a prompt: this sequence's row fails.
 pub const BAD_ROW: TokenId = 2;
+/// In a prompt: the sequence's own constraints allow no token.
+pub const FORBIDDEN: TokenId = 1_000_000;
 
 /// A runner whose every token depends on exactly what its cache holds (on the last
 /// `memory` tokens of it), and which checks what it is asked.
@@ -80,6 +82,9 @@ impl ToyRunner {
         assert!(!cells.iter().any(|&(_, cell)| foreign(cell)), "another domain's cells are used");
         if cells.iter().any(|&(token, _)| token == BAD_ROW) {
             return Err(RowError::NonFiniteLogits);
+        }
+        if cells.iter().any(|&(token, _)| token == FORBIDDEN) {
+            return Err(RowError::NothingAllowed);
         }
         let tokens: Vec<TokenId> = cells.iter().map(|&(token, _)| token).collect();
         Ok(SampledToken { token: next_token(&tokens, self.memory), logprobs: None })

@@ -77,7 +77,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
         let banner = Banner::new(bound, &options, is_demonstration);
-        warn_if_open(bound, &banner);
+        refuse_if_open(bound, &banner, args.upstream.is_open())?;
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));
         let wait_limit = options.service.limits.queue_timeout;
@@ -141,13 +141,13 @@ fn without_live_laboratory() -> Router {
     Router::new().route("/v1/lab/live", get(async || StatusCode::NO_CONTENT))
 }
 
-/// Warns that everybody on the network may use the server.
-fn warn_if_open(bound: SocketAddr, banner: &Banner) {
-    if banner.is_open() {
-        tracing::warn!(
-            "{bound} is open to the network and there is no API key: whoever reaches it can use \
-             this server and stop its other users' requests from being served in time. Set \
-             --api-key-file or --api-key, or listen on 127.0.0.1."
-        );
-    }
+/// Refuses to serve everybody on the network, unless the operator `wants` that.
+fn refuse_if_open(bound: SocketAddr, banner: &Banner, wants: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        wants || !banner.is_open(),
+        "{bound} can be reached from the network and there is no API key: everybody could use this \
+         server. Set --api-key-file or --api-key, listen on 127.0.0.1, or give --open if that is \
+         what you want."
+    );
+    Ok(())
 }

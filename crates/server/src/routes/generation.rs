@@ -16,6 +16,7 @@ use crate::dialect::lowered::Lowered;
 use crate::error::ApiError;
 use crate::event_writer::EventWriter;
 use crate::full_answer::FullAnswer;
+use crate::held_answer::HeldAnswer;
 use crate::json_response::json_text;
 use crate::memory::SMALL_BYTES;
 use crate::records::RecordContext;
@@ -144,7 +145,8 @@ impl<T> LoweredAnswer<T> {
         T: Send + 'static,
     {
         let Self { started: StartedAnswer { active, echo, .. }, kept, .. } = self;
-        let answer = FullAnswer::collect(active, &echo).await?;
+        let mut held = HeldAnswer::new(app.bodies.clone(), active.tenant());
+        let answer = FullAnswer::collect(active, &echo, &mut held).await?;
         let is_large = answer.bytes() > SMALL_BYTES;
         let render = move || Ok(object(&answer, kept).to_string());
         Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))

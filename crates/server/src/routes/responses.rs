@@ -39,6 +39,7 @@ use crate::dialect::responses::stream::{DirectResponse, Records, ResponseReader}
 use crate::dialect::responses::truncate::{count, truncate};
 use crate::error::ApiError;
 use crate::event_writer::EventSource;
+use crate::held_answer::HeldAnswer;
 use crate::identity::{Identity, Owner};
 use crate::json_response::{json_response, json_text};
 use crate::memory::{MemoryCharge, SMALL_BYTES};
@@ -225,7 +226,10 @@ async fn start(
     let created_s = unix_time_s();
     let mut log = RecordLog::new(usize::MAX / 2);
     let context = RecordContext { vocab: &vocab, echo: &echo };
-    let generation = Generation::open(active, &context, &mut |delta| {
+    // A background response has its reserved size.
+    let held = HeldAnswer::new(app.bodies.clone(), active.tenant());
+    let held = (!template.background).then_some(held);
+    let generation = Generation::open(active, held, &context, &mut |delta| {
         log.push(&delta).expect("the first record fits");
     });
     let log = log.bounded(most_record_bytes(app, &template, &input));

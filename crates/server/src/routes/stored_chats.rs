@@ -20,6 +20,7 @@ use crate::charged_body::charged_json;
 use crate::dialect::stored_chats::object::{StoredChat, completion, messages, with_metadata};
 use crate::dialect::stored_chats::request::{ListQuery, parse_list};
 use crate::error::ApiError;
+use crate::held_answer::HeldAnswer;
 use crate::identity::{Identity, Owner};
 use crate::json_response::json_response;
 use crate::memory::{MemoryCharge, SMALL_BYTES};
@@ -183,6 +184,7 @@ pub fn record(
     let Some(chat) = chat else { return };
     let object = StoredChat { chat: *chat, vocab: vocab.clone() };
     let place = app.store_target(Kind::ChatCompletion, owner, fence);
-    let recorder = AnswerRecorder::new(active, object, place);
+    let held = HeldAnswer::new(app.bodies.clone(), active.tenant());
+    let recorder = AnswerRecorder::new(active, held, object, place);
     active.observe(Box::new(recorder));
 }

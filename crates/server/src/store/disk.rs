@@ -293,7 +293,7 @@ impl Writer {
         changes: &[ObjectChange],
     ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
         let only_sweeps = changes.iter().all(|change| matches!(change, ObjectChange::Sweep));
-        if only_sweeps && !self.shared.index().has_to_evict(unix_time_s()) {
+        if only_sweeps && !self.shared.index().has_to_sweep(unix_time_s()) {
             // An idle server writes nothing.
             return Ok(changes.iter().map(|_| Ok(true)).collect());
         }
@@ -366,9 +366,14 @@ impl<'a> Tables<'a> {
                 index.remove(key);
                 (None, was_there)
             }
-            ObjectChange::Sweep | ObjectChange::Close => (None, true),
+            ObjectChange::Sweep | ObjectChange::Close => {
+                for gone in index.sweep(now_s) {
+                    self.remove(&gone)?;
+                }
+                (None, true)
+            }
         };
-        for gone in index.evict(fresh, now_s) {
+        for gone in index.make_room(fresh, now_s) {
             self.remove(&gone)?;
         }
         Ok(Ok(done))

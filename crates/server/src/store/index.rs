@@ -10,6 +10,10 @@ use crate::store::object::{Kind, ListPage, MAX_ID_BYTES, Progress, StoreError, S
 
 /// Bytes charged for an object besides its JSON: about the size of its index entries.
 pub const OBJECT_BYTES: usize = 512;
+/// Inverse of the part of all objects that one sweep removes at most.
+const SWEPT_PART: usize = 64;
+/// Number of objects that one sweep may always remove.
+const LEAST_SWEPT: usize = 16;
 /// Maximum objects of a list read at once.
 pub const PART_OBJECTS: usize = 32;
 
@@ -187,9 +191,9 @@ impl Index {
         Some(entry)
     }
 
-    /// Removes the objects that have expired at `now_s`, then the oldest ones beyond the bounds
-    /// except `fresh`, which has just been put. Returns their keys.
-    pub fn evict(&mut self, fresh: Option<&ObjectKey>, now_s: u64) -> Vec<ObjectKey> {
+    /// Removes objects until the bounds hold: those that have expired at `now_s`, then the oldest
+    /// ones except `fresh`, which has just been put. Returns their keys.
+    pub fn make_room(&mut self, fresh: Option<&ObjectKey>, now_s: u64) -> Vec<ObjectKey> {
         let mut gone = Vec::new();
         while let Some(key) = self.next_to_go(fresh, now_s).cloned() {
             self.remove(&key).expect("what goes was there");
@@ -198,25 +202,42 @@ impl Index {
         gone
     }
 
+    /// Removes objects that have expired at `now_s`; returns their keys. Removes no more at a time
+    /// than a small part of all objects: a clock that is wrong for a moment costs only that part.
+    /// The others are hidden as long as it is wrong.
+    pub fn sweep(&mut self, now_s: u64) -> Vec<ObjectKey> {
+        let most = (self.len() / SWEPT_PART).max(LEAST_SWEPT);
+        let mut gone = Vec::new();
+        while gone.len() < most
+            && let Some(key) = self.oldest_expired(now_s).cloned()
+        {
+            self.remove(&key).expect("what goes was there");
+            gone.push(key);
+        }
+        gone
+    }
+
     /// True if an object has expired at `now_s` or the bounds are exceeded.
-    pub fn has_to_evict(&self, now_s: u64) -> bool {
-        self.next_to_go(None, now_s).is_some()
+    pub fn has_to_sweep(&self, now_s: u64) -> bool {
+        self.oldest_expired(now_s).is_some() || self.next_to_go(None, now_s).is_some()
+    }
+
+    fn oldest_expired(&self, now_s: u64) -> Option<&ObjectKey> {
+        let (at, key) = self.by_age.first_key_value()?;
+        self.is_expired(*at, now_s).then_some(key)
     }
 
     fn next_to_go(&self, fresh: Option<&ObjectKey>, now_s: u64) -> Option<&ObjectKey> {
-        // Age first: what is too old goes even where there is room.
-        let oldest = self.by_age.first_key_value().filter(|(at, _)| self.is_expired(**at, now_s));
-        if let Some((_, key)) = oldest {
-            return Some(key);
-        }
         let &(most, _) = self.heaviest.last()?;
         if self.bytes <= self.limits.bytes && most <= self.limits.bytes_per_owner {
             return None;
         }
+        // Other owners' objects make no room within one owner's bound.
+        let expired = self.oldest_expired(now_s).filter(|_| self.bytes > self.limits.bytes);
         // Whoever has the most pays for what is too much, so that a flood from one client leaves
         // the others their objects.
         let mut owners = self.heaviest.iter().rev();
-        owners.find_map(|&(_, owner)| self.oldest_of(owner, fresh))
+        expired.or_else(|| owners.find_map(|&(_, owner)| self.oldest_of(owner, fresh)))
     }
 
     /// Returns the oldest object of `owner` other than `fresh`.

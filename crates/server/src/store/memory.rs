@@ -44,7 +44,8 @@ impl MemoryBackend {
         }
         objects.index.put(&key, object.created_s, object.json.len(), object.progress, now_s);
         objects.json.insert(key.clone(), object.json);
-        objects.evict(Some(&key), now_s);
+        let gone = objects.index.make_room(Some(&key), now_s);
+        objects.forget(&gone);
         Ok(true)
     }
 
@@ -64,9 +65,11 @@ impl MemoryBackend {
         was_there
     }
 
-    /// Removes expired objects.
+    /// Removes expired objects, or a part of them.
     pub fn sweep(&self, now_s: u64) {
-        self.objects().evict(None, now_s);
+        let mut objects = self.objects();
+        let gone = objects.index.sweep(now_s);
+        objects.forget(&gone);
     }
 
     /// Returns the position after which a page begins; `None` for the first page.
@@ -107,9 +110,9 @@ impl Objects {
         }
     }
 
-    fn evict(&mut self, fresh: Option<&ObjectKey>, now_s: u64) {
-        for key in self.index.evict(fresh, now_s) {
-            self.json.remove(&key);
+    fn forget(&mut self, gone: &[ObjectKey]) {
+        for key in gone {
+            self.json.remove(key);
         }
     }
 }

@@ -112,7 +112,8 @@ impl Store {
     /// # Errors
     /// When it cannot be used; the message says what to do.
     pub async fn connect(address: &SharedAddress, limits: StoreLimits) -> Result<Self, StoreError> {
-        let connection = SharedConnection::open(address).await?;
+        let most_json_bytes = index::most_json_bytes(&limits);
+        let connection = SharedConnection::open(address, most_json_bytes).await?;
         tracing::info!(replica = connection.replica(), "connected to the store {address}");
         Ok(Self::of(StoreBackend::Shared(SharedBackend::new(connection, limits)), limits))
     }

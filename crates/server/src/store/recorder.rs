@@ -14,6 +14,7 @@ use crate::active_request::ActiveRequest;
 use crate::blocking_workers::BlockingWorkers;
 use crate::flush::{Flush, FlushObserver};
 use crate::full_answer::FullAnswer;
+use crate::held_answer::HeldAnswer;
 use crate::identity::Owner;
 use crate::memory::SMALL_BYTES;
 use crate::store::object::{AnswerFence, Kind, StoreError, StoredObject, WriteMode};
@@ -72,15 +73,17 @@ pub enum AnswerRecorder<O> {
 /// The part of an answer generated so far.
 pub struct Recording<O> {
     answer: FullAnswer,
+    held: HeldAnswer,
     object: O,
     place: StoreTarget,
 }
 
 impl<O: RecordedObject> AnswerRecorder<O> {
-    /// Creates a recorder of the answer to `active`, which `object` converts for the store.
-    pub fn new(active: &ActiveRequest, object: O, place: StoreTarget) -> Self {
+    /// Creates a recorder of the answer to `active`, which is charged to `held` and which `object`
+    /// converts for the store.
+    pub fn new(active: &ActiveRequest, held: HeldAnswer, object: O, place: StoreTarget) -> Self {
         let answer = FullAnswer::begin(active, &[]);
-        Self::Recording(Box::new(Recording { answer, object, place }))
+        Self::Recording(Box::new(Recording { answer, held, object, place }))
     }
 }
 
@@ -89,7 +92,14 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
         match self {
             // Half an answer would look like a whole one.
             Self::Recording(_) if flush.error().is_some() => *self = Self::Over,
-            Self::Recording(recording) => recording.answer.push(flush.clone()),
+            Self::Recording(recording) => match recording.held.add(flush) {
+                Ok(()) => recording.answer.push(flush.clone()),
+                Err(_) => {
+                    let id = &recording.answer.head.id;
+                    tracing::warn!("the answer {id} is not stored: there is no memory for it");
+                    *self = Self::Over;
+                }
+            },
             Self::Writing(_) | Self::Over => {}
         }
     }
@@ -114,7 +124,7 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 impl<O: RecordedObject> Recording<O> {
     /// Stores the answer. Errors are only logged: the reader gets the answer anyway.
     async fn write(self) {
-        let Self { answer, object, place } = self;
+        let Self { answer, object, place, held: _held } = self;
         let (id, bytes) = (answer.head.id.clone(), answer.bytes());
         match place.write(bytes, move || object.object(&answer), WriteMode::Complete).await {
             Ok(true) => {}

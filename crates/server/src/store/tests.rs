@@ -308,6 +308,28 @@ mod bounds {
     use super::super::index::Index;
     use super::*;
 
+    #[test]
+    fn a_clock_that_is_ahead_for_a_moment_hides_everything_and_deletes_little() {
+        const OBJECTS: usize = 6400;
+        let mut index = Index::new(StoreLimits { bytes: 1 << 30, ..limits(9, 1 << 20) });
+        let key = |id: usize| ObjectKey::new(CHAT, ANN, &id.to_string()).unwrap();
+        let (now_s, ahead_s) = (10_000, 10_000 + 40 * 24 * 60 * 60);
+        for id in 0..OBJECTS {
+            index.put(&key(id), now_s, 1, Progress::Ended, now_s);
+        }
+        assert!(index.find(&key(OBJECTS - 1), ahead_s).is_none());
+        assert_eq!(index.sweep(ahead_s).len(), OBJECTS / 64);
+        // A write makes no room where there is enough.
+        index.put(&key(OBJECTS), ahead_s, 1, Progress::Ended, ahead_s);
+        assert_eq!(index.make_room(Some(&key(OBJECTS)), ahead_s), []);
+        assert!(index.find(&key(OBJECTS - 1), now_s).is_some(), "the clock is right again");
+        // Where it stays right, all go.
+        while index.has_to_sweep(ahead_s) {
+            assert!(!index.sweep(ahead_s).is_empty());
+        }
+        assert_eq!(index.len(), 1);
+    }
+
     proptest! {
         #[test]
         fn hold_after_every_change(
@@ -324,12 +346,16 @@ mod bounds {
                 } else if index.check(bytes).is_ok() {
                     let created_s = index.put(&key, now_s, bytes, Progress::Ended, now_s).position.created_s;
                     sizes.insert(key.clone(), (created_s, bytes + OBJECT_BYTES));
-                    for gone in index.evict(Some(&key), now_s) {
+                    for gone in index.make_room(Some(&key), now_s) {
                         prop_assert!(sizes.remove(&gone).is_some());
                     }
                     prop_assert!(
                         sizes.contains_key(&key) || now_s - created_s > limits.age.as_secs()
                     );
+                    for gone in index.sweep(now_s) {
+                        let (created_s, _) = sizes.remove(&gone).expect("it was there");
+                        prop_assert!(now_s - created_s > limits.age.as_secs());
+                    }
                 }
                 let sum = |wanted: &dyn Fn(&ObjectKey) -> bool| {
                     sizes.iter().filter(|(key, _)| wanted(key)).map(|(_, (_, size))| *size).sum::<usize>()

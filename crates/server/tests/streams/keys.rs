@@ -250,6 +250,22 @@ async fn a_token_is_for_asking_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_stores_nothing_in_its_owners_name() {
+    let server = server(KEYS);
+    let token = token(&server, "sk-flag", json!({})).await;
+    for resumable in [false, true] {
+        let more = json!({"store": true, "metadata": {"a": "b"}, "resumable": resumable});
+        let refused = ask(&server, &token, more).await;
+        let error = &refused.body["error"];
+        assert_eq!((refused.status, &error["param"]), (StatusCode::FORBIDDEN, &json!("store")));
+        assert_eq!(error["code"], "token_scope");
+    }
+    let list = Request::get(CHAT).header("authorization", "Bearer sk-flag");
+    let list = reply(&server, list.body(Body::empty()).unwrap()).await;
+    assert_eq!((list.status, &list.body["data"]), (StatusCode::OK, &json!([])));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_end_by_their_limits_and_are_never_another_servers() {
     let server = server(KEYS);
     let once = token(&server, "sk-flag", json!({"max_requests": 1})).await;

@@ -3,6 +3,7 @@
 
 mod dialects;
 mod doors;
+mod held;
 mod several;
 mod speaking;
 mod stand_in;

@@ -58,7 +58,8 @@ pub(crate) struct UpstreamArgs {
     /// at the servers]
     #[arg(long, env = "LOQUENT_UPSTREAM_MAX_RUNNING", value_name = "N")]
     upstream_max_running: Option<NonZeroU32>,
-    /// Let clients without a key of this server use --upstream-api-key
+    /// Serve everybody who can reach --host, and let them use --upstream-api-key, where there is
+    /// no --api-key
     #[arg(long, env = "LOQUENT_OPEN")]
     open: bool,
     /// Route of the upstream that clients may use beside completions, models, embeddings,
@@ -147,6 +148,11 @@ impl UpstreamArgs {
     /// Returns true if there are no upstreams.
     pub(crate) fn is_empty(&self) -> bool {
         self.upstream.is_empty()
+    }
+
+    /// Returns true if the operator wants to serve everybody.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
     }
 
     /// Returns true if an upstream answers in place of a model of this process.

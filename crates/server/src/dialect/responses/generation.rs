@@ -9,6 +9,7 @@ use super::events::{CANCELLED, COMPLETED_AT};
 use crate::active_request::ActiveRequest;
 use crate::clock::unix_time_s;
 use crate::error::ApiError;
+use crate::held_answer::HeldAnswer;
 use crate::records::{RecordContext, RecordWriter};
 use crate::resumable::fit_record::fit_record;
 use crate::resumable::shared::takeover::SecondAnswer;
@@ -20,6 +21,9 @@ const DIFFERS: &str = "The replica that generated this response has ended, and a
 /// Generates the records of one response. Dropping it cancels the generation.
 pub struct Generation {
     active: Box<ActiveRequest>,
+    /// Charge of the answer, which the object that ends it repeats; `None` if its memory is
+    /// reserved.
+    held: Option<HeldAnswer>,
     records: RecordWriter,
     /// The records known so far of a response that is generated again.
     known: Option<Replay>,
@@ -37,14 +41,15 @@ pub enum Generated {
 }
 
 impl Generation {
-    /// Starts the generation of `active`; passes its first records to `put`.
+    /// Starts the generation of `active`, charged to `held`; passes its first records to `put`.
     pub fn open(
         active: ActiveRequest,
+        held: Option<HeldAnswer>,
         context: &RecordContext<'_>,
         put: &mut impl FnMut(Delta),
     ) -> Self {
         let records = RecordWriter::open(&active, context, put);
-        Self { active: Box::new(active), records, known: None }
+        Self { active: Box::new(active), held, records, known: None }
     }
 
     /// Continues the generation of `answer`, whose response is known up to `known`: only the rest
@@ -52,7 +57,7 @@ impl Generation {
     pub fn again(answer: SecondAnswer, known: Replay) -> Self {
         // The first records are there.
         let SecondAnswer { request, records, .. } = answer;
-        Self { active: request, records, known: Some(known) }
+        Self { active: request, held: None, records, known: Some(known) }
     }
 
     /// Passes the records of the next flush to `put`.
@@ -64,6 +69,9 @@ impl Generation {
         let Some(flush) = ready!(self.active.poll_flush(context)) else {
             return Poll::Ready(self.finish(put));
         };
+        if let Some(Err(error)) = self.held.as_mut().map(|held| held.add(&flush)) {
+            return Poll::Ready(self.fail(error, put));
+        }
         let error = flush.error();
         let (active, known, mut differs) = (&self.active, &mut self.known, false);
         // What an upstream server adds may be longer than a record may be.

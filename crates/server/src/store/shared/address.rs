@@ -3,18 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use loquent_openai::{BaseUrl, Dial, host_dial};
 use loquent_proto::printable::printable;
-use redis::Client;
+use redis::{Client, ConnectionAddr};
 
-/// The supported schemes, and their names in the client library.
-const SCHEMES: [(&str, &str); 4] =
-    [("redis", "redis"), ("rediss", "rediss"), ("valkey", "redis"), ("valkeys", "rediss")];
+/// The supported schemes, and whether they use TLS.
+const SCHEMES: [(&str, bool); 4] =
+    [("redis", false), ("rediss", true), ("valkey", false), ("valkeys", true)];
 
 /// Address and login of a shared store. Displayed without the password.
 #[derive(Clone)]
 pub struct SharedAddress {
-    /// Client for this address.
+    /// The login. Tests call through it.
     pub(crate) client: Arc<Client>,
+    /// Opens the connections, with TLS or without.
+    pub(super) dial: Arc<dyn Dial>,
     shown: String,
 }
 
@@ -25,18 +28,25 @@ impl SharedAddress {
     /// Describes what is wrong with the address, without the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
-        let Some((_, known)) = SCHEMES.iter().find(|(name, _)| *name == scheme) else {
+        let Some(&(_, uses_tls)) = SCHEMES.iter().find(|(name, _)| *name == scheme) else {
             let shown = printable(scheme);
             return Err(format!(
                 "unknown scheme \"{shown}\"; use redis:// or rediss:// (with TLS)"
             ));
         };
-        let client = Client::open(format!("{known}://{rest}")).map_err(|_| {
-            "not an address; use redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]".to_owned()
-        })?;
+        let refuse =
+            || "not an address; use redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]".to_owned();
+        // TLS is this server's own, as for all its connections.
+        let client = Client::open(format!("redis://{rest}")).map_err(|_| refuse())?;
         let info = client.get_connection_info();
-        let shown = format!("{known}://{}/{}", info.addr(), info.redis_settings().db());
-        Ok(Self { client: Arc::new(client), shown: printable(&shown).into_owned() })
+        let (known, http) = if uses_tls { ("rediss", "https") } else { ("redis", "http") };
+        let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(refuse()) };
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let base = BaseUrl::parse(&format!("{http}://{host}:{port}")).map_err(|_| refuse())?;
+        let dial = host_dial(&base).map_err(|error| error.to_string())?;
+        let shown = format!("{known}://{host}:{port}/{}", info.redis_settings().db());
+        let shown = printable(&shown).into_owned();
+        Ok(Self { client: Arc::new(client), dial: dial.into(), shown })
     }
 }
 
@@ -61,6 +71,7 @@ mod tests {
         for (url, shown) in [
             ("redis://127.0.0.1", "redis://127.0.0.1:6379/0"),
             ("valkey://store:7000/3", "redis://store:7000/3"),
+            ("redis://[::1]", "redis://[::1]:6379/0"),
             ("redis://ann:secret@store/1", "redis://store:6379/1"),
             ("rediss://:secret@store:6380", "rediss://store:6380/0"),
         ] {

@@ -1,20 +1,21 @@
 //! The connection to a shared store: every call has a timeout, and few run at once.
 //!
-//! The client library reconnects after an error of the connection. One that fell silent has none:
-//! it is replaced after [`MAX_SILENT_CALLS`]. Callers check what the store returns: the scripts
-//! bound its size, and the decoders validate the rest.
+//! A connection is opened by the first call that needs one, and dropped with its first error. One
+//! that fell silent has no error: it is dropped after [`MAX_SILENT_CALLS`]. Callers check what the
+//! store returns: the socket and the scripts bound its size, and the decoders validate the rest.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use loquent_proto::{hex, printable::printable};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, RedisError, Script, ScriptInvocation, Value};
-use tokio::sync::{Semaphore, watch};
+use redis::{ErrorKind, RedisError, Script, ScriptInvocation, Value};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
 
 use super::address::SharedAddress;
 use super::reply::StoreReply;
+use super::socket::StoreSocket;
 use crate::store::object::StoreError;
 
 /// Maximum concurrent calls. A further call waits for its turn within its own timeout.
@@ -23,6 +24,9 @@ const MAX_CALLS: usize = 64;
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// Calls in a row without an answer after which the connection is replaced by a new one.
 const MAX_SILENT_CALLS: u32 = 2;
+/// Bytes that the store may send between two answers, beyond the longest object: several calls at
+/// once are answered, of about 1 MiB each.
+const REPLY_SLACK_BYTES: usize = 16 << 20;
 /// Time limit for an attempt to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for the store at startup.
@@ -56,7 +60,12 @@ pub struct SharedConnection(Arc<StoreLink>);
 
 struct StoreLink {
     address: SharedAddress,
-    manager: Mutex<ConnectionManager>,
+    /// The open connection.
+    socket: Mutex<Option<OpenSocket>>,
+    /// Held by the call that opens a connection, so that others wait for it and share it. Counts the
+    /// connections.
+    opening: AsyncMutex<u64>,
+    most_reply_bytes: usize,
     /// Calls in a row that the connection has not answered.
     silent_calls: AtomicU32,
     places: Semaphore,
@@ -66,6 +75,13 @@ struct StoreLink {
     replica: String,
     /// Number of times that the store had no lease of this replica when it was renewed.
     lapses: watch::Sender<u64>,
+}
+
+/// An open connection with its number.
+#[derive(Clone)]
+struct OpenSocket {
+    number: u64,
+    socket: StoreSocket,
 }
 
 /// The period in which the store has worked without a pause, as far as this replica's calls show.
@@ -105,20 +121,21 @@ impl std::fmt::Debug for SharedConnection {
 }
 
 impl SharedConnection {
-    /// Connects to the store at `address`.
+    /// Connects to the store at `address`, whose objects have at most `most_json_bytes` each.
     ///
     /// A store that cannot be reached may become available later: until then it counts as away.
     ///
     /// # Errors
     /// [`StoreError::Unusable`], when the store refuses the login.
-    pub async fn open(address: &SharedAddress) -> Result<Self, StoreError> {
-        let manager = new_manager(address).map_err(|error| {
-            let what = format!("cannot use the store {address}: {}", said(&error));
-            StoreError::Unusable(what.into())
-        })?;
+    pub async fn open(
+        address: &SharedAddress,
+        most_json_bytes: usize,
+    ) -> Result<Self, StoreError> {
         let connection = Self(Arc::new(StoreLink {
             address: address.clone(),
-            manager: Mutex::new(manager),
+            socket: Mutex::default(),
+            opening: AsyncMutex::default(),
+            most_reply_bytes: most_json_bytes.saturating_add(REPLY_SLACK_BYTES),
             silent_calls: AtomicU32::new(0),
             places: Semaphore::new(MAX_CALLS),
             health: Mutex::new(StoreHealth::Well),
@@ -175,8 +192,12 @@ impl SharedConnection {
         let begun = Instant::now();
         let call = async {
             let _place = self.0.places.acquire().await.expect("the semaphore is never closed");
-            let mut manager = self.manager().clone();
-            invocation.invoke_async::<Value>(&mut manager).await
+            let mut open = self.socket().await?;
+            let answer = open.socket.run(invocation).await;
+            if answer.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
+                self.drop_socket(Some(open.number));
+            }
+            answer
         };
         let returned = match tokio::time::timeout(CALL_LIMIT, call).await {
             Ok(returned) => {
@@ -224,7 +245,7 @@ impl SharedConnection {
         }
     }
 
-    /// Records that a call was answered, or that it was not; replaces a silent connection.
+    /// Records that a call was answered, or that it was not; drops a silent connection.
     fn note_answer(&self, is_silent: bool) {
         if !is_silent {
             self.0.silent_calls.store(0, Ordering::Relaxed);
@@ -235,14 +256,38 @@ impl SharedConnection {
             return;
         }
         self.0.silent_calls.store(0, Ordering::Relaxed);
-        // Connects with the next call. Calls under way end with the connection that they have.
-        if let Ok(manager) = new_manager(&self.0.address) {
-            *self.manager() = manager;
-        }
+        self.drop_socket(None);
     }
 
-    fn manager(&self) -> MutexGuard<'_, ConnectionManager> {
-        self.0.manager.lock().expect("nothing panics under this lock")
+    /// Returns the connection; opens one if there is none.
+    async fn socket(&self) -> Result<OpenSocket, RedisError> {
+        if let Some(open) = self.open_socket().clone() {
+            return Ok(open);
+        }
+        let mut opened = self.0.opening.lock().await;
+        if let Some(open) = self.open_socket().clone() {
+            return Ok(open);
+        }
+        let open = StoreSocket::open(&self.0.address, self.0.most_reply_bytes, CALL_LIMIT);
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not answer");
+        let socket = tokio::time::timeout(CONNECT_LIMIT, open).await.map_err(|_| late())??;
+        *opened += 1;
+        let open = OpenSocket { number: *opened, socket };
+        *self.open_socket() = Some(open.clone());
+        Ok(open)
+    }
+
+    fn open_socket(&self) -> MutexGuard<'_, Option<OpenSocket>> {
+        self.0.socket.lock().expect("nothing panics under this lock")
+    }
+
+    /// Drops the connection with this number, or whichever is open: the next call opens another.
+    /// Calls under way end with the connection that they have.
+    fn drop_socket(&self, number: Option<u64>) {
+        let mut place = self.open_socket();
+        if number.is_none_or(|number| place.as_ref().is_some_and(|open| open.number == number)) {
+            *place = None;
+        }
     }
 
     async fn announce(&self) -> Result<(), StoreError> {
@@ -291,17 +336,6 @@ impl SharedConnection {
     fn state(&self) -> MutexGuard<'_, StoreHealth> {
         self.0.health.lock().expect("nothing panics under this lock")
     }
-}
-
-/// Returns a connection to the store at `address`, which is opened by its first call.
-fn new_manager(address: &SharedAddress) -> Result<ConnectionManager, RedisError> {
-    let config = ConnectionManagerConfig::new()
-        // One attempt for each call: the next call, or the next announcement, tries again.
-        .set_number_of_retries(0)
-        .set_connection_timeout(Some(CONNECT_LIMIT))
-        .set_response_timeout(Some(CALL_LIMIT))
-        .set_concurrency_limit(MAX_CALLS);
-    ConnectionManager::new_lazy_with_config(Client::clone(&address.client), config)
 }
 
 fn announcement() -> Script {

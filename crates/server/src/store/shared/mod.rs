@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`address`] | address of the store, shown without its password |
 //! | [`connection`] | calls with timeouts, the store's health, and this replica's lease |
+//! | [`socket`] | the socket, which bounds what the store sends |
 //! | [`reply`] | bounded decoding of replies |
 //! | [`objects`] | stored objects |
 //!
@@ -15,5 +16,6 @@ pub mod address;
 pub mod connection;
 pub mod objects;
 pub mod reply;
+mod socket;
 #[cfg(test)]
 pub mod test_server;

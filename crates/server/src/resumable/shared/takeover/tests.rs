@@ -85,7 +85,7 @@ struct Replica {
 
 impl Replica {
     async fn start(server: &RedisServer) -> Self {
-        let connection = SharedConnection::open(&server.address).await.unwrap();
+        let connection = SharedConnection::open(&server.address, 1 << 20).await.unwrap();
         let logs = crate::resumable::shared::start(connection.clone(), Duration::from_secs(60));
         let announced = connection.clone();
         let announcing = tokio::spawn(async move { announced.keep_announced().await });
