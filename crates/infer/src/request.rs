@@ -51,6 +51,17 @@ pub enum Finish {
     Abandoned(String),
 }
 
+impl From<&RowError> for Finish {
+    fn from(error: &RowError) -> Self {
+        match error {
+            RowError::NothingAllowed | RowError::Constraint(_) => {
+                Self::Unsatisfiable(error.to_string())
+            }
+            RowError::NonFiniteLogits | RowError::OutOfStep => Self::Failed(error.to_string()),
+        }
+    }
+}
+
 /// Admission of a completion to the batch; reported with its first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {

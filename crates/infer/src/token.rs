@@ -19,10 +19,3 @@ pub enum RowError {
     #[error("the answer's grammar cannot be followed: {0}")]
     Constraint(String),
 }
-
-impl RowError {
-    /// Returns true if the request's own constraints are the reason.
-    pub const fn is_of_request(&self) -> bool {
-        matches!(self, Self::NothingAllowed | Self::Constraint(_))
-    }
-}

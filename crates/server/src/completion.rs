@@ -443,7 +443,9 @@ fn finish_reason(finish: Finish) -> FinishReason {
         Finish::Length => FinishReason::Length,
         Finish::Expired => FinishReason::Expired,
         Finish::Failed(message) => FinishReason::Error(message),
-        Finish::Unsatisfiable(why) => FinishReason::Refused(Box::new(ApiError::unsatisfiable(&why))),
+        Finish::Unsatisfiable(why) => {
+            FinishReason::Refused(Box::new(ApiError::unsatisfiable(&why)))
+        }
         Finish::Abandoned(why) => FinishReason::Refused(Box::new(ApiError::engine_away(&why))),
     }
 }

@@ -39,9 +39,9 @@ mod flush_channel;
 mod forecast;
 mod full_answer;
 pub mod full_response;
-mod held_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod held_answer;
 mod hosts;
 mod http;
 mod https;

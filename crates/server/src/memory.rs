@@ -224,12 +224,15 @@ impl RequestMemory {
         Ok(())
     }
 
-    /// Charges `bytes` more to `charge`, without waiting for them.
+    /// Charges `bytes` more to `charge`, without waiting for them, and never more than there is.
     ///
     /// # Errors
     /// 503 when the memory is full, or the tenant has its share of it.
     pub fn try_take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
         let growth = self.growth(charge, bytes);
+        if growth.total > self.large_units * UNIT_BYTES {
+            return Err(no_room());
+        }
         if growth.more > 0 {
             growth.part.try_acquire(charge.tenant, growth.held, growth.more)?;
         }

@@ -23,7 +23,6 @@ const WAIT_LIMIT: Duration = Duration::from_millis(500);
 /// Maximum time for a mask. llguidance bounds its steps; this also bounds the time in the queue.
 const MASK_LIMIT: Duration = Duration::from_secs(10);
 
-
 /// Returns the error of a grammar whose next mask takes too long.
 fn too_slow() -> RowError {
     RowError::Constraint("its next mask takes too long".into())

@@ -121,8 +121,8 @@ impl Scheduler {
             rows.iter().map(|row| row.outcome.clone()).collect();
         let scores = match scores {
             Ok(scores) if scores.len() == wanted => scores,
-            Ok(_) => return self.fail_row(started, runner, slot, &RowError::OutOfStep),
-            Err(error) => return self.fail_row(started, runner, slot, &error),
+            Ok(_) => return self.fail(started, runner, slot, (&RowError::OutOfStep).into()),
+            Err(error) => return self.fail(started, runner, slot, (&error).into()),
         };
         let sequence = self.active[slot.index()].as_mut().expect("scored slots run");
         sequence.scored += wanted;
@@ -174,14 +174,22 @@ impl Scheduler {
             // here. Without the youngest sequence the others can be planned again.
             RunError::CacheFull => match self.victim() {
                 Some(victim) if !self.yield_cells(runner, victim) => {
-                    step.events.push(self.fail(started, runner, victim, error.to_string()));
+                    step.events.push(self.fail(
+                        started,
+                        runner,
+                        victim,
+                        Finish::Failed(error.to_string()),
+                    ));
                 }
                 _ => {}
             },
             RunError::Backend(_) => match batch.spans.as_slice() {
-                [only] => {
-                    step.events.push(self.fail(started, runner, only.slot, error.to_string()))
-                }
+                [only] => step.events.push(self.fail(
+                    started,
+                    runner,
+                    only.slot,
+                    Finish::Failed(error.to_string()),
+                )),
                 // Which one failed is not known. None loses a token: the spans are cut off again
                 // and computed one by one.
                 spans => spans.iter().for_each(|span| self.suspect(runner, span)),
@@ -248,7 +256,7 @@ impl Scheduler {
         let slot = sampled.slot;
         let choice = match &sampled.outcome {
             Ok(choice) => choice.clone(),
-            Err(error) => return self.fail_row(started, runner, slot, error),
+            Err(error) => return self.fail(started, runner, slot, error.into()),
         };
         let ends = self.end_tokens.contains(&choice.token);
         let context = self.capacity.context_tokens as usize;
@@ -279,34 +287,8 @@ impl Scheduler {
         event
     }
 
-    /// Ends a sequence with the error of one of its rows.
-    fn fail_row(
-        &mut self,
-        started: Duration,
-        runner: &mut dyn Runner,
-        slot: Slot,
-        error: &RowError,
-    ) -> SequenceEvent {
-        let finish = match error.is_of_request() {
-            true => Finish::Unsatisfiable(error.to_string()),
-            false => Finish::Failed(error.to_string()),
-        };
-        self.end_failed(started, runner, slot, finish)
-    }
-
-    /// Ends a sequence with an error of the engine.
+    /// Ends a sequence that failed. Its KV is freed, since the failure may have corrupted it.
     pub(super) fn fail(
-        &mut self,
-        started: Duration,
-        runner: &mut dyn Runner,
-        slot: Slot,
-        message: String,
-    ) -> SequenceEvent {
-        self.end_failed(started, runner, slot, Finish::Failed(message))
-    }
-
-    /// Ends a sequence without a last token. Its KV is freed, since a failure may have corrupted it.
-    fn end_failed(
         &mut self,
         started: Duration,
         runner: &mut dyn Runner,

@@ -62,8 +62,8 @@ struct StoreLink {
     address: SharedAddress,
     /// The open connection.
     socket: Mutex<Option<OpenSocket>>,
-    /// Held by the call that opens a connection, so that others wait for it and share it. Counts the
-    /// connections.
+    /// Number of connections so far. Held by the call that opens one, so that others wait for it and
+    /// share it.
     opening: AsyncMutex<u64>,
     most_reply_bytes: usize,
     /// Calls in a row that the connection has not answered.
@@ -127,10 +127,7 @@ impl SharedConnection {
     ///
     /// # Errors
     /// [`StoreError::Unusable`], when the store refuses the login.
-    pub async fn open(
-        address: &SharedAddress,
-        most_json_bytes: usize,
-    ) -> Result<Self, StoreError> {
+    pub async fn open(address: &SharedAddress, most_json_bytes: usize) -> Result<Self, StoreError> {
         let connection = Self(Arc::new(StoreLink {
             address: address.clone(),
             socket: Mutex::default(),

@@ -38,8 +38,7 @@ impl StoreSocket {
         let stream = BoundedStream { stream, most_bytes, unanswered: unanswered.clone() };
         let login = address.client.get_connection_info().redis_settings();
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(call_limit));
-        let (calls, driver) =
-            MultiplexedConnection::new_with_config(login, stream, config).await?;
+        let (calls, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
         // It ends with the last clone, or with the connection.
         tokio::spawn(driver);
         Ok(Self { calls, unanswered })
@@ -74,8 +73,9 @@ impl AsyncRead for BoundedStream {
         let read = buffer.filled().len() - before;
         let unanswered = self.unanswered.fetch_add(read, Ordering::Relaxed) + read;
         if unanswered > self.most_bytes {
+            // Of the kinds after which callers open another connection.
             let what = "it sends more than any reply needs";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, what)));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, what)));
         }
         Poll::Ready(Ok(()))
     }
