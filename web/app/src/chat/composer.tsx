@@ -10,7 +10,6 @@ import { ask, current, isRunning, stop } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
-import { readFiles } from "./files.js";
 import { dialogue, editedTurn } from "./layout.js";
 import { ENDPOINT } from "./running.js";
 import { wantsKey } from "./server.js";
@@ -123,6 +122,7 @@ function handlePaste(event: ClipboardEvent): void {
 
 /** Attaches what can be read as text; says what cannot. */
 async function attach(chosen: readonly File[]): Promise<void> {
+  const { readFiles } = await import("./files.js");
   const { read, refused } = await readFiles(chosen, files.peek());
   files.value = [...files.peek(), ...read];
   if (refused !== null) say(refused);
