@@ -178,8 +178,8 @@ function FilePicker(): VNode {
   };
   return (
     <>
-      <IconButton icon="attach" label="Attach text files" onClick={() => input.current?.click()} />
-      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files" tabIndex={-1} onChange={handleFiles} />
+      <IconButton icon="attach" label="Attach text files and PDFs" onClick={() => input.current?.click()} />
+      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files and PDFs" tabIndex={-1} onChange={handleFiles} />
     </>
   );
 }

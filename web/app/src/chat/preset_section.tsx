@@ -21,7 +21,7 @@ export function PresetSection(): VNode {
     <fieldset>
       <legend>Preset</legend>
       <label class="row" title="A system prompt and parameters under a name, for this conversation">
-        <span>This conversation’s</span>
+        <span>In use</span>
         <select id="preset" value={preset?.name ?? ""} onChange={choose}>
           <option value="">none</option>
           {isForeign && <option value={preset.name}>{preset.name}</option>}
