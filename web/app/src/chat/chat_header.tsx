@@ -66,7 +66,7 @@ function ModelPicker(): VNode {
 function PresetName(): VNode | null {
   const name = current.value.preset?.name;
   return name === undefined ? null : (
-    <span class="faint wide" title="The preset of this conversation">
+    <span class="preset faint wide" title="The preset of this conversation">
       {name}
     </span>
   );

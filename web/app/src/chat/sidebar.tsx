@@ -6,7 +6,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { IconButton } from "../shell/controls.js";
 import { Brand, PageLinks } from "../shell/header.js";
 import { Icon } from "../shell/icons.js";
-import { lazy } from "../shell/lazy.js";
+import { lazy, withPart } from "../shell/lazy.js";
 import { newChat, sidebarOpen, uncover } from "./layout.js";
 import { current, heads, openConversation, remove, running, search } from "./chats.js";
 import type { Head } from "./library.js";
@@ -127,15 +127,14 @@ function Item({ head: { id, title } }: { readonly head: Head }): VNode {
 /** Import and export of all conversations. */
 function Transfers(): VNode {
   const file = useRef<HTMLInputElement | null>(null);
-  const transfers = (): Promise<typeof import("./transfers.js")> => import("./transfers.js");
   const importFrom = ({ currentTarget: input }: Event): void =>
-    void transfers().then(({ importFile }) => importFile(input as HTMLInputElement));
+    withPart(import("./transfers.js"), ({ importFile }) => void importFile(input as HTMLInputElement));
   return (
     <div class="transfers">
       <button type="button" onClick={() => file.current?.click()}>
         Import
       </button>
-      <button type="button" onClick={() => void transfers().then(({ exportAll }) => exportAll())}>
+      <button type="button" onClick={() => withPart(import("./transfers.js"), ({ exportAll }) => void exportAll())}>
         Export
       </button>
       <input ref={file} class="unseen" type="file" accept="application/json,.json" aria-label="File to import" tabIndex={-1} onChange={importFrom} />
