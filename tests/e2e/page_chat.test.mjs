@@ -76,6 +76,18 @@ function shown(page, count) {
   return page.waitForFunction(isThere, count);
 }
 
+/** A PDF of one page, which `contents` draw. */
+function pdfOf(contents) {
+  const objects = [
+    "<< /Type /Catalog /Pages 2 0 R >>",
+    "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 120] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+    `<< /Length ${contents.length} >>\nstream\n${contents}\nendstream`,
+    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+  ];
+  return `%PDF-1.4\n${objects.map((text, at) => `${at + 1} 0 obj\n${text}\nendobj\n`).join("")}trailer\n<< /Root 1 0 R >>\n`;
+}
+
 const greedy = { parameters: { temperature: 0 } };
 
 describe("the chat page", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
@@ -343,14 +355,66 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.deepEqual([...page.problems, ...other.problems], []);
   });
 
-  test("takes text files, and says what it does not take", async () => {
-    const page = await open(browser, url, { settings: { parameters: { max_tokens: 4 } } });
-    const file = (name, buffer) => ({ name, mimeType: "application/octet-stream", buffer });
-    await page.setInputFiles("#files", [file("notes.md", Buffer.from("# Notes")), file("image.png", Buffer.from([0x89, 0x50, 0, 0xff]))]);
-    await page.getByText("image.png is not a text file.").waitFor();
-    await ask(page, "What is in it?");
+  test("has presets, which belong to a conversation and go with it into a file", async () => {
+    const page = await open(browser, url, { settings: { delivery: "sse" } });
+    /** The system prompt and the longest answer that the question `text` is sent with. */
+    const sentWith = async (text) => {
+      const [request] = await Promise.all([page.waitForRequest("**/chat/completions"), ask(page, text)]);
+      await finished(page);
+      const { messages, max_tokens } = request.postDataJSON();
+      return [messages[0].role === "system" ? messages[0].content : null, max_tokens];
+    };
+    const tell = async (system, max_tokens) => {
+      await page.fill("#system", system);
+      await page.fill("#max-tokens", `${max_tokens}`);
+    };
+    await page.click("#settings-button");
+    await tell("Be brief.", 7);
+    await page.fill("#preset-name", "Brief");
+    await page.click("#save-preset");
+    await page.fill("#max-tokens", "3");
+    await page.getByText("until it is saved").waitFor();
+    assert.deepEqual(await sentWith("What is token streaming?"), ["Be brief.", 3]);
+    await page.click(".new-chat");
+    await tell("Be kind.", 5);
+    assert.deepEqual(await sentWith("What is head-of-line blocking?"), ["Be kind.", 5]);
+    await page.selectOption("#preset", "Brief");
+    assert.deepEqual(await sentWith("And then?"), ["Be brief.", 7], "as it was saved");
+    await page.click(".history li:last-child .title");
+    await page.waitForFunction(() => document.getElementById("max-tokens").value === "3", null);
+    await assertAccessible(page, "presets");
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click("text=Export")]);
+    const other = await open(browser, url);
+    await other.setInputFiles('input[accept*="json"]', await download.path());
+    await other.click(".history li:last-child .title");
+    await other.click("#settings-button");
+    const shown = async (of) => [await of.inputValue("#preset"), await of.inputValue("#system"), await of.inputValue("#max-tokens")];
+    await other.waitForFunction(() => document.getElementById("preset").value === "Brief");
+    assert.deepEqual(await shown(other), ["Brief", "Be brief.", "3"]);
+    await page.getByLabel("Delete the preset").click();
+    await page.waitForFunction(() => document.getElementById("preset").options.length === 1);
+    assert.deepEqual(await shown(page), ["", "Be kind.", "5"], "what the tab's settings are");
+    assert.deepEqual([...page.problems, ...other.problems], []);
+  });
+
+  test("takes text files and PDFs, and says what it does not take", async () => {
+    const page = await open(browser, url, { settings: { delivery: "sse", parameters: { max_tokens: 4 } } });
+    const file = (name, contents) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(contents) });
+    const refuses = async (one, why) => {
+      await page.setInputFiles("#files", [one]);
+      await page.getByText(`${one.name} ${why}.`).waitFor();
+    };
+    await refuses(file("image.png", [0x89, 0x50, 0, 0xff]), "is neither text nor a PDF");
+    await refuses(file("scan.pdf", pdfOf("")), "has no text: its pages are pictures");
+    await refuses(file("torn.pdf", pdfOf("BT (x) Tj ET").slice(0, 40)), "cannot be read as a PDF");
+    await page.setInputFiles("#files", [file("notes.md", "# Notes"), file("paper.pdf", pdfOf("BT /F1 12 Tf 20 90 Td (Tokens on a train) Tj 0 -20 Td (arrive) Tj ET"))]);
+    await page.locator(".attached li").nth(1).waitFor();
+    const [request] = await Promise.all([page.waitForRequest("**/chat/completions"), ask(page, "What is in it?")]);
+    const fenced = "notes.md:\n```\n# Notes\n```\n\npaper.pdf:\n```\nTokens on a train\narrive\n```\n\nWhat is in it?";
+    assert.equal(request.postDataJSON().messages.at(-1).content, fenced);
     await finished(page);
-    assert.equal(await page.locator(".files summary").textContent(), "notes.md");
+    assert.deepEqual(await page.locator(".files summary").allTextContents(), ["notes.md", "paper.pdf"]);
+    assert.deepEqual(page.problems, []);
   });
 
   test("keeps settings on the device only where that is wanted", async () => {

@@ -40,6 +40,7 @@ function assets(entryPoints, options = {}) {
 const WORKERS = [
   { entry: join(CLIENT, "loquent-worker.ts"), plain: "./loquent-worker.js", namedIn: /worker_link\.ts$/ },
   { entry: "src/message/markdown/highlight_worker.ts", plain: "./highlight-worker.js", namedIn: /markdown\/highlight\.ts$/ },
+  { entry: "src/chat/pdf_worker.ts", plain: "./pdf-worker.js", namedIn: /chat\/pdf\.ts$/ },
 ];
 
 /** Builds a worker; its result, and the plugin that gives it the name that it has here. */
@@ -98,12 +99,15 @@ function licences(metafiles) {
   return [...packages].sort().map(licence).join("\n");
 }
 
+const APACHE = readFileSync(join(CLIENT, "../LICENSE-APACHE"), "utf8");
+
 function licence(name) {
   const folder = join(HERE, "node_modules", name);
   const { version, license } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
   const file = readdirSync(folder).find((file) => /^licen[cs]e/i.test(file));
   const text = file ? readFileSync(join(folder, file), "utf8").trim() : `Licence: ${license}`;
-  return `${name} ${version} (${license})\n\n${text}\n`;
+  const within = name === "unpdf" ? `\nunpdf holds PDF.js (Apache-2.0)\n\n${APACHE}` : "";
+  return `${name} ${version} (${license})\n\n${text}\n${within}`;
 }
 
 function write(folder, path, contents) {

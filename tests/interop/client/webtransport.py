@@ -40,6 +40,8 @@ class WebTransportSession(Session):
         #: The page's origin; a server refuses those that it does not allow (S-1.4).
         self.origin: Optional[str] = None
         self.path: Optional[str] = None
+        #: What browsers of the second draft send with it; later ones, Safari's among them, do not.
+        self.draft02: Optional[str] = "1"
 
     async def begin(self, host: str, path: str) -> None:
         self.session_id = self._quic.get_next_available_stream_id()
@@ -49,7 +51,7 @@ class WebTransportSession(Session):
             ":authority": host,
             ":path": self.path or path,
             ":protocol": "webtransport",
-            "sec-webtransport-http3-draft02": "1",
+            "sec-webtransport-http3-draft02": self.draft02,
             "origin": self.origin,
         }
         pairs = [(name.encode(), value.encode()) for name, value in headers.items() if value is not None]

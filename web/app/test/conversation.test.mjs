@@ -83,6 +83,13 @@ test("two tabs on one conversation lose nothing of each other", () => {
   assert.equal(whole.updatedAt, 12);
 });
 
+test("of two presets the one that was chosen last stays", () => {
+  const base = conversation("one", "first");
+  const preset = { name: "Poet", system: "In verse.", parameters: {} };
+  const [older, newer] = [{ ...base, updatedAt: 10 }, { ...base, updatedAt: 11, preset }];
+  assert.deepEqual([tree.merged(older, newer).preset, tree.merged(newer, older).preset], [preset, preset]);
+});
+
 test("what another tab goes on with is shown, with the whole answer", () => {
   const asked = conversation("one");
   const open = (text) => ({ ...emptyMessage("a", "assistant"), text });

@@ -3,7 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./module.mjs";
 
-const { exportText, importText, readConversation } = await load("chat/import_export.ts");
+const { exportText, importText } = await load("chat/import_export.ts");
+const { readConversation } = await load("chat/read_conversation.ts");
+const { NO_PARAMETERS } = await load("chat/preset.ts");
 const tree = await load("chat/conversation.ts");
 const { emptyMessage } = await load("message/model.ts");
 
@@ -16,6 +18,17 @@ function sample() {
 test("what is exported can be imported", () => {
   const made = sample();
   assert.deepEqual(importText(exportText([made])), [made]);
+});
+
+test("a conversation's preset goes with it into a file, and comes back as far as it is one", () => {
+  const preset = { name: "Poet", system: "In verse.", parameters: { ...NO_PARAMETERS, temperature: 1.2 } };
+  const made = { ...sample(), preset };
+  assert.deepEqual(importText(exportText([made])), [made]);
+  const read = (preset) => readConversation({ ...made, preset }).preset;
+  for (const none of [undefined, null, 7, "Poet", [], {}, { name: " " }, { ...preset, name: 7 }]) assert.equal(read(none), null);
+  const wrong = { name: "n".repeat(1_000), system: ["x"], parameters: { temperature: "hot", top_k: 4, top_p: Number.NaN, evil: 1 } };
+  assert.deepEqual(read(wrong), { name: "n".repeat(60), system: "", parameters: { ...NO_PARAMETERS, top_k: 4 } });
+  assert.equal(read({ ...preset, system: "s".repeat(1 << 20) }).system.length, 1 << 17);
 });
 
 test("the right to an answer on its way is not exported", () => {

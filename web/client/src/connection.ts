@@ -1,5 +1,6 @@
 // One WebTransport session with a server: its datagrams by channel, its streams.
 
+import { newDeferred } from "./deferred.js";
 import { peekChannel } from "./frame.js";
 import { Code, codeOf } from "./message.js";
 
@@ -19,6 +20,15 @@ const INCOMING_DATAGRAMS = 1024;
 
 /** Datagrams that wait to leave. Acknowledgements repeat themselves: what exceeds it is lost. */
 const OUTGOING_DATAGRAMS = 64;
+
+/**
+ * What a session may carry on its streams before another one takes its place. WebKit never refills
+ * a session's credit (bug 319818, open in September 2026): everything on its streams stands still
+ * after about 16 MiB, or after some 7,000 streams (moq-dev/moq#2388, with Safari 26.5). Half the
+ * bytes leaves room for what comes while the next session opens. Datagrams need no credit.
+ */
+export const SESSION_BYTES = 8 << 20;
+export const SESSION_STREAMS = 1_000;
 
 /** A bidirectional stream and where it is written. */
 export interface Stream {
@@ -48,8 +58,13 @@ export class Connection {
   readonly #datagrams: WritableStreamDefaultWriter<Uint8Array>;
   readonly #receivers = new Map<number, (datagram: Uint8Array) => void>();
   #lastChannel = 0;
+  #streams = 0;
+  #streamBytes = 0;
+  readonly #spent = newDeferred<void>();
   /** Resolves once the session is over; never rejects. */
   readonly closed: Promise<Closing>;
+  /** Resolves once the session has carried what one may carry; never rejects. */
+  readonly spent: Promise<void> = this.#spent.promise;
 
   private constructor(
     transport: WebTransport,
@@ -94,12 +109,20 @@ export class Connection {
     this.#receivers.delete(channel);
   }
 
-  /** A new bidirectional stream. */
+  /** A new bidirectional stream; {@link spend} gets to know what it carries. */
   async openStream(): Promise<Stream> {
+    this.#streams += 1;
+    if (this.#streams >= SESSION_STREAMS) this.#spent.resolve();
     const { readable, writable } = await this.#transport.createBidirectionalStream();
     const writer = (writable as WritableStream<Uint8Array>).getWriter();
     writer.closed.catch(() => {}); // the reading side reports it
     return { readable: readable as ReadableStream<Uint8Array>, writer };
+  }
+
+  /** `bytes` were read from a stream, or written to one. */
+  spend(bytes: number): void {
+    this.#streamBytes += bytes;
+    if (this.#streamBytes >= SESSION_BYTES) this.#spent.resolve();
   }
 
   /** With which code a stream ended whose reading threw `error` (S-2.6). */

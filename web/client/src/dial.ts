@@ -17,6 +17,12 @@ const INSISTED_MS = 15_000;
 const without = new Map<string, number>();
 const WITHOUT_MS = 60_000;
 
+/** How long WebTransport is not tried again that opened and brought no answer, ms. */
+const UNPROVEN_MS = 10 * 60_000;
+
+/** Servers that have answered by WebTransport here. */
+const proven = new Set<string>();
+
 /** Attempts under way, shared by all who wait for the same server. */
 const attempts = new Map<string, Promise<Link | null>>();
 
@@ -27,6 +33,13 @@ export async function headStart(server: URL, wish: "auto" | "webtransport", http
   const link = await within(lastWinner(server) === "sse" ? 0 : HEAD_START_MS, connected(server, http));
   if (link === null) rememberWinner(server, "sse");
   return link;
+}
+
+/** A question that went by WebTransport was answered, or was lost. */
+export function noteOutcome(server: URL, isAnswered: boolean): void {
+  if (isAnswered) proven.add(server.href);
+  // Sessions that open and bring nothing look like any other. Nobody waits for the next one.
+  else if (!proven.has(server.href)) without.set(server.href, Date.now() + UNPROVEN_MS);
 }
 
 /** The link, as soon as it is connected; `null` if that fails or takes far too long. */

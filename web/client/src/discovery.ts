@@ -62,10 +62,9 @@ function hostsOf(host: string, anyName: boolean): string[] {
 
 /** Whether to try WebTransport here at all. */
 export function webTransportWorks(): boolean {
-  // Undefined on plain http:// pages of other machines: they are no secure context.
-  if (!("WebTransport" in globalThis)) return false;
-  // Safari's is too young to be the default there; the option `transport` can insist on it.
-  return globalThis.navigator?.vendor !== "Apple Computer, Inc.";
+  // Undefined on plain http:// pages of other machines, which are no secure context, and in Apple's
+  // browsers before 26.4.
+  return "WebTransport" in globalThis;
 }
 
 interface ProgressStore {

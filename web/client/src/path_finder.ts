@@ -3,7 +3,7 @@
 
 import type { AnswerOptions, ApiKey } from "./answer.js";
 import type { Json } from "./chunk.js";
-import { headStart } from "./dial.js";
+import { headStart, noteOutcome } from "./dial.js";
 import { LoquentError } from "./errors.js";
 import type { Http } from "./http.js";
 import type { RequestHead } from "./message.js";
@@ -103,8 +103,11 @@ export class PathFinder {
     const headers = { ...http.headers, ...more };
     const head: RequestHead = { method: "POST", path, headers, ...(key !== null && { key }) };
     try {
-      return await link.ask(this.#linkRequest(), head, JSON.stringify(body));
+      const asked = await link.ask(this.#linkRequest(), head, JSON.stringify(body));
+      noteOutcome(server, true);
+      return asked;
     } catch (error) {
+      if (error instanceof PathLost) noteOutcome(server, false);
       if (error instanceof PathLost && options.transport !== "webtransport") return null;
       throw error;
     }

@@ -106,6 +106,8 @@ export class DatagramAnswer {
   #state: State = { is: "asking" };
   #path: Path | null = null;
   #receiver: Receiver | null = null;
+  /** By which the server knows the answer, once it has begun. */
+  #reference: { readonly id: string; readonly token: string } | null = null;
   #offset = 0;
   #epoch = 0;
   #unread = 0;
@@ -141,6 +143,17 @@ export class DatagramAnswer {
     const offset = positionOf(this.#epoch, this.#offset);
     const frame = { kind: "resume", channel, id: fromHex(id), token: fromHex(token), offset } as const;
     void this.#run(path, [encodeMessage(MessageType.Frame, encodeFrame(frame))]);
+  }
+
+  /** What it comes over; `null` while there is no path. */
+  get connection(): Connection | null {
+    return this.#path?.connection ?? null;
+  }
+
+  /** Goes on over `connection`, unless the server has not named the answer yet, or all of it is here. */
+  moveTo(connection: Connection): void {
+    if (this.#state.is !== "streaming" || this.#reference === null || this.#receiver?.ended) return;
+    this.resume(connection, this.#reference.id, this.#reference.token, this.#offset);
   }
 
   /** The page was hidden, or is seen again. */
@@ -239,8 +252,8 @@ export class DatagramAnswer {
     try {
       path.stream = await path.connection.openStream();
       if (path !== this.#path) return void path.stream.writer.abort().catch(() => {});
-      for (const message of messages) path.stream.writer.write(message).catch(() => {});
-      if (path.greased) path.stream.writer.write(greaseMessage(this.random())).catch(() => {});
+      for (const message of messages) writeTo(path, path.stream, message);
+      if (path.greased) writeTo(path, path.stream, greaseMessage(this.random()));
       await this.#read(path, path.stream.readable);
       this.#handleEnd(path);
     } catch (error) {
@@ -254,6 +267,7 @@ export class DatagramAnswer {
     const messages = new MessageReader();
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
+        path.connection.spend(next.value.length);
         for (const message of messages.push(next.value)) this.#handleMessage(path, message);
         if (path !== this.#path) return void reader.cancel().catch(() => {});
       }
@@ -291,6 +305,7 @@ export class DatagramAnswer {
   #answerHead(path: Path, payload: Uint8Array): AnswerHead {
     const head = decodeAnswerHead(payload);
     if (head.channel !== path.channel || head.offset !== this.#offset) throw new WireError("Malformed");
+    this.#reference = head;
     // What was told before it has an older epoch, and is compared if it is not there any more.
     this.#epoch = head.epoch;
     return head;
@@ -414,13 +429,13 @@ export class DatagramAnswer {
       path.connection.send(frame);
       // Where data comes on the stream, or none at all, datagrams may be lost (S-4.4, D-9.5).
       const isHeard = !path.byStream && receiver.unansweredProbes < PROBES_BY_STREAM;
-      if (!isHeard && path.stream) writeAck(path, path.stream.writer, frame);
+      if (!isHeard && path.stream) writeAck(path, path.stream, frame);
     }
   }
 
   /** By the stream, which loses nothing (D-6.6), if there is one. */
   #sendStop(path: Path, stop: Uint8Array): void {
-    if (path.stream) path.stream.writer.write(encodeMessage(MessageType.Frame, stop)).catch(() => {});
+    if (path.stream) writeTo(path, path.stream, encodeMessage(MessageType.Frame, stop));
     else path.connection.send(stop);
   }
 
@@ -431,15 +446,21 @@ export class DatagramAnswer {
   }
 }
 
+/** Writes a message; what becomes of the stream is told where it is read. */
+function writeTo(path: Path, { writer }: Stream, message: Uint8Array): void {
+  path.connection.spend(message.length);
+  writer.write(message).catch(() => {});
+}
+
 /** Writes an ACK; while the stream has no room only the newest waits, which says all the others said. */
-function writeAck(path: Path, writer: WritableStreamDefaultWriter<Uint8Array>, ack: Uint8Array): void {
+function writeAck(path: Path, stream: Stream, ack: Uint8Array): void {
   const isWaiting = path.waiting !== null;
   path.waiting = ack;
   if (isWaiting) return;
   const write = (): void => {
-    if (path.waiting) writer.write(encodeMessage(MessageType.Frame, path.waiting)).catch(() => {});
+    if (path.waiting) writeTo(path, stream, encodeMessage(MessageType.Frame, path.waiting));
     path.waiting = null;
   };
-  if ((writer.desiredSize ?? 0) > 0) write();
-  else writer.ready.then(write, () => {}); // a stream that is gone takes nothing
+  if ((stream.writer.desiredSize ?? 0) > 0) write();
+  else stream.writer.ready.then(write, () => {}); // a stream that is gone takes nothing
 }

@@ -51,6 +51,8 @@ export function serve(
 class Service {
   readonly #connections = new Map<string, Promise<Connection>>();
   readonly #open = new Map<string, Connection>();
+  /** Connections that carry what they still have, and nothing new, and their servers. */
+  readonly #retired = new Map<Connection, string>();
   readonly #answers = new Map<number, DatagramAnswer>();
   #hidden = false;
 
@@ -89,20 +91,60 @@ class Service {
   async #connect(server: string, target: Target): Promise<void> {
     try {
       if (!this.Transport) throw new Error("WebTransport is not available in workers here");
-      const clock_us = (): number => this.clock() * 1_000;
-      const opening = this.#connections.get(server) ?? Connection.open(target, this.Transport, clock_us);
+      const opening = this.#connections.get(server) ?? this.#opening(target, this.Transport);
       this.#connections.set(server, opening);
       const connection = await opening;
       if (this.#connections.get(server) !== opening) return connection.close();
-      if (!this.#open.has(server)) {
-        this.#open.set(server, connection);
-        void connection.closed.then(({ why }) => this.#handleClosed(server, connection, why));
-      }
+      if (!this.#open.has(server)) this.#enter(server, target, connection);
       this.tell({ type: "connected", server });
     } catch (error) {
       this.#connections.delete(server);
       this.tell({ type: "disconnected", server, why: String(error) });
     }
+  }
+
+  #opening(target: Target, Transport: WebTransportConstructor): Promise<Connection> {
+    return Connection.open(target, Transport, () => this.clock() * 1_000);
+  }
+
+  /** From here on `connection` is what is used for `server`. */
+  #enter(server: string, target: Target, connection: Connection): void {
+    this.#open.set(server, connection);
+    void connection.closed.then(({ why }) => this.#handleClosed(server, connection, why));
+    void connection.spent.then(() => this.#replace(server, target, connection));
+    this.#leaveRetired();
+  }
+
+  /** Opens the connection that follows `spent`, which carries everything until then. */
+  async #replace(server: string, target: Target, spent: Connection): Promise<void> {
+    if (!this.Transport || this.#open.get(server) !== spent) return;
+    const opening = this.#opening(target, this.Transport);
+    const next = await opening.catch(() => null);
+    if (this.#open.get(server) !== spent) return next?.close();
+    this.#retired.set(spent, server);
+    if (next !== null) {
+      this.#connections.set(server, opening);
+      return this.#enter(server, target, next);
+    }
+    this.#handleClosed(server, spent, "the session is used up, and no other one opens");
+    this.#leaveRetired();
+  }
+
+  /** Moves answers from retired connections to those that followed, and closes what has none any more. */
+  #leaveRetired(): void {
+    const answers = [...this.#answers.values()];
+    for (const [connection, server] of this.#retired) {
+      const next = this.#open.get(server);
+      for (const answer of answers) if (next && answer.connection === connection) answer.moveTo(next);
+      if (answers.some((answer) => answer.connection === connection)) continue;
+      this.#retired.delete(connection);
+      connection.close();
+    }
+  }
+
+  /** One answer has begun, or has left its path: told in the middle of what it does. */
+  #handleTurn(): void {
+    if (this.#retired.size > 0) queueMicrotask(() => this.#leaveRetired());
   }
 
   #handleClosed(server: string, connection: Connection, why: string): void {
@@ -117,6 +159,7 @@ class Service {
     this.#open.delete(server);
     this.#connections.delete(server);
     connection?.close();
+    for (const [retired, of] of this.#retired) if (of === server) retired.close();
   }
 
   #with(
@@ -139,15 +182,24 @@ class Service {
 
   #listener(answer: number): DatagramAnswer["listener"] {
     return {
-      answered: (head) => this.tell({ type: "answered", answer, head }),
+      answered: (head) => {
+        this.tell({ type: "answered", answer, head });
+        this.#handleTurn();
+      },
       refused: (head, body) => this.tell({ type: "refused", answer, head, body }),
       heard: () => this.tell({ type: "heard", answer }),
       deltas: (deltas) => this.tell({ type: "deltas", answer, deltas }),
       complete: () => this.tell({ type: "complete", answer }),
       failed: (fault) => this.tell({ type: "failed", answer, fault }),
       ended: (code) => this.tell({ type: "ended", answer, code }),
-      lost: (offset, loss) => this.tell({ type: "lost", answer, offset, loss }),
-      over: () => void this.#answers.delete(answer),
+      lost: (offset, loss) => {
+        this.tell({ type: "lost", answer, offset, loss });
+        this.#handleTurn();
+      },
+      over: () => {
+        this.#answers.delete(answer);
+        this.#handleTurn();
+      },
     };
   }
 }

@@ -32,6 +32,7 @@ export class Bench {
       addChannel: (receive) => ((this.receive = receive), channel),
       dropChannel: () => {},
       openStream: async () => stream,
+      spend: () => {},
       send: (datagram) => this.#send(datagram),
       codeOf: async () => 2,
       close: () => {},

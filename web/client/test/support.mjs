@@ -75,9 +75,14 @@ export class PlainSender {
   }
 }
 
-/** One end of a pipe: what is written at the other end is read here, unless `pass` says no. */
-function pipe(pass = () => true) {
+/**
+ * One end of a pipe: what is written at the other end is read here, unless `pass` says no. With
+ * `credit` everything stops, the end too, at the byte that there is no credit for.
+ */
+function pipe(pass = () => true, credit = null) {
   let controller;
+  let isStuck = false;
+  if (credit !== null) pass = (chunk) => !(isStuck ||= (credit.bytes -= chunk.length) < 0);
   const readable = new ReadableStream({ start: (given) => (controller = given) }, { highWaterMark: 1024 });
   const finish = (how) => {
     try {
@@ -88,7 +93,7 @@ function pipe(pass = () => true) {
   };
   const writable = new WritableStream({
     write: (chunk) => void (pass(chunk) && finish(() => controller.enqueue(chunk.slice()))),
-    close: () => finish(() => controller.close()),
+    close: () => isStuck || finish(() => controller.close()),
     abort: (reason) => finish(() => controller.error(reason ?? new Error("reset"))),
   });
   return { readable, writable, fail: (error) => finish(() => controller.error(error)) };
@@ -105,6 +110,9 @@ function pipe(pass = () => true) {
  * parameters that had no effect. `padding`: the step of padded frames. `extras`: messages that
  * precede an answer's first word. `shutsDown`: it refuses questions with code 6. `overtakes`: somebody
  * else resumes what is resumed. `silent`: questions are taken, and nothing comes back. `certificate`: the one byte that its hash is made of.
+ * `credit`: the `bytes` and `streams` that a session may have, and never gets more of, as in WebKit.
+ * `frameBytes`: the most of a log that one frame has. `holds`: answers begin when they are released.
+ * `refusesSessions`: no further one opens. `createsWritable`: datagrams are written as in Safari.
  */
 export class FakeServer {
   questions = [];
@@ -117,11 +125,12 @@ export class FakeServer {
   stopped = [];
   resumed = [];
   sessions = [];
+  held = [];
   answers = new Map();
 
   constructor(options) {
     const defaults = { deltas: [], loses: () => false, tick_ms: 1, refuse: null, mute: false, datagrams: true, frames: "never", breakAt: [] };
-    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, silent: false, certificate: null }, options);
+    Object.assign(this, defaults, { breaksUnanswered: false, ignored: null, padding: null, extras: [], shutsDown: false, overtakes: false, silent: false, certificate: null, credit: null, frameBytes: 1000, holds: false, refusesSessions: false, createsWritable: false }, options);
     this.breakAt = [...this.breakAt];
     if (!this.datagrams) this.frames = "instead";
     const { deltas } = this;
@@ -140,6 +149,11 @@ export class FakeServer {
   noteFlags(frame) {
     const ack = (frame[0] & 7) === 5 ? frame.subarray(frame[1] < 64 ? 2 : 3) : frame; // PADDED
     if ((ack[0] & 7) === 1) this.flags.push(ack[1]);
+  }
+
+  /** The answers that were held back begin. */
+  release() {
+    for (const begin of this.held.splice(0)) begin();
   }
 
   /** All sessions break off, as when an address changes. */
@@ -164,16 +178,19 @@ export class FakeServer {
 
 class FakeTransport {
   constructor(server, url, options) {
-    Object.assign(this, { server, url, options, open: new Set() });
+    Object.assign(this, { server, url, options, open: new Set(), credit: server.credit && { ...server.credit }, isOver: false });
     server.sessions.push(this);
     const keeps = (way) => (datagram) => server.datagrams && !server.loses(datagram, way);
     const [down, up] = [pipe(keeps("down")), pipe(keeps("up"))];
     this.datagrams = { readable: down.readable, writable: up.writable, incomingHighWaterMark: 1, outgoingHighWaterMark: 1 };
+    // Where Safari has it, which has no `writable`.
+    if (server.createsWritable) Object.assign(this.datagrams, { writable: undefined, createWritable: () => up.writable });
     this.toClient = down.writable.getWriter();
     this.ends = [down, up];
     this.closed = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
     this.closed.catch(() => {});
-    this.ready = server.mute ? new Promise(() => {}) : this.#handshake();
+    if (server.refusesSessions) this.ready = Promise.reject(new Error("no more sessions"));
+    else this.ready = server.mute ? new Promise(() => {}) : this.#handshake();
     this.ready.catch(() => {});
     void this.#acks(up.readable.getReader());
   }
@@ -185,7 +202,8 @@ class FakeTransport {
   }
 
   async createBidirectionalStream() {
-    const [toServer, toClient] = [pipe(), pipe()];
+    if (this.credit && --this.credit.streams < 0) return await new Promise(() => {});
+    const [toServer, toClient] = [pipe(undefined, this.credit), pipe(undefined, this.credit)];
     const stream = new FakeStream(this, toServer.readable.getReader(), toClient);
     this.open.add(stream);
     this.ends.push(toServer, toClient);
@@ -198,6 +216,7 @@ class FakeTransport {
   }
 
   fail(error, closeCode = 0) {
+    this.isOver = true;
     for (const stream of this.open) stream.end();
     for (const end of this.ends) end.fail(error ?? new Error("closed"));
     if (error) this.reject(error);
@@ -254,7 +273,9 @@ class FakeStream {
     const number = this.server.answers.size + 1;
     const answer = { id: hex(number), token: hex(number * 77), from: performance.now() };
     this.server.answers.set(answer.id, answer);
-    this.#begin(answer, this.head.channel, 0);
+    const begin = () => this.#begin(answer, this.head.channel, 0);
+    if (this.server.holds) this.server.held.push(begin);
+    else begin();
   }
 
   #refuse({ status, headers, body }) {
@@ -316,8 +337,8 @@ class FakeStream {
       this.server.breakAt.shift();
       return this.server.breakSessions();
     }
-    const { padding, frames } = this.server;
-    const data = () => (padding === null ? this.sender.data(head, 1000) : this.sender.padded(padding, head, 1000));
+    const { padding, frames, frameBytes } = this.server;
+    const data = () => (padding === null ? this.sender.data(head, frameBytes) : this.sender.padded(padding, head, frameBytes));
     if (frames !== "instead") this.session.toClient.write(data()).catch(() => {});
     if (frames !== "never") this.#write(encodeMessage(MessageType.Frame, data()));
   }

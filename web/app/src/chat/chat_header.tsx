@@ -15,6 +15,7 @@ export function ChatHeader(): VNode {
       {!sidebarOpen.value && <IconButton id="conversations" icon="menu" label="Conversations" onClick={toggleSidebar} expanded={false} />}
       <h1 class="unseen">{current.value.title || "Loquent"}</h1>
       <ModelPicker />
+      <PresetName />
       <span class="space" />
       <TransportBadge />
       {!sidebarOpen.value && <IconButton id="new" icon="edit" label="New chat" onClick={newChat} />}
@@ -58,6 +59,15 @@ function ModelPicker(): VNode {
           </option>
         ))}
       </select>
+    </span>
+  );
+}
+
+function PresetName(): VNode | null {
+  const name = current.value.preset?.name;
+  return name === undefined ? null : (
+    <span class="preset faint wide" title="The preset of this conversation">
+      {name}
     </span>
   );
 }

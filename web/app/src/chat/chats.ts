@@ -30,7 +30,8 @@ import type { HandedOver } from "./handover.js";
 import type { Head, Library } from "./library.js";
 import { RunningAnswer, textBefore } from "./running.js";
 import { chosenModel, lookSoon } from "./server.js";
-import { settings } from "./settings.js";
+import type { Instructions, Preset } from "./preset.js";
+import { changeSettings, instructionsOf } from "./settings.js";
 import { announce, say } from "./toast.js";
 
 const OPEN_KEY = "loquent:conversation";
@@ -100,8 +101,8 @@ export async function openConversation(id: string): Promise<void> {
 }
 
 /** Opens an empty conversation; the one before is in the list. */
-export function startNew(): void {
-  show(newConversation(Date.now()));
+export function startNew(preset: Preset | null = null): void {
+  show(newConversation(Date.now(), preset));
 }
 
 function show(conversation: Conversation): void {
@@ -187,13 +188,14 @@ export function answerAgain(turn: Turn): void {
 function answer(conversation: Conversation): void {
   const question = conversation.leaf;
   if (question === null) return;
-  const messages = requestMessages(conversation, question, settings.peek().system);
+  const instructions = instructionsOf(conversation);
+  const messages = requestMessages(conversation, question, instructions.system);
   const message = { ...emptyMessage(newTurnId(), "assistant"), facts: { ...NO_FACTS, model: chosenModel()?.id ?? null } };
   const asked = newRunning(conversation.id, message);
   change(addAnswer(conversation, question, message, Date.now()));
   writeStored("tab", OPEN_KEY, conversation.id);
   addRunning(asked);
-  asked.ask(messages);
+  asked.ask(messages, instructions);
 }
 
 /** Whether the answer `turn` ended before its end, so that it can go on. */
@@ -206,13 +208,28 @@ export function canContinue({ message: { role, state, text, toolCalls } }: Turn)
 export function continueAnswer(turn: Turn): void {
   if (isRunning() || !canContinue(turn)) return;
   const conversation = current.peek();
-  const messages = requestMessages(conversation, turn.id, settings.peek().system);
+  const instructions = instructionsOf(conversation);
+  const messages = requestMessages(conversation, turn.id, instructions.system);
   const { state } = emptyMessage(turn.id, "assistant");
   const message = { ...turn.message, state, continuedAt: turn.message.text.length };
   const asked = newRunning(conversation.id, message);
   change(withMessage(conversation, message, null, Date.now()));
   addRunning(asked);
-  asked.ask(messages);
+  asked.ask(messages, instructions);
+}
+
+/** Gives the conversation that is open `preset`, or with `null` what the settings say. */
+export function choosePreset(preset: Preset | null): void {
+  const conversation = { ...current.peek(), preset, updatedAt: Date.now() };
+  if (conversation.turns.length > 0) change(conversation);
+  else current.value = conversation;
+}
+
+/** Changes what the model is told in the conversation that is open. */
+export function changeInstructions(change: Partial<Instructions>): void {
+  const { preset } = current.peek();
+  if (preset === null) changeSettings(change);
+  else choosePreset({ ...preset, ...change });
 }
 
 export function stop(): void {
@@ -237,7 +254,7 @@ export function goOnInNewChat(turn: Turn): void {
   const question = turnOf(current.peek(), turn.parent);
   if (question === null || isRunning()) return;
   change(withoutUnanswered(current.peek()));
-  startNew();
+  startNew(current.peek().preset);
   ask(question.message.text, question.files);
 }
 

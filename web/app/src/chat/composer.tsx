@@ -5,12 +5,11 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { prepare } from "@loquent/client";
 import { IconButton } from "../shell/controls.js";
 import { Icon } from "../shell/icons.js";
-import { lazy } from "../shell/lazy.js";
+import { lazy, withPart } from "../shell/lazy.js";
 import { ask, current, isRunning, stop } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
-import { readFiles } from "./files.js";
 import { dialogue, editedTurn } from "./layout.js";
 import { ENDPOINT } from "./running.js";
 import { wantsKey } from "./server.js";
@@ -118,15 +117,17 @@ function handlePaste(event: ClipboardEvent): void {
   const pasted = [...(event.clipboardData?.files ?? [])];
   if (pasted.length === 0) return;
   event.preventDefault();
-  void attach(pasted);
+  attach(pasted);
 }
 
 /** Attaches what can be read as text; says what cannot. */
-async function attach(chosen: readonly File[]): Promise<void> {
-  const { read, refused } = await readFiles(chosen, files.peek());
-  files.value = [...files.peek(), ...read];
-  if (refused !== null) say(refused);
-  document.getElementById("prompt")?.focus();
+function attach(chosen: readonly File[]): void {
+  withPart(import("./files.js"), async ({ readFiles }) => {
+    const { read, refused } = await readFiles(chosen, files.peek());
+    files.value = [...files.peek(), ...read];
+    if (refused !== null) say(refused);
+    document.getElementById("prompt")?.focus();
+  });
 }
 
 /** Files may be dropped anywhere on the page. */
@@ -144,7 +145,7 @@ function takeDroppedFiles(): () => void {
     document.body.classList.remove("dropping");
     if (!hasFiles(event)) return;
     event.preventDefault();
-    void attach([...(event.dataTransfer?.files ?? [])]);
+    attach([...(event.dataTransfer?.files ?? [])]);
   };
   document.addEventListener("dragover", over);
   document.addEventListener("dragleave", leave);
@@ -174,12 +175,13 @@ function FilePicker(): VNode {
   const input = useRef<HTMLInputElement | null>(null);
   const handleFiles = (event: Event): void => {
     const picker = event.currentTarget as HTMLInputElement;
-    void attach([...(picker.files ?? [])]).then(() => (picker.value = ""));
+    attach([...(picker.files ?? [])]);
+    picker.value = "";
   };
   return (
     <>
-      <IconButton icon="attach" label="Attach text files" onClick={() => input.current?.click()} />
-      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files" tabIndex={-1} onChange={handleFiles} />
+      <IconButton icon="attach" label="Attach text files and PDFs" onClick={() => input.current?.click()} />
+      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files and PDFs" tabIndex={-1} onChange={handleFiles} />
     </>
   );
 }

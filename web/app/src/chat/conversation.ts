@@ -3,6 +3,7 @@
 // All functions here return new values; nothing is changed in place.
 
 import { type Message, isOpen, wholeMessage } from "../message/model.js";
+import type { Preset } from "./preset.js";
 
 /** A text file that came with a question. */
 export interface TextFile {
@@ -40,6 +41,8 @@ export interface Conversation {
   readonly leaf: string | null;
   /** The first turn that the model still sees, if the conversation has outgrown its context. */
   readonly seenFrom: string | null;
+  /** What the model is told in place of the page's settings; `null`: those. */
+  readonly preset: Preset | null;
 }
 
 /** What the model is sent. */
@@ -56,8 +59,8 @@ export function newId(): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-export function newConversation(now: number): Conversation {
-  return { id: newId(), title: "", createdAt: now, updatedAt: now, turns: [], leaf: null, seenFrom: null };
+export function newConversation(now: number, preset: Preset | null = null): Conversation {
+  return { id: newId(), title: "", createdAt: now, updatedAt: now, turns: [], leaf: null, seenFrom: null, preset };
 }
 
 export function turnOf(conversation: Conversation, id: string | null): Turn | null {
@@ -138,7 +141,8 @@ export function merged(ours: Conversation, theirs: Conversation): Conversation {
     turns.push(turn);
   }
   const wentOn = ours.leaf !== null && shownPath({ ...theirs, turns }).some(({ id }) => id === ours.leaf);
-  return { ...ours, turns, leaf: wentOn ? theirs.leaf : ours.leaf, updatedAt: Math.max(ours.updatedAt, theirs.updatedAt) };
+  const { preset, updatedAt } = theirs.updatedAt > ours.updatedAt ? theirs : ours;
+  return { ...ours, turns, leaf: wentOn ? theirs.leaf : ours.leaf, preset, updatedAt };
 }
 
 /** Without the turn `id` and everything below it; what is shown then ends above it, if it was shown. */

@@ -1,10 +1,12 @@
-// Text files for a question: bounded in number and size, and only what is text.
+// Text of files for a question: bounded in number and size. PDFs give their text; what else is no
+// text is refused.
 
 import type { TextFile } from "./conversation.js";
+import { MAX_PDF_BYTES, isPdf, pdfText } from "./pdf.js";
 
 const MAX_FILES = 10;
 
-/** Largest file, bytes: more than the context of most models holds. */
+/** Largest text, bytes: more than the context of most models holds. */
 const MAX_BYTES = 512 << 10;
 
 /** What could be read of `chosen`, and what is to be said of the rest. */
@@ -16,19 +18,30 @@ export async function readFiles(
   let refused: string | null = null;
   for (const file of chosen) {
     if (attached.length + read.length >= MAX_FILES) return { read, refused: `At most ${MAX_FILES} files at once.` };
-    const text = file.size > MAX_BYTES ? null : await textOf(file);
-    if (text !== null) read.push({ name: freeName(file.name, [...attached, ...read]), text });
-    else if (file.size > MAX_BYTES) refused = `${file.name} is larger than ${MAX_BYTES >> 10} kB.`;
-    else refused = `${file.name} is not a text file.`;
+    try {
+      const text = await textOf(file);
+      read.push({ name: freeName(file.name, [...attached, ...read]), text });
+    } catch (error) {
+      refused = `${file.name} ${error instanceof Error ? error.message : "cannot be read"}.`;
+    }
   }
   return { read, refused };
 }
 
-/** The text of `file`; `null` if it is none. */
-async function textOf(file: File): Promise<string | null> {
+/** The text of `file`; throws an `Error` that says what is wrong with the file. */
+async function textOf(file: File): Promise<string> {
+  if (file.size > MAX_PDF_BYTES) throw new Error(`is larger than ${MAX_PDF_BYTES >> 20} MB`);
+  const bytes = await file.arrayBuffer();
+  if (isPdf(bytes)) return await pdfText(bytes);
+  if (file.size > MAX_BYTES) throw new Error(`is larger than ${MAX_BYTES >> 10} kB`);
+  const text = decoded(bytes);
+  if (text === null || text.includes("\0")) throw new Error("is neither text nor a PDF");
+  return text;
+}
+
+function decoded(bytes: ArrayBuffer): string | null {
   try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-    return text.includes("\0") ? null : text;
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
     return null;
   }

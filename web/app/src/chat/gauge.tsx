@@ -8,7 +8,7 @@ import { shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { isOpen } from "../message/model.js";
 import { authorization, chosenModel, requestJson } from "./server.js";
-import { settings } from "./settings.js";
+import { instructionsOf } from "./settings.js";
 
 /** Characters of a token, about, where nobody counts. */
 const CHARACTERS_PER_TOKEN = 4;
@@ -79,7 +79,7 @@ function useConversation(): Counted {
   const before = atTold ? (atTold.promptTokens ?? 0) + atTold.tokens : 0;
   const isComing = live !== null && isOpen(live.message.state) && told < seen.length - 1;
   const rest = seen.slice(told + 1, isComing ? -1 : undefined);
-  const system = atTold || seen.length === 0 ? "" : settings.value.system;
+  const system = atTold || seen.length === 0 ? "" : instructionsOf(current.value).system;
   const texts = rest.flatMap(({ message, files }) => [message.text, ...files.map((file) => file.text)]);
   return { tokens: before + (isComing ? (facts.at(-1)?.tokens ?? 0) : 0), uncounted: [system, ...texts] };
 }

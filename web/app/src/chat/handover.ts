@@ -2,7 +2,7 @@
 // link's fragment, which browsers send to nobody.
 
 import type { AnswerReference } from "./conversation.js";
-import { readReference } from "./import_export.js";
+import { readReference } from "./read_conversation.js";
 
 export interface HandedOver {
   readonly reference: AnswerReference;

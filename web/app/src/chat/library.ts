@@ -3,7 +3,7 @@
 
 import { type DBSchema, type IDBPDatabase, openDB } from "idb";
 import { type Conversation, merged } from "./conversation.js";
-import { readConversation } from "./import_export.js";
+import { readConversation } from "./read_conversation.js";
 
 /** What the list of conversations shows. */
 export interface Head {

@@ -7,7 +7,8 @@ import type { AnswerReference, RequestMessage } from "./conversation.js";
 import { explained, givenUp } from "./explain.js";
 import { atReadingPace } from "./reading_pace.js";
 import { chosenModel, isDemonstration } from "./server.js";
-import { requestParameters, settings } from "./settings.js";
+import { type Instructions, requestParameters } from "./preset.js";
+import { settings } from "./settings.js";
 
 export const ENDPOINT = "v1/chat/completions";
 
@@ -46,12 +47,12 @@ export class RunningAnswer {
     return this.#live.message.id;
   }
 
-  /** Asks `messages`, and shows the answer; if the last of them is an answer, what comes continues it. */
-  ask(messages: readonly RequestMessage[]): void {
+  /** Asks `messages` with the parameters of `instructions`, and shows the answer; if the last of them is an answer, what comes continues it. */
+  ask(messages: readonly RequestMessage[], instructions: Instructions): void {
     const { apiKey } = settings.peek();
     const key = apiKey.trim();
     const options = { ...this.#options(), ...(key !== "" && { apiKey: key }) };
-    void this.#show(streamChat({ ...options, url: ENDPOINT, body: requestBody(messages) }));
+    void this.#show(streamChat({ ...options, url: ENDPOINT, body: requestBody(messages, instructions) }));
   }
 
   /** Goes on with the answer that a reload of this tab cut; `false` if nothing is kept of it. */
@@ -135,7 +136,7 @@ export function textBefore({ text, continuedAt }: Message): string {
   return text.slice(0, continuedAt ?? 0);
 }
 
-function requestBody(messages: readonly RequestMessage[]): ChatRequest {
+function requestBody(messages: readonly RequestMessage[], instructions: Instructions): ChatRequest {
   const model = chosenModel();
   return {
     messages,
@@ -143,6 +144,6 @@ function requestBody(messages: readonly RequestMessage[]): ChatRequest {
     return_progress: true,
     ...(model !== null && { model: model.id }),
     ...(messages.at(-1)?.role === "assistant" && { continue_final_message: true, add_generation_prompt: false }),
-    ...requestParameters(settings.peek()),
+    ...requestParameters(instructions),
   };
 }

@@ -1,24 +1,11 @@
 // What the user has set: kept in the tab over a reload, and on this device if the user wants that.
 
 import { effect, signal } from "@preact/signals";
+import type { Conversation } from "./conversation.js";
+import { type Instructions, numberOf, readInstructions } from "./preset.js";
 import { type Place, readStored, writeStored } from "../shell/stored.js";
 
-/** Parameters of a request; `null` leaves one to the server. */
-export interface Parameters {
-  readonly temperature: number | null;
-  readonly top_p: number | null;
-  readonly top_k: number | null;
-  readonly min_p: number | null;
-  readonly repetition_penalty: number | null;
-  readonly max_tokens: number | null;
-  readonly seed: number | null;
-}
-
-export type ParameterName = keyof Parameters;
-
-export interface Settings {
-  readonly system: string;
-  readonly parameters: Parameters;
+export interface Settings extends Instructions {
   /** The model to ask; `null`: the server's first. */
   readonly model: string | null;
   readonly apiKey: string;
@@ -38,29 +25,8 @@ export interface Settings {
 
 const KEY = "loquent:settings";
 
-const NO_PARAMETERS: Parameters = {
-  temperature: null,
-  top_p: null,
-  top_k: null,
-  min_p: null,
-  repetition_penalty: null,
-  max_tokens: null,
-  seed: null,
-};
-
-const DEFAULTS: Settings = {
-  system: "",
-  parameters: NO_PARAMETERS,
-  model: null,
-  apiKey: "",
-  delivery: "auto",
-  pace: "smooth",
-  markdown: true,
-  pauses: true,
-  readingPace: true,
-  patience_s: 120,
-  isKept: false,
-};
+/** How long an answer may bring nothing before it is given up, unless somebody says otherwise, s. */
+const PATIENCE_S = 120;
 
 export const settings = signal<Settings>(keptSettings());
 
@@ -69,14 +35,9 @@ export function changeSettings(change: Partial<Settings>): void {
   settings.value = { ...settings.peek(), ...change };
 }
 
-export function changeParameter(name: ParameterName, value: number | null): void {
-  changeSettings({ parameters: { ...settings.peek().parameters, [name]: value } });
-}
-
-/** The parameters that are set, as a request's fields. */
-export function requestParameters({ parameters }: Settings): Partial<Record<ParameterName, number>> {
-  const set = Object.entries(parameters).filter(([, value]) => value !== null);
-  return Object.fromEntries(set) as Partial<Record<ParameterName, number>>;
+/** What the model is told in `conversation`: what its preset says, or the settings. */
+export function instructionsOf({ preset }: Conversation): Instructions {
+  return preset ?? settings.value;
 }
 
 /** Writes every change to where the settings are kept. */
@@ -97,27 +58,16 @@ function keptSettings(): Settings {
 /** `value` as settings; what is missing or wrong in it is the default. */
 function readSettings(value: unknown): Settings {
   const kept = (typeof value === "object" && value !== null ? value : {}) as Partial<Record<keyof Settings, unknown>>;
-  const parameters = (kept.parameters ?? {}) as Partial<Record<ParameterName, unknown>>;
-  const numbers = Object.keys(NO_PARAMETERS).map((name) => [name, numberOf(parameters[name as ParameterName])]);
   return {
-    system: textOf(kept.system),
-    parameters: Object.fromEntries(numbers) as unknown as Parameters,
+    ...readInstructions(value),
     model: typeof kept.model === "string" ? kept.model : null,
-    apiKey: textOf(kept.apiKey),
+    apiKey: typeof kept.apiKey === "string" ? kept.apiKey : "",
     delivery: kept.delivery === "webtransport" || kept.delivery === "sse" ? kept.delivery : "auto",
     pace: kept.pace === "off" ? "off" : "smooth",
     markdown: kept.markdown !== false,
     pauses: kept.pauses !== false,
     readingPace: kept.readingPace !== false,
-    patience_s: numberOf(kept.patience_s) ?? DEFAULTS.patience_s,
+    patience_s: numberOf(kept.patience_s) ?? PATIENCE_S,
     isKept: kept.isKept === true,
   };
-}
-
-function numberOf(value: unknown): number | null {
-  return typeof value === "number" && Number.isFinite(value) ? value : null;
-}
-
-function textOf(value: unknown): string {
-  return typeof value === "string" ? value : "";
 }

@@ -4,7 +4,10 @@ import type { ComponentChildren, VNode } from "preact";
 import { IconButton } from "../shell/controls.js";
 import { dialogue, settingsOpen } from "./layout.js";
 import { DEMONSTRATION_MODEL, type SamplingDefaults, chosenModel, isDemonstration, lookSoon } from "./server.js";
-import { type ParameterName, type Settings, changeParameter, changeSettings, settings } from "./settings.js";
+import { changeInstructions, current } from "./chats.js";
+import type { ParameterName } from "./preset.js";
+import { PresetSection } from "./preset_section.js";
+import { type Settings, changeSettings, instructionsOf, settings } from "./settings.js";
 
 interface ParameterField {
   readonly name: ParameterName;
@@ -33,6 +36,7 @@ export function SettingsPanel(): VNode {
         <IconButton icon="close" label="Close settings" onClick={() => (settingsOpen.value = false)} />
       </header>
       <form onSubmit={(event) => event.preventDefault()}>
+        <PresetSection />
         <SystemPrompt />
         <ParameterFields />
         <Connection />
@@ -59,12 +63,12 @@ function Section({ title, children }: { readonly title: string; readonly childre
 }
 
 function SystemPrompt(): VNode {
-  const change = (event: Event): void => changeSettings({ system: (event.currentTarget as HTMLTextAreaElement).value });
+  const change = (event: Event): void => changeInstructions({ system: (event.currentTarget as HTMLTextAreaElement).value });
   return (
     <Section title="System prompt">
       <label>
         <span class="unseen">System prompt</span>
-        <textarea id="system" rows={3} placeholder="none" value={settings.value.system} onInput={change} />
+        <textarea id="system" rows={3} placeholder="none" value={instructionsOf(current.value).system} onInput={change} />
       </label>
     </Section>
   );
@@ -113,14 +117,15 @@ interface ParameterInputProps {
 
 function ParameterInput({ field, byDefault, title }: ParameterInputProps): VNode {
   const { name, label, about: _, ...range } = field;
+  const { parameters } = instructionsOf(current.value);
   const change = (event: Event): void => {
     const { valueAsNumber } = event.currentTarget as HTMLInputElement;
-    changeParameter(name, Number.isFinite(valueAsNumber) ? valueAsNumber : null);
+    changeInstructions({ parameters: { ...parameters, [name]: Number.isFinite(valueAsNumber) ? valueAsNumber : null } });
   };
   return (
     <label class="row" title={title}>
       <span>{label}</span>
-      <input id={name.replace("_", "-")} type="number" placeholder={byDefault} value={settings.value.parameters[name] ?? ""} onInput={change} {...range} />
+      <input id={name.replace("_", "-")} type="number" placeholder={byDefault} value={parameters[name] ?? ""} onInput={change} {...range} />
     </label>
   );
 }

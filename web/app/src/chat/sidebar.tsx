@@ -6,11 +6,12 @@ import { useEffect, useRef } from "preact/hooks";
 import { IconButton } from "../shell/controls.js";
 import { Brand, PageLinks } from "../shell/header.js";
 import { Icon } from "../shell/icons.js";
+import { lazy, withPart } from "../shell/lazy.js";
 import { newChat, sidebarOpen, uncover } from "./layout.js";
-import { addAll, allConversations, current, heads, openConversation, remove, rename, running, search } from "./chats.js";
-import { MAX_FILE_BYTES, exportText, importText } from "./import_export.js";
+import { current, heads, openConversation, remove, running, search } from "./chats.js";
 import type { Head } from "./library.js";
-import { say } from "./toast.js";
+
+const TitleEditor = lazy(async () => (await import("./title_editor.js")).TitleEditor);
 
 /** Searching begins after a pause in typing of this length, ms. */
 const SEARCH_AFTER_MS = 150;
@@ -123,69 +124,20 @@ function Item({ head: { id, title } }: { readonly head: Head }): VNode {
   );
 }
 
-interface TitleEditorProps {
-  readonly id: string;
-  readonly title: string;
-  readonly onDone: () => void;
-}
-
-function TitleEditor({ id, title, onDone }: TitleEditorProps): VNode {
-  const field = useRef<HTMLInputElement | null>(null);
-  useEffect(() => field.current?.select(), []);
-  const finish = (isKept: boolean): void => {
-    if (isKept && field.current) void rename(id, field.current.value);
-    onDone();
-  };
-  const handleKey = (event: KeyboardEvent): void => {
-    if (event.key !== "Enter" && event.key !== "Escape") return;
-    event.preventDefault();
-    finish(event.key === "Enter");
-  };
-  return (
-    <li>
-      <input ref={field} aria-label="Title" maxLength={100} defaultValue={title} onKeyDown={handleKey} onBlur={() => finish(true)} />
-    </li>
-  );
-}
-
 /** Import and export of all conversations. */
 function Transfers(): VNode {
   const file = useRef<HTMLInputElement | null>(null);
+  const importFrom = ({ currentTarget: input }: Event): void =>
+    withPart(import("./transfers.js"), ({ importFile }) => void importFile(input as HTMLInputElement));
   return (
     <div class="transfers">
       <button type="button" onClick={() => file.current?.click()}>
         Import
       </button>
-      <button type="button" onClick={() => void exportAll()}>
+      <button type="button" onClick={() => withPart(import("./transfers.js"), ({ exportAll }) => void exportAll())}>
         Export
       </button>
-      <input ref={file} class="unseen" type="file" accept="application/json,.json" aria-label="File to import" tabIndex={-1} onChange={handleFile} />
+      <input ref={file} class="unseen" type="file" accept="application/json,.json" aria-label="File to import" tabIndex={-1} onChange={importFrom} />
     </div>
   );
-}
-
-async function handleFile(event: Event): Promise<void> {
-  const input = event.currentTarget as HTMLInputElement;
-  const file = input.files?.[0];
-  input.value = "";
-  if (!file) return;
-  try {
-    if (file.size > MAX_FILE_BYTES) throw new Error("This file is too large.");
-    const conversations = importText(await file.text());
-    await addAll(conversations);
-    say(`Imported ${conversations.length === 1 ? "1 conversation" : `${conversations.length} conversations`}.`);
-  } catch (error) {
-    say(error instanceof Error ? error.message : String(error));
-  }
-}
-
-async function exportAll(): Promise<void> {
-  const conversations = await allConversations();
-  if (conversations.length === 0) return say("There is no conversation yet.");
-  const url = URL.createObjectURL(new Blob([exportText(conversations)], { type: "application/json" }));
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = `loquent-${new Date().toISOString().slice(0, 10)}.json`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -18,7 +18,7 @@ export function surroundings(isChosen: boolean): Surroundings {
 export function whyEventStream({ isSecure, hasWebTransport, isChosen }: Surroundings): string {
   if (isChosen) return "Event stream, because the settings ask for it: choose “automatic” there for WebTransport.";
   if (!isSecure) return `Event stream, because this page is open over plain http. ${SECURE_CONTEXT}`;
-  if (!hasWebTransport) return "Event stream, because this browser has no WebTransport. Current Chromium, Edge and Firefox have it.";
+  if (!hasWebTransport) return "Event stream, because this browser has no WebTransport. Current Chromium, Edge and Firefox have it, and Safari from 26.4 on.";
   return "Event stream, because WebTransport did not get through: UDP to the server’s port may be blocked on the way.";
 }
 

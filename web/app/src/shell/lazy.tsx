@@ -13,6 +13,11 @@ export interface Lazy<Props> {
 /** A part of the page could not be loaded: the connection is gone, or the server was replaced. */
 export const isPartMissing = signal(false);
 
+/** Does `act` with a part of the page, once it is loaded; what is missing is told. */
+export function withPart<Part>(part: Promise<Part>, act: (part: Part) => void): void {
+  part.then(act, () => (isPartMissing.value = true));
+}
+
 /**
  * The component that `load` brings; `Meanwhile` until it is there, and for good if it cannot be
  * loaded: a server that was replaced has no more the files of this page.

@@ -33,7 +33,7 @@ const NETWORKS: Readonly<Record<LiveNetwork, string>> = {
 };
 
 const NO_WEBTRANSPORT =
-  "This browser has no WebTransport, so that it has nothing to compare. Chromium and Firefox have it; so does the terminal: loquent demo --terminal";
+  "This browser has no WebTransport, so that it has nothing to compare. Chromium, Firefox and Safari from 26.4 on have it; so does the terminal: loquent demo --terminal";
 
 /** Shows the live laboratory where the server offers one, and nothing elsewhere. */
 export function LiveSection(): VNode | null {
