@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::sampling::{SampledToken, Sampling};
 use crate::tenant::{CacheDomain, Tenant};
-use crate::token::TokenId;
+use crate::token::{RowError, TokenId};
 
 /// Name of a completion, chosen by the submitter; opaque to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

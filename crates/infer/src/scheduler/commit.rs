@@ -97,7 +97,7 @@ impl Scheduler {
             }
             if own.is_empty() {
                 let error = RowError::OutOfStep.to_string();
-                step.events.push(self.fail(started, runner, span.slot, error));
+                step.events.push(self.fail(started, runner, span.slot, Finish::Failed(error)));
             }
             for one in own {
                 // The first of them may have been the last.

@@ -47,7 +47,7 @@ impl Scheduler {
             match ending {
                 Some(_) => self.end(runner, slot, KvAfterEnd::Free),
                 None if losses >= MOST_LOSSES => {
-                    events.push(self.fail(at, runner, slot, error.to_string()));
+                    events.push(self.fail(at, runner, slot, Finish::Failed(error.to_string())));
                 }
                 None => self.compute_again(runner, slot),
             }
@@ -68,7 +68,7 @@ impl Scheduler {
         let mut events = self.give_up(now);
         for slot in self.order.clone() {
             self.complete(slot);
-            let failed = self.fail(now, runner, slot, why.to_owned());
+            let failed = self.fail(now, runner, slot, Finish::Failed(why.to_owned()));
             events.push(SequenceEvent { finish: Some(abandoned()), ..failed });
         }
         while let Some(sequence) = self.waiting.take_where(|_| true) {

@@ -62,8 +62,8 @@ struct StoreLink {
     address: SharedAddress,
     /// The open connection.
     socket: Mutex<Option<OpenSocket>>,
-    /// Number of connections so far. Held by the call that opens one, so that others wait for it and
-    /// share it.
+    /// Number of connections so far. Locked by the call that opens one, so that others wait for it
+    /// and share it.
     opening: AsyncMutex<u64>,
     most_reply_bytes: usize,
     /// Calls in a row that the connection has not answered.
