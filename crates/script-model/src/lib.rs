@@ -1,0 +1,18 @@
+//! A model of the scripts by which replicas share answers.
+
+mod calls;
+mod calm;
+mod explore;
+mod fingerprint;
+mod interpreter;
+mod keyspace;
+mod model;
+mod scripts;
+mod steps;
+mod store;
+mod world;
+
+pub use explore::{CounterExample, Exploration, ExploredScope, explore};
+pub use model::CallerRules;
+pub use scripts::{ScriptChange, ScriptName, ScriptTexts};
+pub use world::FaultBudget;
