@@ -33,6 +33,9 @@ impl Calm {
         late: LateCall,
     ) -> Result<(), BrokenLaw> {
         let mut world = begin(model, world, late)?;
+        if model.is_gone(&world) {
+            return Ok(());
+        }
         let mut way = Fingerprints::new();
         loop {
             let print = fingerprint(&world);

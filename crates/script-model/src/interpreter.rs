@@ -75,9 +75,7 @@ fn word(value: &Value) -> mlua::Result<Vec<u8>> {
     match value {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
         Value::Integer(number) => Ok(number.to_string().into_bytes()),
-        Value::Number(number) if number.fract() == 0.0 => {
-            Ok(format!("{number:.0}").into_bytes())
-        }
+        Value::Number(number) if number.fract() == 0.0 => Ok(format!("{number:.0}").into_bytes()),
         other => Err(mlua::Error::runtime(format!("no argument of a command: {other:?}"))),
     }
 }

@@ -174,8 +174,7 @@ impl Keyspace {
 
     fn fields(&mut self, key: String) -> Result<&mut BTreeMap<String, Vec<u8>>, CommandError> {
         let error = wrong_type(&key);
-        let empty =
-            || StoredKey { value: StoredValue::Fields(BTreeMap::new()), left_ms: None };
+        let empty = || StoredKey { value: StoredValue::Fields(BTreeMap::new()), left_ms: None };
         match &mut self.0.entry(key).or_insert_with(empty).value {
             StoredValue::Fields(fields) => Ok(fields),
             StoredValue::Text(_) => Err(error),

@@ -7,6 +7,8 @@ mod fingerprint;
 mod interpreter;
 mod keyspace;
 mod model;
+mod planted;
+mod scopes;
 mod scripts;
 mod steps;
 mod store;
@@ -14,5 +16,7 @@ mod world;
 
 pub use explore::{CounterExample, Exploration, ExploredScope, explore};
 pub use model::CallerRules;
+pub use planted::{PLANTED, PlantedFault};
+pub use scopes::{SCOPES, deep_scopes};
 pub use scripts::{ScriptChange, ScriptName, ScriptTexts};
 pub use world::FaultBudget;

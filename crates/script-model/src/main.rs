@@ -1,13 +1,55 @@
-//! Explores the model, and prints how many states it has.
+//! Explores the model of the scripts, and prints how many states it has; or plants faults, and
+//! prints how each breaks a law.
 
-use script_model::*;
+use script_model::{
+    CallerRules, Exploration, ExploredScope, PLANTED, SCOPES, ScriptTexts, deep_scopes, explore,
+};
+
+const USAGE: &str = "usage: script-model small|deep|planted [WORD]\n\
+                     small and deep explore the scripts as they are, planted explores faults \
+                     whose name has WORD";
 
 fn main() {
-    let args: Vec<u8> = std::env::args().skip(1).map(|a| a.parse().unwrap()).collect();
-    let b = FaultBudget { all: args[2], deaths: 2, leaves: 1, pauses: 1, cuts: 1, store_pauses: 1, failovers: 1, lost_calls: 1, refusals: 1, moves: args[3], stops: args[4] };
-    let scope = ExploredScope { name: "x", replicas: args[0].into(), readers: args[1].into(), bytes: args[5].into(), budget: b, most_steps: 200 };
-    let rules = CallerRules { repeats_releases: args[6] == 1, stops_for_all: args[8] == 1, asks_after_the_end: args[7] == 1, waits_for_epochs: args[9]==1, ..Default::default() };
-    let e = explore(&scope, &ScriptTexts::default(), rules);
-    println!("{} states {} transitions depth {} complete {} runs {} took {:?}", e.states, e.transitions, e.depth, e.is_complete, e.script_runs, e.took);
-    if let Some(c) = e.counter_example { println!("{}\n  {}", c.broken, c.story.join("\n  ")); }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["small"] => explore_all(SCOPES),
+        ["deep"] => explore_all(&deep_scopes()),
+        ["planted"] => planted(""),
+        ["planted", word] => planted(word),
+        _ => {
+            eprintln!("{USAGE}");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn explore_all(scopes: &[ExploredScope]) {
+    let mut is_sound = true;
+    for scope in scopes {
+        let explored = explore(scope, &ScriptTexts::default(), CallerRules::default());
+        print(scope.name, &explored);
+        is_sound &= explored.counter_example.is_none();
+    }
+    std::process::exit(i32::from(!is_sound));
+}
+
+fn planted(word: &str) {
+    for fault in PLANTED.iter().filter(|fault| fault.name.contains(word)) {
+        print(fault.name, &explore(&fault.scope, &fault.texts(), fault.rules()));
+    }
+}
+
+fn print(name: &str, explored: &Exploration) {
+    let Exploration { states, transitions, depth, script_runs, took, .. } = explored;
+    let visited = if explored.is_complete { "all states" } else { "states" };
+    println!(
+        "{name}: {states} {visited}, {transitions} steps, {depth} deep, {script_runs} runs of \
+         scripts, {:.1} s",
+        took.as_secs_f64()
+    );
+    if let Some(found) = &explored.counter_example {
+        println!("  {}", found.story.join("\n  "));
+        println!("  broken: {}", found.broken);
+    }
 }

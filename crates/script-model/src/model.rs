@@ -273,7 +273,7 @@ impl ScriptModel {
                     self.watch_take(world, before, *replica)?;
                 }
             }
-            StoreCall::Stop if *reply == RedisReply::Int(1) => {
+            StoreCall::Stop => {
                 world.store = self.store.note_stop(world.store);
             }
             _ => {}
@@ -347,8 +347,7 @@ impl ScriptModel {
         if !(is_due || owned.is_read || owned.has_lapsed || asks_after_the_end) {
             return Ok(false);
         }
-        let state =
-            if owned.log.is_whole() { WrittenState::Ended } else { WrittenState::Running };
+        let state = if owned.log.is_whole() { WrittenState::Ended } else { WrittenState::Running };
         let call = StoreCall::Append {
             replica: name_of(by),
             fence: owned.fence,
@@ -438,16 +437,17 @@ impl ScriptModel {
         let Some(mirrored) = mirror(world, by) else { return Ok(true) };
         if note(mirrored, &read, knows_the_dead) == Following::Over {
             idle(world, by);
-        } else if mirrored.news == MirrorNews::Orphaned && read.owner == "silent" {
-            self.check_death(world)?;
+        } else if mirrored.news == MirrorNews::Orphaned {
+            self.check_death(world, by)?;
         }
         Ok(true)
     }
 
-    /// Checks that the answer's owner, which a mirror has found dead, had time to say otherwise.
-    fn check_death(&self, world: &ModelWorld) -> Checked<()> {
+    /// Checks that the answer's owner, which mirror `by` has found dead, had time to say otherwise.
+    fn check_death(&self, world: &ModelWorld, by: usize) -> Checked<()> {
         let Some(owner) = self.store.answer(world.store).owner else { return Ok(()) };
-        if world.replicas[owner as usize - 'A' as usize].unheard < LEASE_TICKS {
+        let is_other = owner != name_of(by);
+        if is_other && world.replicas[owner as usize - 'A' as usize].unheard < LEASE_TICKS {
             return law(format!("{owner} counts as dead, and the store has worked for no lease"));
         }
         Ok(())
@@ -594,6 +594,10 @@ impl ScriptModel {
             }
         };
         if !matches!(state.as_str(), "running" | "ended") {
+            let answer = self.store.answer(world.store);
+            if answer.is_known && !answer.is_stopped {
+                return law("an answer that exists is not found");
+            }
             return Ok(false);
         }
         let call = StoreCall::Read { replica: name_of(to), offset: 0 };
@@ -657,9 +661,8 @@ impl ScriptModel {
             // Its client is told so in any case: it is generated no more.
             world.is_stopped = true;
             let again = if self.rules.stops_for_all { StoreCall::Stop } else { again };
-            match is_answered {
-                true => world.store = self.store.note_stop(world.store),
-                false => world.replicas[at].repeats = Some(RepeatedCall(again)),
+            if !is_answered {
+                world.replicas[at].repeats = Some(RepeatedCall(again));
             }
             idle(world, at);
         } else if is_answered {
@@ -772,17 +775,22 @@ impl ScriptModel {
         law(format!("{whose} has \"{text}\" in epoch {epoch}, whose log is \"{right}\""))
     }
 
-    /// True if a reader need not get a whole answer, as the manual says: it was stopped, or is
-    /// over, or the store lost it together with its owner, or it lost that its owner gave it up.
+    /// True if a reader need not get a whole answer, as the manual says: it was stopped, or the
+    /// store lost in a failover that its owner gave it up.
     pub fn is_excused(&self, world: &ModelWorld) -> bool {
         let answer = self.store.answer(world.store);
-        let has_owner = (0..world.replicas.len()).any(|at| world.is_owner(at));
         let gave_up = |(at, replica): (usize, &ModelReplica)| {
             let is_named = answer.owner == Some(name_of(at));
             is_named && replica.health != ReplicaHealth::Dead && !world.is_owner(at)
         };
         let has_forgotten = world.is_lossy && world.replicas.iter().enumerate().any(gave_up);
-        answer.is_stopped || !answer.is_known && !has_owner || has_forgotten
+        answer.is_stopped || has_forgotten
+    }
+
+    /// True if nobody has the answer: it is over, or the store lost it together with its owner.
+    pub fn is_gone(&self, world: &ModelWorld) -> bool {
+        let has_owner = (0..world.replicas.len()).any(|at| world.is_owner(at));
+        !self.store.answer(world.store).is_known && !has_owner
     }
 
     /// Checks the end of a calm: an answer of which a client was told that it is stopped does not
