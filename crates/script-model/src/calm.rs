@@ -33,9 +33,6 @@ impl Calm {
         late: LateCall,
     ) -> Result<(), BrokenLaw> {
         let mut world = begin(model, world, late)?;
-        if model.is_gone(&world) {
-            return Ok(());
-        }
         let mut way = Fingerprints::new();
         loop {
             let print = fingerprint(&world);
@@ -64,7 +61,7 @@ impl Calm {
         model.story = story;
         if let (Some(story), Some(late)) = (&mut model.story, late) {
             story.push("nothing fails any more:".to_owned());
-            if late == LateCall::Never {
+            if late == LateCall::Never && world.late.is_some() {
                 story.push("the call that was not answered never runs".to_owned());
             }
             tell(model, world, late);
@@ -125,7 +122,7 @@ fn begin(
 fn is_well(model: &ScriptModel, world: &ModelWorld) -> bool {
     let is_whole = world.readers.iter().all(|reader| reader.shown.is_whole());
     let is_settled = world.replicas.iter().all(|replica| replica.repeats.is_none());
-    is_settled && (is_whole || model.is_excused(world))
+    is_settled && (is_whole || model.is_excused(world) || model.is_gone(world))
 }
 
 /// Lets every replica and every reader do what it can, and a second pass.

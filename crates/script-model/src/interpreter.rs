@@ -100,7 +100,7 @@ fn of_lua(value: Value) -> mlua::Result<RedisReply> {
     Ok(match value {
         Value::Nil | Value::Boolean(false) => RedisReply::Nil,
         Value::Boolean(true) => RedisReply::Int(1),
-        Value::Integer(number) => RedisReply::Int(number.into()),
+        Value::Integer(number) => RedisReply::Int(number),
         Value::Number(number) => RedisReply::Int(number as i64),
         Value::String(text) => RedisReply::Bulk(text.as_bytes().to_vec()),
         Value::Table(table) => RedisReply::List(list_of(&table)?),

@@ -262,16 +262,13 @@ impl ScriptModel {
         let before = world.store;
         let (after, reply) = self.store.run(before, call);
         world.store = after;
+        let is = |outcome| ReplyFields::of(&reply).text() == outcome;
         match call {
-            StoreCall::Append { fence, state, .. } => {
-                if ReplyFields::of(&reply).text() == "stored" {
-                    self.watch_append(world, before, *fence, *state)?;
-                }
+            StoreCall::Append { fence, state, .. } if is("stored") => {
+                self.watch_append(world, before, *fence, *state)?;
             }
-            StoreCall::Take { replica, .. } => {
-                if ReplyFields::of(&reply).text() == "ours" {
-                    self.watch_take(world, before, *replica)?;
-                }
+            StoreCall::Take { replica, .. } if is("ours") => {
+                self.watch_take(world, before, *replica)?;
             }
             StoreCall::Stop => {
                 world.store = self.store.note_stop(world.store);

@@ -19,7 +19,7 @@ pub struct KeyspaceId(u32);
 /// A key of the observer: set once the answer was stopped in the store.
 const STOPPED_KEY: &str = "observer:stopped";
 
-/// What a key space says of the answer.
+/// The answer as a key space has it.
 #[derive(Debug)]
 pub struct StoredAnswer {
     /// True if the store knows it.

@@ -125,7 +125,7 @@ pub struct OwnedLog {
     pub has_lapsed: bool,
 }
 
-/// What a replica is to the answer.
+/// Role of a replica for the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReplicaRole {
     Idle,
