@@ -68,7 +68,7 @@ struct Explorer {
 }
 
 /// A law that was broken, by `step` after the state `at`, or in that state's calm.
-struct Finding {
+struct FoundBreach {
     at: u64,
     step: Option<ModelStep>,
     broken: BrokenLaw,
@@ -105,12 +105,12 @@ pub fn explore(scope: &ExploredScope, texts: &ScriptTexts, rules: CallerRules) -
 
 impl Explorer {
     /// Returns the states that are one step further than those of `level` and new.
-    fn next_level(&mut self, level: &[ModelWorld]) -> Result<Vec<ModelWorld>, Finding> {
+    fn next_level(&mut self, level: &[ModelWorld]) -> Result<Vec<ModelWorld>, FoundBreach> {
         let mut next = Vec::new();
         for world in level {
             let at = fingerprint(world);
             for (step, left) in steps(world) {
-                let broken = |broken| Finding { at, step: Some(step), broken };
+                let broken = |broken| FoundBreach { at, step: Some(step), broken };
                 let Some(mut after) = self.model.step(world, step).map_err(broken)? else {
                     continue;
                 };
@@ -122,7 +122,7 @@ impl Explorer {
                 }
                 self.visited.insert(print, Some((at, step)));
                 let calm = self.calm.check(&mut self.model, &after);
-                calm.map_err(|broken| Finding { at: print, step: None, broken })?;
+                calm.map_err(|broken| FoundBreach { at: print, step: None, broken })?;
                 next.push(after);
             }
         }
@@ -130,7 +130,7 @@ impl Explorer {
     }
 
     /// Tells how `finding` comes about, by doing its steps once more.
-    fn tell(&mut self, first: &ModelWorld, finding: &Finding) -> CounterExample {
+    fn tell(&mut self, first: &ModelWorld, finding: &FoundBreach) -> CounterExample {
         let mut way: Vec<ModelStep> = finding.step.into_iter().collect();
         let mut at = finding.at;
         while let Some((before, step)) = self.visited[&at] {

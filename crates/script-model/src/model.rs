@@ -432,7 +432,7 @@ impl ScriptModel {
         let knows_the_dead =
             world.replicas[by].worked >= LEASE_TICKS || !self.rules.waits_for_the_store;
         let Some(mirrored) = mirror(world, by) else { return Ok(true) };
-        if note(mirrored, &read, knows_the_dead) == Following::Over {
+        if note(mirrored, &read, knows_the_dead) == MirrorFate::Ends {
             idle(world, by);
         } else if mirrored.news == MirrorNews::Orphaned {
             self.check_death(world, by)?;
@@ -806,9 +806,9 @@ impl ScriptModel {
 
 /// True if a mirror follows its log further.
 #[derive(Debug, PartialEq, Eq)]
-enum Following {
-    On,
-    Over,
+enum MirrorFate {
+    GoesOn,
+    Ends,
 }
 
 /// The reply about a log that was read.
@@ -834,23 +834,23 @@ impl ReadReply {
 }
 
 /// Applies what was read to a mirror, as `followed.rs` does.
-fn note(mirrored: &mut MirroredLog, read: &ReadReply, knows_the_dead: bool) -> Following {
+fn note(mirrored: &mut MirroredLog, read: &ReadReply, knows_the_dead: bool) -> MirrorFate {
     let next = mirrored.log.len();
     mirrored.news = match read.state.as_str() {
         "running" | "ended" if read.head >= next => MirrorNews::Follows,
         "running" | "ended" | "unknown" => MirrorNews::Missing,
-        _ => return Following::Over,
+        _ => return MirrorFate::Ends,
     };
     if mirrored.news == MirrorNews::Missing {
-        return Following::On;
+        return MirrorFate::GoesOn;
     }
     if read.epochs != mirrored.epochs {
         if !goes_on(&read.epochs, &mirrored.epochs, next) {
-            return Following::Over;
+            return MirrorFate::Ends;
         }
         // The records come next time.
         mirrored.epochs.clone_from(&read.epochs);
-        return Following::On;
+        return MirrorFate::GoesOn;
     }
     read.bytes.bytes().for_each(|byte| mirrored.log.push(byte));
     let is_orphaned = read.owner == "none" || read.owner == "silent" && knows_the_dead;
@@ -859,7 +859,7 @@ fn note(mirrored: &mut MirroredLog, read: &ReadReply, knows_the_dead: bool) -> F
     } else if read.head == next && is_orphaned {
         mirrored.news = MirrorNews::Orphaned;
     }
-    Following::On
+    MirrorFate::GoesOn
 }
 
 impl OwnedLog {

@@ -21,7 +21,7 @@ const STOPPED_KEY: &str = "observer:stopped";
 
 /// The answer as a key space has it.
 #[derive(Debug)]
-pub struct StoredAnswer {
+pub struct AnswerFacts {
     /// True if the store knows it.
     pub is_known: bool,
     /// True if it is generated.
@@ -39,7 +39,7 @@ pub struct StoredAnswer {
     pub epochs: Vec<Epoch>,
 }
 
-impl StoredAnswer {
+impl AnswerFacts {
     fn of(keys: &Keyspace) -> Self {
         let answer = format!("{PREFIX}a:{ID}");
         let field = |name| keys.hash_field(&answer, name).unwrap_or_default();
@@ -65,7 +65,7 @@ impl StoredAnswer {
 /// All key spaces reached so far, and the outcomes of calls.
 pub struct ModelStore {
     interpreter: Interpreter,
-    spaces: Vec<(Rc<Keyspace>, Rc<StoredAnswer>)>,
+    spaces: Vec<(Rc<Keyspace>, Rc<AnswerFacts>)>,
     ids: HashMap<Rc<Keyspace>, KeyspaceId>,
     outcomes: HashMap<(KeyspaceId, StoreCall), (KeyspaceId, Rc<RedisReply>)>,
     aged: HashMap<(KeyspaceId, u64), KeyspaceId>,
@@ -89,13 +89,13 @@ impl ModelStore {
             return *id;
         }
         let (id, keys) = (KeyspaceId(self.spaces.len() as u32), Rc::new(keys));
-        self.spaces.push((keys.clone(), Rc::new(StoredAnswer::of(&keys))));
+        self.spaces.push((keys.clone(), Rc::new(AnswerFacts::of(&keys))));
         self.ids.insert(keys, id);
         id
     }
 
     /// Returns what the key space `id` says of the answer.
-    pub fn answer(&self, id: KeyspaceId) -> Rc<StoredAnswer> {
+    pub fn answer(&self, id: KeyspaceId) -> Rc<AnswerFacts> {
         self.spaces[id.0 as usize].1.clone()
     }
 
