@@ -64,7 +64,7 @@ impl SharedLogs {
     pub(super) async fn keep_shelved(self: Arc<Self>, every: Duration) {
         let mut lapses = self.connection.lapses();
         loop {
-            // Either way, it is time to ask.
+            // Either way, it is time to ask. The sender lives as long as the connection does.
             drop(tokio::time::timeout(every, lapses.changed()).await);
             for slot in self.take_shelved() {
                 slot.touch();
