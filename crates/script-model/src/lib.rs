@@ -6,6 +6,7 @@ mod explore;
 mod fingerprint;
 mod interpreter;
 mod keyspace;
+mod log_text;
 mod model;
 mod planted;
 mod scopes;

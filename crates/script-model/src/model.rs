@@ -10,9 +10,10 @@ use crate::calls::{
     Epoch, LEASE_TICKS, ReplyFields, StoreCall, TICK_MS, WrittenState, parse_epochs,
 };
 use crate::keyspace::RedisReply;
+use crate::log_text::LogText;
 use crate::store::{KeyspaceId, ModelStore};
 use crate::world::{
-    EpochLog, LogText, MirrorNews, MirroredLog, ModelReader, ModelReplica, ModelWorld, OwnedLog,
+    EpochLog, MirrorNews, MirroredLog, ModelReader, ModelReplica, ModelWorld, OwnedLog,
     RepeatedCall, ReplicaHealth, ReplicaRole, current, goes_on, has_position, name_of,
 };
 

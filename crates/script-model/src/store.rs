@@ -9,8 +9,8 @@ use std::rc::Rc;
 use crate::calls::{Epoch, ID, PREFIX, StoreCall, parse_epochs};
 use crate::interpreter::Interpreter;
 use crate::keyspace::{Keyspace, RedisReply};
+use crate::log_text::LogText;
 use crate::scripts::ScriptTexts;
-use crate::world::LogText;
 
 /// Number of a key space in [`ModelStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
