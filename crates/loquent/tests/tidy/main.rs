@@ -22,6 +22,7 @@ use sources::{lines_before_tests, product, root, sources, syntax};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("book", &[]),
     ("needs", &[]),
+    ("script-model", &[]),
     ("proto", &[]),
     ("infer", &[]),
     ("engine", &["infer"]),

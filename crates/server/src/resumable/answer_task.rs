@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::message::Code;
+use loquent_proto::position::MAX_EPOCH;
 use loquent_proto::{
     AnswerHandle, AnswerLog, Delivery, Log, Micros, Position, SenderConfig, SentSoFar,
 };
@@ -65,7 +66,6 @@ enum TaskEvent {
 /// A reader that has more of the log than this mirror, which is behind the store.
 struct AheadReader {
     until: Micros,
-    offset: u64,
     wish: AheadWish,
 }
 
@@ -347,15 +347,21 @@ impl AnswerTask {
 
     /// Answers a reader, or lets it wait while this mirror is behind the store.
     fn handle_reader(&mut self, now: Micros, wish: AheadWish) {
-        let offset = self.epochs.offset_of(wish.position());
-        let is_ahead = offset.is_some_and(|offset| offset > self.answer.log().head());
+        let is_ahead = self.is_ahead(wish.position());
         if is_ahead && self.pump.is_mirror() && self.pump.is_open() && self.ahead.len() < MAX_AHEAD
         {
-            let until = now + AHEAD_LIMIT.into();
-            let offset = offset.unwrap_or_default();
-            return self.ahead.push(AheadReader { until, offset, wish });
+            return self.ahead.push(AheadReader { until: now + AHEAD_LIMIT.into(), wish });
         }
         self.answer_reader(now, wish);
+    }
+
+    /// True if the log may come to `position`.
+    fn is_ahead(&self, position: Position) -> bool {
+        match self.epochs.offset_of(position) {
+            Some(offset) => offset > self.answer.log().head(),
+            // Of an owner that this replica has not heard of yet.
+            None => (self.epochs.current() + 1..=MAX_EPOCH).contains(&position.epoch),
+        }
     }
 
     fn answer_reader(&mut self, now: Micros, wish: AheadWish) {
@@ -385,14 +391,13 @@ impl AnswerTask {
 
     /// Answers the readers waiting for this mirror once it has caught up or no longer can.
     fn check_ahead(&mut self, now: Micros) {
-        let head = self.answer.log().head();
         let can_come = self.pump.is_mirror() && self.pump.is_open();
-        let due: Vec<_> = self
-            .ahead
-            .extract_if(.., |reader| reader.offset <= head || now >= reader.until || !can_come)
-            .collect();
-        for reader in due {
-            self.answer_reader(now, reader.wish);
+        for reader in std::mem::take(&mut self.ahead) {
+            if can_come && now < reader.until && self.is_ahead(reader.wish.position()) {
+                self.ahead.push(reader);
+            } else {
+                self.answer_reader(now, reader.wish);
+            }
         }
     }
 
@@ -517,6 +522,10 @@ impl AnswerTask {
         let Some(sharing) = self.sharing.take() else { return };
         if self.handed_over.is_some() {
             return self.answers.hand_on(sharing.slot);
+        }
+        if self.is_stopped {
+            // Another replica may have taken it over meanwhile.
+            self.answers.stop_elsewhere(self.handle);
         }
         if self.is_stopped || !is_ended && code != Code::ShuttingDown {
             sharing.slot.stop();
@@ -689,7 +698,7 @@ impl AnswerTask {
     /// Makes the log keep, while it has room, everything that the furthest reader has not
     /// acknowledged. While nobody reads, the position of the last reader counts.
     fn keep_for_furthest(&mut self) {
-        let ahead = self.ahead.iter().map(|reader| reader.offset).max();
+        let ahead = self.ahead.iter().map(|reader| reader.wish.position().offset).max();
         let ahead = ahead.map(|offset| offset.min(self.answer.log().head()));
         if let Some(furthest) = self.readers.furthest().max(ahead) {
             let kept = furthest.max(self.answer.log().base());

@@ -598,8 +598,8 @@ impl ResumableAnswers {
         self.forget(handle); // not found from here on, even if its task is busy
         let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
         if is_owned && let Some(shared) = self.shared.get() {
-            // Nor at any other replica, before this returns. Where the store is away, the writer of
-            // the log tells it once it is back.
+            // Nor at any other replica, before this returns. Where the store is away, it is told
+            // once it is back.
             drop(shared.stop(handle).await);
         }
         Ok(())
@@ -614,8 +614,7 @@ impl ResumableAnswers {
     /// Stops the answer with `handle` at whichever replica generates it.
     fn stop_elsewhere(&self, handle: AnswerHandle) {
         let Some(shared) = self.shared.get().cloned() else { return };
-        // Tried once more by whoever stops it again.
-        tokio::spawn(async move { drop(shared.stop(&handle).await) });
+        tokio::spawn(async move { shared.stop_surely(&handle).await });
     }
 
     /// Returns the shared logs if they have the answer with `handle`.
@@ -669,7 +668,7 @@ impl ResumableAnswers {
     /// Gives back an answer that this replica took over, for the reason `why`.
     fn give_back(&self, slot: Arc<LogSlot>, why: GivenBack) {
         let Some(shared) = self.shared.get().cloned() else { return };
-        tokio::spawn(async move { shared.release(&slot.id, slot.fence, why).await });
+        tokio::spawn(async move { shared.give_back(&slot.id, slot.fence, why).await });
     }
 
     /// Releases an answer to other replicas once all of it is stored.

@@ -2,7 +2,7 @@
 //! follows.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loquent_proto::AnswerHandle;
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::followed::FollowedLog;
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
+use crate::store::StoreError;
 use crate::store::shared::connection::{SharedConnection, StoreHealth};
 
 /// Interval between checks for due work. Bytes read at another replica are delayed by half of it
@@ -19,6 +20,8 @@ pub const TICK: Duration = Duration::from_millis(20);
 pub(super) const KEEP_RUNNING: Duration = Duration::from_secs(6 * 60 * 60);
 /// Time limit for storing the remaining bytes when this process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+/// Interval of attempts to tell the store of an answer that was stopped or given back.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Fence of an answer's first owner.
 const FIRST_FENCE: u64 = 1;
 
@@ -47,6 +50,17 @@ pub(super) struct LogTimes {
     pub running: Duration,
     /// For an answer that has ended.
     pub ended: Duration,
+}
+
+/// Repeats `call` until the store answers it, or has forgotten the answer in any case.
+pub(super) async fn until_answered<F>(call: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
+    let begun = Instant::now();
+    while call().await.is_err() && begun.elapsed() < KEEP_RUNNING {
+        tokio::time::sleep(TELL_EVERY).await;
+    }
 }
 
 impl SharedLogs {
@@ -143,7 +157,8 @@ impl SharedLogs {
         let leaving =
             std::mem::take(&mut *self.leaving.lock().expect("nothing panics under this lock"));
         for slot in leaving {
-            self.release(&slot.id, slot.fence, GivenBack::Unused).await;
+            // Where this fails, the end of this replica gives it back.
+            drop(self.release(&slot.id, slot.fence, GivenBack::Unused).await);
         }
     }
 
@@ -170,5 +185,23 @@ impl SharedLogs {
     /// Locks the followed logs of other replicas.
     pub(super) fn followed(&self) -> MutexGuard<'_, Vec<Arc<FollowedLog>>> {
         self.followed.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_repeated_until_the_store_answers_it() {
+        let calls = Cell::new(0);
+        let call = || async {
+            calls.set(calls.get() + 1);
+            if calls.get() < 4 { Err(StoreError::Failed("away".into())) } else { Ok(()) }
+        };
+        until_answered(call).await;
+        assert_eq!(calls.get(), 4);
     }
 }

@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 
 use super::epochs::Epochs;
 use super::followed::{MOST_BYTES, whole_records};
-use super::logs::{KEEP_RUNNING, SharedLogs, TICK};
+use super::logs::{KEEP_RUNNING, SharedLogs, TICK, until_answered};
 use super::reply::{self, FoundAnswer, OwnerState, ReadLog};
 use super::state::{LogState, hash_of};
 use crate::store::StoreError;
@@ -48,6 +48,11 @@ impl SharedLogs {
         call.arg(handle.id_hex()).arg(self.times.ended.as_millis() as u64);
         call.arg(KEEP_RUNNING.as_millis() as u64);
         Ok(StoreReply(self.connection.run(&call).await?).flag()?)
+    }
+
+    /// Stops the answer with `handle` like [`Self::stop`], and returns once the store has answered.
+    pub async fn stop_surely(&self, handle: &AnswerHandle) {
+        until_answered(|| async { self.stop(handle).await.map(drop) }).await;
     }
 
     /// Reads the log of the answer with `handle` from its beginning, and passes it piece by piece

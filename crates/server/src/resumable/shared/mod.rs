@@ -41,7 +41,7 @@ use logs::SharedLogs;
 pub fn start(connection: SharedConnection, ended: Duration) -> Arc<SharedLogs> {
     let logs = Arc::new(SharedLogs::new(connection, ended));
     tokio::spawn(logs.clone().keep_written());
-    tokio::spawn(logs.clone().keep_shelved());
+    tokio::spawn(logs.clone().keep_shelved(writer::TOUCH_ENDED_EVERY));
     tokio::spawn(logs.clone().keep_followed());
     logs
 }

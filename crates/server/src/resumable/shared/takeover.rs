@@ -15,7 +15,7 @@ use redis::Script;
 use super::epochs::Epochs;
 use super::followed::{FollowedLog, Follower};
 use super::kept_request::{self, REQUEST_BYTES, ReplayableRequest};
-use super::logs::SharedLogs;
+use super::logs::{SharedLogs, until_answered};
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
@@ -165,7 +165,7 @@ impl SharedLogs {
         task: Arc<dyn NewsSink>,
         successor: &dyn TakeoverStarter,
     ) -> TakeoverOutcome {
-        match self.try_succeed(handle, head, task, successor).await {
+        match self.try_succeed(handle, head, &epochs, task, successor).await {
             Ok(owned) => TakeoverOutcome::Owned(Box::new(owned)),
             Err(Refused::Lost(why)) => TakeoverOutcome::Lost(why),
             // Whoever follows learns what it is: a new owner, more of the log, or again none.
@@ -181,6 +181,7 @@ impl SharedLogs {
         self: &Arc<Self>,
         handle: &AnswerHandle,
         head: u64,
+        epochs: &Epochs,
         task: Arc<dyn NewsSink>,
         successor: &dyn TakeoverStarter,
     ) -> Result<OwnedAnswer, Refused> {
@@ -189,13 +190,13 @@ impl SharedLogs {
         }
         // All that can be known before the answer is taken: one that this replica cannot go on with
         // is left to another.
-        let looked = self.take(handle, head, TakeMode::Look).await?;
+        let looked = self.take(handle, head, epochs, TakeMode::Look).await?;
         let heritage = self.inspect(handle, &looked.request).await?;
         successor.check(&heritage.request).map_err(Refused::of)?;
-        let taken = self.take(handle, head, TakeMode::Take).await?;
+        let taken = self.take(handle, head, epochs, TakeMode::Take).await?;
         let TakenAnswer { fence, epochs, is_last, .. } = taken;
         let (logs, id) = (self.clone(), handle.id_hex());
-        let give_back = async move { logs.release(&id, fence, GivenBack::Unused).await };
+        let give_back = async move { logs.give_back(&id, fence, GivenBack::Unused).await };
         let claim = TakeoverClaim::new(give_back);
         let Heritage { request, name, replay } = heritage;
         let first = FirstAnswer { name, fence: AnswerFence(fence) };
@@ -204,17 +205,20 @@ impl SharedLogs {
         Ok(OwnedAnswer { answer, replay, epochs, is_last, slot, claim })
     }
 
-    /// Looks at an answer whose log ends at `head`; in the mode [`TakeMode::Take`], takes it over.
+    /// Looks at an answer whose log ends at `head` and has had the owners of `epochs`, as far as is
+    /// known here; in the mode [`TakeMode::Take`], takes it over.
     async fn take(
         &self,
         handle: &AnswerHandle,
         head: u64,
+        epochs: &Epochs,
         mode: TakeMode,
     ) -> Result<TakenAnswer, Refused> {
         let mut call = SharedConnection::invocation(&TAKE);
         call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
         call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64).arg(head);
         call.arg(rand::random_range(1..=EPOCH_STEP)).arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
+        call.arg(epochs.to_text());
         let taken = match self.connection.run(&call).await {
             Ok(value) => reply::taken(StoreReply(value), REQUEST_BYTES),
             // It may have run. Then it does no harm: what is ours and not generated can be taken.
@@ -255,13 +259,22 @@ impl SharedLogs {
         Ok(Heritage { request, name, replay })
     }
 
-    /// Gives back the answer `id`, which this replica generates with `fence`, to any replica that
-    /// has a reader of it.
-    pub async fn release(&self, id: &str, fence: u64, why: GivenBack) {
+    /// Gives back the answer `id`, which this replica has taken over with `fence`, to any replica
+    /// that has a reader of it. Returns once the store has answered.
+    pub async fn give_back(&self, id: &str, fence: u64, why: GivenBack) {
+        // Until then its other readers would wait for a replica that does not generate it.
+        until_answered(|| self.release(id, fence, why)).await;
+    }
+
+    /// Tries to give an answer back, like [`Self::give_back`].
+    ///
+    /// # Errors
+    /// When the store cannot be used: the answer is then free when this replica ends, or has a
+    /// reader of it.
+    pub async fn release(&self, id: &str, fence: u64, why: GivenBack) -> Result<(), StoreError> {
         let mut call = SharedConnection::invocation(&RELEASE);
         call.arg(id).arg(self.connection.replica()).arg(fence).arg(why.name());
-        // Where this fails, it is free again when this replica ends, or has a reader of it.
-        drop(self.connection.run(&call).await);
+        self.connection.run(&call).await.map(drop)
     }
 }
 

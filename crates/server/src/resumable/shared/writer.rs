@@ -16,6 +16,8 @@ use crate::store::shared::reply::StoreReply;
 /// Interval of queries about each answer that is still generated or read by another replica, even
 /// if nothing is written: whether it was stopped or taken over, and whether anybody reads it.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
+/// Interval of queries about each answer that has ended, while it is kept here.
+pub(super) const TOUCH_ENDED_EVERY: Duration = Duration::from_secs(5);
 /// Delay after a failure before the store is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 /// Time for which a log waits for an unavailable store after its answer is forgotten here.
@@ -56,12 +58,14 @@ impl SharedLogs {
         }
     }
 
-    /// Writes ended answers again when the store has lost this replica's lease. A restarted store
-    /// may have lost the answers too, and gets them from the replicas that still keep them. Never
-    /// returns.
-    pub(super) async fn keep_shelved(self: Arc<Self>) {
+    /// Asks the store about ended answers, `every` so often and when the store has lost this
+    /// replica's lease, and so writes them again if they are lost: a restart of the store may lose
+    /// all of them, a failover the newest. Never returns.
+    pub(super) async fn keep_shelved(self: Arc<Self>, every: Duration) {
         let mut lapses = self.connection.lapses();
-        while lapses.changed().await.is_ok() {
+        loop {
+            // Either way, it is time to ask. The sender lives as long as the connection does.
+            drop(tokio::time::timeout(every, lapses.changed()).await);
             for slot in self.take_shelved() {
                 slot.touch();
                 self.add_again(slot);

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use loquent_proto::{hex, printable::printable};
@@ -44,6 +44,9 @@ const RETIRED_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
 const SLOW_CALL: Duration = Duration::from_secs(1);
 /// Maximum gap between two calls across which the store is known to have worked.
 const CALL_GAP: Duration = Duration::from_millis(1700);
+
+static ANNOUNCE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/announce.lua")));
 
 /// Health of the store, as of the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -288,8 +291,7 @@ impl SharedConnection {
     }
 
     async fn announce(&self) -> Result<(), StoreError> {
-        let script = announcement();
-        let mut invocation = Self::invocation(&script);
+        let mut invocation = Self::invocation(&ANNOUNCE);
         invocation.arg(self.replica()).arg(REPLICA_LEASE.as_millis() as u64).arg(0);
         let is_known = StoreReply(self.run(&invocation).await?).flag()?;
         if !is_known {
@@ -307,8 +309,7 @@ impl SharedConnection {
     /// Announces that this replica ends, so that nobody waits for its lease to expire.
     pub async fn retire(&self) {
         self.0.has_retired.store(true, Ordering::Relaxed);
-        let script = announcement();
-        let mut invocation = Self::invocation(&script);
+        let mut invocation = Self::invocation(&ANNOUNCE);
         invocation.arg(self.replica()).arg(0).arg(RETIRED_KEPT.as_millis() as u64);
         // Without it, the others wait until the lease is over.
         drop(self.run(&invocation).await);
@@ -333,21 +334,6 @@ impl SharedConnection {
     fn state(&self) -> MutexGuard<'_, StoreHealth> {
         self.0.health.lock().expect("nothing panics under this lock")
     }
-}
-
-fn announcement() -> Script {
-    Script::new(
-        "-- announce PREFIX REPLICA LEASE_MS ENDED_MS: this replica lives; a lease of 0 ends it,\n\
-         -- which is remembered for ENDED_MS. Returns whether it was known to live.\n\
-         local key = ARGV[1] .. 'p:' .. ARGV[2]\n\
-         local known = redis.call('EXISTS', key)\n\
-         if ARGV[3] ~= '0' then redis.call('SET', key, 1, 'PX', ARGV[3])\n\
-         else\n\
-         redis.call('DEL', key)\n\
-         redis.call('SET', ARGV[1] .. 'd:' .. ARGV[2], 1, 'PX', ARGV[4])\n\
-         end\n\
-         return known",
-    )
 }
 
 /// True if the store refuses this client and a retry would not help.

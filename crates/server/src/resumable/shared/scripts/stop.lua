@@ -1,9 +1,10 @@
 -- Stops an answer, whoever its owner is: stop.lua PREFIX ID KEEP_MS FENCE_MS. The owner learns of it when it writes
--- next, and writes nothing of it though it slept for longer than the answer is remembered.
+-- next, and writes nothing of it though it slept for longer than the answer is remembered. Nor does anybody whose
+-- write comes late, or who would write again what the store has lost.
 local prefix, id = ARGV[1], ARGV[2]
+redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])
 if redis.call('EXISTS', prefix .. 'a:' .. id) == 0 then return 0 end
 redis.call('HSET', prefix .. 'a:' .. id, 's', 'stopped')
 redis.call('DEL', prefix .. 'g:' .. id)
 redis.call('PEXPIRE', prefix .. 'a:' .. id, ARGV[3])
-redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])
 return 1

@@ -1,5 +1,5 @@
 -- Takes over an answer whose owner has ended: take.lua PREFIX ID REPLICA MODE MOST_BYTES KEEP_MS HEAD STEP LAST_EPOCH
--- RETRY_S. Returns whether it is ours now, the new fence, the log's length, the request, if that has at most
+-- RETRY_S EPOCHS. Returns whether it is ours now, the new fence, the log's length, the request, if that has at most
 -- MOST_BYTES, the epochs, and whether it is to end here where this replica has another answer too. In the mode 'look'
 -- nothing changes, and 'ours' says that it could be taken.
 -- Whoever asks does not generate the answer: one that is its own was taken by a call whose reply was lost.
@@ -23,7 +23,9 @@ if has_tried and redis.call('TIME')[1] - since < tonumber(ARGV[10]) then return 
 local is_last = (tries >= 2 or has_tried) and 1 or 0
 fence, epochs = tonumber(fence or '0'), epochs or ''
 if mode == 'take' then
-    if head ~= tonumber(ARGV[7]) then return none end
+    -- Another log of the same length has other owners. So has the log after this replica's own takeover, of which a
+    -- call that comes late knows nothing.
+    if head ~= tonumber(ARGV[7]) or epochs ~= ARGV[11] then return none end
     local epoch = tonumber(string.match(epochs, '(%d+):%d+$') or '0') + tonumber(ARGV[8])
     if epoch > tonumber(ARGV[9]) then return {'never', 0, 0, '', '', 0} end
     fence = redis.call('HINCRBY', answer, 'f', 1)

@@ -109,12 +109,25 @@ impl Replica {
     }
 
     async fn take(&self, head: u64) -> Result<u64, Refused> {
-        self.logs.take(&HANDLE, head, TakeMode::Take).await.map(|taken| taken.fence)
+        let epochs = self.epochs().await;
+        self.take_from(head, &epochs).await
+    }
+
+    /// Takes the answer over as a mirror does whose log has had the owners of `epochs`.
+    async fn take_from(&self, head: u64, epochs: &Epochs) -> Result<u64, Refused> {
+        let taken = self.logs.take(&HANDLE, head, epochs, TakeMode::Take).await;
+        taken.map(|taken| taken.fence)
     }
 
     async fn succeed(&self, head: u64, successor: &Reluctant) -> TakeoverOutcome {
-        let task = Arc::new(Task::default());
-        self.logs.succeed(&HANDLE, head, Epochs::default(), task, successor).await
+        let (task, epochs) = (Arc::new(Task::default()), self.epochs().await);
+        self.logs.succeed(&HANDLE, head, epochs, task, successor).await
+    }
+
+    /// Returns the owners that the log has had.
+    async fn epochs(&self) -> Epochs {
+        let read = self.logs.read(&[(&HANDLE.id_hex(), 0)]).await.unwrap();
+        read.into_iter().next().unwrap().epochs
     }
 
     /// Returns the store's reply to the command `words`.
@@ -221,6 +234,52 @@ async fn an_owner_that_slept_for_long_does_not_bring_its_answer_back() {
     assert!(matches!(second.take(log.len() as u64).await, Ok(2)));
     // The answer has ended, and is too old.
     writes_nothing_of_what_is_gone(&server, &slot, &task, &log).await;
+}
+
+#[tokio::test]
+async fn a_takeover_that_comes_late_does_not_take_the_answer_from_its_new_owner() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (first, second) = (Replica::start(&server).await, Replica::start(&server).await);
+    let log = beginning();
+    let (head, before) = (log.len() as u64, Epochs::default());
+    first.share(&log).await;
+    first.die().await;
+    assert!(matches!(second.take_from(head, &before).await, Ok(2)));
+    // The same call once more, as it comes from a connection that was given up.
+    assert!(matches!(second.take_from(head, &before).await, Err(Refused::NotYet)));
+    let fence = Replica::ask(&server, &[b"HGET", &key('a'), b"f"]).await;
+    assert_eq!(fence, redis::Value::BulkString(b"2".to_vec()));
+}
+
+#[tokio::test]
+async fn an_ended_answer_of_which_the_store_has_lost_the_end_is_written_again() {
+    let Some(server) = RedisServer::start().await else { return };
+    let owner = Replica::start(&server).await;
+    let log = beginning();
+    let (slot, task) = owner.share(&log).await;
+    let end = records(&[Delta::Done]);
+    slot.put(LogState::Ended, true, |_, waiting| {
+        waiting.extend_from_slice(&end);
+        true
+    });
+    let whole = log.len() + end.len();
+    until(|| slot.stored() == whole as u64 && !slot.is_of_use()).await;
+    // A failover that lost the last write, and no lease.
+    Replica::ask(&server, &[b"HSET", &key('a'), b"s", b"running"]).await;
+    Replica::ask(&server, &[b"SET", &key('g'), &log]).await;
+    task.hears(StoreNews::Lost).await;
+}
+
+#[tokio::test]
+async fn what_an_owner_wrote_before_its_answer_was_stopped_is_not_stored_after_that() {
+    let Some(server) = RedisServer::start().await else { return };
+    let owner = Replica::start(&server).await;
+    assert_eq!(owner.logs.stop(&HANDLE).await.ok(), Some(false), "the store does not know it yet");
+    let task = Arc::new(Task::default());
+    owner.logs.share(&HANDLE, Some(request()), task.clone());
+    task.hears(StoreNews::Taken).await;
+    let stored = Replica::ask(&server, &[b"EXISTS", &key('a'), &key('g')]).await;
+    assert_eq!(stored, redis::Value::Int(0));
 }
 
 #[tokio::test]
@@ -376,11 +435,12 @@ async fn a_replica_with_another_answer_leaves_it_to_two_others_before_it_ends_it
     let mut tried = Vec::new();
     for (at, is_last) in [(0, false), (1, false), (2, true)] {
         let replica = Replica::start(&server).await;
-        let taken = replica.logs.take(&HANDLE, head, TakeMode::Take).await.ok().unwrap();
+        let epochs = replica.epochs().await;
+        let taken = replica.logs.take(&HANDLE, head, &epochs, TakeMode::Take).await.ok().unwrap();
         assert_eq!(taken.is_last, is_last, "replica {at}");
         let known = taken.epochs.end_of(0);
         assert_eq!(known, Some(head), "the first owner's log is this one up to there");
-        replica.logs.release(&HANDLE.id_hex(), taken.fence, GivenBack::Differs).await;
+        replica.logs.give_back(&HANDLE.id_hex(), taken.fence, GivenBack::Differs).await;
         let again = replica.take(head).await;
         assert!(matches!(again, Err(Refused::Lost(why)) if why.contains("another answer")));
         tried.push(replica);

@@ -1,0 +1,107 @@
+//! The scripts' own files, and changes that are planted in them.
+
+/// The name of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScriptName {
+    /// Renews a replica's lease, or ends it.
+    Announce,
+    /// Appends to a log.
+    Append,
+    /// Looks for an answer.
+    Find,
+    /// Reads a log.
+    Read,
+    /// Gives an answer back.
+    Release,
+    /// Stops an answer.
+    Stop,
+    /// Takes an answer over.
+    Take,
+}
+
+/// All scripts, in the order of [`ScriptName`].
+pub const SCRIPTS: [ScriptName; 7] = [
+    ScriptName::Announce,
+    ScriptName::Append,
+    ScriptName::Find,
+    ScriptName::Read,
+    ScriptName::Release,
+    ScriptName::Stop,
+    ScriptName::Take,
+];
+
+impl ScriptName {
+    /// Returns the text of the script's file.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Announce => {
+                include_str!("../../server/src/store/shared/scripts/announce.lua")
+            }
+            Self::Append => {
+                include_str!("../../server/src/resumable/shared/scripts/append.lua")
+            }
+            Self::Find => include_str!("../../server/src/resumable/shared/scripts/find.lua"),
+            Self::Read => include_str!("../../server/src/resumable/shared/scripts/read.lua"),
+            Self::Release => {
+                include_str!("../../server/src/resumable/shared/scripts/release.lua")
+            }
+            Self::Stop => include_str!("../../server/src/resumable/shared/scripts/stop.lua"),
+            Self::Take => include_str!("../../server/src/resumable/shared/scripts/take.lua"),
+        }
+    }
+
+    /// Returns the script's name without `.lua`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Announce => "announce",
+            Self::Append => "append",
+            Self::Find => "find",
+            Self::Read => "read",
+            Self::Release => "release",
+            Self::Stop => "stop",
+            Self::Take => "take",
+        }
+    }
+}
+
+/// A change of a script's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScriptChange {
+    /// The script that is changed.
+    pub script: ScriptName,
+    /// Text that the script has exactly once.
+    pub from: &'static str,
+    /// Text in its place.
+    pub to: &'static str,
+}
+
+/// The texts of all scripts.
+#[derive(Debug, Clone)]
+pub struct ScriptTexts([String; 7]);
+
+impl Default for ScriptTexts {
+    fn default() -> Self {
+        Self(SCRIPTS.map(|script| script.text().to_owned()))
+    }
+}
+
+impl ScriptTexts {
+    /// Plants `change`.
+    ///
+    /// # Panics
+    /// When the script does not have the text exactly once: it was changed, and the planted change
+    /// must follow.
+    pub fn planted(mut self, change: &ScriptChange) -> Self {
+        let text = &mut self.0[change.script as usize];
+        let found = text.matches(change.from).count();
+        let name = change.script.name();
+        assert_eq!(found, 1, "{name}.lua has this text {found} times: {}", change.from);
+        *text = text.replacen(change.from, change.to, 1);
+        self
+    }
+
+    /// Returns the text of `script`.
+    pub fn text(&self, script: ScriptName) -> &str {
+        &self.0[script as usize]
+    }
+}
