@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from .report import explanations, judge, Finding
+from .report import Finding, explanations, judge
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "record.json"

@@ -1,10 +1,8 @@
 """Strangers on QUIC: clients that break the rules of RFC 9000, made with aioquic (`strangers.py`)."""
 
-import json
-
-from .report import Finding, Report, Unreadable, one_line
+from .report import HERE, Finding, Report, Unreadable, one_line
 from .schemathesis import context_version
-from .target import HERE
+from .target import read_report
 
 NAME = "aioquic"
 CHECKS = "QUIC: versions, malformed Initials, half handshakes, resets, forbidden frames and parameters, other addresses"
@@ -17,12 +15,8 @@ def version(places):
     return context_version(places, "aioquic")
 
 
-def parse(said):
+def parse(made):
     """What strangers.py writes: a list of checks."""
-    try:
-        made = json.loads(said)
-    except json.JSONDecodeError as error:
-        raise Unreadable(f"the strangers wrote no report: {error}") from None
     if not made:
         raise Unreadable("the strangers made no check")
     findings = [Finding(f"{NAME}/{one['id']}", one_line(one["what"])) for one in made if not one["holds"]]
@@ -37,9 +31,7 @@ def run(context):
         _, said = context.progress.run(command, LIMIT_S)
         after = target.resident_mib()
         context.check_harm(target)
-    if not out.exists():
-        raise Unreadable(f"the strangers did not end: {one_line(said[-300:])}")
-    report = parse(out.read_text())
+    report = parse(read_report(out, said))
     if before is not None and after is not None:
         report.checks += 1
         if after - before <= MEMORY_MIB:

@@ -1,9 +1,13 @@
 """What a tool reported, and what of it is explained."""
 
 import fnmatch
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10: the tests of this are skipped
+    tomllib = None
 
 HERE = Path(__file__).resolve().parent
 EXPLAINED = HERE / "explained.toml"

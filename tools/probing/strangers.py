@@ -1,4 +1,4 @@
-"""QUIC clients that break the rules of RFC 9000, on aioquic. Each check says what the server must do, and by which rule.
+"""QUIC clients that break the rules of RFC 9000, on aioquic. A check says what the server must do, and by which rule.
 
     strangers.py PORT FILE    # writes a list of {"id", "holds", "what"} to the file
 

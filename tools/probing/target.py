@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from .report import HERE, Finding, one_line
+from .report import Finding, Unreadable, one_line
 
 READY_S = 60
 END_S = 20
@@ -109,6 +109,12 @@ class Target:
             return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) // 1024
         return None
 
+    def descriptors(self):
+        """Open descriptors of the process; None where there is no /proc."""
+        with contextlib.suppress(OSError):
+            return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return None
+
     def harm(self, tool):
         """Findings about the server itself: it ended, it does not answer, it still computes, it said that it broke."""
         found = []
@@ -187,6 +193,9 @@ class Progress:
         return status, b"".join(chunks).decode(errors="replace")
 
 
-def read_json(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+def read_report(path, said):
+    """A tool's report in JSON. Raises Unreadable, with the end of what the tool printed, if there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"no report: {error}; it said: {one_line(said[-300:], 300)}") from None
