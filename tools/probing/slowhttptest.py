@@ -47,7 +47,7 @@ def parse(mode, table, said, held=None):
     does not see the end of its connection before it has read all that came before it.
     """
     rows = list(csv.DictReader(io.StringIO(table)))
-    ended = re.search(r"Exit status:\s*(.+)", re.sub(r"\x1b\[[\d;]*m", "", said))
+    ended = re.search(r"Exit status: *(\S.*)", re.sub(r"\x1b\[[\d;]*m", "", said))
     if not rows or not ended:
         raise Unreadable(f"slowhttptest reports no end of {mode}: {one_line(said[-200:])}")
     last, outcome = rows[-1], ended[1].strip()
