@@ -17,7 +17,7 @@ writes this page. It fails if a tool finds something that is not explained below
 status from 500 on, panics, or still computes for a tool that is gone.
 
 ```console
-make probe                      # all tools: about half an hour
+make probe                      # all tools: about twenty minutes
 make probe ONLY=h2spec,aioquic  # two of them
 tools/probe --help
 ```

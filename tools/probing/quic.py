@@ -1,8 +1,7 @@
 """Strangers on QUIC: clients that break the rules of RFC 9000, made with aioquic (`strangers.py`)."""
 
 from .report import HERE, Finding, Report, Unreadable, one_line
-from .schemathesis import context_version
-from .target import read_report
+from .target import installed_version, read_report
 
 NAME = "aioquic"
 CHECKS = "QUIC: versions, malformed Initials, half handshakes, resets, forbidden frames and parameters, other addresses"
@@ -12,7 +11,7 @@ MEMORY_MIB = 128
 
 
 def version(places):
-    return context_version(places, "aioquic")
+    return installed_version(places, "aioquic")
 
 
 def parse(made):

@@ -1,9 +1,7 @@
 """schemathesis: requests made from docs/openapi.json, valid and invalid, and what the responses break."""
 
-import subprocess
-
 from .report import Finding, Report, Unreadable, one_line
-from .target import read_report
+from .target import installed_version, read_report
 
 NAME = "schemathesis"
 CHECKS = "the API: requests made from `docs/openapi.json`, valid and invalid"
@@ -19,14 +17,7 @@ ENDLESS = ["/v1/dashboard/events", "/v1/probe/events"]
 
 
 def version(places):
-    return context_version(places, "schemathesis")
-
-
-def context_version(places, package):
-    """The installed version of a package of a tool's own environment."""
-    python = places / package / "bin/python"
-    code = f"import importlib.metadata as it; print(it.version({package!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return installed_version(places, "schemathesis")
 
 
 def parse(report):

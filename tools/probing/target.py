@@ -199,3 +199,10 @@ def read_report(path, said):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Unreadable(f"no report: {error}; it said: {one_line(said[-300:], 300)}") from None
+
+
+def installed_version(places, package):
+    """The version of a package in the tool's own environment, as tools/setup made it."""
+    python = places / package / "bin/python"
+    code = f"import importlib.metadata as it; print(it.version({package!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -3,8 +3,8 @@
 import json
 
 from .report import Finding, Report, Unreadable, one_line
-from .schemathesis import ENDLESS, context_version
-from .target import read_report
+from .schemathesis import ENDLESS
+from .target import installed_version, read_report
 
 NAME = "wapiti"
 CHECKS = "the pages, the book and the API: injections, cross-site scripting, headers, files, redirects"
@@ -19,7 +19,7 @@ MODULES = (
 
 
 def version(places):
-    return context_version(places, "wapiti3")
+    return installed_version(places, "wapiti3")
 
 
 def parse(report):
