@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,11 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
+
+probe: ## Run third-party tools against the binary and write docs/probes.md (ONLY=h2spec,…)
+	@tools/setup build probe
+	$(CARGO) build --locked --quiet -p loquent
+	tools/probe $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 portable: ## Build the binary that runs on other machines too, in target/dist/bin (TARGET=…)
 	tools/portable $(TARGET)

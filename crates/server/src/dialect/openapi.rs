@@ -248,7 +248,7 @@ fn document() -> Value {
                     "type": "apiKey", "in": "header", "name": "x-loquent-stream-token",
                 },
             },
-            "schemas": {"Error": error_schema()},
+            "schemas": {"Error": error_schema(), "ErrorText": error_text_schema()},
         },
     })
 }
@@ -268,6 +268,11 @@ fn error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": error}})
 }
 
+/// Returns the schema of Ollama's errors, which all routes below `/api/` have.
+fn error_text_schema() -> Value {
+    json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}})
+}
+
 fn operation(route: &RouteEntry, apis: &BTreeMap<&str, Api>) -> Value {
     let endpoint = format!("{} {}", route.method.to_uppercase(), route.path);
     let api = apis.get(&*endpoint);
@@ -283,7 +288,10 @@ fn operation(route: &RouteEntry, apis: &BTreeMap<&str, Api>) -> Value {
         Some(api) if route.method == "get" => {
             parameters.extend(api.parameters.iter().map(|it| query_parameter(it.name, it.note)));
         }
-        Some(api) => operation["requestBody"] = request_body(api, apis),
+        Some(api) => operation["requestBody"] = request_body(schema_with_tables(api, apis)),
+        None if takes_object(route) => {
+            operation["requestBody"] = request_body(json!({"type": "object"}));
+        }
         None => {}
     }
     if !parameters.is_empty() {
@@ -307,7 +315,17 @@ fn query_parameter(name: &str, note: &str) -> Value {
     json!({"name": name, "in": "query", "description": note, "schema": {"type": "string"}})
 }
 
-fn request_body(api: &Api, apis: &BTreeMap<&str, Api>) -> Value {
+/// Returns true for a route without a table that refuses a request without a body.
+fn takes_object(route: &RouteEntry) -> bool {
+    route.method == "post" && route.path != "/v1/responses/{id}/cancel"
+}
+
+fn request_body(schema: Value) -> Value {
+    json!({"required": true, "content": {"application/json": {"schema": schema}}})
+}
+
+/// Returns an API's table as a schema, with the tables of those parameters that have their own.
+fn schema_with_tables(api: &Api, apis: &BTreeMap<&str, Api>) -> Value {
     let mut schema = schema(api);
     for (endpoint, name, table) in INNER {
         if *endpoint == api.endpoint {
@@ -319,7 +337,7 @@ fn request_body(api: &Api, apis: &BTreeMap<&str, Api>) -> Value {
             }
         }
     }
-    json!({"required": true, "content": {"application/json": {"schema": schema}}})
+    schema
 }
 
 /// Returns an API's table as the schema of an object.
@@ -392,7 +410,8 @@ fn responses(route: &RouteEntry, streams: bool) -> Value {
     let mut content = match route.path {
         "/metrics" => json!({"text/plain": text}),
         "/v1/lab/run" => json!({"application/x-ndjson": text}),
-        "/v1/dashboard/events" => json!({"text/event-stream": text}),
+        "/v1/dashboard/events" | "/v1/ui/chat/{id}/stream" => json!({"text/event-stream": text}),
+        "/slots" => json!({"application/json": {"schema": {"type": "array"}}}),
         _ => json!({"application/json": object}),
     };
     if streams || route.access == RouteAccess::StreamToken && route.method == "get" {
@@ -403,11 +422,20 @@ fn responses(route: &RouteEntry, streams: bool) -> Value {
     if route.method != "head" {
         success["content"] = content;
     }
-    let error = json!({"schema": {"$ref": "#/components/schemas/Error"}});
-    json!({
-        "2XX": success,
-        "default": {"description": "An error", "content": {"application/json": error}},
-    })
+    let form = if route.path.starts_with("/api/") { "ErrorText" } else { "Error" };
+    let error = json!({"schema": {"$ref": format!("#/components/schemas/{form}")}});
+    let mut responses = Map::new();
+    // A chat's answer that does not run is resumed and stopped all the same.
+    let can_be_empty = route.path.starts_with("/v1/ui/chat/");
+    if can_be_empty {
+        responses.insert("204".into(), json!({"description": "Success, without content"}));
+    }
+    if !(can_be_empty && route.method == "delete") {
+        responses.insert("2XX".into(), success);
+    }
+    let error = json!({"description": "An error", "content": {"application/json": error}});
+    responses.insert("default".into(), error);
+    responses.into()
 }
 
 /// Returns the page of all routes.
