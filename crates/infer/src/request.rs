@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::runner::RunError;
 use crate::sampling::{SampledToken, Sampling};
 use crate::tenant::{CacheDomain, Tenant};
 use crate::token::{RowError, TokenId};
@@ -49,6 +50,12 @@ pub enum Finish {
     /// The engine was lost and did not come back in time, with the reason. The same request may
     /// succeed later.
     Abandoned(String),
+}
+
+impl From<&RunError> for Finish {
+    fn from(error: &RunError) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 impl From<&RowError> for Finish {

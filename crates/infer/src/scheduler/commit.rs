@@ -96,8 +96,8 @@ impl Scheduler {
                 continue;
             }
             if own.is_empty() {
-                let error = RowError::OutOfStep.to_string();
-                step.events.push(self.fail(started, runner, span.slot, Finish::Failed(error)));
+                let finish = (&RowError::OutOfStep).into();
+                step.events.push(self.fail(started, runner, span.slot, finish));
             }
             for one in own {
                 // The first of them may have been the last.

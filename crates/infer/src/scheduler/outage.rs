@@ -47,7 +47,7 @@ impl Scheduler {
             match ending {
                 Some(_) => self.end(runner, slot, KvAfterEnd::Free),
                 None if losses >= MOST_LOSSES => {
-                    events.push(self.fail(at, runner, slot, Finish::Failed(error.to_string())));
+                    events.push(self.fail(at, runner, slot, error.into()));
                 }
                 None => self.compute_again(runner, slot),
             }

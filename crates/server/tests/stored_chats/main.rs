@@ -270,7 +270,7 @@ impl http_body::Body for Hanging {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_of_the_store_needs_memory_as_a_request_does() {
-    const MEMORY: usize = 4 << 20;
+    const MEMORY: usize = 2 << 20;
     let http = HttpConfig { max_request_memory_bytes: MEMORY, ..local() };
     let server = Server::with_http(http, |_| {});
     let more = json!({"store": true, "logprobs": true, "top_logprobs": 20});
