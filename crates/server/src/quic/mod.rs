@@ -231,15 +231,7 @@ async fn serve(
     incoming: Incoming,
 ) -> anyhow::Result<()> {
     let Acceptor { app, router, ports, max_streams, places, closing, .. } = acceptor;
-    let mut connecting = incoming.accept()?;
-    let Ok(connected) = timeout(HANDSHAKE_TIMEOUT, &mut connecting).await else {
-        // Dropped now, it would send a close, beyond three times the bytes of an address that is
-        // not proven (RFC 9000 §8.1): quinn counts everything else. So it goes silent, and counts
-        // until it ends by `IDLE_TIMEOUT`, without a packet.
-        drop((timeout(IDLE_TIMEOUT, connecting).await, handshake));
-        anyhow::bail!("the handshake did not end within {HANDSHAKE_TIMEOUT:?}");
-    };
-    let connection = connected?;
+    let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
     let peer = connection.remote_address().ip();
