@@ -174,22 +174,14 @@ impl Scheduler {
             // here. Without the youngest sequence the others can be planned again.
             RunError::CacheFull => match self.victim() {
                 Some(victim) if !self.yield_cells(runner, victim) => {
-                    step.events.push(self.fail(
-                        started,
-                        runner,
-                        victim,
-                        Finish::Failed(error.to_string()),
-                    ));
+                    step.events.push(self.fail(started, runner, victim, error.into()));
                 }
                 _ => {}
             },
             RunError::Backend(_) => match batch.spans.as_slice() {
-                [only] => step.events.push(self.fail(
-                    started,
-                    runner,
-                    only.slot,
-                    Finish::Failed(error.to_string()),
-                )),
+                [only] => {
+                    step.events.push(self.fail(started, runner, only.slot, error.into()));
+                }
                 // Which one failed is not known. None loses a token: the spans are cut off again
                 // and computed one by one.
                 spans => spans.iter().for_each(|span| self.suspect(runner, span)),
