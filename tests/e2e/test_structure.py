@@ -261,3 +261,18 @@ def test_unconstrained_neighbours_say_the_same(client):
     next(iter(stream))
     assert plain().choices[0].message.content == alone
     stream.close()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_schema_that_grows_too_complex_in_mid_answer_is_the_requests_error(http, streams):
+    properties = {f"property{number}": {"type": "string", "maxLength": 3} for number in range(1500)}
+    schema = {"type": "object", "properties": properties}
+    form = {"type": "json_schema", "json_schema": {"name": "wide", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 300, "response_format": form}
+    response = http.post("/v1/chat/completions", json={**body, "stream": streams})
+    # A stream has begun by then: its error is an event.
+    assert response.status_code == (200 if streams else 400), response.text
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    error = json.loads(events[-1] if streams else response.text)["error"]
+    assert error["type"] == "invalid_request_error", error
+    assert "simpler schema" in error["message"] and "[DONE]" not in response.text
