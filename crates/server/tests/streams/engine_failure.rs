@@ -59,7 +59,7 @@ impl Runner for FaultyRunner {
         match (&self.fault, self.inner.steps()) {
             (Fault::Panic, BAD_STEP) => panic!("a fault for the test"),
             (Fault::PanicAfter(held), BAD_STEP) => {
-                drop(held.recv());
+                let _ = held.recv();
                 panic!("a fault for the test");
             }
             (Fault::Hang(held), BAD_STEP) => drop(held.recv()),
