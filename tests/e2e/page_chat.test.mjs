@@ -386,6 +386,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     const [download] = await Promise.all([page.waitForEvent("download"), page.click("text=Export")]);
     const other = await open(browser, url);
     await other.setInputFiles('input[accept*="json"]', await download.path());
+    await other.waitForFunction(() => document.querySelectorAll(".history li .title").length === 2);
     await other.click(".history li:last-child .title");
     await other.click("#settings-button");
     const shown = async (of) => [await of.inputValue("#preset"), await of.inputValue("#system"), await of.inputValue("#max-tokens")];
