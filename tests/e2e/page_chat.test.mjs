@@ -390,7 +390,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await other.click(".history li:last-child .title");
     await other.click("#settings-button");
     const shown = async (of) => [await of.inputValue("#preset"), await of.inputValue("#system"), await of.inputValue("#max-tokens")];
-    await other.waitForFunction(() => document.getElementById("preset").value === "Brief");
+    await other.waitForFunction(() => document.getElementById("preset")?.value === "Brief");
     assert.deepEqual(await shown(other), ["Brief", "Be brief.", "3"]);
     await page.getByLabel("Delete the preset").click();
     await page.waitForFunction(() => document.getElementById("preset").options.length === 1);
