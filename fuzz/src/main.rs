@@ -28,6 +28,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
         loquent,
         loquent_client,
         loquent_engine,
+        loquent_formats,
         loquent_openai,
         loquent_proto,
         loquent_server,

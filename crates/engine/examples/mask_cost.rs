@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use loquent_engine::grammar::{AnswerForm, AnswerShape, Compiler};
+use loquent_formats::grammar::{AnswerForm, AnswerShape, Compiler};
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use serde_json::{Value, json};

@@ -15,6 +15,7 @@ pub mod runner;
 pub mod sampling;
 pub mod scheduler;
 pub mod share;
+pub mod sim_vocab;
 pub mod speculation;
 pub mod stop;
 pub mod tenant;

@@ -1,8 +1,8 @@
 //! Files in GGUF format that are not a whole model: stages of a split one, and projectors for
 //! images.
 
-use loquent_engine::gguf::split::StageKeys;
-use loquent_engine::gguf::{Header, Value};
+use loquent_formats::gguf::split::StageKeys;
+use loquent_formats::gguf::{Header, Value};
 
 /// Part of a model.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use loquent_engine::GpuLayers;
-use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::llama::{
     ComputeLock, CpuSharing, LlamaLayers, LlamaModel, LoadOptions, MAX_SLOTS, RunnerOptions,
     has_gpu,
 };
 use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
+use loquent_formats::gguf::split::StageKeys;
 
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 

@@ -201,7 +201,7 @@ fn the_models_of_other_tools_are_theirs_to_remove() {
 
 #[cfg(feature = "llama")]
 mod served {
-    use loquent_engine::gguf::{
+    use loquent_formats::gguf::{
         GgufWriter, Header, ReadLimits, TensorInfo, TensorSpec, Value as Entry, ValueKind,
     };
     use serde_json::json;

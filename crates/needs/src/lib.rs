@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod redis;
+
 use std::fmt::Display;
 
 /// Something that some machines lack.

@@ -1,6 +1,6 @@
 //! The calls that replicas make: a script, its arguments, and its decoded reply.
 //!
-//! The arguments and the decoding follow `crates/server/src/resumable/shared`: `writer.rs`,
+//! The arguments and the decoding follow `crates/resumable/src/shared`: `writer.rs`,
 //! `follower.rs`, `lookup.rs` and `takeover.rs`.
 
 use crate::keyspace::RedisReply;

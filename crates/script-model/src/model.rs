@@ -1,7 +1,7 @@
 //! The steps of the model: what a replica, a reader, the store or a fault does next.
 //!
 //! A step of a replica is one call of a script and the use of its reply, as in
-//! `crates/server/src/resumable/shared`. Steps of several replicas interleave in any order, so a
+//! `crates/resumable/src/shared`. Steps of several replicas interleave in any order, so a
 //! replica may be as slow as it likes; only its lease does not wait.
 
 use std::rc::Rc;

@@ -35,18 +35,18 @@ impl ScriptName {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Announce => {
-                include_str!("../../server/src/store/shared/scripts/announce.lua")
+                include_str!("../../store/src/shared/scripts/announce.lua")
             }
             Self::Append => {
-                include_str!("../../server/src/resumable/shared/scripts/append.lua")
+                include_str!("../../resumable/src/shared/scripts/append.lua")
             }
-            Self::Find => include_str!("../../server/src/resumable/shared/scripts/find.lua"),
-            Self::Read => include_str!("../../server/src/resumable/shared/scripts/read.lua"),
+            Self::Find => include_str!("../../resumable/src/shared/scripts/find.lua"),
+            Self::Read => include_str!("../../resumable/src/shared/scripts/read.lua"),
             Self::Release => {
-                include_str!("../../server/src/resumable/shared/scripts/release.lua")
+                include_str!("../../resumable/src/shared/scripts/release.lua")
             }
-            Self::Stop => include_str!("../../server/src/resumable/shared/scripts/stop.lua"),
-            Self::Take => include_str!("../../server/src/resumable/shared/scripts/take.lua"),
+            Self::Stop => include_str!("../../resumable/src/shared/scripts/stop.lua"),
+            Self::Take => include_str!("../../resumable/src/shared/scripts/take.lua"),
         }
     }
 

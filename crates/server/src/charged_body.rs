@@ -11,9 +11,9 @@ use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::{Frame, SizeHint};
 
-use crate::body::RequestBodies;
-use crate::error::ApiError;
-use crate::memory::{MemoryCharge, SMALL_BYTES};
+use loquent_serving::body::RequestBodies;
+use loquent_serving::error::ApiError;
+use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
 
 /// Bytes of one frame. Bounds how much a connection copies at a time when it sends.
 const FRAME_BYTES: usize = 64 * 1024;
@@ -82,7 +82,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::body::BodyLimits;
+    use loquent_serving::body::BodyLimits;
 
     #[tokio::test]
     async fn the_charge_lasts_as_long_as_any_byte() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::peer::network;
+use loquent_serving::peer::network;
 
 /// Counts connections, in total and per network.
 pub struct Places {

@@ -1,15 +1,15 @@
 //! Fuzz targets of the server: input from clients, and text from models.
 
 use bytes::BytesMut;
-use loquent_engine::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
+use loquent_formats::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_proto::Delta;
 
-use crate::api::request::{Endpoint, Request};
-use crate::completion::reader::{CallConfig, SplitConfig, TextSplitter};
 use crate::origin::{is_page_of_host, is_page_of_ports, is_page_of_this_machine};
-use crate::pending_deltas::PendingDeltas;
 use crate::quic::{RequestHead, StreamMessage};
-use crate::upstream::routes::UpstreamRoutes;
+use loquent_gateway::routes::UpstreamRoutes;
+use loquent_serving::api::request::{Endpoint, Request};
+use loquent_serving::completion::reader::{CallConfig, SplitConfig, TextSplitter};
+use loquent_serving::pending_deltas::PendingDeltas;
 
 #[path = "../../../fuzz/target.rs"]
 mod target;

@@ -8,13 +8,13 @@ use http::{Method, Uri};
 use tower::ServiceExt;
 
 use crate::app::App;
-use crate::dialect::errors;
-use crate::error::ApiError;
+use crate::dialect_errors;
 use crate::routes::passthrough::{ask_upstream, elsewhere, with_version};
 use crate::routes::{
     self, authorize, browser, dashboard, durable, health, observed, page, path_probe, resumable,
     token,
 };
+use loquent_serving::error::ApiError;
 
 /// Builds all routes of the server.
 pub fn router(app: Arc<App>) -> Router {
@@ -37,7 +37,7 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), browser::guard))
         .layer(middleware::from_fn(browser::harden))
         .layer(middleware::from_fn_with_state(app.clone(), observed::observe))
-        .layer(middleware::from_fn(errors::translate))
+        .layer(middleware::from_fn(dialect_errors::translate))
         .with_state(app.clone());
     // Before routing: axum's own layers come after it.
     Router::new().fallback_service(all.map_request(move |request| with_version(&app, request)))

@@ -12,117 +12,76 @@
 //! The engine itself is not part of this crate: it is a `Runner` of `loquent-infer`, supplied by a
 //! loader, which runs on a separate thread.
 
-mod active_request;
-mod admission;
 pub mod after_ready_tasks;
-mod api;
 mod app;
-mod auth;
-mod blocking_workers;
-mod body;
-mod cache_domain;
-mod caller;
 mod charged_body;
-mod clock;
-mod completion;
-mod confine;
+mod chosen_ids;
 pub mod connection_limits;
 mod connections;
 mod dashboard;
-mod dialect;
-mod engine_thread;
-mod engine_watch;
-mod error;
-mod event_writer;
-mod flush;
-mod flush_channel;
-mod forecast;
-mod full_answer;
-pub mod full_response;
+mod dialect_errors;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod held_answer;
 mod hosts;
 mod http;
 mod https;
-mod identity;
-mod infill;
 mod json_response;
-pub mod loading_answer;
-mod memory;
-mod metrics;
-mod model;
 mod models;
-mod obfuscation;
 mod origin;
-mod otel;
-mod output;
 mod page_file;
-mod peer;
-pub mod pending_deltas;
+mod peer_router;
 #[cfg(test)]
 mod pool_law;
-mod prompt_threads;
-mod prompts;
-mod query;
 mod quic;
 pub mod quic_links;
 mod rate_headers;
-mod records;
-mod request_log;
-mod request_spans;
-mod resumable;
+mod responses;
 mod routes;
 mod server;
 mod service;
-mod serving_config;
 mod sse;
 mod start;
-mod store;
-mod trace_context;
-mod upstream;
-mod usage;
 
-pub use crate::identity::Owner;
-pub use active_request::ActiveRequest;
-pub use api::fields::Fields;
-pub use api::request::{Endpoint, Prompt, Request};
-pub use api::sampling::{SamplingDefaults, StatedSampling};
 pub use app::{App, HttpConfig, OllamaApi};
-pub use auth::ApiKeys;
-pub use caller::Caller;
-pub use clock::{Clock, unix_time_s};
 pub use connections::TcpLimits;
-pub use error::ApiError;
-pub use flush::Flush;
 pub use hosts::AllowedHosts;
 pub use http::router;
-pub use identity::{ApiKey, Identity, KeyUsage};
-pub use metrics::{MetricNames, Metrics};
-pub use model::{ChatFormat, GrammarSource, ModelFacts, ServedModel, end_tokens};
+pub use loquent_gateway::balancer::Routing;
+pub use loquent_gateway::routes::UpstreamRoute;
+pub use loquent_gateway::{PoolConfig, UpstreamConfig};
+pub use loquent_resumable::{MUTE_LIMIT, ResumableLimits};
+pub use loquent_serving::active_request::ActiveRequest;
+pub use loquent_serving::api::fields::Fields;
+pub use loquent_serving::api::request::{Endpoint, Prompt, Request};
+pub use loquent_serving::api::sampling::{SamplingDefaults, StatedSampling};
+pub use loquent_serving::auth::ApiKeys;
+pub use loquent_serving::caller::Caller;
+pub use loquent_serving::clock::{Clock, unix_time_s};
+pub use loquent_serving::error::ApiError;
+pub use loquent_serving::flush::Flush;
+pub use loquent_serving::identity::Owner;
+pub use loquent_serving::identity::{ApiKey, Identity, KeyUsage};
+pub use loquent_serving::metrics::{MetricNames, Metrics};
+pub use loquent_serving::model::{ChatFormat, GrammarSource, ModelFacts, ServedModel, end_tokens};
+pub use loquent_serving::obfuscation::ObfuscationDefault;
+pub use loquent_serving::otel::{OpenSpan, Telemetry};
+pub use loquent_serving::output::StreamBounds;
+pub use loquent_serving::peer::{PeerAddress, TrustedProxies, TrustedProxy};
+pub use loquent_serving::prompt_threads::WorkClass;
+pub use loquent_serving::request_log::{RequestId, RequestLog};
+pub use loquent_serving::serving_config::ServingConfig;
+pub use loquent_serving::trace_context::TraceParent;
+pub use loquent_store::address::SharedAddress;
+pub use loquent_store::{
+    Kind, ListPage, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
+    StoredObject,
+};
 pub use models::{KeeperConfig, KeptModel, ModelEntry, ResidencyLimits, ServedModels};
-pub use obfuscation::ObfuscationDefault;
-pub use otel::{OpenSpan, Telemetry};
-pub use output::StreamBounds;
 pub use page_file::PageFile;
-pub use peer::{PeerAddress, TrustedProxies, TrustedProxy};
-pub use prompt_threads::WorkClass;
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
-pub use request_log::{RequestId, RequestLog};
-pub use resumable::{MUTE_LIMIT, ResumableLimits};
 pub use server::{ServerConfig, run};
 pub use service::{Service, StartedAnswer};
-pub use serving_config::ServingConfig;
 pub use start::{
     Announcement, Description, KeptModels, LoadedBackend, LoadedEngine, ModelLoader, ServiceConfig,
     start_engine, start_upstream,
 };
-pub use store::shared::address::SharedAddress;
-pub use store::{
-    Kind, ListPage, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
-    StoredObject,
-};
-pub use trace_context::TraceParent;
-pub use upstream::balancer::Routing;
-pub use upstream::routes::UpstreamRoute;
-pub use upstream::{PoolConfig, UpstreamConfig};

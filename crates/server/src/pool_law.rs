@@ -6,14 +6,14 @@ use loquent_infer::admission::Bounds;
 use loquent_infer::share::PoolKind;
 use loquent_infer::turns::{JobKind, Turns};
 
-use crate::admission::{AdmissionGate, PendingPrompts};
-use crate::clock::Clock;
-use crate::identity::Identity;
-use crate::identity::token::{TokenMint, TokenWish};
-use crate::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
-use crate::metrics::Metrics;
-use crate::obfuscation::ObfuscationDefault;
-use crate::resumable::{MUTE_LIMIT, ResumableAnswers, ResumableLimits};
+use loquent_resumable::{MUTE_LIMIT, ResumableAnswers, ResumableLimits};
+use loquent_serving::admission::{AdmissionGate, PendingPrompts};
+use loquent_serving::clock::Clock;
+use loquent_serving::identity::Identity;
+use loquent_serving::identity::token::{TokenMint, TokenWish};
+use loquent_serving::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
+use loquent_serving::metrics::Metrics;
+use loquent_serving::obfuscation::ObfuscationDefault;
 
 const GREEDY: u8 = 1;
 const HONEST: u8 = 2;

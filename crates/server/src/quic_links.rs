@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::metrics::StreamCarrier;
 use crate::quic_links::arrivals::Arrivals;
+use loquent_serving::metrics::StreamCarrier;
 
 /// Packet loss and round-trip times of one kind of connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -16,22 +16,22 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::app::{App, HttpConfig};
-use crate::clock::Clock;
 use crate::connections::{Connections, TcpLimits};
 use crate::http::router;
-use crate::metrics::Metrics;
 use crate::models::{Keeper, ModelEntry};
 use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
-use crate::resumable::ResumableLimits;
 use crate::routes::dashboard::gather as dashboard;
 use crate::routes::successor::AppTakeover;
 use crate::start::{
     Announcement, Description, EngineStarter, KeptModels, LoadedBackend, ServiceConfig, SharedDesk,
     start_engine_at, start_upstreams_at,
 };
-use crate::store::{Store, StoreConfig};
-use crate::upstream::UpstreamConfig;
+use loquent_gateway::UpstreamConfig;
+use loquent_resumable::ResumableLimits;
+use loquent_serving::clock::Clock;
+use loquent_serving::metrics::Metrics;
+use loquent_store::{Store, StoreConfig};
 
 /// Time limit for sending error events to the streams that were ended at the drain limit.
 const ERROR_EVENT_TIMEOUT: Duration = Duration::from_secs(1);

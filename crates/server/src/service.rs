@@ -15,29 +15,29 @@ use loquent_infer::vocab::Vocab;
 use self::backend::Backend;
 use self::completions::CompletionBuilder;
 use self::health::ServiceHealth;
-use crate::active_request::{
+use loquent_gateway::{Upstream, UpstreamAnswer};
+use loquent_serving::active_request::{
     ActiveRequest, AdmittedRequest, FlushSource, Observers, admitted_request,
 };
-use crate::admission::{AdmissionGate, Permit, refused};
-use crate::api::fields::Fields;
-use crate::api::head::{AnswerHead, answer_head};
-use crate::api::request::{Endpoint, Request};
-use crate::body::RequestBodies;
-use crate::cache_domain::CacheDomains;
-use crate::caller::{Caller, of_caller, read_for_engine};
-use crate::clock::Clock;
-use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::loading_answer::EngineAnswer;
-use crate::metrics::Metrics;
-use crate::model::ServedModel;
-use crate::otel::Telemetry;
-use crate::output::OutputHandle;
-use crate::prompt_threads::PromptThreads;
-use crate::prompts::Prompts;
-use crate::request_log::RequestLog;
-use crate::serving_config::ServingConfig;
-use crate::upstream::{self, Upstream, UpstreamAnswer};
+use loquent_serving::admission::{AdmissionGate, Permit, refused};
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::head::{AnswerHead, answer_head};
+use loquent_serving::api::request::{Endpoint, Request};
+use loquent_serving::body::RequestBodies;
+use loquent_serving::cache_domain::CacheDomains;
+use loquent_serving::caller::{Caller, of_caller, read_for_engine};
+use loquent_serving::clock::Clock;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::loading_answer::EngineAnswer;
+use loquent_serving::metrics::Metrics;
+use loquent_serving::model::ServedModel;
+use loquent_serving::otel::Telemetry;
+use loquent_serving::output::OutputHandle;
+use loquent_serving::prompt_threads::PromptThreads;
+use loquent_serving::prompts::Prompts;
+use loquent_serving::request_log::RequestLog;
+use loquent_serving::serving_config::ServingConfig;
 
 /// Settings and services that a service shares with the surrounding server.
 pub struct ServiceContext {
@@ -195,7 +195,7 @@ impl Service {
             }
             Backend::Upstream(_) => {
                 let key = caller.authorization.clone();
-                let request = upstream::read_request(endpoint, fields, key)?;
+                let request = loquent_gateway::read_request(endpoint, fields, key)?;
                 Ok(of_caller(request, caller, &self.config))
             }
         }
@@ -222,7 +222,7 @@ impl Service {
             let response = answered.await?;
             let splits = self.config.split_reasoning && request.endpoint == Endpoint::Chat;
             return Ok(Answer::PassedOn(match splits {
-                true => upstream::whole::split_reasoning(response, bodies).await?,
+                true => loquent_gateway::whole::split_reasoning(response, bodies).await?,
                 false => response,
             }));
         }

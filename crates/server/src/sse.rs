@@ -16,11 +16,11 @@ use http_body::{Body, Frame};
 use loquent_proto::headers::IGNORED_HEADER;
 use tokio::time::{Instant, Sleep};
 
-use crate::active_request::ActiveRequest;
-use crate::error::ApiError;
-use crate::event_writer::{EventSource, EventWriter, StreamStatus, write_record};
-use crate::metrics::GaugeGuard;
-use crate::records::{RecordContext, RecordWriter};
+use loquent_serving::active_request::ActiveRequest;
+use loquent_serving::error::ApiError;
+use loquent_serving::event_writer::{EventSource, EventWriter, StreamStatus, write_record};
+use loquent_serving::metrics::GaugeGuard;
+use loquent_serving::records::{RecordContext, RecordWriter};
 
 /// Maximum bytes gathered into one frame while more are ready: one TLS record, and enough that the
 /// cost of one more system call is negligible.

@@ -10,23 +10,23 @@ use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::{Interrupt, Runner};
 use loquent_infer::scheduler::Limits;
 
-use crate::active_request::Observers;
-use crate::admission::{AdmissionGate, PendingPrompts};
 use crate::app::App;
-use crate::clock::Clock;
-use crate::engine_thread::{self, EngineContext};
-use crate::engine_watch::EngineWatch;
-use crate::metrics::Metrics;
-use crate::model::ServedModel;
 use crate::models::{EngineSource, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
-use crate::otel::Telemetry;
-use crate::output::{self, OutputHandle, StreamBounds};
-use crate::prompt_threads::{self, PromptThreads};
-use crate::request_log::RequestLog;
 use crate::service::backend::Backend;
 use crate::service::{Service, ServiceContext};
-use crate::serving_config::ServingConfig;
-use crate::upstream::{Upstream, UpstreamConfig, UpstreamContext};
+use loquent_gateway::{Upstream, UpstreamConfig, UpstreamContext};
+use loquent_serving::active_request::Observers;
+use loquent_serving::admission::{AdmissionGate, PendingPrompts};
+use loquent_serving::clock::Clock;
+use loquent_serving::engine_thread::{self, EngineContext};
+use loquent_serving::engine_watch::EngineWatch;
+use loquent_serving::metrics::Metrics;
+use loquent_serving::model::ServedModel;
+use loquent_serving::otel::Telemetry;
+use loquent_serving::output::{self, OutputHandle, StreamBounds};
+use loquent_serving::prompt_threads::{self, PromptThreads};
+use loquent_serving::request_log::RequestLog;
+use loquent_serving::serving_config::ServingConfig;
 
 /// Configuration of a service, with or without HTTP.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use loquent_engine::gguf::{GgufWriter, TensorSpec};
 use loquent_engine::llama::{Quant, quantize};
+use loquent_formats::gguf::{GgufWriter, TensorSpec};
 use tempfile::NamedTempFile;
 
 use crate::shape::{ModelShape, Tensor};

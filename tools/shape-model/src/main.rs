@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use loquent_engine::gguf::Value;
 use loquent_engine::llama::Quant;
+use loquent_formats::gguf::Value;
 use shape_model::{
     Architecture, BuildOrder, BuildProgress, ModelShape, SHAPES, build, embedding_trial, trial,
     vocab,

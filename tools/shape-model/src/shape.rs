@@ -1,7 +1,7 @@
 //! Model shapes: sizes, metadata and tensors, with llama.cpp's names for them.
 
 use loquent_engine::Pooling;
-use loquent_engine::gguf::{TensorSpec, TensorType, Value};
+use loquent_formats::gguf::{TensorSpec, TensorType, Value};
 
 use crate::weights::Fill;
 

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use loquent_engine::gguf::{Array, Header, ReadLimits, Value};
+use loquent_formats::gguf::{Array, Header, ReadLimits, Value};
 
 /// Characters that merges are made of, the frequent ones first; `Ġ` is a space.
 const FREQUENT: &str = "Ġetaoinshrdlcumwfgypbvkxjqz0123456789ETAOINSHRDLCUMWFGYPBVKXJQZ\

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use half::f16;
-use loquent_engine::gguf::TensorType;
+use loquent_formats::gguf::TensorType;
 
 /// Deviates in the table that weights are drawn from; an index is 16 random bits.
 const TABLE_LEN: usize = 1 << 16;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use loquent_engine::gguf::{Header, ReadLimits};
 use loquent_engine::llama::{LlamaModel, LoadOptions, Quant};
+use loquent_formats::gguf::{Header, ReadLimits};
 use shape_model::{BuildOrder, Experts, ModelShape, build, embedding_trial, trial, vocab};
 
 /// A shape of few and small layers, so that a test takes a second.

@@ -14,7 +14,7 @@ use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
 use super::{LlamaModel, LoadError, RunnerOptions, sys};
 use crate::Pooling;
-use crate::gguf::Value;
+use loquent_formats::gguf::Value;
 
 /// Maximum inputs in progress.
 const SLOTS: u16 = 32;

@@ -8,8 +8,8 @@ use std::path::Path;
 use loquent_infer::token::TokenId;
 
 use super::{LoadError, start, sys};
-use crate::gguf::{Header, ReadLimits, TensorType};
 use crate::staged::Embed;
+use loquent_formats::gguf::{Header, ReadLimits, TensorType};
 
 /// First step of a split model: tokens to hidden states. The file stays on disk; the system caches
 /// the used rows in memory.

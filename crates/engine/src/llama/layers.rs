@@ -19,8 +19,8 @@ use super::cpu_keepalive::CpuKeepalive;
 use super::runner::{check, params, threads};
 use super::threads::ThreadPool;
 use super::{History, LlamaModel, LoadError, RunnerOptions, sys};
-use crate::gguf::split::StageKeys;
 use crate::staged::{Layers, StageSizes};
+use loquent_formats::gguf::split::StageKeys;
 
 /// Buffer into which the callback copies hidden states. Boxed, because llama.cpp keeps its address.
 struct HiddenCapture {

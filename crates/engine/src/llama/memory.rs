@@ -4,7 +4,7 @@ use std::fs;
 
 use super::sys;
 use crate::KvType;
-use crate::gguf::Header;
+use loquent_formats::gguf::Header;
 
 /// ggml's number of a KV cache's element type.
 pub(super) fn ggml_type(kind: KvType) -> sys::ggml_type {

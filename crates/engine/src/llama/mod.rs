@@ -5,7 +5,7 @@
 //! context with its KV cache, on the engine thread).
 //!
 //! llama.cpp aborts the process if its preconditions are violated, so they are checked here first:
-//! files by [`crate::gguf`], batches by the runner.
+//! files by [`loquent_formats::gguf`], batches by the runner.
 #![allow(unsafe_code)]
 
 #[cfg(own_kernels)]

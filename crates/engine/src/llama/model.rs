@@ -11,8 +11,8 @@ use super::devices::GPU_BACK_ENDS;
 use super::memory::{available_bytes, kv_bytes};
 use super::offload::Placement;
 use super::{UnsupportedProcessor, devices, guard, log, rpc, start, sys};
-use crate::gguf::{self, Header, ReadLimits};
 use crate::{GpuLayers, KvType};
+use loquent_formats::gguf::{self, Header, ReadLimits};
 
 /// Parts of a model to load, and the memory to use.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 use std::fmt;
 
 use super::devices::Device;
-use crate::gguf::Header;
 use crate::{GpuLayers, KvType};
+use loquent_formats::gguf::Header;
 
 /// Memory of each GPU reserved for the computation and the driver. Chosen by hand: buffers of a
 /// pass of 512 tokens take 100 to 300 MiB with models of up to 70 billion parameters.
@@ -161,7 +161,7 @@ mod tests {
     //! Sizes of made-up models and GPUs; no GPU is needed.
     use super::super::devices::DeviceKind;
     use super::*;
-    use crate::gguf::{TensorInfo, TensorType, Value, ValueKind};
+    use loquent_formats::gguf::{TensorInfo, TensorType, Value, ValueKind};
 
     const GIB: u64 = 1 << 30;
 

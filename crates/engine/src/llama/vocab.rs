@@ -10,7 +10,7 @@ use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 
 use super::pieces::Cut;
 use super::{LlamaModel, guard, sys};
-use crate::gguf::{Header, Value};
+use loquent_formats::gguf::{Header, Value};
 
 /// Byte strings by token, stored contiguously with the end of each: one allocation instead of
 /// 150,000.

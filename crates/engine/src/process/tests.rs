@@ -24,8 +24,9 @@ use proptest::prelude::*;
 use super::restarts::{MOST_STARTS, Restarts};
 use super::wire::{Allowed, EngineFacts, EngineOrder, EngineReport};
 use super::{LaunchedEngine, ProcessError, ProcessRunner, serve};
-use crate::sim::{SimOptions, SimRunner, SimVocab};
+use crate::sim::{SimOptions, SimRunner};
 use crate::staged::wire::SamplerParts;
+use loquent_infer::sim_vocab::SimVocab;
 
 /// Longer than any engine here takes.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -18,12 +18,10 @@ mod embedder;
 mod pace;
 mod runner;
 mod text;
-mod vocab;
 
 pub use embedder::{EMBEDDING_WIDTH, SimEmbedder, token_vector};
 pub use pace::{StepPace, WorkTimes};
 pub use runner::{Fault, SimOptions, SimRunner};
-pub use vocab::SimVocab;
 
 /// Length in tokens of an answer whose prompt does not contain `tokens=N`.
 pub const DEFAULT_LENGTH: u64 = 10_000;

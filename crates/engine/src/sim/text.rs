@@ -6,7 +6,7 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 
 use super::DEFAULT_LENGTH;
-use super::vocab::{END_OF_TEXT, FIRST_WORD, SimVocab, WORDS};
+use loquent_infer::sim_vocab::{END_OF_TEXT, FIRST_WORD, SimVocab, WORDS};
 
 /// Tokens per sentence: words, a punctuation mark, then words or an emoji's four bytes.
 const SENTENCE: u64 = 16;

@@ -32,7 +32,7 @@ pub use wire::Dtype;
 
 use loquent_infer::runner::{RunError, Slot, Span};
 
-use crate::gguf::split::StageKeys;
+use loquent_formats::gguf::split::StageKeys;
 
 /// Maximum batches in flight through the stages at once. Chosen by hand: with 16 or 32 sequences,
 /// greater depths would mean batches of one or two rows, which cost almost as much as larger ones.

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use loquent_engine::gguf::{GgufWriter, Header, ReadLimits, Value};
 use loquent_engine::llama::{LlamaModel, LlamaVocab, LoadOptions};
+use loquent_formats::gguf::{GgufWriter, Header, ReadLimits, Value};
 use loquent_infer::vocab::{Encode, Vocab};
 
 /// Names the pre-tokenizer to the process that tries it.

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use loquent_engine::KvType;
-use loquent_engine::gguf::{GgufWriter, Header, ReadLimits, TensorSpec, TensorType};
 use loquent_engine::llama::{
     LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, own_kernels_lack, quantize,
 };
+use loquent_formats::gguf::{GgufWriter, Header, ReadLimits, TensorSpec, TensorType};
 use loquent_infer::runner::{Batch, Runner, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;

@@ -5,8 +5,8 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
-use loquent_engine::gguf::{Array, GgufWriter, TensorSpec, Value};
 use loquent_engine::llama::{LlamaModel, LoadOptions};
+use loquent_formats::gguf::{Array, GgufWriter, TensorSpec, Value};
 
 const LAYERS: u32 = 2;
 /// Query heads; there is a key head for every two.

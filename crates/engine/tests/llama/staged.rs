@@ -11,8 +11,6 @@ use std::thread;
 use std::time::Duration;
 
 use loquent_engine::KvType;
-use loquent_engine::gguf::split::{SplitError, SplittableModel};
-use loquent_engine::gguf::{GgufError, GgufWriter, Header, ReadLimits, TensorSpec, Value};
 use loquent_engine::llama::{
     CpuSharing, Embeddings, LlamaLayers, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions,
 };
@@ -21,6 +19,8 @@ use loquent_engine::staged::{
     Cluster, ClusterOptions, Dtype, Key, Layers, LinkEmulation, PipelineDepth, StageServer,
     StageTrust, StagedRunner,
 };
+use loquent_formats::gguf::split::{SplitError, SplittableModel};
+use loquent_formats::gguf::{GgufError, GgufWriter, Header, ReadLimits, TensorSpec, Value};
 use loquent_infer::runner::{Batch, Runner, Sampled, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::token::TokenId;

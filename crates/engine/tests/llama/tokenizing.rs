@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use loquent_engine::llama::{LlamaModel, LlamaVocab, LoadOptions};
-use loquent_engine::template::{
+use loquent_formats::template::{
     CHATML, ChatMessage, ChatTemplate, Conversation, PromptEnding, PromptLimits, encode_chat,
 };
 use loquent_infer::token::TokenId;

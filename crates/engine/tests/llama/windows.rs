@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU16;
 
-use loquent_engine::gguf::{TensorSpec, Value};
 use loquent_engine::llama::{History, LlamaRunner, RunnerOptions};
+use loquent_formats::gguf::{TensorSpec, Value};
 use loquent_infer::runner::{Runner, Slot};
 use loquent_infer::sampling::{Sampler, Sampling};
 use loquent_infer::token::{RowError, TokenId};

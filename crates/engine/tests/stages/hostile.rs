@@ -10,9 +10,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::Stage;
 use loquent_engine::staged::wire::{Rows, SamplerParts, StageMessage};
+use loquent_formats::gguf::split::StageKeys;
 use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::sampling::Sampling;
 use proptest::prelude::*;

@@ -9,12 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use loquent_engine::KvType;
-use loquent_engine::gguf::split::StageKeys;
 use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{
     Cluster, ClusterOptions, Dtype, Embed, Key, Layers, LinkEmulation, PipelineDepth, StageError,
     StageServer, StageSizes, StageTrust, StagedRunner, StopHandle,
 };
+use loquent_formats::gguf::split::StageKeys;
 use loquent_infer::runner::{RunError, Slot, Span};
 use loquent_infer::token::TokenId;
 

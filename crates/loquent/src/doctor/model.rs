@@ -63,7 +63,7 @@ pub(super) fn diagnose(path: &Path, free_bytes: Option<u64>) -> Diagnosis {
 /// Returns the finding about a file that `loquent serve` would not serve by itself: a part of a
 /// model, or a model that llama.cpp does not know.
 #[cfg(feature = "llama")]
-fn refusal(path: &Path, header: &loquent_engine::gguf::Header) -> Option<Diagnosis> {
+fn refusal(path: &Path, header: &loquent_formats::gguf::Header) -> Option<Diagnosis> {
     use loquent_engine::llama::{LlamaModel, LoadOptions};
     if let Some(part) = part_of_model(header) {
         let what = format!("{} is {}", path.display(), part.what);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_served_is_not_fine() {
-        use loquent_engine::gguf::{GgufWriter, Value};
+        use loquent_formats::gguf::{GgufWriter, Value};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it.gguf");
         let stage = |layers: u32| {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::{SimOptions, SimRunner, SimVocab, StepPace, WorkTimes};
-use loquent_engine::template::{CHATML, ChatTemplate};
+use loquent_engine::sim::{SimOptions, SimRunner, StepPace, WorkTimes};
+use loquent_formats::template::{CHATML, ChatTemplate};
 use loquent_infer::runner::Capacity;
+use loquent_infer::sim_vocab::SimVocab;
 use loquent_server::{
     ChatFormat, GrammarSource, LoadedEngine, ModelFacts, SamplingDefaults, ServedModel, end_tokens,
     unix_time_s,
@@ -135,7 +136,6 @@ mod llama {
     use anyhow::{Context, bail};
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::GpuLayers;
-    use loquent_engine::gguf::split::StageKeys;
     use loquent_engine::llama::{
         EmbeddingTraits, Embeddings, FlashAttention, Isa, LlamaEmbedder, LlamaModel, LlamaRunner,
         LlamaVocab, LoadOptions, MAX_SLOTS, ModelInfo, RunnerOptions, SMALL_MODEL_BYTES,
@@ -143,6 +143,7 @@ mod llama {
     };
     use loquent_engine::process::{EngineFacts, ProcessRunner};
     use loquent_engine::staged::{Cluster, ClusterOptions, Key, StagedRunner};
+    use loquent_formats::gguf::split::StageKeys;
     use loquent_infer::embedding::EmbeddingOnly;
     use loquent_infer::remote::RemoteStages;
     use loquent_infer::runner::Runner;

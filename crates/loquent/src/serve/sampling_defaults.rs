@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use loquent_engine::gguf::{Header, Value};
+use loquent_formats::gguf::{Header, Value};
 use loquent_server::{SamplingDefaults, StatedSampling};
 
 use crate::bundled;
@@ -96,7 +96,7 @@ fn stated(temperature: f32, top_p: f32, top_k: u32, min_p: Option<f32>) -> State
 
 #[cfg(test)]
 mod tests {
-    use loquent_engine::gguf::{GgufWriter, ReadLimits};
+    use loquent_formats::gguf::{GgufWriter, ReadLimits};
 
     use super::*;
 

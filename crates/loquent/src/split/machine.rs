@@ -1,7 +1,7 @@
 //! A machine as given to `loquent split --for`: `24GiB`, or `24GiB@95` with its speed.
 
 use anyhow::ensure;
-use loquent_engine::gguf::split::StageMachine;
+use loquent_formats::gguf::split::StageMachine;
 
 /// A machine as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use loquent_engine::gguf::split::SplittableModel;
+use loquent_formats::gguf::split::SplittableModel;
 use machine::{NamedMachine, parse_machine};
 
 /// KV cells of `loquent serve` with its defaults.

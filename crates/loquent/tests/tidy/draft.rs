@@ -152,7 +152,7 @@ const PRIVATE: &[(&str, &str, &str, &str, &str)] = &[
     (
         "Idempotency key",
         "128 characters",
-        "crates/server/src/resumable/idempotency.rs",
+        "crates/resumable/src/idempotency.rs",
         "MAX_KEY_BYTES",
         "128",
     ),

@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 use super::activity::{Activity, ExchangePhase};
 use super::limits::TcpLimits;
-use crate::error::SlowBody;
+use loquent_serving::error::SlowBody;
 
 /// One request and its response on a connection; ends when dropped.
 pub struct Exchange {

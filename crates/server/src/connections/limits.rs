@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::peer::TrustedProxies;
+use loquent_serving::peer::TrustedProxies;
 
 /// Limits on TCP connections. Every wait for a client is bounded.
 #[derive(Debug, Clone)]

@@ -16,9 +16,9 @@ use super::activity::Activity;
 use super::body::{Exchange, RequestBody, ResponseBody};
 use super::limits::TcpLimits;
 use crate::connection_limits::ConnectionRefusal;
-use crate::error::ApiError;
-use crate::metrics::Metrics;
-use crate::peer::PeerRouter;
+use crate::peer_router::PeerRouter;
+use loquent_serving::error::ApiError;
+use loquent_serving::metrics::Metrics;
 
 /// Paths answered even when all places are taken.
 const ALWAYS_ANSWERED: [&str; 4] = ["/live", "/health", "/ready", "/metrics"];

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::moment::{Moment, Stretch};
-use crate::metrics::sketch::{SketchCounts, difference, quantile};
-use crate::metrics::{LatencySnapshots, MetricsSnapshot, StreamCarrier};
 use crate::quic_links::LinkStats;
+use loquent_serving::metrics::sketch::{SketchCounts, difference, quantile};
+use loquent_serving::metrics::{LatencySnapshots, MetricsSnapshot, StreamCarrier};
 
 /// The figures of one second. NaN if there is no value, as for a percentile without samples.
 pub type Row = [f32; COLUMNS.len()];

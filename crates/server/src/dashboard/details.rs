@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::columns::busy_share;
 use super::moment::Stretch;
-use crate::identity::{ApiKey, KeyUsage};
-use crate::metrics::StreamCarrier;
 use crate::models::{ModelEntry, ServedModels};
 use crate::quic_links::LinkStats;
+use loquent_serving::identity::{ApiKey, KeyUsage};
+use loquent_serving::metrics::StreamCarrier;
 
 /// Maximum number of key owners listed by name; the others are summed up.
 const MAX_KEYS: usize = 50;

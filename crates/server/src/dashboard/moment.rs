@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use loquent_infer::remote::RemoteStats;
 
-use crate::metrics::MetricsSnapshot;
 use crate::quic_links::LinkStats;
+use loquent_serving::metrics::MetricsSnapshot;
 
 /// The server's counters at one time.
 #[derive(Debug, Clone)]

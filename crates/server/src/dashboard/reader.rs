@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::feed::{DashboardFeed, Seat};
-use crate::event_writer::{EventSource, StreamStatus};
+use loquent_serving::event_writer::{EventSource, StreamStatus};
 
 /// Number of events after which a stream ends, so that its reader must authenticate again: a
 /// quarter of an hour.

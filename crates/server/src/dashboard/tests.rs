@@ -10,8 +10,8 @@ use super::columns::COLUMNS;
 use super::reader::DashboardEvents;
 use super::sampler::{MAX_ROWS, WINDOW};
 use super::*;
-use crate::event_writer::{EventSource, StreamStatus};
-use crate::metrics::{Metrics, StreamCarrier};
+use loquent_serving::event_writer::{EventSource, StreamStatus};
+use loquent_serving::metrics::{Metrics, StreamCarrier};
 
 /// A dashboard and its metrics, stepped in whole seconds.
 struct Bench {

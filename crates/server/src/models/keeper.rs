@@ -9,17 +9,18 @@ use loquent_proto::Progress;
 use tokio::sync::{Notify, watch};
 
 use super::model_use::ModelUse;
-use crate::active_request::Observers;
-use crate::admission::AdmissionGate;
-use crate::api::sampling::SamplingDefaults;
-use crate::engine_watch::EngineWatch;
-use crate::error::ApiError;
 use crate::models::residency::{
-    KeepAlive, ModelId, ModelResidency, Move, NotLoaded, Presence, ResidencyLimits,
+    ModelId, ModelResidency, Move, NotLoaded, Presence, ResidencyLimits,
 };
 use crate::models::stats::{ModelCounts, ModelStats};
 use crate::service::Service;
-use crate::serving_config::ServingConfig;
+use loquent_serving::active_request::Observers;
+use loquent_serving::admission::AdmissionGate;
+use loquent_serving::api::sampling::SamplingDefaults;
+use loquent_serving::engine_watch::EngineWatch;
+use loquent_serving::error::ApiError;
+use loquent_serving::keep_alive::KeepAlive;
+use loquent_serving::serving_config::ServingConfig;
 
 /// `Retry-After` in seconds for a request whose wait for its model has timed out.
 const WAITED_RETRY_S: u64 = 10;

@@ -17,5 +17,5 @@ mod stats;
 pub use catalog::{ModelEntry, ServedModels};
 pub use keeper::{EngineSource, Keeper, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
 pub use model_use::ModelUse;
-pub use residency::{KeepAlive, ResidencyLimits};
+pub use residency::ResidencyLimits;
 pub use stats::ModelStats;

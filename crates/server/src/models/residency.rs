@@ -9,6 +9,7 @@
 //! takes no new requests until it is free, so that each model gets its turn even under steady load;
 //! those requests wait until it is loaded again.
 
+use loquent_serving::keep_alive::KeepAlive;
 use std::fmt;
 use std::time::Duration;
 
@@ -65,15 +66,6 @@ pub enum Presence {
         /// Earliest time of the next attempt.
         until: Duration,
     },
-}
-
-/// Time that a model stays in memory after its last use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// For this time; zero unloads it at once.
-    For(Duration),
-    /// Until its memory is needed for another model.
-    Forever,
 }
 
 /// Next action of the keeper.

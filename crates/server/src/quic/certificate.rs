@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use tokio::time::{Interval, interval};
 
-use crate::clock::unix_time_s;
+use loquent_serving::clock::unix_time_s;
 
 /// Validity of a self-signed certificate after its creation, and before it, since the clients'
 /// clocks differ.

@@ -21,20 +21,20 @@ use super::message::{
 };
 use super::request_head::RequestHead;
 use super::session::{QuicSession, Routed};
-use crate::auth::EarlyIdentity;
-use crate::body::ReceivedBody;
-use crate::caller::Caller;
-use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::obfuscation::encrypted;
 use crate::rate_headers::add_rate_headers;
-use crate::request_log::{OtherLine, REQUEST_ID_HEADER};
-use crate::resumable::{
-    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
-};
 use crate::routes::parse_request::Intake;
 use crate::routes::resumable::{JoinedAnswer, ResumableRequest, start};
-use crate::trace_context::TraceParent;
+use loquent_resumable::{
+    AnswerCommand, AttachedReader, CommandSender, PathId, ReaderPath, StreamFrame, Unreachable,
+};
+use loquent_serving::auth::EarlyIdentity;
+use loquent_serving::body::ReceivedBody;
+use loquent_serving::caller::Caller;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::obfuscation::encrypted;
+use loquent_serving::request_log::{OtherLine, REQUEST_ID_HEADER};
+use loquent_serving::trace_context::TraceParent;
 
 /// Time limit for receiving a client's request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

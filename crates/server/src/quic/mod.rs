@@ -28,9 +28,10 @@ use tokio::time::timeout;
 
 use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
 use crate::connection_limits::Places;
-use crate::metrics::StreamCarrier;
 use crate::origin::is_page_of_ports;
-use crate::peer::{PeerAddress, PeerRouter};
+use crate::peer_router::PeerRouter;
+use loquent_serving::metrics::StreamCarrier;
+use loquent_serving::peer::PeerAddress;
 
 pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
 use message::Code;
@@ -276,8 +277,10 @@ async fn web_session(
         return Ok(request.ok().await?);
     };
     let status = match refusal {
-        SessionRefusal::UnknownPath => crate::error::NOT_FOUND,
-        SessionRefusal::ForeignName | SessionRefusal::ForeignPage => crate::error::FORBIDDEN,
+        SessionRefusal::UnknownPath => loquent_serving::error::NOT_FOUND,
+        SessionRefusal::ForeignName | SessionRefusal::ForeignPage => {
+            loquent_serving::error::FORBIDDEN
+        }
     };
     // Dropped now, the connection would take the response back, and HTTP/3's control stream, which
     // this holds, would end before it: an error that hides the status.

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, U
 use loquent_proto::wire::MAX_INT;
 use serde_json::{Map, Value};
 
-use crate::api::json;
-use crate::api::request::Endpoint;
-use crate::body::{ReceivedBody, TunnelledBody};
-use crate::error::ApiError;
-use crate::request_log::RequestId;
+use loquent_serving::api::json;
+use loquent_serving::api::request::Endpoint;
+use loquent_serving::body::{ReceivedBody, TunnelledBody};
+use loquent_serving::error::ApiError;
+use loquent_serving::request_log::RequestId;
 
 /// Maximum number of values in a request's head, which allows as many headers as HTTP/1.1 requests
 /// may have here.

@@ -13,9 +13,10 @@ use web_transport_quinn::{RecvStream, SendStream};
 
 use super::used_channels::UsedChannels;
 use crate::app::App;
-use crate::metrics::StreamCarrier;
-use crate::peer::{PeerAddress, PeerRouter};
-use crate::resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
+use crate::peer_router::PeerRouter;
+use loquent_resumable::{AnswerCommand, CommandSender, DatagramLink, PathId};
+use loquent_serving::metrics::StreamCarrier;
+use loquent_serving::peer::PeerAddress;
 
 /// Unread request bytes of an authenticated connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;

@@ -9,10 +9,10 @@ use axum::response::Response;
 use http::Request as HttpRequest;
 
 use crate::app::App;
-use crate::auth::EarlyIdentity;
-use crate::error::ApiError;
-use crate::identity::Identity;
 use crate::rate_headers::add_rate_headers;
+use loquent_serving::auth::EarlyIdentity;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
 
 /// Checks the key, passes the identity to the handler, and adds the remaining budgets to the
 /// response.

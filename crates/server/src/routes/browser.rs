@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 
 use crate::app::App;
-use crate::error::{ApiError, no_content};
 use crate::hosts::requested_authority;
 use crate::origin::is_page_of_host;
+use loquent_serving::error::{ApiError, no_content};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 /// Headers allowed to a page that does not list those it wants to send.

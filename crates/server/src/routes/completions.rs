@@ -13,12 +13,7 @@ use http::{HeaderValue, Request as HttpRequest};
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{REPEAT_HEADER, WARNING_HEADER};
 
-use crate::api::request::{Endpoint, Request};
 use crate::app::App;
-use crate::auth::authorization;
-use crate::caller::Caller;
-use crate::error::ApiError;
-use crate::full_response::full_response;
 use crate::models::ModelEntry;
 use crate::routes::generation::LoweredAnswer;
 use crate::routes::parse_request::{Intake, ParsedRequest};
@@ -26,7 +21,12 @@ use crate::routes::resumable::{self, ResumableRequest};
 use crate::routes::stored_chats;
 use crate::service::Answer;
 use crate::sse::{event_stream, with_ignored};
-use crate::store::AnswerFence;
+use loquent_serving::api::request::{Endpoint, Request};
+use loquent_serving::auth::authorization;
+use loquent_serving::caller::Caller;
+use loquent_serving::error::ApiError;
+use loquent_serving::full_response::full_response;
+use loquent_store::AnswerFence;
 
 type Shared = State<Arc<App>>;
 

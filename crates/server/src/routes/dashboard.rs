@@ -12,9 +12,9 @@ use axum::{Extension, Router};
 
 use crate::app::App;
 use crate::dashboard::reader::DashboardEvents;
-use crate::error::ApiError;
-use crate::identity::Identity;
 use crate::sse::{SseBody, event_stream};
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
 
 /// `Retry-After` in seconds while all places are taken.
 const FULL_RETRY_S: u64 = 10;

@@ -1,5 +1,6 @@
 //! The routes of resumable answers: Durable Streams, and Loquent's own.
 
+pub mod live;
 pub mod read;
 
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use http::{Extensions, HeaderMap, HeaderValue, Uri, header};
 use loquent_proto::{AnswerHandle, Position};
 
 use crate::app::App;
-use crate::dialect::durable::content::{ContentWriter, Format};
-use crate::dialect::durable::live::LiveReader;
-use crate::dialect::durable::request::{Mode, ReadRequest, Start};
-use crate::error::ApiError;
-use crate::query::Query;
-use crate::resumable::sse_reader::LogReader;
+use crate::routes::durable::live::LiveReader;
 use crate::routes::durable::read::{describe, read, readable};
 use crate::routes::resumable::{forget, handle, resume};
 use crate::sse::{SseBody, event_stream};
+use loquent_dialects::durable::content::{ContentWriter, Format};
+use loquent_dialects::durable::request::{Mode, ReadRequest, Start};
+use loquent_resumable::sse_reader::LogReader;
+use loquent_serving::error::ApiError;
+use loquent_serving::query::Query;
 
 /// Returns the routes, which need no key: an answer's random token is its credential.
 pub fn routes() -> Router<Arc<App>> {

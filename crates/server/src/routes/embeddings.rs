@@ -9,16 +9,17 @@ use axum::response::Response;
 use axum::routing::post;
 use http::Request as HttpRequest;
 
-use crate::api::embeddings::{EmbeddingRequest, number_bytes, response_json};
-use crate::api::fields::Fields;
-use crate::api::request::header_list;
 use crate::app::App;
-use crate::error::ApiError;
-use crate::identity::Identity;
 use crate::json_response::json_text;
-use crate::memory::{MemoryCharge, SMALL_BYTES};
-use crate::service::embedding::{self, Embedded};
+use crate::service::embedding;
 use crate::sse::with_ignored;
+use loquent_serving::api::embeddings::Embedded;
+use loquent_serving::api::embeddings::{EmbeddingRequest, number_bytes, response_json};
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::request::header_list;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
 
 /// Returns the route of embeddings.
 pub fn routes() -> Router<Arc<App>> {

@@ -8,20 +8,20 @@ use axum::response::Response;
 use http::Request as HttpRequest;
 use serde_json::Value;
 
-use crate::api::fields::Fields;
-use crate::api::request::Request;
 use crate::app::App;
-use crate::caller::Caller;
-use crate::dialect::lowered::Lowered;
-use crate::error::ApiError;
-use crate::event_writer::EventWriter;
-use crate::full_answer::FullAnswer;
-use crate::held_answer::HeldAnswer;
 use crate::json_response::json_text;
-use crate::memory::SMALL_BYTES;
-use crate::records::RecordContext;
 use crate::service::StartedAnswer;
 use crate::sse::{DirectAnswer, SseBody};
+use loquent_dialects::lowered::Lowered;
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::request::Request;
+use loquent_serving::caller::Caller;
+use loquent_serving::error::ApiError;
+use loquent_serving::event_writer::EventWriter;
+use loquent_serving::full_answer::FullAnswer;
+use loquent_serving::held_answer::HeldAnswer;
+use loquent_serving::memory::SMALL_BYTES;
+use loquent_serving::records::RecordContext;
 
 /// Names of the parameters that limit a completion's length.
 const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];

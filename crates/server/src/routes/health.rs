@@ -10,10 +10,10 @@ use http::{HeaderValue, header};
 use serde_json::json;
 
 use crate::app::App;
-use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::models::ModelEntry;
 use crate::routes::passthrough::sole_upstream;
+use loquent_serving::error::ApiError;
 
 type Shared = State<Arc<App>>;
 

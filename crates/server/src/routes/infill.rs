@@ -9,14 +9,14 @@ use axum::response::Response;
 use axum::routing::post;
 use http::Request as HttpRequest;
 
-use crate::api::fields::Fields;
 use crate::app::App;
-use crate::dialect::infill::events::{InfillEvents, whole};
-use crate::dialect::infill::request::lower;
-use crate::dialect::lowered::Lowered;
-use crate::error::ApiError;
 use crate::routes::generation::generate;
 use crate::sse::{event_stream, with_ignored};
+use loquent_dialects::infill::events::{InfillEvents, whole};
+use loquent_dialects::infill::request::lower;
+use loquent_dialects::lowered::Lowered;
+use loquent_serving::api::fields::Fields;
+use loquent_serving::error::ApiError;
 
 /// The route, for clients with a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {

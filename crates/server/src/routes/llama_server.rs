@@ -11,16 +11,16 @@ use axum::routing::{get, post};
 use http::Request as HttpRequest;
 use serde_json::{Value, json};
 
-use crate::api::fields::Fields;
-use crate::api::request::{Chat, Prompt};
 use crate::app::App;
-use crate::dialect::infill::completion::lower;
-use crate::error::ApiError;
 use crate::json_response::{json_response, json_text};
 use crate::routes::infill::complete;
 use crate::routes::passthrough::elsewhere;
 use crate::routes::tokenize::ModelRequest;
 use crate::service::Service;
+use loquent_dialects::infill::completion::lower;
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::request::{Chat, Prompt};
+use loquent_serving::error::ApiError;
 
 type Shared = State<Arc<App>>;
 

@@ -1,5 +1,7 @@
 //! The routes of Anthropic's API.
 
+pub mod models;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,16 +12,16 @@ use axum::routing::post;
 use http::Request as HttpRequest;
 use serde_json::json;
 
-use crate::api::request::Prompt;
 use crate::app::App;
-use crate::dialect::messages::events::MessageEvents;
-use crate::dialect::messages::object::message;
-use crate::dialect::messages::request::lower;
-use crate::error::ApiError;
 use crate::json_response::json_response;
-use crate::prompt_threads::WorkClass;
 use crate::routes::generation::{generate, parse};
 use crate::sse::{event_stream, with_ignored};
+use loquent_dialects::messages::events::MessageEvents;
+use loquent_dialects::messages::object::message;
+use loquent_dialects::messages::request::lower;
+use loquent_serving::api::request::Prompt;
+use loquent_serving::error::ApiError;
+use loquent_serving::prompt_threads::WorkClass;
 
 /// The routes, for clients whose key has been checked.
 pub fn routes() -> Router<Arc<App>> {

@@ -13,11 +13,12 @@ use http::{HeaderMap, Request as HttpRequest};
 use serde_json::json;
 
 use crate::app::App;
-use crate::caller::Caller;
-use crate::dialect::messages::{VERSION, models as anthropic};
-use crate::error::ApiError;
 use crate::json_response::json_response;
 use crate::models::ModelEntry;
+use crate::routes::messages::models as anthropic;
+use loquent_dialects::messages::VERSION;
+use loquent_serving::caller::Caller;
+use loquent_serving::error::ApiError;
 
 type Shared = State<Arc<App>>;
 

@@ -9,9 +9,9 @@ use axum::response::Response;
 use http::{Method, Request};
 
 use crate::app::App;
-use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::request_log::{OtherLine, REQUEST_ID_HEADER, RequestId};
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::request_log::{OtherLine, REQUEST_ID_HEADER, RequestId};
 
 /// Assigns each request its id, and counts and logs the requests that are refused or have no
 /// answer, such as embeddings. Answers are logged when they end.

@@ -1,5 +1,7 @@
 //! The routes of Ollama's API.
 
+mod models;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,22 +13,22 @@ use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
 use serde_json::json;
 
-use crate::api::fields::Fields;
-use crate::api::sampling::GeneralSampling;
+use self::models::{running, show, tags, version};
 use crate::app::App;
-use crate::dialect::lowered::Lowered;
-use crate::dialect::ollama::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
-use crate::dialect::ollama::events::OllamaLines;
-use crate::dialect::ollama::models::{running, show, tags, version};
-use crate::dialect::ollama::object::{full, loaded};
-use crate::dialect::ollama::request::{OllamaRequest, lower_chat, lower_generate, without_tag};
-use crate::error::{ApiError, quoted};
 use crate::json_response::json_response;
-use crate::models::KeepAlive;
 use crate::routes::embeddings::embed;
 use crate::routes::generation::parse;
-use crate::service::embedding::Embedded;
 use crate::sse::{event_stream, with_ignored};
+use loquent_dialects::lowered::Lowered;
+use loquent_dialects::ollama::embed::{embed_json, embeddings_json, read_embed, read_embeddings};
+use loquent_dialects::ollama::events::OllamaLines;
+use loquent_dialects::ollama::object::{full, loaded};
+use loquent_dialects::ollama::request::{OllamaRequest, lower_chat, lower_generate, without_tag};
+use loquent_serving::api::embeddings::Embedded;
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::sampling::GeneralSampling;
+use loquent_serving::error::{ApiError, quoted};
+use loquent_serving::keep_alive::KeepAlive;
 
 type Shared = State<Arc<App>>;
 

@@ -12,9 +12,9 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use crate::app::{App, QuicAddress};
-use crate::error::NOT_MODIFIED;
 use crate::hosts::{is_loopback, requested_authority};
 use crate::page_file::PageFile;
+use loquent_serving::error::NOT_MODIFIED;
 
 /// The files of `web/page`. build.rs generates the table; ARCHITECTURE.md describes how the folder
 /// is built.

@@ -3,20 +3,20 @@
 use http::HeaderValue;
 use serde_json::Value;
 
-use crate::api::fields::Fields;
-use crate::api::request::{Endpoint, Request};
-use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
-use crate::body::ReceivedBody;
-use crate::caller::Caller;
-use crate::clock::unix_time_s;
-use crate::error::ApiError;
-use crate::identity::Identity;
 use crate::models::ModelEntry;
-use crate::resumable::idempotency::IdempotentRequest;
-use crate::resumable::shared::kept_request::{
+use loquent_resumable::idempotency::IdempotentRequest;
+use loquent_resumable::shared::kept_request::{
     ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody,
 };
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::request::{Endpoint, Request};
+use loquent_serving::api::stored_chat::ChatToStore;
+use loquent_serving::body::ReceivedBody;
+use loquent_serving::caller::Caller;
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
 
 /// Data from a request's head that is needed to parse its body.
 pub struct Intake {
@@ -122,8 +122,8 @@ pub fn marks(request: &mut Request, served: &ModelEntry) -> ReplayInputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::ApiKey;
-    use crate::identity::token::TokenScope;
+    use loquent_serving::identity::ApiKey;
+    use loquent_serving::identity::token::TokenScope;
 
     #[test]
     fn idempotency_keys_belong_to_a_client() {

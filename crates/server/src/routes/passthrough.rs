@@ -9,14 +9,14 @@ use axum::response::Response;
 use http::{Method, Request as HttpRequest};
 
 use crate::app::App;
-use crate::dialect::paths;
-use crate::error::ApiError;
 use crate::hosts::requested_authority;
-use crate::obfuscation::Encrypted;
 use crate::routes::authorize::identify;
-use crate::upstream::Upstream;
-use crate::upstream::models::model_of;
-use crate::upstream::supported_apis::Way;
+use loquent_dialects::paths;
+use loquent_gateway::Upstream;
+use loquent_gateway::models::model_of;
+use loquent_gateway::supported_apis::Way;
+use loquent_serving::error::ApiError;
+use loquent_serving::obfuscation::Encrypted;
 
 type Shared = State<Arc<App>>;
 

@@ -22,10 +22,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
 use crate::app::App;
-use crate::error::ApiError;
 use crate::json_response::json_response;
-use crate::peer::PeerAddress;
 use crate::sse::event_stream;
+use loquent_serving::error::ApiError;
+use loquent_serving::peer::PeerAddress;
 
 /// Number of events of a stream, and the pause between two: long enough to tell a buffered stream
 /// from a slow network, and short enough not to keep anyone waiting.

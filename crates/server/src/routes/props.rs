@@ -11,10 +11,10 @@ use http::Uri;
 use serde_json::json;
 
 use crate::app::App;
-use crate::error::ApiError;
 use crate::json_response::json_response;
-use crate::query::decoded_text;
 use crate::routes::passthrough::elsewhere;
+use loquent_serving::error::ApiError;
+use loquent_serving::query::decoded_text;
 
 /// Returns the route, for clients with a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {

@@ -16,19 +16,19 @@ use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{AnswerHandle, Position, grease, hex};
 use serde_json::json;
 
-use crate::api::request::Request;
 use crate::app::App;
-use crate::error::{ApiError, no_content};
-use crate::event_writer::COMMENT;
-use crate::query::Query;
-use crate::records::RecordContext;
-use crate::resumable::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
-use crate::resumable::sse_reader::{EventsInbox, LogReader, events_path};
-use crate::resumable::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
 use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
-use crate::store::AnswerFence;
+use loquent_resumable::idempotency::{FirstRequest, IdempotentRequest, KeyUse};
+use loquent_resumable::sse_reader::{EventsInbox, LogReader, events_path};
+use loquent_resumable::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
+use loquent_serving::api::request::Request;
+use loquent_serving::error::{ApiError, no_content};
+use loquent_serving::event_writer::COMMENT;
+use loquent_serving::query::Query;
+use loquent_serving::records::RecordContext;
+use loquent_store::AnswerFence;
 
 /// Returns the routes by which clients find QUIC, open to everybody.
 pub fn routes() -> Router<Arc<App>> {

@@ -11,22 +11,22 @@ use http::{Request as HttpRequest, Uri};
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use crate::active_request::ActiveRequest;
-use crate::api::json::VALUE_BYTES;
-use crate::api::request::header_list;
-use crate::api::stored_chat::{ChatToStore, parse_metadata};
 use crate::app::App;
 use crate::charged_body::charged_json;
-use crate::dialect::stored_chats::object::{StoredChat, completion, messages, with_metadata};
-use crate::dialect::stored_chats::request::{ListQuery, parse_list};
-use crate::error::ApiError;
-use crate::held_answer::HeldAnswer;
-use crate::identity::{Identity, Owner};
 use crate::json_response::json_response;
-use crate::memory::{MemoryCharge, SMALL_BYTES};
 use crate::sse::with_ignored;
-use crate::store::object::{AnswerFence, Kind, ObjectList, StoredObject};
-use crate::store::recorder::AnswerRecorder;
+use loquent_dialects::stored_chats::object::{StoredChat, completion, messages, with_metadata};
+use loquent_dialects::stored_chats::request::{ListQuery, parse_list};
+use loquent_serving::active_request::ActiveRequest;
+use loquent_serving::api::json::VALUE_BYTES;
+use loquent_serving::api::request::header_list;
+use loquent_serving::api::stored_chat::{ChatToStore, parse_metadata};
+use loquent_serving::error::ApiError;
+use loquent_serving::held_answer::HeldAnswer;
+use loquent_serving::identity::{Identity, Owner};
+use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
+use loquent_store::object::{AnswerFence, Kind, ObjectList, StoredObject};
+use loquent_store::recorder::AnswerRecorder;
 
 /// Number of copies of a stored object that exist at once: as read, and in the response.
 const COPIES: usize = 2;

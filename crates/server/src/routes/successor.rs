@@ -5,22 +5,22 @@ use std::sync::{Arc, Weak};
 
 use loquent_infer::tenant::TenantId;
 
-use crate::api::request::StreamParams;
-use crate::api::stored_chat::ChatToStore;
 use crate::app::App;
-use crate::caller::Caller;
-use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::identity::token::TokenScope;
 use crate::models::ModelEntry;
-use crate::records::{RecordContext, RecordWriter};
-use crate::resumable::shared::kept_request::{
-    KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
-};
-use crate::resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
-use crate::store::Kind;
+use loquent_resumable::shared::kept_request::{
+    KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
+};
+use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
+use loquent_serving::api::request::StreamParams;
+use loquent_serving::api::stored_chat::ChatToStore;
+use loquent_serving::caller::Caller;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::identity::token::TokenScope;
+use loquent_serving::records::{RecordContext, RecordWriter};
+use loquent_store::Kind;
 
 /// A [`TakeoverStarter`] that starts requests on this server's [`App`].
 pub struct AppTakeover(Weak<App>);

@@ -13,16 +13,16 @@ use loquent_infer::detok::Detokenizer;
 use loquent_infer::token::TokenId;
 use serde_json::{Value, json};
 
-use crate::api::fields::Fields;
-use crate::api::request::{Chat, Prompt};
 use crate::app::App;
-use crate::caller::Caller;
-use crate::error::{ApiError, quoted};
 use crate::json_response::{json_response, json_text};
-use crate::memory::MemoryCharge;
 use crate::models::ModelUse;
-use crate::prompt_threads::WorkClass;
-use crate::prompts::Prompts;
+use loquent_serving::api::fields::Fields;
+use loquent_serving::api::request::{Chat, Prompt};
+use loquent_serving::caller::Caller;
+use loquent_serving::error::{ApiError, quoted};
+use loquent_serving::memory::MemoryCharge;
+use loquent_serving::prompt_threads::WorkClass;
+use loquent_serving::prompts::Prompts;
 
 /// Maximum bytes of text to tokenize: a long book, and less than a second of one core.
 const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -48,7 +48,8 @@ impl<T: Send + 'static> ModelRequest<T> {
     /// Receives a request, parses it with `read`, and loads its model if necessary.
     ///
     /// # Errors
-    /// Those of [`RequestBodies::receive`](crate::body::RequestBodies::receive) and of `read`, 404
+    /// Those of [`RequestBodies::receive`](loquent_serving::body::RequestBodies::receive) and of
+    /// `read`, 404
     /// for an unknown model, 503 while it loads.
     pub async fn read(
         app: &App,

@@ -15,17 +15,17 @@ use http::{HeaderName, HeaderValue, Request as HttpRequest, Uri};
 use loquent_proto::{AnswerHandle, Position};
 
 use crate::app::App;
-use crate::dialect::chosen_ids::{ChosenId, NamedAnswer};
-use crate::dialect::ui_stream::events::{STOPPED, UiWriter};
-use crate::dialect::ui_stream::request::{UiRequest, lower};
-use crate::error::{ApiError, no_content};
-use crate::event_writer::{COMMENT, EventSource, StreamStatus};
-use crate::identity::Identity;
-use crate::query::Query;
-use crate::resumable::sse_reader::{EventsInbox, LogReader};
+use crate::chosen_ids::{ChosenId, NamedAnswer};
 use crate::routes::generation::{Parsed, parse};
 use crate::routes::resumable::{ResumableRequest, start_events, with_handle};
 use crate::sse::{SseBody, event_stream, with_ignored};
+use loquent_dialects::ui_stream::events::{STOPPED, UiWriter};
+use loquent_dialects::ui_stream::request::{UiRequest, lower};
+use loquent_resumable::sse_reader::{EventsInbox, LogReader};
+use loquent_serving::error::{ApiError, no_content};
+use loquent_serving::event_writer::{COMMENT, EventSource, StreamStatus};
+use loquent_serving::identity::Identity;
+use loquent_serving::query::Query;
 
 /// Header that marks the body as a UI message stream, with its version.
 const STREAM_HEADER: HeaderName = HeaderName::from_static("x-vercel-ai-ui-message-stream");

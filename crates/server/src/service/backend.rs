@@ -6,11 +6,11 @@ use loquent_infer::remote::RemoteStages;
 use loquent_infer::runner::RunnerAbilities;
 
 use super::health::ServiceHealth;
-use crate::api::request::Request;
-use crate::engine_watch::EngineWatch;
-use crate::error::ApiError;
-use crate::output::{OutputHandle, SHUTDOWN};
-use crate::upstream::Upstream;
+use loquent_gateway::Upstream;
+use loquent_serving::api::request::Request;
+use loquent_serving::engine_watch::EngineWatch;
+use loquent_serving::error::ApiError;
+use loquent_serving::output::{OutputHandle, SHUTDOWN};
 
 /// Source of the answers.
 #[derive(Clone)]

@@ -1,20 +1,20 @@
 //! The completions of a prepared request: the engine's work, and how its tokens become flushes.
 
-use loquent_engine::grammar::Thinking;
-use loquent_engine::template::ControlTokenTags;
+use loquent_formats::grammar::Thinking;
+use loquent_formats::template::ControlTokenTags;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::Sampling;
 
-use crate::admission::{Permit, refused};
-use crate::api::request::{Endpoint, Request, SamplingParams};
-use crate::cache_domain::CacheDomains;
-use crate::completion::reader::{CallConfig, SplitConfig};
-use crate::completion::{Completion, CompletionConfig, LogprobConfig};
-use crate::error::ApiError;
-use crate::model::ServedModel;
-use crate::output::{NewCompletion, ProgressWish};
-use crate::prompts::Prepared;
-use crate::serving_config::ServingConfig;
+use loquent_serving::admission::{Permit, refused};
+use loquent_serving::api::request::{Endpoint, Request, SamplingParams};
+use loquent_serving::cache_domain::CacheDomains;
+use loquent_serving::completion::reader::{CallConfig, SplitConfig};
+use loquent_serving::completion::{Completion, CompletionConfig, LogprobConfig};
+use loquent_serving::error::ApiError;
+use loquent_serving::model::ServedModel;
+use loquent_serving::output::{NewCompletion, ProgressWish};
+use loquent_serving::prompts::Prepared;
+use loquent_serving::serving_config::ServingConfig;
 
 /// Builds the completions of one request.
 pub struct CompletionBuilder<'a> {

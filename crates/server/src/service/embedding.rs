@@ -7,27 +7,18 @@ use loquent_infer::vocab::EncodeError;
 use tokio::sync::oneshot;
 
 use super::{Backend, Service};
-use crate::admission::{Permit, refused};
-use crate::api::embeddings::{
-    EmbeddingRequest, Input, MAX_TOTAL_TOKENS, TooLong, input_error, normalized,
+use loquent_serving::admission::{Permit, refused};
+use loquent_serving::api::embeddings::{
+    Embedded, EmbeddingRequest, Input, MAX_TOTAL_TOKENS, TooLong, input_error, normalized,
 };
-use crate::api::request::BYTES_PER_TOKEN;
-use crate::engine_thread::EmbeddingOrder;
-use crate::error::ApiError;
-use crate::identity::Identity;
-use crate::memory::SMALL_BYTES;
-use crate::model::ServedModel;
-use crate::output::OutputHandle;
-use crate::prompt_threads::WorkClass;
-
-/// Result of an embedding request.
-#[derive(Debug)]
-pub struct Embedded {
-    /// One vector of length 1 for each input, in their order.
-    pub vectors: Vec<Vec<f32>>,
-    /// Total tokens of all inputs.
-    pub tokens: usize,
-}
+use loquent_serving::api::request::BYTES_PER_TOKEN;
+use loquent_serving::engine_thread::EmbeddingOrder;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Identity;
+use loquent_serving::memory::SMALL_BYTES;
+use loquent_serving::model::ServedModel;
+use loquent_serving::output::OutputHandle;
+use loquent_serving::prompt_threads::WorkClass;
 
 /// Returns the embedding capacity of the model.
 ///

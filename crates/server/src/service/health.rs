@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use loquent_infer::remote::RemoteStages;
 
-use crate::engine_watch::EngineWatch;
-use crate::error::ApiError;
+use loquent_serving::engine_watch::EngineWatch;
+use loquent_serving::error::ApiError;
 
 /// `Retry-After` in seconds while the server shuts down.
 const DRAIN_RETRY_S: u64 = 5;

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use loquent_engine::sim::{SimOptions, SimRunner, SimVocab};
-use loquent_engine::template::{CHATML, ChatTemplate};
+use loquent_engine::sim::{SimOptions, SimRunner};
+use loquent_formats::template::{CHATML, ChatTemplate};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::scheduler::Limits;
+use loquent_infer::sim_vocab::SimVocab;
 use loquent_infer::speculation::Speculation;
 use loquent_server::{
     ChatFormat, HttpConfig, LoadedEngine, ModelFacts, RequestLog, ResumableLimits,

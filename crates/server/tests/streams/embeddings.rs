@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use loquent_engine::sim::{
-    EMBEDDING_WIDTH, SimEmbedder, SimOptions, SimRunner, SimVocab, token_vector,
-};
+use loquent_engine::sim::{EMBEDDING_WIDTH, SimEmbedder, SimOptions, SimRunner, token_vector};
 use loquent_infer::embedding::{Embedder, EmbedderCapacity, EmbeddingOnly};
 use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
 use loquent_infer::sampling::Sampler;
+use loquent_infer::sim_vocab::SimVocab;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
 use loquent_server::LoadedEngine;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use loquent_engine::template::ChatTemplate;
+use loquent_formats::template::ChatTemplate;
 use loquent_server::{ChatFormat, LoadedEngine};
 use serde_json::{Value, json};
 

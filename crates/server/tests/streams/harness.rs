@@ -9,7 +9,7 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use loquent_engine::sim::{SimOptions, StepPace};
-use loquent_engine::template::{CHATML, ChatTemplate};
+use loquent_formats::template::{CHATML, ChatTemplate};
 use loquent_server::{
     App, ChatFormat, Clock, HttpConfig, LoadedEngine, Metrics, Service, ServiceConfig, Store,
     router, start_engine,

@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use loquent_engine::sim::SimVocab;
+use loquent_infer::sim_vocab::SimVocab;
 use loquent_infer::vocab::{Encode, Vocab};
 use serde_json::{Value, json};
 
@@ -143,7 +143,10 @@ async fn no_entry_comes_before_its_text() {
         assert!(text.starts_with(&joined(&entries)) || joined(&entries).starts_with(&text));
         assert!(joined(&entries).len() <= text.len() + 1, "{entries:?} are ahead of {text:?}");
     }
-    assert_eq!((joined(&entries).as_str(), text.as_str()), ("one xEN and xENx", "one xEN and xENx"));
+    assert_eq!(
+        (joined(&entries).as_str(), text.as_str()),
+        ("one xEN and xENx", "one xEN and xENx")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,5 +158,7 @@ async fn a_plain_completion_has_an_entry_for_each_token_it_took() {
     assert_eq!(answer["usage"]["completion_tokens"], entries.len());
     assert_eq!(entries.last().unwrap(), "<|im_end|>");
     let top = list(&answer["choices"][0], "top_logprobs");
-    assert!(entries.iter().zip(&top).all(|(token, top)| top.get(token.as_str().unwrap()).is_some()));
+    assert!(
+        entries.iter().zip(&top).all(|(token, top)| top.get(token.as_str().unwrap()).is_some())
+    );
 }

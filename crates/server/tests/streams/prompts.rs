@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use loquent_engine::sim::SimVocab;
+use loquent_infer::sim_vocab::SimVocab;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, Vocab};
 use loquent_server::LoadedEngine;

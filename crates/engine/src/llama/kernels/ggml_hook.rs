@@ -9,9 +9,9 @@ use super::matmul::MatMul;
 use super::weight_format::WeightFormat;
 use super::work_queue::WorkQueue;
 use super::{Isa, avx2, avx512, sys, write_order};
-use crate::gguf::{Header, TensorType};
 use crate::llama::amx::Amx;
 use crate::llama::operation_times::{self, OperationKind};
+use loquent_formats::gguf::{Header, TensorType};
 
 unsafe extern "C" {
     fn loquent_kernels_register();

@@ -9,7 +9,7 @@ use super::cells::Cells;
 use super::embedder::SimEmbedder;
 use super::pace::{StepPace, StepPacer};
 use super::text::SimText;
-use super::vocab::{SIZE, TURN_END};
+use loquent_infer::sim_vocab::{SIZE, TURN_END};
 
 /// Logit of the text's next token. All others have 0: even at temperature 1 the text comes as
 /// written (except for one token in 10^14).

@@ -4,8 +4,8 @@ use loquent_infer::sampling::Sampling;
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, Vocab};
 
-use super::super::SimVocab;
 use super::*;
+use loquent_infer::sim_vocab::SimVocab;
 
 fn tokens(text: &str) -> Vec<TokenId> {
     SimVocab.encode(text, Encode { add_bos: false, parse_special: true }).unwrap()

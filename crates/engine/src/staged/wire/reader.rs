@@ -11,9 +11,9 @@ use super::message::{
     StageTiming, StageTotals, VERSION,
 };
 use crate::KvType;
-use crate::gguf::split::StageKeys;
 use crate::staged::StageSizes;
 use crate::staged::auth::PROOF_BYTES;
+use loquent_formats::gguf::split::StageKeys;
 
 impl StageMessage {
     /// Decodes a frame: kind and body, without the length before them.

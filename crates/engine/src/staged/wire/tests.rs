@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::KvType;
-use crate::gguf::split::StageKeys;
 use crate::staged::StageSizes;
 use crate::staged::auth::PROOF_BYTES;
+use loquent_formats::gguf::split::StageKeys;
 
 const FORMAT: RowFormat = RowFormat { dtype: Dtype::F32, width: 4, batch_tokens: 64 };
 

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use loquent_engine::gguf::Value;
 use loquent_engine::llama::{
     FlashAttention, LlamaModel, LlamaRunner, LoadOptions, RunnerOptions, SMALL_MODEL_BYTES,
     machine_limits, physical_cores,
 };
+use loquent_formats::gguf::Value;
 use loquent_infer::runner::Runner;
 use loquent_proto::printable::printable;
 

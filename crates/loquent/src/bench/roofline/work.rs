@@ -1,8 +1,8 @@
 //! Minimum reads and multiplications of a step, derived from a model's header.
 
 use loquent_engine::KvType;
-use loquent_engine::gguf::{Header, TensorInfo};
 use loquent_engine::llama::MachineLimits;
+use loquent_formats::gguf::{Header, TensorInfo};
 
 /// Element types whose products are computed as floats: F32, F16, BF16.
 const FLOATS: [u32; 3] = [0, 1, 30];
@@ -185,8 +185,8 @@ impl StepLimit {
 #[cfg(test)]
 mod tests {
     //! Counts of models, checked against values computed by hand.
-    use loquent_engine::gguf::{TensorType, Value};
     use loquent_engine::llama::MultiplyPeak;
+    use loquent_formats::gguf::{TensorType, Value};
 
     use super::*;
 

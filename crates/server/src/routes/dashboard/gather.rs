@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
-use crate::clock::unix_time_s;
 use crate::dashboard::details;
 use crate::dashboard::moment::{Moment, Stretch};
 use crate::dashboard::sampler::INTERVAL;
-use crate::metrics::StreamCarrier;
 use crate::models::ModelEntry;
 use crate::service::Service;
-use crate::upstream::Upstream;
+use loquent_gateway::Upstream;
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::metrics::StreamCarrier;
 
 /// Samples the figures every second, forever.
 pub async fn keep_sampled(app: Arc<App>) {

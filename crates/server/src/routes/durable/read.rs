@@ -7,13 +7,13 @@ use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::{AnswerHandle, hex};
 
 use crate::app::App;
-use crate::clock::unix_time_s;
-use crate::dialect::durable::content::ContentWriter;
-use crate::dialect::durable::cursor::{next_cursor, shown};
-use crate::dialect::durable::request::{Mode, ReadRequest, Start};
-use crate::error::{ApiError, no_content, not_modified};
-use crate::event_writer::write_records;
-use crate::resumable::LogSnapshot;
+use loquent_dialects::durable::content::ContentWriter;
+use loquent_dialects::durable::cursor::{next_cursor, shown};
+use loquent_dialects::durable::request::{Mode, ReadRequest, Start};
+use loquent_resumable::LogSnapshot;
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::error::{ApiError, no_content, not_modified};
+use loquent_serving::event_writer::write_records;
 
 /// Maximum log bytes in one response.
 const MOST_BYTES: usize = 64 * 1024;

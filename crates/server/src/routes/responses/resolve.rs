@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use crate::app::App;
-use crate::dialect::responses::input::{check_count, name_items, response_of_item};
-use crate::dialect::responses::request::ResponseRequest;
-use crate::dialect::responses::stored::StoredResponse;
-use crate::error::{ApiError, quoted};
-use crate::identity::Owner;
-use crate::memory::{MemoryCharge, SMALL_BYTES};
+use crate::responses::stored::StoredResponse;
 use crate::routes::responses::takeover;
-use crate::store::{Kind, Progress};
+use loquent_dialects::responses::input::{check_count, name_items, response_of_item};
+use loquent_dialects::responses::request::ResponseRequest;
+use loquent_serving::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
+use loquent_serving::error::{ApiError, quoted};
+use loquent_serving::identity::Owner;
+use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
+use loquent_store::{Kind, Progress};
 
 /// Maximum number of responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;

@@ -3,20 +3,20 @@
 use loquent_proto::{Delta, Replay};
 use serde_json::json;
 
-use crate::api::request::StreamParams;
 use crate::app::App;
-use crate::dialect::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
-use crate::dialect::responses::generation::Generation;
-use crate::dialect::responses::live::NewResponse;
-use crate::dialect::responses::record_log::RecordLog;
-use crate::dialect::responses::stored::{KeptInput, StoredResponse};
-use crate::dialect::responses::storing::ResponseRecorder;
-use crate::error::ApiError;
-use crate::identity::Owner;
-use crate::resumable::shared::kept_request::{self, ReplayableRequest};
-use crate::resumable::shared::takeover::{FirstAnswer, TakeoverClaim, name_in};
+use crate::responses::generation::Generation;
+use crate::responses::live::NewResponse;
+use crate::responses::record_log::RecordLog;
+use crate::responses::stored::{KeptInput, StoredResponse};
+use crate::responses::storing::ResponseRecorder;
 use crate::routes::successor::{begin, identity_of, model_of};
-use crate::store::{AnswerFence, Kind};
+use loquent_dialects::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
+use loquent_resumable::shared::kept_request::{self, ReplayableRequest};
+use loquent_resumable::shared::takeover::{FirstAnswer, TakeoverClaim, name_in};
+use loquent_serving::api::request::StreamParams;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Owner;
+use loquent_store::{AnswerFence, Kind};
 
 /// Takes over generation of `response`, whose replica has ended. Returns true if the response
 /// continues, here or elsewhere, or may do so later.

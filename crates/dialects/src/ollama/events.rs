@@ -1,0 +1,156 @@
+//! An answer's records as the lines of Ollama's streams.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use loquent_proto::{Delta, Error, Progress};
+use serde_json::{Map, Value};
+
+use super::error_json;
+use super::object::{LineContent, Shape, finish, members};
+use loquent_serving::active_request::AnswerTimes;
+use loquent_serving::clock::Clock;
+use loquent_serving::error::ApiError;
+use loquent_serving::event_writer::EventWriter;
+use loquent_serving::full_answer::FullCall;
+use loquent_serving::usage::Usage;
+
+/// Writes one answer as Ollama's lines of JSON.
+pub struct OllamaLines {
+    shape: Shape,
+    /// The model's name as the client gave it.
+    model: String,
+    clock: Clock,
+    arrived: Duration,
+    first: Option<Duration>,
+    last: Duration,
+    usage: Usage,
+    /// A tool call whose arguments are incomplete: Ollama's clients accept only complete ones.
+    call: Option<FullCall>,
+    finish: Option<String>,
+}
+
+impl OllamaLines {
+    /// Returns a writer for the answer of `model` to a request that arrived at `arrived` on
+    /// `clock`.
+    pub fn new(shape: Shape, model: String, clock: Clock, arrived: Duration) -> Self {
+        Self {
+            shape,
+            model,
+            clock,
+            arrived,
+            first: None,
+            last: arrived,
+            usage: Usage::default(),
+            call: None,
+            finish: None,
+        }
+    }
+
+    fn put_piece(&self, piece: &LineContent<'_>, out: &mut Vec<u8>) {
+        put_line(members(self.shape, &self.model, piece), out);
+    }
+
+    fn note_token(&mut self) {
+        self.last = self.clock.now();
+        self.first.get_or_insert(self.last);
+    }
+
+    fn tool_call(&mut self, delta: &Delta, out: &mut Vec<u8>) {
+        let Delta::ToolCall { index, id, name, arguments, .. } = delta else { return };
+        if let Some(call) = self.call.as_mut().filter(|call| call.index == *index) {
+            call.arguments.push_str(arguments);
+            return;
+        }
+        self.end_call(out);
+        let (id, name, arguments) = (id.clone(), name.clone(), arguments.clone());
+        self.call = Some(FullCall { index: *index, id, name, arguments });
+    }
+
+    fn end_call(&mut self, out: &mut Vec<u8>) {
+        if let Some(call) = self.call.take() {
+            self.put_piece(&LineContent { calls: &[call], ..LineContent::default() }, out);
+        }
+    }
+
+    fn done(&self, out: &mut Vec<u8>) {
+        let first = self.first.unwrap_or(self.last);
+        let times = AnswerTimes {
+            prompt: first.saturating_sub(self.arrived),
+            generation: self.last.saturating_sub(first),
+            total: self.clock.now().saturating_sub(self.arrived),
+        };
+        let mut line = members(self.shape, &self.model, &LineContent::default());
+        finish(&mut line, self.finish.as_deref(), self.usage, times);
+        put_line(line, out);
+    }
+}
+
+impl EventWriter for OllamaLines {
+    fn write(&mut self, _: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
+        if delta.tokens() > 0 {
+            self.note_token();
+        }
+        match delta {
+            Delta::Text { text, .. } if !text.is_empty() => {
+                self.put_piece(&LineContent { text, ..LineContent::default() }, out);
+            }
+            Delta::Reasoning { text, .. } if !text.is_empty() => {
+                self.put_piece(&LineContent { thinking: text, ..LineContent::default() }, out);
+            }
+            Delta::ToolCall { .. } => self.tool_call(delta, out),
+            Delta::Finish { reason, .. } => {
+                self.end_call(out);
+                self.finish = Some(reason.clone());
+            }
+            Delta::Usage { .. } => self.usage = Usage::of_delta(delta).unwrap_or(self.usage),
+            Delta::Other { json, .. } => {
+                self.usage = Usage::of_members(json).unwrap_or(self.usage);
+            }
+            Delta::Error { message, .. } => {
+                self.write_error(&ApiError::internal(message.as_str()), out);
+            }
+            Delta::Done => self.done(out),
+            Delta::Open { .. }
+            | Delta::Text { .. }
+            | Delta::Reasoning { .. }
+            | Delta::Logprobs { .. }
+            | Delta::Progress(_)
+            | Delta::Pause { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{}\n", error_json(error)).as_bytes());
+    }
+
+    fn write_progress(
+        &mut self,
+        _: Option<u64>,
+        _: &Progress,
+        _: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        // Lines have no comments, and its clients take every line for a piece of the answer.
+        Ok(())
+    }
+
+    fn write_pause(&mut self, _: &str, _: &mut Vec<u8>) {
+        // Likewise.
+    }
+
+    fn preface(&self) -> &'static [u8] {
+        // Its clients read JSON from the first byte on.
+        b""
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        let mut line = Vec::new();
+        self.put_piece(&LineContent::default(), &mut line);
+        line.into()
+    }
+}
+
+fn put_line(members: Map<String, Value>, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{}\n", Value::from(members)).as_bytes());
+}

@@ -1,0 +1,264 @@
+//! Sends one request to the servers of an upstream in turn, until one of them answers.
+//!
+//! If a server is unreachable or busy, or breaks off before its answer has begun, the request moves
+//! to the next server, and after the last one to the upstream's fallbacks. A request that may have
+//! reached a server is sent at most once more: it may have crashed that server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::{HeaderValue, Method, Request as HttpRequest};
+use loquent_openai::http::HttpResponse;
+use loquent_proto::json::put_string;
+use serde_json::{Map, Value};
+
+use super::balancer::ServerSet;
+use super::breaker::RequestVerdict;
+use super::headers;
+use super::models::{lacks_model, with_model};
+use super::pool::{Pool, ServerConstraints, UpstreamLease, down};
+use super::server::{self, Unanswered};
+use super::trace::{AskTrace, RequestTrace};
+use loquent_serving::error::{ApiError, ServerSign};
+
+/// Maximum number of servers that may receive a request without responding.
+const MAX_UNHEARD: u32 = 2;
+
+/// A request to any server of an upstream.
+pub struct OutgoingRequest {
+    /// The method.
+    pub method: Method,
+    /// The path below the server's base URL, with its query.
+    pub path: String,
+    /// Headers of the client to forward.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: OutgoingBody,
+    /// The client's `Authorization`.
+    pub own_key: Option<HeaderValue>,
+    /// Constraints on the server that may take this request.
+    pub wanted: ServerConstraints,
+    /// Trace context of the request.
+    pub trace: RequestTrace,
+}
+
+/// Body of a request. The model name in it is replaced by each server's own name for the model.
+pub enum OutgoingBody {
+    /// Members of a JSON object sent to a model.
+    Question(Map<String, Value>),
+    /// Text of a JSON object sent to a model.
+    QuestionText(Bytes),
+    /// Anything else.
+    Other(Bytes),
+}
+
+/// A request and the servers it was sent to.
+pub struct Dispatch {
+    request: OutgoingRequest,
+    /// The upstream, followed by its fallbacks.
+    chain: Vec<Arc<Pool>>,
+    /// Index in `chain` of the current upstream.
+    at: usize,
+    /// Servers of the current upstream that were already tried.
+    tried: ServerSet,
+    /// Server that was tried last.
+    latest: Option<(Arc<Pool>, usize)>,
+    /// Number of servers that may have received the request and did not answer.
+    unheard: u32,
+    /// Latest error.
+    failure: Option<ApiError>,
+    /// Number of servers tried.
+    asked: u32,
+    /// Why the request moved on from the latest server.
+    moved_because: String,
+}
+
+impl Dispatch {
+    /// Creates a dispatch of `request` to `pool`. Sends nothing yet.
+    pub fn new(pool: &Arc<Pool>, request: OutgoingRequest) -> Self {
+        let (chain, tried) = (pool.chain(), ServerSet::default());
+        Self {
+            request,
+            chain,
+            at: 0,
+            tried,
+            latest: None,
+            unheard: 0,
+            failure: None,
+            asked: 0,
+            moved_because: String::new(),
+        }
+    }
+
+    /// Records that the latest server broke off before its answer began.
+    pub fn note_unheard(&mut self, error: ApiError) {
+        self.unheard += 1;
+        self.moved_because = error.to_string();
+        self.failure = Some(error);
+    }
+
+    /// Sends the request to one server after another, until one responds.
+    ///
+    /// # Errors
+    /// The latest error, or 503 if no server could be tried.
+    pub async fn send(&mut self) -> Result<(HttpResponse, UpstreamLease), ApiError> {
+        let mut place = self.take_place().await?;
+        loop {
+            let trace = self.trace_at(&place);
+            let request = self.request_for(&place, &trace).await;
+            place.trace(trace);
+            let silence_limit = place.pool().silence_limit;
+            let kept = match place.server().send(request, silence_limit).await {
+                Ok(response) => {
+                    place.note_status(response.status().as_u16());
+                    self.moved_because = response.status().to_string();
+                    match ServerSign::of(response.status()) {
+                        ServerSign::Answers | ServerSign::LacksPath => {
+                            return Ok((response, place));
+                        }
+                        ServerSign::Absent => place.judge(RequestVerdict::Fails),
+                        ServerSign::LimitsRate | ServerSign::Busy => place.pause(&response),
+                    }
+                    Some((response, place))
+                }
+                Err(failed) => {
+                    place.judge(RequestVerdict::Fails);
+                    self.unheard += u32::from(matches!(failed, Unanswered::Unheard(_)));
+                    let error = failed.into_error();
+                    self.moved_because = error.to_string();
+                    place.note_failure(&self.moved_because);
+                    self.failure = Some(error);
+                    // Before this request waits for another place.
+                    drop(place);
+                    None
+                }
+            };
+            match (self.take_place().await, kept) {
+                (Ok(next), _) => place = next,
+                (Err(_), Some(kept)) => return Ok(kept),
+                (Err(error), None) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes a place at the next server.
+    async fn take_place(&mut self) -> Result<UpstreamLease, ApiError> {
+        if let Some(failure) = self.failure.as_ref().filter(|_| self.unheard >= MAX_UNHEARD) {
+            return Err(failure.clone());
+        }
+        loop {
+            let pool = &self.chain[self.at];
+            match pool.take_place(self.request.wanted, self.tried).await {
+                Ok(place) => {
+                    self.tried.insert(place.index());
+                    let latest = self.latest.replace((pool.clone(), place.index()));
+                    latest.into_iter().for_each(|(pool, server)| pool.note_moved(server));
+                    return Ok(place);
+                }
+                Err(_) if self.at + 1 < self.chain.len() => {
+                    self.at += 1;
+                    self.tried = ServerSet::default();
+                }
+                Err(none) => return Err(self.failure.clone().unwrap_or_else(|| down(none))),
+            }
+        }
+    }
+
+    /// Begins the span of the attempt at the server of `place`.
+    fn trace_at(&mut self, place: &UpstreamLease) -> AskTrace {
+        let OutgoingRequest { method, path, trace, .. } = &self.request;
+        let trace = trace.ask(method, path, place.server());
+        if self.asked > 0 {
+            trace.note_retry(self.asked, &self.moved_because);
+        }
+        self.asked += 1;
+        trace
+    }
+
+    /// Builds the request for the server of `place`.
+    async fn request_for(&self, place: &UpstreamLease, trace: &AskTrace) -> HttpRequest<Bytes> {
+        let (pool, request) = (place.pool(), &self.request);
+        let body = self.body_for(place).await;
+        let key = pool.key(request.own_key.as_ref());
+        let mut http = server::request(request.method.clone(), &request.path, body, key);
+        let headers = headers::for_upstream(&request.headers, pool.has_clients_keys());
+        http.headers_mut().extend(headers);
+        trace.put(http.headers_mut());
+        if !matches!(request.body, OutgoingBody::Other(_)) {
+            let json = HeaderValue::from_static("application/json");
+            http.headers_mut().entry(header::CONTENT_TYPE).or_insert(json);
+        }
+        http
+    }
+
+    async fn body_for(&self, place: &UpstreamLease) -> Bytes {
+        let is_named = place.pool().name.is_some();
+        match &self.request.body {
+            OutgoingBody::Other(bytes) => bytes.clone(),
+            OutgoingBody::Question(body) => {
+                let is_asked = body.get("model").is_some_and(|model| !model.is_null());
+                let model = self.model_for(place, is_named || !is_asked).await;
+                question(body, model.as_deref()).into()
+            }
+            OutgoingBody::QuestionText(text) => {
+                match self.model_for(place, is_named || lacks_model(text)).await {
+                    Some(model) => with_model(text, &model).unwrap_or_else(|| text.clone()),
+                    None => text.clone(),
+                }
+            }
+        }
+    }
+
+    /// Returns the name of the model at the server of `place`; `None` if the request keeps its own.
+    async fn model_for(&self, place: &UpstreamLease, anew: bool) -> Option<String> {
+        if !anew {
+            return None;
+        }
+        let pool = place.pool();
+        let key = pool.key(self.request.own_key.as_ref());
+        place.server().model_for(pool.clock, key, pool.name.as_deref()).await
+    }
+}
+
+/// Returns the JSON text of `body`, with `model` in place of any model that it names. Avoids
+/// copying the members: a conversation may be long, and may be sent to several servers.
+fn question(body: &Map<String, Value>, model: Option<&str>) -> Vec<u8> {
+    let named = model.map(|model| ("model", Value::from(model)));
+    let others = body.iter().filter(|(name, _)| model.is_none() || *name != "model");
+    let others = others.map(|(name, value)| (name.as_str(), value));
+    let members = named.iter().map(|(name, value)| (*name, value)).chain(others);
+    let mut text = Vec::new();
+    for (name, value) in members {
+        text.push(if text.is_empty() { b'{' } else { b',' });
+        put_string(&mut text, name);
+        text.push(b':');
+        // Writing to memory does not fail.
+        let _ = serde_json::to_writer(&mut text, value);
+    }
+    if text.is_empty() {
+        text.push(b'{');
+    }
+    text.push(b'}');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_question_is_written_with_the_name_that_a_server_knows() {
+        let written = |body: Value, model| {
+            serde_json::from_slice::<Value>(&question(body.as_object().unwrap(), model)).unwrap()
+        };
+        let body = json!({"stream": true, "model": "ours", "x\"y": [1, null]});
+        assert_eq!(written(body.clone(), None), body);
+        let theirs = json!({"model": "theirs", "stream": true, "x\"y": [1, null]});
+        assert_eq!(written(body, Some("theirs")), theirs);
+        assert_eq!(written(json!({}), None), json!({}));
+        assert_eq!(written(json!({"model": null}), Some("m")), json!({"model": "m"}));
+    }
+}

@@ -1,0 +1,256 @@
+//! The relay, stepped without a runtime: intervals, slow clients, silence, and every kind of end.
+
+use std::task::{Context, Poll, Waker};
+
+use loquent_infer::admission::Bounds;
+use serde_json::json;
+
+use super::*;
+use loquent_serving::admission::{AdmissionGate, PendingPrompts};
+use loquent_serving::clock::Clock;
+use loquent_serving::completion::reader::SplitConfig;
+use loquent_serving::flush_channel::{FlushReceiver, flush_channel};
+use loquent_serving::identity::Identity;
+
+const BUFFER_BYTES: usize = 1_000;
+const SILENCE: Duration = Duration::from_secs(30);
+const STALL: Duration = Duration::from_secs(10);
+
+/// A relay, and its client.
+struct Bench {
+    relay: Relay,
+    flushes: Option<FlushReceiver>,
+    begun: oneshot::Receiver<Result<ChunkEnvelope, ApiError>>,
+}
+
+impl Bench {
+    fn new(completions: usize, completion: CompletionConfig) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let limits = Bounds {
+            max_inflight_requests: 9,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
+        let clock = Clock::start();
+        let gate = AdmissionGate::new(limits, clock, PendingPrompts::default());
+        let permits = gate.enter(&Identity::in_process(), completions, 1).unwrap();
+        let counted = |permit| (permit, metrics.upstream_completion(clock));
+        let permits = permits.into_iter().map(counted).collect();
+        let config = RelayConfig {
+            completion,
+            bounds: StreamBounds { buffer_bytes: BUFFER_BYTES, stall_limit: STALL },
+            exempt_from_stall_limit: false,
+            silence_limit: SILENCE,
+            metrics,
+        };
+        let (sender, flushes) = flush_channel();
+        let (begin, begun) = oneshot::channel();
+        let mut relay = Relay::new(config, sender, begin, permits);
+        relay.begin(Duration::ZERO);
+        Self { relay, flushes: Some(flushes), begun }
+    }
+
+    fn handle(&mut self, at_ms: u64, event: RelayEvent) -> ControlFlow<RelayEnd> {
+        self.relay.handle(ms(at_ms), event)
+    }
+
+    /// Delivers one chunk with a choice.
+    fn choice(&mut self, at_ms: u64, index: u32, delta: Value, end: Option<&str>) -> Step {
+        let choice = json!({"index": index, "delta": delta, "finish_reason": end});
+        let chunk = json!({"id": "x", "object": "chat.completion.chunk", "created": 1,
+            "model": "m", "choices": [choice]});
+        self.handle(at_ms, RelayEvent::Bytes(format!("data: {chunk}\n\n").into()))
+    }
+
+    /// Delivers text of the first choice, which must not end the answer.
+    fn text(&mut self, at_ms: u64, text: &str) {
+        assert!(self.choice(at_ms, 0, json!({"content": text}), None).is_continue());
+    }
+
+    /// Returns the flushes that the client reads now.
+    fn read(&mut self) -> Vec<Flush> {
+        let context = &mut Context::from_waker(Waker::noop());
+        let receiver = self.flushes.as_mut().expect("the client is there");
+        let next = || match receiver.poll_recv(context) {
+            Poll::Ready(flush) => flush,
+            Poll::Pending => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn text_of(flushes: &[Flush]) -> String {
+    flushes.iter().flat_map(|flush| &flush.deltas).filter_map(text).collect()
+}
+
+fn text(delta: &Delta) -> Option<&str> {
+    match delta {
+        Delta::Text { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+fn done() -> RelayEvent {
+    RelayEvent::Bytes("data: [DONE]\n\n".into())
+}
+
+fn config(interval: &str, max_delay: Option<Duration>) -> CompletionConfig {
+    CompletionConfig { interval: interval.parse().unwrap(), max_delay, ..Default::default() }
+}
+
+#[test]
+fn an_answer_is_complete_once_each_completion_has_its_finish() {
+    let mut bench = Bench::new(2, CompletionConfig::default());
+    bench.text(1, "one");
+    assert!(bench.choice(2, 1, json!({"content": "two"}), Some("length")).is_continue());
+    assert!(bench.choice(3, 0, json!({}), Some("stop")).is_continue());
+    assert!(matches!(bench.handle(4, done()), Break(RelayEnd::Complete)));
+    let envelope = bench.begun.try_recv().unwrap().unwrap();
+    assert_eq!(envelope.id.as_deref(), Some("x"));
+    let flushes = bench.read();
+    let ends = flushes.iter().filter_map(|flush| Some((flush.choice, flush.end.as_ref()?)));
+    let ends: Vec<_> = ends.map(|(choice, end)| (choice, end.reason.name().unwrap())).collect();
+    assert_eq!((text_of(&flushes), ends), ("onetwo".into(), vec![(1, "length"), (0, "stop")]));
+    assert!(bench.relay.permits.is_empty(), "they went back with the ends");
+}
+
+#[test]
+fn an_end_without_the_finish_is_an_error() {
+    for end in [done(), RelayEvent::End, RelayEvent::Broken("reset".into())] {
+        let mut bench = Bench::new(1, CompletionConfig::default());
+        bench.text(1, "half");
+        assert!(matches!(bench.handle(2, end), Break(RelayEnd::Broken)));
+        let flushes = bench.read();
+        assert_eq!(text_of(&flushes), "half");
+        assert!(flushes.last().and_then(Flush::error).is_some());
+    }
+}
+
+#[test]
+fn before_its_first_token_the_request_may_go_to_another_server() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    assert!(bench.choice(1, 0, json!({"role": "assistant", "content": ""}), None).is_continue());
+    let end = bench.handle(2, RelayEvent::Broken("reset".into()));
+    assert!(matches!(end, Break(RelayEnd::Unanswered(_))), "{end:?}");
+    assert!(bench.read().is_empty() && !bench.relay.is_answered());
+    // Half an event of the first server is none of the second's.
+    assert!(bench.handle(3, RelayEvent::Bytes("data: {\"cho".into())).is_continue());
+    bench.relay.begin(ms(4));
+    bench.text(5, "whole");
+    assert_eq!(text_of(&bench.read()), "whole");
+}
+
+#[test]
+fn an_interval_merges_tokens_and_a_deadline_ends_the_wait() {
+    let mut bench = Bench::new(1, config("3", Some(ms(50))));
+    for (at, text) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+        bench.text(10 * at as u64, text);
+    }
+    let tokens: Vec<u32> = bench.read().iter().map(|flush| flush.tokens).collect();
+    assert_eq!(tokens, [1, 3], "the first at once");
+    assert_eq!(bench.relay.deadline(), Some(ms(90)));
+    assert!(bench.handle(89, RelayEvent::Deadline).is_continue());
+    assert!(bench.read().is_empty());
+    assert!(bench.handle(90, RelayEvent::Deadline).is_continue());
+    assert_eq!((text_of(&bench.read()), bench.relay.deadline()), ("e".to_owned(), None));
+}
+
+#[test]
+fn a_slow_client_pauses_the_upstream_and_loses_nothing() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    let mut sent = 0;
+    while bench.relay.takes_bytes() {
+        bench.text(sent, "0123456789");
+        sent += 1;
+        assert!(sent < 1_000, "never paused");
+    }
+    let before = bench.read();
+    assert!(bench.relay.is_behind() && before.len() < sent as usize);
+    // The silence while nothing is read is the client's.
+    let late = sent + SILENCE.as_millis() as u64;
+    assert!(bench.handle(late, RelayEvent::Silence).is_continue());
+    assert!(bench.handle(late + 1, RelayEvent::Tick).is_continue());
+    assert!(bench.relay.takes_bytes());
+    let merged = bench.read();
+    assert_eq!(merged.len(), 1, "what was held leaves at once");
+    assert_eq!(text_of(&before).len() + text_of(&merged).len(), 10 * sent as usize);
+    assert_eq!(bench.relay.silent_at(), ms(late + 1) + SILENCE);
+}
+
+#[test]
+fn a_client_that_stays_away_loses_its_answer() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    while bench.relay.takes_bytes() {
+        bench.text(0, "0123456789");
+    }
+    let stall = STALL.as_millis() as u64;
+    assert!(bench.handle(stall - 1, RelayEvent::Tick).is_continue());
+    let end = bench.handle(stall, RelayEvent::Tick);
+    assert!(matches!(end, Break(RelayEnd::Failed)), "not the server's fault: {end:?}");
+    let error = bench.read().last().and_then(Flush::error).unwrap();
+    assert_eq!(error.to_string(), READER_STALLED);
+}
+
+#[test]
+fn silence_counts_from_the_last_bytes() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    assert_eq!(bench.relay.silent_at(), SILENCE);
+    bench.text(5, "a");
+    assert_eq!(bench.relay.silent_at(), ms(5) + SILENCE);
+    let end = bench.handle(30_005, RelayEvent::Silence);
+    assert!(matches!(end, Break(RelayEnd::Broken)), "{end:?}");
+    let mut mute = Bench::new(1, CompletionConfig::default());
+    let end = mute.handle(30_000, RelayEvent::Silence);
+    assert!(matches!(end, Break(RelayEnd::Unanswered(_))), "{end:?}");
+}
+
+#[test]
+fn a_choice_that_nobody_asked_for_breaks_the_answer() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    bench.text(0, "a");
+    let end = bench.choice(1, 7, json!({"content": "b"}), None);
+    assert!(matches!(end, Break(RelayEnd::Broken)), "{end:?}");
+}
+
+#[test]
+fn reasoning_is_split_off_and_keeps_its_count() {
+    let config = CompletionConfig { split: SplitConfig::reasoning(), ..Default::default() };
+    let mut bench = Bench::new(1, config);
+    for (at, text) in ["<thi", "nk>why", "</think>", "so", "<think>"].into_iter().enumerate() {
+        bench.text(at as u64, text);
+    }
+    assert!(bench.choice(9, 0, json!({}), Some("stop")).is_continue());
+    let deltas: Vec<_> = bench.read().into_iter().flat_map(|flush| flush.deltas).collect();
+    let tokens: u32 = deltas.iter().map(Delta::tokens).sum();
+    let reasoning: String = deltas.iter().filter_map(reasoning).collect();
+    let text: String = deltas.iter().filter_map(text).collect();
+    assert_eq!((tokens, reasoning.as_str(), text.as_str()), (5, "why", "so<think>"));
+}
+
+fn reasoning(delta: &Delta) -> Option<&str> {
+    match delta {
+        Delta::Reasoning { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_servers_pace_is_its_time_per_token() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    (0..8).for_each(|at| bench.text(20 * at, "a"));
+    assert_eq!(bench.relay.pace(), None, "too few to say");
+    bench.text(160, "a");
+    assert_eq!((bench.relay.pace(), bench.relay.all_tokens()), (Some(ms(20)), 9));
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_relay() {
+    let mut bench = Bench::new(1, CompletionConfig::default());
+    bench.flushes = None;
+    let end = bench.choice(1, 0, json!({"content": "a"}), None);
+    assert!(matches!(end, Break(RelayEnd::Left)), "{end:?}");
+}

@@ -1,0 +1,152 @@
+//! The task of one [`Relay`]: sends the request to one server after another, and gives the relay
+//! the answer's bytes and the time.
+//!
+//! The task ends, and closes the upstream's connection, as soon as the client is gone.
+
+use std::ops::ControlFlow::Break;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Frame;
+use loquent_openai::causes;
+use loquent_openai::http::ResponseBody;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use super::breaker::RequestVerdict;
+use super::dispatch::Dispatch;
+use super::pool::UpstreamLease;
+use super::relay::{Relay, RelayEnd, RelayEvent};
+use loquent_serving::clock::Clock;
+use loquent_serving::error::ApiError;
+use loquent_serving::output::{BACKLOG_TICK, SHUTDOWN};
+
+/// Largest error body that is passed on.
+const MAX_ERROR_BYTES: usize = 1 << 20;
+/// Time limit for the end of a complete answer's body, after which its connection is not reused.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Waits for the answer and passes it on by `relay` until it ends, the client leaves, or `shutdown`
+/// is set.
+pub async fn run(
+    mut relay: Relay,
+    clock: Clock,
+    mut dispatch: Dispatch,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let silence_limit = relay.silence_limit();
+    loop {
+        let asked = tokio::select! {
+            biased;
+            () = relay.closed() => return,
+            _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
+            asked = ask(&mut dispatch, silence_limit) => asked,
+        };
+        let (mut body, place) = match asked {
+            Ok(answer) => answer,
+            Err(error) => return drop(relay.fail(clock.now(), error)),
+        };
+        let end = pass_on(&mut relay, clock, &mut body, &place, &mut shutdown).await;
+        place.note_tokens(relay.all_tokens());
+        match end {
+            RelayEnd::Unanswered(error) => {
+                place.note_failure(&error.to_string());
+                place.judge(RequestVerdict::Fails);
+                dispatch.note_unheard(error);
+                continue;
+            }
+            RelayEnd::Broken => place.judge(RequestVerdict::Fails),
+            RelayEnd::Complete => {
+                place.judge(RequestVerdict::Works);
+                relay.note_tokens();
+                relay.pace().into_iter().for_each(|pace| place.note_pace(pace));
+                drop((relay, place));
+                return drain(body).await;
+            }
+            RelayEnd::Failed | RelayEnd::Left => {}
+        }
+        return relay.note_tokens();
+    }
+}
+
+/// Gives `relay` the bytes of `body`, from the server of `place`, until the answer is over.
+async fn pass_on(
+    relay: &mut Relay,
+    clock: Clock,
+    body: &mut ResponseBody,
+    place: &UpstreamLease,
+    shutdown: &mut watch::Receiver<bool>,
+) -> RelayEnd {
+    let mut tick = tokio::time::interval(BACKLOG_TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    relay.begin(clock.now());
+    loop {
+        let (deadline, silent_at) = (relay.deadline(), relay.silent_at());
+        let (takes_bytes, is_behind) = (relay.takes_bytes(), relay.is_behind());
+        let event = tokio::select! {
+            biased;
+            () = relay.closed() => RelayEvent::Left,
+            _ = shutdown.wait_for(|stop| *stop) => RelayEvent::Shutdown,
+            frame = body.frame(), if takes_bytes => event_of(frame),
+            () = sleep_until(clock, deadline.unwrap_or_default()), if deadline.is_some() => {
+                RelayEvent::Deadline
+            }
+            _ = tick.tick(), if is_behind => RelayEvent::Tick,
+            () = sleep_until(clock, silent_at) => RelayEvent::Silence,
+        };
+        let was_answered = relay.is_answered();
+        let step = relay.handle(clock.now(), event);
+        let begins = relay.is_answered() && !was_answered;
+        // A short answer comes as a whole, and has ended by now.
+        if begins {
+            place.note_first_token();
+        }
+        if let Break(end) = step {
+            return end;
+        }
+        if begins {
+            place.note_begun();
+        }
+    }
+}
+
+fn event_of(frame: Option<Result<Frame<bytes::Bytes>, hyper::Error>>) -> RelayEvent {
+    match frame {
+        // Trailers say nothing.
+        Some(Ok(frame)) => RelayEvent::Bytes(frame.into_data().unwrap_or_default()),
+        Some(Err(error)) => RelayEvent::Broken(causes(&error)),
+        None => RelayEvent::End,
+    }
+}
+
+/// Sends a request until a server responds. A response that is not a success becomes an error.
+async fn ask(
+    dispatch: &mut Dispatch,
+    silence_limit: Duration,
+) -> Result<(ResponseBody, UpstreamLease), ApiError> {
+    let (response, place) = dispatch.send().await?;
+    let (head, body) = response.into_parts();
+    if head.status.is_success() {
+        return Ok((body, place));
+    }
+    let lost =
+        |why: &str| ApiError::bad_gateway(format!("The upstream server's error is lost: {why}."));
+    let body = Limited::new(body, MAX_ERROR_BYTES).collect();
+    let body = tokio::time::timeout(silence_limit, body).await;
+    let body = body.map_err(|_| lost("it takes too long"))?;
+    let body = body.map_err(|error| lost(&error.to_string()))?;
+    if head.status.is_client_error() {
+        place.judge(RequestVerdict::Works);
+    }
+    Err(ApiError::passed_on(&head, body.to_bytes()))
+}
+
+/// Reads the rest of the body after a complete answer, so that its connection can be reused.
+async fn drain(mut body: ResponseBody) {
+    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
+}
+
+async fn sleep_until(clock: Clock, at: Duration) {
+    tokio::time::sleep(at.saturating_sub(clock.now())).await;
+}

@@ -1,0 +1,471 @@
+//! Background responses while they are generated. Each is a task that keeps its records for any
+//! number of readers, which may come and go, and stores them periodically, so that a restart loses
+//! little.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use loquent_proto::Delta;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::generation::{Generated, Generation};
+use super::record_log::RecordLog;
+use super::stored::{StoredResponse, object};
+use super::storing::ResponseRecorder;
+use loquent_dialects::responses::events::LOST;
+use loquent_dialects::responses::object::ResponseTemplate;
+use loquent_resumable::Reservation;
+use loquent_serving::api::json::{ValueSize, count_values};
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Owner;
+use loquent_store::StoreError;
+
+/// Interval at which a growing response is stored. A restart loses the text since the last
+/// checkpoint.
+const CHECKPOINT: Duration = Duration::from_secs(2);
+/// Error for a response that another replica now generates, or that was deleted.
+const TAKEN: &str =
+    "Another replica generates this response now, or it was deleted. Read it again.";
+/// `Retry-After` in seconds for a response that another replica now generates.
+const TAKEN_RETRY_S: u64 = 1;
+/// Maximum time for which a shutdown waits for responses to be stored.
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+/// Error for readers of a response that this server leaves to another replica at shutdown.
+const LEFT: &str = "This server ends. Another one goes on with the response: read it again.";
+
+type Key = (Owner, String);
+
+/// All background responses that are being generated.
+#[derive(Default)]
+pub struct LiveResponses {
+    responses: Mutex<HashMap<Key, Arc<LiveResponse>>>,
+    /// True once the server is shutting down and other replicas continue.
+    is_leaving: watch::Sender<bool>,
+    /// Held while another replica's response is taken over, so that only one task does so at a
+    /// time.
+    pub takeover: tokio::sync::Mutex<()>,
+}
+
+/// A background response that is being generated.
+pub struct LiveResponse {
+    recorder: ResponseRecorder,
+    /// Members of its object that come from the request.
+    pub template: ResponseTemplate,
+    state: Mutex<LiveState>,
+    cancelled: Notify,
+    /// True once the response has ended and is in the store, or storing it has failed.
+    settled: watch::Sender<bool>,
+    /// True once its task is over.
+    left: watch::Sender<bool>,
+    /// True if another replica is to continue the response.
+    is_left: AtomicBool,
+}
+
+struct LiveState {
+    log: RecordLog,
+    /// Number of readers so far; each reader gets its number from this.
+    readers: u64,
+    /// Wakers of the readers that wait for more.
+    waiting: HashMap<u64, Waker>,
+}
+
+/// Reads a background response. Dropping it removes its waker.
+pub struct LiveReader {
+    live: Arc<LiveResponse>,
+    number: u64,
+}
+
+/// A background response that has ended and no longer changes.
+pub struct EndedResponse<'a>(&'a LiveResponse);
+
+/// A response's entry in the table, removed when its task ends in any way: nobody waits for a task
+/// that has panicked.
+struct LiveEntry {
+    table: Arc<LiveResponses>,
+    live: Arc<LiveResponse>,
+}
+
+impl Drop for LiveEntry {
+    fn drop(&mut self) {
+        self.live.break_off();
+        self.live.settled.send_replace(true);
+        self.live.left.send_replace(true);
+        self.table.forget(&self.live);
+    }
+}
+
+/// Initial state of a background response.
+pub struct NewResponse {
+    /// Writes the response to the store.
+    pub recorder: ResponseRecorder,
+    /// Members of its object that come from the request.
+    pub template: ResponseTemplate,
+    /// The response's first records, with the limit for all of them.
+    pub log: RecordLog,
+}
+
+impl LiveResponses {
+    /// Generates `new` whether or not it has readers. The response can be found and is in the store
+    /// when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be stored.
+    pub async fn start(
+        self: &Arc<Self>,
+        new: NewResponse,
+        generation: Generation,
+        reservation: Reservation,
+    ) -> Result<Arc<LiveResponse>, ApiError> {
+        let live = Arc::new(LiveResponse::new(new));
+        // First: an object of this replica that is not here is one that it has lost.
+        self.table().insert(live.key(), live.clone());
+        let entry = LiveEntry { table: self.clone(), live: live.clone() };
+        if !live.save().await? {
+            return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
+        }
+        let leaving = self.is_leaving.subscribe();
+        tokio::spawn(async move {
+            entry.live.carry(generation, reservation, leaving).await;
+            // Only now: whoever does not find it here must find it in the store.
+            drop(entry);
+        });
+        Ok(live)
+    }
+
+    /// Leaves all responses in their current state to other replicas, because this one shuts down.
+    /// Waits, within a time limit, until they are stored.
+    pub async fn leave(&self) {
+        self.is_leaving.send_replace(true);
+        self.wait_for(|live| live.recorder.can_be_left() || live.ends()).await;
+    }
+
+    /// Waits, within a time limit, until all responses that have ended are stored.
+    pub async fn flush(&self) {
+        self.wait_for(LiveResponse::ends).await;
+    }
+
+    async fn wait_for(&self, which: impl Fn(&LiveResponse) -> bool) {
+        let all: Vec<_> = self.table().values().filter(|live| which(live)).cloned().collect();
+        let stored = async {
+            for live in all {
+                let _ = live.left.subscribe().wait_for(|left| *left).await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_LIMIT, stored).await.is_err() {
+            tracing::warn!("not all responses could be stored before the end");
+        }
+    }
+
+    /// Returns the response `id` of `owner` while it is generated.
+    pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveResponse>> {
+        let found = self.table().get(&(owner, id.to_owned())).cloned();
+        found.filter(|live| !live.is_left.load(Ordering::Relaxed))
+    }
+
+    /// Removes `live`, which has ended.
+    pub fn forget(&self, live: &LiveResponse) {
+        self.table().remove(&live.key());
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Arc<LiveResponse>>> {
+        self.responses.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl LiveResponse {
+    fn new(new: NewResponse) -> Self {
+        let NewResponse { recorder, template, log } = new;
+        let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
+        let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
+        let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
+        Self { recorder, template, state, cancelled, settled, left, is_left }
+    }
+
+    fn key(&self) -> Key {
+        (self.recorder.target.owner, self.recorder.id.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    /// Returns the response's size in the store, in bytes: no less than its JSON and its input's.
+    pub fn bytes(&self) -> usize {
+        self.recorder.input.head.len() + self.state().log.bytes().len()
+    }
+
+    /// Returns the current response object.
+    pub fn object(&self) -> Value {
+        object(&self.template, &self.log())
+    }
+
+    /// Returns a copy of the records so far: readers and the generation need the lock meanwhile.
+    fn log(&self) -> RecordLog {
+        self.state().log.clone()
+    }
+
+    /// Calls `check` with the records so far.
+    pub fn check<T>(&self, check: impl FnOnce(&RecordLog) -> T) -> T {
+        check(&self.state().log)
+    }
+
+    /// Returns the conversation before the response.
+    pub fn input(&self) -> &[Value] {
+        &self.recorder.input.items
+    }
+
+    /// Returns the complete response if it has ended. Readers learn of the end before it is stored.
+    pub fn ended(&self) -> Option<EndedResponse<'_>> {
+        self.state().log.is_ended().then_some(EndedResponse(self))
+    }
+
+    /// Cancels the response, and waits until it has ended and been stored.
+    pub async fn cancel(&self) {
+        // This is remembered where `run` is busy with a checkpoint.
+        self.cancelled.notify_one();
+        // The sender is in `self`, so that this cannot fail.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+    }
+
+    /// Generates the response to its end and stores it.
+    async fn carry(
+        &self,
+        generation: Generation,
+        reservation: Reservation,
+        leaving: watch::Receiver<bool>,
+    ) {
+        self.run(generation, leaving).await;
+        if self.is_left.load(Ordering::Relaxed) {
+            // As it is in the store, it goes on elsewhere.
+            drop(reservation);
+            return;
+        }
+        let first = self.save().await;
+        self.settled.send_replace(true);
+        drop(reservation);
+        match first {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("another replica has taken over a response"),
+            // Until then it can be read only here.
+            Err(error) => self.recorder.save_later(&self.log(), &error).await,
+        }
+    }
+
+    /// Returns true if the response is no longer generated here.
+    fn ends(&self) -> bool {
+        self.state().log.is_ended() || self.is_left.load(Ordering::Relaxed)
+    }
+
+    /// Collects the records of `generation` until it ends or is left to another replica.
+    async fn run(&self, mut generation: Generation, mut leaving: watch::Receiver<bool>) {
+        let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
+        // A slow disk gets no burst of the checkpoints that it was too slow for.
+        checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stored_bytes = 0;
+        loop {
+            // A step that another branch interrupts has taken no flush yet, so nothing is lost.
+            tokio::select! {
+                () = self.step(&mut generation) => {}
+                () = is_asked_to_leave(&mut leaving), if self.recorder.can_be_left() => {
+                    return self.leave().await;
+                }
+                () = self.cancelled.notified() => generation.cancel(&mut |delta| self.push(&delta)),
+                _ = checkpoint.tick() => {
+                    let bytes = self.state().log.bytes().len();
+                    match self.save_if(bytes > stored_bytes).await {
+                        Ok(true) => stored_bytes = bytes,
+                        // Its readers come back, and find it there.
+                        Ok(false) => self.push(&lost(TAKEN)),
+                        Err(_) => {}
+                    }
+                    // A store that is away takes as long as the time to the next one: what is
+                    // generated would wait for one after the other.
+                    checkpoint.reset();
+                }
+            }
+            if self.state().log.is_ended() {
+                return;
+            }
+        }
+    }
+
+    /// Stores the records so far, leaves the response to another replica, and ends its readers'
+    /// streams with the error `LEFT`.
+    async fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+        if let Err(error) = self.recorder.leave(self.log()).await {
+            tracing::debug!(%error, "another replica goes on from an older part of a response");
+        }
+        // For its readers alone: the store does not get it.
+        self.push(&lost(LEFT));
+    }
+
+    /// Collects the records of one flush.
+    async fn step(&self, generation: &mut Generation) {
+        let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
+        if let Generated::Failed(error) = progress.await {
+            tracing::debug!(%error, "a background response failed");
+        }
+    }
+
+    fn push(&self, delta: &Delta) {
+        let mut state = self.state();
+        if state.log.push(delta).is_err() {
+            let message = "The response is longer than the server keeps (--stream-log-bytes).";
+            let full = Delta::Error { code: "too_long".into(), message: message.into() };
+            state.log.push(&full).expect("there is room for an end");
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        // The lock first: those who are woken take it.
+        drop(state);
+        waiting.into_values().for_each(Waker::wake);
+    }
+
+    /// Ends the response for its readers when its task is gone, unless it has ended already.
+    fn break_off(&self) {
+        // Its records cannot be trusted if they were being written when the task panicked.
+        let is_open = self.state.lock().is_ok_and(|state| !state.log.is_ended());
+        if is_open {
+            let message = "The server failed while it generated this response.";
+            self.push(&Delta::Error { code: "server_error".into(), message: message.into() });
+        }
+    }
+
+    async fn save_if(&self, is_due: bool) -> Result<bool, StoreError> {
+        if is_due { self.save().await } else { Ok(true) }
+    }
+
+    /// Stores the records so far; returns false if the response now belongs to another replica.
+    async fn save(&self) -> Result<bool, StoreError> {
+        self.recorder.save(self.log()).await
+    }
+}
+
+/// Resolves when this replica leaves its responses to others.
+async fn is_asked_to_leave(leaving: &mut watch::Receiver<bool>) {
+    if leaving.wait_for(|leaving| *leaving).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Returns the record that ends a response which does not continue here.
+fn lost(why: &str) -> Delta {
+    Delta::Error { code: LOST.into(), message: why.into() }
+}
+
+impl LiveReader {
+    /// Adds a reader of `live`.
+    pub fn new(live: Arc<LiveResponse>) -> Self {
+        let number = {
+            let mut state = live.state();
+            state.readers += 1;
+            state.readers
+        };
+        Self { live, number }
+    }
+
+    /// Returns a piece of the records from byte `at` on, and whether the response ends with it. If
+    /// there is none, wakes the task of `context` when more arrives.
+    pub fn poll_piece(&self, context: &mut Context<'_>, at: usize) -> (Vec<u8>, bool) {
+        let mut state = self.live.state();
+        let (piece, is_last) = state.log.piece(at);
+        let piece = piece.to_vec();
+        if piece.is_empty() && !is_last {
+            state.waiting.insert(self.number, context.waker().clone());
+        }
+        (piece, is_last)
+    }
+}
+
+impl Drop for LiveReader {
+    fn drop(&mut self) {
+        self.live.state().waiting.remove(&self.number);
+    }
+}
+
+impl EndedResponse<'_> {
+    /// Returns the memory charge for a parsed copy.
+    pub fn charged_bytes(&self) -> usize {
+        let mut size = ValueSize::default();
+        self.0.input().iter().for_each(|item| size.add(item));
+        let state = self.0.state();
+        let records = state.log.bytes();
+        size.values += count_values(records);
+        size.text_bytes += records.len();
+        size.charged_bytes()
+    }
+
+    /// Returns a copy of the response in its stored form.
+    pub fn copy(&self) -> StoredResponse {
+        let (template, input) = (self.0.template.clone(), self.0.input().to_vec());
+        StoredResponse { template, input, log: self.0.log(), request: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! State left behind by a reader and by a task.
+    use serde_json::json;
+
+    use super::*;
+    use crate::responses::stored::KeptInput;
+    use loquent_serving::blocking_workers::BlockingWorkers;
+    use loquent_store::recorder::StoreTarget;
+    use loquent_store::{AnswerFence, Kind, Store, StoreLimits};
+
+    fn live() -> Arc<LiveResponse> {
+        let object = json!({"id": "resp_1"});
+        let target = StoreTarget {
+            store: Store::in_memory(StoreLimits::default()),
+            workers: BlockingWorkers::new(1),
+            kind: Kind::Response,
+            owner: Owner::NOBODY,
+            fence: AnswerFence::FIRST,
+        };
+        let (id, input) = ("resp_1".to_owned(), KeptInput::default());
+        let recorder = ResponseRecorder { target, id, created_s: 0, input };
+        let template = ResponseTemplate { object, background: true };
+        let log = RecordLog::new(1 << 16);
+        Arc::new(LiveResponse::new(NewResponse { recorder, template, log }))
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_leaves_nobody_waiting() {
+        let (table, live) = (Arc::new(LiveResponses::default()), live());
+        table.table().insert(live.key(), live.clone());
+        let entry = LiveEntry { table: table.clone(), live: live.clone() };
+        let task = tokio::spawn(async move {
+            let _entry = entry;
+            panic!("on purpose");
+        });
+        // Not before the task has begun to run: this waits for it.
+        live.cancel().await;
+        assert!(task.await.unwrap_err().is_panic());
+        assert!(table.find(Owner::NOBODY, "resp_1").is_none());
+        let mut context = Context::from_waker(Waker::noop());
+        let (piece, is_last) = LiveReader::new(live).poll_piece(&mut context, 0);
+        assert!(is_last && !piece.is_empty(), "its readers hear of the end");
+    }
+
+    #[test]
+    fn a_reader_that_goes_leaves_no_waker() {
+        let live = live();
+        let mut context = Context::from_waker(Waker::noop());
+        let (stays, goes) = (LiveReader::new(live.clone()), LiveReader::new(live.clone()));
+        for reader in [&stays, &goes, &goes] {
+            assert_eq!(reader.poll_piece(&mut context, 0), (Vec::new(), false));
+        }
+        assert_eq!(live.state().waiting.len(), 2);
+        drop(goes);
+        assert_eq!(live.state().waiting.len(), 1);
+        live.push(&Delta::text("more"));
+        assert!(live.state().waiting.is_empty());
+        assert!(!stays.poll_piece(&mut context, 0).0.is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! Responses as event streams: generated for a single reader, generated in the background, or read
+//! from the store.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use loquent_proto::Delta;
+
+use super::generation::{Generated, Generation};
+use super::live::LiveReader;
+use super::record_log::{RecordLog, read_records};
+use super::storing::{KeptRecords, ResponseRecorder, Saving, write};
+use loquent_dialects::responses::events::ResponseEvents;
+use loquent_dialects::responses::object::ResponseStatus;
+use loquent_serving::error::ApiError;
+use loquent_serving::event_writer::{EventSource, EventWriter, StreamStatus};
+use loquent_serving::memory::MemoryCharge;
+
+/// Bytes of events gathered into one frame.
+const FRAME_BYTES: usize = 16 * 1024;
+
+/// A response generated for a single reader: generation ends when it is dropped.
+pub struct DirectResponse {
+    generation: Generation,
+    events: ResponseEvents,
+    recording: KeptRecords,
+    ending: Option<ResponseEnding>,
+}
+
+/// The end of a response, held back until it is stored, because its reader may refer to it at once.
+struct ResponseEnding {
+    saving: Saving,
+    events: Vec<u8>,
+    status: StreamStatus,
+}
+
+impl DirectResponse {
+    /// Returns the events of `generation`, whose first records are in `log`; `recorder` stores
+    /// the response if requested.
+    pub fn new(
+        generation: Generation,
+        mut events: ResponseEvents,
+        log: RecordLog,
+        recorder: Option<ResponseRecorder>,
+    ) -> (Self, Vec<u8>) {
+        let mut preface = events.preface().to_vec();
+        log.read(0, |delta| {
+            write(&mut events, &delta, &mut preface);
+        });
+        let recording = KeptRecords::new(log, recorder);
+        (Self { generation, events, recording, ending: None }, preface)
+    }
+
+    /// Holds the last events back until the response is stored.
+    fn begin_end(&mut self, status: StreamStatus, out: &mut Vec<u8>) {
+        let saving = self.recording.store();
+        self.ending = Some(ResponseEnding { saving, events: std::mem::take(out), status });
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        let Some(ending) = &mut self.ending else { return StreamStatus::Open };
+        let Poll::Ready(stored) = ending.saving.as_mut().poll(context) else {
+            return StreamStatus::Open;
+        };
+        out.append(&mut ending.events);
+        self.recording.end(stored, &mut self.events, out);
+        std::mem::replace(&mut ending.status, StreamStatus::Complete)
+    }
+}
+
+impl EventSource for DirectResponse {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        while out.len() < FRAME_BYTES && self.ending.is_none() {
+            let Self { generation, events, recording, .. } = self;
+            let mut put = |delta: Delta| recording.put(delta, events, out);
+            match generation.poll(context, &mut put) {
+                Poll::Pending => return StreamStatus::Open,
+                Poll::Ready(Generated::Going) => {}
+                Poll::Ready(Generated::Complete) => self.begin_end(StreamStatus::Complete, out),
+                Poll::Ready(Generated::Failed(error)) => {
+                    self.begin_end(StreamStatus::Broken(error), out);
+                }
+            }
+        }
+        self.poll_end(context, out)
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
+}
+
+/// Source of the records of a response that is read separately from its generation.
+pub enum Records {
+    /// The response may still be generated.
+    Live(LiveReader),
+    /// The response has ended; with its memory charge.
+    Ended(RecordLog, #[expect(dead_code, reason = "held until the log is gone")] MemoryCharge),
+}
+
+/// Reads a response from its beginning. Events that its reader already has are not written again.
+pub struct ResponseReader {
+    records: Records,
+    at: usize,
+    events: ResponseEvents,
+}
+
+impl ResponseReader {
+    /// Returns a reader of `records`, with events written by `events`.
+    pub fn new(records: Records, events: ResponseEvents) -> (Self, Vec<u8>) {
+        let preface = events.preface().to_vec();
+        (Self { records, at: 0, events }, preface)
+    }
+
+    /// Returns how the stream ends after the last record: a failed response never ends cleanly.
+    fn end(&self) -> StreamStatus {
+        match self.events.status() {
+            ResponseStatus::Failed { message, .. } => {
+                StreamStatus::Broken(ApiError::internal(message.as_str()))
+            }
+            _ => StreamStatus::Complete,
+        }
+    }
+}
+
+impl EventSource for ResponseReader {
+    fn poll_events(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> StreamStatus {
+        while out.len() < FRAME_BYTES {
+            let (piece, is_last) = match &self.records {
+                Records::Live(live) => live.poll_piece(context, self.at),
+                Records::Ended(log, _) => {
+                    let (piece, is_last) = log.piece(self.at);
+                    (piece.to_vec(), is_last)
+                }
+            };
+            let events = &mut self.events;
+            // Whole records only: one that the piece cuts is read with the next piece.
+            self.at += read_records(&piece, |delta| write(events, &delta, out));
+            if is_last {
+                return self.end();
+            }
+            if piece.is_empty() {
+                break;
+            }
+        }
+        StreamStatus::Open
+    }
+
+    fn heartbeat(&self) -> Bytes {
+        self.events.heartbeat()
+    }
+}
