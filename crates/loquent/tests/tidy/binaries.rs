@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::sources::root;
+use crate::sources::{root, sources};
 
 /// Whether the binary whose file says `main`, or the manifest, names this file or folder of `tests/`.
 fn is_named(place: &Path, main: &str, manifest: &str) -> bool {
@@ -45,4 +45,54 @@ fn a_file_that_no_binary_names_is_noticed() {
         assert_eq!(is_named(Path::new(place), main, ""), expected, "{place}");
     }
     assert!(is_named(Path::new("costs"), main, "path = \"tests/costs/main.rs\""));
+}
+
+/// The files of `files`, as (path, text), that are modules of no other file. Cargo finds the roots:
+/// the files directly in `tests`, `examples` and `benches`, and those named after what they are.
+fn orphans(files: &[(String, String)]) -> Vec<&str> {
+    let declares = |parent: &str, module: &str| {
+        let text = files.iter().find(|(place, _)| place == parent).map(|(_, text)| text);
+        text.is_some_and(|text| text.lines().any(|line| declared(line) == Some(module)))
+    };
+    let is_module = |place: &str| {
+        let (folder, file) = place.rsplit_once('/').expect("files lie in folders");
+        let name = file.strip_suffix(".rs").expect("Rust");
+        let is_root = ["lib", "main", "build", "mod"].contains(&name)
+            || ["tests", "examples", "benches"].iter().any(|root| folder.ends_with(root));
+        let parents = ["mod", "main", "lib"].map(|parent| format!("{folder}/{parent}.rs"));
+        let included = format!("{file}\"]");
+        is_root
+            || parents.iter().any(|parent| declares(parent, name))
+            || declares(&format!("{folder}.rs"), name)
+            || files.iter().any(|(_, text)| text.contains("#[path") && text.contains(&included))
+    };
+    files.iter().map(|(place, _)| place.as_str()).filter(|place| !is_module(place)).collect()
+}
+
+/// The module that a line declares, such as `pub(super) mod name;`.
+fn declared(line: &str) -> Option<&str> {
+    let (before, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
+    (before.is_empty() || before.starts_with("pub")).then_some(name)
+}
+
+#[test]
+fn every_file_is_a_module_of_its_crate() {
+    let files = sources();
+    let orphans = orphans(&files);
+    assert!(orphans.is_empty(), "no file declares these, so nothing in them runs: {orphans:#?}");
+}
+
+#[test]
+fn a_file_that_no_file_declares_is_noticed() {
+    let file = |place: &str, text: &str| (place.to_owned(), text.to_owned());
+    let files = [
+        file("crates/a/src/lib.rs", "mod one;\npub mod two;\n// mod three;\n"),
+        file("crates/a/src/one.rs", "#[cfg(test)]\nmod tests;\n"),
+        file("crates/a/src/one/tests.rs", ""),
+        file("crates/a/src/two.rs", "#[path = \"../other.rs\"]\nmod other;\n"),
+        file("crates/a/other.rs", ""),
+        file("crates/a/src/three.rs", ""),
+        file("crates/a/tests/whole.rs", ""),
+    ];
+    assert_eq!(orphans(&files), ["crates/a/src/three.rs"]);
 }

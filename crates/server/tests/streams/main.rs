@@ -10,6 +10,7 @@ mod formats;
 pub mod harness;
 mod keys;
 mod llama_server;
+mod logprobs;
 mod lost_engine;
 mod messages;
 mod ollama;
