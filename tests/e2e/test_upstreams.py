@@ -79,13 +79,14 @@ class Reader(threading.Thread):
         super().__init__(daemon=True)
         self.client = openai.OpenAI(base_url=f"{front.url}/v1", api_key=key, max_retries=0)
         self.wanted = text
-        self.text, self.error, self.whole = "", None, False
+        self.text, self.error, self.whole, self.continued = "", None, False, 0
         self.start()
 
     def run(self):
         ask = {"model": "sim", "messages": says(self.wanted), "stream": True}
         try:
             for chunk in self.client.chat.completions.create(**ask):
+                self.continued += "continued" in (chunk.model_extra or {})
                 for choice in chunk.choices:
                     self.text += choice.delta.content or ""
                     self.whole |= choice.finish_reason == "stop"
@@ -93,7 +94,7 @@ class Reader(threading.Thread):
             self.error = error
 
 
-def test_a_killed_server_takes_only_what_it_had_begun(many):
+def test_what_a_killed_server_had_begun_goes_on_at_another(many):
     # Two at once in each batch: the others wait there, and have no token yet.
     behind, front = many(*[("60", "--max-batch-size", "2")] * 3)
     texts = [f"Answer {index}. " + "It goes on. " * 20 for index in range(15)]
@@ -108,15 +109,10 @@ def test_a_killed_server_takes_only_what_it_had_begun(many):
     for reader in readers:
         reader.join(60)
         assert not reader.is_alive()
-    lost = [reader for reader in readers if reader.error]
-    assert lost, "the server had answers under way"
     for reader in readers:
-        assert reader.wanted.startswith(reader.text), "nothing is doubled, whatever happens"
-        if reader.error is None:
-            assert reader.whole and reader.text == reader.wanted
-        else:
-            assert reader.text and not reader.whole, "only an answer that had begun is lost"
-    assert sum(reader.error is None for reader in readers if reader not in begun) >= 15 - len(begun) - 2
+        assert reader.error is None and reader.whole, "none is lost"
+        assert reader.text == reader.wanted, "nothing is doubled"
+    assert any(reader.continued for reader in begun), "the server had answers under way"
     assert sum(figures(front, "moved_requests_total").values()) > 0
     # Checks find it down, and up again.
     wait_until(lambda: figures(front, "up")[address(victim)] == 0, "the server counts as down")

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::balancer::ServerSet;
 use super::breaker::RequestVerdict;
+use super::continuation::{Obstacle, Rest};
 use super::headers;
 use super::models::{lacks_model, with_model};
 use super::pool::{Pool, ServerConstraints, UpstreamLease, down};
@@ -24,6 +25,8 @@ use loquent_serving::error::{ApiError, ServerSign};
 
 /// Maximum number of servers that may receive a request without responding.
 const MAX_UNHEARD: u32 = 2;
+/// Maximum number of times that an answer is continued at another server.
+const MAX_CONTINUED: u32 = 4;
 
 /// A request to any server of an upstream.
 pub struct OutgoingRequest {
@@ -72,6 +75,10 @@ pub struct Dispatch {
     asked: u32,
     /// Why the request moved on from the latest server.
     moved_because: String,
+    /// Members of the request as it came, once an answer to it has been continued.
+    original: Option<Map<String, Value>>,
+    /// Number of times that the answer was continued.
+    continued: u32,
 }
 
 impl Dispatch {
@@ -88,7 +95,63 @@ impl Dispatch {
             failure: None,
             asked: 0,
             moved_because: String::new(),
+            original: None,
+            continued: 0,
         }
+    }
+
+    /// Returns true if there are servers other than the first one.
+    pub fn has_choice(pool: &Arc<Pool>) -> bool {
+        pool.chain().iter().map(|pool| pool.servers.len()).sum::<usize>() > 1
+    }
+
+    /// Makes the request one for the rest of its answer, which the latest server has broken off
+    /// because of `error`; `rest` makes the members of the one from those of the other. Returns
+    /// false if nothing is left to request.
+    ///
+    /// # Errors
+    /// The reason why the answer cannot be continued.
+    pub fn continue_elsewhere(
+        &mut self,
+        error: &ApiError,
+        rest: impl FnOnce(&Map<String, Value>) -> Result<Rest, Obstacle>,
+    ) -> Result<bool, Obstacle> {
+        if self.continued == MAX_CONTINUED {
+            return Err(Obstacle::TooOften);
+        }
+        let OutgoingBody::Question(current) = &mut self.request.body else {
+            return Err(Obstacle::Request);
+        };
+        let members = match rest(self.original.as_ref().unwrap_or(current))? {
+            Rest::Request(members) => members,
+            Rest::Nothing => return Ok(false),
+        };
+        let replaced = std::mem::replace(current, members);
+        self.original.get_or_insert(replaced);
+        self.continued += 1;
+        self.moved_because = error.to_string();
+        self.failure = Some(error.clone());
+        // Any other server may have come back meanwhile.
+        (self.at, self.unheard, self.tried) = (0, 0, ServerSet::default());
+        if let Some((pool, server)) = &self.latest
+            && Arc::ptr_eq(pool, &self.chain[0])
+        {
+            self.tried.insert(*server);
+        }
+        Ok(true)
+    }
+
+    /// Returns the members of the request as it came.
+    pub fn original(&self) -> Option<&Map<String, Value>> {
+        match &self.request.body {
+            OutgoingBody::Question(current) => self.original.as_ref().or(Some(current)),
+            _ => None,
+        }
+    }
+
+    /// Returns the model of the current upstream if it is a fallback.
+    pub fn fallback(&self) -> Option<&str> {
+        (self.at > 0).then(|| self.chain[self.at].label.as_str())
     }
 
     /// Records that the latest server broke off before its answer began.

@@ -23,6 +23,7 @@ mod affinity;
 pub mod balancer;
 mod breaker;
 mod checks;
+mod continuation;
 mod dispatch;
 pub mod headers;
 mod health;
@@ -58,11 +59,13 @@ use tokio::sync::{oneshot, watch};
 use loquent_serving::admission::Permit;
 use loquent_serving::api::request::{Endpoint, Request};
 use loquent_serving::auth::authorization;
+use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::Clock;
 use loquent_serving::completion::CompletionConfig;
 use loquent_serving::completion::reader::SplitConfig;
 use loquent_serving::error::ApiError;
 use loquent_serving::flush_channel::{FlushReceiver, flush_channel};
+use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::metrics::{Metrics, UpstreamSeries};
 use loquent_serving::otel::{OpenSpan, Telemetry};
 use loquent_serving::output::StreamBounds;
@@ -74,6 +77,7 @@ use crate::passthrough::PassingBody;
 use crate::supported_apis::{SupportedApis, UpstreamApi, Way};
 use affinity::PromptKey;
 use breaker::RequestVerdict;
+use continuation::ArrivedAnswer;
 use dispatch::{Dispatch, OutgoingBody, OutgoingRequest};
 use loquent_serving::metrics::upstream_stats::ServerStats;
 pub use pool::PoolConfig;
@@ -107,6 +111,7 @@ pub struct Upstream {
     splits_reasoning: bool,
     /// Maximum wait for the response's head while the upstream has not responded.
     first_byte_timeout: Duration,
+    bodies: Arc<RequestBodies>,
     clock: Clock,
     metrics: Arc<Metrics>,
     telemetry: Option<Arc<Telemetry>>,
@@ -123,6 +128,8 @@ pub struct UpstreamContext {
     pub splits_reasoning: bool,
     /// Maximum wait for the response's head while the upstream has not responded.
     pub first_byte_timeout: Duration,
+    /// Memory to which answers are charged that other servers could continue.
+    pub bodies: Arc<RequestBodies>,
     /// The server's clock.
     pub clock: Clock,
     /// The server's metrics.
@@ -153,6 +160,7 @@ impl Upstream {
             max_delay,
             splits_reasoning,
             first_byte_timeout,
+            bodies,
             clock,
             metrics,
             telemetry,
@@ -167,6 +175,7 @@ impl Upstream {
             max_delay,
             splits_reasoning,
             first_byte_timeout,
+            bodies,
             clock,
             metrics,
             telemetry,
@@ -274,6 +283,7 @@ impl Upstream {
             exempt_from_stall_limit: request.resumable,
             silence_limit: self.pool.silence_limit,
             metrics: self.metrics.clone(),
+            arrived: self.kept_beginning(request, permits.len()),
         };
         let running = |mut permit: Permit| {
             permit.begin();
@@ -291,6 +301,14 @@ impl Upstream {
             Err(_) => ChunkEnvelope::default(),
         };
         Ok((flushes, envelope))
+    }
+
+    /// Returns where the beginning of an answer to `request` is kept; `None` if no server could
+    /// continue it.
+    fn kept_beginning(&self, request: &Request, completions: usize) -> Option<ArrivedAnswer> {
+        let held = || HeldAnswer::new(self.bodies.clone(), request.identity.tenant);
+        let is_possible = completions == 1 && Dispatch::has_choice(&self.pool);
+        is_possible.then(|| ArrivedAnswer::new(request.endpoint, held()))
     }
 
     /// Returns the first model in the list that the upstream last sent, or the operator's name for

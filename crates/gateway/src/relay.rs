@@ -5,7 +5,8 @@
 //! While the client is too far behind, the relay takes no more bytes, so that backpressure reaches
 //! the upstream. An answer is complete only when the finish of each completion was received: any
 //! other end, even a clean one, is an error. Before its first token, the request moves to another
-//! server instead.
+//! server instead; behind it, another server continues the answer if that is possible
+//! ([`crate::continuation`]).
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use loquent_proto::{Delta, json};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
+use crate::continuation::{ArrivedAnswer, Obstacle, Rest, SeamStops};
 use crate::passthrough::MAX_RESPONSE_BYTES;
 use loquent_serving::admission::{Permit, TokenAccount};
 use loquent_serving::completion::{Completion, CompletionConfig, FlushState};
@@ -49,6 +51,8 @@ pub struct RelayConfig {
     pub silence_limit: Duration,
     /// The server's metrics.
     pub metrics: Arc<Metrics>,
+    /// The beginning of the answer, if other servers could continue it.
+    pub arrived: Option<ArrivedAnswer>,
 }
 
 /// One completion of the upstream's answer.
@@ -69,7 +73,12 @@ pub struct Relay {
     begun: Option<AnswerBegun>,
     parser: Parser,
     reported: Option<ReportedUsage>,
+    /// Tokens of the answer so far, by its chunks.
     tokens: u64,
+    /// Counts of the servers that have broken off; `None` while the first one answers.
+    earlier: Option<EarlierCounts>,
+    /// Search for a stop string across the latest seam.
+    seam: Option<SeamStops>,
     /// Arrival times of the first and the latest token.
     token_times: Option<(Duration, Duration)>,
     /// True if the client has, or may have, received part of the answer.
@@ -85,6 +94,15 @@ pub struct Relay {
     permits: Vec<(Permit, UpstreamGuard)>,
 }
 
+/// Counts of an answer at its latest seam.
+#[derive(Debug, Clone, Copy)]
+struct EarlierCounts {
+    /// Tokens of the prompt, if a server has reported them.
+    prompt_tokens: Option<u64>,
+    completion_tokens: u64,
+    reasoning_tokens: u64,
+}
+
 /// Reason why the relay takes no more bytes.
 #[derive(Debug)]
 pub enum RelayEnd {
@@ -94,6 +112,8 @@ pub enum RelayEnd {
     Broken,
     /// The server broke off before the first token: another server may be tried.
     Unanswered(ApiError),
+    /// The server broke off within the answer: another server may continue it.
+    Interrupted(ApiError),
     /// An error that is not the server's fault was passed on.
     Failed,
     /// The client is gone.
@@ -147,6 +167,8 @@ impl Relay {
             parser: Parser::new(MAX_EVENT_BYTES),
             reported: None,
             tokens: 0,
+            earlier: None,
+            seam: None,
             token_times: None,
             is_answered: false,
             received_bytes: 0,
@@ -159,6 +181,48 @@ impl Relay {
     pub fn begin(&mut self, now: Duration) {
         self.parser = Parser::new(MAX_EVENT_BYTES);
         self.silent_since = now;
+    }
+
+    /// Returns the request for the rest of the answer to the request with the members `body`.
+    ///
+    /// # Errors
+    /// The reason why no server can continue it.
+    pub fn rest(&self, body: &Map<String, Value>) -> Result<Rest, Obstacle> {
+        let arrived = self.config.arrived.as_ref().ok_or(Obstacle::TooLong)?;
+        arrived.rest(body, self.completion_tokens())
+    }
+
+    /// Goes on at `now` with the rest of the answer to the request with the members `body`, from
+    /// another server; `model` is its name if it is another model. The client is told where.
+    pub fn go_on(&mut self, now: Duration, body: &Map<String, Value>, model: Option<&str>) -> Step {
+        let tokens = self.completion_tokens();
+        let reported = self.reported.take();
+        self.earlier = Some(EarlierCounts {
+            prompt_tokens: reported.as_ref().map(|counts| counts.prompt_tokens),
+            completion_tokens: tokens,
+            reasoning_tokens: reported.map_or(0, |counts| counts.reasoning_tokens),
+        });
+        self.tokens = tokens;
+        self.seam = self.config.arrived.as_ref().and_then(|arrived| arrived.stops(body));
+        // What came before the seam, then the mark.
+        self.flush(now, 0)?;
+        let mut mark = serde_json::json!({"continued": {"after_tokens": tokens}});
+        if let Some(model) = model {
+            mark["continued"]["model"] = model.into();
+        }
+        let mark = Delta::Other { choice: 0, json: mark.to_string() };
+        self.pass_on(Flush { deltas: vec![mark], ..Flush::default() })
+    }
+
+    /// Ends an answer at `now` of which nothing is left to generate.
+    pub fn end_at_limit(&mut self, now: Duration) -> Step {
+        let reason = "length".to_owned();
+        self.handle_piece(now, 0, vec![Delta::Finish { choice: 0, reason }])?;
+        Break(RelayEnd::Complete)
+    }
+
+    fn completion_tokens(&self) -> u64 {
+        self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens)
     }
 
     /// Handles `event`, which occurred at `now`; breaks when the answer is over.
@@ -240,6 +304,9 @@ impl Relay {
 
     /// Returns the server's mean time between two tokens of a completion.
     pub fn pace(&self) -> Option<Duration> {
+        if self.earlier.is_some() {
+            return None; // the times of several servers, and of the gaps between them
+        }
         let (first, last) = self.token_times?;
         let tokens = self.reported.as_ref().map_or(self.tokens, |counts| counts.completion_tokens);
         let completions = self.choices.len() as u64;
@@ -290,6 +357,9 @@ impl Relay {
         match event {
             Ok(ChunkEvent::Chunk(chunk)) => self.handle_chunk(now, *chunk),
             Ok(ChunkEvent::Done) => self.handle_end(now),
+            Ok(ChunkEvent::Failed(error)) if self.is_continuable() && is_servers_fault(&error) => {
+                Break(RelayEnd::Interrupted(ApiError::of_upstream(&error)))
+            }
             Ok(ChunkEvent::Failed(error)) => self.fail(now, ApiError::of_upstream(&error)),
             Err(error) => self.break_off(now, &format!("the upstream server's stream: {error}")),
         }
@@ -306,10 +376,14 @@ impl Relay {
             self.pass_on(Flush { deltas, ..Flush::default() })?;
         }
         self.is_answered |= !deltas.is_empty() && !deltas.iter().all(is_empty_text);
+        if let Some(arrived) = &mut self.config.arrived {
+            arrived.add(&deltas);
+        }
         let alone = matches!(&*deltas, [Delta::Other { json, .. }] if !has_choices(json));
         let members = if alone { deltas.pop() } else { None };
         match (usage, members) {
             (Some(usage), members) => {
+                let usage = self.earlier.map_or(usage.clone(), |earlier| earlier.with(usage));
                 self.pass_on(usage_flush(&usage, members))?;
                 self.reported = Some(usage);
             }
@@ -339,6 +413,11 @@ impl Relay {
             return Continue(());
         }
         let last = choice.completion.last_token();
+        let piece = match &mut self.seam {
+            Some(seam) => across(seam, piece),
+            None => piece,
+        };
+        self.seam.take_if(|seam| !seam.is_open());
         let (state, tokens) = choice.completion.on_deltas(now, piece, clear);
         if tokens > 0 {
             self.tokens += u64::from(tokens);
@@ -356,6 +435,11 @@ impl Relay {
         if choice.due { self.flush_due(now) } else { Continue(()) }
     }
 
+    /// Returns true if another server may be able to continue the answer.
+    fn is_continuable(&self) -> bool {
+        self.is_answered && self.config.arrived.is_some()
+    }
+
     /// Handles a clean end of the stream, which by itself does not prove that the answer is
     /// complete.
     fn handle_end(&mut self, now: Duration) -> Step {
@@ -371,6 +455,9 @@ impl Relay {
         let error = ApiError::bad_gateway(message);
         if !self.is_answered {
             return Break(RelayEnd::Unanswered(error));
+        }
+        if self.is_continuable() {
+            return Break(RelayEnd::Interrupted(error));
         }
         match self.fail(now, error) {
             Break(RelayEnd::Failed) => Break(RelayEnd::Broken),
@@ -422,6 +509,61 @@ impl Relay {
     fn pass_on(&self, flush: Flush) -> Step {
         if self.flushes.send(flush) { Continue(()) } else { Break(RelayEnd::Left) }
     }
+}
+
+impl EarlierCounts {
+    /// Adds these counts to those of the server that continues the answer, whose prompt contains
+    /// the tokens so far.
+    fn with(self, rest: ReportedUsage) -> ReportedUsage {
+        let grown = rest.prompt_tokens.saturating_sub(self.completion_tokens);
+        let prompt_tokens = self.prompt_tokens.unwrap_or(grown);
+        let completion_tokens = self.completion_tokens.saturating_add(rest.completion_tokens);
+        let mut json = rest.json;
+        if let Some(members) = json.as_object_mut() {
+            members.insert("prompt_tokens".into(), prompt_tokens.into());
+            members.insert("completion_tokens".into(), completion_tokens.into());
+            let total = prompt_tokens.saturating_add(completion_tokens);
+            members.insert("total_tokens".into(), total.into());
+        }
+        ReportedUsage {
+            prompt_tokens,
+            cached_tokens: rest.cached_tokens.min(prompt_tokens),
+            completion_tokens,
+            reasoning_tokens: self.reasoning_tokens.saturating_add(rest.reasoning_tokens),
+            json,
+        }
+    }
+}
+
+/// Takes a piece of an answer behind a seam; returns what may be sent of it. A stop string across
+/// the seam ends the answer.
+fn across(seam: &mut SeamStops, piece: Vec<Delta>) -> Vec<Delta> {
+    let mut sent = Vec::with_capacity(piece.len());
+    for delta in piece {
+        match delta {
+            Delta::Text { choice, tokens, mut text } => {
+                let ends = seam.push(&mut text);
+                sent.push(Delta::Text { choice, tokens, text });
+                if ends {
+                    sent.push(Delta::Finish { choice, reason: "stop".into() });
+                    return sent;
+                }
+            }
+            Delta::Finish { choice, reason } => {
+                let mut text = String::new();
+                seam.finish(&mut text);
+                sent.push(Delta::Text { choice, tokens: 0, text });
+                sent.push(Delta::Finish { choice, reason });
+            }
+            other => sent.push(other),
+        }
+    }
+    sent
+}
+
+/// Returns true if an error inside a stream is the server's own, such as an engine that has died.
+fn is_servers_fault(error: &Value) -> bool {
+    error.get("code").and_then(Value::as_u64).is_some_and(|code| (500..600).contains(&code))
 }
 
 /// Builds a separate flush of the upstream's counts: a record of them, followed by an Other with

@@ -3,6 +3,7 @@
 //!
 //! The task ends, and closes the upstream's connection, as soon as the client is gone.
 
+use std::fmt::Display;
 use std::ops::ControlFlow::Break;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub async fn run(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let silence_limit = relay.silence_limit();
+    // Why the server that began the answer has broken off.
+    let mut interruption: Option<ApiError> = None;
     loop {
         let asked = tokio::select! {
             biased;
@@ -44,8 +47,20 @@ pub async fn run(
         };
         let (mut body, place) = match asked {
             Ok(answer) => answer,
-            Err(error) => return drop(relay.fail(clock.now(), error)),
+            Err(error) => {
+                let error = match interruption {
+                    Some(interruption) => not_continued(&interruption, &error),
+                    None => error,
+                };
+                return drop(relay.fail(clock.now(), error));
+            }
         };
+        if interruption.is_some() {
+            let original = dispatch.original().expect("only such requests are continued");
+            if relay.go_on(clock.now(), original, dispatch.fallback()).is_break() {
+                return;
+            }
+        }
         let end = pass_on(&mut relay, clock, &mut body, &place, &mut shutdown).await;
         place.note_tokens(relay.all_tokens());
         match end {
@@ -54,6 +69,21 @@ pub async fn run(
                 place.judge(RequestVerdict::Fails);
                 dispatch.note_unheard(error);
                 continue;
+            }
+            RelayEnd::Interrupted(error) => {
+                place.note_failure(&error.to_string());
+                place.judge(RequestVerdict::Fails);
+                drop((body, place));
+                match dispatch.continue_elsewhere(&error, |body| relay.rest(body)) {
+                    Ok(true) => {
+                        interruption = Some(error);
+                        continue;
+                    }
+                    Ok(false) => drop(relay.end_at_limit(clock.now())),
+                    Err(obstacle) => {
+                        drop(relay.fail(clock.now(), not_continued(&error, &obstacle)));
+                    }
+                }
             }
             RelayEnd::Broken => place.judge(RequestVerdict::Fails),
             RelayEnd::Complete => {
@@ -67,6 +97,18 @@ pub async fn run(
         }
         return relay.note_tokens();
     }
+}
+
+/// Returns the error of an answer that was broken off because of `interruption` and that no server
+/// continues because of `obstacle`.
+fn not_continued(interruption: &ApiError, obstacle: &impl Display) -> ApiError {
+    tracing::warn!("an answer was not continued at another server: {obstacle}");
+    let (interruption, obstacle) = (interruption.to_string(), obstacle.to_string());
+    let sentences = [&interruption, &obstacle].map(|text| text.trim_end_matches('.'));
+    let [interruption, obstacle] = sentences;
+    ApiError::bad_gateway(format!(
+        "{interruption}. No other server continues the answer: {obstacle}."
+    ))
 }
 
 /// Gives `relay` the bytes of `body`, from the server of `place`, until the answer is over.

@@ -52,6 +52,11 @@ impl StopMatcher {
         self.held.clear();
     }
 
+    /// Returns true if the end of the text is held back, because it may become a stop string.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// The stop string that ended the text.
     pub fn found(&self) -> Option<&str> {
         self.found.map(|which| self.stops[which].as_str())

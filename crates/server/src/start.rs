@@ -360,6 +360,7 @@ fn start_upstream_at(
             max_delay: config.serving.max_delay,
             splits_reasoning: config.serving.split_reasoning,
             first_byte_timeout: app.config.heartbeat,
+            bodies: app.bodies.clone(),
             clock,
             metrics: metrics.clone(),
             telemetry: desk.telemetry.clone(),

@@ -28,7 +28,20 @@ impl HeldAnswer {
     /// # Errors
     /// 503 when the memory is full, or the tenant has its share of it.
     pub fn add(&mut self, flush: &Flush) -> Result<(), ApiError> {
-        self.bodies.memory().try_take(&mut self.charge, flush.bytes())
+        self.add_bytes(flush.bytes())
+    }
+
+    /// Charges `bytes`.
+    ///
+    /// # Errors
+    /// 503 when the memory is full, or the tenant has its share of it.
+    pub fn add_bytes(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bodies.memory().try_take(&mut self.charge, bytes)
+    }
+
+    /// Returns the charge: the answer is held no longer.
+    pub fn give_back(&mut self) {
+        self.charge = MemoryCharge::of_tenant(self.charge.tenant());
     }
 }
 

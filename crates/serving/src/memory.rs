@@ -75,7 +75,6 @@ struct HeldUnits {
 
 /// Units that a request needs to hold `total` bytes.
 struct Growth {
-    part: Arc<MemoryPart>,
     total: usize,
     is_large: bool,
     /// Units of this part that it holds.
@@ -217,10 +216,11 @@ impl RequestMemory {
     /// seconds.
     pub async fn take(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), ApiError> {
         let growth = self.growth(charge, bytes);
+        let part = self.part(growth.is_large);
         if growth.more > 0 {
-            growth.part.acquire(charge.tenant, growth.held, growth.more).await?;
+            part.acquire(charge.tenant, growth.held, growth.more).await?;
         }
-        charge.grow(growth);
+        charge.grow(part, growth);
         Ok(())
     }
 
@@ -233,24 +233,28 @@ impl RequestMemory {
         if growth.total > self.large_units * UNIT_BYTES {
             return Err(no_room());
         }
+        let part = self.part(growth.is_large);
         if growth.more > 0 {
-            growth.part.try_acquire(charge.tenant, growth.held, growth.more)?;
+            part.try_acquire(charge.tenant, growth.held, growth.more)?;
         }
-        charge.grow(growth);
+        charge.grow(part, growth);
         Ok(())
+    }
+
+    const fn part(&self, is_large: bool) -> &Arc<MemoryPart> {
+        if is_large { &self.large } else { &self.small }
     }
 
     fn growth(&self, charge: &MemoryCharge, bytes: usize) -> Growth {
         let total = charge.bytes.saturating_add(bytes);
         let is_large = total > SMALL_BYTES;
-        let part = if is_large { &self.large } else { &self.small };
         let held = match charge.is_large == is_large {
             true => charge.held.as_ref().map_or(0, |held| held.units),
             false => 0,
         };
         // A request larger than all memory gets all of it: alone, it may run.
         let units = total.div_ceil(UNIT_BYTES).min(self.large_units);
-        Growth { part: part.clone(), total, is_large, held, more: units.saturating_sub(held) }
+        Growth { total, is_large, held, more: units.saturating_sub(held) }
     }
 
     /// Changes `charge` to exactly `bytes`.
@@ -286,17 +290,25 @@ impl MemoryCharge {
     }
 
     /// Adds units that have been acquired.
-    fn grow(&mut self, growth: Growth) {
-        let Growth { part, total, is_large, more, .. } = growth;
+    fn grow(&mut self, part: &Arc<MemoryPart>, growth: Growth) {
+        let Growth { total, is_large, more, .. } = growth;
         self.bytes = total;
         if more == 0 {
             return;
         }
         match &mut self.held {
             Some(held) if self.is_large == is_large => held.units += more,
-            held => *held = Some(HeldUnits { part, tenant: self.tenant, units: more }),
+            held => {
+                let part = part.clone();
+                *held = Some(HeldUnits { part, tenant: self.tenant, units: more });
+            }
         }
         self.is_large = is_large;
+    }
+
+    /// Returns the tenant that is charged.
+    pub const fn tenant(&self) -> TenantId {
+        self.tenant
     }
 
     /// Returns the number of bytes charged.

@@ -63,13 +63,17 @@ impl SimText {
     }
 }
 
-/// Returns the tokens after the last `say=` up to the next special token.
+/// Returns the tokens after the last `say=` up to the next special token or, if the prompt ends with
+/// the beginning of such an answer, the rest of it.
 fn asked_text(prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
     let marker = b"say=".map(TokenId::from);
     let at = prompt.windows(marker.len()).rposition(|window| window == marker)?;
     let text = &prompt[at + marker.len()..];
     let special = |&token: &TokenId| (END_OF_TEXT..FIRST_WORD).contains(&token);
-    Some(text[..text.iter().position(special).unwrap_or(text.len())].into())
+    let (text, behind) = text.split_at(text.iter().position(special).unwrap_or(text.len()));
+    let begun = behind.iter().rposition(special).map_or(&[][..], |at| &behind[at + 1..]);
+    let begun = begun.strip_prefix(&b"assistant\n".map(TokenId::from)).unwrap_or_default();
+    Some(text.strip_prefix(begun).unwrap_or(text).into())
 }
 
 /// Returns the N of the last `tokens=N` in the prompt's text.
@@ -117,6 +121,18 @@ mod tests {
         let said: Vec<u8> =
             (0..answer.length).flat_map(|i| SimVocab.piece(answer.token(i)).to_vec()).collect();
         assert_eq!(String::from_utf8(said).unwrap(), "{\"a\": \"é the\"}");
+    }
+
+    #[test]
+    fn a_script_that_has_begun_goes_on() {
+        let how = Encode { add_bos: false, parse_special: true };
+        let asked = "<|im_start|>user\nsay=one two é<|im_end|>\n<|im_start|>assistant\n";
+        let said = |begun: &str| {
+            let answer = SimText::to(&SimVocab.encode(&format!("{asked}{begun}"), how).unwrap());
+            let said = (0..answer.length).flat_map(|i| SimVocab.piece(answer.token(i)).to_vec());
+            String::from_utf8(said.collect()).unwrap()
+        };
+        assert_eq!([said(""), said("one t"), said("two")], ["one two é", "wo é", "one two é"]);
     }
 
     #[test]

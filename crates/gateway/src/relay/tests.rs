@@ -3,13 +3,17 @@
 use std::task::{Context, Poll, Waker};
 
 use loquent_infer::admission::Bounds;
+use loquent_infer::tenant::TenantId;
 use serde_json::json;
 
 use super::*;
 use loquent_serving::admission::{AdmissionGate, PendingPrompts};
+use loquent_serving::api::request::Endpoint;
+use loquent_serving::body::{BodyLimits, RequestBodies};
 use loquent_serving::clock::Clock;
 use loquent_serving::completion::reader::SplitConfig;
 use loquent_serving::flush_channel::{FlushReceiver, flush_channel};
+use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::identity::Identity;
 
 const BUFFER_BYTES: usize = 1_000;
@@ -24,6 +28,15 @@ struct Bench {
 }
 
 impl Bench {
+    /// A bench of an answer that other servers could continue.
+    fn continuable(completion: CompletionConfig) -> Self {
+        let mut bench = Self::new(1, completion);
+        let limits = BodyLimits { max_bytes: 1 << 20, total_bytes: 16 << 20 };
+        let held = HeldAnswer::new(RequestBodies::new(limits), TenantId(1));
+        bench.relay.config.arrived = Some(ArrivedAnswer::new(Endpoint::Chat, held));
+        bench
+    }
+
     fn new(completions: usize, completion: CompletionConfig) -> Self {
         let metrics = Arc::new(Metrics::new());
         let limits = Bounds {
@@ -42,6 +55,7 @@ impl Bench {
             exempt_from_stall_limit: false,
             silence_limit: SILENCE,
             metrics,
+            arrived: None,
         };
         let (sender, flushes) = flush_channel();
         let (begin, begun) = oneshot::channel();
@@ -253,4 +267,105 @@ fn a_client_that_leaves_ends_the_relay() {
     bench.flushes = None;
     let end = bench.choice(1, 0, json!({"content": "a"}), None);
     assert!(matches!(end, Break(RelayEnd::Left)), "{end:?}");
+}
+
+fn members(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+/// Returns the chunk with the counts at the end of an answer.
+fn usage(prompt: u64, completion: u64) -> RelayEvent {
+    let usage = json!({"prompt_tokens": prompt, "completion_tokens": completion,
+        "total_tokens": prompt + completion});
+    let chunk = json!({"id": "y", "choices": [], "usage": usage});
+    RelayEvent::Bytes(format!("data: {chunk}\n\n").into())
+}
+
+#[test]
+fn another_server_goes_on_where_one_has_broken_off() {
+    let cut = RelayEvent::Bytes("data: {\"choices\": 7}\n\n".into());
+    let died = json!({"error": {"message": "EngineDeadError", "code": 500}});
+    let died = RelayEvent::Bytes(format!("data: {died}\n\n").into());
+    for end in [done(), RelayEvent::End, RelayEvent::Broken("reset".into()), cut, died] {
+        let mut bench = Bench::continuable(config("8", None));
+        let body = members(json!({"messages": [], "max_tokens": 9}));
+        (0..3).for_each(|at| bench.text(at, "a"));
+        assert!(matches!(bench.handle(3, end), Break(RelayEnd::Interrupted(_))));
+        let Ok(Rest::Request(rest)) = bench.relay.rest(&body) else { panic!("it can go on") };
+        assert_eq!(
+            (&rest["messages"][0]["content"], &rest["max_tokens"]),
+            (&json!("aaa"), &json!(6))
+        );
+        bench.relay.begin(ms(4));
+        assert!(bench.relay.go_on(ms(4), &body, None).is_continue());
+        bench.text(5, "b");
+        assert!(bench.choice(6, 0, json!({}), Some("stop")).is_continue());
+        assert!(bench.handle(7, usage(13, 1)).is_continue());
+        assert!(matches!(bench.handle(8, done()), Break(RelayEnd::Complete)));
+        let deltas: Vec<_> = bench.read().into_iter().flat_map(|flush| flush.deltas).collect();
+        assert_eq!(deltas.iter().filter_map(text).collect::<String>(), "aaab");
+        let mark = r#"{"continued":{"after_tokens":3}}"#;
+        let is_mark = |delta: &Delta| matches!(delta, Delta::Other { json, .. } if json == mark);
+        let before = deltas.iter().take_while(|delta| !is_mark(delta)).filter_map(text);
+        assert_eq!(before.collect::<String>(), "aaa", "what was held comes before the mark");
+        let counts = Delta::Usage { prompt: 10, completion: 4, cached: 0, reasoning: 0 };
+        assert!(deltas.contains(&counts), "{deltas:?}");
+    }
+}
+
+#[test]
+fn a_request_for_the_rest_that_breaks_off_at_once_goes_on_too() {
+    let mut bench = Bench::continuable(CompletionConfig::default());
+    let body = members(json!({"messages": []}));
+    bench.text(1, "a");
+    for _ in 0..2 {
+        let end = bench.handle(2, RelayEvent::Broken("reset".into()));
+        assert!(matches!(end, Break(RelayEnd::Interrupted(_))), "{end:?}");
+        bench.relay.begin(ms(3));
+        assert!(bench.relay.go_on(ms(3), &body, Some("other")).is_continue());
+    }
+    let flushes = bench.read();
+    let marks = flushes.iter().flat_map(|flush| &flush.deltas).filter(
+        |delta| matches!(delta, Delta::Other { json, .. } if json.contains(r#""model":"other""#)),
+    );
+    assert_eq!(marks.count(), 2);
+}
+
+#[test]
+fn a_clients_error_within_an_answer_is_passed_on() {
+    let mut bench = Bench::continuable(CompletionConfig::default());
+    bench.text(1, "a");
+    let error = json!({"error": {"message": "too long", "code": 400}});
+    let end = bench.handle(2, RelayEvent::Bytes(format!("data: {error}\n\n").into()));
+    assert!(matches!(end, Break(RelayEnd::Failed)), "{end:?}");
+}
+
+#[test]
+fn a_stop_string_across_the_seam_ends_the_answer() {
+    let mut bench = Bench::continuable(CompletionConfig::default());
+    let body = members(json!({"messages": [], "stop": "END"}));
+    bench.text(1, "so E");
+    assert!(bench.handle(2, RelayEvent::End).is_break());
+    bench.relay.begin(ms(3));
+    assert!(bench.relay.go_on(ms(3), &body, None).is_continue());
+    bench.text(4, "N");
+    assert!(bench.choice(5, 0, json!({"content": "D and more"}), None).is_continue());
+    assert!(matches!(bench.handle(6, done()), Break(RelayEnd::Complete)));
+    let flushes = bench.read();
+    assert_eq!(text_of(&flushes), "so E");
+    let end = flushes.iter().find_map(|flush| flush.end.as_ref()).expect("it has ended");
+    assert_eq!(end.reason.name().unwrap(), "stop");
+}
+
+#[test]
+fn an_answer_with_all_its_tokens_ends_at_its_limit() {
+    let mut bench = Bench::continuable(CompletionConfig::default());
+    bench.text(1, "a");
+    assert!(bench.handle(2, RelayEvent::End).is_break());
+    let body = members(json!({"messages": [], "max_tokens": 1}));
+    assert_eq!(bench.relay.rest(&body), Ok(Rest::Nothing));
+    assert!(matches!(bench.relay.end_at_limit(ms(3)), Break(RelayEnd::Complete)));
+    let flushes = bench.read();
+    let end = flushes.iter().find_map(|flush| flush.end.as_ref()).expect("it has ended");
+    assert_eq!(end.reason.name().unwrap(), "length");
 }

@@ -1,5 +1,6 @@
 //! Several servers behind one upstream: whatever one of them does, a request whose answer has not
-//! begun is answered by another, once, and one whose answer has begun ends honestly.
+//! begun is answered by another, once, and one whose answer has begun is continued by another or
+//! ends honestly.
 
 use std::future::Future;
 use std::task::Poll;
@@ -11,7 +12,7 @@ use tokio::net::TcpSocket;
 
 use super::speaking::Upstream;
 use super::stand_in::{Act, StandIn, head, piece, stream, whole};
-use super::{FINISH, FIRST, Front, PATIENCE, SECOND, json_of, read};
+use super::{FINISH, FIRST, Front, PATIENCE, SECOND, USAGE, json_of, read};
 
 /// What vLLM and SGLang announce an answer with, before its first token.
 const ROLE: &str = r#"{"id":"up-1","object":"chat.completion.chunk","created":5,"model":"theirs","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}"#;
@@ -87,20 +88,96 @@ async fn an_answer_that_has_not_begun_comes_from_another_server() {
     all_are_whole(&[&gone, &good.url], "is not there", "failures_total").await;
 }
 
-#[tokio::test]
-async fn an_answer_that_has_begun_is_not_begun_again() {
+/// The bodies of the completions that a stand-in was asked for.
+fn asked(server: &mut StandIn) -> Vec<Value> {
+    let requests = std::iter::from_fn(|| server.requests.try_recv().ok());
+    let bodies = requests.filter(|request| request.starts_with("POST /v1/chat/completions"));
+    bodies
+        .map(|request| serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap())
+        .collect()
+}
+
+/// Servers that break off behind "Hel", each in its way, of an answer to a request with `more`.
+async fn broken_off(more: Value, servers: usize) -> (super::Read, Vec<Value>) {
     let begun = [head(), piece(&format!("data: {ROLE}\n\ndata: {FIRST}\n\n"))].concat();
-    let mut servers = Vec::new();
-    for _ in 0..3 {
-        servers.push(StandIn::start(Act::Close(begun.clone())).await);
+    let mut all = Vec::new();
+    for _ in 0..servers {
+        all.push(StandIn::start(Act::Close(begun.clone())).await);
     }
-    let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
-    let read = read(Front::new(&urls.join(",")).ask(json!({})).await).await;
+    let urls: Vec<&str> = all.iter().map(|server| server.url.as_str()).collect();
+    let read = read(Front::new(&urls.join(",")).ask(more).await).await;
+    (read, all.iter_mut().flat_map(asked).collect())
+}
+
+#[tokio::test]
+async fn an_answer_goes_on_at_another_server_behind_what_has_arrived() {
+    let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
+    let torn = [begun.clone(), piece("data: {\"cho")].concat();
+    let dead = r#"{"error":{"message":"EngineDeadError","type":"InternalServerError","code":500}}"#;
+    let dead = [begun.clone(), piece(&format!("data: {dead}\n\n"))].concat();
+    let unfinished = stream(&[FIRST, "[DONE]"]);
+    let silent = Act::Slowly(vec![begun.clone()], Duration::ZERO);
+    let acts =
+        [Act::Close(begun), Act::Close(torn), Act::Close(dead), Act::Keep(unfinished), silent];
+    for act in acts {
+        let rest = stream(&[ROLE, SECOND, FINISH, USAGE, "[DONE]"]);
+        let (mut bad, mut good) =
+            (StandIn::start(act.clone()).await, StandIn::start(Act::Keep(rest)).await);
+        let front = Front::with(&format!("{},{}", bad.url, good.url), |settings| {
+            settings.upstream.pool.silence_limit = Duration::from_millis(300);
+        });
+        // Where a prompt goes depends on the ports.
+        for question in 0..PROMPTS {
+            let messages = json!([{"role": "user", "content": format!("{question}")}]);
+            let options = json!({"include_usage": true});
+            let body = json!({"messages": messages, "max_tokens": 9, "stream_options": options});
+            let read = read(front.ask(body).await).await;
+            assert!(read.done && !read.broken, "{act:?}");
+            if asked(&mut bad).is_empty() {
+                asked(&mut good);
+                continue;
+            }
+            assert_eq!((read.text().as_str(), read.finish()), ("Hello", Some("stop")), "{act:?}");
+            let body = asked(&mut good).pop().expect("it was asked for the rest");
+            let last = json!({"role": "assistant", "content": "Hel"});
+            assert_eq!((&body["messages"][1], &body["max_tokens"]), (&last, &json!(8)));
+            assert_eq!(body["continue_final_message"], true);
+            let marked = read.events.iter().filter(|event| event["continued"]["after_tokens"] == 1);
+            assert_eq!(marked.count(), 1, "{:?}", read.events);
+            let usage = &read.events.last().unwrap()["usage"];
+            let counts = ["prompt_tokens", "completion_tokens", "total_tokens"];
+            assert_eq!(counts.map(|count| usage[count].as_u64()), [Some(2), Some(3), Some(5)]);
+            break;
+        }
+        settled(&front).await;
+    }
+}
+
+#[tokio::test]
+async fn servers_that_all_break_off_are_not_tried_for_ever() {
+    let (read, requests) = broken_off(json!({}), 6).await;
+    assert!(read.broken && !read.done);
+    assert_eq!(read.text(), "Hel".repeat(5), "one beginning, and four continuations");
+    assert_eq!(requests.len(), 5);
+    let error = read.events.last().unwrap()["error"]["message"].as_str().unwrap();
+    assert!(error.contains("too many servers broke off"), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_continued_is_not_begun_again() {
+    let form = json!({"response_format": {"type": "json_object"}});
+    let (read, requests) = broken_off(form, 3).await;
     assert!(read.broken && !read.done && read.text() == "Hel");
-    assert!(read.events.last().unwrap()["error"]["message"].is_string());
-    let asked = |it: &mut StandIn| std::iter::from_fn(|| it.requests.try_recv().ok()).count();
-    let completions: usize = servers.iter_mut().map(asked).sum();
-    assert!(completions <= 1 + 3, "one request, and a health check of each at most");
+    let error = read.events.last().unwrap()["error"]["message"].as_str().unwrap();
+    assert!(error.ends_with("No other server continues the answer: its form is prescribed."));
+    assert_eq!(requests.len(), 1);
+}
+
+#[tokio::test]
+async fn two_completions_are_not_continued() {
+    let (read, requests) = broken_off(json!({"n": 2}), 3).await;
+    assert!(read.broken && !read.done && read.text() == "Hel");
+    assert_eq!(requests.len(), 1);
 }
 
 #[tokio::test]
