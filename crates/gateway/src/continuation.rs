@@ -84,7 +84,7 @@ impl fmt::Display for Obstacle {
 impl ArrivedAnswer {
     /// Returns the beginning of an answer to a request to `endpoint`, of which nothing has arrived.
     /// What arrives is charged to `held`.
-    pub const fn new(endpoint: Endpoint, held: HeldAnswer) -> Self {
+    pub fn new(endpoint: Endpoint, held: HeldAnswer) -> Self {
         let (text, reasoning) = (String::new(), String::new());
         Self { endpoint, text, reasoning, obstacle: None, held }
     }

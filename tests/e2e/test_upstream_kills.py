@@ -1,0 +1,137 @@
+"""Upstream servers that die or hang under answers of every API and transport: real processes, killed and stopped."""
+
+import concurrent.futures
+import json
+import signal
+import time
+
+import httpx
+import pytest
+
+from conftest import PATIENCE_S
+from test_connect import Proxy
+
+TEXT = "One two three four five six seven eight nine ten, and so it goes on for a while. " * 2
+
+
+def chat(prompt):
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}]}
+
+
+def responses(prompt):
+    return "/v1/responses", {"input": prompt, "store": False}
+
+
+def messages(prompt):
+    return "/v1/messages", {"max_tokens": 4000, "messages": [{"role": "user", "content": prompt}]}
+
+
+def ollama(prompt):
+    return "/api/chat", {"messages": [{"role": "user", "content": prompt}]}
+
+
+APIS = (chat, responses, messages, ollama)
+
+
+def text_and_end(api, event):
+    """What one event of a stream adds to the text, and whether it says that the answer is whole."""
+    match api.__name__:
+        case "chat":
+            choice = (event.get("choices") or [{}])[0]
+            return choice.get("delta", {}).get("content") or "", bool(choice.get("finish_reason"))
+        case "responses":
+            text = event.get("delta", "") if event["type"] == "response.output_text.delta" else ""
+            return text, event["type"] == "response.completed"
+        case "messages":
+            return event.get("delta", {}).get("text", ""), event["type"] == "message_stop"
+        case "ollama":
+            return event.get("message", {}).get("content", ""), event.get("done", False)
+
+
+def read(api, url, prompt, begun):
+    """Reads an answer to its end: its text, and whether it is whole. Calls `begun` at its first text."""
+    path, body = api(prompt)
+    text, whole = "", False
+    with httpx.stream("POST", url + path, json={"model": "sim", "stream": True, **body}, timeout=PATIENCE_S) as stream:
+        assert stream.status_code == 200, stream.read()
+        for line in stream.iter_lines():
+            data = line.removeprefix("data:").strip()
+            if not data.startswith("{"):
+                continue
+            more, end = text_and_end(api, json.loads(data))
+            if more and not text:
+                begun()
+            text, whole = text + more, whole or end
+    return text, whole
+
+
+def until(holds, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
+def test_every_api_goes_on_when_a_server_dies_or_hangs(start, tmp_path, fault):
+    behind = [start("--simulate", "40", "--max-batch-size", "32") for _ in range(3)]
+    urls = ",".join(server.url for server in behind)
+    front = start("--upstream", f"sim={urls}", "--upstream-timeout-s", "2", "--max-inflight-requests", "256")
+    proxy = Proxy(front.url, tmp_path)
+    begun = []
+    try:
+        assert proxy.decided() == "QUIC"
+        asks = [(api, url, f"say={index} {TEXT}") for index in range(4) for api in APIS for url in (front.url, proxy.url)]
+        with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
+            answers = [pool.submit(read, *ask, lambda: begun.append(1)) for ask in asks]
+            until(lambda: len(begun) == len(asks), "all answers begin")
+            victim = max(behind, key=lambda server: server.metric("num_requests_running"))
+            assert victim.metric("num_requests_running") >= len(asks) / len(behind) / 2
+            victim.process.send_signal(fault)
+            for (api, url, prompt), answer in zip(asks, answers, strict=True):
+                way = "QUIC" if url == proxy.url else "SSE"
+                assert answer.result(PATIENCE_S) == (prompt.removeprefix("say="), True), (api.__name__, way)
+    finally:
+        if fault == signal.SIGSTOP:
+            victim.process.send_signal(signal.SIGCONT)
+        proxy.stop()
+
+
+def test_at_temperature_zero_the_text_is_that_of_one_server(start):
+    """The bundled model on two real engines, one of which dies under chats and plain completions."""
+    behind = [start("--max-batch-size", "16") for _ in range(2)]
+    front = start("--upstream", "tiny=" + ",".join(server.url for server in behind))
+    greedy = {"model": "tiny", "temperature": 0, "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+    def ask(url, index, begun=lambda: None):
+        question = f"Question {index}: how does a token reach its reader?"
+        if index % 2:
+            path, body = "/v1/completions", {"prompt": question}
+        else:
+            path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
+        text, finish, seams = "", None, 0
+        with httpx.stream("POST", url + path, json={**body, **greedy}, timeout=PATIENCE_S) as stream:
+            for line in stream.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                seams += "continued" in event
+                for choice in event["choices"]:
+                    more = choice.get("text") or choice.get("delta", {}).get("content") or ""
+                    text, finish = text + more, choice["finish_reason"] or finish
+                    if more:
+                        begun()
+        return text, finish, seams
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        alone = [pool.submit(ask, behind[0].url, index) for index in range(16)]
+        alone = [answer.result() for answer in alone]
+        begun = set()
+        answers = [pool.submit(ask, front.url, index, lambda index=index: begun.add(index)) for index in range(16)]
+        until(lambda: len(begun) == 16, "all answers begin")
+        victim = max(behind, key=lambda server: server.metric("num_requests_running"))
+        victim.process.kill()
+        answers = [answer.result() for answer in answers]
+    assert sum(seams for _, _, seams in answers) > 0, "the server had answers under way"
+    assert [answer[:2] for answer in answers] == [answer[:2] for answer in alone]
