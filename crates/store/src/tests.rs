@@ -68,7 +68,11 @@ async fn filled(limits: StoreLimits, owner: Owner, ids: &[&str]) -> (Places, Vec
 async fn an_object_is_found_by_its_owner_and_kind_alone() {
     let (_folder, stores) = filled(limits(9, 9), ANN, &["a"]).await;
     for store in stores {
-        assert_eq!(store.get(CHAT, ANN, "a").await, Ok(Some(object("a"))));
+        let found = store.get(CHAT, ANN, "a").await.unwrap().expect("it was put");
+        assert_eq!(
+            (&*found.id, found.progress, found.json),
+            ("a", Progress::Ended, object("a").json)
+        );
         assert_eq!(store.get(CHAT, BOB, "a").await, Ok(None));
         assert_eq!(store.get(Kind::Response, ANN, "a").await, Ok(None));
         assert_eq!(store.delete(CHAT, BOB, "a").await, Ok(false));
