@@ -20,7 +20,7 @@ use loquent_proto::{Delta, json};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::continuation::{ArrivedAnswer, Obstacle, Rest, SeamStops};
+use crate::continuation::{ArrivedAnswer, Obstacle, Rest, Seam};
 use crate::passthrough::MAX_RESPONSE_BYTES;
 use loquent_serving::admission::{Permit, TokenAccount};
 use loquent_serving::completion::{Completion, CompletionConfig, FlushState};
@@ -77,8 +77,8 @@ pub struct Relay {
     tokens: u64,
     /// Counts of the servers that have broken off; `None` while the first one answers.
     earlier: Option<EarlierCounts>,
-    /// Search for a stop string across the latest seam.
-    seam: Option<SeamStops>,
+    /// The latest seam, as long as the text before it matters.
+    seam: Option<Seam>,
     /// Arrival times of the first and the latest token.
     token_times: Option<(Duration, Duration)>,
     /// True if the client has, or may have, received part of the answer.
@@ -203,7 +203,7 @@ impl Relay {
             reasoning_tokens: reported.map_or(0, |counts| counts.reasoning_tokens),
         });
         self.tokens = tokens;
-        self.seam = self.config.arrived.as_ref().and_then(|arrived| arrived.stops(body));
+        self.seam = self.config.arrived.as_ref().map(|arrived| arrived.seam(body));
         // What came before the seam, then the mark.
         self.flush(now, 0)?;
         let mut mark = serde_json::json!({"continued": {"after_tokens": tokens}});
@@ -537,7 +537,7 @@ impl EarlierCounts {
 
 /// Takes a piece of an answer behind a seam; returns what may be sent of it. A stop string across
 /// the seam ends the answer.
-fn across(seam: &mut SeamStops, piece: Vec<Delta>) -> Vec<Delta> {
+fn across(seam: &mut Seam, piece: Vec<Delta>) -> Vec<Delta> {
     let mut sent = Vec::with_capacity(piece.len());
     for delta in piece {
         match delta {

@@ -34,7 +34,9 @@ use super::shared::lookup::AHEAD_LIMIT;
 use super::shared::slot::LogSlot;
 use super::shared::state::{GivenBack, LogState, StoreNews};
 use super::shared::takeover::TakeoverOutcome;
-use super::{AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers};
+use super::{
+    AnswerCommand, AttachRequest, PathId, ReaderPath, Reservation, ResumableAnswers, Unreachable,
+};
 use crate::log_snapshots::{PendingSnapshot, PendingSnapshots, SnapshotRequest};
 use crate::reader_pace::ReaderPace;
 use loquent_serving::clock::unix_time_ms;
@@ -371,7 +373,8 @@ impl AnswerTask {
                 let offset = self.epochs.offset_of(position);
                 let chunks = offset.and_then(|offset| self.attach(now, id, path, offset, sent));
                 self.answers.metrics.on_resume(chunks.is_some());
-                let _ = reply.send(chunks.map(|chunks| (chunks, self.epochs.current())));
+                let attached = chunks.map(|chunks| (chunks, self.epochs.current()));
+                let _ = reply.send(attached.ok_or_else(|| self.refusal(position)));
             }
             AheadWish::Look(look) => {
                 let position = Position::of(look.from);
@@ -386,6 +389,16 @@ impl AnswerTask {
                     &self.epochs,
                 );
             }
+        }
+    }
+
+    /// Returns why no reader can go on at `position`: there is none, or this mirror is behind the
+    /// store and cannot tell (S-5.2).
+    fn refusal(&self, position: Position) -> Unreachable {
+        let can_come = self.pump.is_mirror() && self.pump.is_open();
+        match can_come && self.is_ahead(position) {
+            true => Unreachable::Away,
+            false => Unreachable::Unknown,
         }
     }
 

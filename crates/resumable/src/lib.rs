@@ -202,7 +202,7 @@ pub struct AttachRequest {
     pub position: Position,
     /// Receives the state of the chunks at the position, and the epoch of the following bytes;
     /// `None` if the log cannot be read from there.
-    pub reply: oneshot::Sender<Option<(ChunkWriter, u64)>>,
+    pub reply: oneshot::Sender<Result<(ChunkWriter, u64), Unreachable>>,
 }
 
 /// A reader attached to an existing answer.
@@ -583,8 +583,7 @@ impl ResumableAnswers {
         let request = AttachRequest { id, path, position, reply };
         let sent = commands.send(AnswerCommand::Attach(request)).await;
         sent.map_err(|_| Unreachable::Unknown)?;
-        let attached = replied.await.map_err(|_| Unreachable::Unknown)?;
-        let (chunks, epoch) = attached.ok_or(Unreachable::Unknown)?;
+        let (chunks, epoch) = replied.await.map_err(|_| Unreachable::Unknown)??;
         Ok(AttachedReader { chunks, epoch, commands })
     }
 
@@ -664,11 +663,27 @@ impl ResumableAnswers {
         position: Position,
     ) -> Result<CommandSender, Unreachable> {
         match self.find(handle) {
+            Some(_) if self.was_stopped(handle).await => Err(Unreachable::Unknown),
             Some(commands) => Ok(commands),
             // It could not take the answer over, and another replica can.
             None if self.is_leaving.load(Ordering::Relaxed) => Err(Unreachable::Away),
             None => self.mirror(handle, position).await,
         }
+    }
+
+    /// Returns true if another replica's answer with `handle` was stopped, and forgets it here: a
+    /// mirror that has all of it follows its log no longer, and would not learn of that. A store
+    /// that is away keeps nobody from what is here.
+    async fn was_stopped(&self, handle: &AnswerHandle) -> bool {
+        let Some(shared) = self.shared.get().filter(|_| !self.is_owned(handle)) else {
+            return false;
+        };
+        let is_stopped = shared.is_stopped(handle).await.unwrap_or(false);
+        if is_stopped && let Some(commands) = self.find(handle) {
+            self.forget(handle);
+            let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
+        }
+        is_stopped
     }
 
     async fn mirror(

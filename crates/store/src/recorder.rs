@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -13,12 +14,18 @@ use super::Store;
 use crate::object::{AnswerFence, Kind, StoreError, StoredObject, WriteMode};
 use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::blocking_workers::BlockingWorkers;
+use loquent_serving::clock::unix_time_s;
 use loquent_serving::flush::{Flush, FlushObserver};
 use loquent_serving::full_answer::FullAnswer;
 use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::identity::Owner;
 use loquent_serving::memory::SMALL_BYTES;
 use loquent_serving::usage::Usage;
+
+/// First and longest pause before a failed attempt to store an answer is repeated; each pause is
+/// twice the previous one.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_LAST: Duration = Duration::from_secs(10);
 
 /// Converts an answer into the object to store.
 pub trait RecordedObject: Send + 'static {
@@ -54,9 +61,49 @@ impl StoreTarget {
         render: impl FnOnce() -> StoredObject + Send + 'static,
         mode: fn(AnswerFence) -> WriteMode,
     ) -> Result<bool, StoreError> {
+        let object = self.render(bytes, render).await?;
+        self.put(object, mode).await
+    }
+
+    async fn render(
+        &self,
+        bytes: usize,
+        render: impl FnOnce() -> StoredObject + Send + 'static,
+    ) -> Result<StoredObject, StoreError> {
         let rendered = self.workers.run_if(bytes > SMALL_BYTES, move || Ok(render())).await;
-        let object = rendered.map_err(|_| StoreError::Unreadable)?;
+        rendered.map_err(|_| StoreError::Unreadable)
+    }
+
+    async fn put(
+        &self,
+        object: StoredObject,
+        mode: fn(AnswerFence) -> WriteMode,
+    ) -> Result<bool, StoreError> {
         self.store.write(self.kind, self.owner, object, mode(self.fence)).await
+    }
+
+    /// Repeats `attempt`, to store an object created at `created_s` Unix time whose first attempt
+    /// has failed with `first`: with backoff, until the store works again or would not keep the
+    /// object any more.
+    pub async fn store_later<F: Future<Output = Result<bool, StoreError>>>(
+        &self,
+        created_s: u64,
+        first: &StoreError,
+        attempt: impl Fn() -> F,
+    ) {
+        tracing::warn!(error = %first, "an answer could not be stored, and is kept until it can be");
+        let too_old_s = created_s.saturating_add(self.store.age().as_secs());
+        let mut pause = RETRY_FIRST;
+        while unix_time_s() <= too_old_s {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(RETRY_LAST);
+            match attempt().await {
+                Ok(true) => return,
+                Ok(false) => return tracing::warn!("another replica has taken over an answer"),
+                Err(StoreError::TooLarge { .. } | StoreError::LongId) => return,
+                Err(error) => tracing::debug!(%error, "an answer could not be stored"),
+            }
+        }
     }
 }
 
@@ -122,14 +169,29 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 }
 
 impl<O: RecordedObject> Recording<O> {
-    /// Stores the answer. Errors are only logged: the reader gets the answer anyway.
+    /// Stores the answer. If the store is away, the reader gets its end all the same, and the answer
+    /// is stored when the store is back.
     async fn write(self) {
-        let Self { answer, object, place, held: _held } = self;
+        let Self { answer, object, place, held } = self;
         let (id, bytes) = (answer.head.id.clone(), answer.bytes());
-        match place.write(bytes, move || object.object(&answer), WriteMode::Complete).await {
+        let object = match place.render(bytes, move || object.object(&answer)).await {
+            Ok(object) => object,
+            Err(error) => return tracing::warn!("the answer {id} is not stored: {error}"),
+        };
+        match place.put(object.clone(), WriteMode::Complete).await {
             Ok(true) => {}
             Ok(false) => tracing::info!("the answer {id} is another replica's to store"),
-            Err(error) => tracing::warn!("the answer {id} is not stored: {error}"),
+            Err(error @ (StoreError::TooLarge { .. } | StoreError::LongId)) => {
+                tracing::warn!("the answer {id} is not stored: {error}");
+            }
+            Err(error) => {
+                tokio::spawn(async move {
+                    let again = || place.put(object.clone(), WriteMode::Complete);
+                    place.store_later(object.created_s, &error, again).await;
+                    // It was charged until now.
+                    drop(held);
+                });
+            }
         }
     }
 }

@@ -219,6 +219,10 @@ impl Driver {
             // From HTTP to QUIC the log is read from its beginning, since chunk writers need
             // its first records; what was handed out already is marked as seen.
             state.seen_until = state.cursor;
+            if state.cursor > 0 {
+                // All of the text passes once more, and can be compared later (D-6.7).
+                state.again = ReplayReader::from_offset(0);
+            }
         }
     }
 

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use loquent_proto::AnswerHandle;
 use redis::Script;
 
 use super::followed::{FollowedLog, LogRead, MOST_BYTES};
 use super::logs::{SharedLogs, TICK};
 use super::reply::{self, ReadLog};
+use super::state::LogState;
 use loquent_store::StoreError;
 use loquent_store::shared::connection::{REPLICA_LEASE, SharedConnection};
 use loquent_store::shared::reply::StoreReply;
@@ -43,6 +45,16 @@ impl SharedLogs {
                 }
             }
         }
+    }
+
+    /// Returns true if the answer with `handle` was stopped.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn is_stopped(&self, handle: &AnswerHandle) -> Result<bool, StoreError> {
+        // Behind every log: only its state is of interest.
+        let read = self.read(&[(&handle.id_hex(), u64::from(u32::MAX))]).await?;
+        Ok(read.first().is_some_and(|log| log.state == Some(LogState::Stopped)))
     }
 
     async fn read_logs(&self, logs: &[Arc<FollowedLog>]) -> Result<Vec<ReadLog>, StoreError> {

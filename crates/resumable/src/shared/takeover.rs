@@ -190,8 +190,9 @@ impl SharedLogs {
         }
         // All that can be known before the answer is taken: one that this replica cannot go on with
         // is left to another.
-        let looked = self.take(handle, head, epochs, TakeMode::Look).await?;
-        let heritage = self.inspect(handle, &looked.request).await?;
+        let TakenAnswer { request: kept, .. } =
+            self.take(handle, head, epochs, TakeMode::Look).await?;
+        let heritage = self.inspect(handle, &kept).await?;
         successor.check(&heritage.request).map_err(Refused::of)?;
         let taken = self.take(handle, head, epochs, TakeMode::Take).await?;
         let TakenAnswer { fence, epochs, is_last, .. } = taken;
@@ -201,7 +202,9 @@ impl SharedLogs {
         let Heritage { request, name, replay } = heritage;
         let first = FirstAnswer { name, fence: AnswerFence(fence) };
         let answer = successor.begin(request, first).await.map_err(Refused::of)?;
-        let slot = self.add(LogSlot::new(handle, fence, task).beginning_at(head, &epochs));
+        // With its request, for a store that loses the answer and gets it again from here.
+        let slot = LogSlot::new(handle, fence, task).with_request(kept.into());
+        let slot = self.add(slot.beginning_at(head, &epochs));
         Ok(OwnedAnswer { answer, replay, epochs, is_last, slot, claim })
     }
 

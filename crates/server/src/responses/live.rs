@@ -18,7 +18,6 @@ use super::generation::{Generated, Generation};
 use super::record_log::RecordLog;
 use super::stored::{StoredResponse, object};
 use super::storing::ResponseRecorder;
-use loquent_dialects::responses::events::LOST;
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_resumable::Reservation;
 use loquent_serving::api::json::{ValueSize, count_values};
@@ -37,7 +36,7 @@ const TAKEN_RETRY_S: u64 = 1;
 /// Maximum time for which a shutdown waits for responses to be stored.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 /// Error for readers of a response that this server leaves to another replica at shutdown.
-const LEFT: &str = "This server ends. Another one goes on with the response: read it again.";
+const LEFT: &str = "Another server goes on with the response: read it again.";
 
 type Key = (Owner, String);
 
@@ -280,8 +279,10 @@ impl LiveResponse {
                     let bytes = self.state().log.bytes().len();
                     match self.save_if(bytes > stored_bytes).await {
                         Ok(true) => stored_bytes = bytes,
-                        // Its readers come back, and find it there.
-                        Ok(false) => self.push(&lost(TAKEN)),
+                        Ok(false) => {
+                            self.is_left.store(true, Ordering::Relaxed);
+                            return self.wake_readers();
+                        }
                         Err(_) => {}
                     }
                     // A store that is away takes as long as the time to the next one: what is
@@ -295,15 +296,19 @@ impl LiveResponse {
         }
     }
 
-    /// Stores the records so far, leaves the response to another replica, and ends its readers'
-    /// streams with the error `LEFT`.
+    /// Stores the records so far, and leaves the response to another replica. Its readers' streams
+    /// break off: they come back, and find it there.
     async fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
         if let Err(error) = self.recorder.leave(self.log()).await {
             tracing::debug!(%error, "another replica goes on from an older part of a response");
         }
-        // For its readers alone: the store does not get it.
-        self.push(&lost(LEFT));
+        self.wake_readers();
+    }
+
+    fn wake_readers(&self) {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        waiting.into_values().for_each(Waker::wake);
     }
 
     /// Collects the records of one flush.
@@ -321,17 +326,16 @@ impl LiveResponse {
             let full = Delta::Error { code: "too_long".into(), message: message.into() };
             state.log.push(&full).expect("there is room for an end");
         }
-        let waiting = std::mem::take(&mut state.waiting);
-        // The lock first: those who are woken take it.
         drop(state);
-        waiting.into_values().for_each(Waker::wake);
+        self.wake_readers();
     }
 
-    /// Ends the response for its readers when its task is gone, unless it has ended already.
+    /// Ends the response for its readers when its task is gone, unless it has ended already or goes on
+    /// at another replica.
     fn break_off(&self) {
         // Its records cannot be trusted if they were being written when the task panicked.
         let is_open = self.state.lock().is_ok_and(|state| !state.log.is_ended());
-        if is_open {
+        if is_open && !self.is_left.load(Ordering::Relaxed) {
             let message = "The server failed while it generated this response.";
             self.push(&Delta::Error { code: "server_error".into(), message: message.into() });
         }
@@ -352,11 +356,6 @@ async fn is_asked_to_leave(leaving: &mut watch::Receiver<bool>) {
     if leaving.wait_for(|leaving| *leaving).await.is_err() {
         std::future::pending().await
     }
-}
-
-/// Returns the record that ends a response which does not continue here.
-fn lost(why: &str) -> Delta {
-    Delta::Error { code: LOST.into(), message: why.into() }
 }
 
 impl LiveReader {
@@ -380,6 +379,16 @@ impl LiveReader {
             state.waiting.insert(self.number, context.waker().clone());
         }
         (piece, is_last)
+    }
+}
+
+impl LiveReader {
+    /// Returns the reason why the response has no further records here, although it has not ended:
+    /// another replica goes on with it.
+    pub fn left(&self) -> Option<ApiError> {
+        let is_left = self.live.is_left.load(Ordering::Relaxed);
+        let is_open = || !self.live.state().log.is_ended();
+        (is_left && is_open()).then(|| ApiError::unavailable(LEFT, TAKEN_RETRY_S))
     }
 }
 

@@ -2,23 +2,16 @@
 //! with the records that are kept for that while its reader gets the events.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use loquent_proto::Delta;
 
 use super::record_log::RecordLog;
 use super::stored::{KeptInput, StoredResponse};
 use loquent_dialects::responses::events::ResponseEvents;
-use loquent_serving::clock::unix_time_s;
 use loquent_serving::event_writer::EventWriter;
 use loquent_store::object::WriteMode;
 use loquent_store::recorder::StoreTarget;
 use loquent_store::{Progress, StoreError, StoredObject};
-
-/// First and longest pause before a failed attempt to store a response's end is repeated; each
-/// pause is twice the previous one.
-const RETRY_FIRST: Duration = Duration::from_millis(250);
-const RETRY_LAST: Duration = Duration::from_secs(10);
 
 /// A response being stored; resolves to whether that succeeded.
 pub type Saving = Pin<Box<dyn Future<Output = bool> + Send>>;
@@ -60,20 +53,8 @@ impl ResponseRecorder {
     /// Retries storing a response that has ended, with backoff, until the store works again or
     /// would not keep the response any more.
     pub async fn save_later(&self, log: &RecordLog, first: &StoreError) {
-        let kept = "a response could not be stored, and is kept until it can be";
-        tracing::warn!(error = %first, "{kept}");
-        let too_old_s = self.created_s.saturating_add(self.target.store.age().as_secs());
-        let mut pause = RETRY_FIRST;
-        while unix_time_s() <= too_old_s {
-            tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(RETRY_LAST);
-            match self.save(log.clone()).await {
-                Ok(true) => return,
-                Ok(false) => return tracing::warn!("another replica has taken over a response"),
-                Err(StoreError::TooLarge { .. } | StoreError::LongId) => return,
-                Err(error) => tracing::debug!(%error, "a response could not be stored"),
-            }
-        }
+        let again = || self.save(log.clone());
+        self.target.store_later(self.created_s, first, again).await;
     }
 
     /// Returns true if another replica can continue the response.

@@ -112,6 +112,14 @@ impl ResponseReader {
         (Self { records, at: 0, events }, preface)
     }
 
+    /// Returns the reason why the response goes on at another replica, if it does.
+    fn left(&self) -> Option<ApiError> {
+        match &self.records {
+            Records::Live(live) => live.left(),
+            Records::Ended(..) => None,
+        }
+    }
+
     /// Returns how the stream ends after the last record: a failed response never ends cleanly.
     fn end(&self) -> StreamStatus {
         match self.events.status() {
@@ -140,7 +148,7 @@ impl EventSource for ResponseReader {
                 return self.end();
             }
             if piece.is_empty() {
-                break;
+                return self.left().map_or(StreamStatus::Open, StreamStatus::Broken);
             }
         }
         StreamStatus::Open

@@ -343,7 +343,8 @@ async fn retrieve(
         return whole_stored(&app, response, charge).await;
     }
     if let Some(live) = app.responses.find(owner, &id) {
-        // It was taken over just now.
+        // It was taken over just now, and has a seam that the stored records lack.
+        live.check(|log| check_number(log, first))?;
         return Ok(read(
             &app,
             Records::Live(LiveReader::new(live)),
