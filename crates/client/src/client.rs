@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::discovery::DeliveryOffer;
 use crate::known_servers::Transport;
-use crate::quic_connection::{QuicConnection, QuicPath};
+use crate::quic_connection::QuicPath;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -70,7 +70,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
     pub async fn try_quic(&self, offer: &DeliveryOffer) -> Result<QuicPath, ClientError> {
-        let connection = QuicConnection::dial(self.0.http().base().host(), offer).await?;
+        let connection = self.0.dial_offer(offer).await?;
         Ok(connection.path())
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquent_openai::tls::Trust;
 use loquent_proto::{ACK_STEP_BYTES, ReceiverConfig};
 
 use crate::network;
@@ -15,6 +16,8 @@ pub struct Config {
     pub url: String,
     /// API key for requests that have no key of their own.
     pub api_key: Option<String>,
+    /// Server certificates that are accepted. Default: those of the system's authorities.
+    pub trust: Trust,
     /// Enables QUIC. Default true.
     pub quic: bool,
     /// Maximum wait of a request for QUIC before it uses HTTP. Default 500 ms.
@@ -37,6 +40,7 @@ impl Config {
         Config {
             url: url.into(),
             api_key: None,
+            trust: Trust::System,
             quic: true,
             head_start: Duration::from_millis(500),
             resume_limit: Duration::from_secs(90),

@@ -96,7 +96,8 @@ impl Connections {
     /// A URL or key that cannot be used, or a failure to set up TLS.
     pub fn new(config: Config) -> Result<Connections, ClientError> {
         let base = BaseUrl::parse(&config.url)?;
-        let http = HttpClient::new(base.clone(), config.api_key.as_deref())?;
+        let http =
+            HttpClient::with_trust(base.clone(), config.api_key.as_deref(), config.trust.clone())?;
         Ok(Connections(Arc::new(SharedConnections {
             http,
             url: base.to_string(),
@@ -109,6 +110,14 @@ impl Connections {
             answers: watch::Sender::new(0),
             started: Instant::now(),
         })))
+    }
+
+    /// Opens a separate QUIC connection as `offer` describes.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] or [`ClientError::Tls`].
+    pub async fn dial_offer(&self, offer: &DeliveryOffer) -> Result<QuicConnection, ClientError> {
+        QuicConnection::dial(&self.0.host, offer, &self.0.config.trust).await
     }
 
     /// Returns the underlying HTTP client.
@@ -257,7 +266,7 @@ impl Connections {
         let Some(offer) = remembered else {
             return self.dial_after_asking(None).await;
         };
-        match QuicConnection::dial(&self.0.host, &offer).await {
+        match QuicConnection::dial(&self.0.host, &offer, &self.0.config.trust).await {
             Ok(quic) => Ok(quic),
             Err(_) => self.dial_after_asking(Some(offer)).await,
         }
@@ -276,7 +285,7 @@ impl Connections {
         if tried == Some(offer) {
             return Err(refused("QUIC does not get through"));
         }
-        QuicConnection::dial(&self.0.host, &offer).await
+        QuicConnection::dial(&self.0.host, &offer, &self.0.config.trust).await
     }
 
     fn note_dialled(&self, dialled: Result<QuicConnection, ClientError>) {

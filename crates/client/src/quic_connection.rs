@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use loquent_openai::tls::Trust;
 use loquent_proto::frame::Frame;
 use quinn::{
     AckFrequencyConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream,
@@ -125,10 +126,14 @@ impl QuicConnection {
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
-    pub async fn dial(host: &str, offer: &DeliveryOffer) -> Result<QuicConnection, ClientError> {
+    pub async fn dial(
+        host: &str,
+        offer: &DeliveryOffer,
+        trust: &Trust,
+    ) -> Result<QuicConnection, ClientError> {
         let authority = format!("{host}:{} (UDP)", offer.port);
         let failed = |reason: String| ClientError::Connect { authority: authority.clone(), reason };
-        let config = client_config(offer)?;
+        let config = client_config(offer, trust)?;
         let found = tokio::net::lookup_host((host, offer.port)).await;
         let addresses = found.map_err(|error| failed(error.to_string()))?;
         let mut attempts: FuturesUnordered<_> = addresses
@@ -284,7 +289,7 @@ fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
     Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime))
 }
 
-fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientError> {
+fn client_config(offer: &DeliveryOffer, trust: &Trust) -> Result<quinn::ClientConfig, ClientError> {
     let mut transport = TransportConfig::default();
     // The client's datagrams are acknowledgements themselves. If QUIC acknowledged each, that
     // would be a third of the traffic towards the client on a thin stream.
@@ -300,7 +305,8 @@ fn client_config(offer: &DeliveryOffer) -> Result<quinn::ClientConfig, ClientErr
         .receive_window(VarInt::from_u32(WINDOW_BYTES))
         .datagram_send_buffer_size(ACK_BUFFER_BYTES)
         .congestion_controller_factory(Arc::new(FlooredConfig::default()));
-    let crypto = tls::quic_config(offer.certificate_sha256)?;
+    let crypto =
+        tls::quic_config(offer.certificate_sha256.map_or_else(|| trust.clone(), Trust::Pinned))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(Arc::new(transport));
     Ok(config)

@@ -40,4 +40,6 @@ pub mod split;
 #[cfg(feature = "llama")]
 pub mod stage;
 mod stage_args;
+pub mod trust;
 pub mod tune;
+mod validity;

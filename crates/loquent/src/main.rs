@@ -28,6 +28,7 @@ use loquent::shutdown;
 use loquent::split::SplitArgs;
 #[cfg(feature = "llama")]
 use loquent::stage::StageArgs;
+use loquent::trust;
 use loquent::tune::{self, TuneArgs};
 use loquent_proto::printable::printable;
 use loquent_sim::cli::{SimArgs, TraceArgs};
@@ -117,6 +118,10 @@ fn main() -> ExitCode {
         match format {
             LogFormat::Text => eprintln!("loquent: {why}"),
             LogFormat::Json => tracing::error!("{why}"),
+        }
+        // As rustls says it, of a server that the command connects to.
+        if text.contains("invalid peer certificate") && format == LogFormat::Text {
+            eprintln!("{}", trust::ADVICE);
         }
     }
     if has_engine {

@@ -1,12 +1,17 @@
 //! TLS setup: the certificates that a client accepts.
 
+use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     SupportedProtocolVersion,
 };
 use rustls_platform_verifier::BuilderVerifierExt;
@@ -14,14 +19,48 @@ use sha2::{Digest, Sha256};
 
 use crate::HttpError;
 
+/// Maximum number of certificates read from a file.
+const MAX_AUTHORITIES: usize = 1024;
+
 /// Server certificates that are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub enum Trust {
     /// Certificates that chain to an authority of the operating system.
+    #[default]
     System,
+    /// Certificates that chain to an authority of a file, and those in the file itself.
+    Authorities(Arc<Authorities>),
     /// Only the certificate whose DER encoding has this SHA-256 hash, regardless of its name and
     /// dates.
     Pinned([u8; 32]),
+}
+
+/// Certificates of a file.
+#[derive(Debug)]
+pub struct Authorities {
+    certificates: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Authorities {
+    /// Reads the certificates of `file`, in PEM.
+    ///
+    /// # Errors
+    /// [`HttpError::Tls`] if the file cannot be read, or has no certificate that can be used.
+    pub fn read(file: &Path) -> Result<Self, HttpError> {
+        let unusable = |why: &dyn Display| HttpError::Tls(format!("{}: {why}", file.display()));
+        let found = CertificateDer::pem_file_iter(file).map_err(|error| unusable(&error))?;
+        let found: Result<Vec<_>, _> = found.take(MAX_AUTHORITIES).collect();
+        let certificates = found.map_err(|error| unusable(&error))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            roots.add(certificate.clone()).map_err(|error| unusable(&error))?;
+        }
+        if certificates.is_empty() {
+            return Err(unusable(&"it has no certificate"));
+        }
+        Ok(Self { certificates, roots: Arc::new(roots) })
+    }
 }
 
 /// Creates a TLS client configuration for the given protocol `versions`, without a client
@@ -40,12 +79,68 @@ pub fn client_config(
         .map_err(unusable)?;
     let builder = match trust {
         Trust::System => builder.with_platform_verifier().map_err(unusable)?,
+        Trust::Authorities(authorities) => {
+            let roots = authorities.roots.clone();
+            let chains = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+            let chains = chains.map_err(|error| HttpError::Tls(error.to_string()))?;
+            let verifier = Arc::new(AuthoritiesVerifier { authorities, chains });
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
         Trust::Pinned(sha256) => {
             let verifier = Arc::new(PinnedVerifier { sha256, provider });
             builder.dangerous().with_custom_certificate_verifier(verifier)
         }
     };
     Ok(builder.with_no_client_auth())
+}
+
+/// Accepts the certificates of a file, and those that chain to one of them.
+///
+/// `openssl req -x509` marks the self-signed certificate of a server as an authority's, which
+/// webpki accepts for no server. As it is in the file, only its name is left to check.
+#[derive(Debug)]
+struct AuthoritiesVerifier {
+    authorities: Arc<Authorities>,
+    chains: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for AuthoritiesVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.authorities.certificates.iter().any(|own| own == end_entity) {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.chains.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 /// Accepts exactly one certificate, by its hash. The hash is as trustworthy as the channel that

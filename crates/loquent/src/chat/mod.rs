@@ -28,6 +28,8 @@ use loquent_client::{Client, ClientError, Config, openai};
 use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use loquent_openai::http::HttpClient;
 
+use crate::trust::TrustArgs;
+
 pub use answer::{AnswerEnd, AskError, TimedAnswer};
 pub use arriving::AnswerPart;
 pub use commands::SlashCommand;
@@ -69,6 +71,9 @@ pub struct ChatArgs {
     /// File with the API key, which other users cannot see as they can arguments
     #[arg(long, value_name = "FILE", env = "LOQUENT_API_KEY_FILE")]
     pub api_key_file: Option<std::path::PathBuf>,
+    /// Trust in the server's certificate.
+    #[command(flatten)]
+    pub trust: TrustArgs,
     /// Use HTTP only
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     pub no_quic: bool,
@@ -96,6 +101,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let has_key = key.is_some();
     let client = Client::new(Config {
         api_key: key,
+        trust: args.trust.trust()?,
         quic: !args.no_quic,
         memory: crate::connect::default_state_dir(),
         ..Config::new(url.clone())

@@ -29,6 +29,8 @@ use limited_listener::LimitedListener;
 use proxy::Proxy;
 use resume_store::ResumeStore;
 
+use crate::trust::TrustArgs;
+
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
   loquent connect --url https://loquent.example --api-key-file key.txt --local-key-file local.txt
@@ -79,6 +81,8 @@ pub struct ConnectArgs {
     /// flag for several
     #[arg(long, value_name = "NAME", env = "LOQUENT_ALLOWED_HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Use HTTP only; answers can still be resumed
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     no_quic: bool,
@@ -129,6 +133,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let access = args.access()?;
     let client = Client::new(Config {
         api_key: key,
+        trust: args.trust.trust()?,
         quic: !args.no_quic,
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),

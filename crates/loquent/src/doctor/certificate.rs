@@ -5,18 +5,18 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use loquent_openai::tls::{Trust, client_config};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CertificateError, ClientConnection};
-use webpki::{EndEntityCert, KeyUsage};
 
 use super::clock::words;
 use super::diagnosis::Diagnosis;
+use crate::validity::{Validity, time};
 
 const CHECK: &str = "certificate";
 /// Time before its expiry at which a certificate should have been renewed. Let's Encrypt
@@ -27,34 +27,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum number of certificates read from a chain.
 const MAX_CHAIN: usize = 32;
 
-/// Validity period of a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Validity {
-    from: SystemTime,
-    until: SystemTime,
-}
-
 impl Validity {
-    /// Reads the dates of a certificate. The verifier reports them when it checks a time before all
-    /// validity and one after.
-    fn of(certificate: &CertificateDer<'_>) -> Result<Self, webpki::Error> {
-        let certificate = EndEntityCert::try_from(certificate)?;
-        let refused_at = |unix_s| {
-            let time = UnixTime::since_unix_epoch(Duration::from_secs(unix_s));
-            let usage = KeyUsage::server_auth();
-            certificate.verify_for_usage(&[], &[], &[], time, usage, None, None).err()
-        };
-        // The year 9999 is the last that a certificate can name.
-        match (refused_at(0), refused_at(253_402_300_799)) {
-            (
-                Some(webpki::Error::CertNotValidYet { not_before, .. }),
-                Some(webpki::Error::CertExpired { not_after, .. }),
-            ) => Ok(Self { from: time(not_before), until: time(not_after) }),
-            (_, Some(error)) | (Some(error), None) => Err(error),
-            (None, None) => Err(webpki::Error::BadDer),
-        }
-    }
-
     fn diagnose(self, whose: &str, now: SystemTime) -> Diagnosis {
         let (from, until) =
             (httpdate::fmt_http_date(self.from), httpdate::fmt_http_date(self.until));
@@ -79,10 +52,6 @@ impl Validity {
             false => Diagnosis::fine(CHECK, what),
         }
     }
-}
-
-fn time(of: UnixTime) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(of.as_secs())
 }
 
 /// Checks the certificate chain in `chain`, and that `key` is its key.
@@ -126,8 +95,8 @@ fn fits(chain: &[CertificateDer<'static>], key: &Path) -> Result<(), String> {
 }
 
 /// Checks the certificate that the server called `host` presents at `address`, as clients see it.
-pub(super) async fn diagnose_server(host: String, address: SocketAddr) -> Diagnosis {
-    let shaken = tokio::task::spawn_blocking(move || handshake(&host, address));
+pub(super) async fn diagnose_server(host: String, address: SocketAddr, trust: Trust) -> Diagnosis {
+    let shaken = tokio::task::spawn_blocking(move || handshake(&host, address, trust));
     // A server that sends a byte now and then must not hold the check up for ever.
     let shaken = tokio::time::timeout(3 * WAIT_LIMIT, shaken).await;
     match shaken {
@@ -145,8 +114,8 @@ pub(super) async fn diagnose_server(host: String, address: SocketAddr) -> Diagno
 }
 
 /// Performs a handshake as clients do; returns the server's own certificate.
-fn handshake(host: &str, address: SocketAddr) -> io::Result<CertificateDer<'static>> {
-    let config = client_config(Trust::System, &[&TLS13, &TLS12]).map_err(io::Error::other)?;
+fn handshake(host: &str, address: SocketAddr, trust: Trust) -> io::Result<CertificateDer<'static>> {
+    let config = client_config(trust, &[&TLS13, &TLS12]).map_err(io::Error::other)?;
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let mut tls = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let mut stream = TcpStream::connect_timeout(&address, WAIT_LIMIT)?;
@@ -190,8 +159,8 @@ fn refused(error: &io::Error) -> Diagnosis {
         ),
         CertificateError::UnknownIssuer => (
             "no authority that this machine knows vouches for the server's certificate".to_owned(),
-            "serve the whole chain (fullchain.pem); for an authority of your own, set \
-             SSL_CERT_FILE to its certificate here",
+            "serve the whole chain (fullchain.pem); for an authority of your own, or a self-signed \
+             certificate, use --ca or --insecure-fingerprint",
         ),
         other => (format!("the server's certificate is refused: {other}"), "replace it"),
     };
@@ -200,6 +169,8 @@ fn refused(error: &io::Error) -> Diagnosis {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use rcgen::{CertificateParams, KeyPair};
     use time::OffsetDateTime;
 

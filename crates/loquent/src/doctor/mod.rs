@@ -30,6 +30,7 @@ use self::ports::ListenTarget;
 use self::remote::RemoteServer;
 use self::report::Sheet;
 use crate::models::{self, ModelFolders};
+use crate::trust::TrustArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,6 +61,8 @@ pub struct DoctorArgs {
     /// File with the API key, which other users cannot see as they can arguments
     #[arg(long, value_name = "FILE", env = "LOQUENT_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Address that `serve` would listen on
     #[arg(long, env = "LOQUENT_HOST", default_value = "127.0.0.1")]
     host: String,
@@ -89,7 +92,7 @@ pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     match &args.url {
         Some(url) => {
             let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
-            let server = RemoteServer::new(url, key)?;
+            let server = RemoteServer::new(url, key, args.trust.trust()?)?;
             sheet.note(clock::diagnose(SystemTime::now()));
             server.diagnose(&mut sheet).await;
         }

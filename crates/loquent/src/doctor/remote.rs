@@ -10,6 +10,7 @@ use loquent_client::{Client, Config};
 use loquent_openai::HttpError;
 use loquent_openai::api_key::warn_of_cleartext;
 use loquent_openai::http::{HttpResponse, json_request};
+use loquent_openai::tls::Trust;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
@@ -29,16 +30,17 @@ const MAX_ANSWER_BYTES: usize = 256 << 10;
 /// A server to check.
 pub(super) struct RemoteServer {
     client: Client,
+    trust: Trust,
     has_key: bool,
 }
 
 impl RemoteServer {
     /// # Errors
     /// A URL or key that cannot be used.
-    pub(super) fn new(url: &str, api_key: Option<String>) -> anyhow::Result<Self> {
+    pub(super) fn new(url: &str, api_key: Option<String>, trust: Trust) -> anyhow::Result<Self> {
         let has_key = api_key.is_some();
-        let config = Config { api_key, ..Config::new(url) };
-        Ok(Self { client: Client::new(config)?, has_key })
+        let config = Config { api_key, trust: trust.clone(), ..Config::new(url) };
+        Ok(Self { client: Client::new(config)?, trust, has_key })
     }
 
     /// Checks the whole path, as far as possible.
@@ -56,7 +58,9 @@ impl RemoteServer {
             Err(found) => return sheet.note(found),
         };
         if base.is_https() {
-            let found = certificate::diagnose_server(base.host().to_owned(), address).await;
+            let found =
+                certificate::diagnose_server(base.host().to_owned(), address, self.trust.clone())
+                    .await;
             let is_refused = found.is_failure();
             sheet.note(found);
             if is_refused {

@@ -8,6 +8,7 @@ use loquent_proto::printable::printable;
 use loquent_server::{Announcement, ServerConfig};
 
 use crate::bundled;
+use crate::trust::Fingerprint;
 
 /// Contents of the banner besides the model's name.
 pub(super) struct Banner {
@@ -16,6 +17,8 @@ pub(super) struct Banner {
     /// UDP port of QUIC, if enabled.
     quic_port: Option<u16>,
     has_keys: bool,
+    /// Fingerprint of a certificate that no authority signed.
+    pub(super) fingerprint: Option<Fingerprint>,
     /// True if the model is the demonstration.
     is_demonstration: bool,
 }
@@ -29,6 +32,7 @@ impl Banner {
             scheme: if config.https.is_some() { "https" } else { "http" },
             quic_port: quic.map(|quic| quic.port.filter(|&port| port != 0).unwrap_or(bound.port())),
             has_keys: !config.http.api_keys.is_empty(),
+            fingerprint: None,
             is_demonstration,
         }
     }
@@ -47,6 +51,7 @@ impl Banner {
             context_tokens = served.context_tokens,
             quic_port = self.quic_port,
             has_keys = self.has_keys,
+            certificate_sha256 = self.fingerprint.map(|it| it.to_string()),
             "Loquent serves"
         );
     }
@@ -88,6 +93,9 @@ impl Banner {
         if let Some(port) = self.quic_port.filter(|_| !bound.ip().to_canonical().is_loopback()) {
             rows.push(("QUIC", format!("UDP port {port}; open it in the firewall too")));
         }
+        if let Some(fingerprint) = self.fingerprint {
+            rows.push(("Certificate", format!("self-signed, SHA-256 {fingerprint}")));
+        }
         let keys = match (self.has_keys, self.is_open()) {
             (true, _) => "required",
             (false, true) => "none: open to your network",
@@ -116,7 +124,7 @@ fn reachable(address: IpAddr) -> IpAddr {
 
 /// Returns this machine's address on the network of its default route, if it has one. Connecting a
 /// UDP socket selects a route but sends nothing.
-fn outward(unspecified: IpAddr) -> Option<IpAddr> {
+pub(super) fn outward(unspecified: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation (RFC 5737, RFC 3849), so that nobody is meant.
     let (elsewhere, family): (IpAddr, _) = match unspecified {
         IpAddr::V4(_) => (Ipv4Addr::new(192, 0, 2, 1).into(), unspecified),
@@ -145,7 +153,14 @@ mod tests {
     fn banner(bound: &str) -> Banner {
         let bound = bound.parse().unwrap();
         let quic_port = Some(8080);
-        Banner { bound, scheme: "http", quic_port, has_keys: false, is_demonstration: false }
+        Banner {
+            bound,
+            scheme: "http",
+            quic_port,
+            has_keys: false,
+            fingerprint: None,
+            is_demonstration: false,
+        }
     }
 
     #[test]
@@ -167,6 +182,9 @@ mod tests {
         let says = |banner: &Banner, words: &str| text(banner, "m", "d").contains(words);
         assert!(says(&banner("127.0.0.1:1"), "none needed on this machine"));
         assert!(says(&banner("0.0.0.0:1"), "open to your network"));
+        let fingerprint = Some(Fingerprint([0xab; 32]));
+        let signed = Banner { fingerprint, ..banner("0.0.0.0:1") };
+        assert!(says(&signed, "self-signed, SHA-256 AB:AB:"));
         let closed = Banner { has_keys: true, ..banner("0.0.0.0:1") };
         assert!(says(&closed, "Keys:    required") && !closed.is_open());
     }

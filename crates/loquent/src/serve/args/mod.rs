@@ -52,7 +52,7 @@ Exit status:
   130  at once at a second Ctrl-C, 143 at a second SIGTERM";
 
 /// Flags that `serve -h` lists, with their short forms; `--help` lists all.
-const ESSENTIAL: [(&str, Option<char>); 17] = [
+const ESSENTIAL: [(&str, Option<char>); 18] = [
     ("wanted", None),
     ("model", None),
     ("hf", None),
@@ -70,6 +70,7 @@ const ESSENTIAL: [(&str, Option<char>); 17] = [
     ("cors_origin", None),
     ("tls_cert", None),
     ("tls_key", None),
+    ("tls_self_signed", None),
 ];
 
 /// Gives an essential flag its short form, and hides any other from `-h`.
@@ -178,13 +179,23 @@ impl ServeArgs {
             store: self.store.resolve(!http.api_keys.is_empty()),
             quic: self.quic.resolve(&self.host, &self.http),
             upstreams: Vec::new(),
-            https: self.quic.certificate(),
+            https: self.quic.https(&self.host)?,
             tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
             extension: crate::lab::routes(),
             pages: crate::book::pages(),
             http,
         })
+    }
+}
+
+impl ServeArgs {
+    /// Returns the fingerprint of the certificate of `--tls-self-signed`.
+    ///
+    /// # Errors
+    /// If no certificate can be kept.
+    pub(super) fn fingerprint(&self) -> anyhow::Result<Option<crate::trust::Fingerprint>> {
+        Ok(self.quic.kept_certificate(&self.host)?.map(|kept| kept.fingerprint))
     }
 }
 

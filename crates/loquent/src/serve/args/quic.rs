@@ -1,12 +1,15 @@
 //! The flags for QUIC, certificates, and answers that survive a lost connection.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use loquent_server::{CertificateSource, MUTE_LIMIT, QuicConfig, ResumableLimits, StreamBounds};
 
 use super::http::HttpArgs;
+use crate::serve::banner::outward;
+use crate::serve::kept_certificate::{self, KeptCertificate};
 
 /// Minimum `--stream-log-bytes`: large enough for a merged flush with its log-probabilities.
 const LOG_BYTES_MIN: usize = 64 * 1024;
@@ -34,6 +37,16 @@ pub(super) struct QuicArgs {
     /// Private key of --tls-cert in PEM
     #[arg(long, env = "LOQUENT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Serve HTTPS with a certificate that is made once and kept
+    ///
+    /// Its fingerprint is printed at the start. Clients give it as --insecure-fingerprint, or the
+    /// certificate's file as --ca; browsers warn, and show the same fingerprint.
+    #[arg(long, env = "LOQUENT_TLS_SELF_SIGNED", conflicts_with = "tls_cert")]
+    tls_self_signed: bool,
+    /// Folder for the certificate of --tls-self-signed [default: loquent/tls in the user's folder
+    /// for data]
+    #[arg(long, env = "LOQUENT_TLS_DIR", value_name = "DIR")]
+    tls_dir: Option<PathBuf>,
     /// Maximum number of concurrent requests and answers on one QUIC connection
     #[arg(long, env = "LOQUENT_QUIC_MAX_STREAMS", default_value_t = 128, value_name = "N")]
     quic_max_streams: u32,
@@ -84,16 +97,46 @@ impl QuicArgs {
         }
     }
 
-    /// Returns the certificate given by the user, which turns on HTTPS.
-    pub(super) fn certificate(&self) -> Option<CertificateSource> {
+    /// Returns the certificate given by the user.
+    fn certificate(&self) -> Option<CertificateSource> {
         let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(CertificateSource::Files { chain, key })
     }
 
+    /// Returns the certificate of HTTPS, if there is HTTPS: the user's, or the one that is kept for
+    /// a server on `host`.
+    ///
+    /// # Errors
+    /// If no certificate can be kept.
+    pub(super) fn https(&self, host: &str) -> anyhow::Result<Option<CertificateSource>> {
+        Ok(match self.kept_certificate(host)? {
+            Some(kept) => Some(kept.source),
+            None => self.certificate(),
+        })
+    }
+
+    /// Returns the certificate of `--tls-self-signed`.
+    ///
+    /// # Errors
+    /// If none can be kept.
+    pub(in crate::serve) fn kept_certificate(
+        &self,
+        host: &str,
+    ) -> anyhow::Result<Option<KeptCertificate>> {
+        if !self.tls_self_signed {
+            return Ok(None);
+        }
+        let folder = match self.tls_dir.clone().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => folder,
+            None => kept_certificate::default_folder()?,
+        };
+        kept_certificate::keep(&folder, names(host), SystemTime::now()).map(Some)
+    }
+
     pub(super) fn resolve(&self, host: &str, http: &HttpArgs) -> Option<QuicConfig> {
-        // For clients that check names; those of the delivery protocol check the hash.
-        let names = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-        let certificate = self.certificate().unwrap_or(CertificateSource::SelfSigned(names));
+        // Browsers take a certificate by its hash only if it is valid for days: QUIC makes its own.
+        let own = || CertificateSource::SelfSigned(names(host));
+        let certificate = self.certificate().unwrap_or_else(own);
         (!self.no_quic).then(|| QuicConfig {
             port: self.quic_port,
             // A port or certificate of the user's shows that QUIC is relied on.
@@ -104,6 +147,15 @@ impl QuicArgs {
             max_streams: self.quic_max_streams,
         })
     }
+}
+
+/// Returns the names in a certificate of the server's own, for clients that check names; those of the
+/// delivery protocol check the hash.
+fn names(host: &str) -> Vec<String> {
+    let bound = host.parse().ok().filter(IpAddr::is_unspecified);
+    let there = bound.and_then(outward).map(|address| address.to_string());
+    let here = [host, "localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    here.into_iter().chain(there).collect()
 }
 
 fn parse_reading_speed(text: &str) -> Result<f64, String> {
