@@ -83,6 +83,5 @@ class Forwarder:
         self.server.close()
         self.cut()
         self.flows.set()
-        for task in list(self.tasks):
-            task.cancel()
+        # Their connections are gone, and so they end by themselves.
         await asyncio.gather(*self.tasks, return_exceptions=True)

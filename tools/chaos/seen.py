@@ -1,0 +1,195 @@
+"""A history in order: answers with all that was seen of them, and faults. Nothing here judges."""
+
+import dataclasses
+
+#: A position is epoch * EPOCH + offset (spec/delivery.md, D-6.8).
+EPOCH = 1 << 36
+#: Faults that lose what the store has, all or the last of it.
+LOSSES = {"store-empty", "failover"}
+#: Faults in which a process of a replica ends.
+ENDS = {"kill", "term", "settings"}
+#: Faults in which a replica is alive and does not reach the store.
+APART = {"pause", "cut", "stall"}
+STORE = "store"
+
+
+@dataclasses.dataclass
+class Fault:
+    n: int
+    kind: str
+    target: object
+    t0: float
+    t1: float
+    settings: str
+
+
+@dataclasses.dataclass
+class Call:
+    """A call: the event of its beginning and that of its end, which may be missing."""
+
+    begun: dict
+    ended: dict
+
+    @property
+    def t0(self):
+        return self.begun["t"]
+
+    @property
+    def t1(self):
+        return self.ended["t"] if self.ended else float("inf")
+
+    @property
+    def status(self):
+        """The status, or 0 where there was none."""
+        return (self.ended or {}).get("status", 0)
+
+    @property
+    def lines(self):
+        return [event["n"] for event in (self.begun, self.ended) if event]
+
+    def __getitem__(self, name):
+        """What either event has."""
+        return (self.ended or {}).get(name, self.begun.get(name))
+
+
+@dataclasses.dataclass
+class Reading:
+    """One pass of a reader from the beginning of an answer: its visits, and the text after each."""
+
+    r: str
+    visits: list = dataclasses.field(default_factory=list)
+    text: str = ""
+
+    @property
+    def is_done(self):
+        return bool(self.visits) and self.visits[-1]["end"] == "done"
+
+
+@dataclasses.dataclass
+class Answer:
+    """An answer, and all that was seen of it, in the order of its calls."""
+
+    asked: Call
+    readings: list = dataclasses.field(default_factory=list)
+    visits: list = dataclasses.field(default_factory=list)
+    polls: list = dataclasses.field(default_factory=list)
+    deletes: list = dataclasses.field(default_factory=list)
+    looks: list = dataclasses.field(default_factory=list)
+    pries: list = dataclasses.field(default_factory=list)
+    stored: list = dataclasses.field(default_factory=list)
+    readers: list = dataclasses.field(default_factory=list)
+    owners: list = dataclasses.field(default_factory=list)
+    left: dict = None
+
+    @property
+    def a(self):
+        return self.asked["a"]
+
+    @property
+    def stopped_t(self):
+        """When a DELETE was confirmed, or nothing."""
+        return min((call.t1 for call in self.deletes if call.status == 204), default=None)
+
+    @property
+    def stopping_t(self):
+        """When a DELETE was first sent: from then on it may have happened."""
+        return min((call.t0 for call in self.deletes), default=float("inf"))
+
+    def whole(self):
+        """The longest text that anybody has."""
+        texts = [reading.text for reading in self.readings]
+        texts += [call["text"] for call in [*self.polls, *self.stored] if call.status == 200]
+        return max((text for text in texts if text), key=len, default="")
+
+    def is_whole(self):
+        return bool(self.readers) and all(event["end"] == "whole" for event in self.readers)
+
+
+class Seen:
+    """What a history shows."""
+
+    def __init__(self, events):
+        self.events = events
+        self.answers, self.faults, self.exits, self.rests, self.phases = {}, [], [], [], {}
+        ends = {event["c"]: event for event in events if "c" in event}
+        for event in events:
+            if event["e"] == "invoke":
+                self.note_call(event["op"], Call(event, ends.get(event["n"])))
+            elif event["e"] == "info":
+                self.note(event)
+        self.replica_of = self.learn_names()
+
+    def note_call(self, op, call):
+        if op == "fault":
+            names = (call["kind"], call["target"], call.t0, call.t1, call["settings"])
+            self.faults.append(Fault(call.begun["n"], *names))
+            return
+        if op == "ask":
+            self.answers[call["a"]] = Answer(call)
+            return
+        answer = self.answers[call["a"]]
+        kinds = {"poll": "polls", "delete": "deletes", "look": "looks", "pry": "pries", "stored": "stored"}
+        if op == "read":
+            self.note_visit(answer, call)
+        else:
+            getattr(answer, kinds[op]).append(call)
+
+    def note_visit(self, answer, call):
+        """A visit goes on with its reader's last reading, or begins another one."""
+        answer.visits.append(call)
+        if call.status != 200 or not call.ended:
+            return
+        r = call["r"]
+        own = [reading for reading in answer.readings if reading.r == r]
+        if call["place"] is None or not own:
+            answer.readings.append(Reading(r))
+            own = answer.readings[-1:]
+        own[-1].visits.append(call)
+        own[-1].text = own[-1].text[:call["chars"]] + call["text"]
+
+    def note(self, event):
+        op = event["op"]
+        if op == "phase":
+            self.phases[event["phase"]] = event["t"]
+        elif op in ("exit", "rest"):
+            (self.exits if op == "exit" else self.rests).append(event)
+        elif op == "left":
+            self.answers[event["a"]].left = event
+        elif op in ("owner", "reader"):
+            answer = self.answers[event["a"]]
+            (answer.owners if op == "owner" else answer.readers).append(event)
+
+    def learn_names(self):
+        """Which replica has which name in the store: an answer's first owner is the replica that was asked."""
+        names = {}
+        for answer in self.answers.values():
+            first = answer.owners[0] if answer.owners else {}
+            if first.get("fence") == "1" and isinstance(answer.asked["replica"], int):
+                names.setdefault(first["owner"], answer.asked["replica"])
+        return names
+
+    def owners_of(self, answer):
+        """The replicas that have owned an answer; None stands for one that is not known."""
+        found = {self.replica_of.get(event["owner"]) for event in answer.owners}
+        asked = answer.asked["replica"]
+        found.add(asked if isinstance(asked, int) else None if not answer.owners else next(iter(found)))
+        return found
+
+    def during(self, kinds, t0, t1, targets=None):
+        """Faults of some kinds that last at any time from `t0` to `t1`, at some targets or at any."""
+        anywhere = targets is None or None in targets
+        return [
+            fault for fault in self.faults
+            if fault.kind in kinds and fault.t0 <= t1 and fault.t1 >= t0 and (anywhere or fault.target in targets)
+        ]
+
+    def without_store(self, replicas, t0, t1):
+        """Faults from `t0` to `t1` in which one of these replicas does not reach the store."""
+        at_store = [fault for fault in self.faults if fault.target == STORE and fault.t0 <= t1 and fault.t1 >= t0]
+        return at_store + self.during(APART, t0, t1, replicas)
+
+    def last_epoch(self, answer):
+        """The highest epoch that anybody has seen of an answer."""
+        places = [place for visit in answer.visits if visit.status == 200 for place, _ in visit["places"] or []]
+        told = [int(part.split(":")[0]) for event in answer.owners for part in (event["epochs"] or "").split(",") if part]
+        return max([place // EPOCH for place in places] + told, default=0)
