@@ -106,11 +106,15 @@ def final(seen):
                 continue
             state = (poll["state"], poll["usage"], digest(poll["text"]))
             if complete and poll.t0 > complete.t1 and state != was:
-                lost = seen.during(LOSSES, answer.asked.t0, poll.t1)
                 what = f"it was {was[0]}, and then {state[0]}, of {len(poll['text'])} characters"
-                yield Broken("final", answer.a, what, complete.lines + poll.lines, lost and "objects lost by the store")
+                yield Broken("final", answer.a, what, complete.lines + poll.lines, why_it_is_lost(seen, answer, poll.t1))
             elif not complete and poll["state"] in ("completed", "incomplete"):
                 complete, was = poll, state
+
+
+def why_it_is_lost(seen, answer, t):
+    """The limit, if the store has lost anything since the answer was asked for."""
+    return "objects lost by the store" if seen.during(LOSSES, answer.asked.t0, t) else None
 
 
 def one_owner(seen):
@@ -227,7 +231,7 @@ def why_it_is_unknown(seen, answer, call):
     owners, asked, now = seen.owners_of(answer), answer.asked.t0, call.t1
     losses = seen.during(LOSSES, asked, now)
     if answer.asked["api"] == "responses":
-        return "objects lost by the store" if losses else None
+        return why_it_is_lost(seen, answer, now)
     if losses and (seen.during(ENDS, asked, now, owners) or seen.without_store(owners, now - REWRITE_S, now)):
         return "lost with its owner"
     if call["place"] is not None:
@@ -271,9 +275,9 @@ def stored_once(seen):
         for call in answer.stored:
             if not answer.is_whole() or answer.deletes:
                 continue
-            lost = seen.during(LOSSES, answer.asked.t0, call.t1) and "objects lost by the store"
             if call.status != 200:
-                yield Broken("stored once", answer.a, f"it is not stored: {call.status}", call.lines, lost)
+                limit = why_it_is_lost(seen, answer, call.t1)
+                yield Broken("stored once", answer.a, f"it is not stored: {call.status}", call.lines, limit)
             elif call["text"] != answer.whole():
                 what = f"another text is stored {difference(call['text'], answer.whole())}"
                 yield Broken("stored once", answer.a, what, call.lines)
