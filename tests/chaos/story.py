@@ -4,7 +4,8 @@ from chaos.seen import EPOCH
 
 WHOLE = "Once upon a time there was a river."
 USAGE = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 3}}
-FIRST, SECOND = "f" * 32, "e" * 32
+#: The names of the replicas 0, 1 and 2 in the store.
+FIRST, SECOND, THIRD = "f" * 32, "e" * 32, "d" * 32
 
 
 class Story:
@@ -12,6 +13,8 @@ class Story:
 
     def __init__(self):
         self.events = []
+        for replica, name in enumerate((FIRST, SECOND, THIRD)):
+            self.info("start", 0, replica=replica, name=name, settings="")
 
     def write(self, t, e, op, **fields):
         self.events.append({"n": len(self.events) + 1, "t": t, "e": e, "op": op, **fields})
@@ -50,6 +53,9 @@ class Story:
     def poll(self, text=WHOLE, state="completed", a="a0", replica=0, t=2.0, usage=None):
         got = dict(a=a, status=200, text=text, state=state, usage=usage, error=None)
         return self.call("poll", dict(a=a, r="a0.0", replica=replica), got, t, t)
+
+    def exit(self, replica, t, by="SIGKILL", code=-9):
+        return self.info("exit", t, replica=replica, by=by, code=code)
 
     def simple(self, op, status, a="a0", replica=0, t=3.0, **more):
         """A call of which only the status counts: a delete, a look, or an attempt to pry."""

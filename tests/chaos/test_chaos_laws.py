@@ -98,16 +98,24 @@ def begun():
     return Story().ask().owner(FIRST, 1).read(WHOLE[:10], end="broken", t0=1, t1=3)
 
 
-#: Histories that a limit explains, with the law and the limit; and, if any, the same with less, which it does not.
+#: Histories that a limit explains, with the law and the limit; and the same with another course, which it does not.
 EXPLAINED = {
     "the store and the owner, lost together": (
         "what exists is found", "lost with its owner",
-        lambda: begun().fault("store-empty", "store", 4, 5).fault("kill", 0, 5, 6).refused(t0=12, t1=12),
-        lambda: begun().fault("store-empty", "store", 4, 5).fault("kill", 1, 5, 6).refused(t0=30, t1=30)),
+        lambda: begun().fault("store-empty", "store", 4, 5).exit(0, 6).refused(t0=30, t1=30),
+        lambda: begun().fault("store-empty", "store", 4, 5).exit(1, 6).refused(t0=30, t1=30)),
+    "an owner that ends before it has written the answer again": (
+        "what exists is found", "lost with its owner",
+        lambda: begun().fault("store-empty", "store", 4, 5).exit(0, 6).refused(t0=30, t1=30),
+        lambda: begun().fault("store-empty", "store", 4, 5).owner(FIRST, 1, t=6).exit(0, 7).refused(t0=30, t1=30)),
+    "an owner that was asked while the store was away, and ended": (
+        "what exists is found", "never in the store",
+        lambda: Story().fault("store-pause", "store", 0, 4).ask().exit(0, 3).refused(t0=30, t1=30),
+        lambda: Story().fault("store-pause", "store", 0, 0.5).ask().exit(0, 3).refused(t0=30, t1=30)),
     "a reader of one of these": (
         "readers come to the end", "lost with its owner",
-        lambda: begun().fault("failover", "store", 4, 5).fault("term", 0, 5, 6).reader("lost", t=30),
-        lambda: begun().fault("kill", 0, 5, 6).reader("lost", t=30)),
+        lambda: begun().fault("failover", "store", 4, 5).exit(0, 6).reader("lost", t=30),
+        lambda: begun().fault("failover", "store", 4, 5).exit(0, 20).reader("lost", t=30)),
     "an object, lost by the store": (
         "what exists is found", "objects lost by the store",
         lambda: Story().ask(api="responses").fault("store-empty", "store", 1, 2).refused(t0=12, t1=12),
@@ -142,8 +150,8 @@ EXPLAINED = {
         lambda: begun().simple("delete", 204, t=4).fault("stall", 1, 3, 9).simple("look", 200, replica=1, t=20)),
     "an answer of other settings, whose replica is gone": (
         "readers come to the end", "nobody with the same settings",
-        lambda: Story().ask(settings="kv-type").fault("settings", 0, 0, 4, "kv-type").phases().reader("stuck", t=19),
-        lambda: Story().ask(settings="interval").fault("settings", 0, 0, 4).phases().reader("stuck", t=19)),
+        lambda: Story().ask(settings="kv-type").exit(0, 4).phases().reader("stuck", t=19),
+        lambda: Story().ask(settings="interval").exit(0, 4).phases().reader("stuck", t=19)),
 }
 
 

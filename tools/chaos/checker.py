@@ -37,11 +37,15 @@ class Report:
         told = self.summary()
         lines = [f"{name + ':':12}{words(value)}" for name, value in told.items() if name not in ("by api", "limits")]
         lines += [f"  {count} times: {limit} ({LIMITS[limit]})" for limit, count in told["limits"].items()]
-        for one in self.broken[:MOST_PRINTED]:
-            where = f"{one.answer}: " if one.answer else ""
-            lines.append(f"BROKEN {one.law}: {where}{one.what}; lines {', '.join(map(str, one.lines))}")
-        if len(self.broken) > MOST_PRINTED:
-            lines.append(f"and {len(self.broken) - MOST_PRINTED} more")
+        groups = collections.defaultdict(list)
+        for one in self.broken:
+            groups[one.law, one.answer].append(one)
+        for first, *more in list(groups.values())[:MOST_PRINTED]:
+            where = f"{first.answer}: " if first.answer else ""
+            again = f" (and {len(more)} times more)" if more else ""
+            lines.append(f"BROKEN {first.law}: {where}{first.what}; lines {', '.join(map(str, first.lines))}{again}")
+        if len(groups) > MOST_PRINTED:
+            lines.append(f"and {len(groups) - MOST_PRINTED} answers more")
         return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ APIS = {"chat": 9, "completions": 3, "connect": 4, "responses": 4, "messages": 2
 PLAIN = ("messages", "ollama")
 TOKENS = (100, 400, 800, 1500)
 #: How long a reader that gets 404 for all of an answer, everywhere, comes back.
-LOST_S = 15
+LOST_S = 25
 #: Silence after which a reader tries another replica: least and most. A server sends comments while it waits.
 SILENCE_S = (4, 12)
 SILENCE_CALM_S = 30

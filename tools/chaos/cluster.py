@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 
 from .forwarder import Forwarder
@@ -35,6 +36,10 @@ return out
 """
 
 
+#: The name that a replica draws at its start, by which the store knows it.
+NAME = re.compile(r'replica="(\w+)"')
+
+
 class Replica(Loquent):
     """A replica with a gate of its own to the store, which can be cut and can stand still."""
 
@@ -42,7 +47,7 @@ class Replica(Loquent):
         super().__init__([], folder / f"replica-{number}.log", LOQUENT_LOG="info,loquent::requests=off")
         self.number, self.binary, self.folder = number, binary, folder
         self.gate = Forwarder(store_address)
-        self.settings = ""
+        self.settings, self.name = "", ""
 
     async def start(self, settings=""):
         self.settings = settings
@@ -51,7 +56,9 @@ class Replica(Loquent):
         flags.update(zip(words[::2], words[1::2]))
         self.command = [str(self.binary), "serve", "--no-profile"]
         self.command += [str(word) for flag in flags.items() for word in flag]
-        return await super().start()
+        await super().start()
+        # It says so when it opens the store, before it says where it can be reached.
+        self.name = NAME.search(self.said())[1]
 
     async def end(self, number=signal.SIGTERM):
         """Ends it by a signal; returns its exit status."""
@@ -81,7 +88,7 @@ class Cluster:
         await self.copy.copy(self.store.port)
         for replica in self.replicas:
             await replica.gate.start()
-        await asyncio.gather(*(replica.start() for replica in self.replicas))
+        await asyncio.gather(*(self.begin(replica) for replica in self.replicas))
         for number in range(PROXIES):
             front = await Forwarder(lambda number=number: self.address_for(number)).start()
             self.fronts.append(front)
@@ -117,24 +124,28 @@ class Cluster:
             await does(self.replicas[fault.target], fault.lasts_s)
         self.history.ok(call)
 
+    async def begin(self, replica, settings=""):
+        await replica.start(settings)
+        self.history.info("start", replica=replica.number, name=replica.name, settings=settings)
+
     async def end(self, replica, number=signal.SIGTERM):
         self.history.info("exit", replica=replica.number, by=number.name, code=await replica.end(number))
 
     async def kill(self, replica, lasts_s):
         await self.end(replica, signal.SIGKILL)
         await asyncio.sleep(lasts_s)
-        await replica.start()
+        await self.begin(replica)
 
     async def term(self, replica, _):
         await self.end(replica)
-        await replica.start()
+        await self.begin(replica)
 
     async def settings(self, replica, lasts_s, settings):
         await self.end(replica)
-        await replica.start(settings)
+        await self.begin(replica, settings)
         await asyncio.sleep(lasts_s)
         await self.end(replica)
-        await replica.start()
+        await self.begin(replica)
 
     async def pause(self, process, lasts_s):
         process.signal(signal.SIGSTOP)

@@ -7,7 +7,7 @@ import dataclasses
 from .cluster import GRACE_S
 from .history import digest
 from .plan import REFUSED
-from .seen import ENDS, EPOCH, LOSSES
+from .seen import EPOCH, LOSSES
 
 #: How far a replica that reads another one's log may be behind, on a busy machine.
 MIRROR_S = 1.0
@@ -19,6 +19,7 @@ REWRITE_S = 8.0
 #: Limits, with the page that states each.
 LIMITS = {
     "lost with its owner": "docs/replicas.md#when-something-fails",
+    "never in the store": "docs/replicas.md#when-something-fails",
     "objects lost by the store": "docs/replicas.md#which-store",
     "not in the store yet": "docs/replicas.md#what-the-store-holds-of-an-answer",
     "place of an old epoch": "docs/replicas.md#what-the-store-holds-of-an-answer",
@@ -228,19 +229,35 @@ def what_exists_is_found(seen):
 
 
 def why_it_is_unknown(seen, answer, call):
-    owners, asked, now = seen.owners_of(answer), answer.asked.t0, call.t1
-    losses = seen.during(LOSSES, asked, now)
+    now = call.t1
     if answer.asked["api"] == "responses":
         return why_it_is_lost(seen, answer, now)
-    if losses and (seen.during(ENDS, asked, now, owners) or seen.without_store(owners, now - REWRITE_S, now)):
-        return "lost with its owner"
+    if limit := why_nobody_has_it(seen, answer, now):
+        return limit
     if call["place"] is not None:
         epoch = call["place"] // EPOCH
         if epoch < seen.last_epoch(answer):
             return "place of an old epoch"
         if epoch > 0:
             return "owner that does not know its successor"
-    return "not in the store yet" if seen.without_store(owners, now - REWRITE_S, now) else None
+    return "not in the store yet" if seen.without_store(seen.owners_of(answer), now - REWRITE_S, now) else None
+
+
+def why_nobody_has_it(seen, answer, now):
+    """The limit, if an answer was lost with its owner, or its owner ended before the store had anything of it."""
+    if not any(event["state"] for event in answer.owners):
+        asked = seen.asked_of(answer)
+        has_ended = asked is None or asked.t1 <= now
+        if has_ended and seen.without_store(seen.owners_of(answer), answer.asked.t0, min(now, asked.t1 if asked else now)):
+            return "never in the store"
+    for loss in seen.during(LOSSES, answer.asked.t0, now):
+        owner = seen.owner_at(answer, loss.t0)
+        written_again = [event for event in answer.owners if event["t"] > loss.t1 and event["state"]]
+        if loss.kind == "store-empty" and written_again:
+            continue
+        if owner is None or owner.t1 <= min(now, loss.t1 + REWRITE_S):
+            return "lost with its owner"
+    return None
 
 
 def readers_come_to_the_end(seen):
@@ -258,13 +275,13 @@ def readers_come_to_the_end(seen):
 
 
 def why_it_does_not_end(seen, answer, event):
-    owners, asked, now = seen.owners_of(answer), answer.asked.t0, event["t"]
-    losses = seen.during(LOSSES, asked, now)
-    if losses and answer.asked["api"] == "responses":
-        return "objects lost by the store"
-    if losses and seen.during(ENDS, asked, now, owners):
-        return "lost with its owner"
-    if answer.asked["settings"] in REFUSED and seen.during(ENDS, asked, now, owners):
+    now = event["t"]
+    if answer.asked["api"] == "responses":
+        return why_it_is_lost(seen, answer, now)
+    if limit := why_nobody_has_it(seen, answer, now):
+        return limit
+    asked = seen.asked_of(answer)
+    if answer.asked["settings"] in REFUSED and asked and asked.t1 <= now:
         return "nobody with the same settings"
     return None
 

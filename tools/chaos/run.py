@@ -157,7 +157,8 @@ class Run:
         found = await self.cluster.owners([answer.id for answer in answers])
         for answer, (owner, fence, state, epochs, head, ms) in zip(answers, found or []):
             seen = (owner, fence, state, epochs)
-            if is_last or (owner and self.known_owners.get(answer.a) != seen):
+            # An answer that the store has never had is not told; one that it has lost is.
+            if is_last or self.known_owners.get(answer.a, (None,) * 4) != seen:
                 self.known_owners[answer.a] = seen
                 fields = dict(a=answer.a, owner=owner, fence=fence, state=state, epochs=epochs, head=head, ms=ms)
                 self.history.info("left" if is_last else "owner", **fields)

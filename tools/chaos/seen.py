@@ -6,8 +6,6 @@ import dataclasses
 EPOCH = 1 << 36
 #: Faults that lose what the store has, all or the last of it.
 LOSSES = {"store-empty", "failover"}
-#: Faults in which a process of a replica ends.
-ENDS = {"kill", "term", "settings"}
 #: Faults in which a replica is alive and does not reach the store.
 APART = {"pause", "cut", "stall"}
 STORE = "store"
@@ -21,6 +19,13 @@ class Fault:
     t0: float
     t1: float
     settings: str
+
+
+@dataclasses.dataclass
+class Process:
+    replica: int
+    t0: float
+    t1: float = float("inf")
 
 
 @dataclasses.dataclass
@@ -111,13 +116,14 @@ class Seen:
     def __init__(self, events):
         self.events = events
         self.answers, self.faults, self.exits, self.rests, self.phases = {}, [], [], [], {}
+        #: Of each process of a replica, by the name that the store knows: its replica, and from when to when it ran.
+        self.processes = {}
         ends = {event["c"]: event for event in events if "c" in event}
         for event in events:
             if event["e"] == "invoke":
                 self.note_call(event["op"], Call(event, ends.get(event["n"])))
             elif event["e"] == "info":
                 self.note(event)
-        self.replica_of = self.learn_names()
 
     def note_call(self, op, call):
         if op == "fault":
@@ -151,29 +157,40 @@ class Seen:
         op = event["op"]
         if op == "phase":
             self.phases[event["phase"]] = event["t"]
-        elif op in ("exit", "rest"):
-            (self.exits if op == "exit" else self.rests).append(event)
+        elif op == "start":
+            self.processes[event["name"]] = Process(event["replica"], event["t"])
+        elif op == "exit":
+            self.exits.append(event)
+            for process in self.processes.values():
+                if process.replica == event["replica"] and process.t1 == float("inf"):
+                    process.t1 = event["t"]
+        elif op == "rest":
+            self.rests.append(event)
         elif op == "left":
             self.answers[event["a"]].left = event
         elif op in ("owner", "reader"):
             answer = self.answers[event["a"]]
             (answer.owners if op == "owner" else answer.readers).append(event)
 
-    def learn_names(self):
-        """Which replica has which name in the store: an answer's first owner is the replica that was asked."""
-        names = {}
-        for answer in self.answers.values():
-            first = answer.owners[0] if answer.owners else {}
-            if first.get("fence") == "1" and isinstance(answer.asked["replica"], int):
-                names.setdefault(first["owner"], answer.asked["replica"])
-        return names
+    def owner_at(self, answer, t):
+        """The process that owns an answer at a time, as far as the store has told; at first, the one that was asked."""
+        told = [event["owner"] for event in answer.owners if event["t"] <= t and event["owner"]]
+        if told:
+            return self.processes.get(told[-1])
+        return self.asked_of(answer)
+
+    def asked_of(self, answer):
+        """The process that was asked for an answer; nothing where a proxy has chosen it."""
+        asked, t = answer.asked["replica"], answer.asked.t0
+        running = [one for one in self.processes.values() if one.replica == asked and one.t0 <= t <= one.t1]
+        return running[0] if running else None
 
     def owners_of(self, answer):
         """The replicas that have owned an answer; None stands for one that is not known."""
-        found = {self.replica_of.get(event["owner"]) for event in answer.owners}
-        asked = answer.asked["replica"]
-        found.add(asked if isinstance(asked, int) else None if not answer.owners else next(iter(found)))
-        return found
+        found = {event["owner"] for event in answer.owners if event["owner"]}
+        processes = [self.processes.get(name) for name in found] + [self.asked_of(answer)]
+        known = {process.replica for process in processes if process}
+        return known or {None}
 
     def during(self, kinds, t0, t1, targets=None):
         """Faults of some kinds that last at any time from `t0` to `t1`, at some targets or at any."""
