@@ -47,6 +47,9 @@ PLANTED = {
     "two ways to end": ("done if whole", lambda it: it.read(r="a0.2", finish="length")),
     "complete, and then not": ("final", lambda it: it.poll(t=3).poll(state="in_progress", t=4)),
     "complete, and then shorter": ("final", lambda it: it.poll(t=3).poll(WHOLE[:5], t=4)),
+    "failed, and then not": (
+        "final", lambda it: it.ask("a1", api="responses").read(a="a1", r="a1.0", end="error", error="it ends")
+        .poll(a="a1", t=3)),
     "two owners of an epoch": ("one owner", lambda it: it.owner(FIRST, 3, "7:20", t=6)),
     "epochs that are forgotten": ("one owner", lambda it: it.owner(SECOND, 3, "9:20", t=6)),
     "an owner without a higher fence": ("one owner", lambda it: it.owner(FIRST, 2, "7:20,9:25", t=6)),

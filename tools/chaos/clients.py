@@ -16,6 +16,7 @@ from .plan import REFUSED, REPLICAS
 #: How an answer is asked for, and how often.
 APIS = {"chat": 9, "completions": 3, "connect": 4, "responses": 4, "messages": 2, "ollama": 2}
 PLAIN = ("messages", "ollama")
+RESUMED = ("chat", "completions", "connect")
 TOKENS = (100, 400, 800, 1500)
 #: How long a reader that gets 404 for all of an answer, everywhere, comes back.
 LOST_S = 25
@@ -160,9 +161,10 @@ class Clients:
                     headers["last-event-id"] = str(reading.place)
                 request = ("GET", f"{self.cluster.address(replica)}/v1/streams/{answer.id}", dict(headers=headers))
                 self.counts["moves"] += 1
+                chars = len(reading.text)
                 status = await self.visit(reading, request, replica, self.leaves_after(draw))
                 self.judge(reading, status)
-                if not reading.end and status != 200:
+                if not reading.end and len(reading.text) == chars:
                     await asyncio.sleep(draw.uniform(0.1, 0.5))
         finally:
             reading.end = reading.end or "stuck"
@@ -231,8 +233,9 @@ class Clients:
         if got.end == "done":
             reading.end = "whole"
             self.counts["chars"] += len(reading.text)
-        elif got.end == "error" and isinstance(replica, int) and reading.answer.api not in PLAIN:
-            # A proxy's error, or that of a stream that cannot be resumed, is not the answer's last word.
+        elif got.end == "error" and isinstance(replica, int) and reading.answer.api in RESUMED:
+            # A proxy's error, or that of a stream that cannot be resumed, is not the answer's last word; and what has
+            # become of a response is in the store.
             reading.end = "failed"
 
     async def stop(self, answer, after_s):

@@ -97,7 +97,7 @@ def of_typed(said):
     if kind in ("response.completed", "response.incomplete"):
         return Piece(place=place, finish=said["response"]["status"], usage=said["response"]["usage"], is_done=True)
     if kind in ("response.failed", "error"):
-        return Piece(place=place, error=json.dumps(said)[:300])
+        return Piece(place=place, error=str((said.get("response") or said).get("error"))[:300])
     return Piece(place=place, is_done=kind == "message_stop")
 
 

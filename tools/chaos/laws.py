@@ -99,8 +99,10 @@ def done_if_whole(seen):
 
 
 def final(seen):
-    """A response that was complete stays as it was, at every replica."""
+    """A response that was complete stays as it was, at every replica, and one that has failed does not go on."""
     for answer in seen.answers.values():
+        if answer.asked["api"] == "responses":
+            yield from called_failed(answer)
         complete = None
         for poll in answer.polls:
             if poll.status != 200:
@@ -113,6 +115,14 @@ def final(seen):
                 complete, was = poll, state
 
 
+def called_failed(answer):
+    failed = next((visit for visit in answer.visits if visit["end"] == "error"), None)
+    later = [poll for poll in answer.polls if failed and poll.status == 200 and poll.t0 > failed.t1]
+    if later and later[-1]["state"] != "failed":
+        what = f"a stream said that it has failed ({failed['error'][-200:]}), and it is {later[-1]['state']}"
+        yield Broken("final", answer.a, what, failed.lines + later[-1].lines)
+
+
 def why_it_is_lost(seen, answer, t):
     """The limit, if the store has lost anything since the answer was asked for."""
     return "objects lost by the store" if seen.during(LOSSES, answer.asked.t0, t) else None
@@ -122,7 +132,8 @@ def one_owner(seen):
     """An epoch has one owner; epochs and fences only grow, unless the store has lost something."""
     for answer in seen.answers.values():
         owners, before = {}, None
-        for event in answer.owners:
+        # One that was given up, or is not in the store, has none.
+        for event in (event for event in answer.owners if event["owner"]):
             epochs = event["epochs"] or ""
             first = owners.setdefault(epochs, event)
             lines = [first["n"], event["n"]]
