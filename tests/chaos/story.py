@@ -11,10 +11,10 @@ FIRST, SECOND, THIRD = "f" * 32, "e" * 32, "d" * 32
 class Story:
     """Events of a history, written one after the other. Each call is given when it begins and when it ends."""
 
-    def __init__(self):
+    def __init__(self, settings=""):
         self.events = []
         for replica, name in enumerate((FIRST, SECOND, THIRD)):
-            self.info("start", 0, replica=replica, name=name, settings="")
+            self.info("start", 0, replica=replica, name=name, settings=settings)
 
     def write(self, t, e, op, **fields):
         self.events.append({"n": len(self.events) + 1, "t": t, "e": e, "op": op, **fields})

@@ -153,8 +153,8 @@ EXPLAINED = {
         lambda: begun().simple("delete", 204, t=4).fault("stall", 1, 3, 9).simple("look", 200, replica=1, t=20)),
     "an answer of other settings, whose replica is gone": (
         "readers come to the end", "nobody with the same settings",
-        lambda: Story().ask(settings="kv-type").exit(0, 4).phases().reader("stuck", t=19),
-        lambda: Story().ask(settings="interval").exit(0, 4).phases().reader("stuck", t=19)),
+        lambda: Story("kv-type").ask().exit(0, 4).phases().reader("stuck", t=19),
+        lambda: Story("interval").ask().exit(0, 4).phases().reader("stuck", t=19)),
 }
 
 

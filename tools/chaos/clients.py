@@ -18,7 +18,7 @@ APIS = {"chat": 9, "completions": 3, "connect": 4, "responses": 4, "messages": 2
 PLAIN = ("messages", "ollama")
 RESUMED = ("chat", "completions", "connect")
 TOKENS = (100, 400, 800, 1500)
-#: How long a reader that gets 404 for all of an answer, everywhere, comes back.
+#: How long a reader comes back that gets 404 everywhere, or nothing of an answer that only one replica can generate.
 LOST_S = 25
 #: Silence after which a reader tries another replica: least and most. A server sends comments while it waits.
 SILENCE_S = (4, 12)
@@ -37,6 +37,8 @@ class Answer:
     token: str = ""
     object_id: str = ""
     is_stored: bool = False
+    #: Of the replica that began it.
+    settings: str = ""
     is_stopping: bool = False
     is_over: bool = False
 
@@ -50,7 +52,7 @@ class Reading:
     draw: random.Random
     text: str = ""
     place: int = None
-    gone_since: float = None
+    idle_since: float = None
     end: str = ""
 
 
@@ -110,9 +112,9 @@ class Clients:
         proxy = draw.randrange(PROXIES) if answer.api == "connect" else None
         replica = draw.randrange(REPLICAS)
         url = self.cluster.proxies[proxy].url if proxy is not None else self.cluster.address(replica)
-        settings = "" if proxy is not None else self.cluster.replicas[replica].settings
+        answer.settings = "" if proxy is not None else self.cluster.replicas[replica].settings
         where = f"connect{proxy}" if proxy is not None else replica
-        fields = dict(a=answer.a, key=answer.key, api=answer.api, replica=where, settings=settings, **told)
+        fields = dict(a=answer.a, key=answer.key, api=answer.api, replica=where, settings=answer.settings, **told)
         call = self.history.invoke("ask", **fields)
         readers = []
 
@@ -163,7 +165,7 @@ class Clients:
                 self.counts["moves"] += 1
                 chars = len(reading.text)
                 status = await self.visit(reading, request, replica, self.leaves_after(draw))
-                self.judge(reading, status)
+                self.judge(reading, status, len(reading.text) > chars)
                 if not reading.end and len(reading.text) == chars:
                     await asyncio.sleep(draw.uniform(0.1, 0.5))
         finally:
@@ -171,21 +173,23 @@ class Clients:
             self.counts[f"readers {reading.end}"] += 1
             self.history.info("reader", a=answer.a, r=reading.r, end=reading.end)
 
-    def judge(self, reading, status):
-        """What a reader makes of a refusal."""
-        if status != 404:
-            reading.gone_since = None if status == 200 else reading.gone_since
-            return
-        self.counts["404"] += 1
-        if reading.answer.is_stopping:
-            reading.end = "stopped"
-        elif reading.place is not None:
+    def judge(self, reading, status, is_going_on=True):
+        """What a reader makes of a visit: it gives up when it was refused, or got nothing, everywhere and for long."""
+        answer = reading.answer
+        if status == 404:
+            self.counts["404"] += 1
+            if answer.is_stopping:
+                reading.end = reading.end or "stopped"
             # Its place is unknown: it reads the answer again, from its beginning.
             reading.place, reading.text = None, ""
-        else:
-            reading.gone_since = reading.gone_since or time.monotonic()
-            if time.monotonic() - reading.gone_since > LOST_S:
-                reading.end = "lost"
+        elif status != 200:
+            return
+        if status == 200 and (is_going_on or answer.settings not in REFUSED):
+            reading.idle_since = None
+            return
+        reading.idle_since = reading.idle_since or time.monotonic()
+        if time.monotonic() - reading.idle_since > LOST_S:
+            reading.end = reading.end or "lost"
 
     async def visit(self, reading, request, replica, leave_after, begun=None, silence_s=None):
         """Reads over one connection; returns the status, or 0 if there was none."""
@@ -334,7 +338,7 @@ class Clients:
             self.history.fail(call, a=answer.a, status=status)
             self.judge(reading, status)
             return
-        reading.gone_since = None
+        reading.idle_since = None
         state = said["status"]
         text = dialects.text_of_response(said)
         error = said.get("error")

@@ -292,7 +292,7 @@ def why_it_does_not_end(seen, answer, event):
     if limit := why_nobody_has_it(seen, answer, now):
         return limit
     asked = seen.asked_of(answer)
-    if answer.asked["settings"] in REFUSED and asked and asked.t1 <= now:
+    if asked and asked.settings in REFUSED and asked.t1 <= now:
         return "nobody with the same settings"
     return None
 

@@ -24,6 +24,7 @@ class Fault:
 @dataclasses.dataclass
 class Process:
     replica: int
+    settings: str
     t0: float
     t1: float = float("inf")
 
@@ -158,7 +159,7 @@ class Seen:
         if op == "phase":
             self.phases[event["phase"]] = event["t"]
         elif op == "start":
-            self.processes[event["name"]] = Process(event["replica"], event["t"])
+            self.processes[event["name"]] = Process(event["replica"], event["settings"], event["t"])
         elif op == "exit":
             self.exits.append(event)
             for process in self.processes.values():
@@ -180,7 +181,12 @@ class Seen:
         return self.asked_of(answer)
 
     def asked_of(self, answer):
-        """The process that was asked for an answer; nothing where a proxy has chosen it."""
+        """The process that began an answer: that of its first fence, else the one that was asked; nothing if a proxy
+        has chosen it, and the store has never told.
+        """
+        first = next((event["owner"] for event in answer.owners if event["owner"] and event["fence"] == "1"), None)
+        if first in self.processes:
+            return self.processes[first]
         asked, t = answer.asked["replica"], answer.asked.t0
         running = [one for one in self.processes.values() if one.replica == asked and one.t0 <= t <= one.t1]
         return running[0] if running else None
