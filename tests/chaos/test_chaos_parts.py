@@ -88,43 +88,35 @@ async def says(reader, writer, word):
     return await asyncio.wait_for(reader.read(100), 10)
 
 
+async def is_closed(reader, writer):
+    try:
+        return await asyncio.wait_for(reader.read(), 10) == b""
+    except ConnectionError:
+        return True
+
+
 def test_a_forwarder_passes_bytes_until_it_is_cut_and_again_when_it_is_healed():
     async def scenario(forwarder, target, addresses):
         one = await asyncio.open_connection("127.0.0.1", forwarder.port)
         assert await says(*one, b"a") == b"A"
         forwarder.cut()
-        with pytest.raises(OSError):
-            assert await says(*one, b"b") or not OSError
-            raise ConnectionResetError
-        refused = await asyncio.open_connection("127.0.0.1", forwarder.port)
-        try:
-            assert await asyncio.wait_for(refused[0].read(), 10) == b""
-        except ConnectionResetError:
-            pass
+        assert await is_closed(*one)
+        assert await is_closed(*await asyncio.open_connection("127.0.0.1", forwarder.port))
         forwarder.heal()
         target[0] = None
-        gone = await asyncio.open_connection("127.0.0.1", forwarder.port)
-        try:
-            assert await asyncio.wait_for(gone[0].read(), 10) == b"", "its server is away"
-        except ConnectionResetError:
-            pass
+        assert await is_closed(*await asyncio.open_connection("127.0.0.1", forwarder.port)), "its server is away"
         target[0] = addresses[1]
-        assert await says(*await asyncio.open_connection("127.0.0.1", forwarder.port), b"c") == b"C"
+        two = await asyncio.open_connection("127.0.0.1", forwarder.port)
+        assert await says(*two, b"c") == b"C"
+        forwarder.drop()
+        assert await is_closed(*two)
+        assert await says(*await asyncio.open_connection("127.0.0.1", forwarder.port), b"d") == b"D"
 
     asyncio.run(forwarding(scenario))
 
 
 def test_a_forwarder_that_stands_still_closes_nothing_and_loses_nothing():
     async def scenario(forwarder, target, addresses):
-        reader, writer = await asyncio.open_connection("127.0.0.1", forwarder.port)
-        assert await says(reader, writer, b"a") == b"A"
-        forwarder.stall()
-        writer.write(b"b")
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(reader.read(100)), 0.2)
-        forwarder.heal()
-
-    async def held_back(forwarder, target, addresses):
         reader, writer = await asyncio.open_connection("127.0.0.1", forwarder.port)
         forwarder.stall()
         writer.write(b"b")
@@ -135,7 +127,6 @@ def test_a_forwarder_that_stands_still_closes_nothing_and_loses_nothing():
         assert await coming == b"B"
 
     asyncio.run(forwarding(scenario))
-    asyncio.run(forwarding(held_back))
 
 
 def test_what_never_holds_fails_in_time():
@@ -155,7 +146,7 @@ def test_redis_is_asked_and_its_replies_are_understood(redis):  # noqa: F811
         with pytest.raises(RedisError):
             await ask(redis.port, "NOTHING")
         redis.kill()
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match=str(redis.port)):
             await ask(redis.port, "PING")
 
     asyncio.run(scenario())
@@ -174,7 +165,7 @@ def of(**said):
 
 
 def test_events_of_every_api_are_pieces():
-    piece = dialects.of_event('id: 12\ndata: {"id": "c", "choices": [{"delta": {"content": "a"}, "finish_reason": null}]}')
+    piece = dialects.of_event('id: 12\ndata: {"id": "c", "choices": [{"delta": {"content": "a"}}]}')
     assert (piece.text, piece.place, piece.object_id, piece.is_done) == ("a", 12, "c", False)
     assert of(choices=[{"text": "b", "finish_reason": "stop"}]).finish == "stop"
     assert of(choices=[], usage={"completion_tokens": 3}).usage == {"completion_tokens": 3}
@@ -188,7 +179,8 @@ def test_events_of_every_api_are_pieces():
     assert of(type="error", error={"message": "x"}).error
     delta = of(type="response.output_text.delta", delta="d", sequence_number=6)
     assert (delta.text, delta.place) == ("d", 6)
-    done = of(type="response.completed", sequence_number=9, response={"status": "completed", "usage": {"output_tokens": 1}})
+    complete = {"status": "completed", "usage": {"output_tokens": 1}}
+    done = of(type="response.completed", sequence_number=9, response=complete)
     assert (done.is_done, done.finish, done.usage) == (True, "completed", {"output_tokens": 1})
     assert of(type="response.failed", response={}).error
     line = dialects.of_line('{"message": {"content": "e"}, "done": true, "done_reason": "stop", "eval_count": 2}')
@@ -201,8 +193,9 @@ def test_half_an_event_counts_for_nothing():
         headers = {"content-type": "text/event-stream; charset=utf-8"}
 
         async def aiter_bytes(self):
-            for piece in (b'data: {"choices": [{"te', b'xt": "a"}]}\n', b'\n: ping\n\ndata: {"choices": [{"text": "b"}]}\n'):
-                yield piece
+            yield b'data: {"choices": [{"te'
+            yield b'xt": "a"}]}\n'
+            yield b'\n: ping\n\ndata: {"choices": [{"text": "b"}]}\n'
 
     async def read():
         return [piece.text async for piece in dialects.pieces(Response())]

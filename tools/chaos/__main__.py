@@ -39,11 +39,13 @@ def arguments(words=None):
                         help="default: $LOQUENT_BIN, else target/release/loquent")
     parser.add_argument("--seconds", type=float, default=60, help="how long there are faults (60)")
     parser.add_argument("--seed", type=int, help="what faults and questions are drawn from; default: a new one")
-    parser.add_argument("--faults", default="all", metavar="KINDS", help="some of the faults below, separated by commas")
+    parser.add_argument("--faults", default="all", metavar="KINDS",
+                        help="some of the faults below, separated by commas (all)")
     parser.add_argument("--clients", type=int, default=6, help="clients that ask at the same time (6)")
     parser.add_argument("--bound", type=float, default=120,
                         help="seconds within which every reader has its whole answer once faults are over (120)")
-    parser.add_argument("--check", type=pathlib.Path, metavar="FOLDER", help="check the history of a run, and run nothing")
+    parser.add_argument("--check", type=pathlib.Path, metavar="FOLDER",
+                        help="check the history of a run, and run nothing")
     parser.add_argument("--plan", action="store_true", help="print the faults, and run nothing")
     options = parser.parse_args(words)
     try:

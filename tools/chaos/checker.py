@@ -21,12 +21,13 @@ class Report:
     def summary(self):
         answers = self.seen.answers.values()
         asked = [answer for answer in answers if answer.asked.status == 200]
+        takeovers = [{event["epochs"] for event in answer.owners if event["epochs"]} for answer in asked]
         return {
             "answers": len(asked),
             "by api": dict(collections.Counter(answer.asked["api"] for answer in asked)),
             "readers": dict(collections.Counter(event["end"] for answer in asked for event in answer.readers)),
             "moves": sum(max(0, len(answer.visits) + len(answer.polls) - 1) for answer in asked),
-            "takeovers": sum(len({event["epochs"] for event in answer.owners}) - 1 for answer in asked if answer.owners),
+            "takeovers": sum(map(len, takeovers)),
             "faults": dict(collections.Counter(fault.kind for fault in self.seen.faults)),
             "seconds": max((event["t"] for event in self.seen.events), default=0),
             "limits": dict(collections.Counter(one.limit for one in self.limits)),

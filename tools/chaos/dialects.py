@@ -31,7 +31,7 @@ def prompt(seed, number):
 
 
 def request(api, text, tokens, sampled=None):
-    """Path and body of a question. `sampled` are sampling parameters, absent where the server's own count."""
+    """Path and body of a question. Without `sampled`, the server's own sampling counts."""
     messages = [{"role": "user", "content": text}]
     if api == "ollama":
         return "/api/chat", {"model": "loquent-tiny", "messages": messages, "stream": True,
@@ -91,7 +91,8 @@ def of_typed(said):
     if kind == "content_block_delta":
         return Piece(said["delta"].get("text", ""))
     if kind == "message_delta":
-        return Piece(finish=said["delta"].get("stop_reason"), usage={"completion_tokens": said["usage"]["output_tokens"]})
+        usage = {"completion_tokens": said["usage"]["output_tokens"]}
+        return Piece(finish=said["delta"].get("stop_reason"), usage=usage)
     if kind == "response.output_text.delta":
         return Piece(said["delta"], place)
     if kind in ("response.completed", "response.incomplete"):

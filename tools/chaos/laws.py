@@ -1,11 +1,10 @@
-"""The laws: each is a function of what was seen, and yields what breaks it. A limit that the documents name is no fault,
-but is told by its name.
+"""The laws: each is a function of what was seen, and yields what breaks it, with the limit of the documents that
+explains it, if one does: such a limit is no fault, and is counted by its name.
 """
 
 import dataclasses
 
 from .cluster import GRACE_S
-from .history import digest
 from .plan import REFUSED
 from .seen import EPOCH, LOSSES
 
@@ -103,16 +102,17 @@ def final(seen):
     for answer in seen.answers.values():
         if answer.asked["api"] == "responses":
             yield from called_failed(answer)
-        complete = None
-        for poll in answer.polls:
-            if poll.status != 200:
-                continue
-            state = (poll["state"], poll["usage"], digest(poll["text"]))
-            if complete and poll.t0 > complete.t1 and state != was:
-                what = f"it was {was[0]}, and then {state[0]}, of {len(poll['text'])} characters"
-                yield Broken("final", answer.a, what, complete.lines + poll.lines, why_it_is_lost(seen, answer, poll.t1))
-            elif not complete and poll["state"] in ("completed", "incomplete"):
-                complete, was = poll, state
+        polls = [poll for poll in answer.polls if poll.status == 200]
+        complete = next((poll for poll in polls if poll["state"] in ("completed", "incomplete")), None)
+        for poll in polls:
+            if complete and poll.t0 > complete.t1 and as_seen(poll) != as_seen(complete):
+                what = f"it was {complete['state']}, and then {poll['state']}, of {len(poll['text'])} characters"
+                limit = why_it_is_lost(seen, answer, poll.t1)
+                yield Broken("final", answer.a, what, complete.lines + poll.lines, limit)
+
+
+def as_seen(poll):
+    return poll["state"], poll["usage"], poll["text"]
 
 
 def called_failed(answer):
@@ -258,8 +258,8 @@ def why_nobody_has_it(seen, answer, now):
     """The limit, if an answer was lost with its owner, or its owner ended before the store had anything of it."""
     if not any(event["state"] for event in answer.owners):
         asked = seen.asked_of(answer)
-        has_ended = asked is None or asked.t1 <= now
-        if has_ended and seen.without_store(seen.owners_of(answer), answer.asked.t0, min(now, asked.t1 if asked else now)):
+        until = min(now, asked.t1) if asked else now
+        if (asked is None or asked.t1 <= now) and seen.without_store(seen.owners_of(answer), answer.asked.t0, until):
             return "never in the store"
     for loss in seen.during(LOSSES, answer.asked.t0, now):
         owner = seen.owner_at(answer, loss.t0)

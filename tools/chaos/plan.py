@@ -48,7 +48,7 @@ REFUSED = {"kv-type"}
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One fault: when it begins and how long it lasts, in seconds, and what it hits: a replica's number or the store."""
+    """One fault: when it begins and how long it lasts, in seconds; its target is a replica's number, or the store."""
 
     at_s: float
     kind: str

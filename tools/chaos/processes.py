@@ -1,4 +1,4 @@
-"""The processes of a run: replicas, Redis with a copy and its sentinel, and proxies. All are on loopback, on free ports."""
+"""The programs of a run: `loquent`, Redis and its sentinel. All are on loopback, on free ports."""
 
 import asyncio
 import contextlib

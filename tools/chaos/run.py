@@ -66,18 +66,16 @@ class Run:
             at_s = fault.at_s if fault else self.options.seconds
             waits = asyncio.ensure_future(asyncio.sleep(max(0, begun + at_s - time.monotonic())))
             await asyncio.wait([waits, *self.background], return_when=asyncio.FIRST_COMPLETED)
-            self.raise_failures(striking)
+            self.raise_failures(task for task, _ in striking)
             if fault:
                 self.struck += 1
-                striking = [task for task in striking if not task.done()]
-                striking.append(asyncio.ensure_future(self.strike(fault, list(striking))))
-        await asyncio.gather(*striking)
+                striking = [(task, target) for task, target in striking if not task.done()]
+                striking.append((asyncio.ensure_future(self.strike(fault, list(striking))), fault.target))
+        await asyncio.gather(*(task for task, _ in striking))
 
     async def strike(self, fault, before):
-        """A fault, once the one before it on the same target is over: on a busy machine that takes longer than planned."""
-        same = [task for task in before if task.target == fault.target] if before else []
-        asyncio.current_task().target = fault.target
-        await asyncio.gather(*same, return_exceptions=True)
+        """A fault, once those `before` it on the same target are over: a busy machine takes longer than planned."""
+        await asyncio.gather(*(task for task, target in before if target == fault.target), return_exceptions=True)
         await self.cluster.strike(fault)
 
     def raise_failures(self, tasks):
@@ -108,8 +106,8 @@ class Run:
             if answer.is_stopping and answer.id:
                 for replica in self.cluster.replicas:
                     call = self.history.invoke("look", a=answer.a, replica=replica.number)
-                    token = {"x-loquent-stream-token": answer.token}
-                    status = await clients.status("GET", f"{self.cluster.address(replica.number)}/v1/streams/{answer.id}", headers=token)
+                    url = f"{self.cluster.address(replica.number)}/v1/streams/{answer.id}"
+                    status = await clients.status("GET", url, answer.token_header())
                     self.history.ok(call, a=answer.a, status=status)
             if answer.is_stored and answer.object_id:
                 await self.look_at_stored(answer)
@@ -120,7 +118,7 @@ class Run:
         for key in KEYS:
             is_own = key == answer.key
             call = self.history.invoke("stored" if is_own else "pry", a=answer.a, replica=replica.number, what="key")
-            status, said = await self.clients.json("GET", url, headers=self.clients.headers(answer, key))
+            status, said = await self.clients.json("GET", url, headers=answer.headers(key))
             told = {}
             if is_own and said:
                 told = dict(text=said["choices"][0]["message"]["content"], usage=said.get("usage"))
@@ -172,4 +170,5 @@ class Run:
     def told(self):
         counts = self.clients.counts
         ends = ", ".join(f"{count} {end[8:]}" for end, count in sorted(counts.items()) if end.startswith("readers "))
-        return f"{self.struck} faults, {counts['asked']} answers, {counts['moves']} moves; readers: {ends or 'none yet'}"
+        done = f"{self.struck} faults, {counts['asked']} answers, {counts['moves']} moves"
+        return f"{done}; readers: {ends or 'none yet'}"

@@ -214,5 +214,5 @@ class Seen:
     def last_epoch(self, answer):
         """The highest epoch that anybody has seen of an answer."""
         places = [place for visit in answer.visits if visit.status == 200 for place, _ in visit["places"] or []]
-        told = [int(part.split(":")[0]) for event in answer.owners for part in (event["epochs"] or "").split(",") if part]
-        return max([place // EPOCH for place in places] + told, default=0)
+        told = [part for event in answer.owners for part in (event["epochs"] or "").split(",") if part]
+        return max([place // EPOCH for place in places] + [int(part.split(":")[0]) for part in told], default=0)
