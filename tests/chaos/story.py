@@ -68,7 +68,7 @@ class Story:
         return self.info("owner", t, a=a, owner=owner, fence=str(fence), state=state, epochs=epochs, head="10")
 
     def left(self, state, ms, t=60.0):
-        return self.info("left", t, a="a0", owner=FIRST, fence="1", state=state, epochs="", head="10", ms=ms)
+        return self.info("left", t, a="a0", owner=THIRD, fence="1", state=state, epochs="", head="10", ms=ms)
 
     def reader(self, end="whole", r="a0.0", t=5.0, a="a0"):
         return self.info("reader", t, a=a, r=r, end=end)

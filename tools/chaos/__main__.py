@@ -88,8 +88,8 @@ def main():
     failure = None
     try:
         asyncio.run(Run(options, folder, written).go())
-    except Failed as error:
-        failure = error
+    except (Failed, asyncio.CancelledError, KeyboardInterrupt) as error:
+        failure = str(error) or type(error).__name__
     finally:
         written.close()
     status = check(folder)

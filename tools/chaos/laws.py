@@ -322,8 +322,11 @@ def at_rest(seen):
         left = answer.left
         if not left or not left["state"] or not answer.is_whole():
             continue
+        owner = seen.processes.get(left["owner"])
         if left["state"] == "running":
-            yield Broken("at rest", answer.a, "the store has it as running, and all have read it", [left["n"]])
+            # One that nobody generates any more, as its readers needed no more of it, is kept for six hours.
+            if owner and left["t"] < owner.t1:
+                yield Broken("at rest", answer.a, "it is still generated, and all have read it", [left["n"]])
         elif not 0 <= left["ms"] <= GRACE_S * 1000:
             yield Broken("at rest", answer.a, f"the store forgets it in {left['ms']} ms", [left["n"]])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import sys
 import time
 
@@ -30,7 +31,8 @@ class Run:
         self.struck, self.known_owners, self.background = 0, {}, []
 
     async def go(self):
-        """Runs; whatever happens, nothing of it runs afterwards."""
+        """Runs; whatever happens, SIGTERM too, nothing of it runs afterwards."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
         try:
             await self.cluster.start()
             self.background = [asyncio.ensure_future(task) for task in (self.watch(), self.progress())]
