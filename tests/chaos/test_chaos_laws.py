@@ -138,7 +138,7 @@ EXPLAINED = {
     "a place that a takeover has left behind": (
         "what exists is found", "place of an old epoch",
         lambda: begun().owner(SECOND, 2, "7:5", t=4).refused(place=10, t0=9, t1=9),
-        lambda: begun().refused(place=10, t0=9, t1=9)),
+        lambda: begun().owner(SECOND, 2, "7:12", t=4).refused(place=10, t0=9, t1=9)),
     "a place that an owner of before does not know": (
         "what exists is found", "owner that does not know its successor",
         lambda: begun().owner(SECOND, 2, "7:5", t=4).refused(place=place(7, 8), t0=9, t1=9),

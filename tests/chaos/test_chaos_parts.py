@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from chaos import dialects, history
+from chaos.cluster import Cluster
 from chaos.forwarder import Forwarder
 from chaos.plan import KINDS, MOST_AWAY, SETTINGS, STORE, kinds_of, plan
 from chaos.processes import Failed, RedisError, ask, until
@@ -36,6 +37,11 @@ def test_a_target_has_one_fault_at_a_time_and_one_replica_none(seed):
 
 def test_an_hour_has_every_kind_of_fault():
     assert {fault.kind for fault in plan(1, 3600)} == set(KINDS)
+
+
+def test_the_cluster_can_do_every_kind():
+    for kind in KINDS:
+        assert asyncio.iscoroutinefunction(getattr(Cluster, kind.replace("-", "_")))
 
 
 def test_kinds_are_chosen_by_name():

@@ -217,7 +217,7 @@ def keys_are_apart(seen):
                 what = f"replica {call['replica']} let somebody read it with another {call['what']}"
                 yield Broken("keys are apart", answer.a, what, call.lines)
         mine = (answer.asked["key"], answer.asked["prompt"])
-        if mine not in asked and seen.last_epoch(answer) == 0:
+        if mine not in asked and not seen.epochs_of(answer):
             for visit in answer.visits:
                 usage = visit["usage"] or {}
                 cached = (usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {})
@@ -246,12 +246,15 @@ def why_it_is_unknown(seen, answer, call):
     if limit := why_nobody_has_it(seen, answer, now):
         return limit
     if call["place"] is not None:
-        epoch = call["place"] // EPOCH
-        if epoch < seen.last_epoch(answer):
+        epoch, offset = divmod(call["place"], EPOCH)
+        later = [start for of, start in seen.epochs_of(answer).items() if of > epoch]
+        # Up to where the next epoch began it is served.
+        if later and min(later) < offset:
             return "place of an old epoch"
         if epoch > 0:
             return "owner that does not know its successor"
-    return "not in the store yet" if seen.without_store(seen.owners_of(answer), now - REWRITE_S, now) else None
+    owners = seen.owners_of(answer, now)
+    return "not in the store yet" if seen.without_store(owners, now - REWRITE_S, now) else None
 
 
 def why_nobody_has_it(seen, answer, now):
@@ -259,7 +262,8 @@ def why_nobody_has_it(seen, answer, now):
     if not any(event["state"] for event in answer.owners):
         asked = seen.asked_of(answer)
         until = min(now, asked.t1) if asked else now
-        if (asked is None or asked.t1 <= now) and seen.without_store(seen.owners_of(answer), answer.asked.t0, until):
+        is_gone = asked is None or asked.t1 <= now
+        if is_gone and seen.without_store(seen.owners_of(answer, now), answer.asked.t0, until):
             return "never in the store"
     for loss in seen.during(LOSSES, answer.asked.t0, now):
         owner = seen.owner_at(answer, loss.t0)

@@ -191,12 +191,11 @@ class Seen:
         running = [one for one in self.processes.values() if one.replica == asked and one.t0 <= t <= one.t1]
         return running[0] if running else None
 
-    def owners_of(self, answer):
-        """The replicas that have owned an answer; None stands for one that is not known."""
-        found = {event["owner"] for event in answer.owners if event["owner"]}
+    def owners_of(self, answer, t):
+        """The replicas that have owned an answer until a time; None stands for one that is not known."""
+        found = {event["owner"] for event in answer.owners if event["owner"] and event["t"] <= t}
         processes = [self.processes.get(name) for name in found] + [self.asked_of(answer)]
-        known = {process.replica for process in processes if process}
-        return known or {None}
+        return {process.replica for process in processes if process} or {None}
 
     def during(self, kinds, t0, t1, targets=None):
         """Faults of some kinds that last at any time from `t0` to `t1`, at some targets or at any."""
@@ -211,8 +210,17 @@ class Seen:
         at_store = [fault for fault in self.faults if fault.target == STORE and fault.t0 <= t1 and fault.t1 >= t0]
         return at_store + self.during(APART, t0, t1, replicas)
 
-    def last_epoch(self, answer):
-        """The highest epoch that anybody has seen of an answer."""
-        places = [place for visit in answer.visits if visit.status == 200 for place, _ in visit["places"] or []]
-        told = [part for event in answer.owners for part in (event["epochs"] or "").split(",") if part]
-        return max([place // EPOCH for place in places] + [int(part.split(":")[0]) for part in told], default=0)
+    def epochs_of(self, answer):
+        """The epochs of an answer that anybody has seen but the first, each with the offset where it began: by the
+        store's word, else before the first place of it that a reader was told.
+        """
+        starts = {}
+        for visit in answer.visits:
+            for place, _ in (visit["places"] or []) if visit.status == 200 else []:
+                epoch, offset = divmod(place, EPOCH)
+                starts[epoch] = min(offset - 1, starts.get(epoch, offset))
+        for event in answer.owners:
+            parts = [part.split(":") for part in (event["epochs"] or "").split(",") if part]
+            starts.update((int(epoch), int(start)) for epoch, start in parts)
+        starts.pop(0, None)
+        return starts
