@@ -71,6 +71,9 @@ PLANTED = {
     "404 for an answer": ("what exists is found", lambda it: it.refused(t0=12, t1=12)),
     "404 for a place of the last epoch 0": (
         "what exists is found", lambda it: it.ask("a1").refused(a="a1", place=3, t0=12, t1=12)),
+    "a proxy that does not find its answer": (
+        "what exists is found", lambda it: it.read(WHOLE[:9], r="a0.2", replica="connect0", t0=9, t1=12, end="error",
+                                                   error="The server does not have this answer any more.")),
     "404 for a response": ("what exists is found", lambda it: it.ask("a1", api="responses").refused(a="a1")),
     "a reader that is stuck": ("readers come to the end", lambda it: it.reader("stuck", r="a0.2", t=19)),
     "a reader whose answer failed": ("readers come to the end", lambda it: it.reader("failed", r="a0.2")),
@@ -135,6 +138,13 @@ EXPLAINED = {
         "what exists is found", "not in the store yet",
         lambda: begun().fault("cut", 0, 4, 8).refused(place=10, t0=9, t1=9),
         lambda: begun().fault("cut", 1, 4, 8).refused(place=10, t0=30, t1=30)),
+    "a proxy whose replica is cut off": (
+        "what exists is found", "not in the store yet",
+        lambda: begun().fault("cut", 0, 4, 9).read(WHOLE[:9], r="a0.2", replica="connect0", t0=3, t1=8, end="error",
+                                                   error="The server does not have this answer any more."),
+        lambda: begun().fault("cut", 0, 4, 9).exit(0, 7).read(
+            WHOLE[:9], r="a0.2", replica="connect0", t0=3, t1=8, end="error",
+            error="The server does not have this answer any more.")),
     "a place that a takeover has left behind": (
         "what exists is found", "place of an old epoch",
         lambda: begun().owner(SECOND, 2, "7:5", t=4).refused(place=10, t0=9, t1=9),

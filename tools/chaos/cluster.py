@@ -94,7 +94,8 @@ class Cluster:
             self.fronts.append(front)
             words = ["connect", "--url", f"http://127.0.0.1:{front.port}", "--listen", "127.0.0.1:0"]
             words += ["--state-dir", self.folder / f"connect-{number}", "--resume-limit-s", "60"]
-            proxy = Loquent([self.binary, *words], self.folder / f"connect-{number}.log", LOQUENT_LOG="info")
+            log = self.folder / f"connect-{number}.log"
+            proxy = Loquent([self.binary, *words], log, LOQUENT_LOG="info,loquent_client=debug")
             self.proxies.append(await proxy.start())
         return self
 

@@ -15,6 +15,9 @@ SETTLE_S = 6.0
 #: Within which owners that live have written again what the store has lost.
 REWRITE_S = 8.0
 
+#: What `loquent connect` says when no replica knows an answer.
+GONE = "does not have this answer any more"
+
 #: Limits, with the page that states each.
 LIMITS = {
     "lost with its owner": "docs/replicas.md#when-something-fails",
@@ -237,6 +240,11 @@ def what_exists_is_found(seen):
             where = named(place) if place and answer.asked["api"] != "responses" else "its beginning"
             what = f"replica {call['replica']} does not know it, or {where}"
             yield Broken("what exists is found", answer.a, what, call.lines, why_it_is_unknown(seen, answer, call))
+        for visit in answer.visits:
+            if GONE in (visit["error"] or "") and visit.t1 < answer.stopping_t:
+                what = f"{visit['replica']} broke off: {visit['error']}"
+                limit = why_it_is_gone(seen, answer, visit.t1)
+                yield Broken("what exists is found", answer.a, what, visit.lines, limit)
 
 
 def why_it_is_unknown(seen, answer, call):
@@ -255,6 +263,15 @@ def why_it_is_unknown(seen, answer, call):
             return "owner that does not know its successor"
     owners = seen.owners_of(answer, now)
     return "not in the store yet" if seen.without_store(owners, now - REWRITE_S, now) else None
+
+
+def why_it_is_gone(seen, answer, now):
+    """The limit, if a proxy may give an answer up. It compares by itself what it has with what the store has."""
+    if limit := why_nobody_has_it(seen, answer, now):
+        return limit
+    owner = seen.owner_at(answer, now)
+    is_cut_off = owner and now < owner.t1 and seen.without_store({owner.replica}, now - REWRITE_S, now)
+    return "not in the store yet" if is_cut_off else None
 
 
 def why_nobody_has_it(seen, answer, now):
