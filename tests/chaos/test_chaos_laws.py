@@ -114,6 +114,12 @@ EXPLAINED = {
         "what exists is found", "lost with its owner",
         lambda: begun().fault("store-empty", "store", 4, 5).exit(0, 6).refused(t0=30, t1=30),
         lambda: begun().fault("store-empty", "store", 4, 5).owner(FIRST, 1, t=6).exit(0, 7).refused(t0=30, t1=30)),
+    "an owner that ends after a failover, and has not written the answer again": (
+        "what exists is found", "lost with its owner",
+        lambda: begun().fault("failover", "store", 4, 5).owner(None, None, t=5.5, state=None).exit(0, 6)
+        .refused(t0=30, t1=30),
+        lambda: begun().fault("failover", "store", 4, 5).owner(None, None, t=5.5, state=None).owner(FIRST, 1, t=6)
+        .exit(0, 7).refused(t0=30, t1=30)),
     "an owner that was asked while the store was away, and ended": (
         "what exists is found", "never in the store",
         lambda: Story().fault("store-pause", "store", 0, 4).ask().exit(0, 3).refused(t0=30, t1=30),

@@ -284,12 +284,22 @@ def why_nobody_has_it(seen, answer, now):
             return "never in the store"
     for loss in seen.during(LOSSES, answer.asked.t0, now):
         owner = seen.owner_at(answer, loss.t0)
-        written_again = [event for event in answer.owners if event["t"] > loss.t1 and event["state"]]
-        if loss.kind == "store-empty" and written_again:
+        if is_written_again(answer, loss):
             continue
         if owner is None or owner.t1 <= min(now, loss.t1 + REWRITE_S):
             return "lost with its owner"
     return None
+
+
+def is_written_again(answer, loss):
+    """Whether the store was seen with an answer after it was without it. A failover may have kept it."""
+    seen_without = loss.t1 if loss.kind == "store-empty" else None
+    for event in answer.owners:
+        if event["t"] > loss.t0 and not event["state"]:
+            seen_without = event["t"]
+        elif seen_without is not None and event["t"] > seen_without:
+            return True
+    return False
 
 
 def readers_come_to_the_end(seen):
