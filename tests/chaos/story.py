@@ -65,7 +65,8 @@ class Story:
         return self.call("stored", dict(a="a0", replica=0), dict(a="a0", status=status, text=text, usage=usage), t, t)
 
     def owner(self, owner, fence, epochs="", t=1.0, state="running", a="a0"):
-        return self.info("owner", t, a=a, owner=owner, fence=fence and str(fence), state=state, epochs=epochs, head="10")
+        fence = fence and str(fence)
+        return self.info("owner", t, a=a, owner=owner, fence=fence, state=state, epochs=epochs, head="10")
 
     def left(self, state, ms, t=60.0):
         return self.info("left", t, a="a0", owner=THIRD, fence="1", state=state, epochs="", head="10", ms=ms)

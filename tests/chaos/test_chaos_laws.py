@@ -124,6 +124,10 @@ EXPLAINED = {
         "what exists is found", "never in the store",
         lambda: Story().fault("store-pause", "store", 0, 4).ask().exit(0, 3).refused(t0=30, t1=30),
         lambda: Story().fault("store-pause", "store", 0, 0.5).ask().exit(0, 3).refused(t0=30, t1=30)),
+    "an answer whose owner ended just before a failover": (
+        "what exists is found", "lost with its owner",
+        lambda: begun().exit(0, 4).fault("failover", "store", 5, 6).refused(t0=30, t1=30),
+        lambda: begun().exit(0, 4).fault("failover", "store", 20, 22).refused(t0=40, t1=40)),
     "a reader of one of these": (
         "readers come to the end", "lost with its owner",
         lambda: begun().fault("failover", "store", 4, 5).exit(0, 6).reader("lost", t=30),

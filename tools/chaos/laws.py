@@ -15,6 +15,9 @@ SETTLE_S = 6.0
 #: Within which owners that live have written again what the store has lost.
 REWRITE_S = 8.0
 
+#: What a failover may lose: what was written within so long before it.
+LAG_S = 5.0
+
 #: What `loquent connect` says when no replica knows an answer.
 GONE = "does not have this answer any more"
 
@@ -284,7 +287,8 @@ def why_nobody_has_it(seen, answer, now):
             return "never in the store"
     for loss in seen.during(LOSSES, answer.asked.t0, now):
         owner = seen.owner_at(answer, loss.t0)
-        if is_written_again(answer, loss):
+        is_kept = loss.kind == "failover" and owner and owner.t1 < loss.t0 - LAG_S
+        if is_kept or is_written_again(answer, loss):
             continue
         if owner is None or owner.t1 <= min(now, loss.t1 + REWRITE_S):
             return "lost with its owner"
