@@ -49,10 +49,12 @@ class Run:
         self.phase("faults")
         asking = [asyncio.ensure_future(clients.run(number)) for number in range(options.clients)]
         clients.tasks += asking
+        # One that fails ends the run.
+        self.background += asking
         await self.strike_all(plan(options.seed, options.seconds, options.faults))
         self.phase("calm")
         clients.is_ending = clients.is_calm = True
-        await self.end_readers(asking)
+        await self.end_readers()
         await self.look_again()
         self.phase("rest")
         await self.rest()
@@ -85,7 +87,7 @@ class Run:
             if task.done():
                 task.result()
 
-    async def end_readers(self, asking):
+    async def end_readers(self):
         """Lets every reader come to its end; who has not within the bound is stuck."""
         deadline = time.monotonic() + self.options.bound
         while time.monotonic() < deadline:
@@ -93,7 +95,7 @@ class Run:
             if not pending:
                 break
             await asyncio.wait(pending, timeout=1)
-            self.raise_failures(asking)
+            self.raise_failures([])
         for task in self.clients.tasks:
             task.cancel()
         ended = await asyncio.gather(*self.clients.tasks, return_exceptions=True)
