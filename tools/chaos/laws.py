@@ -324,12 +324,10 @@ def why_it_does_not_end(seen, answer, event):
     now = event["t"]
     if answer.asked["api"] == "responses":
         return why_it_is_lost(seen, answer, now)
-    if limit := why_nobody_has_it(seen, answer, now):
-        return limit
     asked = seen.asked_of(answer)
     if asked and asked.settings in REFUSED and asked.t1 <= now:
         return "nobody with the same settings"
-    return None
+    return why_nobody_has_it(seen, answer, now)
 
 
 def stored_once(seen):
