@@ -34,8 +34,6 @@ for i, id in ipairs(ARGV) do
 end
 return out
 """
-
-
 #: The name that a replica draws at its start, by which the store knows it.
 NAME = re.compile(r'replica="(\w+)"')
 
@@ -44,7 +42,8 @@ class Replica(Loquent):
     """A replica with a gate of its own to the store, which can be cut and can stand still."""
 
     def __init__(self, number, binary, folder, store_address):
-        super().__init__([], folder / f"replica-{number}.log", LOQUENT_LOG="info,loquent::requests=off")
+        environment = {"LOQUENT_LOG": "info,loquent::requests=off", "LOQUENT_CONFIG": str(folder / "settings.toml")}
+        super().__init__([], folder / f"replica-{number}.log", **environment)
         self.number, self.binary, self.folder = number, binary, folder
         self.gate = Forwarder(store_address)
         self.settings, self.name = "", ""
@@ -76,6 +75,7 @@ class Cluster:
         (folder / "keys.toml").touch(mode=0o600)
         tables = [f'[[key]]\nname = "{name}"\nkey = "{key}"\n' for name, key in KEYS.items()]
         (folder / "keys.toml").write_text("\n".join(tables))
+        # Nobody's own settings.
         (folder / "settings.toml").touch()
         self.store, self.copy = Redis(folder, "redis-a"), Redis(folder, "redis-b")
         self.replicas = [Replica(number, binary, folder, lambda: self.store.address) for number in range(REPLICAS)]
@@ -95,7 +95,9 @@ class Cluster:
             words = ["connect", "--url", f"http://127.0.0.1:{front.port}", "--listen", "127.0.0.1:0"]
             words += ["--state-dir", self.folder / f"connect-{number}", "--resume-limit-s", "60"]
             log = self.folder / f"connect-{number}.log"
-            proxy = Loquent([self.binary, *words], log, LOQUENT_LOG="info,loquent_client=debug")
+            environment = {"LOQUENT_LOG": "info,loquent_client=debug"}
+            environment["LOQUENT_CONFIG"] = str(self.folder / "settings.toml")
+            proxy = Loquent([self.binary, *words], log, **environment)
             self.proxies.append(await proxy.start())
         return self
 
