@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ soak-models: ## Three models under mixed load where memory holds two, for SECOND
 	$(CARGO) build --locked --quiet -p loquent -p shape-model
 	LOQUENT_SOAK_S=$(or $(SECONDS),600) LOQUENT_BIN=target/debug/loquent \
 		.venv/bin/python -m pytest -q -s tests/e2e/test_models.py -k mixed_load
+
+chaos: ## Three replicas under faults drawn from a seed, for SECONDS=60 (SEED=… ARGS='--faults kill,term'; docs/chaos.md)
+	@tools/setup build e2e
+	$(CARGO) build --release --locked --quiet -p loquent
+	@tools/with-cpu-env sh -c 'LOQUENT_BIN="$${CARGO_TARGET_DIR:-target}/release/loquent" PYTHONPATH=tools exec \
+		.venv/bin/python -m chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)'
 
 test-clients: ## The real binary with further unmodified clients, which are large (useChat, LangChain, …)
 	@tools/setup build e2e

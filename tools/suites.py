@@ -150,7 +150,7 @@ class Pytest:
     """The end-to-end tests in Python, three files at a time."""
 
     name = "pytest-all" if IS_ALL else "pytest"
-    SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe"]
+    SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe", "tests/chaos"]
     PYTHON = str(ROOT / ".venv/bin/python")
     SUMMARY = re.compile(r"^(=+ )?\d+ (passed|failed|skipped).* in [\d.:]+")
     FINAL = re.compile(r"Timeout \(?>|crashed while running|Crashed|INTERNALERROR")
