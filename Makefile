@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients test-models web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients test-models held-out web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,11 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
+
+held-out: ## Run llama.cpp's server tests, from its source, against the binary (LLAMA_CPP=DIR, ARGS=…)
+	@tools/setup build
+	$(CARGO) build --release --locked --quiet -p loquent
+	tools/held-out $(LLAMA_CPP) $(ARGS)
 
 probe: ## Run third-party tools against the binary and write docs/probes.md (ONLY=h2spec,…)
 	@tools/setup build probe

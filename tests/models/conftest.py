@@ -6,6 +6,7 @@ import pathlib
 import platform
 
 import pytest
+
 from conftest import Server
 
 from .kernels import EXACT

@@ -9,6 +9,7 @@ import argparse
 import math
 
 import pytest
+
 from conftest import BINARY
 from formats import tokens_per_s
 

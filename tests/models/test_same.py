@@ -12,6 +12,7 @@ import threading
 
 import httpx
 import pytest
+
 from conftest import BINARY
 
 from .ask import alone_in_cache, chat_prompt, events, greedy

@@ -1,15 +1,12 @@
 """JSON schemas, tools and limits of reasoning, with a trained model that was not trained for them."""
 
 import json
-import pathlib
-import sys
 
 import jsonschema
 import openai
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "e2e"))
-from test_tool_formats import with_template
+from chat_templates import with_template
 
 SCHEMAS = {
     "trip": {
@@ -25,9 +22,13 @@ SCHEMAS = {
     "nested": {
         "type": "object",
         "properties": {
-            "who": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 16},
-                                                     "age": {"type": ["integer", "null"], "minimum": 0, "maximum": 120}},
-                    "required": ["name", "age"], "additionalProperties": False},
+            "who": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 16},
+                               "age": {"type": ["integer", "null"], "minimum": 0, "maximum": 120}},
+                "required": ["name", "age"],
+                "additionalProperties": False,
+            },
             "likes": {"type": "boolean"},
         },
         "required": ["who", "likes"],
