@@ -17,7 +17,7 @@ from . import kernels
 from .ask import agreement, chat_prompt, greedy, perplexity, scores, tokens
 
 #: How often both must find the same token the likeliest.
-SAME = 0.96
+SAME = 0.93
 #: How far perplexities may lie apart that measure the same: twice what llama.cpp's builds for AVX2 and AVX-512 do.
 NOISE = 0.005
 #: Tokens of the text that are scored.
@@ -107,9 +107,20 @@ def test_perplexity_is_as_near_to_floats_as_llama_cpps(
             "of 32-bit floats": f"{exact:.3f}", "same likeliest token": f"{100 * same:.1f} %"})
         if distance > allowed or same < SAME:
             wrong.append(f"{how}: {distance:.4f} from floats, {allowed:.4f} allowed; {100 * same:.1f} % the same")
+    assert not wrong, wrong
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", FORMATS)
+def test_tokens_per_second(smollm2, report, tmp_path, name):
+    """A measurement: only a quiet machine's figures mean anything, and none of them is held against another."""
+    from .quantise import copy_of
+
+    path = smollm2 if name == "Q4_1" else copy_of(smollm2, name, tmp_path / f"{name}.gguf")
     for how in kernels.ALL[:2]:
         one, many = tokens_per_s(argparse.Namespace(loquent=BINARY), path, how)
+        assert one > 0
+        assert many > 0
         report.note("SmolLM2-135M", name, how, **{"tokens/s, 1 stream": f"{one:.0f}", "16 streams": f"{many:.0f}"})
-    assert not wrong, wrong
 
 
