@@ -19,7 +19,7 @@ from .ask import agreement, chat_prompt, greedy, perplexity, scores, tokens
 #: How often both must find the same token the likeliest.
 SAME = 0.93
 #: How far perplexities may lie apart that measure the same: twice what llama.cpp's builds for AVX2 and AVX-512 do.
-NOISE = 0.005
+NOISE = 0.01
 #: Tokens of the text that are scored.
 SCORED = 500
 QUICKLY = 120

@@ -20,7 +20,8 @@ SWITCHES = {
     "--slots": ("endpoint_slots", True), "--no-slots": ("endpoint_slots", False),
     "--metrics": ("endpoint_metrics", True), "--jinja": ("use_jinja", True), "--no-jinja": ("use_jinja", False),
     "--embedding": ("embedding", True), "--kv-unified": ("kv_unified", True), "--no-ui": ("ui", False),
-    "--offline": ("offline", True), "--cont-batching": ("cont_batching", True), "--swa-full": ("swa_full", True),
+    "--offline": ("offline", True), "--verbose": ("verbosity", 10),
+    "--cont-batching": ("cont_batching", True), "--swa-full": ("swa_full", True),
 }
 IGNORED = {"--hf-repo", "--hf-file", "--model", "--model-url", "--tags", "--threads", "--n-gpu-layers", "-fa"}
 
