@@ -28,7 +28,7 @@ FORMATS = ["Q4_1", "F32", "F16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q5_1", "Q5_0",
 QUESTIONS = {
     "What is the capital of Norway?": "Oslo",
     "What is the capital of France?": "Paris",
-    "How many days has a week?": "seven",
+    "What is the capital of Italy?": "Rome",
     "Which planet do we live on?": "Earth",
 }
 

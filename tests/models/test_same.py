@@ -17,8 +17,6 @@ from conftest import BINARY
 
 from .ask import alone_in_cache, chat_prompt, events, greedy
 
-pytestmark = pytest.mark.quick
-
 QUESTIONS = [
     "What is the capital of Norway?",
     "Write a short poem about the sea.",
@@ -29,7 +27,7 @@ QUESTIONS = [
     "Give me a recipe for pancakes. I have flour, milk, four eggs, butter, salt, sugar, and one lemon.",
     "Translate into French: The train leaves at eight o'clock in the morning.",
 ]
-COUNT = 24
+COUNT = 16
 CONTEXT = ("--context", "2048")
 
 
@@ -44,6 +42,7 @@ def alone(server):
     return [answered(server, question) for question in QUESTIONS]
 
 
+@pytest.mark.quick
 def test_each_question_has_an_answer_of_its_own(alone):
     assert len({text for text, _ in alone}) == len(QUESTIONS)
     assert "Oslo" in alone[0][0], "it is a trained model"
@@ -71,6 +70,7 @@ def together(server):
     return answers
 
 
+@pytest.mark.quick
 def test_batched_is_unbatched(server, alone):
     before = server.metric("engine_steps_total")
     assert together(server) == alone
@@ -78,9 +78,10 @@ def test_batched_is_unbatched(server, alone):
     assert steps < COUNT * len(QUESTIONS) / 2, "most steps computed several answers"
 
 
+@pytest.mark.quick
 def test_with_the_prefix_cache_is_without(serve, smollm2, exact, server, alone):
     without = serve(smollm2, *CONTEXT, *exact, "--no-prefix-cache")
-    prompts = [chat_prompt(QUESTIONS[6]), chat_prompt(QUESTIONS[6]) + alone[6][0], chat_prompt(QUESTIONS[7])]
+    prompts = [chat_prompt(QUESTIONS[6]), chat_prompt(QUESTIONS[6]) + alone[6][0]]
     for prompt in [*prompts, *prompts]:
         assert greedy(server, prompt, COUNT) == greedy(without, prompt, COUNT)
     assert server.metric("prefix_cache_hits") > 0
@@ -94,7 +95,7 @@ def test_drafted_is_undrafted(serve, smollm2, exact):
     assert drafting.metric("spec_decode_num_accepted_tokens_total") > 20
 
 
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("stages", [pytest.param(2, marks=pytest.mark.quick), 3])
 def test_split_in_stages_is_whole(serve, smollm2, exact, alone, tmp_path, stages):
     prefix = tmp_path / "part"
     split = [BINARY, "split", str(smollm2), "--stages", str(stages), "--out", str(prefix)]
@@ -110,6 +111,7 @@ def resumable(question, count):
             "resumable": True, **alone_in_cache()}
 
 
+@pytest.mark.quick
 def test_resumed_is_undisturbed(server, alone):
     parts, last = [], None
     body = resumable(QUESTIONS[1], COUNT)
@@ -132,10 +134,11 @@ def children(pid):
             for child in (task / "children").read_text().split()]
 
 
+@pytest.mark.quick
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="only Linux names a process's children")
 def test_with_its_engine_killed_is_undisturbed(serve, smollm2, exact):
     server = serve(smollm2, *CONTEXT, *exact, "--engine-process")
-    count = 120
+    count = 80
     undisturbed = greedy(server, chat_prompt(QUESTIONS[1]), count, **alone_in_cache())[0]
     body = resumable(QUESTIONS[1], count)
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as response:
