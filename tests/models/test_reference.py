@@ -29,7 +29,7 @@ QUESTIONS = {
     "What is the capital of Norway?": "Oslo",
     "What is the capital of France?": "Paris",
     "What is the capital of Italy?": "Rome",
-    "Which planet do we live on?": "Earth",
+    "What is the capital of Germany?": "Berlin",
 }
 
 
