@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-models held-out web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,11 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
 
+test-models: ## The real binary with two trained models (fetched, 350 MB), against llama.cpp's server (ARGS=-m quick)
+	@tools/setup build e2e
+	$(CARGO) build --release --locked --quiet -p loquent
+	tools/test-models $(ARGS)
+
 lint: ## Formatting, clippy, rustdoc, licences of packages, Python, shell, TypeScript, workflows
 	@tools/setup build lint
 	cargo fmt --all --check
@@ -80,6 +85,11 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
+
+held-out: ## Run llama.cpp's server tests, from its source, against the binary (LLAMA_CPP=DIR, ARGS=…)
+	@tools/setup build
+	$(CARGO) build --release --locked --quiet -p loquent
+	tools/held-out $(LLAMA_CPP) $(ARGS)
 
 probe: ## Run third-party tools against the binary and write docs/probes.md (ONLY=h2spec,…)
 	@tools/setup build probe
