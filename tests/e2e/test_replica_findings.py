@@ -9,9 +9,9 @@ import time
 import httpx
 
 from test_connect import Proxy
+from test_replica_faults import PACE, StoreGate, asked, gate, health  # noqa: F401
 from test_replicas import BODY, PATIENCE_S, QUESTION, eventually, sdk, whole  # noqa: F401
 from test_resume import read
-from test_replica_faults import PACE, StoreGate, asked, gate, health  # noqa: F401
 from test_takeover import Reading, goes_on, killed, resumed
 
 
@@ -85,7 +85,12 @@ def test_events_that_were_not_stored_are_gone_for_the_reader_that_makes_a_replic
 
 
 def test_a_reader_that_came_from_http_to_quic_and_is_ahead_of_the_store_goes_on(
-    start, relays, redis, gate, whole, tmp_path  # noqa: F811
+    start,
+    relays,
+    redis,
+    gate,
+    whole,
+    tmp_path,  # noqa: F811
 ):
     """An answer that begins over HTTP moves to QUIC, which is ahead of the store; then its owner is killed."""
     owner, relay = relays("--simulate", "100", "--store", gate.url)
