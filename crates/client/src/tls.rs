@@ -1,5 +1,5 @@
-//! TLS for QUIC connections: trusts the one certificate whose hash the server gave over HTTP (S-1.3),
-//! or else the certificates that the client trusts over HTTPS.
+//! TLS for QUIC connections: trusts the one certificate whose hash the server gave over HTTP
+//! (S-1.3), or else the certificates that the client trusts over HTTPS.
 
 use loquent_openai::tls::{Trust, client_config};
 use quinn::crypto::rustls::QuicClientConfig;

@@ -17,7 +17,8 @@ use serde_json::{Map, Value, json};
 const MAX_KEPT_BYTES: usize = 256 * 1024;
 /// Members that limit the tokens of an answer.
 const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
-/// Members that prescribe the form of an answer, which a server can only enforce from its beginning.
+/// Members that prescribe the form of an answer, which a server can only enforce from its
+/// beginning.
 const FORMS: [&str; 8] = [
     "response_format",
     "structured_outputs",

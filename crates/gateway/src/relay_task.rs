@@ -4,7 +4,7 @@
 //! The task ends, and closes the upstream's connection, as soon as the client is gone.
 
 use std::fmt::Display;
-use std::ops::ControlFlow::Break;
+use std::ops::ControlFlow::{self, Break};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
@@ -48,18 +48,12 @@ pub async fn run(
         let (mut body, place) = match asked {
             Ok(answer) => answer,
             Err(error) => {
-                let error = match interruption {
-                    Some(interruption) => not_continued(&interruption, &error),
-                    None => error,
-                };
+                let error = interruption.map_or(error.clone(), |it| not_continued(&it, &error));
                 return drop(relay.fail(clock.now(), error));
             }
         };
-        if interruption.is_some() {
-            let original = dispatch.original().expect("only such requests are continued");
-            if relay.go_on(clock.now(), original, dispatch.fallback()).is_break() {
-                return;
-            }
+        if interruption.is_some() && go_on(&mut relay, clock, &dispatch).is_break() {
+            return;
         }
         let end = pass_on(&mut relay, clock, &mut body, &place, &mut shutdown).await;
         place.note_tokens(relay.all_tokens());
@@ -74,15 +68,9 @@ pub async fn run(
                 place.note_failure(&error.to_string());
                 place.judge(RequestVerdict::Fails);
                 drop((body, place));
-                match dispatch.continue_elsewhere(&error, |body| relay.rest(body)) {
-                    Ok(true) => {
-                        interruption = Some(error);
-                        continue;
-                    }
-                    Ok(false) => drop(relay.end_at_limit(clock.now())),
-                    Err(obstacle) => {
-                        drop(relay.fail(clock.now(), not_continued(&error, &obstacle)));
-                    }
+                if is_continued(&mut relay, clock, &mut dispatch, &error) {
+                    interruption = Some(error);
+                    continue;
                 }
             }
             RelayEnd::Broken => place.judge(RequestVerdict::Fails),
@@ -97,6 +85,28 @@ pub async fn run(
         }
         return relay.note_tokens();
     }
+}
+
+/// Has the rest of an answer, which a server has broken off because of `error`, requested from
+/// another one. Returns false if the answer ends here.
+fn is_continued(
+    relay: &mut Relay,
+    clock: Clock,
+    dispatch: &mut Dispatch,
+    error: &ApiError,
+) -> bool {
+    match dispatch.continue_elsewhere(error, |body| relay.rest(body)) {
+        Ok(true) => return true,
+        Ok(false) => drop(relay.end_at_limit(clock.now())),
+        Err(obstacle) => drop(relay.fail(clock.now(), not_continued(error, &obstacle))),
+    }
+    false
+}
+
+/// Prepares `relay` for the rest of its answer, from the server that `dispatch` has found.
+fn go_on(relay: &mut Relay, clock: Clock, dispatch: &Dispatch) -> ControlFlow<RelayEnd> {
+    let original = dispatch.original().expect("only such requests are continued");
+    relay.go_on(clock.now(), original, dispatch.fallback())
 }
 
 /// Returns the error of an answer that was broken off because of `interruption` and that no server

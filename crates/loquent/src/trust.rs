@@ -7,7 +7,7 @@ use clap::Args;
 use loquent_openai::tls::{Authorities, Trust};
 use loquent_proto::hex;
 
-/// What to do when a server's certificate is refused.
+/// Advice for when a server's certificate is refused.
 pub const ADVICE: &str = "If you know this server: --ca FILE trusts the certificates of a file, and \
                           --insecure-fingerprint trusts the one with the fingerprint that `loquent \
                           serve` prints.";

@@ -169,8 +169,8 @@ impl<O: RecordedObject> FlushObserver for AnswerRecorder<O> {
 }
 
 impl<O: RecordedObject> Recording<O> {
-    /// Stores the answer. If the store is away, the reader gets its end all the same, and the answer
-    /// is stored when the store is back.
+    /// Stores the answer. If the store is away, the reader gets its end all the same, and the
+    /// answer is stored when the store is back.
     async fn write(self) {
         let Self { answer, object, place, held } = self;
         let (id, bytes) = (answer.head.id.clone(), answer.bytes());

@@ -63,8 +63,8 @@ impl SimText {
     }
 }
 
-/// Returns the tokens after the last `say=` up to the next special token or, if the prompt ends with
-/// the beginning of such an answer, the rest of it.
+/// Returns the tokens after the last `say=` up to the next special token or, if the prompt ends
+/// with the beginning of such an answer, the rest of it.
 fn asked_text(prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
     let marker = b"say=".map(TokenId::from);
     let at = prompt.windows(marker.len()).rposition(|window| window == marker)?;

@@ -18,21 +18,26 @@ pub(super) struct Banner {
     quic_port: Option<u16>,
     has_keys: bool,
     /// Fingerprint of a certificate that no authority signed.
-    pub(super) fingerprint: Option<Fingerprint>,
+    fingerprint: Option<Fingerprint>,
     /// True if the model is the demonstration.
     is_demonstration: bool,
 }
 
 impl Banner {
     /// Creates the banner of a server at `bound`.
-    pub(super) fn new(bound: SocketAddr, config: &ServerConfig, is_demonstration: bool) -> Self {
+    pub(super) fn new(
+        bound: SocketAddr,
+        config: &ServerConfig,
+        fingerprint: Option<Fingerprint>,
+        is_demonstration: bool,
+    ) -> Self {
         let quic = config.quic.as_ref();
         Self {
             bound,
             scheme: if config.https.is_some() { "https" } else { "http" },
             quic_port: quic.map(|quic| quic.port.filter(|&port| port != 0).unwrap_or(bound.port())),
             has_keys: !config.http.api_keys.is_empty(),
-            fingerprint: None,
+            fingerprint,
             is_demonstration,
         }
     }

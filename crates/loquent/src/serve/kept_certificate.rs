@@ -1,5 +1,5 @@
-//! The certificate of `--tls-self-signed`: made once and kept, so that its fingerprint, which people
-//! have compared and clients have been given, stays the same.
+//! The certificate of `--tls-self-signed`: made once and kept, so that its fingerprint, which
+//! people have compared and clients have been given, stays the same.
 
 use std::fs;
 use std::io::{self, Write};

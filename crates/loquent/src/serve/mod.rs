@@ -50,7 +50,6 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     args.engine.adopt_profile(&args.source)?;
     args.engine.sampling = args.sampling.stated();
     let mut options = args.resolve()?;
-    let fingerprint = args.fingerprint()?;
     options.extension = options.extension.merge(without_live_laboratory());
     if !args.no_request_log {
         options.service.request_log = RequestLog::start().context("the log of requests")?;
@@ -78,8 +77,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         // while the model loads.
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
-        let mut banner = Banner::new(bound, &options, is_demonstration);
-        banner.fingerprint = fingerprint;
+        let banner = Banner::new(bound, &options, args.fingerprint()?, is_demonstration);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));

@@ -330,8 +330,8 @@ impl LiveResponse {
         self.wake_readers();
     }
 
-    /// Ends the response for its readers when its task is gone, unless it has ended already or goes on
-    /// at another replica.
+    /// Ends the response for its readers when its task is gone, unless it has ended already or goes
+    /// on at another replica.
     fn break_off(&self) {
         // Its records cannot be trusted if they were being written when the task panicked.
         let is_open = self.state.lock().is_ok_and(|state| !state.log.is_ended());

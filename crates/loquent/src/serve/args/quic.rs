@@ -149,8 +149,8 @@ impl QuicArgs {
     }
 }
 
-/// Returns the names in a certificate of the server's own, for clients that check names; those of the
-/// delivery protocol check the hash.
+/// Returns the names in a certificate of the server's own, for clients that check names; those of
+/// the delivery protocol check the hash.
 fn names(host: &str) -> Vec<String> {
     let bound = host.parse().ok().filter(IpAddr::is_unspecified);
     let there = bound.and_then(outward).map(|address| address.to_string());
