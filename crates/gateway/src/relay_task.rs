@@ -47,10 +47,7 @@ pub async fn run(
         };
         let (mut body, place) = match asked {
             Ok(answer) => answer,
-            Err(error) => {
-                let error = interruption.map_or(error.clone(), |it| not_continued(&it, &error));
-                return drop(relay.fail(clock.now(), error));
-            }
+            Err(error) => return end_unanswered(&mut relay, clock, interruption, error),
         };
         if interruption.is_some() && go_on(&mut relay, clock, &dispatch).is_break() {
             return;
@@ -72,6 +69,7 @@ pub async fn run(
                     interruption = Some(error);
                     continue;
                 }
+                return relay.note_tokens();
             }
             RelayEnd::Broken => place.judge(RequestVerdict::Fails),
             RelayEnd::Complete => {
@@ -85,6 +83,18 @@ pub async fn run(
         }
         return relay.note_tokens();
     }
+}
+
+/// Ends an answer with `error`, because no server gives it, or its rest after `interruption`.
+fn end_unanswered(
+    relay: &mut Relay,
+    clock: Clock,
+    interruption: Option<ApiError>,
+    error: ApiError,
+) {
+    let Some(interruption) = interruption else { return drop(relay.fail(clock.now(), error)) };
+    drop(relay.fail(clock.now(), not_continued(&interruption, &error)));
+    relay.note_tokens();
 }
 
 /// Has the rest of an answer, which a server has broken off because of `error`, requested from

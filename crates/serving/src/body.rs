@@ -199,7 +199,7 @@ impl ReceivedBody {
     }
 
     /// Returns the number of bytes that have arrived.
-    pub fn len(&self) -> usize {
+    pub fn arrived_bytes(&self) -> usize {
         self.bytes.len()
     }
 

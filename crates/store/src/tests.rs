@@ -54,7 +54,7 @@ async fn filled(limits: StoreLimits, owner: Owner, ids: &[&str]) -> (Places, Vec
     let mut stores = vec![Store::in_memory(limits), on_disk];
     let server = RedisServer::start();
     if let Some(server) = &server {
-        stores.push(Store::connect(&address_of(&server), limits).await.unwrap());
+        stores.push(Store::connect(&address_of(server), limits).await.unwrap());
     }
     for store in &stores {
         for id in ids {

@@ -21,6 +21,9 @@ pub struct StoreReply(pub Value);
 
 impl StoreReply {
     /// Decodes 0 or 1.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn flag(self) -> Result<bool, Unexpected> {
         match self.0 {
             Value::Int(0) => Ok(false),
@@ -30,6 +33,9 @@ impl StoreReply {
     }
 
     /// Decodes a non-negative number.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn number(self) -> Result<u64, Unexpected> {
         match self.0 {
             Value::Int(number) => u64::try_from(number).map_err(|_| Unexpected),
@@ -38,6 +44,9 @@ impl StoreReply {
     }
 
     /// Decodes bytes; the script bounds their number.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn bytes(self) -> Result<Vec<u8>, Unexpected> {
         match self.0 {
             Value::BulkString(bytes) => Ok(bytes),
@@ -46,6 +55,9 @@ impl StoreReply {
     }
 
     /// Decodes text of at most `most` bytes.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn text(self, most: usize) -> Result<String, Unexpected> {
         let bytes = self.bytes()?;
         if bytes.len() > most {
@@ -55,6 +67,9 @@ impl StoreReply {
     }
 
     /// Decodes a list of at most `most` values.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn list(self, most: usize) -> Result<Vec<Value>, Unexpected> {
         match self.0 {
             Value::Array(values) if values.len() <= most => Ok(values),
@@ -63,6 +78,9 @@ impl StoreReply {
     }
 
     /// Decodes a missing value as `None`, any other with `read`.
+    ///
+    /// # Errors
+    /// [`Unexpected`] for any other value.
     pub fn optional<T>(
         self,
         read: impl FnOnce(Self) -> Result<T, Unexpected>,
