@@ -58,7 +58,7 @@ impl<T: Send + 'static> ModelRequest<T> {
     ) -> Result<Self, ApiError> {
         let (mut head, body) = request.into_parts();
         let body = app.bodies.receive(&mut head, body).await?;
-        let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.len());
+        let class = WorkClass::of_bytes(&Caller::of(&head).identity, body.arrived_bytes());
         let models = app.models.clone();
         let parse = move |mut fields: Fields| {
             let entry = models.find_for(&mut fields)?.clone();
