@@ -1,12 +1,12 @@
 //! The relay of one answer of an upstream server: merges its chunks into flushes and decides when
 //! to flush, when to pause and when to give up. The time and the bytes are arguments, so that a
-//! test can step it; [`relay_task`](super::relay_task) supplies them.
+//! test can step it; `relay_task` supplies them.
 //!
 //! While the client is too far behind, the relay takes no more bytes, so that backpressure reaches
 //! the upstream. An answer is complete only when the finish of each completion was received: any
 //! other end, even a clean one, is an error. Before its first token, the request moves to another
 //! server instead; behind it, another server continues the answer if that is possible
-//! ([`crate::continuation`]).
+//! (`crate::continuation`).
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! A [`Store`] is bounded by bytes, in total and per owner, and by age; the oldest objects are
 //! evicted first. Without a file it lives in memory. With a file it survives restarts, and
 //! acknowledged writes survive a crash. A store at a separate server ([`shared`]) is used by
-//! several replicas and outlives each of them. A [`StoredObject`](object::StoredObject) belongs
+//! several replicas and outlives each of them. A [`StoredObject`] belongs
 //! to the API key that made it and is found only with that key ([`Owner`]). A [`recorder`] makes
 //! the object of an answer while the answer passes.
 //!

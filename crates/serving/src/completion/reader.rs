@@ -4,9 +4,9 @@
 //! incomplete tag is held back, the arguments of a call are passed on as they arrive. Text that
 //! only looked like a call is passed on as part of the answer.
 //!
-//! Models write calls in different formats. [`families`] is the table of them, with one file for
+//! Models write calls in different formats. `families` is the table of them, with one file for
 //! each family; all but Harmony, whose text is messages throughout, share the states of
-//! [`tags::TagSplitter`].
+//! `tags::TagSplitter`.
 
 mod arguments;
 mod call_reader;

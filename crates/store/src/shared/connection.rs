@@ -1,7 +1,7 @@
 //! The connection to a shared store: every call has a timeout, and few run at once.
 //!
 //! A connection is opened by the first call that needs one, and dropped with its first error. One
-//! that fell silent has no error: it is dropped after [`MAX_SILENT_CALLS`]. Callers check what the
+//! that fell silent has no error: it is dropped after `MAX_SILENT_CALLS`. Callers check what the
 //! store returns: the socket and the scripts bound its size, and the decoders validate the rest.
 
 use std::io;
@@ -184,7 +184,7 @@ impl SharedConnection {
         invocation
     }
 
-    /// Runs a script within [`CALL_LIMIT`]. If cancelled, the script may or may not have run.
+    /// Runs a script within `CALL_LIMIT`. If cancelled, the script may or may not have run.
     ///
     /// # Errors
     /// [`StoreError::Failed`], or [`StoreError::Unusable`] if the store refuses the login.

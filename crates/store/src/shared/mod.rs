@@ -2,9 +2,9 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`address`] | address of the store, shown without its password |
+//! | `address` | address of the store, shown without its password |
 //! | [`connection`] | calls with timeouts, the store's health, and this replica's lease |
-//! | [`socket`] | the socket, which bounds what the store sends |
+//! | `socket` | the socket, which bounds what the store sends |
 //! | [`reply`] | bounded decoding of replies |
 //! | [`objects`] | stored objects |
 //!
