@@ -1,0 +1,26 @@
+"""What docs/apps.md tells a reader to set for each app, with the address of the test's own server."""
+
+import re
+import shlex
+
+from documented import SERVER, block
+
+
+def text(url, language, *needles):
+    """The block with these needles."""
+    return block(language, *needles).replace(SERVER, url)
+
+
+def variables(url, *needles):
+    """What the block exports."""
+    told = {}
+    for line in text(url, "console", *needles).splitlines():
+        if line.startswith("export "):
+            told.update(word.split("=", 1) for word in shlex.split(line.removeprefix("export ")))
+    return told
+
+
+def command(url, *needles):
+    """The words of the block's last line, without its comment."""
+    last = text(url, "console", *needles).strip().splitlines()[-1]
+    return shlex.split(re.sub(r"\s+#\s.*", "", last))
