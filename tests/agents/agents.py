@@ -33,6 +33,8 @@ class Client:
     asks_again = False
     # A program that outlives the answer that it cancels.
     is_library = False
+    # The first turn of a conversation, in which the model learns the word; the file has it.
+    first_turn = "read {file}"
 
     def start(self, mode, prompt, place, url):
         raise NotImplementedError
@@ -61,11 +63,15 @@ class NodeAgent(Client):
     def version(self):
         return json.loads((INSTALLED / "node" / "node_modules" / self.package / "package.json").read_text())["version"]
 
-    def run(self, words, place, env, closes_input=True):
+    def run(self, words, place, env):
         process = Process([str(word) for word in words], place, env)
-        if closes_input:
-            process.close_input()
+        process.close_input()
         return process
+
+    def drive(self, driver, words, place, env):
+        """Runs a driver that speaks to the agent's own server."""
+        words = [sys.executable, HERE / "drivers" / driver, *words]
+        return Process([str(word) for word in words], place, env, is_driver=True)
 
 
 class Codex(NodeAgent):
@@ -84,8 +90,7 @@ class Codex(NodeAgent):
         program = PROGRAMS / "codex"
         if mode == "stream":
             # `codex exec` prints whole messages; editors see the pieces, over this.
-            words = [sys.executable, HERE / "drivers" / "codex_app_server.py", program, prompt]
-            return self.run(words, place, env, closes_input=False)
+            return self.drive("codex_app_server.py", [program, prompt], place, env)
         words = [program, "exec"]
         flags = ["--json", "--skip-git-repo-check"]
         if mode == "continue":
@@ -123,9 +128,8 @@ class Opencode(NodeAgent):
         program = PROGRAMS / "opencode"
         if mode in ("stream", "schema"):
             # `opencode run` prints whole messages and takes no schema; its own server does both.
-            words = [sys.executable, HERE / "drivers" / "opencode_events.py", program, prompt]
-            words += [json.dumps(CITY)] if mode == "schema" else []
-            return self.run(words, place, env, closes_input=False)
+            schema = [json.dumps(CITY)] if mode == "schema" else []
+            return self.drive("opencode_events.py", [program, prompt, *schema], place, env)
         words = [program, "run", "--format", "json"]
         words += ["--continue"] if mode == "continue" else ["--title", "A test"]
         return self.run([*words, prompt], place, env)
@@ -153,6 +157,7 @@ class Aider(Client):
     package = "aider-chat"
     lacks = ("tools", "structured")  # it edits files by its answers' text: test_aider_edits_a_file
     asks_again = True
+    first_turn = "write note.txt word-0a1b2c3d"
 
     def start(self, mode, prompt, place, url):
         env = environment(place, **recipes.variables(url, "OPENAI_API_BASE", "aider"))

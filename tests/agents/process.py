@@ -10,8 +10,10 @@ import time
 class Process:
     """Runs in a process group of its own; `printed` grows as it prints."""
 
-    def __init__(self, words, cwd, env):
+    def __init__(self, words, cwd, env, is_driver=False):
         self.words = words
+        # A driver's own children must not hear Ctrl-C: it tells them in its way.
+        self._is_driver = is_driver
         self._process = subprocess.Popen(
             words,
             cwd=cwd,
@@ -71,8 +73,11 @@ class Process:
             pass
 
     def interrupt(self):
-        """What Ctrl-C does in a terminal, to the program itself."""
-        self._process.send_signal(signal.SIGINT)
+        """What Ctrl-C does in a terminal."""
+        if self._is_driver:
+            self._process.send_signal(signal.SIGINT)
+        else:
+            os.killpg(self._process.pid, signal.SIGINT)
 
     def said(self):
         return f"$ {' '.join(self.words)[:600]}\n{self.printed[-6000:]}\n--- stderr\n{self.complained[-3000:]}"

@@ -75,6 +75,9 @@ class ScriptedModel:
         tools = {one["function"]["name"]: one["function"] for one in request.get("tools") or []}
         if schema is not None:
             return [{"content": json.dumps(example(schema))}]
+        filled = next((name for name in FILLED if name in tools), None)
+        if filled and re.search(r"\bfill\b", asked):
+            return [_call(filled, example(tools[filled]["parameters"]))]
         if forced := _forced(request, tools):
             return [_call(forced["name"], example(forced.get("parameters") or {}))]
         if found := re.search(r"\badd (\d+) (\d+)", asked):
@@ -85,9 +88,6 @@ class ScriptedModel:
             reader = next((name for name in READERS if name in tools), None)
             if reader:
                 return [_call(reader, READERS[reader](found[1]))]
-        filled = next((name for name in FILLED if name in tools), None)
-        if filled and re.search(r"\bfill\b", asked):
-            return [_call(filled, example(tools[filled]["parameters"]))]
         if found := re.search(r"\bwrite (\S+) (\S+)", asked):
             return [{"content": f"{found[1]}\n```\n{found[2]}\n```\n"}]
         if re.search(r"\brecall\b", asked):

@@ -5,8 +5,9 @@ import re
 import pytest
 from agents import Aider, ClaudeCode, Codex, Opencode, QwenCode
 from scripted_model import FIRST, GREETING, LAST
+from sdks import SDKS
 
-CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Aider()]
+CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Aider(), *SDKS]
 # What does not work, with its cause. A test that begins to pass here fails, until its line is removed.
 KNOWN_FAILURES = {}
 WORD = "word-0a1b2c3d"
@@ -25,7 +26,7 @@ def column(name):
                 continue
             why = KNOWN_FAILURES.get((client.name, name))
             marks = [pytest.mark.xfail(reason=why, strict=True)] if why else []
-            clients.append(pytest.param(client, marks=marks, id=client.name.replace(" ", "-")))
+            clients.append(pytest.param(client, marks=marks, id=re.sub(r"\W+", "-", client.name)))
         test = pytest.mark.parametrize("client", clients)(test)
         test.column = name
         return test
@@ -93,7 +94,7 @@ def test_an_answer_fits_a_schema(client, run):
 
 @column("resumes")
 def test_a_conversation_goes_on_in_a_new_process(client, run):
-    whole(run(client, "ask", f"read {run.place}/note.txt"))
+    whole(run(client, "ask", client.first_turn.format(file=run.place / "note.txt")))
     assert f"It was {WORD}." in whole(run(client, "continue", "recall"))
 
 
