@@ -17,6 +17,9 @@ SPEC.loader.exec_module(E2E)
 
 # What tests/e2e/documented.py takes from the file of this name.
 BINARY, REPOSITORY, PATIENCE_S = E2E.BINARY, E2E.REPOSITORY, E2E.PATIENCE_S
+WORD = "word-0a1b2c3d"
+# Far longer than any client takes, on a busy machine too.
+SECONDS = 200
 RESULTS = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "agents" / "results.json"
 
 
@@ -63,6 +66,28 @@ def processes():
     yield started
     for process in started:
         process.end()
+
+
+@pytest.fixture
+def run(serve, processes, tmp_path):
+    """Runs a client once against the server; `run.server` is that."""
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "note.txt").write_text(f"{WORD}\n")
+
+    def start(client, mode, prompt, **more):
+        process = client.start(mode, f"PLEASE {prompt}", place, start.server.url, **more)
+        processes.append(process)
+        return process
+
+    start.server, start.place = serve(), place
+    return start
+
+
+def whole(process):
+    """All that it printed, after a clean end."""
+    assert process.wait(SECONDS) == 0, process.said()
+    return process.printed
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,8 @@ The prompt chooses what it does, so an agent needs no fixture of its own:
 
     read FILE     calls the agent's own tool that reads a file or runs a command, then says the word that it found
     add A B       calls the tool `add`, then says its result
+    look FILE     calls the agent's own tool that shows an image, then greets
+    overflow      is refused, as vLLM refuses a prompt that is too long, until the conversation was shortened
     recall        says the word that an earlier turn of the conversation has
     long          begins to answer, waits until the test opens the gate, and ends
     fill          calls the tool by which some agents ask for an object of a schema
@@ -24,7 +26,7 @@ WORD = re.compile(r"\bword-[0-9a-f]{8}\b")
 GREETING = "Hello from the script."
 FIRST, LAST = "The answer begins", " and here it ends."
 # The tools that stand for a schema.
-FILLED = ("StructuredOutput", "structured_output")
+FILLED = ("StructuredOutput", "structured_output", "final_result")
 # A gate that a test never opens ends by itself.
 GATE_S = 60
 MOST_BODY = 64 << 20
@@ -41,6 +43,14 @@ READERS = {
     "bash": lambda path: {"command": f"cat {path}", "description": "Shows the file"},
     "read_word": lambda path: {"path": path},
 }
+
+
+VIEWERS = {"view_image": lambda path: {"path": path}, "Read": lambda path: {"file_path": path}}
+# A conversation of more messages than this does not fit, where the prompt asks for that.
+FITTING = 3
+TOO_LONG = {"object": "error", "type": "BadRequestError", "param": None, "code": 400, "message": (
+    "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (36000 in the messages, "
+    "4000 in the completion). Please reduce the length of the messages or completion.")}
 
 
 class ScriptedModel:
@@ -81,13 +91,12 @@ class ScriptedModel:
         if forced := _forced(request, tools):
             return [_call(forced["name"], example(forced.get("parameters") or {}))]
         if found := re.search(r"\badd (\d+) (\d+)", asked):
-            adder = next((name for name in tools if "add" in name), None)
-            if adder:
+            if adder := next((name for name in tools if name.endswith("add_numbers")), None):
                 return [_call(adder, {"a": int(found[1]), "b": int(found[2])})]
-        if found := re.search(r"\bread (\S+)", asked):
-            reader = next((name for name in READERS if name in tools), None)
-            if reader:
-                return [_call(reader, READERS[reader](found[1]))]
+        for verb, callers in (("read", READERS), ("look", VIEWERS)):
+            name = next((name for name in callers if name in tools), None)
+            if name and (found := re.search(rf"\b{verb} (\S+)", asked)):
+                return [_call(name, callers[name](found[1]))]
         if found := re.search(r"\bwrite (\S+) (\S+)", asked):
             return [{"content": f"{found[1]}\n```\n{found[2]}\n```\n"}]
         if re.search(r"\brecall\b", asked):
@@ -111,6 +120,13 @@ def _asked(messages):
     texts = [text_of(one) for one in messages if one["role"] == "user"]
     marked = [found[-1] for text in texts if (found := re.findall(r"PLEASE ([^\n<\"]+)", text))]
     return marked[-1] if marked else ""
+
+
+def _is_too_long(messages):
+    """Whether it is refused: a request to shorten the conversation is not."""
+    turns = [one for one in messages if one["role"] not in ("system", "developer")]
+    is_summary = turns and "summary" in text_of(turns[-1])
+    return re.search(r"\boverflow\b", _asked(turns)) and len(turns) > FITTING and not is_summary
 
 
 def _said(result):
@@ -172,6 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"error": {"message": "not here", "type": "invalid_request_error"}}, 404)
         request = json.loads(body)
         self.model.requests.append(request)
+        if _is_too_long(request["messages"]):
+            return self._json(TOO_LONG, 400)
         steps = self.model.answers_to(request)
         if request.get("stream"):
             return self._stream(steps)

@@ -4,15 +4,13 @@ import re
 
 import pytest
 from agents import Aider, ClaudeCode, Codex, Opencode, QwenCode
+from conftest import SECONDS, WORD, whole
 from scripted_model import FIRST, GREETING, LAST
 from sdks import SDKS
 
 CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Aider(), *SDKS]
 # What does not work, with its cause. A test that begins to pass here fails, until its line is removed.
 KNOWN_FAILURES = {}
-WORD = "word-0a1b2c3d"
-# Far longer than any of them takes, on a busy machine too.
-SECONDS = 100
 pytestmark = pytest.mark.timeout(4 * SECONDS)
 
 
@@ -32,28 +30,6 @@ def column(name):
         return test
 
     return decorate
-
-
-@pytest.fixture
-def run(serve, processes, tmp_path):
-    """Runs a client once against the server; `run.server` is that."""
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "note.txt").write_text(f"{WORD}\n")
-
-    def start(client, mode, prompt, **more):
-        process = client.start(mode, f"PLEASE {prompt}", place, start.server.url, **more)
-        processes.append(process)
-        return process
-
-    start.server, start.place = serve(), place
-    return start
-
-
-def whole(process):
-    """All that it printed, after a clean end."""
-    assert process.wait(SECONDS) == 0, process.said()
-    return process.printed
 
 
 @column("connects")
