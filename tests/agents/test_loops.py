@@ -1,0 +1,88 @@
+"""What single agents once failed at: tools of MCP servers, images, a full context, prompts that change without need."""
+
+import json
+import struct
+import sys
+import zlib
+
+import pytest
+from agents import HERE, ClaudeCode, Codex
+from conftest import SECONDS, whole
+from scripted_model import GREETING, text_of
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)
+ADDER = [sys.executable, str(HERE / "drivers" / "mcp_adder.py")]
+
+
+def image(path, side=32):
+    """Writes a grey square as PNG."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\x80" * side) * side)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+
+
+def prompts(model):
+    """The system texts of all requests, each once."""
+    return {text_of(one) for request in model.requests for one in request["messages"] if one["role"] == "system"}
+
+
+def parts(model):
+    """The types of all parts of all messages that reached the model."""
+    contents = [one.get("content") for request in model.requests for one in request["messages"]]
+    return {part["type"] for content in contents if isinstance(content, list) for part in content}
+
+
+def test_codex_calls_the_tools_of_mcp_servers(run):
+    command, *words = ADDER
+    server = f'[mcp_servers.adder]\ncommand = "{command}"\nargs = {json.dumps(words)}\n'
+    assert "The result is" in (printed := whole(run(Codex(), "ask", "add 19 23", more=server)))
+    assert "42" in printed
+
+
+def test_claude_code_calls_the_tools_of_mcp_servers(run):
+    command, *words = ADDER
+    servers = json.dumps({"mcpServers": {"adder": {"command": command, "args": words}}})
+    flags = ["--mcp-config", servers, "--strict-mcp-config", "--permission-mode", "bypassPermissions"]
+    assert "42" in whole(run(ClaudeCode(), "ask", "add 19 23", more=[*flags[:3], "--allowed-tools=mcp__adder__add_numbers"]))
+
+
+@pytest.mark.parametrize("client", [Codex(), ClaudeCode()], ids=["Codex", "Claude-Code"])
+def test_a_conversation_goes_on_after_an_image(client, run, model):
+    image(run.place / "grey.png")
+    whole(run(client, "ask", f"look {run.place}/grey.png"))
+    assert "image_url" in parts(model), "the upstream's model may see it"
+    assert GREETING in whole(run(client, "continue", "greet"))
+
+
+def test_claude_codes_prompt_is_the_same_in_every_session(run, model, monkeypatch):
+    """Its first line differs in each session if the recipe's variable is not set; the server drops it."""
+    monkeypatch.setattr("recipes.variables", without("CLAUDE_CODE_ATTRIBUTION_HEADER"))
+    for prompt in ("greet", "greet again"):
+        whole(run(ClaudeCode(), "ask", prompt))
+    assert len(prompts(model)) == 1
+    assert not any("x-anthropic-billing-header" in prompt for prompt in prompts(model))
+
+
+def test_claude_code_shortens_a_conversation_that_is_too_long(run, model):
+    """It knows a full context by Anthropic's words for it, whichever words the upstream has."""
+    for prompt in ("greet", "greet twice", "greet thrice"):
+        whole(run(ClaudeCode(), "ask" if prompt == "greet" else "continue", prompt))
+    printed = whole(run(ClaudeCode(), "continue", "overflow"))
+    assert '"compacting"' in printed
+    assert GREETING in printed.splitlines()[-1]
+
+
+def test_claude_code_keeps_a_short_conversation_as_it_is(run):
+    """The recipe's variables leave room for an answer."""
+    assert '"compacting"' not in whole(run(ClaudeCode(), "ask", "greet"))
+
+
+def without(name):
+    """`recipes.variables` less one of them."""
+    from recipes import variables
+
+    return lambda *told: {key: value for key, value in variables(*told).items() if key != name}
