@@ -60,10 +60,19 @@ def of_git(root, version):
     if changed := git(root, "status", "--porcelain"):
         files = changed.splitlines()
         wrong.append(f"{len(files)} files differ from the commit ({files[0].split()[-1]}, …): commit or remove them")
-    tagged = git(root, "rev-parse", "--quiet", "--verify", f"refs/tags/v{version}^{{commit}}")
-    if tagged not in (None, git(root, "rev-parse", "HEAD")):
+    tagged = tagged_commit(root, version)
+    if tagged and not is_tagged(root, version):
         wrong.append(f"the tag v{version} is on another commit ({tagged[:10]}): choose another version")
     return wrong
+
+
+def tagged_commit(root, version):
+    return git(root, "rev-parse", "--quiet", "--verify", f"refs/tags/v{version}^{{commit}}")
+
+
+def is_tagged(root, version):
+    """Whether the commit that is checked out has the version's tag already, as in the workflow."""
+    return tagged_commit(root, version) == git(root, "rev-parse", "HEAD")
 
 
 def git(root, *arguments):
