@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-models held-out web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-models held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,7 +122,13 @@ models: ## Fetch two trained models (350 MB) for tests and measurements into the
 bench: ## List the benchmarks (bench/RESULTS.md has their figures)
 	@ls bench/*.sh && echo "Run one on a quiet machine: bench/NAME.sh"
 
+release: ## Do all of a release but publishing it: target/dist/vVERSION (VERSION=1.2.3, TAG=1, DRY_RUN=1, URL=…)
+	@tools/setup dist
+	@tools/release $(or $(VERSION),$(error make release VERSION=1.2.3)) $(if $(TAG),--tag) $(if $(DRY_RUN),--dry-run) \
+		$(if $(URL),--url $(URL))
+
 dist: ## Build the portable binary and package it: target/dist (TARGET=… for another processor, URL=…)
+	@tools/setup dist
 	tools/portable $(TARGET)
 	tools/dist $(if $(TARGET),--target $(TARGET)) $(if $(URL),--url $(URL))
 

@@ -4,7 +4,7 @@
 #
 #   curl -fsSL @URL@/install.sh | sh
 #
-# LOQUENT_RELEASE_URL: where the release's files are. LOQUENT_INSTALL_DIR: where the binary goes.
+# `sh install.sh --help` names the settings.
 set -eu
 
 version=@VERSION@
@@ -17,8 +17,28 @@ fail() {
     exit 1
 }
 
+usage() {
+    cat <<END
+Installs Loquent $version for this user.
+
+    curl -fsSL ${release_url:-URL}/install.sh | sh
+
+Downloads the archive for this machine, checks it against the release's SHA256SUMS, and copies the binary to
+$bin, manual pages and completions below $share.
+
+    LOQUENT_INSTALL_DIR   another folder for the binary
+    LOQUENT_RELEASE_URL   another address of the release's files, for example a mirror
+    XDG_DATA_HOME         another folder for manual pages and completions
+END
+}
+
 # The whole script is one function that is called at the end, so that half a download does nothing.
 main() {
+    case ${1:-} in
+    "") ;;
+    -h | --help) usage && exit ;;
+    *) fail "there is no option $1; see --help" ;;
+    esac
     [ -n "$release_url" ] || fail "set LOQUENT_RELEASE_URL to the address of the release's files"
     name=loquent-$version-$(target)
     folder=$(mktemp -d)
@@ -29,6 +49,9 @@ main() {
     download "$name.tar.gz"
     verify "$name.tar.gz"
     tar -xzf "$folder/$name.tar.gz" -C "$folder"
+    # An old C library, or another than glibc: said before anything is changed.
+    "$folder/$name/loquent" --version >/dev/null ||
+        fail "the binary does not run here: it needs glibc 2.17 or newer; nothing was installed"
     put "$folder/$name"
     echo "Installed $("$bin/loquent" --version | head -n 1) in $bin"
     case ":$PATH:" in
@@ -81,4 +104,4 @@ put() { # put FOLDER: the unpacked archive's
     cp "$1/completions/loquent.fish" "$share/fish/vendor_completions.d/loquent.fish"
 }
 
-main
+main "$@"

@@ -2,10 +2,13 @@
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 
 import pytest
+
+from dist import lines
 
 from .conftest import PACKAGES, SYSTEM
 
@@ -55,8 +58,9 @@ def test_the_image_answers(buildah):
     buildah("add", empty, SYSTEM, "/")
     buildah("commit", "--quiet", empty, BASE)
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    options = ["--pull=never", "--build-arg", f"TARGETARCH={architecture}", "--tag", "loquent"]
-    buildah("bud", *options, "--file", PACKAGES / "Containerfile", PACKAGES)
+    # `podman build` is buildah's; its last word is the folder.
+    _, build, *options, _ = shlex.split(lines.IMAGE)
+    buildah(build, "--pull=never", "--build-arg", f"TARGETARCH={architecture}", *options, PACKAGES)
     container = buildah("from", "--pull=never", "localhost/loquent")
     assert "Loquent" in buildah("run", container, "--", "sh", "-euc", ASK)
     configured = buildah("inspect", "--format", "{{.OCIv1.Config}}", container)

@@ -1,6 +1,8 @@
 """Packages the built binary once for all tests of this folder, quickly: how small it gets is not their subject."""
 
+import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +29,13 @@ class Packages:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory):
+    if prepared := os.environ.get("LOQUENT_PACKAGES"):
+        return Packages(Path(prepared))
     out = tmp_path_factory.mktemp("packages")
-    # The client's package is made and used by tests/e2e/app_react.test.mjs.
+    # The client's package is made where it is used: test_installation.py, tests/e2e/app_react.test.mjs.
     options = ["--strip", "--fast", "--only", "archive,deb,wheel", "--out", out, "--url", URL]
-    subprocess.run([REPOSITORY / "tools/dist", "--binary", BINARY, *options], check=True, timeout=110)
+    command = [sys.executable, REPOSITORY / "tools/dist", "--binary", BINARY]
+    subprocess.run([*command, *options], check=True, timeout=110)
     return Packages(out)
 
 

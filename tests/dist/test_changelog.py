@@ -34,17 +34,16 @@ def test_a_section_ends_where_the_next_begins():
     assert changelog.section(TEXT, "Unreleased") == (None, "- Later.\n")
 
 
-def test_notes_without_a_section_a_date_or_a_text_are_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(changelog, "ROOT", tmp_path)
+def test_notes_without_a_section_a_date_or_a_text_are_refused(tmp_path):
     file = tmp_path / "CHANGELOG.md"
     file.write_text(TEXT)
-    assert changelog.notes("v1.1.0") == "### Added\n\n- Now, after [1.0.0].\n"
+    assert changelog.notes("v1.1.0", tmp_path) == "### Added\n\n- Now, after [1.0.0].\n"
     for tag, why in [("v1.2.0", "no section"), ("v0.9.0", "needs its date"), ("v1.1", "no section")]:
         with pytest.raises(SystemExit, match=why):
-            changelog.notes(tag)
+            changelog.notes(tag, tmp_path)
     file.write_text(TEXT.replace("- Before.\n", ""))
     with pytest.raises(SystemExit, match="empty"):
-        changelog.notes("v1.0.0")
+        changelog.notes("v1.0.0", tmp_path)
 
 
 def test_this_version_has_a_section_of_its_own():

@@ -7,6 +7,7 @@ import shlex
 from conftest import BINARY, REPOSITORY
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`]+)`")
 SHELL = ("sh", "console", "bash")
 #: The addresses that documents use, and tests replace by those of their own processes.
 SERVER = "http://127.0.0.1:8080"
@@ -32,11 +33,29 @@ def block(language, *needles):
     raise AssertionError(f"no document has a block of {language} with {needles}")
 
 
+def block_lines(text):
+    """The command lines of one block, continued ones joined, their comments left out."""
+    for line in text.replace("\\\n", " ").splitlines():
+        yield re.sub(r"\s+#\s.*", "", line).removeprefix("$ ").strip()
+
+
 def commands():
-    """All command lines of the documents, continued ones joined, their comments left out."""
+    """All command lines of the documents."""
     for text in blocks(*SHELL):
-        for line in text.replace("\\\n", " ").splitlines():
-            yield re.sub(r"\s+#\s.*", "", line).removeprefix("$ ").strip()
+        yield from block_lines(text)
+
+
+def spans(text):
+    """The code within sentences and cells of tables, where a pipe may be escaped."""
+    for code in SPAN.findall(FENCE.sub("", text)):
+        yield " ".join(code.split()).replace("\\|", "|")
+
+
+def lines_of(text):
+    """All that one document shows as code, line by line."""
+    for _, block in FENCE.findall(text):
+        yield from block_lines(block)
+    yield from spans(text)
 
 
 def command(start, *needles):

@@ -1,1 +1,1 @@
-"""How a built binary becomes what people install; tools/dist is the command. The standard library is enough."""
+"""How a built binary becomes what people install; tools/dist and tools/release are the commands."""

@@ -40,10 +40,9 @@ def tar(payloads, time):
 
 
 def parents(name):
-    """`./usr/bin/x` has the folders `./usr` and `./usr/bin`."""
+    """`usr/bin/x` has the folders `usr` and `usr/bin`."""
     parts = name.split("/")[:-1]
-    paths = ["/".join(parts[: count + 1]) for count in range(len(parts))]
-    return [path for path in paths if path != "."]
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def entry(name, mode, time, kind=tarfile.REGTYPE):

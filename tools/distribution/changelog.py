@@ -17,10 +17,10 @@ def section(text, version):
     raise SystemExit(f"CHANGELOG.md has no section [{version}]")
 
 
-def notes(tag):
+def notes(tag, root=ROOT):
     """What the release of `tag` (v1.2.3) publishes of CHANGELOG.md; its section has to have a date."""
     version = tag.removeprefix("v")
-    date, text = section((ROOT / "CHANGELOG.md").read_text(), version)
+    date, text = section((root / "CHANGELOG.md").read_text(), version)
     if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date or ""):
         raise SystemExit(f"CHANGELOG.md: the heading of [{version}] needs its date (2026-01-31), not {date!r}")
     if not text.strip():

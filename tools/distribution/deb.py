@@ -1,11 +1,12 @@
-"""The package for Debian and Ubuntu, written without their tools, so that it can be made anywhere."""
+"""The package for Debian and Ubuntu, packed by Debian's dpkg-deb."""
 
 import hashlib
-import lzma
+import tempfile
 import textwrap
+from pathlib import Path
 
-from .archive import gzipped, tar
-from .release import NAME, ROOT, SUMMARY, Payload, write
+from .archive import gzipped
+from .release import NAME, ROOT, SUMMARY, Payload, pack, stage, told
 
 FOLDER = ROOT / "packaging/deb"
 SCRIPTS = ("postinst", "prerm", "postrm")
@@ -31,12 +32,12 @@ model is built in."""
 
 def installed(release):
     """The files, at the places where Debian has them."""
-    yield Payload(f"./usr/bin/{NAME}", release.binary, is_program=True)
-    yield Payload(f"./usr/lib/systemd/system/{NAME}.service", unit().encode())
-    yield Payload(f"./usr/share/bash-completion/completions/{NAME}", release.completions["bash"])
-    yield Payload(f"./usr/share/zsh/vendor-completions/_{NAME}", release.completions["zsh"])
-    yield Payload(f"./usr/share/fish/vendor_completions.d/{NAME}.fish", release.completions["fish"])
-    documents = f"./usr/share/doc/{NAME}"
+    yield Payload(f"usr/bin/{NAME}", release.binary, is_program=True)
+    yield Payload(f"usr/lib/systemd/system/{NAME}.service", unit().encode())
+    yield Payload(f"usr/share/bash-completion/completions/{NAME}", release.completions["bash"])
+    yield Payload(f"usr/share/zsh/vendor-completions/_{NAME}", release.completions["zsh"])
+    yield Payload(f"usr/share/fish/vendor_completions.d/{NAME}.fish", release.completions["fish"])
+    documents = f"usr/share/doc/{NAME}"
     yield Payload(f"{documents}/copyright", (FOLDER / "copyright").read_bytes())
     for name, data in (
         ("changelog", (ROOT / "CHANGELOG.md").read_bytes()),
@@ -45,7 +46,7 @@ def installed(release):
     ):
         yield Payload(f"{documents}/{name}.gz", gzipped(data, release.effort))
     for page in release.man_pages:
-        yield Payload(f"./usr/share/man/man1/{page.name}.gz", gzipped(page.data, release.effort))
+        yield Payload(f"usr/share/man/man1/{page.name}.gz", gzipped(page.data, release.effort))
 
 
 def unit():
@@ -88,22 +89,13 @@ Description: {SUMMARY[0].lower() + SUMMARY[1:]}
 
 def make(release):
     files = list(installed(release))
-    sums = "".join(f"{hashlib.md5(file.data).hexdigest()}  {file.name[2:]}\n" for file in files)
-    about = [Payload("./control", control(release, files).encode()), Payload("./md5sums", sums.encode())]
-    about += [Payload(f"./{name}", (FOLDER / name).read_bytes(), is_program=True) for name in SCRIPTS]
-    data = tar(files, release.time)
-    members = [
-        ("debian-binary", b"2.0\n"),
-        ("control.tar.gz", gzipped(tar(about, release.time), release.effort)),
-        ("data.tar.gz", gzipped(data, 1)) if release.is_fast else ("data.tar.xz", lzma.compress(data, preset=6)),
-    ]
-    return write(release, f"{NAME}_{release.version}_{release.target.deb}.deb", ar(members, release.time))
-
-
-def ar(members, time):
-    """The format of libraries for linkers, which Debian's packages have too."""
-    packed = b"!<arch>\n"
-    for name, data in members:
-        packed += f"{name:<16}{time:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
-        packed += data + b"\n" * (len(data) % 2)
-    return packed
+    sums = "".join(f"{hashlib.md5(file.data).hexdigest()}  {file.name}\n" for file in files)
+    about = [Payload("DEBIAN/control", control(release, files).encode()), Payload("DEBIAN/md5sums", sums.encode())]
+    about += [Payload(f"DEBIAN/{name}", (FOLDER / name).read_bytes(), is_program=True) for name in SCRIPTS]
+    path = release.out / f"{NAME}_{release.version}_{release.target.deb}.deb"
+    # Ubuntu's dpkg-deb would choose zstd, which Debian 11 cannot read.
+    compression = ("-Zgzip", "-z1") if release.is_fast else ("-Zxz", "-z6")
+    with tempfile.TemporaryDirectory() as folder:
+        stage(files + about, Path(folder))
+        pack(release, "dpkg-deb", "--root-owner-group", *compression, "--build", folder, path)
+    return told(path)

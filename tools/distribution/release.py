@@ -76,8 +76,8 @@ class Release:
         return 1 if self.is_fast else 9
 
 
-def workspace_version():
-    manifest = (ROOT / "Cargo.toml").read_text()
+def workspace_version(root=ROOT):
+    manifest = (root / "Cargo.toml").read_text()
     section = manifest.split("[workspace.package]")[1]
     return re.search(r'^version = "(.*)"$', section, re.M)[1]
 
@@ -113,6 +113,27 @@ def licences():
     return [Payload(name, (ROOT / name).read_bytes()) for name in LICENCES]
 
 
+def stage(payloads, folder):
+    """Lays files out below `folder`, for a tool that packs a folder."""
+    for payload in payloads:
+        path = folder / payload.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(payload.data)
+        path.chmod(0o755 if payload.is_program else 0o644)
+    # Whatever this user's umask is.
+    for path in (folder, *folder.rglob("*/")):
+        path.chmod(0o755)
+
+
+def pack(release, *command):
+    """Runs such a tool. Its package has no file that is younger than the sources; returns what it prints."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(release.time), "LC_ALL": "C.UTF-8"}
+    try:
+        return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    except FileNotFoundError as error:
+        raise SystemExit(f"{command[0]} is not installed: tools/setup dist") from error
+
+
 def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
@@ -120,5 +141,10 @@ def sha256(data):
 def write(release, name, data):
     path = release.out / name
     path.write_bytes(data)
-    print(f"{path}: {len(data) / 1e6:.1f} MB")
+    return told(path)
+
+
+def told(path):
+    """Says how large a finished package is."""
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
     return path

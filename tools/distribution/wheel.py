@@ -1,12 +1,11 @@
-"""The wheel, which puts the binary on the path of a Python environment: `pip install`, pipx, uv."""
+"""The wheel, which puts the binary on the path of a Python environment; packed by PyPA's `wheel`."""
 
-import base64
-import hashlib
-import io
-import time
-import zipfile
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
-from .release import LICENCES, NAME, ROOT, SUMMARY, Payload, licences, write
+from .release import LICENCES, NAME, ROOT, SUMMARY, Payload, licences, pack, stage, told
 
 FOLDER = ROOT / "packaging/wheel"
 #: Before pip knew C libraries by their version, they had names.
@@ -62,24 +61,18 @@ def contents(release, tag):
     yield Payload(f"{about}/WHEEL", tag_file(tag).encode())
 
 
-def record(files, name):
-    def line(file):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(file.data).digest()).rstrip(b"=").decode()
-        return f"{file.name},sha256={digest},{len(file.data)}\n"
-
-    return "".join(map(line, files)) + f"{name},,\n"
+def packer():
+    """A Python that has `wheel`: the one that runs this, or that of tools/setup."""
+    for python in (sys.executable, str(ROOT / ".venv/bin/python")):
+        has_wheel = [python, "-c", "import wheel"]
+        if Path(python).exists() and subprocess.run(has_wheel, capture_output=True).returncode == 0:
+            return python
+    raise SystemExit("the Python package `wheel` is not installed: tools/setup dist")
 
 
 def make(release):
     tag = platform(release)
-    files = list(contents(release, tag))
-    name = f"{NAME}-{release.version}.dist-info/RECORD"
-    files.append(Payload(name, record(files, name).encode()))
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=release.effort) as archive:
-        for file in files:
-            info = zipfile.ZipInfo(file.name, time.gmtime(release.time)[:6])
-            info.external_attr = (0o100755 if file.is_program else 0o100644) << 16
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, file.data)
-    return write(release, f"{NAME}-{release.version}-py3-none-{tag}.whl", buffer.getvalue())
+    with tempfile.TemporaryDirectory() as folder:
+        stage(contents(release, tag), Path(folder))
+        pack(release, packer(), "-m", "wheel", "pack", folder, "--dest-dir", release.out)
+    return told(release.out / f"{NAME}-{release.version}-py3-none-{tag}.whl")
