@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-models held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-models held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	@tools/setup build e2e
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
+
+test-agents: ## The real binary with unmodified coding agents and SDKs, which are large (ARGS=-k codex)
+	@tools/setup build e2e
+	$(CARGO) build --release --locked --quiet -p loquent
+	tools/agents $(ARGS)
 
 test-models: ## The real binary with two trained models (fetched, 350 MB), against llama.cpp's server (ARGS=-m quick)
 	@tools/setup build e2e
