@@ -111,8 +111,11 @@ class ClaudeCode(NodeAgent):
         env["CLAUDE_CONFIG_DIR"] = str(place / "home" / ".claude")
         env.update(CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_TELEMETRY="1", DISABLE_AUTOUPDATER="1")
         words = [PROGRAMS / "claude", "--print", "--verbose", "--output-format", "stream-json"]
-        words += {"stream": ["--include-partial-messages"], "continue": ["--continue"],
-                  "schema": ["--json-schema", json.dumps(CITY)]}.get(mode, [])
+        words += {
+            "stream": ["--include-partial-messages"],
+            "continue": ["--continue"],
+            "schema": ["--json-schema", json.dumps(CITY)],
+        }.get(mode, [])
         return self.run([*words, *more, "--allowed-tools=Read", "--", prompt], place, env)
 
 
@@ -146,9 +149,17 @@ class QwenCode(NodeAgent):
         settings.parent.mkdir(exist_ok=True)
         quiet = {"privacy": {"usageStatisticsEnabled": False}, "general": {"enableAutoUpdate": False}}
         settings.write_text(json.dumps({**quiet, "telemetry": {"enabled": False}}))
-        words = [PROGRAMS / "qwen", *recipes.command(url, "OPENAI_BASE_URL", "qwen")[1:], "--output-format", "stream-json"]
-        words += {"stream": ["--include-partial-messages"], "continue": ["--continue"],
-                  "schema": ["--json-schema", json.dumps(CITY)]}.get(mode, [])
+        words = [
+            PROGRAMS / "qwen",
+            *recipes.command(url, "OPENAI_BASE_URL", "qwen")[1:],
+            "--output-format",
+            "stream-json",
+        ]
+        words += {
+            "stream": ["--include-partial-messages"],
+            "continue": ["--continue"],
+            "schema": ["--json-schema", json.dumps(CITY)],
+        }.get(mode, [])
         return self.run([*words, prompt], place, env)
 
 
@@ -163,8 +174,16 @@ class Aider(Client):
         env = environment(place, **recipes.variables(url, "OPENAI_API_BASE", "aider"))
         words = [INSTALLED / "python" / "aider" / "bin" / "aider"]
         words += recipes.command(url, "OPENAI_API_BASE", "aider")[1:]
-        words += ["--no-check-update", "--analytics-disable", "--no-show-model-warnings", "--no-git", "--yes-always",
-                  "--no-pretty", "--no-detect-urls", "--disable-playwright"]
+        words += [
+            "--no-check-update",
+            "--analytics-disable",
+            "--no-show-model-warnings",
+            "--no-git",
+            "--yes-always",
+            "--no-pretty",
+            "--no-detect-urls",
+            "--disable-playwright",
+        ]
         words += ["--restore-chat-history"] if mode == "continue" else []
         process = Process([str(word) for word in [*words, "--message", prompt]], place, env)
         process.close_input()
@@ -176,5 +195,7 @@ class Aider(Client):
 
 def installed(folder, package):
     """The version of a package in one of the environments."""
-    (found,) = (INSTALLED / "python" / folder / "lib").glob(f"python3*/site-packages/{package.replace('-', '_')}-*.dist-info")
+    (found,) = (INSTALLED / "python" / folder / "lib").glob(
+        f"python3*/site-packages/{package.replace('-', '_')}-*.dist-info"
+    )
     return found.name.removesuffix(".dist-info").rsplit("-", 1)[1]

@@ -1,4 +1,4 @@
-"""What a test of an agent works with: a scripted model, the real binary in front of it, and a home of the agent's own."""
+"""A scripted model, the real binary in front of it, and a home of the agent's own: what its tests work with."""
 
 import importlib.util
 import json

@@ -28,7 +28,9 @@ class Process:
         )
         self.printed, self.complained = "", ""
         self._changed = threading.Condition()
-        self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("stdout", "stderr")]
+        self._readers = [
+            threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("stdout", "stderr")
+        ]
         for reader in self._readers:
             reader.start()
 

@@ -48,9 +48,16 @@ READERS = {
 VIEWERS = {"view_image": lambda path: {"path": path}, "Read": lambda path: {"file_path": path}}
 # A conversation of more messages than this does not fit, where the prompt asks for that.
 FITTING = 3
-TOO_LONG = {"object": "error", "type": "BadRequestError", "param": None, "code": 400, "message": (
-    "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (36000 in the messages, "
-    "4000 in the completion). Please reduce the length of the messages or completion.")}
+TOO_LONG = {
+    "object": "error",
+    "type": "BadRequestError",
+    "param": None,
+    "code": 400,
+    "message": (
+        "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (36000 in the messages, "
+        "4000 in the completion). Please reduce the length of the messages or completion."
+    ),
+}
 
 
 class ScriptedModel:
@@ -179,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self._json({"object": "list", "data": [{"id": "scripted", "object": "model", "created": 1, "owned_by": "tests"}]})
+        self._json(
+            {"object": "list", "data": [{"id": "scripted", "object": "model", "created": 1, "owned_by": "tests"}]}
+        )
 
     def do_POST(self):
         length = min(int(self.headers.get("content-length") or 0), MOST_BODY)
@@ -208,8 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._wait()
         deltas = [step for step in steps if step is not None]
         text = "".join(step.get("content", "") for step in deltas)
-        calls = [{key: value for key, value in call.items() if key != "index"}
-                 for step in deltas for call in step.get("tool_calls", [])]
+        calls = [
+            {key: value for key, value in call.items() if key != "index"}
+            for step in deltas
+            for call in step.get("tool_calls", [])
+        ]
         message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
         choice = {"index": 0, "message": message, "finish_reason": _finish(deltas)}
         self._json({**_HEAD, "object": "chat.completion", "choices": [choice], "usage": _USAGE})

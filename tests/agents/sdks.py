@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import recipes
-from agents import HERE, INSTALLED, Client, environment, installed
 from process import Process
+
+from agents import HERE, INSTALLED, Client, environment, installed
 
 DRIVERS = HERE / "drivers"
 
@@ -53,8 +54,14 @@ SDKS = [
     PythonLibrary("OpenAI Agents SDK, Python", "openai-agents", "openai_agents.py", ["from agents import"]),
     NodeLibrary("OpenAI Agents SDK, JavaScript", "@openai/agents", "openai_agents_node.mjs", ["@openai/agents"]),
     PythonLibrary("LangChain", "langchain-openai", "langchain_openai_driver.py", ["langchain_openai"]),
-    PythonLibrary("instructor", "instructor", "instructor_driver.py", ["instructor"], folder="instructor",
-                  lacks=("tools", "resumes")),
+    PythonLibrary(
+        "instructor",
+        "instructor",
+        "instructor_driver.py",
+        ["instructor"],
+        folder="instructor",
+        lacks=("tools", "resumes"),
+    ),
     PythonLibrary("pydantic-ai", "pydantic-ai-slim", "pydantic_ai_driver.py", ["pydantic_ai"], folder="pydantic-ai"),
     PythonLibrary("Anthropic SDK, Python", "anthropic", "anthropic_python.py", ["from anthropic import"]),
     NodeLibrary("Anthropic SDK, JavaScript", "@anthropic-ai/sdk", "anthropic_node.mjs", ["@anthropic-ai/sdk"]),

@@ -3,10 +3,11 @@
 import re
 
 import pytest
-from agents import Aider, ClaudeCode, Codex, Opencode, QwenCode
-from conftest import SECONDS, WORD, whole
 from scripted_model import FIRST, GREETING, LAST
 from sdks import SDKS
+
+from agents import Aider, ClaudeCode, Codex, Opencode, QwenCode
+from conftest import SECONDS, WORD, whole
 
 CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Aider(), *SDKS]
 # What does not work, with its cause. A test that begins to pass here fails, until its line is removed.

@@ -6,9 +6,10 @@ import sys
 import zlib
 
 import pytest
+from scripted_model import GREETING, text_of
+
 from agents import HERE, ClaudeCode, Codex
 from conftest import SECONDS, whole
-from scripted_model import GREETING, text_of
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
 ADDER = [sys.executable, str(HERE / "drivers" / "mcp_adder.py")]
@@ -47,7 +48,9 @@ def test_claude_code_calls_the_tools_of_mcp_servers(run):
     command, *words = ADDER
     servers = json.dumps({"mcpServers": {"adder": {"command": command, "args": words}}})
     flags = ["--mcp-config", servers, "--strict-mcp-config", "--permission-mode", "bypassPermissions"]
-    assert "42" in whole(run(ClaudeCode(), "ask", "add 19 23", more=[*flags[:3], "--allowed-tools=mcp__adder__add_numbers"]))
+    assert "42" in whole(
+        run(ClaudeCode(), "ask", "add 19 23", more=[*flags[:3], "--allowed-tools=mcp__adder__add_numbers"])
+    )
 
 
 @pytest.mark.parametrize("client", [Codex(), ClaudeCode()], ids=["Codex", "Claude-Code"])

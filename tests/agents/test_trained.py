@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import E2E, SECONDS, whole
 from sdks import SDKS
+
+from conftest import E2E, SECONDS, whole
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

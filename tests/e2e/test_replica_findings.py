@@ -88,9 +88,9 @@ def test_a_reader_that_came_from_http_to_quic_and_is_ahead_of_the_store_goes_on(
     start,
     relays,
     redis,
-    gate,
-    whole,
-    tmp_path,  # noqa: F811
+    gate,  # noqa: F811
+    whole,  # noqa: F811
+    tmp_path,
 ):
     """An answer that begins over HTTP moves to QUIC, which is ahead of the store; then its owner is killed."""
     owner, relay = relays("--simulate", "100", "--store", gate.url)

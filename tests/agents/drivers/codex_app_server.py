@@ -1,6 +1,6 @@
 """Speaks to `codex app-server` as an editor does: prints the pieces of an answer; SIGINT interrupts the turn.
 
-    codex_app_server.py PROGRAM PROMPT
+codex_app_server.py PROGRAM PROMPT
 """
 
 import json
@@ -19,8 +19,9 @@ def interrupt(*_):
 
 class AppServer:
     def __init__(self, program):
-        self.process = subprocess.Popen([program, "app-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        start_new_session=False)
+        self.process = subprocess.Popen(
+            [program, "app-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=False
+        )
         self.last = 0
 
     def send(self, method, **params):

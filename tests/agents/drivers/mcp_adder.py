@@ -4,8 +4,12 @@ import json
 import sys
 
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
-TOOL = {"name": "add_numbers", "description": "Adds two numbers", "inputSchema": NUMBERS,
-        "annotations": {"readOnlyHint": True}}
+TOOL = {
+    "name": "add_numbers",
+    "description": "Adds two numbers",
+    "inputSchema": NUMBERS,
+    "annotations": {"readOnlyHint": True},
+}
 
 
 def answer(method, params):

@@ -1,8 +1,9 @@
 """OpenAI's Agents SDK for Python, with a session in a file."""
 
-from agents import Runner, SQLiteSession, function_tool
 from pydantic import BaseModel
 from sdk import main, read_word, recipe
+
+from agents import Runner, SQLiteSession, function_tool
 
 agent = recipe()["agent"]
 

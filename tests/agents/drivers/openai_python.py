@@ -6,8 +6,16 @@ from pydantic import BaseModel
 from sdk import keep, kept, main, read_word, recipe
 
 client = recipe()["client"]
-TOOL = {"type": "function", "name": "read_word", "parameters": {
-    "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}}
+TOOL = {
+    "type": "function",
+    "name": "read_word",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+}
 
 
 class City(BaseModel):
@@ -17,8 +25,10 @@ class City(BaseModel):
 def ask(prompt, previous=None):
     response = client.responses.create(model="any", input=prompt, tools=[TOOL], previous_response_id=previous)
     while calls := [item for item in response.output if item.type == "function_call"]:
-        results = [{"type": "function_call_output", "call_id": call.call_id,
-                    "output": read_word(**json.loads(call.arguments))} for call in calls]
+        results = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": read_word(**json.loads(call.arguments))}
+            for call in calls
+        ]
         response = client.responses.create(model="any", input=results, tools=[TOOL], previous_response_id=response.id)
     keep(response.id)
     return response.output_text

@@ -1,6 +1,6 @@
 """Speaks to `opencode serve` as its own windows do: prints the pieces of an answer; SIGINT aborts it.
 
-    opencode_events.py PROGRAM PROMPT [SCHEMA]
+opencode_events.py PROGRAM PROMPT [SCHEMA]
 """
 
 import json
