@@ -54,8 +54,8 @@ TOO_LONG = {
     "param": None,
     "code": 400,
     "message": (
-        "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (36000 in the messages, "
-        "4000 in the completion). Please reduce the length of the messages or completion."
+        "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (36000 in the "
+        "messages, 4000 in the completion). Please reduce the length of the messages or completion."
     ),
 }
 

@@ -91,7 +91,7 @@ impl StoreTarget {
         first: &StoreError,
         attempt: impl Fn() -> F,
     ) {
-        tracing::warn!(error = %first, "an answer could not be stored, and is kept until it can be");
+        tracing::warn!(error = %first, "an answer is not stored, and is kept until it can be");
         let too_old_s = created_s.saturating_add(self.store.age().as_secs());
         let mut pause = RETRY_FIRST;
         while unix_time_s() <= too_old_s {
