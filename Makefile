@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models test-clients test-python-client web lint doc advisories fuzz probe portable dist test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,11 @@ test-clients: ## The real binary with further unmodified clients, which are larg
 	@tools/setup build e2e
 	$(CARGO) build --locked --quiet -p loquent
 	tools/clients
+
+test-python-client: ## Build the Python client's wheel, and openai, anthropic and LangChain over bad paths
+	@tools/setup build
+	$(CARGO) build --locked --quiet -p loquent
+	tools/python-client
 
 lint: ## Formatting, clippy, rustdoc, licences of packages, Python, shell, TypeScript, workflows
 	@tools/setup build lint
