@@ -9,7 +9,6 @@ import time
 
 import loquent
 import pytest
-
 from test_sdks import PACED, collect, delivering, direct, question, running, until
 
 

@@ -149,12 +149,7 @@ impl NativeClient {
     /// Waits, at most `limit_s`, until the server knows of all answers that ended or were
     /// cancelled, and closes the connection.
     #[pyo3(signature = (limit_s, done=None))]
-    fn close(
-        &self,
-        py: Python<'_>,
-        limit_s: f64,
-        done: Option<Py<PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
+    fn close(&self, py: Python<'_>, limit_s: f64, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
         let client = self.client(py)?;
         let limit = Duration::try_from_secs_f64(limit_s).unwrap_or(Duration::ZERO);
         wait(py, done, None, async move {

@@ -8,7 +8,6 @@ mod wait;
 
 use pyo3::pymodule;
 
-
 /// Loquent's client, without the shape of a Python library: use `loquent.Client`.
 #[pymodule]
 mod _native {

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use loquent_client::{
-    Answer, ClientError, Content, ID_HEADER, IGNORED_HEADER, Reply, Step, TOKEN_HEADER,
-    Transport,
+    Answer, ClientError, Content, ID_HEADER, IGNORED_HEADER, Reply, Step, TOKEN_HEADER, Transport,
 };
 use loquent_proto::Delta;
 use loquent_proto::chunk::ChunkWriter;

@@ -99,7 +99,10 @@ pub fn wait(
     let work = async move {
         let Some(limit) = limit else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            Err(Failure::new("timeout", format!("nothing arrived within {} s", limit.as_secs_f64())))
+            Err(Failure::new(
+                "timeout",
+                format!("nothing arrived within {} s", limit.as_secs_f64()),
+            ))
         })
     };
     let runtime = runtime(py)?;
