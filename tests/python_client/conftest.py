@@ -60,6 +60,24 @@ class _Gate:
 
 
 @pytest.fixture
+def restart():
+    """Starts the successor of a server that has ended, on its port."""
+    running = []
+
+    class Successor(E2E.Server):
+        def __init__(self, port):
+            E2E.Running.__init__(self, "serve", "--port", port, "--simulate", "100")
+
+    def start_again(port):
+        running.append(Successor(port))
+        return running[-1].wait()
+
+    yield start_again
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
 def path():
     """Opens paths to servers; they end with the test."""
     running = []

@@ -219,7 +219,7 @@ def test_a_timeout_of_httpx_is_honoured(start, path):
         frozen.open.set()
 
 
-def test_a_server_that_ends_ends_its_answer_and_its_successor_is_found(start, path):
+def test_a_server_that_ends_ends_its_answer_and_its_successor_is_found(start, restart):
     server = start(*PACED)
     port = server.url.rsplit(":", 1)[1]
     with loquent.Client(server.url, head_start=10, resume_limit=2) as client:
@@ -230,7 +230,7 @@ def test_a_server_that_ends_ends_its_answer_and_its_successor_is_found(start, pa
         with pytest.raises((openai.APIError, httpx2.HTTPError)):
             for _ in chunks:
                 pass
-        successor = start(*PACED, "--port", port)
+        successor = restart(port)
         asked = question(6, 30)
         expected = collect(direct(successor), asked)
         until(lambda: answers(client, asked) == expected, "the successor is not found")
@@ -246,7 +246,7 @@ def answers(client, asked):
 
 def test_anthropics_sdk_over_a_lossy_path(start, path):
     server = start(*PACED)
-    asked = {"model": "x", "max_tokens": 200, "temperature": 0, "messages": question(7, 80)["messages"]}
+    asked = {"model": "x", "max_tokens": 200, "messages": question(7, 80)["messages"]}
     plain = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
     with plain.messages.stream(**asked) as stream:
         expected = "".join(stream.text_stream)
@@ -259,7 +259,7 @@ def test_anthropics_sdk_over_a_lossy_path(start, path):
             assert stream.response.extensions["loquent"].transport == "quic"
         assert lossy.dropped > before
         with pytest.raises(anthropic.BadRequestError):
-            bad = {**asked, "temperature": 9}
+            bad = {**asked, "max_tokens": -1}
             anthropic.Anthropic(api_key="none", max_retries=0, http_client=client).messages.create(**bad, stream=True)
 
     async def twin():
