@@ -145,6 +145,31 @@ def test_the_script_installs_what_then_serves(mirror, tmp_path):
     assert_serves(home / ".local/bin/loquent", home)
 
 
+def test_the_script_has_help_and_knows_no_other_option(packages, tmp_path):
+    script = ["sh", packages.one("install.sh")]
+    helped = subprocess.run([*script, "--help"], env=bare_environment(tmp_path), capture_output=True, text=True)
+    assert helped.returncode == 0 and "LOQUENT_INSTALL_DIR" in helped.stdout and str(tmp_path) in helped.stdout
+    refused = subprocess.run([*script, "--prefix"], env=bare_environment(tmp_path), capture_output=True, text=True)
+    assert refused.returncode == 1 and "there is no option --prefix" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@needs_curl
+def test_the_script_refuses_a_binary_that_does_not_run_here(mirror, packages, tmp_path):
+    folder, url = mirror
+    archive = folder / packages.one("*.tar.gz").name
+    inside = tmp_path / archive.name.removesuffix(".tar.gz")
+    inside.mkdir()
+    (inside / "loquent").write_text("#!/no/such/loader\n")
+    (inside / "loquent").chmod(0o755)
+    subprocess.run(["tar", "-czf", archive, "-C", tmp_path, inside.name], check=True)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  {archive.name}\n")
+    done = install(folder, url, tmp_path / "home")
+    assert done.returncode == 1 and "glibc" in done.stderr and "nothing was installed" in done.stderr
+    assert not (tmp_path / "home/.local").exists()
+
+
 @needs_curl
 def test_the_script_refuses_an_archive_that_is_not_the_releases(mirror, packages, tmp_path):
     folder, url = mirror
