@@ -27,8 +27,9 @@ def image(path, side=32):
 
 
 def prompts(model):
-    """The system texts of all requests, each once."""
-    return {text_of(one) for request in model.requests for one in request["messages"] if one["role"] == "system"}
+    """What the system messages of each request say, equal ones once."""
+    messages = [request["messages"] for request in model.requests]
+    return {"\n".join(text_of(one) for one in each if one["role"] == "system") for each in messages}
 
 
 def parts(model):
@@ -47,10 +48,8 @@ def test_codex_calls_the_tools_of_mcp_servers(run):
 def test_claude_code_calls_the_tools_of_mcp_servers(run):
     command, *words = ADDER
     servers = json.dumps({"mcpServers": {"adder": {"command": command, "args": words}}})
-    flags = ["--mcp-config", servers, "--strict-mcp-config", "--permission-mode", "bypassPermissions"]
-    assert "42" in whole(
-        run(ClaudeCode(), "ask", "add 19 23", more=[*flags[:3], "--allowed-tools=mcp__adder__add_numbers"])
-    )
+    flags = ["--mcp-config", servers, "--strict-mcp-config", "--allowed-tools=mcp__adder__add_numbers"]
+    assert "42" in whole(run(ClaudeCode(), "ask", "add 19 23", more=flags))
 
 
 @pytest.mark.parametrize("client", [Codex(), ClaudeCode()], ids=["Codex", "Claude-Code"])

@@ -19,7 +19,8 @@ FILLING = [client for client in SDKS if "structured" not in client.lacks]
 def trained():
     if not MODEL.exists():
         pytest.skip(f"{MODEL} is not there: tools/models smollm2")
-    server = E2E.Server("--model", str(MODEL)).wait()
+    # A window that a small model fills soon, if it finds no end.
+    server = E2E.Server("--model", str(MODEL), "--context", "2048").wait()
     yield server
     server.stop()
 

@@ -10,10 +10,6 @@ import sys
 import urllib.request
 
 
-class Interrupted(Exception):
-    """Ctrl-C."""
-
-
 def post(url, **body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=100) as answer:
