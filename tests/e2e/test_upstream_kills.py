@@ -3,13 +3,13 @@
 import concurrent.futures
 import json
 import signal
-import time
 
 import httpx
 import pytest
 
 from conftest import PATIENCE_S
 from test_connect import Proxy
+from test_upstreams import wait_until
 
 TEXT = "One two three four five six seven eight nine ten, and so it goes on for a while. " * 2
 
@@ -65,13 +65,6 @@ def read(api, url, prompt, begun):
     return text, whole
 
 
-def until(holds, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
 def test_every_api_goes_on_when_a_server_dies_or_hangs(start, tmp_path, fault):
     behind = [start("--simulate", "40", "--max-batch-size", "32") for _ in range(3)]
@@ -85,7 +78,7 @@ def test_every_api_goes_on_when_a_server_dies_or_hangs(start, tmp_path, fault):
         asks = [(api, url, f"say={index} {TEXT}") for index in range(4) for api in APIS for url in urls]
         with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
             answers = [pool.submit(read, *ask, lambda: begun.append(1)) for ask in asks]
-            until(lambda: len(begun) == len(asks), "all answers begin")
+            wait_until(lambda: len(begun) == len(asks), "all answers begin")
             victim = max(behind, key=lambda server: server.metric("num_requests_running"))
             assert victim.metric("num_requests_running") >= len(asks) / len(behind) / 2
             victim.process.send_signal(fault)
@@ -139,7 +132,7 @@ def test_another_server_goes_on_with_exactly_the_text_so_far(start):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         begun = set()
         answers = [pool.submit(ask, index, begun) for index in range(16)]
-        until(lambda: len(begun) == 16, "all answers begin")
+        wait_until(lambda: len(begun) == 16, "all answers begin")
         victim = max(behind, key=lambda server: server.metric("num_requests_running"))
         victim.process.kill()
         answers = [answer.result() for answer in answers]

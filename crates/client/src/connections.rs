@@ -266,7 +266,7 @@ impl Connections {
         let Some(offer) = remembered else {
             return self.dial_after_asking(None).await;
         };
-        match QuicConnection::dial(&self.0.host, &offer, &self.0.config.trust).await {
+        match self.dial_offer(&offer).await {
             Ok(quic) => Ok(quic),
             Err(_) => self.dial_after_asking(Some(offer)).await,
         }
@@ -285,7 +285,7 @@ impl Connections {
         if tried == Some(offer) {
             return Err(refused("QUIC does not get through"));
         }
-        QuicConnection::dial(&self.0.host, &offer, &self.0.config.trust).await
+        self.dial_offer(&offer).await
     }
 
     fn note_dialled(&self, dialled: Result<QuicConnection, ClientError>) {

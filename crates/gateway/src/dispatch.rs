@@ -100,11 +100,6 @@ impl Dispatch {
         }
     }
 
-    /// Returns true if there are servers other than the first one.
-    pub fn has_choice(pool: &Arc<Pool>) -> bool {
-        pool.chain().iter().map(|pool| pool.servers.len()).sum::<usize>() > 1
-    }
-
     /// Makes the request one for the rest of its answer, which the latest server has broken off
     /// because of `error`; `rest` makes the members of the one from those of the other. Returns
     /// false if nothing is left to request.
@@ -141,12 +136,9 @@ impl Dispatch {
         Ok(true)
     }
 
-    /// Returns the members of the request as it came.
+    /// Returns the members of the request as it came, if its answer has been continued.
     pub fn original(&self) -> Option<&Map<String, Value>> {
-        match &self.request.body {
-            OutgoingBody::Question(current) => self.original.as_ref().or(Some(current)),
-            _ => None,
-        }
+        self.original.as_ref()
     }
 
     /// Returns the model of the current upstream if it is a fallback.

@@ -106,15 +106,7 @@ pub struct Upstream {
     routes: UpstreamRoutes,
     probe: ReadinessProbe,
     spoken: SupportedApis,
-    bounds: StreamBounds,
-    max_delay: Option<Duration>,
-    splits_reasoning: bool,
-    /// Maximum wait for the response's head while the upstream has not responded.
-    first_byte_timeout: Duration,
-    bodies: Arc<RequestBodies>,
-    clock: Clock,
-    metrics: Arc<Metrics>,
-    telemetry: Option<Arc<Telemetry>>,
+    context: UpstreamContext,
     shutdown: watch::Sender<bool>,
 }
 
@@ -154,31 +146,14 @@ impl Upstream {
     ///
     /// # Errors
     /// When a URL or the key is invalid, or a server is named twice.
-    pub fn new(options: &UpstreamConfig, surroundings: UpstreamContext) -> anyhow::Result<Self> {
-        let UpstreamContext {
-            bounds,
-            max_delay,
-            splits_reasoning,
-            first_byte_timeout,
-            bodies,
-            clock,
-            metrics,
-            telemetry,
-        } = surroundings;
+    pub fn new(options: &UpstreamConfig, context: UpstreamContext) -> anyhow::Result<Self> {
         Ok(Self {
-            pool: Arc::new(Pool::new(&options.pool, clock)?),
+            pool: Arc::new(Pool::new(&options.pool, context.clock)?),
             local_fallback: OnceLock::new(),
             routes: UpstreamRoutes::with(&options.routes, options.pool.keeps_keys),
             probe: ReadinessProbe::default(),
             spoken: SupportedApis::default(),
-            bounds,
-            max_delay,
-            splits_reasoning,
-            first_byte_timeout,
-            bodies,
-            clock,
-            metrics,
-            telemetry,
+            context,
             shutdown: watch::Sender::new(false),
         })
     }
@@ -200,7 +175,7 @@ impl Upstream {
     /// Starts exporting statistics and, if the servers can be avoided while they fail, health
     /// checks.
     pub fn watch(&self) {
-        self.metrics.watch_upstream(self.pool.clone());
+        self.context.metrics.watch_upstream(self.pool.clone());
         if self.pool.is_spared() {
             checks::start(&self.pool);
         }
@@ -237,7 +212,7 @@ impl Upstream {
         let pool = self.pool.clone();
         let ask =
             || async move { pool.any_server()?.check_responds(pool.clock, pool.key(None)).await };
-        self.probe.check(self.clock, ask).await
+        self.probe.check(self.context.clock, ask).await
     }
 
     /// Requests a streamed answer with one completion per permit, for a request that arrived at
@@ -258,7 +233,7 @@ impl Upstream {
     ) -> Result<UpstreamAnswer, ApiError> {
         let name = || span_name(request.endpoint, self.label());
         let caller = request.trace_parent.clone();
-        let trace = RequestTrace::begin(self.telemetry.as_ref(), name, arrived, caller);
+        let trace = RequestTrace::begin(self.context.telemetry.as_ref(), name, arrived, caller);
         let outgoing = streamed(request, permits.len(), trace.clone())?;
         let begun = self.relay(request, interval, permits, outgoing).await;
         let (flushes, envelope) = begun.inspect_err(|error| trace.fail(error))?;
@@ -274,28 +249,34 @@ impl Upstream {
         permits: Vec<Permit>,
         outgoing: OutgoingRequest,
     ) -> Result<(FlushReceiver, ChunkEnvelope), ApiError> {
-        let splits = self.splits_reasoning && request.endpoint == Endpoint::Chat;
+        let splits = self.context.splits_reasoning && request.endpoint == Endpoint::Chat;
         let split = if splits { SplitConfig::reasoning() } else { SplitConfig::default() };
-        let max_delay = self.max_delay;
+        let max_delay = self.context.max_delay;
         let config = RelayConfig {
             completion: CompletionConfig { interval, max_delay, split, ..Default::default() },
-            bounds: self.bounds,
+            bounds: self.context.bounds,
             exempt_from_stall_limit: request.resumable,
             silence_limit: self.pool.silence_limit,
-            metrics: self.metrics.clone(),
+            metrics: self.context.metrics.clone(),
             arrived: self.kept_beginning(request, permits.len()),
         };
         let running = |mut permit: Permit| {
             permit.begin();
-            (permit, self.metrics.upstream_completion(self.clock))
+            (permit, self.context.metrics.upstream_completion(self.context.clock))
         };
         let permits = permits.into_iter().map(running).collect();
         let (sender, flushes) = flush_channel();
         let (begun, beginning) = oneshot::channel();
         let relay = Relay::new(config, sender, begun, permits);
         let dispatch = Dispatch::new(&self.pool, outgoing);
-        tokio::spawn(relay_task::run(relay, self.clock, dispatch, self.shutdown.subscribe()));
-        let envelope = match tokio::time::timeout(self.first_byte_timeout, beginning).await {
+        tokio::spawn(relay_task::run(
+            relay,
+            self.context.clock,
+            dispatch,
+            self.shutdown.subscribe(),
+        ));
+        let envelope = match tokio::time::timeout(self.context.first_byte_timeout, beginning).await
+        {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(ApiError::internal("The answer was lost.")),
             Err(_) => ChunkEnvelope::default(),
@@ -306,8 +287,8 @@ impl Upstream {
     /// Returns where the beginning of an answer to `request` is kept; `None` if no server could
     /// continue it.
     fn kept_beginning(&self, request: &Request, completions: usize) -> Option<ArrivedAnswer> {
-        let held = || HeldAnswer::new(self.bodies.clone(), request.identity.tenant);
-        let is_possible = completions == 1 && Dispatch::has_choice(&self.pool);
+        let held = || HeldAnswer::new(self.context.bodies.clone(), request.identity.tenant);
+        let is_possible = completions == 1 && self.pool.has_other_servers();
         is_possible.then(|| ArrivedAnswer::new(request.endpoint, held()))
     }
 
@@ -344,7 +325,7 @@ impl Upstream {
             }
             Way::IfSpoken(api) => {
                 let own = authorization(headers);
-                self.spoken.speaks(api, self.clock, || self.try_out(api, own)).await
+                self.spoken.speaks(api, self.context.clock, || self.try_out(api, own)).await
             }
         }
     }
@@ -472,7 +453,7 @@ impl Upstream {
             return RequestTrace::of_caller(caller);
         }
         let name = || format!("{} {}", target.method, target.path.path());
-        RequestTrace::begin(self.telemetry.as_ref(), name, self.clock.now(), caller)
+        RequestTrace::begin(self.context.telemetry.as_ref(), name, self.context.clock.now(), caller)
     }
 }
 

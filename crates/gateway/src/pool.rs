@@ -138,6 +138,11 @@ impl Pool {
         std::iter::once(self.clone()).chain(fallbacks.filter_map(Weak::upgrade)).collect()
     }
 
+    /// Returns true if this upstream and its fallbacks have more than one server.
+    pub fn has_other_servers(self: &Arc<Self>) -> bool {
+        self.chain().iter().map(|pool| pool.servers.len()).sum::<usize>() > 1
+    }
+
     /// Takes a place at a server that is not in `tried`. While all available servers are at their
     /// limit, requests wait and are served by fair shares.
     ///

@@ -17,7 +17,7 @@ use loquent_openai::chunk::{Chunk, ChunkEnvelope, ChunkError, ChunkEvent, Report
 use loquent_proto::backlog::{Backlog, BacklogAction};
 use loquent_proto::sse::Parser;
 use loquent_proto::{Delta, json};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::continuation::{ArrivedAnswer, Obstacle, Rest, Seam};
@@ -206,7 +206,7 @@ impl Relay {
         self.seam = self.config.arrived.as_ref().map(|arrived| arrived.seam(body));
         // What came before the seam, then the mark.
         self.flush(now, 0)?;
-        let mut mark = serde_json::json!({"continued": {"after_tokens": tokens}});
+        let mut mark = json!({"continued": {"after_tokens": tokens}});
         if let Some(model) = model {
             mark["continued"]["model"] = model.into();
         }
@@ -383,7 +383,10 @@ impl Relay {
         let members = if alone { deltas.pop() } else { None };
         match (usage, members) {
             (Some(usage), members) => {
-                let usage = self.earlier.map_or(usage.clone(), |earlier| earlier.with(usage));
+                let usage = match self.earlier {
+                    Some(earlier) => earlier.with(usage),
+                    None => usage,
+                };
                 self.pass_on(usage_flush(&usage, members))?;
                 self.reported = Some(usage);
             }

@@ -115,7 +115,7 @@ fn is_continued(
 
 /// Prepares `relay` for the rest of its answer, from the server that `dispatch` has found.
 fn go_on(relay: &mut Relay, clock: Clock, dispatch: &Dispatch) -> ControlFlow<RelayEnd> {
-    let original = dispatch.original().expect("only such requests are continued");
+    let original = dispatch.original().expect("it was continued");
     relay.go_on(clock.now(), original, dispatch.fallback())
 }
 

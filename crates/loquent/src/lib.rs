@@ -42,4 +42,5 @@ pub mod stage;
 mod stage_args;
 pub mod trust;
 pub mod tune;
+mod user_folder;
 mod validity;

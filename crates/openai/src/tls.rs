@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -11,8 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    SupportedProtocolVersion,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme, SupportedProtocolVersion, WantsVerifier,
 };
 use rustls_platform_verifier::BuilderVerifierExt;
 use sha2::{Digest, Sha256};
@@ -81,30 +82,45 @@ pub fn client_config(
         Trust::System => builder.with_platform_verifier().map_err(unusable)?,
         Trust::Authorities(authorities) => {
             let roots = authorities.roots.clone();
-            let chains = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-            let chains = chains.map_err(|error| HttpError::Tls(error.to_string()))?;
-            let verifier = Arc::new(AuthoritiesVerifier { authorities, chains });
-            builder.dangerous().with_custom_certificate_verifier(verifier)
+            let chains = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+            let chains = chains.build().map_err(|error| HttpError::Tls(error.to_string()))?;
+            dangerously(builder, Accepted::OfFile(authorities, chains), provider)
         }
-        Trust::Pinned(sha256) => {
-            let verifier = Arc::new(PinnedVerifier { sha256, provider });
-            builder.dangerous().with_custom_certificate_verifier(verifier)
-        }
+        Trust::Pinned(sha256) => dangerously(builder, Accepted::Hash(sha256), provider),
     };
     Ok(builder.with_no_client_auth())
 }
 
-/// Accepts the certificates of a file, and those that chain to one of them.
-///
-/// `openssl req -x509` marks the self-signed certificate of a server as an authority's, which
-/// webpki accepts for no server. As it is in the file, only its name is left to check.
-#[derive(Debug)]
-struct AuthoritiesVerifier {
-    authorities: Arc<Authorities>,
-    chains: Arc<WebPkiServerVerifier>,
+/// Has `builder` accept these certificates, whatever the system's authorities say.
+fn dangerously(
+    builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+    accepted: Accepted,
+    provider: Arc<CryptoProvider>,
+) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    let verifier = Arc::new(OwnVerifier { accepted, provider });
+    builder.dangerous().with_custom_certificate_verifier(verifier)
 }
 
-impl ServerCertVerifier for AuthoritiesVerifier {
+/// Certificates that an [`OwnVerifier`] accepts.
+#[derive(Debug)]
+enum Accepted {
+    /// Certificates of a file, and those that chain to one of them.
+    ///
+    /// `openssl req -x509` marks the self-signed certificate of a server as an authority's, which
+    /// webpki accepts for no server. As it is in the file, only its name is left to check.
+    OfFile(Arc<Authorities>, Arc<WebPkiServerVerifier>),
+    /// Exactly one, by its hash. The hash is as trustworthy as the channel that delivered it.
+    Hash([u8; 32]),
+}
+
+/// Accepts certificates that the system's authorities have not signed.
+#[derive(Debug)]
+struct OwnVerifier {
+    accepted: Accepted,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for OwnVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -113,61 +129,23 @@ impl ServerCertVerifier for AuthoritiesVerifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if self.authorities.certificates.iter().any(|own| own == end_entity) {
-            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
-            return Ok(ServerCertVerified::assertion());
+        match &self.accepted {
+            Accepted::OfFile(authorities, _) if authorities.certificates.contains(end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+            }
+            Accepted::OfFile(_, chains) => {
+                return chains.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+            }
+            Accepted::Hash(sha256) if Sha256::digest(end_entity).as_slice() == sha256 => {}
+            Accepted::Hash(_) => {
+                let refused = CertificateError::ApplicationVerificationFailure;
+                return Err(Error::InvalidCertificate(refused));
+            }
         }
-        self.chains.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+        Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
-    }
-}
-
-/// Accepts exactly one certificate, by its hash. The hash is as trustworthy as the channel that
-/// delivered it.
-#[derive(Debug)]
-struct PinnedVerifier {
-    sha256: [u8; 32],
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for PinnedVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        if Sha256::digest(end_entity).as_slice() == self.sha256 {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
-        }
-    }
-
-    // The hash proves which certificate it is; these prove that the server holds its key.
+    // The certificate is accepted; these prove that the server holds its key.
     fn verify_tls12_signature(
         &self,
         message: &[u8],

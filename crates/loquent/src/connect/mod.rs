@@ -30,6 +30,7 @@ use proxy::Proxy;
 use resume_store::ResumeStore;
 
 use crate::trust::TrustArgs;
+use crate::user_folder::user_folder;
 
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
@@ -116,9 +117,7 @@ pub struct ConnectArgs {
 /// Returns the folder for state that outlives a run: `loquent` in the user's cache folder. `None`
 /// if the environment names no such folder.
 pub fn default_state_dir() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    cache.map(|cache| cache.join("loquent"))
+    user_folder("XDG_CACHE_HOME", ".cache").map(|cache| cache.join("loquent"))
 }
 
 /// Runs `loquent connect` until SIGTERM or Ctrl-C.

@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use crate::trust::Fingerprint;
+use crate::user_folder::user_folder;
 use crate::validity::Validity;
 
 /// Validity of a new certificate: Apple's devices refuse one that is longer (825 days).
@@ -23,20 +24,12 @@ const BEFORE: Duration = Duration::from_secs(86_400);
 /// Time before its expiry at which a certificate is replaced.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 
-/// A kept certificate.
-#[derive(Debug)]
-pub(super) struct KeptCertificate {
-    pub(super) source: CertificateSource,
-    pub(super) fingerprint: Fingerprint,
-}
-
 /// Returns the default folder of the certificate: `loquent/tls` in the user's folder for data.
 ///
 /// # Errors
 /// If the environment names no such folder.
 pub(super) fn default_folder() -> anyhow::Result<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")));
+    let data = user_folder("XDG_DATA_HOME", ".local/share");
     let data = data.context("the user has no home folder; name a folder with --tls-dir")?;
     Ok(data.join("loquent/tls"))
 }
@@ -51,16 +44,22 @@ pub(super) fn keep(
     folder: &Path,
     names: Vec<String>,
     now: SystemTime,
-) -> anyhow::Result<KeptCertificate> {
+) -> anyhow::Result<CertificateSource> {
     let (chain, key) = (folder.join("cert.pem"), folder.join("key.pem"));
     let is_kept = chain.exists() || key.exists();
     if !is_kept || lasts_until(&chain)? < now + RENEWED_BEFORE {
         make(folder, &chain, &key, names, now)
             .with_context(|| format!("cannot keep a certificate in {}", folder.display()))?;
     }
-    let certificate = read(&chain)?;
-    let fingerprint = Fingerprint(Sha256::digest(&certificate).into());
-    Ok(KeptCertificate { source: CertificateSource::Files { chain, key }, fingerprint })
+    Ok(CertificateSource::Files { chain, key })
+}
+
+/// Returns the fingerprint of the kept certificate in the file `chain`.
+///
+/// # Errors
+/// If the file is damaged.
+pub(super) fn fingerprint(chain: &Path) -> anyhow::Result<Fingerprint> {
+    Ok(Fingerprint(Sha256::digest(read(chain)?).into()))
 }
 
 fn read(chain: &Path) -> anyhow::Result<CertificateDer<'static>> {
@@ -116,7 +115,8 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn keep_at(folder: &Path, now: SystemTime) -> anyhow::Result<Fingerprint> {
-        keep(folder, vec!["localhost".into()], now).map(|kept| kept.fingerprint)
+        keep(folder, vec!["localhost".into()], now)?;
+        fingerprint(&folder.join("cert.pem"))
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         assert_ne!(second, first);
         assert_eq!(keep_at(&folder, now + 800 * DAY).unwrap(), second);
         let kept = keep(&folder, Vec::new(), now + 800 * DAY).unwrap();
-        kept.source.load().expect("the server can use it");
+        kept.load().expect("the server can use it");
     }
 
     #[cfg(unix)]

@@ -77,7 +77,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         // while the model loads.
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
-        let banner = Banner::new(bound, &options, args.fingerprint()?, is_demonstration);
+        let banner = Banner::new(bound, &options, args.fingerprint(&options)?, is_demonstration);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));

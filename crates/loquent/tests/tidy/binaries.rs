@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::sources::{root, sources};
+use crate::sources::{parents, root, sources};
 
 /// Whether the binary whose file says `main`, or the manifest, names this file or folder of `tests/`.
 fn is_named(place: &Path, main: &str, manifest: &str) -> bool {
@@ -59,11 +59,9 @@ fn orphans(files: &[(String, String)]) -> Vec<&str> {
         let name = file.strip_suffix(".rs").expect("Rust");
         let is_root = ["lib", "main", "build", "mod"].contains(&name)
             || ["tests", "examples", "benches"].iter().any(|root| folder.ends_with(root));
-        let parents = ["mod", "main", "lib"].map(|parent| format!("{folder}/{parent}.rs"));
         let included = format!("{file}\"]");
         is_root
-            || parents.iter().any(|parent| declares(parent, name))
-            || declares(&format!("{folder}.rs"), name)
+            || parents(place).iter().any(|parent| declares(parent, name))
             || files.iter().any(|(_, text)| text.contains("#[path") && text.contains(&included))
     };
     files.iter().map(|(place, _)| place.as_str()).filter(|place| !is_module(place)).collect()

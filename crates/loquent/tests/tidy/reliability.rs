@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, ExprLit, Item, ItemMacro, Lit, Meta, Token};
 
-use crate::sources::{root, sources};
+use crate::sources::{parents, root, sources};
 
 const PAGE: &str = "docs/reliability.md";
 /// Fewer rows than this were not found, or were lost.
@@ -75,11 +75,10 @@ fn is_compiled(path: &Path) -> bool {
     }
     let own = path.strip_prefix(root()).expect("in the repository").to_string_lossy();
     let of_crate = own.splitn(3, '/').take(2).collect::<Vec<_>>().join("/") + "/";
-    let included = format!("{stem}.rs\"]");
-    let declared = format!("mod {stem};");
+    let (included, parents) = (format!("{stem}.rs\"]"), parents(&own));
     let others = rust_files().iter().filter(|(place, _)| place.starts_with(&of_crate));
-    others.filter(|(place, _)| *place != own).any(|(_, text)| {
-        text.contains(&included) || (text.contains(&declared) && is_module(text, &stem))
+    others.filter(|(place, _)| *place != own).any(|(place, text)| {
+        text.contains(&included) || (parents.contains(place) && is_module(text, &stem))
     })
 }
 

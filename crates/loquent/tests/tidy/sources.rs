@@ -54,6 +54,13 @@ pub fn syntax(place: &str, text: &str) -> syn::File {
     file
 }
 
+/// The files that may declare the file at `place` as a module.
+pub fn parents(place: &str) -> Vec<String> {
+    let (folder, _) = place.rsplit_once('/').expect("files lie in folders");
+    let beside = ["mod", "main", "lib"].map(|parent| format!("{folder}/{parent}.rs"));
+    beside.into_iter().chain([format!("{folder}.rs")]).collect()
+}
+
 /// A file without the tests at its end.
 pub fn before_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()

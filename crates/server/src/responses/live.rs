@@ -281,7 +281,7 @@ impl LiveResponse {
                         Ok(true) => stored_bytes = bytes,
                         Ok(false) => {
                             self.is_left.store(true, Ordering::Relaxed);
-                            return self.wake_readers();
+                            return Self::wake_readers(self.state());
                         }
                         Err(_) => {}
                     }
@@ -303,11 +303,13 @@ impl LiveResponse {
         if let Err(error) = self.recorder.leave(self.log()).await {
             tracing::debug!(%error, "another replica goes on from an older part of a response");
         }
-        self.wake_readers();
+        Self::wake_readers(self.state());
     }
 
-    fn wake_readers(&self) {
-        let waiting = std::mem::take(&mut self.state().waiting);
+    fn wake_readers(mut state: MutexGuard<'_, LiveState>) {
+        let waiting = std::mem::take(&mut state.waiting);
+        // The lock first: those who are woken take it.
+        drop(state);
         waiting.into_values().for_each(Waker::wake);
     }
 
@@ -326,8 +328,7 @@ impl LiveResponse {
             let full = Delta::Error { code: "too_long".into(), message: message.into() };
             state.log.push(&full).expect("there is room for an end");
         }
-        drop(state);
-        self.wake_readers();
+        Self::wake_readers(state);
     }
 
     /// Ends the response for its readers when its task is gone, unless it has ended already or goes

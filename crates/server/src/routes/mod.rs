@@ -1,7 +1,7 @@
 //! HTTP handlers that know the whole server: each takes the [`App`](crate::app::App), parses a
 //! request, asks the parts below it and writes the response. `http.rs` joins them to one router.
 //!
-//! Formats are not here: [`dialect`](loquent_dialects) turns bodies into requests and answers into
+//! Formats are not here: [`loquent_dialects`] turns bodies into requests and answers into
 //! events without knowing the server.
 
 pub mod authorize;

@@ -29,6 +29,7 @@ use self::store::StoreArgs;
 use self::streams::StreamArgs;
 pub(crate) use self::streams::{SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES};
 use self::upstream::UpstreamArgs;
+use crate::trust::Fingerprint;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -190,12 +191,12 @@ impl ServeArgs {
 }
 
 impl ServeArgs {
-    /// Returns the fingerprint of the certificate of `--tls-self-signed`.
+    /// Returns the fingerprint of the certificate in `config` if it is that of `--tls-self-signed`.
     ///
     /// # Errors
-    /// If no certificate can be kept.
-    pub(super) fn fingerprint(&self) -> anyhow::Result<Option<crate::trust::Fingerprint>> {
-        Ok(self.quic.kept_certificate(&self.host)?.map(|kept| kept.fingerprint))
+    /// If its file is damaged.
+    pub(super) fn fingerprint(&self, config: &ServerConfig) -> anyhow::Result<Option<Fingerprint>> {
+        self.quic.fingerprint(config.https.as_ref())
     }
 }
 

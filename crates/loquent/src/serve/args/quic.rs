@@ -9,7 +9,8 @@ use loquent_server::{CertificateSource, MUTE_LIMIT, QuicConfig, ResumableLimits,
 
 use super::http::HttpArgs;
 use crate::serve::banner::outward;
-use crate::serve::kept_certificate::{self, KeptCertificate};
+use crate::serve::kept_certificate;
+use crate::trust::Fingerprint;
 
 /// Minimum `--stream-log-bytes`: large enough for a merged flush with its log-probabilities.
 const LOG_BYTES_MIN: usize = 64 * 1024;
@@ -109,28 +110,30 @@ impl QuicArgs {
     /// # Errors
     /// If no certificate can be kept.
     pub(super) fn https(&self, host: &str) -> anyhow::Result<Option<CertificateSource>> {
-        Ok(match self.kept_certificate(host)? {
-            Some(kept) => Some(kept.source),
-            None => self.certificate(),
-        })
-    }
-
-    /// Returns the certificate of `--tls-self-signed`.
-    ///
-    /// # Errors
-    /// If none can be kept.
-    pub(in crate::serve) fn kept_certificate(
-        &self,
-        host: &str,
-    ) -> anyhow::Result<Option<KeptCertificate>> {
         if !self.tls_self_signed {
-            return Ok(None);
+            return Ok(self.certificate());
         }
         let folder = match self.tls_dir.clone().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) => folder,
             None => kept_certificate::default_folder()?,
         };
         kept_certificate::keep(&folder, names(host), SystemTime::now()).map(Some)
+    }
+
+    /// Returns the fingerprint of `https` if it is the certificate of `--tls-self-signed`.
+    ///
+    /// # Errors
+    /// If its file is damaged.
+    pub(super) fn fingerprint(
+        &self,
+        https: Option<&CertificateSource>,
+    ) -> anyhow::Result<Option<Fingerprint>> {
+        match https {
+            Some(CertificateSource::Files { chain, .. }) if self.tls_self_signed => {
+                kept_certificate::fingerprint(chain).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     pub(super) fn resolve(&self, host: &str, http: &HttpArgs) -> Option<QuicConfig> {
