@@ -24,7 +24,7 @@ pub static FILES: &[BookFile] = include!(concat!(env!("OUT_DIR"), "/book_files.r
 
 // The renderer runs in the build script, which Cargo does not test.
 #[cfg(test)]
-#[path = "../build/render.rs"]
+#[path = "../build/render/mod.rs"]
 mod render;
 
 #[cfg(test)]

@@ -12,11 +12,9 @@ mod kv_layout;
 mod link;
 mod models;
 #[cfg(feature = "llama")]
-#[path = "stages/process.rs"]
 mod process;
 mod roofline;
 mod signals;
-#[path = "stages/main.rs"]
 mod stages;
 mod terminal;
 mod tune;

@@ -13,6 +13,5 @@ mod receiver;
 mod seeded_sessions;
 mod sender;
 mod sessions;
-#[path = "spec/main.rs"]
 mod spec;
 mod vectors;

@@ -10,10 +10,7 @@ use crate::sources::{parents, root, sources};
 fn is_named(place: &Path, main: &str, manifest: &str) -> bool {
     let name = place.file_stem().unwrap().to_str().unwrap();
     let is_module = |line: &str| line.trim_start_matches("pub ") == format!("mod {name};");
-    let below = format!("\"{name}/");
-    main.lines().any(is_module)
-        || main.contains(&below)
-        || manifest.contains(&format!("tests/{name}/"))
+    main.lines().any(is_module) || manifest.contains(&format!("tests/{name}/"))
 }
 
 /// The files and folders of a crate's `tests/` that no test binary has.
@@ -23,7 +20,8 @@ fn left_out(krate: &Path) -> Vec<String> {
     assert!(manifest.contains("autotests = false"), "{} builds files twice", krate.display());
     let entries = fs::read_dir(krate.join("tests")).unwrap().map(|entry| entry.unwrap().path());
     let has_tests = |place: &Path| {
-        place.extension().is_some_and(|end| end == "rs") || place.join("main.rs").exists()
+        let root = |name| place.join(name).exists();
+        place.extension().is_some_and(|end| end == "rs") || root("mod.rs") || root("main.rs")
     };
     let tests = entries.filter(|place| has_tests(place) && !place.ends_with("main.rs"));
     let missing = tests.filter(|place| !is_named(place, &main, &manifest));
@@ -39,7 +37,7 @@ fn every_test_file_belongs_to_a_binary() {
 
 #[test]
 fn a_file_that_no_binary_names_is_noticed() {
-    let main = "mod one;\n#[path = \"two/main.rs\"]\nmod two;\n";
+    let main = "mod one;\nmod two;\n";
     for (place, expected) in [("one.rs", true), ("two", true), ("three.rs", false), ("four", false)]
     {
         assert_eq!(is_named(Path::new(place), main, ""), expected, "{place}");

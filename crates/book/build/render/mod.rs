@@ -1,13 +1,9 @@
 //! Renders the Markdown of the tree into the book's files: `summary` reads which chapters there
 //! are, `chapter` renders one, `links` finds what its links mean, `layout` puts the page around it.
 
-#[path = "chapter.rs"]
 mod chapter;
-#[path = "layout.rs"]
 mod layout;
-#[path = "links.rs"]
 mod links;
-#[path = "summary.rs"]
 mod summary;
 
 use std::collections::BTreeSet;
