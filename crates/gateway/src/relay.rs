@@ -329,7 +329,7 @@ impl Relay {
         let completion = counts.map_or(self.tokens, |counts| counts.completion_tokens);
         self.config.metrics.on_upstream_tokens(prompt, completion);
         if let Some(account) = &self.account {
-            account.charge(counts.map(|counts| counts.prompt_tokens), completion);
+            account.charge(counts, completion);
         }
     }
 

@@ -107,6 +107,16 @@ pub enum Refusal {
         /// Time until the request is within the limit.
         retry_after: Duration,
     },
+    /// The tenant has spent its tokens of the day or of the month.
+    #[error("the budget of {limit} tokens per {period} is spent")]
+    Spent {
+        /// The budget.
+        limit: u64,
+        /// `day` or `month`.
+        period: &'static str,
+        /// Time until the next day or month begins.
+        retry_after: Duration,
+    },
 }
 
 impl Refusal {
@@ -120,9 +130,9 @@ impl Refusal {
             | Self::Tokens { retry_after, .. }
             | Self::TenantTokens { retry_after, .. }
             | Self::TenantRequests { retry_after, .. } => (retry_after, MAX_RETRY_AFTER_S),
-            Self::RequestRate { retry_after, .. } | Self::TokenRate { retry_after, .. } => {
-                (retry_after, u64::MAX)
-            }
+            Self::RequestRate { retry_after, .. }
+            | Self::TokenRate { retry_after, .. }
+            | Self::Spent { retry_after, .. } => (retry_after, u64::MAX),
         };
         let whole = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
         Some(whole.clamp(1, most))

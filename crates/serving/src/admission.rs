@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use loquent_infer::admission::{Admission, Bounds, BudgetLevel, Demand, Refusal};
+use loquent_openai::chunk::ReportedUsage;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, unix_time_s};
 use crate::error::{ApiError, LimitedRate};
 use crate::identity::Identity;
 
@@ -55,7 +56,10 @@ impl AdmissionGate {
         let Identity { tenant, limits, .. } = *identity;
         let demand = Demand { tenant, limits, completions, prompt_tokens };
         let now = self.clock.now();
-        if let Err(refusal) = self.with(|admission| admission.enter(&demand, now)) {
+        let admitted = identity
+            .check_budgets(unix_time_s())
+            .and_then(|()| self.with(|admission| admission.enter(&demand, now)));
+        if let Err(refusal) = admitted {
             identity.count(|usage| &usage.refused, 1);
             tracing::debug!(key = identity.name(), %refusal, "refused a request");
             return Err(refusal);
@@ -70,6 +74,7 @@ impl AdmissionGate {
             // The first one answers for the whole estimate.
             estimated_tokens: if index == 0 { prompt_tokens } else { 0 },
             generated_tokens: 0,
+            has_prompt: false,
             queued_tokens: 0,
             is_pending: true,
             is_waiting: true,
@@ -116,6 +121,8 @@ pub struct Permit {
     estimated_tokens: u64,
     /// Tokens of the answer, charged to the tenant at the end.
     generated_tokens: u64,
+    /// True if the prompt was charged to it, and not to another completion of the same prompt.
+    has_prompt: bool,
     queued_tokens: usize,
     /// True while it is counted in the gate's [`PendingPrompts`].
     is_pending: bool,
@@ -136,6 +143,14 @@ impl Permit {
         let estimated = std::mem::take(&mut self.estimated_tokens);
         self.gate.true_up(&self.identity, estimated, tokens);
         self.identity.count(|usage| &usage.prompt_tokens, tokens);
+        self.has_prompt = true;
+    }
+
+    /// Counts the prompt tokens that came from the prefix cache.
+    pub fn count_cached(&self, tokens: u64) {
+        if self.has_prompt {
+            self.identity.count(|usage| &usage.cached_tokens, tokens);
+        }
     }
 
     /// Charges the estimate for a prompt that was computed and whose length stays unknown.
@@ -195,11 +210,13 @@ pub struct TokenAccount {
 }
 
 impl TokenAccount {
-    /// Charges for a prompt of `prompt` tokens, by estimate if that is unknown, and an answer of
-    /// `generated`.
-    pub fn charge(&self, prompt: Option<u64>, generated: u64) {
-        let prompt = prompt.unwrap_or(self.estimated_tokens);
+    /// Charges for the prompt that `counts` has, by estimate without them, and an answer of
+    /// `generated` tokens.
+    pub fn charge(&self, counts: Option<&ReportedUsage>, generated: u64) {
+        let prompt = counts.map_or(self.estimated_tokens, |counts| counts.prompt_tokens);
+        let cached = counts.map_or(0, |counts| counts.cached_tokens.min(prompt));
         self.identity.count(|usage| &usage.prompt_tokens, prompt);
+        self.identity.count(|usage| &usage.cached_tokens, cached);
         self.identity.count(|usage| &usage.generated_tokens, generated);
         self.gate.true_up(&self.identity, 0, prompt.saturating_add(generated));
     }
@@ -234,6 +251,10 @@ pub fn refused(refusal: Refusal) -> ApiError {
         Refusal::TenantRequests { .. } | Refusal::TenantTokens { .. } => {
             let message = format!("Too many requests at once: {refusal}. {again}");
             return ApiError::rate_limited(message, LimitedRate::Requests, retry_after_s);
+        }
+        Refusal::Spent { .. } => {
+            let message = format!("You exceeded your quota: {refusal}.");
+            return ApiError::rate_limited(message, LimitedRate::Quota, retry_after_s);
         }
         Refusal::Requests { .. } | Refusal::Tokens { .. } | Refusal::Never { .. } => {
             let message = format!("The server is busy: {refusal}. Try again later.");

@@ -121,6 +121,8 @@ pub enum LimitedRate {
     Requests,
     /// Tokens per minute.
     Tokens,
+    /// Tokens of a day or a month: to try again soon is of no use.
+    Quota,
 }
 
 impl ErrorKind {
@@ -175,6 +177,9 @@ impl ErrorKind {
             }
             Self::RateLimited { rate: LimitedRate::Tokens, .. } => {
                 ("tokens", Some("rate_limit_exceeded"))
+            }
+            Self::RateLimited { rate: LimitedRate::Quota, .. } => {
+                ("insufficient_quota", Some("insufficient_quota"))
             }
             Self::Unavailable { .. } => ("server_error", Some("service_unavailable")),
             Self::Internal => ("server_error", Some("internal_error")),

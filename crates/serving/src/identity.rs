@@ -5,17 +5,20 @@ pub mod token;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::Method;
-use loquent_infer::admission::TenantLimits;
+use loquent_infer::admission::{Refusal, TenantLimits};
 use loquent_infer::tenant::{Tenant, TenantId};
 use sha2::{Digest, Sha256};
 
+use crate::budget::{BudgetStatus, SpentTokens, TokenBudgets};
 use crate::error::ApiError;
 use crate::identity::token::{BrowserToken, TokenScope};
 use crate::peer::network;
+use crate::usage::UsageCounts;
 
 /// Owner of objects: the holder of an API key or, on a server without keys, everybody. Stable
 /// across restarts.
@@ -47,6 +50,8 @@ pub struct ApiKey {
     pub weight: u32,
     /// Usage limits.
     pub limits: TenantLimits,
+    /// Token budgets by the calendar.
+    pub budgets: TokenBudgets,
     /// True if its requests may set `priority`.
     pub may_set_priority: bool,
     /// True if its owner may see the activity of the whole server on the dashboard, and load and
@@ -71,8 +76,34 @@ pub struct KeyUsage {
     pub refused: AtomicU64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: AtomicU64,
+    /// Prompt tokens taken from the prefix cache, of those.
+    pub cached_tokens: AtomicU64,
     /// Tokens generated.
     pub generated_tokens: AtomicU64,
+    /// Tokens spent of the owner's budgets at all replicas.
+    spent: Mutex<SpentTokens>,
+}
+
+impl KeyUsage {
+    /// Returns the counts of this process so far.
+    pub fn counts(&self) -> UsageCounts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        UsageCounts {
+            requests: read(&self.requests),
+            prompt_tokens: read(&self.prompt_tokens),
+            cached_tokens: read(&self.cached_tokens),
+            completion_tokens: read(&self.generated_tokens),
+        }
+    }
+
+    /// Sets the tokens spent at all replicas, as read from the ledger.
+    pub fn set_spent(&self, spent: SpentTokens) {
+        *self.spent.lock().expect("nothing panics under this lock") = spent;
+    }
+
+    fn spent(&self) -> SpentTokens {
+        *self.spent.lock().expect("nothing panics under this lock")
+    }
 }
 
 impl fmt::Debug for ApiKey {
@@ -89,10 +120,32 @@ impl ApiKey {
             digests: vec![digest_of(key.as_bytes())],
             weight: 1,
             limits: TenantLimits::default(),
+            budgets: TokenBudgets::default(),
             may_set_priority: false,
             is_admin: false,
             expires_s: None,
             usage: Arc::default(),
+        }
+    }
+
+    /// Returns the state of the owner's budgets at `now_s`.
+    pub fn budget_status(&self, now_s: u64) -> impl Iterator<Item = BudgetStatus> + use<> {
+        self.budgets.status(self.usage.spent(), self.usage.counts().tokens(), now_s)
+    }
+
+    /// Checks that no budget is spent at `now_s`.
+    ///
+    /// # Errors
+    /// [`Refusal::Spent`], for the budget that is open again last.
+    fn check_budgets(&self, now_s: u64) -> Result<(), Refusal> {
+        let spent = self.budget_status(now_s).filter(|one| one.spent >= one.limit);
+        match spent.max_by_key(|one| one.resets_s) {
+            None => Ok(()),
+            Some(BudgetStatus { period, limit, resets_s, .. }) => Err(Refusal::Spent {
+                limit,
+                period: period.name(),
+                retry_after: Duration::from_secs(resets_s.saturating_sub(now_s)),
+            }),
         }
     }
 
@@ -214,6 +267,14 @@ impl Identity {
     pub fn check_manages(&self, what: &str) -> Result<(), ApiError> {
         let may = self.key.as_ref().map_or(self.is_local, |key| key.is_admin);
         if may { Ok(()) } else { Err(ApiError::needs_manager(what)) }
+    }
+
+    /// Checks that no budget of the owner is spent at `now_s`.
+    ///
+    /// # Errors
+    /// [`Refusal::Spent`].
+    pub fn check_budgets(&self, now_s: u64) -> Result<(), Refusal> {
+        self.key.as_ref().map_or(Ok(()), |key| key.check_budgets(now_s))
     }
 
     /// The owner's name for logs.

@@ -31,6 +31,7 @@ pub mod api;
 pub mod auth;
 pub mod blocking_workers;
 pub mod body;
+pub mod budget;
 pub mod cache_domain;
 pub mod caller;
 pub mod clock;

@@ -396,6 +396,8 @@ impl OutputProcessor {
         if event.token.is_some() {
             running.permit.count_generated(1);
             if running.progress.note_token() {
+                let cached = event.admitted.map_or(0, |admitted| admitted.cached_tokens);
+                running.permit.count_cached(cached.into());
                 running.note_first_token(now, event.admitted);
                 self.board.note_prompt(&running.progress);
                 let error = running.progress.forecast_error(now);

@@ -17,6 +17,48 @@ pub struct Usage {
     pub reasoning_tokens: u64,
 }
 
+/// Requests and tokens of many answers, as the ledger of usage sums them up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UsageCounts {
+    /// Requests admitted.
+    pub requests: u64,
+    /// Prompt tokens.
+    pub prompt_tokens: u64,
+    /// Prompt tokens taken from the prefix cache, of those.
+    pub cached_tokens: u64,
+    /// Tokens generated.
+    pub completion_tokens: u64,
+}
+
+impl UsageCounts {
+    /// Returns the tokens that budgets count: prompts and answers.
+    pub const fn tokens(&self) -> u64 {
+        self.prompt_tokens.saturating_add(self.completion_tokens)
+    }
+
+    /// Combines each count with the same one of `other`.
+    fn zip(self, other: Self, combine: fn(u64, u64) -> u64) -> Self {
+        Self {
+            requests: combine(self.requests, other.requests),
+            prompt_tokens: combine(self.prompt_tokens, other.prompt_tokens),
+            cached_tokens: combine(self.cached_tokens, other.cached_tokens),
+            completion_tokens: combine(self.completion_tokens, other.completion_tokens),
+        }
+    }
+
+    /// Returns the sum, which stops at the largest number.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.zip(other, u64::saturating_add)
+    }
+
+    /// Returns what was added since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+}
+
 impl Usage {
     /// Returns the counts as OpenAI's `usage` object.
     pub fn json(&self) -> Value {

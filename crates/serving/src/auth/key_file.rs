@@ -11,6 +11,7 @@ use serde::Deserialize;
 use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
 use toml::value::{Datetime, Offset};
 
+use crate::budget::TokenBudgets;
 use crate::identity::{ApiKey, KeyDigest, digest_of};
 
 /// Maximum size of the file in bytes: it is read every second.
@@ -123,6 +124,8 @@ struct KeyTable {
     max_inflight: Option<usize>,
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
+    tokens_per_day: Option<u64>,
+    tokens_per_month: Option<u64>,
     priority: Option<bool>,
     admin: Option<bool>,
     expires: Option<Datetime>,
@@ -204,7 +207,10 @@ fn checked_owner(table: KeyTable) -> anyhow::Result<ApiKey> {
         requests_per_minute: table.requests_per_minute,
         tokens_per_minute: table.tokens_per_minute,
     };
+    let budgets = TokenBudgets { per_day: table.tokens_per_day, per_month: table.tokens_per_month };
     let no_zero = limits.max_inflight != Some(0)
+        && budgets.per_day != Some(0)
+        && budgets.per_month != Some(0)
         && limits.requests_per_minute != Some(0)
         && limits.tokens_per_minute != Some(0);
     ensure!(no_zero, "a limit must be at least 1; remove the table to lock the owner out");
@@ -213,6 +219,7 @@ fn checked_owner(table: KeyTable) -> anyhow::Result<ApiKey> {
         digests: digests(table.key, table.key_sha256)?,
         weight,
         limits,
+        budgets,
         may_set_priority: table.priority.unwrap_or(false),
         is_admin: table.admin.unwrap_or(false),
         expires_s: table.expires.map(unix_s).transpose()?,
@@ -294,6 +301,8 @@ mod tests {
         admin = true
         requests_per_minute = 60
         tokens_per_minute = 100_000
+        tokens_per_day = 1_000_000
+        tokens_per_month = 20_000_000
         expires = 2027-01-31
     "#;
 
@@ -314,6 +323,8 @@ mod tests {
             tokens_per_minute: Some(100_000),
         };
         assert_eq!(batch.limits, limits);
+        let budgets = TokenBudgets { per_day: Some(1_000_000), per_month: Some(20_000_000) };
+        assert_eq!((alice.budgets, batch.budgets), (TokenBudgets::default(), budgets));
     }
 
     #[test]
@@ -340,6 +351,7 @@ mod tests {
             (table("key = \"sk-secret\"\nwieght = 2"), "line 4"),
             (table("key = \"sk-secret\"\nweight = 0"), "weight"),
             (table("key = \"sk-secret\"\nrequests_per_minute = 0"), "at least 1"),
+            (table("key = \"sk-secret\"\ntokens_per_month = 0"), "at least 1"),
             (table("key = \"sk-secret\"\nexpires = 2027-01-31T12:00:00"), "offset"),
             (table("key = \"sk-secret\"\nexpires = 12:00:00"), "expires"),
             ("[[key]]\nname = \"a b\"\nkey = \"sk-secret\"".into(), "name"),

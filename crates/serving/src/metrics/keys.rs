@@ -13,10 +13,15 @@ use crate::identity::KeyUsage;
 /// Name, help text and count of a counter with one series per name.
 type Family = (&'static str, &'static str, fn(&KeyUsage) -> &AtomicU64);
 
-const FAMILIES: [Family; 4] = [
+const FAMILIES: [Family; 5] = [
     ("key_requests_total", "Requests admitted, by the API key's name.", |of| &of.requests),
     ("key_refused_total", "Requests refused by limits, by the API key's name.", |of| &of.refused),
     ("key_prompt_tokens_total", "Prompt tokens, by the API key's name.", |of| &of.prompt_tokens),
+    (
+        "key_cached_tokens_total",
+        "Prompt tokens from the prefix cache, by the API key's name.",
+        |of| &of.cached_tokens,
+    ),
     ("key_generation_tokens_total", "Tokens generated, by the API key's name.", |of| {
         &of.generated_tokens
     }),
