@@ -128,6 +128,12 @@ const ROUTES: &[RouteEntry] = &[
     stream("get", "/v1/streams/{id}", "The rest of an answer, behind `last-event-id`"),
     stream("head", "/v1/streams/{id}", "Where an answer ends"),
     stream("delete", "/v1/streams/{id}", "Stop and forget an answer"),
+    keyed("get", "/v1/usage", SERVER, "What a key's requests have used, by day").with_query(&[
+        ("start_date", "the first day (UTC), as 2027-01-31; otherwise the first of the month"),
+        ("end_date", "the last day; otherwise today"),
+        ("key", "the name of a key, or * for all, for admins"),
+        ("format", "json, or csv"),
+    ]),
     keyed("post", "/v1/tokens", SERVER, "A short-lived token for a browser"),
     keyed("get", "/v1/dashboard/events", SERVER, "The server's figures, once a second"),
     keyed("get", "/v1/probe/events", SERVER, "A paced stream, which shows whether it is held back"),

@@ -12,7 +12,7 @@ use crate::dialect_errors;
 use crate::routes::passthrough::{ask_upstream, elsewhere, with_version};
 use crate::routes::{
     self, authorize, browser, dashboard, durable, health, observed, page, path_probe, resumable,
-    token,
+    token, usage,
 };
 use loquent_serving::error::ApiError;
 
@@ -48,6 +48,7 @@ pub fn router(app: Arc<App>) -> Router {
 fn own(app: &Arc<App>) -> Router<Arc<App>> {
     dashboard::routes()
         .merge(token::routes())
+        .merge(usage::routes())
         .merge(path_probe::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), authorize::authorize))
 }

@@ -41,6 +41,7 @@ mod server;
 mod service;
 mod sse;
 mod start;
+mod usage_ledger;
 
 pub use app::{App, HttpConfig, OllamaApi};
 pub use connections::TcpLimits;

@@ -27,6 +27,7 @@ use crate::start::{
     Announcement, Description, EngineStarter, KeptModels, LoadedBackend, ServiceConfig, SharedDesk,
     start_engine_at, start_upstreams_at,
 };
+use crate::usage_ledger::UsageLedger;
 use loquent_gateway::UpstreamConfig;
 use loquent_resumable::ResumableLimits;
 use loquent_serving::clock::Clock;
@@ -92,6 +93,8 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
     let mut background = JoinSet::new();
     background.spawn(config.http.api_keys.clone().keep_current());
     background.spawn(store.clone().keep_current());
+    let ledger = UsageLedger::new(config.http.api_keys.clone(), store.clone());
+    background.spawn(ledger.clone().keep_recorded());
     background.spawn(dashboard::keep_sampled(app.clone()));
     app.models.watch(&app.metrics);
     let mut shutdown = pin!(shutdown);
@@ -114,6 +117,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
         }
     };
     ports.drain(&app, limit).await;
+    ledger.finish().await;
     store.close().await;
     let failure = app.models.failure();
     if failure.is_none() {

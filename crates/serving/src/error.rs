@@ -305,6 +305,13 @@ impl ApiError {
         Self::new(ErrorKind::NeedsKeys, message)
     }
 
+    /// 403: usage is counted by key, on a server with keys.
+    pub fn usage_needs_keys() -> Self {
+        let message = "This server has no API keys, and counts usage by key; /metrics has the \
+                       counts of all requests. Start it with --api-key-file.";
+        Self::new(ErrorKind::NeedsKeys, message)
+    }
+
     /// 403: browser tokens can only be made on a server with keys.
     pub fn tokens_need_keys() -> Self {
         let message = "This server has no API keys: whoever reaches it may ask, and needs no token. \

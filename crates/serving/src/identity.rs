@@ -28,6 +28,11 @@ pub struct Owner(pub [u8; 16]);
 impl Owner {
     /// The only owner on a server without keys.
     pub const NOBODY: Self = Self([0; 16]);
+
+    /// Returns the owner whose name in the file of keys is `name`.
+    pub fn of_name(name: &str) -> Self {
+        Self(first_bytes(&digest_of_name(b"name", name.as_bytes())))
+    }
 }
 
 /// SHA-256 of an API key, the only form in which the server keeps it.

@@ -15,10 +15,13 @@ use bytes::Bytes;
 use redb::{Database, ReadableDatabase, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
 
-use super::file::{self, ENTRIES, JSON, Row, object_of};
+use super::file::{self, ENTRIES, JSON, Row, USAGE, UsageValue, object_of};
 use super::index::{Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};
+use super::ledger::{MAX_USAGE_ROWS, UsageQuery, UsageRow, first_kept_day};
 use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 use loquent_serving::clock::unix_time_s;
+use loquent_serving::identity::Owner;
+use loquent_serving::usage::UsageCounts;
 
 /// Maximum changes queued for the writer; further callers wait for room.
 const MAX_WAITING: usize = 16;
@@ -55,6 +58,8 @@ struct WriteJob {
 enum ObjectChange {
     Write(ObjectKey, StoredObject, WriteMode),
     Delete(ObjectKey),
+    /// Replace rows of the ledger.
+    Usage(Vec<UsageRow>),
     /// Remove expired objects.
     Sweep,
     /// Close the file once all earlier changes are written.
@@ -110,6 +115,37 @@ impl DiskBackend {
     /// When the file cannot be written.
     pub async fn sweep(&self) -> Result<(), StoreError> {
         self.ask(ObjectChange::Sweep).await.map(drop)
+    }
+
+    /// Replaces the ledger's rows of the same days and owners.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn record_usage(&self, rows: Vec<UsageRow>) -> Result<(), StoreError> {
+        self.ask(ObjectChange::Usage(rows)).await.map(drop)
+    }
+
+    /// Returns the first rows of `query`, one more than [`MAX_USAGE_ROWS`] if there are more.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+        let database = self.shared.database()?;
+        let read = || -> Result<Vec<UsageRow>, redb::Error> {
+            let usage = database.begin_read()?.open_table(USAGE)?;
+            let (first, last) = ((*query.days.start(), &[0; 16]), (*query.days.end(), &[255; 16]));
+            let mut rows = Vec::new();
+            for row in usage.range(first..=last)? {
+                let (key, value) = row?;
+                let (day, owner) = key.value();
+                if rows.len() <= MAX_USAGE_ROWS && query.wants(day, Owner(*owner)) {
+                    rows.push(usage_row(day, Owner(*owner), value.value()));
+                }
+            }
+            Ok(rows)
+        };
+        read().map_err(|error| self.shared.failed(&error.to_string()))
     }
 
     /// Closes the file. Every later change is refused.
@@ -328,15 +364,34 @@ impl Writer {
     }
 }
 
+fn usage_row(
+    day: u32,
+    owner: Owner,
+    (name, requests, prompt, cached, completion): (&str, u64, u64, u64, u64),
+) -> UsageRow {
+    let counts = UsageCounts {
+        requests,
+        prompt_tokens: prompt,
+        cached_tokens: cached,
+        completion_tokens: completion,
+    };
+    UsageRow { day, owner, name: (!name.is_empty()).then(|| name.to_owned()), counts }
+}
+
 /// The tables of a transaction.
 struct Tables<'a> {
     entries: Table<'a, &'static [u8], Row>,
     json: Table<'a, &'static [u8], &'static [u8]>,
+    usage: Table<'a, (u32, &'static [u8; 16]), UsageValue>,
 }
 
 impl<'a> Tables<'a> {
     fn open(transaction: &'a WriteTransaction) -> Result<Self, redb::Error> {
-        Ok(Self { entries: transaction.open_table(ENTRIES)?, json: transaction.open_table(JSON)? })
+        Ok(Self {
+            entries: transaction.open_table(ENTRIES)?,
+            json: transaction.open_table(JSON)?,
+            usage: transaction.open_table(USAGE)?,
+        })
     }
 
     /// Applies one change to the index and the tables. The inner error refuses only this change.
@@ -366,6 +421,10 @@ impl<'a> Tables<'a> {
                 index.remove(key);
                 (None, was_there)
             }
+            ObjectChange::Usage(rows) => {
+                self.record_usage(rows)?;
+                (None, true)
+            }
             ObjectChange::Sweep | ObjectChange::Close => {
                 for gone in index.sweep(now_s) {
                     self.remove(&gone)?;
@@ -391,6 +450,18 @@ impl<'a> Tables<'a> {
         let key = file::bytes_of(key);
         self.entries.insert(&*key, file::row_of(entry, &object.json))?;
         self.json.insert(&*key, &*object.json)?;
+        Ok(())
+    }
+
+    fn record_usage(&mut self, rows: &[UsageRow]) -> Result<(), redb::Error> {
+        for UsageRow { day, owner, name, counts } in rows {
+            let UsageCounts { requests, prompt_tokens, cached_tokens, completion_tokens } = *counts;
+            let name = name.as_deref().unwrap_or_default();
+            let value = (name, requests, prompt_tokens, cached_tokens, completion_tokens);
+            self.usage.insert((*day, &owner.0), value)?;
+        }
+        let last = rows.iter().map(|row| row.day).max().unwrap_or(0);
+        self.usage.retain_in(..(first_kept_day(last), &[0; 16]), |_, _| false)?;
         Ok(())
     }
 

@@ -22,6 +22,13 @@ pub type Row = (u64, u64, bool, u64, u64);
 pub const ENTRIES: TableDefinition<'static, &[u8], Row> = TableDefinition::new("entries");
 /// The objects' JSON, by the same keys.
 pub const JSON: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("json");
+/// Usage by day and owner: the owner's name, requests, and tokens of prompts, from the prefix cache
+/// and of answers.
+pub const USAGE: TableDefinition<'static, (u32, &[u8; 16]), UsageValue> =
+    TableDefinition::new("usage");
+/// A row of [`USAGE`].
+pub type UsageValue = (&'static str, u64, u64, u64, u64);
+
 /// Metadata of the file: its version.
 const ABOUT: TableDefinition<'static, &str, u64> = TableDefinition::new("loquent");
 
@@ -132,6 +139,7 @@ fn prepare(database: &Database) -> Result<u64, redb::Error> {
     if version == VERSION {
         transaction.open_table(ENTRIES)?;
         transaction.open_table(JSON)?;
+        transaction.open_table(USAGE)?;
     }
     transaction.commit()?;
     Ok(version)

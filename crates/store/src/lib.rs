@@ -34,6 +34,7 @@ pub mod address;
 mod disk;
 mod file;
 mod index;
+pub mod ledger;
 mod memory;
 pub mod object;
 pub mod recorder;
@@ -46,6 +47,7 @@ use std::time::Duration;
 use address::SharedAddress;
 use disk::DiskBackend;
 use index::{List, ObjectKey};
+use ledger::{UsageQuery, UsageRow};
 use loquent_serving::blocking_workers::BlockingWorkers;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
@@ -340,6 +342,39 @@ impl Store {
                     .unwrap_or_else(|_| Err(StoreError::Failed("the list takes too long".into())))
             }
             local => self.read(move || local.list(list, &page, &wanted)).await,
+        }
+    }
+
+    /// Replaces this process's rows of the same days and owners in the ledger of usage.
+    ///
+    /// # Errors
+    /// [`StoreError`]; some of the rows may have been written, and all may be written again.
+    pub async fn record_usage(&self, rows: Vec<UsageRow>) -> Result<(), StoreError> {
+        match &self.backend {
+            StoreBackend::Memory(memory) => memory.ledger.record(rows),
+            StoreBackend::Disk(disk) => disk.record_usage(rows).await?,
+            StoreBackend::Shared(shared) => shared.record_usage(&rows).await?,
+        }
+        Ok(())
+    }
+
+    /// Returns the rows of `query` in the ledger of usage, by day, summed over replicas; one more
+    /// than [`ledger::MAX_USAGE_ROWS`] if there are more.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+        match &self.backend {
+            StoreBackend::Memory(memory) => Ok(memory.ledger.read(&query)),
+            StoreBackend::Disk(disk) => {
+                let disk = disk.clone();
+                self.read(move || disk.usage(&query)).await
+            }
+            StoreBackend::Shared(shared) => {
+                let limited = tokio::time::timeout(LIST_LIMIT, shared.usage(&query)).await;
+                let late = |_| Err(StoreError::Failed("reading usage takes too long".into()));
+                limited.unwrap_or_else(late)
+            }
         }
     }
 

@@ -6,11 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use super::index::{Entry, Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};
+use super::ledger::MemoryLedger;
 use super::object::{ListPage, StoreError, StoreLimits, StoredObject, WriteMode};
 
-/// The objects and their index; clones share them.
+/// The objects, their index, and the ledger; clones share them.
 #[derive(Debug, Clone)]
-pub struct MemoryBackend(Arc<Mutex<Objects>>);
+pub struct MemoryBackend {
+    objects: Arc<Mutex<Objects>>,
+    /// Usage of the owners.
+    pub ledger: MemoryLedger,
+}
 
 #[derive(Debug)]
 struct Objects {
@@ -21,7 +26,8 @@ struct Objects {
 impl MemoryBackend {
     /// Creates an empty backend.
     pub fn new(limits: StoreLimits) -> Self {
-        Self(Arc::new(Mutex::new(Objects { index: Index::new(limits), json: HashMap::new() })))
+        let objects = Objects { index: Index::new(limits), json: HashMap::new() };
+        Self { objects: Arc::new(Mutex::new(objects)), ledger: MemoryLedger::default() }
     }
 
     /// Stores an object and evicts others to make room; returns whether it was stored.
@@ -95,7 +101,7 @@ impl MemoryBackend {
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
-        self.0.lock().expect("nothing panics under this lock")
+        self.objects.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -5,8 +5,10 @@ use bytes::Bytes;
 use loquent_needs::redis::RedisServer;
 
 use super::index::OBJECT_BYTES;
+use super::ledger::USAGE_DAYS;
 use super::object::MAX_ID_BYTES;
 use super::*;
+use loquent_serving::usage::UsageCounts;
 
 const ANN: Owner = Owner([1; 16]);
 const BOB: Owner = Owner([2; 16]);
@@ -623,4 +625,64 @@ mod shared {
             assert!(matches!(read, Err(StoreError::Failed(_))), "{field}: {read:?}");
         }
     }
+}
+
+/// A row of the ledger.
+fn usage(day: u32, owner: Owner, name: &str, requests: u64) -> UsageRow {
+    let counts = UsageCounts {
+        requests,
+        prompt_tokens: 10 * requests,
+        cached_tokens: requests,
+        completion_tokens: 5 * requests,
+    };
+    UsageRow { day, owner, name: (!name.is_empty()).then(|| name.to_owned()), counts }
+}
+
+#[tokio::test]
+async fn usage_is_found_by_day_and_owner_and_a_row_replaces_the_one_before() {
+    let (_places, stores) = filled(limits(9, 9), ANN, &[]).await;
+    for store in stores {
+        let rows = vec![usage(7, ANN, "ann", 1), usage(7, BOB, "", 2), usage(9, ANN, "ann", 3)];
+        store.record_usage(rows).await.unwrap();
+        store.record_usage(vec![usage(7, ANN, "ann", 4)]).await.unwrap();
+        let read = async |days, owner| store.usage(UsageQuery { days, owner }).await.unwrap();
+        let all = [usage(7, ANN, "ann", 4), usage(7, BOB, "", 2), usage(9, ANN, "ann", 3)];
+        assert_eq!(read(0..=9, None).await, all);
+        assert_eq!(read(8..=9, None).await, all[2..]);
+        assert_eq!(read(0..=9, Some(BOB)).await, all[1..2]);
+        assert_eq!(read(10..=30, None).await, []);
+    }
+}
+
+#[tokio::test]
+async fn usage_older_than_it_is_kept_is_forgotten_and_outlives_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store");
+    for store in [Store::in_memory(limits(1, 1)), Store::open(&file, limits(1, 1)).unwrap()] {
+        store.record_usage(vec![usage(1, ANN, "ann", 1), usage(2, ANN, "ann", 2)]).await.unwrap();
+        // Objects push each other out, and never the ledger's rows.
+        for id in ["a", "b", "c"] {
+            store.put(CHAT, ANN, object(id)).await.unwrap();
+        }
+        store.record_usage(vec![usage(2 + USAGE_DAYS, BOB, "", 3)]).await.unwrap();
+        let rows = store.usage(UsageQuery { days: 0..=u32::MAX, owner: None }).await.unwrap();
+        assert_eq!(rows, [usage(2, ANN, "ann", 2), usage(2 + USAGE_DAYS, BOB, "", 3)]);
+        store.close().await;
+    }
+    let again = Store::open(&file, limits(1, 1)).unwrap();
+    let rows = again.usage(UsageQuery { days: 2..=2, owner: Some(ANN) }).await.unwrap();
+    assert_eq!(rows, [usage(2, ANN, "ann", 2)]);
+}
+
+#[tokio::test]
+async fn replicas_add_up_their_usage_and_none_counts_twice() {
+    let Some(server) = RedisServer::start() else { return };
+    let connect = async || Store::connect(&address_of(&server), limits(9, 9)).await.unwrap();
+    let (one, two) = (connect().await, connect().await);
+    for _ in 0..2 {
+        one.record_usage(vec![usage(7, ANN, "ann", 1)]).await.unwrap();
+        two.record_usage(vec![usage(7, ANN, "ann", 2)]).await.unwrap();
+    }
+    let rows = two.usage(UsageQuery { days: 7..=7, owner: None }).await.unwrap();
+    assert_eq!(rows, [usage(7, ANN, "ann", 3)]);
 }

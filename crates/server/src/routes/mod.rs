@@ -30,6 +30,7 @@ pub mod successor;
 pub mod token;
 pub mod tokenize;
 pub mod ui_stream;
+pub mod usage;
 
 use std::sync::Arc;
 

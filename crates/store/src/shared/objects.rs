@@ -10,9 +10,14 @@ use redis::{Script, ScriptInvocation, Value};
 use super::connection::SharedConnection;
 use super::reply::{StoreReply, Unexpected};
 use crate::index::{self, List, OBJECT_BYTES, ObjectKey};
+use crate::ledger::{MAX_USAGE_ROWS, USAGE_DAYS, UsageQuery, UsageRow};
 use crate::object::{
     AnswerFence, ListPage, MAX_ID_BYTES, Progress, StoreError, StoreLimits, StoredObject, WriteMode,
 };
+use loquent_proto::hex;
+use loquent_serving::budget::DAY_S;
+use loquent_serving::identity::Owner;
+use loquent_serving::usage::UsageCounts;
 
 /// Maximum bytes of a list read at once, unless a single object has more.
 const PART_BYTES: usize = 1 << 20;
@@ -21,6 +26,12 @@ const PART_BYTES: usize = 1 << 20;
 pub const FENCE_KEPT: Duration = Duration::from_secs(6 * 60 * 60);
 /// Hex digits of an object's place before its kind and id: time and number.
 const PLACE_DIGITS: usize = 32;
+/// Maximum rows of the ledger that one call writes.
+const USAGE_ROWS_AT_ONCE: usize = 256;
+/// Maximum bytes of an owner's name in the ledger.
+const MAX_NAME_BYTES: usize = 256;
+/// Values of a row of the ledger in the reply of a call.
+const USAGE_VALUES: usize = 6;
 /// Hex digits of a time.
 const TIME_DIGITS: usize = 16;
 
@@ -30,6 +41,10 @@ static LIST: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scrip
 static FENCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/fence.lua")));
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/claim.lua")));
 static DISOWN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/disown.lua")));
+static USAGE_RECORD: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/usage_record.lua")));
+static USAGE_READ: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/usage_read.lua")));
 static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/remove.lua")));
 
 /// The objects of a shared store; clones share its connection.
@@ -127,6 +142,43 @@ impl SharedBackend {
         Ok(found.await?.map(|(_, object)| object))
     }
 
+    /// Replaces this replica's rows of the same days and owners in the ledger.
+    ///
+    /// # Errors
+    /// When the store cannot be used; some of the rows may have been written.
+    pub async fn record_usage(&self, rows: &[UsageRow]) -> Result<(), StoreError> {
+        for rows in rows.chunks(USAGE_ROWS_AT_ONCE) {
+            let mut call = SharedConnection::invocation(&USAGE_RECORD);
+            call.arg(self.connection.replica()).arg(u64::from(USAGE_DAYS) * DAY_S);
+            for UsageRow { day, owner, name, counts } in rows {
+                call.arg(*day).arg(owner_digits(owner.0)).arg(name.as_deref().unwrap_or_default());
+                call.arg(counts.requests).arg(counts.prompt_tokens);
+                call.arg(counts.cached_tokens).arg(counts.completion_tokens);
+            }
+            self.ask(&call, StoreReply::flag).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the first rows of `query`, one more than [`MAX_USAGE_ROWS`] if there are more.
+    ///
+    /// # Errors
+    /// When the store cannot be used, or holds something unexpected there.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+        let owner = query.owner.map(|owner| owner_digits(owner.0)).unwrap_or_default();
+        let mut rows = Vec::new();
+        for day in query.days.clone() {
+            let room = MAX_USAGE_ROWS + 1 - rows.len();
+            if room == 0 {
+                break;
+            }
+            let mut call = SharedConnection::invocation(&USAGE_READ);
+            call.arg(day).arg(&owner).arg(room);
+            rows.extend(self.ask(&call, |reply| usage_of(day, reply, room)).await?);
+        }
+        Ok(rows)
+    }
+
     /// Deletes an object; returns true if it existed and had not expired. If its answer is
     /// incomplete, the replica that generates it can no longer store it.
     ///
@@ -215,6 +267,28 @@ fn keyed<'a>(script: &'a Script, key: &ObjectKey) -> ScriptInvocation<'a> {
     let mut call = SharedConnection::invocation(script);
     call.arg(owner_digits(key.owner.0)).arg(key.kind as u8).arg(&*key.id);
     call
+}
+
+/// Decodes the ledger's rows of `day`, at most `most`.
+fn usage_of(day: u32, reply: StoreReply, most: usize) -> Result<Vec<UsageRow>, Unexpected> {
+    let values = reply.list(most * USAGE_VALUES)?;
+    let mut values = values.into_iter().map(StoreReply);
+    let mut rows = Vec::new();
+    while let Some(owner) = values.next() {
+        let mut text = |most| values.next().ok_or(Unexpected)?.text(most);
+        let name = text(MAX_NAME_BYTES)?;
+        let mut number = || text(20)?.parse().map_err(|_| Unexpected);
+        let counts = UsageCounts {
+            requests: number()?,
+            prompt_tokens: number()?,
+            cached_tokens: number()?,
+            completion_tokens: number()?,
+        };
+        let owner = hex::decode(&owner.text(32)?).ok_or(Unexpected)?;
+        let name = (!name.is_empty()).then_some(name);
+        rows.push(UsageRow { day, owner: Owner(owner), name, counts });
+    }
+    Ok(rows)
 }
 
 fn owner_digits(owner: [u8; 16]) -> String {

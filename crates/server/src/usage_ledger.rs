@@ -1,0 +1,275 @@
+//! Usage by key in the ledger of the store: what each owner's requests used, by day (UTC).
+//!
+//! Requests only add to their key's counters. Every [`RECORD_EVERY`] one task writes what was added
+//! to the ledger, and reads there what the owners with budgets have spent at all replicas. A
+//! process that is killed loses the counts since the last write.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
+
+use loquent_serving::auth::ApiKeys;
+use loquent_serving::budget::{BudgetPeriod, DAY_S, SpentTokens};
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::identity::{ApiKey, KeyUsage, Owner};
+use loquent_serving::usage::UsageCounts;
+use loquent_store::ledger::{UsageQuery, UsageRow};
+use loquent_store::{Store, StoreError};
+
+/// Interval at which usage is written.
+pub const RECORD_EVERY: Duration = Duration::from_secs(2);
+/// Time limit for the last write at shutdown.
+const LAST_WRITE_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum rows that wait for a store that is away. Beyond them counts of days that are over may be
+/// lost.
+const MAX_PENDING: usize = 40_000;
+
+/// Writes the usage of keys to the store. Cheap to clone.
+#[derive(Clone)]
+pub struct UsageLedger {
+    keys: ApiKeys,
+    store: Store,
+    days: Arc<Mutex<DayCounts>>,
+}
+
+/// The sums of this process for the current day, and the rows that are not written yet.
+#[derive(Debug, Default)]
+struct DayCounts {
+    /// True once it is known what earlier processes have counted today.
+    has_begun: bool,
+    day: u32,
+    owners: HashMap<Owner, OwnerCounts>,
+    pending: BTreeMap<(u32, Owner), UsageRow>,
+}
+
+#[derive(Debug)]
+struct OwnerCounts {
+    name: Option<String>,
+    usage: Arc<KeyUsage>,
+    /// The key's counters as of the last look.
+    seen: UsageCounts,
+    today: UsageCounts,
+}
+
+/// Returns the day of `unix_s`, as the number of days since 1970-01-01.
+pub fn day_of(unix_s: u64) -> u32 {
+    u32::try_from(unix_s / DAY_S).unwrap_or(u32::MAX)
+}
+
+impl DayCounts {
+    /// Sets what `owner` has used on `day` before this process began to count.
+    fn begin_with(&mut self, row: UsageRow, usage: Arc<KeyUsage>) {
+        let (name, seen, today) = (row.name, UsageCounts::default(), row.counts);
+        self.owners.insert(row.owner, OwnerCounts { name, usage, seen, today });
+    }
+
+    /// Adds what the owners of `keys` have used since the last look, as of `day`.
+    fn note(&mut self, keys: &[Arc<ApiKey>], day: u32) {
+        for key in keys {
+            // The counters of a key that is removed from the file still grow for a moment.
+            self.owners.entry(key.owner()).or_insert_with(|| OwnerCounts {
+                name: key.name.clone(),
+                usage: key.usage.clone(),
+                seen: UsageCounts::default(),
+                today: UsageCounts::default(),
+            });
+        }
+        // What was used around midnight counts for the day on which the interval began.
+        let of_day = self.day;
+        for (&owner, counts) in &mut self.owners {
+            let now = counts.usage.counts();
+            if now != counts.seen {
+                counts.today = counts.today.plus(now.since(counts.seen));
+                counts.seen = now;
+                let (name, counts) = (counts.name.clone(), counts.today);
+                self.pending.insert((of_day, owner), UsageRow { day: of_day, owner, name, counts });
+            }
+        }
+        if day != self.day {
+            self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
+            self.day = day;
+        }
+        while self.pending.len() > MAX_PENDING {
+            self.pending.pop_first();
+        }
+    }
+
+    /// Removes `rows`, which are written, from those that wait.
+    fn written(&mut self, rows: &[UsageRow]) {
+        for row in rows {
+            if self.pending.get(&(row.day, row.owner)) == Some(row) {
+                self.pending.remove(&(row.day, row.owner));
+            }
+        }
+    }
+
+    /// Tokens of `owner` that the rows written so far include.
+    fn counted(&self, owner: Owner) -> u64 {
+        self.owners.get(&owner).map_or(0, |one| one.seen.tokens())
+    }
+}
+
+impl UsageLedger {
+    /// Returns a ledger of `keys` in `store`.
+    pub fn new(keys: ApiKeys, store: Store) -> Self {
+        Self { keys, store, days: Arc::default() }
+    }
+
+    /// Writes usage periodically. Never returns.
+    pub async fn keep_recorded(self) {
+        if self.keys.is_empty() {
+            return std::future::pending().await;
+        }
+        let mut tick = interval(RECORD_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            // What cannot be written now is written later; the store says why in the log.
+            if self.record().await.is_ok() {
+                let _ = self.read_spent().await;
+            }
+        }
+    }
+
+    /// Writes what is not written yet, because the server ends.
+    pub async fn finish(&self) {
+        if !self.keys.is_empty()
+            && tokio::time::timeout(LAST_WRITE_LIMIT, self.record()).await.is_err()
+        {
+            tracing::warn!("the last counts of usage could not be stored");
+        }
+    }
+
+    /// Reads what earlier processes have counted today in a store that is this process's alone.
+    async fn begin(&self, days: &mut DayCounts, today: u32) -> Result<(), StoreError> {
+        // A replica's rows in a shared store are new ones.
+        if self.store.shared().is_none() {
+            let rows = self.store.usage(UsageQuery { days: today..=today, owner: None }).await?;
+            let keys = self.keys.owners();
+            for row in rows {
+                if let Some(key) = keys.iter().find(|key| key.owner() == row.owner) {
+                    days.begin_with(row, key.usage.clone());
+                }
+            }
+        }
+        (days.has_begun, days.day) = (true, today);
+        Ok(())
+    }
+
+    async fn record(&self) -> Result<(), StoreError> {
+        let (mut days, today) = (self.days.lock().await, day_of(unix_time_s()));
+        if !days.has_begun {
+            self.begin(&mut days, today).await?;
+        }
+        days.note(&self.keys.owners(), today);
+        let rows: Vec<_> = days.pending.values().cloned().collect();
+        if !rows.is_empty() {
+            self.store.record_usage(rows.clone()).await?;
+            days.written(&rows);
+        }
+        Ok(())
+    }
+
+    /// Reads what the owners with budgets have spent at all replicas.
+    async fn read_spent(&self) -> Result<(), StoreError> {
+        let keys = self.keys.owners();
+        if keys.iter().all(|key| key.budgets.is_empty()) {
+            return Ok(());
+        }
+        // Before the reading: what is counted meanwhile comes on top.
+        let counted: HashMap<_, _> = {
+            let days = self.days.lock().await;
+            keys.iter().map(|key| (key.owner(), days.counted(key.owner()))).collect()
+        };
+        let now_s = unix_time_s();
+        let (today, first) = (day_of(now_s), day_of(BudgetPeriod::Month.start_s(now_s)));
+        for key in keys.iter().filter(|key| !key.budgets.is_empty()) {
+            let days = if key.budgets.per_month.is_some() { first } else { today }..=today;
+            let rows = self.store.usage(UsageQuery { days, owner: Some(key.owner()) }).await?;
+            let sum = |rows: &mut dyn Iterator<Item = &UsageRow>| -> u64 {
+                rows.map(|row| row.counts.tokens()).fold(0, u64::saturating_add)
+            };
+            key.usage.set_spent(SpentTokens {
+                read_s: now_s,
+                day: sum(&mut rows.iter().filter(|row| row.day == today)),
+                month: sum(&mut rows.iter()),
+                counted: counted[&key.owner()],
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Sums are those of the counters, whatever fails in between, and each day begins anew.
+    use std::sync::atomic::Ordering;
+
+    use loquent_store::StoreLimits;
+
+    use super::*;
+
+    fn use_tokens(keys: &ApiKeys, prompt: u64) {
+        let usage = keys.owners()[0].usage.clone();
+        usage.requests.fetch_add(1, Ordering::Relaxed);
+        usage.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+    }
+
+    fn rows(days: &DayCounts) -> Vec<(u32, u64, u64)> {
+        let row = |row: &UsageRow| (row.day, row.counts.requests, row.counts.prompt_tokens);
+        days.pending.values().map(row).collect()
+    }
+
+    #[test]
+    fn a_day_that_could_not_be_written_waits_beside_the_next() {
+        let keys = ApiKeys::new(["sk-a".to_owned()]);
+        let mut days = DayCounts { day: 7, ..DayCounts::default() };
+        days.note(&keys.owners(), 7);
+        assert_eq!(rows(&days), [], "a key that was not used has no row");
+        use_tokens(&keys, 10);
+        days.note(&keys.owners(), 7);
+        use_tokens(&keys, 5);
+        days.note(&keys.owners(), 7);
+        assert_eq!(rows(&days), [(7, 2, 15)]);
+        use_tokens(&keys, 1);
+        days.note(&keys.owners(), 8);
+        use_tokens(&keys, 2);
+        days.note(&keys.owners(), 8);
+        assert_eq!(rows(&days), [(7, 3, 16), (8, 1, 2)]);
+    }
+
+    #[test]
+    fn what_changed_while_it_was_written_is_written_again() {
+        let keys = ApiKeys::new(["sk-a".to_owned()]);
+        let mut days = DayCounts { day: 7, ..DayCounts::default() };
+        use_tokens(&keys, 10);
+        days.note(&keys.owners(), 7);
+        let first: Vec<_> = days.pending.values().cloned().collect();
+        use_tokens(&keys, 10);
+        days.note(&keys.owners(), 7);
+        days.written(&first);
+        assert_eq!(rows(&days), [(7, 2, 20)]);
+        let second: Vec<_> = days.pending.values().cloned().collect();
+        days.written(&second);
+        assert_eq!(rows(&days), []);
+    }
+
+    #[tokio::test]
+    async fn a_process_goes_on_counting_where_the_last_one_ended() {
+        let store = Store::in_memory(StoreLimits::default());
+        for expected in [10, 20] {
+            // Counters of a new process begin at 0.
+            let keys = ApiKeys::new(["sk-a".to_owned()]);
+            let ledger = UsageLedger::new(keys.clone(), store.clone());
+            use_tokens(&keys, 10);
+            ledger.finish().await;
+            let today = day_of(unix_time_s());
+            let found = store.usage(UsageQuery { days: today - 1..=today, owner: None }).await;
+            let sum: u64 = found.unwrap().iter().map(|row| row.counts.prompt_tokens).sum();
+            assert_eq!(sum, expected);
+        }
+    }
+}
