@@ -128,6 +128,7 @@ def programs(tmp_path_factory):
     return environment_of_python(tmp_path_factory.mktemp("python"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", [lines.PIP, lines.WHEEL])
 def test_pip(user, programs, line):
     install_by_pip(user, programs, line)
@@ -158,6 +159,7 @@ class Uvx(Server):
         super().stop()
 
 
+@pytest.mark.thorough
 @needs_uv
 def test_uvx(user, tmp_path):
     user.bin = Path(uv).parent
@@ -189,6 +191,7 @@ def test_the_archive_by_hand(user):
     serve_and_ask(user, before[0], user.home / binary)
 
 
+@pytest.mark.thorough
 @needs_npm
 @pytest.mark.parametrize("line", [lines.NPM, lines.TARBALL])
 def test_npm(user, programs, line, tmp_path):

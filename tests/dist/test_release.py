@@ -142,6 +142,7 @@ def test_missing_programs_are_named(monkeypatch):
     assert "dpkg-deb is not installed; it makes the .deb" in checks.of_programs()
 
 
+@pytest.mark.thorough
 @needs_npm
 @pytest.mark.timeout(240)  # the sources are packaged twice
 def test_a_release_is_whole_the_same_each_time_and_tagged(sources, small):

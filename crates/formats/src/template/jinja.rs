@@ -61,7 +61,12 @@ pub(super) fn render(
     let strftime_now = Value::from_function(move |format: String| strftime(&format, now_unix_s));
     let variables = Value::from_serialize(variables);
     let mut output = Bounded { bytes: Vec::new(), max_bytes };
-    let context = context! { strftime_now, ..variables };
+    // As llama-server has them: templates of Llama 3 and Functionary ask for the date by these.
+    let dates = context! {
+        date_string => strftime("%d %b %Y", now_unix_s),
+        datetime => strftime("%b %d %Y", now_unix_s),
+    };
+    let context = context! { strftime_now, ..variables, ..dates };
     template.render_captured_to(context, &mut output).map_err(failed)?;
     Ok(String::from_utf8_lossy(&output.bytes).into_owned())
 }

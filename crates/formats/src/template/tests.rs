@@ -98,6 +98,7 @@ fn tool_calls_have_objects_as_arguments() {
 #[test]
 fn time_is_given() {
     assert_eq!(text("{{ strftime_now('%d %b %Y') }}", &[]), "01 Jan 1970");
+    assert_eq!(text("{{ date_string }}, {{ datetime }}", &[]), "01 Jan 1970, Jan 01 1970");
 }
 
 #[test]
