@@ -42,7 +42,10 @@ pub async fn complete(
     let generation = generate(app, request, lower).await?;
     let ignored = generation.ignored.clone();
     let response = match generation.streams {
-        true => event_stream(generation.stream(app, InfillEvents::default())),
+        true => {
+            let events = InfillEvents::new(app.clock, generation.arrived);
+            event_stream(generation.stream(app, events))
+        }
         false => generation.full(app, |answer, ()| whole(answer)).await?,
     };
     Ok(with_ignored(response, &ignored))

@@ -107,7 +107,8 @@ async fn detokenize(
     let answer = service.prompts().for_tokenize(class, move |prompts| {
         let text = serde_json::to_string(&decode(prompts, &tokens)?);
         let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
-        Ok(format!("{{\"prompt\":{text}}}"))
+        // By vLLM's name, and by llama-server's.
+        Ok(format!("{{\"prompt\":{text},\"content\":{text}}}"))
     });
     Ok(json_text(answer.await?))
 }

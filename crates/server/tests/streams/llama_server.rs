@@ -14,6 +14,17 @@ async fn get(server: &Server, path: &str) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
+fn check_timings(answer: &Value) {
+    let (timings, number) = (&answer["timings"], |value: &Value| value.as_f64().unwrap());
+    assert!(number(&timings["predicted_n"]) > 0.0, "{answer}");
+    assert_eq!(timings["predicted_n"], answer["tokens_predicted"]);
+    let evaluated = number(&timings["prompt_n"]) + number(&timings["cache_n"]);
+    assert_eq!(evaluated, number(&answer["tokens_evaluated"]), "{answer}");
+    for name in ["prompt_ms", "prompt_per_second", "predicted_ms", "predicted_per_token_ms"] {
+        assert!(number(&timings[name]) >= 0.0, "{name}: {answer}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completion_is_in_llama_servers_form() {
     let server = Server::start(|_| {});
@@ -21,7 +32,7 @@ async fn a_completion_is_in_llama_servers_form() {
     let whole = server.whole("/completion", &ask).await;
     assert_eq!(whole["content"], "one ");
     assert_eq!((&whole["stop_type"], &whole["stopping_word"]), (&json!("word"), &json!("STOP")));
-    assert!(whole["tokens_predicted"].as_u64().unwrap() > 0);
+    check_timings(&whole);
     let mut streamed = ask.clone();
     streamed["stream"] = true.into();
     let (status, body) = server.post("/completion", &streamed).await;
@@ -34,6 +45,7 @@ async fn a_completion_is_in_llama_servers_form() {
     assert_eq!(said, "one ");
     let last = events.last().unwrap();
     assert_eq!((&last["stop"], &last["stopping_word"]), (&json!(true), &json!("STOP")));
+    check_timings(last);
     let limited = json!({"prompt": "say=one two three", "n_predict": 2});
     assert_eq!(server.whole("/completion", &limited).await["stop_type"], "limit");
 }
