@@ -61,7 +61,7 @@ def arguments(words=None):
 
 
 def check(folder, options):
-    """Checks the history in a run's folder, whose name is the seed; prints what it shows, and returns the exit status."""
+    """Checks the history in the folder of a run, named by its seed; prints what it shows, and returns the status."""
     events = history.read(folder / "history.jsonl")
     report = checker.check(events)
     print(report.text())
