@@ -1,6 +1,6 @@
 """One process of attackers: runs its attacks until it is terminated, then prints what became of them.
 
-Usage: attackers.py tcp|quic SHARE SHARES PORT UDP_PORT KEY, for the attacks SHARE, SHARE + SHARES, …
+Usage: attackers.py tcp|pools|quic SHARE SHARES PORT UDP_PORT KEY, for the attacks SHARE, SHARE + SHARES, …
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+import pool_attacks
 import quic_attacks
 import tcp_attacks
 from target import Target, repeat
@@ -39,7 +40,7 @@ async def run(attacks, target):
 def main():
     way, share, shares, port, udp_port, key = sys.argv[1:]
     os.nice(NICE)
-    attacks = {"tcp": tcp_attacks.ATTACKS, "quic": quic_attacks.ATTACKS}[way]
+    attacks = {"tcp": tcp_attacks.ATTACKS, "pools": pool_attacks.ATTACKS, "quic": quic_attacks.ATTACKS}[way]
     attacks = dict(list(attacks.items())[int(share) :: int(shares)])
     asyncio.run(run(attacks, Target(int(port), int(udp_port), key)))
 

@@ -1,10 +1,12 @@
 """The honest users: streams that are read to their end, one after another, and how they went.
 
-Usage: honest.py URL KEY STREAMS TOKENS [PAUSE_S]; each stream is followed by a pause of up to twice
-PAUSE_S (default 0). Ends at SIGTERM, when the streams under way have ended.
+Usage: honest.py URL KEY[,KEY…] STREAMS TOKENS [PAUSE_S]; of several keys each stream takes the next,
+and is followed by a pause of up to twice PAUSE_S (default 0). Ends at SIGTERM, when the streams under
+way have ended.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import signal
@@ -19,9 +21,10 @@ PATIENCE_S = 60
 class Users:
     """What the users saw."""
 
-    def __init__(self, url, key, tokens, pause_s):
+    def __init__(self, url, keys, tokens, pause_s):
         at = urlsplit(url)
-        self.where, self.key, self.tokens = (at.hostname, at.port), key, tokens
+        self.where, self.tokens = (at.hostname, at.port), tokens
+        self.keys = itertools.cycle(keys.split(","))
         self.pause_s, self.chunks = pause_s, 0
         self.gaps_ms, self.ttft_ms, self.lost, self.refused, self.whole = [], [], [], 0, 0
         self.ending = asyncio.Event()
@@ -31,7 +34,7 @@ class Users:
         text = f"{self.whole} {time.monotonic_ns()} tokens={self.tokens}"
         counted = {"stream": True, "stream_options": {"include_usage": True}}
         body = json.dumps({"prompt": text, "max_tokens": 2 * self.tokens, **counted}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.where[0]}\r\nAuthorization: Bearer {self.key}\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {self.where[0]}\r\nAuthorization: Bearer {next(self.keys)}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         return head.encode() + body
 
@@ -85,8 +88,8 @@ def percentile(values, share):
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
-async def run(url, key, streams, tokens, pause_s):
-    users = Users(url, key, tokens, pause_s)
+async def run(url, keys, streams, tokens, pause_s):
+    users = Users(url, keys, tokens, pause_s)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, users.ending.set)
     print("reading", flush=True)
     await asyncio.gather(*(users.go_on() for _ in range(streams)))
@@ -106,5 +109,5 @@ async def run(url, key, streams, tokens, pause_s):
 
 
 if __name__ == "__main__":
-    url, key, streams, tokens, *pause_s = sys.argv[1:]
-    asyncio.run(run(url, key, int(streams), int(tokens), float(*pause_s)))
+    url, keys, streams, tokens, *pause_s = sys.argv[1:]
+    asyncio.run(run(url, keys, int(streams), int(tokens), float(*pause_s)))

@@ -103,6 +103,12 @@ const ANSWERS = {
   "sample at once": [{ content: SAMPLE }],
   references: inPieces(REFERENCES, 3),
   hostile: inPieces(HOSTILE, 7),
+  "hostile thoughts": [...inPieces(HOSTILE, 7).map(({ content }) => ({ reasoning_content: content })), { content: "Spoken." }],
+  "hostile tools": [
+    call(0, { id: HOSTILE, function: { name: HOSTILE, arguments: JSON.stringify({ [HOSTILE]: HOSTILE, __proto__: 1 }) } }),
+    call(1, { id: "call_2", function: { name: "__proto__", arguments: `{"constructor":{"prototype":${"[".repeat(5_000)}` } }),
+  ],
+  "hostile errors": [{ content: "It begins." }, { chunk: { error: { message: HOSTILE, type: HOSTILE, code: HOSTILE } } }],
   thoughts: [...inPieces("First I **think**, then I speak.", 4).map(({ content }) => ({ reasoning_content: content })), paused[1].step, { content: "Spoken." }],
   tools: [
     call(0, { id: "call_1", function: { name: "get_weather", arguments: "" } }),
@@ -231,6 +237,31 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     assert.deepEqual(foreign, []);
     assert.deepEqual(page.problems, []);
   });
+
+  for (const [question, where] of [
+    ["hostile thoughts", "details.reasoning"],
+    ["hostile tools", "details.tool"],
+    ["hostile errors", "[role=alert]"],
+  ]) {
+    test(`${question} are never markup either`, async () => {
+      const page = await open(browser, url);
+      const foreign = [];
+      page.on("request", (request) => new URL(request.url()).origin !== new URL(url).origin && foreign.push(request.url()));
+      await page.fill("#prompt", question);
+      await page.press("#prompt", "Enter");
+      const parts = page.locator(`article.assistant :is(${where})`);
+      await parts.first().waitFor();
+      for (const summary of await parts.locator("summary").all()) await summary.click();
+      await page.getByText("display: none").first().waitFor();
+      assert.equal(await page.title(), "Loquent");
+      const markup = "script, img, style, svg:not([aria-hidden]), iframe, [style*=fixed], [onerror], [onload]";
+      assert.equal(await page.locator("article.assistant").locator(markup).count(), 0);
+      const links = await page.locator("article.assistant a").evaluateAll((links) => links.map((link) => link.href));
+      for (const href of links) assert.match(href, /^https:\/\/example\.org/);
+      assert.deepEqual(foreign, []);
+      assert.deepEqual(page.problems, []);
+    });
+  }
 
   for (const name of Object.keys(FLOODS)) {
     test(`survives 256 KiB of ${name}`, async () => {

@@ -1,5 +1,6 @@
 """Faults that `make chaos` found between replicas, each in its smallest form."""
 
+import concurrent.futures
 import contextlib
 import json
 import signal
@@ -160,3 +161,22 @@ def test_a_replica_whose_store_is_silent_does_not_say_that_an_answer_does_not_ex
             still.flows.set()
             assert response.status_code in (200, 503), "it cannot know"
     still.close()
+
+
+def test_readers_of_a_mirror_that_ends_are_not_told_that_the_answer_does_not_exist(start, redis):
+    """Nobody continues it, as the only other replica has other settings: each of its mirrors ends at once."""
+    owner, odd = (start(*PACE, "--store", redis.url, *more) for more in ((), ("--kv-type", "q8_0")))
+    name, reading = killed(owner, BODY)
+    statuses, until = set(), time.monotonic() + 10
+
+    def visit():
+        while time.monotonic() < until:
+            with contextlib.suppress(httpx.TransportError):
+                with resumed(odd, name, reading.last) as response:
+                    statuses.add(response.status_code)
+                    response.read()
+
+    with concurrent.futures.ThreadPoolExecutor() as readers:
+        for visits in [readers.submit(visit) for _ in range(8)]:
+            visits.result()
+    assert statuses <= {200, 503}, statuses

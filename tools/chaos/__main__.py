@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 
-from . import checker, history, plan
+from . import checker, history, plan, record
 from .processes import Failed
 from .run import Run
 
@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   make chaos SECONDS=60                          a minute of faults, with a new seed
   make chaos SECONDS=60 SEED=7                   the faults and questions of seed 7 again
   make chaos SECONDS=60 ARGS='--faults kill,term'
+  make chaos SECONDS=600 ARGS=--record           keeps what it showed in docs/chaos.md
   python -m chaos --check target/chaos/7         checks a history once more
   python -m chaos --plan --seed 7 --seconds 60   prints the faults, and runs nothing
 
@@ -46,6 +47,8 @@ def arguments(words=None):
                         help="seconds within which every reader has its whole answer once faults are over (120)")
     parser.add_argument("--check", type=pathlib.Path, metavar="FOLDER",
                         help="check the history of a run, and run nothing")
+    parser.add_argument("--record", action="store_true",
+                        help="keep the run in tools/chaos/record.json, and its row in docs/chaos.md")
     parser.add_argument("--plan", action="store_true", help="print the faults, and run nothing")
     options = parser.parse_args(words)
     try:
@@ -57,12 +60,14 @@ def arguments(words=None):
     return options
 
 
-def check(folder):
-    """Checks a history, prints what it shows, and returns the exit status."""
+def check(folder, options):
+    """Checks the history in the folder of a run, named by its seed; prints what it shows, and returns the status."""
     events = history.read(folder / "history.jsonl")
     report = checker.check(events)
     print(report.text())
     (folder / "summary.json").write_text(json.dumps(report.summary(), indent=1) + "\n")
+    if options.record:
+        record.keep(record.entry(int(folder.name), options.binary, report.summary()))
     if not report.broken:
         return 0
     print(f"chaos: {len(report.broken)} laws broken; the history is {folder / 'history.jsonl'}", file=sys.stderr)
@@ -72,7 +77,7 @@ def check(folder):
 def main():
     options = arguments()
     if options.check:
-        return check(options.check)
+        return check(options.check, options)
     if options.plan:
         for fault in plan.plan(options.seed, options.seconds, options.faults):
             print(f"{fault.at_s:8.2f}  {fault.kind:14} {fault.target!s:6} {fault.lasts_s:5.2f} s  {fault.settings}")
@@ -92,7 +97,7 @@ def main():
         failure = str(error) or type(error).__name__
     finally:
         written.close()
-    status = check(folder)
+    status = check(folder, options)
     if failure:
         print(f"chaos: seed {options.seed} did not come to its end: {failure}", file=sys.stderr)
     return status or (2 if failure else 0)

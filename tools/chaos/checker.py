@@ -29,6 +29,7 @@ class Report:
             "moves": sum(max(0, len(answer.visits) + len(answer.polls) - 1) for answer in asked),
             "takeovers": sum(map(len, takeovers)),
             "faults": dict(collections.Counter(fault.kind for fault in self.seen.faults)),
+            "fault seconds": round(self.seen.phases.get("calm", 0) - self.seen.phases.get("faults", 0)),
             "seconds": max((event["t"] for event in self.seen.events), default=0),
             "limits": dict(collections.Counter(one.limit for one in self.limits)),
             "violations": dict(collections.Counter(one.law for one in self.broken)),

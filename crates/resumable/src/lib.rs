@@ -581,10 +581,17 @@ impl ResumableAnswers {
         let commands = self.reach(handle, position).await?;
         let (reply, replied) = oneshot::channel();
         let request = AttachRequest { id, path, position, reply };
-        let sent = commands.send(AnswerCommand::Attach(request)).await;
-        sent.map_err(|_| Unreachable::Unknown)?;
-        let (chunks, epoch) = replied.await.map_err(|_| Unreachable::Unknown)??;
+        // If its task has ended meanwhile, `replied` is an error.
+        drop(commands.send(AnswerCommand::Attach(request)).await);
+        let Ok(attached) = replied.await else { return Err(self.left(handle).await) };
+        let (chunks, epoch) = attached?;
         Ok(AttachedReader { chunks, epoch, commands })
+    }
+
+    /// Returns what a reader is told whose answer's task has ended before it answered: a mirror
+    /// ends when no owner can be found or made, and others may still have the answer.
+    async fn left(&self, handle: &AnswerHandle) -> Unreachable {
+        self.find_elsewhere(handle).await.err().unwrap_or(Unreachable::Away)
     }
 
     /// Like [`Self::attach`], for a reader of server-sent events.
@@ -801,9 +808,11 @@ impl ResumableAnswers {
         let commands = self.reach(handle, needed).await?;
         let (reply, replied) = oneshot::channel();
         let look = SnapshotRequest { from, most, waits, reply };
-        let sent = commands.send(AnswerCommand::Look(look)).await;
-        sent.map_err(|_| Unreachable::Unknown)?;
-        replied.await.map_err(|_| Unreachable::Unknown)
+        drop(commands.send(AnswerCommand::Look(look)).await);
+        match replied.await {
+            Ok(snapshot) => Ok(snapshot),
+            Err(_) => Err(self.left(handle).await),
+        }
     }
 
     /// Waits until no answer is being generated or delivered.

@@ -235,7 +235,7 @@ impl Partial {
     fn hash_present(&mut self) -> std::io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         // One byte more than the blob has is enough to see that the file is not its beginning.
-        let mut present = (&self.file).take(self.total_bytes + 1);
+        let mut present = (&self.file).take(self.total_bytes.saturating_add(1));
         loop {
             let n = present.read(&mut chunk)?;
             if n == 0 {
@@ -297,6 +297,15 @@ impl Partial {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_beyond_all_numbers_is_a_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.incomplete");
+        fs::write(&path, b"abc").unwrap();
+        let partial = Partial::open(path, u64::MAX, HashKind::Sha256).unwrap();
+        assert_eq!(partial.len_bytes, 3);
+    }
 
     #[test]
     fn a_full_disk_is_reported_as_one() {

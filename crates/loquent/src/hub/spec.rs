@@ -96,8 +96,14 @@ pub(super) fn is_safe_path(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= 1024
         && !path.contains(['\\', ':', '\0'])
-        && !path.chars().any(char::is_control)
+        && !path.chars().any(|c| c.is_control() || turns_text(c))
         && path.split('/').all(|step| !step.is_empty() && step != "." && step != "..")
+}
+
+/// Returns true for the characters with which a name shows another ending than it has: Unicode's
+/// embeddings, overrides and isolates (UAX #9, section 2).
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -137,6 +143,7 @@ mod tests {
             "a/b@",
             "a b/c",
             "a/b:c:\\x.gguf",
+            "a/b:x-\u{202e}fugg.gguf",
         ] {
             assert!(bad.parse::<HubSpec>().is_err(), "{bad:?} was accepted");
         }

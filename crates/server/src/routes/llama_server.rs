@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::json_response::{json_response, json_text};
 use crate::routes::infill::complete;
-use crate::routes::passthrough::elsewhere;
+use crate::routes::passthrough::other_method;
 use crate::routes::tokenize::ModelRequest;
 use crate::service::Service;
 use loquent_dialects::infill::completion::lower;
@@ -30,7 +30,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/completion", post(completion))
         .route("/apply-template", post(apply_template))
         // Its other methods may be an upstream server's.
-        .route("/slots", get(slots).fallback(elsewhere))
+        .route("/slots", get(slots).fallback(other_method))
 }
 
 async fn completion(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {

@@ -97,23 +97,47 @@ async fn by_model(
 /// 404 for other paths; 401 and 403 as for known ones; those of [`Upstream::pass_on`].
 pub async fn elsewhere(
     State(app): Shared,
-    mut request: HttpRequest<Body>,
+    request: HttpRequest<Body>,
 ) -> Result<Response, ApiError> {
-    if let Some(upstream) = sole_upstream(&app) {
-        let identity = identify(&app, &request)?;
-        request.extensions_mut().insert(identity);
-        return pass_on(&app, upstream, request).await;
-    }
-    if app.models.has_upstreams() && request.method() == Method::POST {
-        let identity = identify(&app, &request)?;
-        request.extensions_mut().insert(identity);
-        match by_model(&app, request).await? {
-            Ok(response) => return Ok(response),
-            Err(given_back) => request = given_back,
-        }
-    }
+    let request = match to_upstream(&app, request).await? {
+        Ok(response) => return Ok(response),
+        Err(given_back) => given_back,
+    };
     let known = known(&app, &request);
     Err(ApiError::not_found(request.method(), request.uri().path(), &known))
+}
+
+/// Passes on requests for methods that a known path has at an upstream server alone.
+///
+/// # Errors
+/// 405 without such a server; 401 and 403 as for known methods; those of [`Upstream::pass_on`].
+pub async fn other_method(
+    State(app): Shared,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let refuse = |request: HttpRequest<Body>| {
+        ApiError::method_not_allowed(request.method(), request.uri().path())
+    };
+    to_upstream(&app, request).await?.map_err(refuse)
+}
+
+/// Passes a request on to the only upstream, or to that of the model which its body names. Returns
+/// the request if there is none.
+async fn to_upstream(
+    app: &App,
+    mut request: HttpRequest<Body>,
+) -> Result<Result<Response, HttpRequest<Body>>, ApiError> {
+    if let Some(upstream) = sole_upstream(app) {
+        let identity = identify(app, &request)?;
+        request.extensions_mut().insert(identity);
+        return pass_on(app, upstream, request).await.map(Ok);
+    }
+    if app.models.has_upstreams() && request.method() == Method::POST {
+        let identity = identify(app, &request)?;
+        request.extensions_mut().insert(identity);
+        return by_model(app, request).await;
+    }
+    Ok(Err(request))
 }
 
 /// Describes the existing base URLs, for a client that requested an unknown path.

@@ -12,13 +12,13 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::json_response::json_response;
-use crate::routes::passthrough::elsewhere;
+use crate::routes::passthrough::other_method;
 use loquent_serving::error::ApiError;
 use loquent_serving::query::decoded_text;
 
 /// Returns the route, for clients with a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/props", get(props).fallback(elsewhere))
+    Router::new().route("/props", get(props).fallback(other_method))
 }
 
 /// Answers `GET /props`, for the model that `?model=` names or the first one. Never loads a model:

@@ -1,7 +1,7 @@
 //! llama-server's own routes.
 
 use axum::body::Body;
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -71,4 +71,17 @@ async fn the_model_and_its_slots_are_described() {
     let slots = slots.as_array().unwrap();
     assert_eq!(props["total_slots"], slots.len());
     assert!(!slots.is_empty() && slots.iter().all(|slot| slot["is_processing"] == false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_methods_of_its_paths_are_not_allowed() {
+    let server = Server::start(|_| {});
+    for path in ["/props", "/slots"] {
+        for method in [Method::POST, Method::DELETE, Method::TRACE] {
+            let asked = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let response = server.call(asked).await;
+            assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+            assert_eq!(response.headers()["allow"], "GET,HEAD", "{path}");
+        }
+    }
 }
