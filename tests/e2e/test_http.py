@@ -138,7 +138,7 @@ def test_tokenize_and_back(http):
     text = "Grüße, 世界! 🚆 <|im_end|>"
     tokens = http.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
     assert tokens["count"] == len(tokens["tokens"]) > 0
-    assert http.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {"prompt": text}
+    assert http.post("/detokenize", json={"tokens": tokens["tokens"]}).json() == {"prompt": text, "content": text}
 
 
 def test_special_tokens_in_a_message_are_only_text(http):

@@ -55,7 +55,7 @@ pub use loquent_serving::active_request::ActiveRequest;
 pub use loquent_serving::api::fields::Fields;
 pub use loquent_serving::api::request::{Endpoint, Prompt, Request};
 pub use loquent_serving::api::sampling::{SamplingDefaults, StatedSampling};
-pub use loquent_serving::auth::ApiKeys;
+pub use loquent_serving::auth::{ApiKeys, JwtConfig, KeySetSource, MAX_KEY_SET_BYTES};
 pub use loquent_serving::caller::Caller;
 pub use loquent_serving::clock::{Clock, unix_time_s};
 pub use loquent_serving::error::ApiError;

@@ -68,32 +68,44 @@ impl DayCounts {
 
     /// Adds what the owners of `keys` have used since the last look, as of `day`.
     fn note(&mut self, keys: &[Arc<ApiKey>], day: u32) {
+        // The counters of a key that is removed from the file still grow for a moment.
+        self.add_up();
         for key in keys {
-            // The counters of a key that is removed from the file still grow for a moment.
-            self.owners.entry(key.owner()).or_insert_with(|| OwnerCounts {
+            let counts = self.owners.entry(key.owner()).or_insert_with(|| OwnerCounts {
                 name: key.name.clone(),
                 usage: key.usage.clone(),
                 seen: UsageCounts::default(),
                 today: UsageCounts::default(),
             });
+            if !Arc::ptr_eq(&counts.usage, &key.usage) {
+                // It was removed and has come back with counters that begin anew.
+                (counts.usage, counts.seen) = (key.usage.clone(), UsageCounts::default());
+            }
         }
         // What was used around midnight counts for the day on which the interval began.
-        let of_day = self.day;
+        self.add_up();
+        if day != self.day {
+            let in_use = |counts: &OwnerCounts| Arc::strong_count(&counts.usage) > 1;
+            self.owners.retain(|_, counts| in_use(counts));
+            self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
+            self.day = day;
+        }
+        while self.pending.len() > MAX_PENDING {
+            self.pending.pop_first();
+        }
+    }
+
+    /// Adds what was used since the last look to the rows of the current day.
+    fn add_up(&mut self) {
+        let day = self.day;
         for (&owner, counts) in &mut self.owners {
             let now = counts.usage.counts();
             if now != counts.seen {
                 counts.today = counts.today.plus(now.since(counts.seen));
                 counts.seen = now;
                 let (name, counts) = (counts.name.clone(), counts.today);
-                self.pending.insert((of_day, owner), UsageRow { day: of_day, owner, name, counts });
+                self.pending.insert((day, owner), UsageRow { day, owner, name, counts });
             }
-        }
-        if day != self.day {
-            self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
-            self.day = day;
-        }
-        while self.pending.len() > MAX_PENDING {
-            self.pending.pop_first();
         }
     }
 
@@ -239,6 +251,26 @@ mod tests {
         use_tokens(&keys, 2);
         days.note(&keys.owners(), 8);
         assert_eq!(rows(&days), [(7, 3, 16), (8, 1, 2)]);
+    }
+
+    #[test]
+    fn a_key_that_comes_back_is_counted_on() {
+        let (before, after) =
+            (ApiKeys::new(["sk-a".to_owned()]), ApiKeys::new(["sk-a".to_owned()]));
+        let mut days = DayCounts { day: 7, ..DayCounts::default() };
+        use_tokens(&before, 10);
+        days.note(&before.owners(), 7);
+        use_tokens(&before, 5);
+        days.note(&[], 7);
+        use_tokens(&after, 1);
+        days.note(&after.owners(), 7);
+        assert_eq!(rows(&days), [(7, 3, 16)]);
+        drop(before);
+        days.note(&[], 8);
+        assert_eq!(days.owners.len(), 1);
+        drop(after);
+        days.note(&[], 9);
+        assert_eq!(days.owners.len(), 0, "who is gone takes no memory");
     }
 
     #[test]

@@ -133,6 +133,21 @@ impl ApiKey {
         }
     }
 
+    /// Creates the key of a client whom an identity provider's tokens name `subject`.
+    pub fn of_subject(subject: &str) -> Self {
+        Self {
+            name: Some(format!("jwt:{subject}")),
+            digests: Vec::new(),
+            weight: 1,
+            limits: TenantLimits::default(),
+            budgets: TokenBudgets::default(),
+            may_set_priority: false,
+            is_admin: false,
+            expires_s: None,
+            usage: Arc::default(),
+        }
+    }
+
     /// Returns the state of the owner's budgets at `now_s`.
     pub fn budget_status(&self, now_s: u64) -> impl Iterator<Item = BudgetStatus> + use<> {
         self.budgets.status(self.usage.spent(), self.usage.counts().tokens(), now_s)

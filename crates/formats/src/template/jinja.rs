@@ -66,7 +66,7 @@ pub(super) fn render(
         date_string => strftime("%d %b %Y", now_unix_s),
         datetime => strftime("%b %d %Y", now_unix_s),
     };
-    let context = context! { strftime_now, ..variables, ..dates };
+    let context = context! { strftime_now, ..context! { ..variables, ..dates } };
     template.render_captured_to(context, &mut output).map_err(failed)?;
     Ok(String::from_utf8_lossy(&output.bytes).into_owned())
 }

@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod banner;
 pub(crate) mod cache_sizes;
 mod kept_certificate;
+mod key_set;
 #[cfg(feature = "llama")]
 mod launcher;
 pub(crate) mod load;

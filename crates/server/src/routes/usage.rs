@@ -204,7 +204,7 @@ fn csv(rows: &[UsageRow]) -> String {
 /// Returns `name` as a field of CSV (RFC 4180), which no spreadsheet takes for a formula.
 fn quoted_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._ ".contains(&byte);
-    match name.bytes().all(|byte| is_plain(byte) || byte == b'@' || byte == b'-')
+    match name.bytes().all(|byte| is_plain(byte) || b"@-:|/".contains(&byte))
         && name.bytes().next().is_none_or(is_plain)
     {
         true => name.to_owned(),

@@ -1,6 +1,8 @@
-//! API keys: clients send `Authorization: Bearer` with a key, or with a token made with one.
+//! API keys: clients send `Authorization: Bearer` with a key, with a token made with one, or with a
+//! token of an identity provider.
 
 mod failures;
+mod jwt;
 mod key_file;
 
 use std::collections::HashMap;
@@ -18,6 +20,8 @@ use crate::identity::token::{BrowserToken, Id, NewToken, TokenMint, TokenWish};
 use crate::identity::{ApiKey, Identity, KeyDigest, digest_of};
 use crate::peer::network;
 use failures::FailedAttempts;
+pub use jwt::{FetchText, JwtConfig, KeySetSource, MAX_KEY_SET_BYTES};
+use jwt::{JwtRefusal, JwtVerification, is_jwt};
 use key_file::{KeyFile, parse};
 
 /// Interval at which the key file is checked for changes.
@@ -35,6 +39,8 @@ struct SharedKeys {
     /// Keys from flags, which never change.
     fixed: Vec<Arc<ApiKey>>,
     file: Option<KeyFile>,
+    /// Tokens of an identity provider, if they are accepted.
+    jwt: Option<Arc<JwtVerification>>,
     table: RwLock<Arc<KeyTable>>,
     failures: Mutex<FailedAttempts>,
     mint: TokenMint,
@@ -130,6 +136,20 @@ impl ApiKeys {
         Ok(Self(Arc::new(shared)))
     }
 
+    /// Also accepts the tokens of an identity provider, as `config` says. Nobody may share these
+    /// keys yet.
+    ///
+    /// # Errors
+    /// If the provider's keys cannot be read, or no audience is given.
+    ///
+    /// # Panics
+    /// If the keys have been cloned.
+    pub fn and_tokens(mut self, config: JwtConfig) -> anyhow::Result<Self> {
+        let shared = Arc::get_mut(&mut self.0).expect("nobody shares the keys yet");
+        shared.jwt = Some(Arc::new(JwtVerification::load(config)?));
+        Ok(self)
+    }
+
     /// Returns the keys `given`, for tests and for embedding.
     ///
     /// # Panics
@@ -141,7 +161,7 @@ impl ApiKeys {
 
     /// Returns true if the API is open to clients without a key.
     pub fn is_empty(&self) -> bool {
-        self.table().digests.is_empty()
+        self.0.is_open(&self.table())
     }
 
     /// Identifies the client of a request with the header `authorization` from `address`, at `now`
@@ -159,7 +179,7 @@ impl ApiKeys {
         unix_s: u64,
     ) -> Result<Identity, ApiError> {
         let table = self.table();
-        if table.digests.is_empty() {
+        if self.0.is_open(&table) {
             return Ok(Identity::of_address(address));
         }
         let Some(given) = authorization.and_then(bearer) else {
@@ -170,6 +190,16 @@ impl ApiKeys {
         if let Some(key) = table.find(&digest_of(given)) {
             check_current(key, unix_s)?;
             return Ok(Identity::of_key(key.clone()));
+        }
+        if let Some(jwt) = self.0.jwt.as_ref().filter(|_| is_jwt(given)) {
+            return match jwt.verify(given) {
+                Ok(key) => Ok(Identity::of_key(key)),
+                // It is the client's own: nobody guesses.
+                Err(JwtRefusal::Invalid(why)) => {
+                    Err(ApiError::unauthorized(format!("The token is not valid: {why}.")))
+                }
+                Err(JwtRefusal::Unsigned) => Err(self.refuse(address, now)),
+            };
         }
         let Some((token, key)) = self.token(&table, given) else {
             return Err(self.refuse(address, now));
@@ -200,7 +230,7 @@ impl ApiKeys {
         unix_s: u64,
     ) -> Result<NewToken, ApiError> {
         let table = self.table();
-        if table.digests.is_empty() {
+        if self.0.is_open(&table) {
             return Err(ApiError::tokens_need_keys());
         }
         let digest = authorization.and_then(bearer).map(digest_of);
@@ -224,9 +254,11 @@ impl ApiKeys {
         }
     }
 
-    /// Returns the owners of all keys.
+    /// Returns the owners of all keys, and those whom tokens of an identity provider have named.
     pub fn owners(&self) -> Vec<Arc<ApiKey>> {
-        self.table().owners.clone()
+        let mut owners = self.table().owners.clone();
+        owners.extend(self.0.jwt.iter().flat_map(|jwt| jwt.subjects()));
+        owners
     }
 
     /// Returns the owners of named keys.
@@ -235,8 +267,20 @@ impl ApiKeys {
         table.owners.iter().filter(|key| key.name.is_some()).cloned().collect()
     }
 
-    /// Reloads the key file whenever it changes, forever. A file with an error changes nothing.
+    /// Reloads the key file whenever it changes, and the keys of an identity provider, forever.
+    /// What has an error changes nothing.
     pub async fn keep_current(self) {
+        let jwt = self.0.jwt.clone();
+        let keep_jwt = async {
+            match jwt {
+                Some(jwt) => jwt.keep_current().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(keep_jwt, self.keep_file_current());
+    }
+
+    async fn keep_file_current(self) {
         if self.0.file.is_none() {
             return std::future::pending().await;
         }
@@ -272,6 +316,11 @@ impl ApiKeys {
 const UNPOISONED: &str = "nothing panics under this lock";
 
 impl SharedKeys {
+    /// True if clients need no key.
+    fn is_open(&self, table: &KeyTable) -> bool {
+        table.digests.is_empty() && self.jwt.is_none()
+    }
+
     /// Replaces the file's keys with those in `text`; returns the new number of keys. Owners that
     /// remain keep their usage counts.
     ///

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use loquent_server::{ApiKeys, TrustedProxies, TrustedProxy};
+use loquent_server::{ApiKeys, JwtConfig, TrustedProxies, TrustedProxy};
+
+use crate::serve::key_set::key_set_source;
 
 /// Authentication of clients, and their identification for limits.
 #[derive(Debug, Args)]
@@ -22,6 +24,21 @@ pub(crate) struct KeyArgs {
     /// docs/keys.md describes the format.
     #[arg(long, env = "LOQUENT_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Public keys of an identity provider, whose tokens clients may send in place of an API key: a
+    /// file, or the URL of a JSON Web Key Set
+    ///
+    /// Tokens are JSON Web Tokens signed with RS256 or ES256. Each subject (`sub`) is a client of
+    /// its own. Example: --jwt-keys https://id.example.com/.well-known/jwks.json --jwt-audience
+    /// loquent
+    #[arg(long, env = "LOQUENT_JWT_KEYS", value_name = "FILE or URL", requires = "jwt_audience")]
+    jwt_keys: Option<String>,
+    /// Audience (`aud`) that the provider makes tokens for this server with; repeat the flag for
+    /// several
+    #[arg(long, env = "LOQUENT_JWT_AUDIENCE", value_name = "NAME", requires = "jwt_keys")]
+    jwt_audience: Vec<String>,
+    /// Issuer (`iss`) that tokens must have
+    #[arg(long, env = "LOQUENT_JWT_ISSUER", value_name = "URL", requires = "jwt_keys")]
+    jwt_issuer: Option<String>,
     /// Address or range of addresses of a proxy whose X-Forwarded-For is believed; repeat the flag
     /// for several
     ///
@@ -43,9 +60,22 @@ pub(crate) struct KeyArgs {
 
 impl KeyArgs {
     /// # Errors
-    /// If a key is empty, or the file cannot be read or has an error.
+    /// If a key is empty, or a file cannot be read or has an error.
     pub(super) fn api_keys(&self) -> anyhow::Result<ApiKeys> {
-        ApiKeys::load(&self.api_key, self.api_key_file.clone()).context("--api-key, --api-key-file")
+        let keys = ApiKeys::load(&self.api_key, self.api_key_file.clone());
+        let keys = keys.context("--api-key, --api-key-file")?;
+        match &self.jwt_keys {
+            None => Ok(keys),
+            Some(place) => keys.and_tokens(self.jwt(place)?).context("--jwt-keys"),
+        }
+    }
+
+    fn jwt(&self, place: &str) -> anyhow::Result<JwtConfig> {
+        Ok(JwtConfig {
+            source: key_set_source(place).context("--jwt-keys")?,
+            audiences: self.jwt_audience.clone(),
+            issuer: self.jwt_issuer.clone(),
+        })
     }
 
     pub(super) fn trusted_proxies(&self) -> TrustedProxies {
@@ -78,6 +108,19 @@ mod tests {
             let error = keys(&[empty]).expect_err(empty);
             assert!(format!("{error:#}").contains("--api-key"), "{empty}: {error:#}");
         }
+    }
+
+    #[test]
+    fn tokens_need_keys_and_an_audience() {
+        let error = |flags: &[&str]| format!("{:#}", keys(flags).unwrap_err());
+        assert!(error(&["--jwt-keys=/nonexistent"]).contains("--jwt-audience"));
+        assert!(error(&["--jwt-audience=a"]).contains("--jwt-keys"));
+        let missing = error(&["--jwt-keys=/nonexistent", "--jwt-audience=a"]);
+        assert!(missing.contains("--jwt-keys") && missing.contains("/nonexistent"), "{missing}");
+        let plain = error(&["--jwt-keys=http://id.example/jwks", "--jwt-audience=a"]);
+        assert!(plain.contains("https"), "{plain}");
+        let nameless = error(&["--jwt-keys=/nonexistent", "--jwt-audience="]);
+        assert!(nameless.contains("--jwt-audience"), "{nameless}");
     }
 
     #[test]
