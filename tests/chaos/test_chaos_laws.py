@@ -220,7 +220,7 @@ def test_a_run_that_did_not_end_says_nothing_of_those_who_were_reading():
 def test_a_report_says_what_was_done_and_which_lines_break_a_law():
     report = checker.check(orderly().poll("Twice", state="in_progress", t=3).events)
     text = report.text()
-    assert "answers:    1" in text and "1 kill" in text and "1 one text" in text
+    assert "answers:       1" in text and "1 kill" in text and "1 one text" in text
     (broken,) = report.broken
     assert f"BROKEN one text: a0: {broken.what}; lines {broken.lines[0]}, {broken.lines[1]}" in text
     assert report.summary()["takeovers"] == 1

@@ -4,10 +4,11 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
-from chaos import dialects, history
+from chaos import dialects, history, readers
 from chaos.cluster import Cluster
 from chaos.forwarder import Forwarder
 from chaos.plan import KINDS, MOST_AWAY, SETTINGS, STORE, kinds_of, plan
@@ -222,3 +223,19 @@ def test_the_command_says_what_it_does_and_shows_a_plan():
     assert chaos("--faults", "quake").returncode == 2
     absent = chaos("--binary", "/nowhere/loquent")
     assert absent.returncode == 1 and "there is no" in absent.stderr
+
+
+def test_what_a_slow_reader_takes_late_did_not_come_late():
+    class Response:
+        headers = {"content-type": "application/x-ndjson"}
+
+        async def aiter_bytes(self):
+            lines = [json.dumps({"message": {"content": "a"}, "done": False}) for _ in range(10)]
+            yield "".join(f"{line}\n" for line in lines).encode()
+
+    reading, got = readers.Reading(readers.Answer("a0", "alice", "ollama"), "a0.0", None), readers.Got()
+    taken = readers.Readers.take(None, reading, got, Response(), readers.ALL_EVENTS, 0.1)
+    began = time.monotonic()
+    asyncio.run(taken)
+    assert reading.text == "a" * 10
+    assert time.monotonic() - began >= 1 and got.last_t < 0.5

@@ -37,7 +37,7 @@ class Report:
 
     def text(self):
         told = self.summary()
-        lines = [f"{name + ':':12}{words(value)}" for name, value in told.items() if name not in ("by api", "limits")]
+        lines = [f"{name + ':':15}{words(value)}" for name, value in told.items() if name not in ("by api", "limits")]
         lines += [f"  {count} times: {limit} ({LIMITS[limit]})" for limit, count in told["limits"].items()]
         groups = collections.defaultdict(list)
         for one in self.broken:

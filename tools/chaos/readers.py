@@ -179,7 +179,7 @@ class Readers:
 
     async def take(self, reading, got, response, leaves_after, pace_s):
         """Takes pieces until the stream ends, or the reader leaves."""
-        begun, events = time.monotonic(), 0
+        begun, slept, events = time.monotonic(), 0.0, 0
         async for piece in dialects.pieces(response):
             events += 1
             reading.answer.object_id = piece.object_id or reading.answer.object_id
@@ -192,7 +192,8 @@ class Readers:
             if piece.usage:
                 got.usage, got.usages = piece.usage, got.usages + 1
             if piece.text:
-                got.last_t = round(time.monotonic() - begun, 3)
+                # A slow reader's text may have come long before it takes it.
+                got.last_t = round(time.monotonic() - begun - slept, 3)
             if piece.is_done or piece.error:
                 got.end, got.error = ("done" if piece.is_done else "error"), piece.error
                 return
@@ -200,7 +201,9 @@ class Readers:
                 got.end = "left"
                 return
             if pace_s:
+                rests = time.monotonic()
                 await asyncio.sleep(pace_s)
+                slept += time.monotonic() - rests
 
     def note(self, call, reading, got, replica):
         """Notes what a visit gave, and whether the reader is at its end."""

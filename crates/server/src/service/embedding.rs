@@ -200,12 +200,31 @@ fn all_normalized(
     vectors: Vec<Vec<f32>>,
     dimensions: Option<usize>,
 ) -> Result<Vec<Vec<f32>>, ApiError> {
-    let normalize = |(index, vector)| {
-        let broken =
-            || ApiError::internal(format!("The model returned no vector for input[{index}]."));
-        normalized(vector, dimensions).ok_or_else(broken)
+    let normalize = |(index, vector): (usize, Vec<f32>)| {
+        let is_cut = is_cut_to_zeros(&vector, dimensions);
+        normalized(vector, dimensions).ok_or_else(|| no_direction(index, is_cut))
     };
     vectors.into_iter().enumerate().map(normalize).collect()
+}
+
+/// Returns the error for a vector without a direction; `is_cut` says that the request has cut it
+/// off.
+fn no_direction(index: usize, is_cut: bool) -> ApiError {
+    if is_cut {
+        let zeros = format!(
+            "'dimensions' leaves only zeros of the vector of input[{index}]. Ask for more."
+        );
+        return ApiError::invalid_param("dimensions", zeros);
+    }
+    ApiError::internal(format!("The model returned no vector for input[{index}]."))
+}
+
+/// Returns true if a vector has a direction which its first `dimensions` numbers do not have.
+fn is_cut_to_zeros(vector: &[f32], dimensions: Option<usize>) -> bool {
+    let is_zero = |&x: &f32| x == 0.0;
+    dimensions
+        .and_then(|most| vector.split_at_checked(most))
+        .is_some_and(|(first, rest)| first.iter().all(is_zero) && !rest.iter().all(is_zero))
 }
 
 /// Returns the requested dimensions. Refuses more than the model's vectors have.
