@@ -24,7 +24,8 @@ def chat(text, tokens, **more):
 
 
 def completion(text, tokens, **more):
-    return "/v1/completions", {**GREEDY, "prompt": text, "max_tokens": tokens, **more}
+    # Asked as a chat is, a model that knows chats would end at once.
+    return "/v1/completions", {**GREEDY, "prompt": f"Question: {text}\nAnswer: Well,", "max_tokens": tokens, **more}
 
 
 def responses(text, tokens, **more):

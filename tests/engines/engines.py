@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import httpx
@@ -91,17 +92,19 @@ class Engine:
 
 
 class LlamaServer(Engine):
-    """llama.cpp's server, with the GGUF file."""
+    """llama.cpp's server with the GGUF file: the binary that LLAMA_SERVER names, else that of the package xllamacpp."""
 
     name = "llama-server"
     running_metric, generated_metric = "llamacpp:requests_processing", "llamacpp:tokens_predicted_total"
 
     def command(self):
-        cells = str(CONTEXT * SEQUENCES)
+        model, binary, cells = os.environ["SMOLLM2"], os.environ.get("LLAMA_SERVER"), CONTEXT * SEQUENCES
+        if not binary:
+            words = [model, MODEL, self.port, SEQUENCES, cells]
+            return [sys.executable, str(pathlib.Path(__file__).with_name("llama_cpp.py")), *map(str, words)]
         return [
-            os.environ["LLAMA_SERVER"], "-m", os.environ["SMOLLM2"], "--alias", MODEL, "--port", str(self.port),
-            "-np", str(SEQUENCES), "-c", cells, "-t", "1", "--jinja", "--metrics", "--no-ui", "--no-cache-prompt",
-            "--cache-ram", "0",
+            binary, "-m", model, "--alias", MODEL, "--port", str(self.port), "-np", str(SEQUENCES), "-c", str(cells),
+            "--no-kv-unified", "-t", "1", "--jinja", "--metrics", "--no-ui", "--no-cache-prompt", "--cache-ram", "0",
         ]
 
 
