@@ -19,26 +19,26 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
-def chat(text, tokens, **more):
-    return "/v1/chat/completions", {**GREEDY, "messages": user(text), "max_tokens": tokens, **more}
+def chat(question, tokens, **more):
+    return "/v1/chat/completions", {**GREEDY, "messages": user(question), "max_tokens": tokens, **more}
 
 
-def completion(text, tokens, **more):
+def completion(question, tokens, **more):
     # Asked as a chat is, a model that knows chats would end at once.
-    return "/v1/completions", {**GREEDY, "prompt": f"Question: {text}\nAnswer: Well,", "max_tokens": tokens, **more}
+    return "/v1/completions", {**GREEDY, "prompt": f"Question: {question}\nAnswer: Well,", "max_tokens": tokens, **more}
 
 
-def responses(text, tokens, **more):
-    return "/v1/responses", {**GREEDY, "input": text, "max_output_tokens": tokens, "store": False, **more}
+def responses(question, tokens, **more):
+    return "/v1/responses", {**GREEDY, "input": question, "max_output_tokens": tokens, "store": False, **more}
 
 
-def messages(text, tokens, **more):
-    return "/v1/messages", {**GREEDY, "messages": user(text), "max_tokens": tokens, **more}
+def messages(question, tokens, **more):
+    return "/v1/messages", {**GREEDY, "messages": user(question), "max_tokens": tokens, **more}
 
 
-def ollama(text, tokens, **more):
+def ollama(question, tokens, **more):
     options = {"temperature": 0, "num_predict": tokens}
-    return "/api/chat", {"model": MODEL, "messages": user(text), "options": options, "stream": False, **more}
+    return "/api/chat", {"model": MODEL, "messages": user(question), "options": options, "stream": False, **more}
 
 
 APIS = (chat, completion, responses, messages, ollama)
@@ -106,9 +106,9 @@ READERS = {"chat": of_choice, "completion": of_choice, "responses": of_response,
            "ollama": of_ollama}
 
 
-def ask(api, url, text, tokens, **more):
+def ask(api, url, question, tokens, **more):
     """A whole answer."""
-    path, body = api(text, tokens, **more)
+    path, body = api(question, tokens, **more)
     response = httpx.post(url + path, json=body)
     assert response.status_code == 200, response.text
     answer = Answer(headers=response.headers)
@@ -117,9 +117,9 @@ def ask(api, url, text, tokens, **more):
 
 
 @contextlib.contextmanager
-def opened(api, url, text, tokens, **more):
+def opened(api, url, question, tokens, **more):
     """A stream that has begun: its response and its events."""
-    path, body = api(text, tokens, **more)
+    path, body = api(question, tokens, **more)
     body["stream"] = True
     if path.endswith("completions"):
         body["stream_options"] = {"include_usage": True}
@@ -138,10 +138,10 @@ def events(lines):
             yield event
 
 
-def read(api, url, text, tokens, begun=lambda: None, **more):
+def read(api, url, question, tokens, begun=lambda: None, **more):
     """A streamed answer, to its end. Calls `begun` at its first text."""
     answer = Answer()
-    with opened(api, url, text, tokens, **more) as (response, stream):
+    with opened(api, url, question, tokens, **more) as (response, stream):
         answer.headers = response.headers
         for event in stream:
             had_text = bool(answer.text)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 # The server's own harness, which starts and ends `loquent serve`.
-from conftest import start  # noqa: F401
+from conftest import Server, start  # noqa: F401
 from test_upstreams import wait_until
 
 from .engines import ENGINES, MODEL
@@ -29,6 +29,8 @@ class Pool:
 
     def __init__(self, engine, folder):
         self.engine, self.folder, self.started, self.running = engine, folder, 0, []
+        #: Servers in front of one engine, by what they are given as upstream.
+        self.fronts = {}
 
     def alive(self, count):
         """So many engines that answer."""
@@ -40,7 +42,15 @@ class Pool:
             self.running.append(self.engine(self.folder / f"{self.engine.name}-{self.started}.log"))
         return [one.wait() for one in self.running[:count]]
 
+    def front(self, upstream):
+        """The server in front of `upstream` that tests share."""
+        if upstream not in self.fronts:
+            self.fronts[upstream] = Server("--upstream", upstream).wait()
+        return self.fronts[upstream]
+
     def close(self):
+        for one in self.fronts.values():
+            one.stop()
         for one in self.running:
             one.end()
 
@@ -71,12 +81,12 @@ def two(pool):
 
 
 @pytest.fixture
-def front(engine, start):  # noqa: F811
+def front(engine, pool):
     """Loquent in front of the engine, under the model's name: it puts every API into chat completions."""
-    return start("--upstream", f"{MODEL}={engine.url}")
+    return pool.front(f"{MODEL}={engine.url}")
 
 
 @pytest.fixture
-def sole(engine, start):  # noqa: F811
+def sole(engine, pool):
     """Loquent in front of the engine as its only upstream: an API that the engine speaks itself passes unread."""
-    return start("--upstream", engine.url)
+    return pool.front(engine.url)

@@ -19,8 +19,8 @@ from test_upstreams import free_port
 
 MODEL = "smollm2"
 #: Tokens of one sequence, prompt and answer together.
-CONTEXT = 2048
-SEQUENCES = 16
+CONTEXT = 1024
+SEQUENCES = 8
 #: vLLM imports for a minute on a busy machine before it listens.
 START_LIMIT_S = 600
 

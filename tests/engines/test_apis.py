@@ -9,7 +9,7 @@ import pytest
 from .asks import APIS, CHAT_APIS, GREEDY, QUESTION, ask, chat, completion, messages, ollama, read, responses, user
 from .engines import CONTEXT, MODEL
 
-TOKENS = 40
+TOKENS = 12
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -48,9 +48,10 @@ def test_an_api_that_the_engine_speaks_itself_passes_unread(engine, sole, api):
 
 
 def test_metrics_count_the_tokens_that_the_engine_counts(engine, front):
-    usages = [read(chat, front.url, text, 20).usage for text in ("One, two,", "Name a colour.", QUESTION)]
-    assert front.metric("generation_tokens_total") == sum(answer for _, answer in usages)
-    assert front.metric("prompt_tokens_total") == sum(prompt for prompt, _ in usages)
+    names = ("prompt_tokens_total", "generation_tokens_total")
+    before = [front.metric(name) for name in names]
+    usages = [read(chat, front.url, text, TOKENS).usage for text in ("One, two,", QUESTION)]
+    assert [front.metric(name) for name in names] == [had + sum(new) for had, new in zip(before, zip(*usages))]
 
 
 def test_models_and_tokens_are_those_of_the_engine(engine, front, sole):
@@ -72,7 +73,7 @@ def json_of(api, url, stream):
         "messages": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         "ollama": {"format": SCHEMA},
     }[api.__name__]
-    answer = (read if stream else ask)(api, url, PLAN, 200, **form)
+    answer = (read if stream else ask)(api, url, PLAN, 60, **form)
     assert answer.is_whole, answer
     return json.loads(answer.text)
 
@@ -147,12 +148,12 @@ def test_a_tools_result_reaches_the_model(engine, front):
 
 
 def errors(server, body, path="/v1/chat/completions"):
-    """The status and the message of a refusal, for a whole answer and for a stream."""
+    """The status and the message of the answers, whole and as a stream; no message where it is no refusal."""
     found = []
     for stream in (False, True):
-        refused = httpx.post(server.url + path, json={**body, "stream": stream})
-        error = refused.json().get("error", {})
-        found.append((refused.status_code, error.get("message") if isinstance(error, dict) else error))
+        answer = httpx.post(server.url + path, json={**body, "stream": stream})
+        error = answer.json()["error"]["message"] if answer.status_code != 200 else None
+        found.append((answer.status_code, error))
     return found
 
 
@@ -166,21 +167,23 @@ LONG = "word " * CONTEXT * 2
     pytest.param(dict(messages=user("x"), response_format={"type": "json_schema", "json_schema": {"schema": 7}}),
                  id="schema"),
 ])
-def test_a_refusal_is_the_engines_own_or_loquents_for_the_same_reason(engine, front, sole, wrong):
+def test_a_refusal_is_the_engines_own_or_loquents(engine, front, sole, wrong):
     body = {**GREEDY, "max_tokens": 5, **wrong}
     own = errors(engine, body)
     for server in (front, sole):
-        for (status, text), (expected, _) in zip(errors(server, body), own):
-            assert 400 <= expected < 600 and text
-            assert status == expected or 400 <= status < 500, (status, expected, text)
+        through = errors(server, body)
+        print(own, through)
+        for (status, text), (expected, _) in zip(through, own):
+            # Loquent reads a request before it passes it on, and refuses what the engine may let pass or fail at.
+            assert status == expected or status == 400
+            assert text if status != 200 else expected == 200
 
 
 def test_an_unknown_model_is_refused_by_its_name(engine, front, sole):
     body = {**GREEDY, "model": "no-such-model", "messages": user("x"), "max_tokens": 5}
     assert [status for status, _ in errors(front, body)] == [404, 404]
     # llama-server answers whatever model it is asked for.
-    own = [status for status, _ in errors(engine, {**body, "stream": False})][:1]
-    assert errors(sole, body)[0][0] == own[0]
+    assert [status for status, _ in errors(sole, body)] == [status for status, _ in errors(engine, body)]
 
 
 def test_a_prompt_that_is_too_long_is_told_in_each_apis_words(front):
