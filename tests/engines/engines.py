@@ -18,6 +18,7 @@ import httpx
 from test_upstreams import free_port
 
 MODEL = "smollm2"
+TEMPLATE = pathlib.Path(__file__).with_name("chat.jinja")
 #: Tokens of one sequence, prompt and answer together.
 CONTEXT = 1024
 SEQUENCES = 8
@@ -31,6 +32,8 @@ class Engine:
     name = ""
     #: Names of the metrics: requests that run, and tokens that were generated since the start.
     running_metric = generated_metric = ""
+    #: Whether an answer that must call a tool is nothing but calls.
+    forces_calls = True
 
     def __init__(self, log, *more):
         self.port = free_port()
@@ -95,16 +98,19 @@ class LlamaServer(Engine):
     """llama.cpp's server with the GGUF file: the binary that LLAMA_SERVER names, else that of the package xllamacpp."""
 
     name = "llama-server"
+    # Text may stand before the call, as much as the model likes.
+    forces_calls = False
     running_metric, generated_metric = "llamacpp:requests_processing", "llamacpp:tokens_predicted_total"
 
     def command(self):
         model, binary, cells = os.environ["SMOLLM2"], os.environ.get("LLAMA_SERVER"), CONTEXT * SEQUENCES
         if not binary:
-            words = [model, MODEL, self.port, SEQUENCES, cells]
+            words = [model, TEMPLATE, MODEL, self.port, SEQUENCES, cells]
             return [sys.executable, str(pathlib.Path(__file__).with_name("llama_cpp.py")), *map(str, words)]
         return [
             binary, "-m", model, "--alias", MODEL, "--port", str(self.port), "-np", str(SEQUENCES), "-c", str(cells),
-            "--no-kv-unified", "-t", "1", "--jinja", "--metrics", "--no-ui", "--no-cache-prompt", "--cache-ram", "0",
+            "--no-kv-unified", "-t", "1", "--jinja", "--chat-template-file", str(TEMPLATE), "--metrics", "--no-ui",
+            "--no-cache-prompt", "--cache-ram", "0",
         ]
 
 
@@ -121,6 +127,7 @@ class Vllm(Engine):
             "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "bfloat16", "--max-model-len", str(CONTEXT),
             "--max-num-seqs", str(SEQUENCES), "--enforce-eager", "--generation-config", "vllm",
             "--no-enable-prefix-caching", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+            "--chat-template", str(TEMPLATE),
         ]
 
     def environment(self):

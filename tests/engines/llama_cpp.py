@@ -1,18 +1,19 @@
 """llama.cpp's server, of the package xllamacpp, with what the tests set: no compiler is needed for it.
 
-    python llama_cpp.py MODEL ALIAS PORT SEQUENCES CELLS
+    python llama_cpp.py MODEL TEMPLATE ALIAS PORT SEQUENCES CELLS
 """
 
+import pathlib
 import sys
 import threading
 
 import xllamacpp
 
 
-def main(model, alias, port, sequences, cells):
+def main(model, template, alias, port, sequences, cells):
     params = xllamacpp.CommonParams()
     params.model.path, params.model_alias = model, {alias}
-    params.port = int(port)
+    params.chat_template, params.port = pathlib.Path(template).read_text(), int(port)
     params.n_parallel, params.n_ctx = int(sequences), int(cells)
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
