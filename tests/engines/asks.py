@@ -6,9 +6,7 @@ import json
 
 import httpx
 
-from conftest import PATIENCE_S
-
-from .engines import MODEL
+from .engines import MODEL, PATIENCE_S
 
 QUESTION = "Tell me about the city of Paris in a few sentences."
 STORY = "Write a very long story about a lighthouse keeper, his dog and the sea."
@@ -106,10 +104,14 @@ READERS = {"chat": of_choice, "completion": of_choice, "responses": of_response,
            "ollama": of_ollama}
 
 
+def post(server, path, body):
+    return httpx.post(server.url + path, json=body, timeout=PATIENCE_S)
+
+
 def ask(api, url, question, tokens, **more):
     """A whole answer."""
     path, body = api(question, tokens, **more)
-    response = httpx.post(url + path, json=body)
+    response = httpx.post(url + path, json=body, timeout=PATIENCE_S)
     assert response.status_code == 200, response.text
     answer = Answer(headers=response.headers)
     answer.take(api, response.json())

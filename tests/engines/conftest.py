@@ -6,9 +6,8 @@ import pytest
 
 # The server's own harness, which starts and ends `loquent serve`.
 from conftest import Server, start  # noqa: F401
-from test_upstreams import wait_until
 
-from .engines import ENGINES, MODEL
+from .engines import ENGINES, MODEL, wait_until
 
 
 def pytest_collection_modifyitems(items):

@@ -5,6 +5,7 @@ each time.
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ import time
 import httpx
 
 from test_upstreams import free_port
+from test_upstreams import wait_until as wait_for_servers
 
 MODEL = "smollm2"
 TEMPLATE = pathlib.Path(__file__).with_name("chat.jinja")
@@ -24,6 +26,9 @@ CONTEXT = 1024
 SEQUENCES = 8
 #: vLLM imports for a minute on a busy machine before it listens.
 START_LIMIT_S = 600
+#: Far longer than any answer takes here.
+PATIENCE_S = 300
+wait_until = functools.partial(wait_for_servers, patience_s=PATIENCE_S)
 
 
 class Engine:
@@ -89,7 +94,7 @@ class Engine:
 
     def ask(self, path, body):
         """A whole answer from the engine itself."""
-        answer = httpx.post(self.url + path, json=body)
+        answer = httpx.post(self.url + path, json=body, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -6,8 +6,22 @@ import httpx
 import jsonschema
 import pytest
 
-from .asks import APIS, CHAT_APIS, GREEDY, QUESTION, ask, chat, completion, messages, ollama, read, responses, user
-from .engines import CONTEXT, MODEL
+from .asks import (
+    APIS,
+    CHAT_APIS,
+    GREEDY,
+    QUESTION,
+    ask,
+    chat,
+    completion,
+    messages,
+    ollama,
+    post,
+    read,
+    responses,
+    user,
+)
+from .engines import CONTEXT, MODEL, PATIENCE_S
 
 TOKENS = 12
 SCHEMA = {
@@ -37,7 +51,7 @@ def test_answers_streams_and_usage_are_the_engines_own(engine, front, api):
 @pytest.mark.parametrize("api", [responses, messages], ids=lambda api: api.__name__)
 def test_an_api_that_the_engine_speaks_itself_passes_unread(engine, sole, api):
     path, body = api(QUESTION, TOKENS)
-    own = httpx.post(engine.url + path, json=body)
+    own = post(engine, path, body)
     if own.status_code in (404, 405, 501):
         pytest.skip(f"{engine.name} does not speak {path}")
     assert own.status_code == 200, own.text
@@ -61,7 +75,7 @@ def test_models_and_tokens_are_those_of_the_engine(engine, front, sole):
     expected = engine.ask("/tokenize", body)["tokens"]
     assert len(expected) > 5
     for server in (front, sole):
-        assert httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"] == expected
+        assert post(server, "/tokenize", body).json()["tokens"] == expected
 
 
 def json_of(api, url, stream):
@@ -90,18 +104,17 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 
 
 def calls_in_stream(lines):
-    """The calls that the chunks of a stream make together, and the finish reason."""
-    calls, finish = {}, None
+    """The functions that the chunks of a stream call together."""
+    calls = {}
     for line in lines:
         if not line.startswith("data: {"):
             continue
         for choice in json.loads(line[6:])["choices"]:
-            finish = choice.get("finish_reason") or finish
             for part in choice["delta"].get("tool_calls") or []:
                 call = calls.setdefault(part["index"], {"name": "", "arguments": ""})
                 for member in call:
                     call[member] += part["function"].get(member) or ""
-    return list(calls.values()), finish
+    return list(calls.values())
 
 
 def functions(answer):
@@ -117,9 +130,9 @@ def test_a_required_tool_is_called_as_the_engine_calls_it(engine, front):
     for call in expected:
         assert call["name"] == "weather"
         jsonschema.validate(json.loads(call["arguments"]), SCHEMA)
-    assert functions(httpx.post(front.url + path, json=body).json()) == expected
-    with httpx.stream("POST", front.url + path, json={**body, "stream": True}) as stream:
-        streamed, _ = calls_in_stream(stream.iter_lines())
+    assert functions(post(front, path, body).json()) == expected
+    with httpx.stream("POST", front.url + path, json={**body, "stream": True}, timeout=PATIENCE_S) as stream:
+        streamed = calls_in_stream(stream.iter_lines())
     assert [(call["name"], json.loads(call["arguments"])) for call in streamed] == [
         (call["name"], json.loads(call["arguments"])) for call in expected
     ]
@@ -129,11 +142,11 @@ def test_a_required_tool_is_called_in_every_api(engine, front):
     asked = "How is the weather in Rome?"
     responding = {"tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"}
     path, body = responses(asked, 200, **responding)
-    items = httpx.post(front.url + path, json=body).json()["output"]
+    items = post(front, path, body).json()["output"]
     calls = [(item["name"], json.loads(item["arguments"])) for item in items if item["type"] == "function_call"]
     tool = {"name": "weather", "description": "Tells the weather", "input_schema": SCHEMA}
     path, body = messages(asked, 200, tools=[tool], tool_choice={"type": "any"})
-    blocks = httpx.post(front.url + path, json=body).json()["content"]
+    blocks = post(front, path, body).json()["content"]
     used = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
     assert calls == used and (calls or not engine.forces_calls)
     for name, arguments in calls:
@@ -148,14 +161,14 @@ def test_a_tools_result_reaches_the_model(engine, front):
     body = {**GREEDY, "messages": turns, "max_tokens": TOKENS}
     path = "/v1/chat/completions"
     expected = engine.ask(path, body)["choices"][0]["message"]["content"]
-    assert httpx.post(front.url + path, json=body).json()["choices"][0]["message"]["content"] == expected
+    assert post(front, path, body).json()["choices"][0]["message"]["content"] == expected
 
 
 def errors(server, body, path="/v1/chat/completions"):
     """The status and the message of the answers, whole and as a stream; no message where it is no refusal."""
     found = []
     for stream in (False, True):
-        answer = httpx.post(server.url + path, json={**body, "stream": stream})
+        answer = post(server, path, {**body, "stream": stream})
         error = answer.json()["error"]["message"] if answer.status_code != 200 else None
         found.append((answer.status_code, error))
     return found
@@ -193,10 +206,10 @@ def test_an_unknown_model_is_refused_where_there_are_several_and_else_is_the_eng
 
 def test_a_prompt_that_is_too_long_is_told_in_each_apis_words(front):
     path, body = messages(LONG, 5)
-    refused = httpx.post(front.url + path, json=body)
+    refused = post(front, path, body)
     assert refused.status_code == 400 and refused.json()["error"]["type"] == "invalid_request_error"
     path, body = responses(LONG, 5)
-    assert httpx.post(front.url + path, json=body).status_code == 400
+    assert post(front, path, body).status_code == 400
     path, body = ollama(LONG, 5)
-    refused = httpx.post(front.url + path, json=body)
+    refused = post(front, path, body)
     assert refused.status_code == 400 and isinstance(refused.json()["error"], str)

@@ -8,16 +8,15 @@ import threading
 import httpx
 import pytest
 
-from conftest import BINARY, PATIENCE_S, Server
+from conftest import BINARY, Server
 from lossy import LossyPath
 from test_connect import Proxy
 from test_resume import read as read_events
 from test_resume import resumed
 from test_traces import CALLER, PLACE, TRACE, collector, stopping  # noqa: F401
-from test_upstreams import wait_until
 
 from .asks import APIS, QUESTION, STORY, ask, chat, opened, read
-from .engines import MODEL
+from .engines import MODEL, PATIENCE_S, wait_until
 
 #: Long enough to be under way while a reader leaves and comes back.
 TOKENS = 150

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from test_connect import Proxy
-from test_upstreams import address, figures, wait_until
+from test_upstreams import address, figures
 
-from .asks import CHAT_APIS, GREEDY, QUESTION, STORY, ask, chat, completion, messages, read, user
-from .engines import MODEL
+from .asks import CHAT_APIS, GREEDY, QUESTION, STORY, ask, chat, completion, messages, post, read, user
+from .engines import MODEL, wait_until
 
 TOKENS = 100
 #: Streams of a kill under load; half of them over QUIC.
@@ -67,7 +67,7 @@ def test_a_conversation_stays_at_one_engine_and_strangers_spread(two, fronts):
     turns = user("Name three colours.")
     for _ in range(3):
         body = {**GREEDY, "messages": turns, "max_tokens": 10}
-        answer = httpx.post(f"{front.url}/v1/chat/completions", json=body).json()["choices"][0]["message"]
+        answer = post(front, "/v1/chat/completions", body).json()["choices"][0]["message"]
         turns += [{"role": "assistant", "content": answer["content"]}, *user("And three more.")]
     assert sorted(figures(front, "requests_total").values()) == [0, 3]
     assert sum(figures(front, "affine_requests_total").values()) == 3
@@ -148,7 +148,7 @@ def test_an_engine_that_is_gone_is_avoided_and_taken_back(pool, two, fronts):
         wait_until(lambda: set(figures(front, "up").values()) == {0}, "both are down")
         path, body = chat(QUESTION, 5)
         for stream in (False, True):
-            refused = httpx.post(front.url + path, json={**body, "stream": stream})
+            refused = post(front, path, {**body, "stream": stream})
             assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         wait_until(lambda: httpx.get(f"{front.url}/ready").status_code == 503, "it says so")
 
@@ -166,7 +166,7 @@ def test_an_engine_that_is_alone_ends_an_answer_with_an_error_and_the_breaker_op
                     killed = True
     assert killed and "data: [DONE]" not in lines
     assert any('"error"' in line for line in lines)
-    assert httpx.post(front.url + path, json=body).status_code in (502, 503)
+    assert post(front, path, body).status_code in (502, 503)
     wait_until(lambda: httpx.get(f"{front.url}/ready").status_code == 503, "it says so")
 
 
@@ -177,7 +177,7 @@ def test_a_model_falls_back_on_another_engine(two, start):
     with fault(victim, signal.SIGKILL):
         for stream in (False, True):
             path, body = chat(QUESTION, 5)
-            answer = httpx.post(front.url + path, json={**body, "model": "big", "stream": stream})
+            answer = post(front, path, {**body, "model": "big", "stream": stream})
             assert answer.status_code == 200, answer.text
         assert figures(front, "requests_total")[address(other)] == 2
 
