@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,12 @@ test-models: ## The real binary with two trained models (fetched, 350 MB), again
 	@tools/setup build e2e
 	$(CARGO) build --release --locked --quiet -p loquent
 	tools/test-models $(ARGS)
+
+test-engines: ## The real binary before vLLM and llama.cpp's server, installed (8 GB), with SmolLM2 (ARGS='-k leaves')
+	@tools/setup build e2e
+	$(CARGO) build --release --locked --quiet -p loquent
+	tools/test-engines $(ARGS)
+
 test-python-client: ## Build the Python client's wheel, and openai, anthropic and LangChain over bad paths
 	@tools/setup build
 	$(CARGO) build --locked --quiet -p loquent

@@ -23,6 +23,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE / "peers"))
+import peers  # noqa: E402
 import servers  # noqa: E402
 from records.printed import ratios, runs, spread, table  # noqa: E402
 
@@ -46,7 +47,10 @@ def arguments():
     parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"))
     parser.add_argument("--model", help="GGUF file, where the engine is not simulated")
     parser.add_argument("--llama", type=pathlib.Path, help="folder of llama-server, for `upstream`")
+    parser.add_argument("--vllm", type=pathlib.Path, help="folder of vLLM's environment instead, beside a checkpoint of "
+                        "--model")
     parser.add_argument("--runs", type=int, help="runs of each [3 or 5]")
+    parser.add_argument("--requests", type=int, default=160, help="requests of a run of `upstream` [160]")
     return parser.parse_args()
 
 
@@ -91,27 +95,36 @@ def compared(title, groups, rows):
     table([*title, RATIO, "target"], out)
 
 
+def engine_behind(options):
+    """The server that answers for `upstream`, and its settings in words."""
+    if options.vllm:
+        settings = ["--dtype", "bfloat16", "--generation-config", "vllm", "--max-num-seqs", "16", "--max-model-len", "512"]
+        arguments = [str(peers.checkpoint(options.model)), *settings]
+        return servers.vllm(options.vllm, arguments, options.folder / "vllm.log", "vllm", os.cpu_count()), settings
+    settings = ["-c", "8192", "-np", "16", "-t", str(os.cpu_count()), "--kv-unified", "--cache-ram", "0"]
+    arguments = ["--no-ui", "-m", options.model, *settings]
+    return servers.llama_server(options.llama, arguments, options.folder / "llama-server.log"), settings
+
+
 def upstream(options):
     """an upstream server asked directly and through `loquent serve --upstream`"""
-    settings = ["--no-ui", "-m", options.model, "-c", "8192", "-np", "16", "-t", str(os.cpu_count()), "--kv-unified",
-                "--cache-ram", "0"]
-    with servers.llama_server(options.llama, settings, options.folder / "llama-server.log") as behind, \
-            serving(options, "--upstream", behind.url) as front:
+    engine, settings = engine_behind(options)
+    with engine as behind, serving(options, "--upstream", behind.url) as front:
         groups = bench(options, [("direct", behind), ("through", front)], 3, "--preset", "cllm-stage15", "--ignore-eos",
-                       "--requests", "160", "--warmup-runs", "1", "--temperature", "0")
+                       "--requests", str(options.requests), "--warmup-runs", "1", "--temperature", "0")
     keys = ("output_throughput", "ttft_p50_ms", "successful_requests", "failed_requests", "refused_requests")
-    print(f"llama-server: `{' '.join(settings[3:])}`; 160 requests, 16 at once")
+    print(f"{engine.name}: `{' '.join(settings)}`; {options.requests} requests, 16 at once")
     direct, through = groups
     compared(["measure", "direct", "through Loquent"], groups, [
         ("output_throughput", "output tokens/s", ".1f", ">= 0.97", False)])
     later = [b - a for a, b in zip(values(direct, "ttft_p50_ms"), values(through, "ttft_p50_ms"))]
-    lost = [160 - n for n in values(through, "successful_requests")]
-    lost_direct = [160 - n for n in values(direct, "successful_requests")]
+    lost = [options.requests - n for n in values(through, "successful_requests")]
+    lost_direct = [options.requests - n for n in values(direct, "successful_requests")]
     table(["measure", "direct", "through Loquent", "more", "target"],
           [["TTFT p50, ms", spread(values(direct, "ttft_p50_ms")), spread(values(through, "ttft_p50_ms")), spread(later),
             "<= 3"],
            # What llama-server itself loses when it is asked directly is not Loquent's.
-           ["requests lost of 160", spread(lost_direct, ".0f"), spread(lost, ".0f"),
+           [f"requests lost of {options.requests}", spread(lost_direct, ".0f"), spread(lost, ".0f"),
             f"{max(0.0, max(lost) - max(lost_direct)):.0f}", "<= 0"]])
     kept(groups, keys)
 

@@ -30,8 +30,8 @@ def figures(front, name):
     return {server: float(value) for metric, server, _, value in found if metric == name}
 
 
-def wait_until(holds, what):
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(holds, what, patience_s=PATIENCE_S):
+    deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
