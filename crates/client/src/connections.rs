@@ -290,9 +290,8 @@ impl Connections {
                 // The channel carries no values: it closes when the attempt is over.
                 .map(|mut attempt| async move { attempt.changed().await })
                 .collect();
-            let one = async {
-                while under_way.next().await.is_some() && self.established().is_none() {}
-            };
+            let one =
+                async { while under_way.next().await.is_some() && self.established().is_none() {} };
             let _ = tokio::time::timeout(self.0.config.head_start, one).await;
         }
         self.established()
@@ -344,7 +343,8 @@ impl Connections {
             reason: reason.to_owned(),
         };
         let asked = tokio::time::timeout(OFFER_TIMEOUT, self.offer(true)).await;
-        let offer = asked.unwrap_or_else(|_| Err(refused("it does not say whether it offers QUIC")));
+        let offer =
+            asked.unwrap_or_else(|_| Err(refused("it does not say whether it offers QUIC")));
         let offer = offer?.ok_or_else(|| refused("it does not offer QUIC"))?;
         if tried == Some(offer) {
             return Err(refused("QUIC does not get through"));

@@ -88,13 +88,7 @@ impl PathChoice {
     /// Creates a choice without paths, of which the one in slot `preferred` is better.
     pub const fn new(now: Micros, mode: PathMode, preferred: usize) -> Self {
         let phase = PathPhase::Losing { since: None };
-        Self {
-            mode,
-            preferred,
-            present: [false; MAX_PATHS],
-            phase,
-            rhythm: FrameRhythm::from(now),
-        }
+        Self { mode, preferred, present: [false; MAX_PATHS], phase, rhythm: FrameRhythm::from(now) }
     }
 
     /// Notes that a path begins.

@@ -15,4 +15,5 @@ mod sender;
 mod sessions;
 #[path = "spec/main.rs"]
 mod spec;
+mod two_paths;
 mod vectors;

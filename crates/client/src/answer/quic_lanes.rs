@@ -8,9 +8,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use loquent_proto::{
-    Delta, MAX_PATHS, Micros, PathChoice, Position, Receiver, ReceiverEvent,
-};
+use loquent_proto::{Delta, MAX_PATHS, Micros, PathChoice, Position, Receiver, ReceiverEvent};
 use tokio::time::Instant;
 
 use super::quic::{LaneEvent, QuicPath};
