@@ -154,7 +154,7 @@ def announced(process, words):
 
 
 def serve(binary, rate):
-    command = [binary, "serve", "--port", "0", "--simulate", str(rate)]
+    command = [binary, "serve", "--port", "0", "--simulate", str(rate), "--allowed-host", SERVER]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     port = announced(server, "on http://")
     for _ in range(600):
