@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from urllib.parse import urlsplit
 
 import pytest
@@ -37,6 +38,10 @@ class Relay:
         #: When a datagram for a client passed, and how long it was: what an observer sees.
         self.seen = []
         self.dark = False
+        #: Addresses of clients whose datagrams are all lost, both ways: networks that have gone.
+        self.gone = set()
+        #: Datagrams that passed to each address of a client.
+        self.passed_to = Counter()
         self._front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._front.bind(("127.0.0.1", port))
         try:
@@ -56,23 +61,24 @@ class Relay:
             for ready in select.select([self._front, self._door, *clients, *self._pairs], [], [], 0.05)[0]:
                 if ready is self._front:
                     data, client = ready.recvfrom(65536)
-                    self._pass_datagram(0, self._back(client), data, self.server)
+                    self._pass_datagram(0, self._back(client), data, self.server, client)
                 elif ready in clients:
-                    self._pass_datagram(1, self._front, ready.recv(65536), clients[ready])
+                    self._pass_datagram(1, self._front, ready.recv(65536), clients[ready], clients[ready])
                 elif ready is self._door:
                     client, server = ready.accept()[0], socket.create_connection(self.server)
                     self._pairs |= {client: server, server: client}
                 elif ready in self._pairs:
                     self._pass_bytes(ready)
 
-    def _pass_datagram(self, direction, sock, data, address):
+    def _pass_datagram(self, direction, sock, data, address, client):
         if self.chains[direction].random() >= self.stay[self.bad[direction]]:
             self.bad[direction] = not self.bad[direction]
-        if self.dark or self.bad[direction]:
+        if self.dark or self.bad[direction] or client[0] in self.gone:
             self.lost += 1
         else:
             self.passed += 1
             if direction == 1:
+                self.passed_to[client[0]] += 1
                 self.seen.append((time.monotonic(), len(data)))
             sock.sendto(data, address)
 

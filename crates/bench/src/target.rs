@@ -91,6 +91,7 @@ impl From<ClientError> for RequestFailure {
             ClientError::Url { .. }
             | ClientError::ApiKey
             | ClientError::Connect { .. }
+            | ClientError::Networks { .. }
             | ClientError::Tls(_) => FailureKind::Connect,
             ClientError::Broken(_)
             | ClientError::Gone

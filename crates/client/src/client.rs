@@ -12,12 +12,13 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::discovery::DeliveryOffer;
 use crate::known_servers::Transport;
-use crate::quic_connection::QuicPath;
+use crate::quic_connection::{OwnNetwork, QuicPath};
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::via::Via;
 
 /// A client of one server. It detects whether QUIC gets through, keeps one QUIC connection for
-/// everything, and uses HTTP where QUIC fails. Cheap to clone; clones share connections.
+/// everything (over each network of [`Config::via`]), and uses HTTP where QUIC fails. Cheap to clone; clones share connections.
 #[derive(Clone)]
 pub struct Client(Connections);
 
@@ -25,7 +26,7 @@ impl Client {
     /// Creates a client of the server in `config`. Nothing is sent yet.
     ///
     /// # Errors
-    /// A URL or key that cannot be used, or a failure to set up TLS.
+    /// A URL or key that cannot be used, too many networks, or a failure to set up TLS.
     pub fn new(config: Config) -> Result<Client, ClientError> {
         Connections::new(config).map(Client)
     }
@@ -64,30 +65,38 @@ impl Client {
         self.0.offer(true).await
     }
 
-    /// Opens a separate QUIC connection as `offer` describes, closes it again, and returns the
-    /// properties of the path.
+    /// Opens a separate QUIC connection as `offer` describes, over the network `via` or the one that
+    /// the system chooses, closes it again, and returns the properties of the path.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
-    pub async fn try_quic(&self, offer: &DeliveryOffer) -> Result<QuicPath, ClientError> {
-        let connection = self.0.dial_offer(offer).await?;
+    pub async fn try_quic(
+        &self,
+        offer: &DeliveryOffer,
+        via: Option<Via>,
+    ) -> Result<QuicPath, ClientError> {
+        let connection = self.0.dial_offer(offer, &OwnNetwork { index: 0, via }).await?;
         Ok(connection.path())
     }
 
     /// Requests an answer: a `POST` of a completion with `"stream": true`. It goes over QUIC if a
     /// connection is up within the head start. Otherwise, or if that connection dies before the
-    /// server has responded, it goes over HTTP. A random key identifies both attempts as the same
-    /// request, so that the server does the work once (S-4.9).
+    /// server has responded, it goes over the other network's connection, if there is one, and then
+    /// over HTTP. A random key identifies all attempts as the same request, so that the server does
+    /// the work once (S-4.9).
     ///
     /// # Errors
     /// A failure to reach the server. A refusal by the server is a [`Reply`].
     pub async fn ask(&self, request: &Request) -> Result<Asked, ClientError> {
         let repeatable = request.repeatable();
-        if let Some(quic) = self.0.quic().await {
+        let mut next = self.0.quic().await;
+        for _ in 0..self.0.networks() {
+            let Some(quic) = next else { break };
             match ask_over_quic(&self.0, &quic, &repeatable).await {
                 Ok(asked) => return Ok(asked),
                 Err(error) => tracing::debug!("asking over QUIC: {error}"),
             }
+            next = self.0.other_than(&quic);
         }
         match self.0.offer(false).await? {
             Some(_) => self.ask_over_http(repeatable, true).await,
@@ -131,7 +140,7 @@ impl Client {
         self.0.request(request).await
     }
 
-    /// Moves the QUIC connection to a new local port; its answers continue. Returns true if it
+    /// Moves the QUIC connections to new local ports; their answers continue. Returns true if one
     /// moved.
     pub fn rebind(&self) -> bool {
         self.0.rebind()

@@ -5,9 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loquent_openai::tls::Trust;
-use loquent_proto::{ACK_STEP_BYTES, ReceiverConfig};
+use loquent_proto::{ACK_STEP_BYTES, PathMode, ReceiverConfig};
 
 use crate::network;
+use crate::via::Via;
+
+/// Maximum networks of [`Config::via`].
+pub const MAX_NETWORKS: usize = loquent_proto::MAX_PATHS;
 
 /// Configuration of a [`Client`](crate::Client). [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
@@ -20,6 +24,12 @@ pub struct Config {
     pub trust: Trust,
     /// Enables QUIC. Default true.
     pub quic: bool,
+    /// Networks to keep a QUIC connection over, the better one first; at most [`MAX_NETWORKS`].
+    /// Default none: one connection, over the network that the system chooses. HTTP always goes
+    /// over that one.
+    pub via: Vec<Via>,
+    /// Use of two networks. Default backup.
+    pub via_mode: PathMode,
     /// Maximum wait of a request for QUIC before it uses HTTP. Default 500 ms.
     pub head_start: Duration,
     /// Maximum time to look for a lost answer. Default 90 s: longer than servers keep it.
@@ -42,6 +52,8 @@ impl Config {
             api_key: None,
             trust: Trust::System,
             quic: true,
+            via: Vec::new(),
+            via_mode: PathMode::default(),
             head_start: Duration::from_millis(500),
             resume_limit: Duration::from_secs(90),
             memory: None,

@@ -1,10 +1,12 @@
-//! Connections to one server: a single QUIC connection for everything, as far as QUIC gets through,
-//! and pooled HTTP/1.1 connections.
+//! Connections to one server: a QUIC connection over each network that is to be used, as far as QUIC
+//! gets through, and pooled HTTP/1.1 connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use loquent_openai::http::{HttpClient, HttpResponse, bearer, json_request};
 use loquent_openai::{BaseUrl, HttpError};
 use loquent_proto::Micros;
@@ -12,10 +14,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::ClientError;
-use crate::config::Config;
+use crate::config::{Config, MAX_NETWORKS};
 use crate::discovery::{self, DeliveryOffer};
 use crate::known_servers::{KnownServer, KnownServers, Transport};
-use crate::quic_connection::QuicConnection;
+use crate::quic_connection::{OwnNetwork, QuicConnection};
 use crate::request::Request;
 
 /// The connections to one server. Cheap to clone; clones share them.
@@ -29,7 +31,8 @@ struct SharedConnections {
     host: String,
     config: Config,
     known_servers: KnownServers,
-    dialing: Mutex<QuicDialing>,
+    /// At least one; the better one first.
+    networks: Vec<NetworkLink>,
     /// The server's discovery document: `None` before it was requested, `Some(None)` if it offers
     /// no QUIC. Locked during the request, so that only one is made.
     offer: tokio::sync::Mutex<Option<Option<DeliveryOffer>>>,
@@ -38,6 +41,27 @@ struct SharedConnections {
     /// Number of answers with a running task.
     answers: watch::Sender<usize>,
     started: Instant,
+}
+
+/// The QUIC connection over one network.
+struct NetworkLink {
+    network: OwnNetwork,
+    dialing: Mutex<QuicDialing>,
+}
+
+impl NetworkLink {
+    fn dialing(&self) -> MutexGuard<'_, QuicDialing> {
+        // Each holder makes one assignment, which a panic cannot cut in half.
+        self.dialing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the connection if it is established.
+    fn established(&self) -> Option<QuicConnection> {
+        match &self.dialing().state {
+            QuicState::Up(quic) if quic.is_open() => Some(quic.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// State of the QUIC connection and of attempts to establish it.
@@ -65,6 +89,13 @@ enum QuicState {
 const REST: Duration = Duration::from_secs(10);
 /// Maximum pause between attempts, short enough for a laptop that moves to a network with UDP.
 const MAX_REST: Duration = Duration::from_secs(300);
+/// The same pauses where a connection is wanted over each of two networks: one of them comes and
+/// goes, and the answers go on meanwhile.
+const NETWORK_REST: Duration = Duration::from_secs(1);
+/// See [`NETWORK_REST`].
+const MAX_NETWORK_REST: Duration = Duration::from_secs(8);
+/// Time limit for the server's offer, so that a network that hangs ends the attempt.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit, when closing, for the last packets to be sent.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -93,8 +124,9 @@ impl Connections {
     /// Prepares connections to the server in `config`; opens none yet.
     ///
     /// # Errors
-    /// A URL or key that cannot be used, or a failure to set up TLS.
+    /// A URL or key that cannot be used, too many networks, or a failure to set up TLS.
     pub fn new(config: Config) -> Result<Connections, ClientError> {
+        let networks = networks(&config)?;
         let base = BaseUrl::parse(&config.url)?;
         let http =
             HttpClient::with_trust(base.clone(), config.api_key.as_deref(), config.trust.clone())?;
@@ -104,7 +136,7 @@ impl Connections {
             host: base.host().to_owned(),
             known_servers: KnownServers::open(config.memory.as_deref()),
             config,
-            dialing: Mutex::default(),
+            networks,
             offer: tokio::sync::Mutex::new(None),
             quic_ups: watch::Sender::new(0),
             answers: watch::Sender::new(0),
@@ -112,12 +144,16 @@ impl Connections {
         })))
     }
 
-    /// Opens a separate QUIC connection as `offer` describes.
+    /// Opens a separate QUIC connection as `offer` describes, over `network`.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
-    pub async fn dial_offer(&self, offer: &DeliveryOffer) -> Result<QuicConnection, ClientError> {
-        QuicConnection::dial(&self.0.host, offer, &self.0.config.trust).await
+    pub(crate) async fn dial_offer(
+        &self,
+        offer: &DeliveryOffer,
+        network: &OwnNetwork,
+    ) -> Result<QuicConnection, ClientError> {
+        QuicConnection::dial(&self.0.host, offer, &self.0.config.trust, network).await
     }
 
     /// Returns the underlying HTTP client.
@@ -137,9 +173,9 @@ impl Connections {
 
     /// Returns the transport that a request would use now.
     pub fn transport(&self) -> Transport {
-        match &self.dialing().state {
-            QuicState::Up(quic) if quic.is_open() => Transport::Quic,
-            _ => Transport::Http,
+        match self.established() {
+            Some(_) => Transport::Quic,
+            None => Transport::Http,
         }
     }
 
@@ -165,10 +201,11 @@ impl Connections {
         Ok(self.0.http.send(message).await?)
     }
 
-    /// Moves the QUIC connection to a new local port; its answers continue. Returns true if it
+    /// Moves the QUIC connections to new local ports; their answers continue. Returns true if one
     /// moved.
     pub fn rebind(&self) -> bool {
-        self.quic_now().is_some_and(|quic| quic.rebind(Duration::ZERO))
+        let links = self.0.networks.iter().filter_map(NetworkLink::established);
+        links.fold(false, |moved, quic| quic.rebind(Duration::ZERO) || moved)
     }
 
     pub(crate) fn key(&self) -> Option<&str> {
@@ -191,10 +228,12 @@ impl Connections {
     pub async fn close(&self, limit: Duration) {
         let mut answers = self.0.answers.subscribe();
         let _ = tokio::time::timeout(limit, answers.wait_for(|count| *count == 0)).await;
-        let state = std::mem::take(&mut self.dialing().state);
-        if let QuicState::Up(quic) = state {
-            quic.close();
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, quic.idle()).await;
+        for link in &self.0.networks {
+            let state = std::mem::take(&mut link.dialing().state);
+            if let QuicState::Up(quic) = state {
+                quic.close();
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, quic.idle()).await;
+            }
         }
     }
 
@@ -209,38 +248,59 @@ impl Connections {
         QuicUp(self.0.quic_ups.subscribe())
     }
 
-    fn dialing(&self) -> MutexGuard<'_, QuicDialing> {
-        // Each holder makes one assignment, which a panic cannot cut in half.
-        self.0.dialing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the number of networks in use: one, or those of the configuration.
+    pub(crate) fn networks(&self) -> usize {
+        self.0.networks.len()
     }
 
-    /// Returns the QUIC connection if it is established; otherwise starts an attempt.
+    /// Returns the QUIC connection over the best network that has one.
+    fn established(&self) -> Option<QuicConnection> {
+        self.0.networks.iter().find_map(NetworkLink::established)
+    }
+
+    /// Returns the QUIC connection over another network than `quic`'s, if one is established.
+    pub(crate) fn other_than(&self, quic: &QuicConnection) -> Option<QuicConnection> {
+        let others = self.0.networks.iter().filter(|link| link.network.index != quic.network());
+        others.filter_map(NetworkLink::established).next()
+    }
+
+    /// Returns a QUIC connection if one is established; otherwise starts an attempt.
     pub(crate) fn quic_now(&self) -> Option<QuicConnection> {
-        self.try_quic().ok()
+        let all = (0..self.networks()).filter_map(|index| self.quic_on(index));
+        // Each is asked for, so that each is established.
+        all.collect::<Vec<_>>().into_iter().next()
     }
 
-    /// Returns the QUIC connection if it is or becomes established within the head start. Does not
+    /// Returns the QUIC connection over one network if it is established; otherwise starts an
+    /// attempt.
+    pub(crate) fn quic_on(&self, network: usize) -> Option<QuicConnection> {
+        self.try_quic(self.0.networks.get(network)?).ok()
+    }
+
+    /// Returns a QUIC connection if one is or becomes established within the head start. Does not
     /// wait if HTTP won last time.
     pub(crate) async fn quic(&self) -> Option<QuicConnection> {
-        let mut under_way = match self.try_quic() {
-            Ok(quic) => return Some(quic),
-            Err(under_way) => under_way?,
-        };
+        let tried = self.0.networks.iter().map(|link| self.try_quic(link));
+        let tried: Vec<_> = tried.collect();
         let known = self.0.known_servers.recall(&self.0.url);
-        if known.is_none_or(|known| known.winner == Transport::Quic) {
-            // The channel carries no values: it closes when the attempt is over.
-            let _ = tokio::time::timeout(self.0.config.head_start, under_way.changed()).await;
+        let waits = known.is_none_or(|known| known.winner == Transport::Quic);
+        if waits && tried.iter().all(Result::is_err) {
+            let under_way = tried.into_iter().filter_map(|link| link.err().flatten());
+            let mut under_way: FuturesUnordered<_> = under_way
+                // The channel carries no values: it closes when the attempt is over.
+                .map(|mut attempt| async move { attempt.changed().await })
+                .collect();
+            let one =
+                async { while under_way.next().await.is_some() && self.established().is_none() {} };
+            let _ = tokio::time::timeout(self.0.config.head_start, one).await;
         }
-        match &self.dialing().state {
-            QuicState::Up(quic) if quic.is_open() => Some(quic.clone()),
-            _ => None,
-        }
+        self.established()
     }
 
-    /// Returns the QUIC connection, or the attempt to establish it. Starts an attempt unless QUIC
-    /// is off or the last attempt failed recently.
-    fn try_quic(&self) -> Result<QuicConnection, Option<watch::Receiver<()>>> {
-        let mut dialing = self.dialing();
+    /// Returns the QUIC connection over a network, or the attempt to establish it. Starts an
+    /// attempt unless QUIC is off or the last attempt failed recently.
+    fn try_quic(&self, link: &NetworkLink) -> Result<QuicConnection, Option<watch::Receiver<()>>> {
+        let mut dialing = link.dialing();
         match &dialing.state {
             _ if !self.0.config.quic => return Err(None),
             QuicState::Up(quic) if quic.is_open() => return Ok(quic.clone()),
@@ -250,10 +310,10 @@ impl Connections {
         }
         let (done, attempt) = watch::channel(());
         dialing.state = QuicState::Dialing(attempt.clone());
-        let connections = self.clone();
+        let (connections, network) = (self.clone(), link.network.clone());
         tokio::spawn(async move {
-            let dialled = connections.dial().await;
-            connections.note_dialled(dialled);
+            let dialled = connections.dial(&network).await;
+            connections.note_dialled(network.index, dialled);
             drop(done);
         });
         Err(Some(attempt))
@@ -261,14 +321,14 @@ impl Connections {
 
     /// Connects with the server's remembered offer, which saves a round trip; if that fails,
     /// fetches the current offer.
-    async fn dial(&self) -> Result<QuicConnection, ClientError> {
+    async fn dial(&self, network: &OwnNetwork) -> Result<QuicConnection, ClientError> {
         let remembered = self.0.known_servers.recall(&self.0.url).and_then(|known| known.offer);
         let Some(offer) = remembered else {
-            return self.dial_after_asking(None).await;
+            return self.dial_after_asking(None, network).await;
         };
-        match self.dial_offer(&offer).await {
+        match self.dial_offer(&offer, network).await {
             Ok(quic) => Ok(quic),
-            Err(_) => self.dial_after_asking(Some(offer)).await,
+            Err(_) => self.dial_after_asking(Some(offer), network).await,
         }
     }
 
@@ -276,21 +336,24 @@ impl Connections {
     async fn dial_after_asking(
         &self,
         tried: Option<DeliveryOffer>,
+        network: &OwnNetwork,
     ) -> Result<QuicConnection, ClientError> {
         let refused = |reason: &str| ClientError::Connect {
             authority: self.0.host.clone(),
             reason: reason.to_owned(),
         };
-        let offer = self.offer(true).await?.ok_or_else(|| refused("it does not offer QUIC"))?;
+        let asked = tokio::time::timeout(OFFER_TIMEOUT, self.offer(true)).await;
+        let offer =
+            asked.unwrap_or_else(|_| Err(refused("it does not say whether it offers QUIC")));
+        let offer = offer?.ok_or_else(|| refused("it does not offer QUIC"))?;
         if tried == Some(offer) {
             return Err(refused("QUIC does not get through"));
         }
-        self.dial_offer(&offer).await
+        self.dial_offer(&offer, network).await
     }
 
-    fn note_dialled(&self, dialled: Result<QuicConnection, ClientError>) {
-        let won = dialled.is_ok();
-        let mut dialing = self.dialing();
+    fn note_dialled(&self, network: usize, dialled: Result<QuicConnection, ClientError>) {
+        let mut dialing = self.0.networks[network].dialing();
         match dialled {
             Ok(quic) => {
                 *dialing = QuicDialing { state: QuicState::Up(quic), failures: 0 };
@@ -298,13 +361,18 @@ impl Connections {
             }
             Err(error) => {
                 tracing::debug!("no QUIC: {error}");
-                let rest = REST.saturating_mul(1 << dialing.failures.min(8)).min(MAX_REST);
+                let (first, most) = match self.networks() {
+                    1 => (REST, MAX_REST),
+                    _ => (NETWORK_REST, MAX_NETWORK_REST),
+                };
+                let rest = first.saturating_mul(1 << dialing.failures.min(8)).min(most);
                 dialing.failures += 1;
                 dialing.state = QuicState::Resting(Instant::now() + rest);
             }
         }
         drop(dialing);
-        self.remember(if won { Transport::Quic } else { Transport::Http });
+        // Over either network.
+        self.remember(self.transport());
     }
 
     fn remember(&self, winner: Transport) {
@@ -318,7 +386,7 @@ impl Connections {
     /// a new attempt at once.
     pub(crate) fn give_up(&self, quic: &QuicConnection) {
         quic.close();
-        let mut dialing = self.dialing();
+        let mut dialing = self.0.networks[quic.network()].dialing();
         if matches!(&dialing.state, QuicState::Up(current) if current.is(quic)) {
             dialing.state = QuicState::Down;
         }
@@ -326,9 +394,11 @@ impl Connections {
 
     /// Forgets failed attempts: the network has changed, and QUIC may get through now.
     pub(crate) fn retry_quic(&self) {
-        let mut dialing = self.dialing();
-        if matches!(dialing.state, QuicState::Resting(_)) {
-            *dialing = QuicDialing::default();
+        for link in &self.0.networks {
+            let mut dialing = link.dialing();
+            if matches!(dialing.state, QuicState::Resting(_)) {
+                *dialing = QuicDialing::default();
+            }
         }
     }
 
@@ -350,4 +420,20 @@ impl Connections {
         *known = Some(offer);
         Ok(offer)
     }
+}
+
+/// Returns the networks of `config`: at least one.
+fn networks(config: &Config) -> Result<Vec<NetworkLink>, ClientError> {
+    let given = config.via.len();
+    if given > MAX_NETWORKS {
+        return Err(ClientError::Networks { given, most: MAX_NETWORKS });
+    }
+    let link = |(index, via)| NetworkLink {
+        network: OwnNetwork { index, via },
+        dialing: Mutex::default(),
+    };
+    if given == 0 {
+        return Ok(vec![link((0, None))]);
+    }
+    Ok(config.via.iter().cloned().map(Some).enumerate().map(link).collect())
 }

@@ -26,6 +26,14 @@ pub enum ClientError {
         /// The operating system's message.
         reason: String,
     },
+    /// More networks were named than a client uses.
+    #[error("a client uses at most {most} networks, and {given} are named")]
+    Networks {
+        /// Networks in the configuration.
+        given: usize,
+        /// Maximum number.
+        most: usize,
+    },
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(String),

@@ -1,7 +1,7 @@
 //! A QUIC connection to a server, shared by all answers and tunnelled requests.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use crate::congestion::FlooredConfig;
 use crate::discovery::DeliveryOffer;
 use crate::message::{Code, MAX_MESSAGE_BYTES, Message, Messages};
 use crate::tls;
+use crate::via::{self, Via};
 
 /// Time limit for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,6 +60,8 @@ const WINDOW_BYTES: u32 = 8 << 20;
 /// Properties of the path of a QUIC connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuicPath {
+    /// The local address, if the system tells which one packets to the server have.
+    pub local: Option<IpAddr>,
     /// The server's address.
     pub server: SocketAddr,
     /// Round-trip time to the server.
@@ -77,6 +80,16 @@ struct Inner {
     routes: Routes,
     next_channel: AtomicU64,
     rebound: Mutex<Option<Instant>>,
+    network: OwnNetwork,
+}
+
+/// The network that a connection stays on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnNetwork {
+    /// Its index in the configuration; 0 if that names none.
+    pub(crate) index: usize,
+    /// `None`: the one that the system chooses.
+    pub(crate) via: Option<Via>,
 }
 
 impl Drop for Inner {
@@ -122,7 +135,8 @@ impl Drop for Route {
 }
 
 impl QuicConnection {
-    /// Connects to `host` at the offered port, over whichever of its addresses responds first.
+    /// Connects to `host` at the offered port over `network`, at whichever of the host's addresses
+    /// responds first.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].
@@ -130,6 +144,7 @@ impl QuicConnection {
         host: &str,
         offer: &DeliveryOffer,
         trust: &Trust,
+        network: &OwnNetwork,
     ) -> Result<QuicConnection, ClientError> {
         let authority = format!("{host}:{} (UDP)", offer.port);
         let failed = |reason: String| ClientError::Connect { authority: authority.clone(), reason };
@@ -139,7 +154,9 @@ impl QuicConnection {
         let mut attempts: FuturesUnordered<_> = addresses
             .take(MAX_ADDRESSES)
             .enumerate()
-            .map(|(at, address)| connect(address, host, config.clone(), STAGGER * at as u32))
+            .map(|(at, address)| {
+                connect(address, host, config.clone(), network, STAGGER * at as u32)
+            })
             .collect();
         let race = async {
             let mut last = "the name has no address".to_owned();
@@ -157,13 +174,14 @@ impl QuicConnection {
             .map_err(failed)
     }
 
-    fn start(endpoint: Endpoint, connection: Connection) -> QuicConnection {
+    fn start(endpoint: Endpoint, connection: Connection, network: OwnNetwork) -> QuicConnection {
         let link = QuicConnection(Arc::new(Inner {
             connection,
             endpoint,
             routes: Routes::default(),
             next_channel: AtomicU64::new(0),
             rebound: Mutex::new(None),
+            network,
         }));
         tokio::spawn(dispatch(
             link.0.connection.clone(),
@@ -176,7 +194,9 @@ impl QuicConnection {
     /// Returns the properties of the path to the server, as measured by the handshake.
     pub(crate) fn path(&self) -> QuicPath {
         let connection = &self.0.connection;
+        let bound = self.0.endpoint.local_addr().ok().map(|address| address.ip());
         QuicPath {
+            local: connection.local_ip().or(bound).filter(|address| !address.is_unspecified()),
             server: connection.remote_address(),
             round_trip: connection.rtt(),
             datagram_bytes: connection.max_datagram_size(),
@@ -195,6 +215,11 @@ impl QuicConnection {
         reason.map_or_else(|| ClientError::Broken("the connection is gone".into()), |it| lost(&it))
     }
 
+    /// Returns the index of the network that the connection stays on.
+    pub(crate) fn network(&self) -> usize {
+        self.0.network.index
+    }
+
     /// Returns true if both are the same connection.
     pub fn is(&self, other: &QuicConnection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -210,8 +235,8 @@ impl QuicConnection {
         self.0.endpoint.wait_idle().await;
     }
 
-    /// Moves to a new local port, on whichever local address the system assigns; QUIC migrates the
-    /// connection. Does nothing if the last move is less than `pause` ago. Returns true if it
+    /// Moves to a new local port, on whichever address of its network the system assigns; QUIC
+    /// migrates the connection. Does nothing if the last move is less than `pause` ago. Returns true if it
     /// moved.
     pub fn rebind(&self, pause: Duration) -> bool {
         let mut rebound = self.0.rebound.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -219,9 +244,8 @@ impl QuicConnection {
             return false;
         }
         *rebound = Some(Instant::now());
-        let any = any_address(self.0.connection.remote_address());
-        let moved =
-            std::net::UdpSocket::bind(any).and_then(|socket| self.0.endpoint.rebind(socket));
+        let bound = via::bind(self.0.network.via.as_ref(), self.0.connection.remote_address());
+        let moved = bound.and_then(|socket| self.0.endpoint.rebind(socket));
         moved.inspect_err(|error| tracing::debug!("cannot rebind: {error}")).is_ok()
     }
 
@@ -258,34 +282,28 @@ impl QuicConnection {
     }
 }
 
-fn any_address(remote: SocketAddr) -> SocketAddr {
-    match remote {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    }
-}
-
 async fn connect(
     address: SocketAddr,
     host: &str,
     config: quinn::ClientConfig,
+    network: &OwnNetwork,
     after: Duration,
 ) -> Result<QuicConnection, String> {
     tokio::time::sleep(after).await;
-    let endpoint = endpoint(any_address(address)).map_err(|error| error.to_string())?;
+    let endpoint = endpoint(network, address).map_err(|error| error.to_string())?;
     let connecting =
         endpoint.connect_with(config, address, host).map_err(|error| error.to_string())?;
     let connection = connecting.await.map_err(|error| error.to_string())?;
-    Ok(QuicConnection::start(endpoint, connection))
+    Ok(QuicConnection::start(endpoint, connection, network.clone()))
 }
 
 /// Creates an endpoint for one connection. With one connection per socket no connection ID is
 /// needed to distinguish packets, and its eight bytes would be a twelfth of each small packet (RFC
 /// 9000 §5.1; migration uses the server's ID).
-fn endpoint(local: SocketAddr) -> std::io::Result<Endpoint> {
+fn endpoint(network: &OwnNetwork, remote: SocketAddr) -> std::io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
-    let socket = std::net::UdpSocket::bind(local)?;
+    let socket = via::bind(network.via.as_ref(), remote)?;
     Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime))
 }
 

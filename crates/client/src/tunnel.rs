@@ -16,6 +16,8 @@ use crate::request::Request;
 /// Silence from the server after which the connection of a request counts as dead. Twice the
 /// interval of QUIC's keep-alives would be 10 s; nobody waits that long for a click.
 const REQUEST_SILENCE: Duration = Duration::from_secs(4);
+/// The same where another network has a connection too: trying that one costs one request.
+const NETWORK_SILENCE: Duration = Duration::from_secs(1);
 /// Time limit for telling the server that an answer is not wanted.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -58,9 +60,13 @@ pub(crate) async fn unless_silent<T>(
     work: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
     let mut work = std::pin::pin!(work);
+    let silence = match connections.other_than(quic) {
+        Some(_) => NETWORK_SILENCE,
+        None => REQUEST_SILENCE,
+    };
     loop {
         let packets = quic.packets_received();
-        match tokio::time::timeout(REQUEST_SILENCE, &mut work).await {
+        match tokio::time::timeout(silence, &mut work).await {
             Ok(done) => return done,
             Err(_) if quic.packets_received() == packets => {
                 connections.give_up(quic);

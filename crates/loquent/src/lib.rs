@@ -44,3 +44,4 @@ pub mod trust;
 pub mod tune;
 mod user_folder;
 mod validity;
+mod via_args;

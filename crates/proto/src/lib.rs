@@ -29,6 +29,7 @@ pub mod message;
 pub mod obfuscation;
 pub mod pacing;
 pub mod path;
+pub mod path_choice;
 pub mod playout;
 pub mod position;
 pub mod printable;
@@ -50,10 +51,11 @@ pub use delta::Delta;
 pub use error::Error;
 pub use fallback::{FallbackEvent, ReliableFallback};
 pub use log::Log;
+pub use path_choice::{PathChoice, PathMode};
 pub use playout::Playout;
 pub use position::Position;
 pub use progress::{Progress, put_pause};
-pub use receiver::{ACK_STEP_BYTES, Receiver, ReceiverConfig, ReceiverEvent};
+pub use receiver::{ACK_STEP_BYTES, MAX_PATHS, Receiver, ReceiverConfig, ReceiverEvent};
 pub use replay::{Differs, Incomparable, Replay};
 pub use sender::{
     AnswerLog, Delivery, ReaderState, Sender, SenderConfig, SenderEvent, SenderState, SentSoFar,

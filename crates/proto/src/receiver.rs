@@ -25,14 +25,27 @@
 //! # assert!(wake_at.is_some());
 //! ```
 //! An event that was polled counts as shown.
+//!
+//! # Two paths
+//! A receiver may read the same log over two paths ([`Receiver::add_path`]), each with a reader of
+//! its own at the sender (S-5.4). The first copy of each byte counts, and the ACK frames of both
+//! paths report what arrived over either. Paths are told apart by a slot, 0 or 1; what names none
+//! concerns slot 0.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::frame::{ACK_WINDOW, Ack, Data, Frame, MAX_ACK_RANGES};
+use crate::frame::{Ack, Data, Frame, MAX_ACK_RANGES};
 use crate::playout::{Playout, PlayoutClock};
 use crate::wire::MAX_INT;
 use crate::{Assembler, AssemblerLimits, Delta, Error, Micros};
+
+mod reading_path;
+
+use reading_path::ReadingPath;
+
+/// Maximum paths that a receiver reads at once.
+pub const MAX_PATHS: usize = 2;
 
 /// Padding step of ACK frames over encrypting links (D-2.7): the length of all but the rarest ones.
 /// Where a reader paces, unpadded lengths would reveal 0.05 bits of the text
@@ -107,7 +120,8 @@ pub enum ReceiverEvent {
     /// The answer ends here and is incomplete: the sender reported an error ([`Delta::Error`] came
     /// before), the log cannot be read, or the sender no longer has it.
     Failed(Option<Error>),
-    /// No frame has arrived for [`ReceiverConfig::silent_after`]. Reported once per silence.
+    /// No frame has arrived on a path for [`ReceiverConfig::silent_after`]. Reported once per
+    /// silence; with two paths, [`Receiver::take_silence`] says which.
     Silent,
 }
 
@@ -128,14 +142,11 @@ const MAX_QUEUE: usize = 512;
 /// receiver accepts.
 const MAX_EVENTS: usize = 512;
 
-/// Maximum unanswered probes, each after twice the silence of the one before (D-9.4).
-const MAX_PROBES: u32 = 5;
-
 /// Receives one answer. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct Receiver {
     config: ReceiverConfig,
-    channel: u64,
+    paths: [Option<ReadingPath>; MAX_PATHS],
     phase: ReceiverPhase,
     assembler: Assembler,
     playout: PlayoutClock,
@@ -147,55 +158,8 @@ pub struct Receiver {
     now: Micros,
     /// Offset after the last delta that was shown.
     shown: u64,
-    arrived: ArrivedPackets,
     hidden: bool,
-    next_ack: u64,
-    ack_at: Option<Micros>,
-    last_ack: Option<Micros>,
-    silent_since: Micros,
-    probes: u32,
-    silent_said: bool,
     stopping: bool,
-}
-
-/// Received packets, as an acknowledgement reports them (D-5.4).
-#[derive(Debug, Clone, Default)]
-struct ArrivedPackets {
-    largest: Option<u64>,
-    largest_at: Micros,
-    /// Bit i: packet `largest - 1 - i` has arrived.
-    before: u64,
-}
-
-impl ArrivedPackets {
-    fn note(&mut self, now: Micros, packet: u64) {
-        let Some(largest) = self.largest else {
-            *self = Self { largest: Some(packet), largest_at: now, before: 0 };
-            return;
-        };
-        if packet > largest {
-            let shift = packet - largest;
-            self.before = shifted(self.before, shift) | shifted(1, shift - 1);
-            (self.largest, self.largest_at) = (Some(packet), now);
-        } else if packet < largest {
-            self.before |= shifted(1, largest - packet - 1);
-        }
-    }
-
-    /// Time since the largest arrived (D-5.5). Zero before the first: any other value would reveal
-    /// when this program started.
-    fn hold(&self, now: Micros) -> Micros {
-        self.largest.map_or(Micros::ZERO, |_| now.since(self.largest_at))
-    }
-
-    fn missing(&self) -> u64 {
-        let reported = self.largest.unwrap_or(0).min(u64::from(ACK_WINDOW)) as u32;
-        !self.before & ((1u64 << reported) - 1)
-    }
-}
-
-fn shifted(bits: u64, by: u64) -> u64 {
-    u32::try_from(by).ok().and_then(|by| bits.checked_shl(by)).unwrap_or(0)
 }
 
 impl Receiver {
@@ -203,7 +167,7 @@ impl Receiver {
     /// of an earlier receiver.
     pub const fn new(now: Micros, channel: u64, offset: u64, config: ReceiverConfig) -> Self {
         Self {
-            channel,
+            paths: [Some(ReadingPath::new(now, channel)), None],
             phase: ReceiverPhase::Open,
             assembler: Assembler::new(offset, config.limits),
             playout: PlayoutClock::new(config.playout),
@@ -212,14 +176,7 @@ impl Receiver {
             events: VecDeque::new(),
             now,
             shown: offset,
-            arrived: ArrivedPackets { largest: None, largest_at: Micros::ZERO, before: 0 },
             hidden: false,
-            next_ack: 0,
-            ack_at: None,
-            last_ack: None,
-            silent_since: now,
-            probes: 0,
-            silent_said: false,
             stopping: false,
             config,
         }
@@ -229,12 +186,56 @@ impl Receiver {
     /// received up to [`Self::cumulative`] are kept: ask the sender to resume from there (D-9.7).
     /// Bytes beyond are discarded, since they may differ on the new path (D-6.8).
     pub fn migrate(&mut self, now: Micros, channel: u64) {
-        self.channel = channel;
+        self.paths = [Some(ReadingPath::new(now, channel)), None];
         self.assembler.forget_held();
-        self.arrived = ArrivedPackets::default();
-        (self.next_ack, self.last_ack) = (0, None);
-        self.begin_silence(now);
-        self.ack_at = None;
+    }
+
+    /// Reads the same log over one more path, as `channel` of its connection. The sender must have
+    /// been asked to send from [`Self::cumulative`] on or from before, in the same epoch (D-6.8).
+    ///
+    /// # Panics
+    /// If `slot` is not below [`MAX_PATHS`].
+    pub fn add_path(&mut self, now: Micros, slot: usize, channel: u64) {
+        self.paths[slot] = Some(ReadingPath::new(now, channel));
+    }
+
+    /// Stops reading over a path. Bytes that arrived over it stay.
+    pub fn drop_path(&mut self, slot: usize) {
+        if let Some(path) = self.paths.get_mut(slot) {
+            *path = None;
+        }
+    }
+
+    /// Returns true if `slot` has a path.
+    pub fn has_path(&self, slot: usize) -> bool {
+        self.path(slot).is_some()
+    }
+
+    /// Tells the sender of a path that nobody looks at what comes there, or that it is needed
+    /// again. To a quiet path the sender sends once a second, as to a hidden page (D-5.7). The
+    /// frame that wakes a path is repeated, as a probe, until the path answers.
+    pub fn set_quiet(&mut self, now: Micros, slot: usize, is_quiet: bool) {
+        if let Some(path) = self.path_mut(slot) {
+            path.set_quiet(now, is_quiet);
+        }
+    }
+
+    /// Largest number of the packets that arrived on a path.
+    pub fn largest_packet(&self, slot: usize) -> Option<u64> {
+        self.path(slot)?.arrived.largest
+    }
+
+    /// Returns true, once per silence, if a path is silent: to ask after [`ReceiverEvent::Silent`].
+    pub fn take_silence(&mut self, slot: usize) -> bool {
+        self.path_mut(slot).is_some_and(|path| core::mem::take(&mut path.silent_untold))
+    }
+
+    fn path(&self, slot: usize) -> Option<&ReadingPath> {
+        self.paths.get(slot)?.as_ref()
+    }
+
+    fn path_mut(&mut self, slot: usize) -> Option<&mut ReadingPath> {
+        self.paths.get_mut(slot)?.as_mut()
     }
 
     /// Offset below which every byte has arrived: where a resume after [`Self::migrate`] continues.
@@ -249,8 +250,13 @@ impl Receiver {
 
     /// Number of probes sent since the last frame arrived. From 2 on, probes must also be sent on
     /// the QUIC stream, if there is one (D-9.5): check after [`Self::poll_transmit`].
-    pub const fn unanswered_probes(&self) -> u32 {
-        self.probes
+    pub fn unanswered_probes(&self) -> u32 {
+        self.unanswered_probes_on(0)
+    }
+
+    /// See [`Self::unanswered_probes`].
+    pub fn unanswered_probes_on(&self, slot: usize) -> u32 {
+        self.path(slot).map_or(0, |path| path.probes)
     }
 
     /// Returns true once the answer is over and nothing more will be sent or shown.
@@ -263,7 +269,7 @@ impl Receiver {
         self.catch_up(now);
         if self.hidden != hidden {
             self.hidden = hidden;
-            self.ack_at = Some(now);
+            self.acknowledge_everywhere(now);
             self.show_due(now);
         }
     }
@@ -272,15 +278,26 @@ impl Receiver {
     pub fn set_playout(&mut self, now: Micros, playout: Playout) {
         self.catch_up(now);
         self.playout.set_playout(playout);
-        self.ack_at = Some(now);
+        self.acknowledge_everywhere(now);
         self.show_due(now);
     }
 
     /// Sends an acknowledgement without waiting for news, because acknowledgements travel another
     /// way from now on (S-4.4).
     pub fn acknowledge_at_once(&mut self, now: Micros) {
+        self.acknowledge_at_once_on(now, 0);
+    }
+
+    /// See [`Self::acknowledge_at_once`].
+    pub fn acknowledge_at_once_on(&mut self, now: Micros, slot: usize) {
         self.catch_up(now);
-        self.ack_at = Some(now);
+        if let Some(path) = self.path_mut(slot) {
+            path.ack_at = Some(now);
+        }
+    }
+
+    fn acknowledge_everywhere(&mut self, now: Micros) {
+        self.paths.iter_mut().flatten().for_each(|path| path.ack_at = Some(now));
     }
 
     /// Ends the answer at the reader's request: sends STOP (D-6.6) and closes.
@@ -296,14 +313,30 @@ impl Receiver {
     /// # Errors
     /// The error in the datagram, which then has no effect.
     pub fn handle_datagram(&mut self, now: Micros, datagram: &[u8]) -> Result<(), Error> {
+        self.handle_datagram_on(now, 0, datagram)
+    }
+
+    /// Processes a datagram from the sender on a path. While another path is read, GONE ends this
+    /// path alone.
+    ///
+    /// # Errors
+    /// Same as [`Self::handle_datagram`].
+    pub fn handle_datagram_on(
+        &mut self,
+        now: Micros,
+        slot: usize,
+        datagram: &[u8],
+    ) -> Result<(), Error> {
         let frame = Frame::decode(datagram, self.config.checked)?;
-        if frame.channel() != self.channel {
+        if self.path(slot).is_none_or(|path| path.channel != frame.channel()) {
             return Err(Error::WrongChannel);
         }
         match frame {
-            Frame::Data(data) => self.handle_data(now, &data),
+            Frame::Data(data) => self.handle_data(now, slot, &data),
             Frame::Gone { .. } => {
-                if !self.may_be_whole() {
+                if self.paths.iter().flatten().count() > 1 {
+                    self.drop_path(slot);
+                } else if !self.may_be_whole() {
                     self.fail(None);
                 }
                 Ok(())
@@ -312,13 +345,14 @@ impl Receiver {
         }
     }
 
-    fn handle_data(&mut self, now: Micros, data: &Data<'_>) -> Result<(), Error> {
+    fn handle_data(&mut self, now: Micros, slot: usize, data: &Data<'_>) -> Result<(), Error> {
         if self.phase == ReceiverPhase::Closed {
             return Ok(());
         }
         self.catch_up(now);
-        self.begin_silence(now);
-        self.arrived.note(now, data.packet);
+        if let Some(path) = self.path_mut(slot) {
+            path.note_packet(now, data.packet);
+        }
         let held = self.assembler.held_bytes();
         // What is not shown yet counts against the same bound as what has holes (D-9.9).
         let room = (self.shown + self.config.limits.max_bytes as u64).saturating_sub(data.offset);
@@ -330,9 +364,13 @@ impl Receiver {
         };
         // D-9.2. Held bytes also shrink when they have to make room, which the sender should know.
         let news = moved || self.assembler.held_bytes() != held;
-        let quiet_until = self.last_ack.map_or(now, |at| at + self.config.ack_gap);
-        let at = if news { now } else { quiet_until.max(now) };
-        self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
+        for (at, path) in self.paths.iter_mut().enumerate() {
+            match path {
+                Some(path) if at == slot => path.plan_ack(now, news, self.config.ack_gap),
+                Some(path) if news => path.plan_word(now),
+                _ => {}
+            }
+        }
         self.read_ahead(now);
         self.show_due(now);
         Ok(())
@@ -396,10 +434,9 @@ impl Receiver {
         }
     }
 
-    /// Restarts the silence timer at `now`: a frame arrived, a path began, or the reader is no
-    /// longer behind and needs the sender again (D-9.4, D-9.6).
-    const fn begin_silence(&mut self, now: Micros) {
-        (self.silent_since, self.probes, self.silent_said) = (now, 0, false);
+    /// Restarts the silence timers: the reader is no longer behind and needs the sender again.
+    fn begin_silence(&mut self, now: Micros) {
+        self.paths.iter_mut().flatten().for_each(|path| path.begin_silence(now));
     }
 
     fn show(&mut self, now: Micros, offset: u64, delta: Delta) {
@@ -429,9 +466,13 @@ impl Receiver {
         if matches!(self.phase, ReceiverPhase::Lingering(until) if now >= until) {
             self.phase = ReceiverPhase::Closed;
         }
-        if self.silent_at().is_some_and(|at| now >= at) {
-            self.silent_said = true;
-            self.events.push_back(ReceiverEvent::Silent);
+        for slot in 0..MAX_PATHS {
+            if self.silent_at(slot).is_some_and(|at| now >= at) {
+                if let Some(path) = self.path_mut(slot) {
+                    (path.silent_said, path.silent_untold) = (true, true);
+                }
+                self.events.push_back(ReceiverEvent::Silent);
+            }
         }
     }
 
@@ -445,7 +486,9 @@ impl Receiver {
         };
         let room = self.events.len() < MAX_EVENTS;
         let show = self.queue.front().filter(|_| room).and_then(|_| self.playout.next_at());
-        [linger, show, self.ack_at, self.probe_at(), self.silent_at()].into_iter().flatten().min()
+        let acks = self.paths.iter().flatten().filter_map(|path| path.ack_at).min();
+        let of_paths = (0..MAX_PATHS).flat_map(|slot| [self.probe_at(slot), self.silent_at(slot)]);
+        of_paths.chain([linger, show, acks]).flatten().min()
     }
 
     /// Returns the next event, in order; each is returned once.
@@ -458,38 +501,51 @@ impl Receiver {
 
     /// Appends the datagram due at `now` to `out`, if any; returns its length.
     pub fn poll_transmit(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<usize> {
+        self.poll_transmit_on(now, 0, out)
+    }
+
+    /// Appends the datagram due at `now` on a path to `out`, if any; returns its length.
+    pub fn poll_transmit_on(
+        &mut self,
+        now: Micros,
+        slot: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
         let start = out.len();
-        if core::mem::take(&mut self.stopping) {
-            Frame::Stop { channel: self.channel }.encode(self.config.checked, out);
+        let path = self.path(slot)?;
+        if self.stopping {
+            Frame::Stop { channel: path.channel }.encode(self.config.checked, out);
+            self.stopping = false;
             return Some(out.len() - start);
         }
         if self.phase == ReceiverPhase::Closed {
             return None;
         }
-        let probe = self.probe_at().is_some_and(|at| now >= at);
-        if !probe && self.ack_at.is_none_or(|at| now < at) {
+        let probe = self.probe_at(slot).is_some_and(|at| now >= at);
+        if !probe && path.ack_at.is_none_or(|at| now < at) {
             return None;
         }
         let ReceiverConfig { checked, ack_step_bytes, .. } = self.config;
-        Frame::Ack(self.ack(now, probe)).encode_in_steps(checked, ack_step_bytes, out);
-        self.probes += u32::from(probe);
-        self.next_ack += 1;
-        (self.ack_at, self.last_ack) = (None, Some(now));
+        let ack = self.ack(now, path, probe || path.is_waking());
+        Frame::Ack(ack).encode_in_steps(checked, ack_step_bytes, out);
+        if let Some(path) = self.path_mut(slot) {
+            path.note_ack(now, probe);
+        }
         Some(out.len() - start)
     }
 
-    fn ack(&self, now: Micros, probe: bool) -> Ack {
+    fn ack(&self, now: Micros, path: &ReadingPath, probe: bool) -> Ack {
         let cumulative = self.assembler.cumulative();
         Ack {
-            channel: self.channel,
-            number: self.next_ack,
+            channel: path.channel,
+            number: path.next_ack,
             cumulative,
-            largest: self.arrived.largest,
-            missing: self.arrived.missing(),
-            hold: self.arrived.hold(now),
+            largest: path.arrived.largest,
+            missing: path.arrived.missing(),
+            hold: path.arrived.hold(now),
             unshown: cumulative - self.shown,
             pace: self.pace_bytes_per_s(now),
-            hidden: self.hidden,
+            hidden: self.hidden || path.is_quiet,
             probe,
             ranges: self.assembler.held().take(MAX_ACK_RANGES).collect(),
         }
@@ -527,13 +583,13 @@ impl Receiver {
         self.queue.len() >= MAX_QUEUE || unshown >= self.config.limits.max_bytes as u64
     }
 
-    fn probe_at(&self) -> Option<Micros> {
-        let asking = self.needs_sender() && self.probes < MAX_PROBES;
-        asking.then(|| self.silent_since + self.config.probe_after.times(1 << self.probes))
+    fn probe_at(&self, slot: usize) -> Option<Micros> {
+        let path = self.path(slot).filter(|_| self.needs_sender());
+        path.and_then(|path| path.probe_at(self.config.probe_after))
     }
 
-    fn silent_at(&self) -> Option<Micros> {
-        let waiting = self.needs_sender() && !self.silent_said;
-        waiting.then(|| self.silent_since + self.config.silent_after)
+    fn silent_at(&self, slot: usize) -> Option<Micros> {
+        let path = self.path(slot).filter(|_| self.needs_sender());
+        path.and_then(|path| path.silent_at(self.config.silent_after))
     }
 }

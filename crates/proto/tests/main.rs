@@ -14,4 +14,5 @@ mod seeded_sessions;
 mod sender;
 mod sessions;
 mod spec;
+mod two_paths;
 mod vectors;

@@ -68,6 +68,11 @@ impl DatagramReader {
         }
     }
 
+    /// Notes that everything below `log_end` was sent to some reader.
+    pub fn note_sent_elsewhere(&mut self, log_end: u64) {
+        self.delivery.note_sent_elsewhere(log_end);
+    }
+
     /// Handles a frame from the reader.
     pub fn handle_frame(
         &mut self,

@@ -147,6 +147,8 @@ pub struct Readers {
     reached: Option<u64>,
     /// Record of what was sent to readers that have left.
     sent: SentSoFar,
+    /// Log offset below which everything was sent to some reader.
+    sent_end: u64,
 }
 
 /// Due time of a reader with nothing to do.
@@ -172,7 +174,11 @@ impl Readers {
     pub fn touch(&mut self, id: PathId) -> Option<&mut Reader> {
         let at = self.ids.binary_search(&id).ok()?;
         self.due[at] = Micros::ZERO;
-        Some(&mut self.readers[at])
+        let reader = &mut self.readers[at];
+        if let ReaderKind::Datagrams(reader) = &mut reader.kind {
+            reader.note_sent_elsewhere(self.sent_end);
+        }
+        Some(reader)
     }
 
     /// Removes the reader at path `id` and tells it why; returns whether there was one.
@@ -260,7 +266,11 @@ impl Readers {
                 continue;
             }
             let reader = &mut self.readers[at];
-            match reader.drive(now, source, metrics) {
+            let status = reader.drive(now, source, metrics);
+            if let ReaderKind::Datagrams(reader) = &reader.kind {
+                self.sent_end = self.sent_end.max(reader.delivery().sent_end());
+            }
+            match status {
                 ReaderStatus::Reading => {
                     self.reached = self.reached.max(Some(reader.acknowledged()));
                 }
@@ -278,14 +288,22 @@ impl Readers {
         self.due.iter().copied().min().filter(|at| *at < NEVER)
     }
 
-    /// Returns the only reader, if it is active and acknowledges datagrams.
+    /// Returns the only reader that looks at what comes, if it is active and acknowledges
+    /// datagrams. Beside it there may be hidden ones, such as the spare path of the same client.
     pub fn only_by_datagrams(&self) -> Option<&DatagramReader> {
-        match self.readers.as_slice() {
-            [
-                Reader {
-                    kind: ReaderKind::Datagrams(reader), status: ReaderStatus::Reading, ..
-                },
-            ] => Some(reader),
+        let mut looking = self.readers.iter().filter(|reader| match &reader.kind {
+            ReaderKind::Datagrams(reader) => !reader.delivery().reader().hidden,
+            ReaderKind::Events(_) => true,
+        });
+        match (looking.next(), looking.next()) {
+            (
+                Some(Reader {
+                    kind: ReaderKind::Datagrams(reader),
+                    status: ReaderStatus::Reading,
+                    ..
+                }),
+                None,
+            ) => Some(reader),
             _ => None,
         }
     }

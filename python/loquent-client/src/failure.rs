@@ -30,7 +30,7 @@ impl Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let kind = match &error {
-            ClientError::Url { .. } | ClientError::ApiKey => "value",
+            ClientError::Url { .. } | ClientError::ApiKey | ClientError::Networks { .. } => "value",
             ClientError::Connect { .. } | ClientError::Tls(_) => "connect",
             ClientError::Gone | ClientError::Differs => "gone",
             ClientError::Superseded => "superseded",

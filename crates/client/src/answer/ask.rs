@@ -4,6 +4,7 @@ use loquent_proto::grease;
 
 use super::driver::{AnswerPath, start};
 use super::quic::{QuicPath, draw_grease};
+use super::quic_lanes::QuicLanes;
 use super::reader::Asked;
 use crate::ClientError;
 use crate::connections::Connections;
@@ -50,8 +51,8 @@ pub(crate) async fn ask_over_quic(
                 stream.refuse();
                 return Err(ClientError::Malformed("an answer to another request".into()));
             }
-            let path =
-                AnswerPath::Quic(Box::new(QuicPath::new(quic.clone(), stream, route, head.epoch)));
+            let path = QuicPath::new(quic.clone(), stream, route, head.epoch);
+            let path = AnswerPath::Quic(Box::new(QuicLanes::new(connections, path)));
             let answer = start(connections, head.handle, path, 0);
             Ok(Asked::Answer(answer.with_headers(header_map(&head.headers))))
         }

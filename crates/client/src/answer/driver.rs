@@ -9,7 +9,8 @@ use loquent_proto::{AnswerHandle, Position};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::quic::QuicPath;
+use super::quic::{QuicPath, RESUME_TIMEOUT};
+use super::quic_lanes::QuicLanes;
 use super::reader::{Answer, AnswerItem, AnswerStatus};
 use super::reading_again::ReplayReader;
 use super::sse::SsePath;
@@ -20,12 +21,10 @@ use crate::connections::Connections;
 
 /// Maximum steps that may be queued for the reader.
 const MAX_STEPS: usize = 64;
-/// Time limit for a resume over QUIC before HTTP is tried.
-const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The path that an answer arrives on.
 pub(super) enum AnswerPath {
-    Quic(Box<QuicPath>),
+    Quic(Box<QuicLanes>),
     Sse(Box<SsePath>),
 }
 
@@ -117,7 +116,10 @@ async fn reach(
             kept.is_some() || cursor == 0 || path.epoch == Position::of(cursor).epoch
         };
         match tokio::time::timeout(RESUME_TIMEOUT, resuming).await {
-            Ok(Ok(path)) if is_same(&path) => return Ok(AnswerPath::Quic(Box::new(path))),
+            Ok(Ok(path)) if is_same(&path) => {
+                let lanes = QuicLanes::new(connections, path);
+                return Ok(AnswerPath::Quic(Box::new(lanes)));
+            }
             Ok(Ok(path)) => tracing::debug!(epoch = path.epoch, "resume over QUIC: another owner"),
             // From the beginning it may be gone, and still be there from the cursor.
             Ok(Err(ClientError::Gone)) if kept.is_some() || cursor == 0 => {
@@ -210,7 +212,7 @@ impl Driver {
         let state = &mut self.state;
         let by_http = u8::from(matches!(path, AnswerPath::Sse(_)));
         if let AnswerPath::Quic(quic) = path {
-            state.epoch = quic.epoch;
+            state.epoch = quic.epoch();
         }
         state.status.by_http.store(by_http, Ordering::Relaxed);
         if by_http == 1 {

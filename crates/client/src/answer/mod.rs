@@ -8,8 +8,10 @@
 mod ask;
 mod driver;
 mod quic;
+mod quic_lanes;
 mod reader;
 mod reading_again;
+mod spare;
 mod sse;
 mod state;
 mod step;

@@ -31,10 +31,12 @@ use resume_store::ResumeStore;
 
 use crate::trust::TrustArgs;
 use crate::user_folder::user_folder;
+use crate::via_args::{ViaArgs, ViaMode};
 
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
   loquent connect --url https://loquent.example --api-key-file key.txt --local-key-file local.txt
+  loquent connect --url https://loquent.example --via wlan0,wwan0   over Wi-Fi and mobile at once
 
 Then give any OpenAI client the base URL http://127.0.0.1:11435/v1, for example
   OPENAI_BASE_URL=http://127.0.0.1:11435/v1 OPENAI_API_KEY=none python your_program.py
@@ -84,6 +86,17 @@ pub struct ConnectArgs {
     allowed_host: Vec<String>,
     #[command(flatten)]
     trust: TrustArgs,
+    #[command(flatten)]
+    via: ViaArgs,
+    /// Use of two networks of --via
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "LOQUENT_VIA_MODE",
+        value_enum,
+        default_value = "backup"
+    )]
+    via_mode: ViaMode,
     /// Use HTTP only; answers can still be resumed
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     no_quic: bool,
@@ -134,6 +147,8 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         api_key: key,
         trust: args.trust.trust()?,
         quic: !args.no_quic,
+        via: args.via.via,
+        via_mode: args.via_mode.mode(),
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),
         memory: state_dir.clone(),

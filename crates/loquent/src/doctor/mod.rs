@@ -31,12 +31,14 @@ use self::remote::RemoteServer;
 use self::report::Sheet;
 use crate::models::{self, ModelFolders};
 use crate::trust::TrustArgs;
+use crate::via_args::ViaArgs;
 
 const EXAMPLES: &str = "\
 Examples:
   loquent doctor                                  check this machine
   loquent doctor qwen3:0.6b --port 443 --tls-cert fullchain.pem --tls-key key.pem
   loquent doctor --url https://loquent.example    check the way from here to a server and back
+  loquent doctor --url https://loquent.example --via wlan0,wwan0    over each of two networks
   loquent doctor --json
 
 Exit status:
@@ -63,6 +65,8 @@ pub struct DoctorArgs {
     api_key_file: Option<PathBuf>,
     #[command(flatten)]
     trust: TrustArgs,
+    #[command(flatten)]
+    via: ViaArgs,
     /// Address that `serve` would listen on
     #[arg(long, env = "LOQUENT_HOST", default_value = "127.0.0.1")]
     host: String,
@@ -92,7 +96,7 @@ pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     match &args.url {
         Some(url) => {
             let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
-            let server = RemoteServer::new(url, key, args.trust.trust()?)?;
+            let server = RemoteServer::new(url, key, args.trust.trust()?, args.via.via.clone())?;
             sheet.note(clock::diagnose(SystemTime::now()));
             server.diagnose(&mut sheet).await;
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
-use loquent_client::{Client, Config};
+use loquent_client::{Client, Config, Via};
 use loquent_openai::HttpError;
 use loquent_openai::api_key::warn_of_cleartext;
 use loquent_openai::http::{HttpResponse, json_request};
@@ -32,15 +32,22 @@ pub(super) struct RemoteServer {
     client: Client,
     trust: Trust,
     has_key: bool,
+    /// Networks of this machine to check besides the one that the system chooses.
+    via: Vec<Via>,
 }
 
 impl RemoteServer {
     /// # Errors
     /// A URL or key that cannot be used.
-    pub(super) fn new(url: &str, api_key: Option<String>, trust: Trust) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        url: &str,
+        api_key: Option<String>,
+        trust: Trust,
+        via: Vec<Via>,
+    ) -> anyhow::Result<Self> {
         let has_key = api_key.is_some();
         let config = Config { api_key, trust: trust.clone(), ..Config::new(url) };
-        Ok(Self { client: Client::new(config)?, trust, has_key })
+        Ok(Self { client: Client::new(config)?, trust, has_key, via })
     }
 
     /// Checks the whole path, as far as possible.
@@ -71,6 +78,9 @@ impl RemoteServer {
         if self.answers(sheet).await {
             sheet.note(held_back::diagnose(self.client.http()).await);
             sheet.note(udp::diagnose(&self.client, address).await);
+            for via in &self.via {
+                sheet.note(udp::diagnose_via(&self.client, via).await);
+            }
         }
     }
 

@@ -9,13 +9,15 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use loquent_client::{Client, ClientError, DeliveryOffer};
+use loquent_client::{Client, ClientError, DeliveryOffer, QuicPath, Via};
 use serde::Deserialize;
 use tokio::net::UdpSocket;
 
 use super::diagnosis::Diagnosis;
 
 const CHECK: &str = "udp";
+/// The check of one of this machine's networks.
+const VIA_CHECK: &str = "via";
 /// A version reserved for forcing version negotiation (RFC 9000 §15).
 const NO_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
 /// Minimum size of a datagram to be answered (RFC 9000 §14.1).
@@ -67,7 +69,7 @@ pub(super) async fn diagnose(client: &Client, address: SocketAddr) -> Diagnosis 
     let started = Instant::now();
     let port = SocketAddr::new(address.ip(), offer.port);
     // Both at once: the wait for one that never comes is not added to that for the other.
-    let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, client.try_quic(&offer));
+    let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, client.try_quic(&offer, None));
     let (path, knock) = tokio::join!(handshake, knock(port));
     let path = path.unwrap_or_else(|_| {
         let (authority, limit) = (port.to_string(), HANDSHAKE_LIMIT.as_secs());
@@ -86,7 +88,44 @@ pub(super) async fn diagnose(client: &Client, address: SocketAddr) -> Diagnosis 
     }
 }
 
-fn fine(path: &loquent_client::QuicPath) -> Diagnosis {
+/// Diagnoses the path to the server of `client` over the network `via` of this machine.
+pub(super) async fn diagnose_via(client: &Client, via: &Via) -> Diagnosis {
+    let Ok(Some(offer)) = client.quic_offer().await else {
+        return Diagnosis::skipped(VIA_CHECK, format!("{via}: not checked without QUIC"));
+    };
+    let tried = client.try_quic(&offer, Some(via.clone()));
+    let tried = tokio::time::timeout(HANDSHAKE_LIMIT, tried).await;
+    judge_via(via, tried.ok())
+}
+
+/// Judges a handshake over `via`; `tried` is `None` if it took too long.
+fn judge_via(via: &Via, tried: Option<Result<QuicPath, ClientError>>) -> Diagnosis {
+    match tried {
+        Some(Ok(path)) => {
+            let ms = path.round_trip.as_secs_f64() * 1e3;
+            let from = path.local.map(|local| format!(" from {local}")).unwrap_or_default();
+            let what =
+                format!("{via}: QUIC gets through{from} to UDP {} in {ms:.0} ms", path.server);
+            Diagnosis::fine(VIA_CHECK, what)
+        }
+        Some(Err(error)) => Diagnosis::failure(
+            VIA_CHECK,
+            format!("{via}: {error}"),
+            "compare with the interfaces and addresses that `ip address` lists",
+        ),
+        None => {
+            let limit = HANDSHAKE_LIMIT.as_secs();
+            Diagnosis::failure(
+                VIA_CHECK,
+                format!("{via}: no answer within {limit} s"),
+                "`ip route` must list a route to the server over this interface, and its network \
+                 must let UDP through",
+            )
+        }
+    }
+}
+
+fn fine(path: &QuicPath) -> Diagnosis {
     let (server, ms) = (path.server, path.round_trip.as_secs_f64() * 1e3);
     match path.datagram_bytes {
         Some(bytes) => Diagnosis::fine(
@@ -285,5 +324,23 @@ mod tests {
         assert!(what(Knock::Answered, None, "timed out").contains("small datagrams"));
         let pinned = "invalid peer certificate: application verification failure";
         assert!(what(Knock::Answered, None, pinned).contains("another certificate"));
+    }
+
+    #[test]
+    fn each_network_is_judged_alone() {
+        let via: Via = "wwan0".parse().unwrap();
+        let path = QuicPath {
+            local: Some([192, 0, 2, 7].into()),
+            server: "192.0.2.1:8080".parse().unwrap(),
+            round_trip: Duration::from_millis(43),
+            datagram_bytes: Some(1200),
+        };
+        let fine = judge_via(&via, Some(Ok(path)));
+        assert!(!fine.is_failure() && fine.what.contains("wwan0"), "{fine:?}");
+        assert!(fine.what.contains("192.0.2.7") && fine.what.contains("43 ms"), "{fine:?}");
+        let error = ClientError::Broken("no interface wwan0".into());
+        for tried in [Some(Err(error)), None] {
+            assert!(judge_via(&via, tried).is_failure());
+        }
     }
 }

@@ -92,10 +92,21 @@ impl Delivery {
         SentSoFar { next_packet: self.next_packet, log_end: self.progress.sent_most }
     }
 
+    /// Log offset below which everything was sent, on this path and on those that it knows of.
+    pub const fn sent_end(&self) -> u64 {
+        self.progress.sent_most
+    }
+
     /// Continues after what was `sent` on other paths. [`Self::resume`] must follow.
     pub fn continue_after(&mut self, sent: SentSoFar) {
         self.next_packet = self.next_packet.max(sent.next_packet);
         self.progress.sent_most = self.progress.sent_most.max(sent.log_end);
+    }
+
+    /// Notes that everything below `log_end` was sent on some path: a reader of two paths
+    /// acknowledges on each what came over either (D-5.2).
+    pub fn note_sent_elsewhere(&mut self, log_end: u64) {
+        self.progress.sent_most = self.progress.sent_most.max(log_end);
     }
 
     /// Returns true if the log no longer has the bytes that this reader needs next: it can never

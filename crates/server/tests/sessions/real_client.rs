@@ -2,7 +2,7 @@
 
 use http::Method;
 use loquent_client::openai::{self, Generate, Prompt};
-use loquent_client::{Answer, Asked, Client, ClientError, Config, Request, Transport};
+use loquent_client::{Answer, Asked, Client, ClientError, Config, PathMode, Request, Transport};
 use loquent_proto::Delta;
 use serde_json::{Map, json};
 use tokio::time::timeout;
@@ -73,6 +73,32 @@ async fn both_transports_bring_the_same_complete_answer() {
         assert_eq!(all.text, expected, "{transport:?}");
         assert_eq!((answer.transport(), answer.resumes()), (transport, 0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_networks_bring_the_same_complete_answer() {
+    let server = start(Setup::default()).await;
+    let expected = expected(&server, 200).await;
+    for via_mode in [PathMode::Backup, PathMode::Redundant] {
+        let via = ["127.0.0.3", "127.0.0.4"].map(|address| address.parse().unwrap()).to_vec();
+        let config = Config::new(format!("http://{}", server.http));
+        let client = Client::new(Config { via, via_mode, head_start: PATIENCE, ..config }).unwrap();
+        for _ in 0..2 {
+            let mut answer = answer(&client, 200).await;
+            let all = read(&mut answer, usize::MAX).await;
+            assert_eq!((all.complete, all.dones), (true, 1), "{via_mode:?}");
+            assert_eq!(all.text, expected, "{via_mode:?}");
+            assert_eq!((answer.transport(), answer.resumes()), (Transport::Quic, 0));
+        }
+        client.close(PATIENCE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_takes_two_networks_at_most() {
+    let via = vec!["127.0.0.3".parse().unwrap(); 3];
+    let refused = Client::new(Config { via, ..Config::new("http://127.0.0.1:1") });
+    assert_eq!(refused.err(), Some(ClientError::Networks { given: 3, most: 2 }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Answers over two bad networks at once, beside each of them alone; and a walk from one to the other.
+
+    bench/two-networks.py --binary target/release/loquent
+
+Needs root, for network namespaces: the client's has an interface for each network (wlan0, wwan0), to
+which `loquent connect --via` binds, and a third one over which this script asks. Packets of QUIC pass a
+relay that delays and loses them, each network by its own conditions and seed, the same for each row.
+
+The stall ratio is the share of the time between an answer's first and last token that is in pauses
+of more than 200 ms, as in `loquent bench delivery`. Bytes are those of UDP towards the client, with 28
+bytes of headers for each packet. The row `clean` is the noise of the machine: no loss, no walk.
+"""
+
+import argparse
+import heapq
+import http.client
+import itertools
+import json
+import os
+import random
+import re
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+SERVER = "10.78.0.1"
+NETWORKS = ("wlan0", "wwan0")
+#: Address of the client at each network, and at the one over which it is asked.
+CLIENT, ASKED = ("10.78.1.2", "10.78.2.2"), "10.78.9.2"
+SLOT_S, STALL_S, HEADER_BYTES = 0.1, 0.2, 28
+
+
+class Network:
+    """Conditions of one network: delay each way, losses in slots of a Markov chain, times of absence."""
+
+    def __init__(self, delay_ms, stay_good, stay_bad, seed, absences=()):
+        self.delay_s, self.absences = delay_ms / 1000, absences
+        self.stay = {False: stay_good, True: stay_bad}
+        self.dice = [random.Random(f"{seed} {way}") for way in "du"]
+        self.slot, self.bad = [0, 0], [False, False]
+        self.bytes = self.packets = 0
+
+    def loses(self, way, at_s):
+        """Whether a packet that leaves `at_s` after the beginning is lost: nine of ten in a bad slot."""
+        if any(begin <= at_s < end for begin, end in self.absences):
+            return True
+        dice, now = self.dice[way], int(at_s / SLOT_S)
+        for _ in range(now - self.slot[way]):
+            self.bad[way] ^= dice.random() >= self.stay[self.bad[way]]
+        self.slot[way] = max(self.slot[way], now)
+        return self.bad[way] and dice.random() < 0.9
+
+
+class Relay(threading.Thread):
+    """Relays UDP of all networks between the clients and the server, and TCP as it is."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.server, self.networks, self.began = ("127.0.0.1", port), {}, time.monotonic()
+        self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.front.bind((SERVER, port))
+        self.door = socket.create_server((SERVER, port))
+        self.backs, self.pairs, self.flying = {}, {}, []
+
+    def set(self, networks):
+        """From now on the client's addresses have these networks; time begins anew."""
+        self.networks, self.began = dict(zip(CLIENT, networks)), time.monotonic()
+
+    def run(self):
+        while True:
+            clients = {back: client for client, back in self.backs.items()}
+            wait = max(0, self.flying[0][0] - time.monotonic()) if self.flying else 1
+            for ready in select.select([self.front, self.door, *clients, *self.pairs], [], [], wait)[0]:
+                if ready is self.front:
+                    data, client = ready.recvfrom(65536)
+                    self.carry(1, client, data, self.back(client), self.server)
+                elif ready in clients:
+                    self.carry(0, clients[ready], ready.recv(65536), self.front, clients[ready])
+                elif ready is self.door:
+                    client, server = ready.accept()[0], socket.create_connection(self.server)
+                    self.pairs |= {client: server, server: client}
+                elif ready in self.pairs:
+                    self.pass_on(ready)
+            while self.flying and self.flying[0][0] <= time.monotonic():
+                _, _, data, sock, address = heapq.heappop(self.flying)
+                sock.sendto(data, address)
+
+    def back(self, client):
+        if client not in self.backs:
+            self.backs[client] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self.backs[client].bind(("127.0.0.1", 0))
+        return self.backs[client]
+
+    def carry(self, way, client, data, sock, address):
+        network, now = self.networks.get(client[0]), time.monotonic()
+        if network is None:
+            return
+        if way == 0:
+            network.packets, network.bytes = network.packets + 1, network.bytes + len(data) + HEADER_BYTES
+        if not network.loses(way, now - self.began):
+            heapq.heappush(self.flying, (now + network.delay_s, id(data), data, sock, address))
+
+    def pass_on(self, source):
+        try:
+            data = source.recv(65536)
+            self.pairs[source].sendall(data)
+        except OSError:
+            data = b""
+        if not data:
+            for sock in (source, self.pairs.pop(source)):
+                self.pairs.pop(sock, None)
+                sock.close()
+
+
+def ip(*args, inside=None):
+    enter = ["nsenter", "-t", str(inside), "-n"] if inside else []
+    subprocess.run([*enter, "ip", *args], check=True)
+
+
+def make_networks():
+    """The client's namespace, as the process that holds it open. This script is in the server's."""
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+    own = os.readlink("/proc/self/ns/net")
+    while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
+        time.sleep(0.01)
+    ip("link", "set", "lo", "up")
+    ip("link", "set", "lo", "up", inside=holder.pid)
+    ip("address", "add", f"{SERVER}/32", "dev", "lo")
+    for metric, (name, client) in enumerate(zip((*NETWORKS, "asked"), (*CLIENT, ASKED))):
+        gate = client.rsplit(".", 1)[0] + ".1"
+        ip("link", "add", f"to-{name}", "type", "veth", "peer", "name", name, "netns", str(holder.pid))
+        ip("address", "add", f"{gate}/24", "dev", f"to-{name}")
+        ip("link", "set", f"to-{name}", "up")
+        ip("address", "add", f"{client}/24", "dev", name, inside=holder.pid)
+        ip("link", "set", name, "up", inside=holder.pid)
+        # Over the first one, unless a socket is bound to another.
+        ip("route", "add", "default", "via", gate, "dev", name, "metric", str(metric), inside=holder.pid)
+    return holder
+
+
+def announced(process, words):
+    """The port in the first line that has `words`."""
+    for line in process.stderr:
+        if found := re.search(words + r"\S*?:(\d+)", line):
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return int(found[1])
+    raise SystemExit("it ended before it listened")
+
+
+def serve(binary, rate):
+    command = [binary, "serve", "--port", "0", "--simulate", str(rate), "--allowed-host", SERVER]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    port = announced(server, "on http://")
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").close()
+            return server, port
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the server is not ready after a minute")
+
+
+class Connect:
+    """A `loquent connect` in the client's namespace."""
+
+    def __init__(self, binary, holder, port, via):
+        command = ["nsenter", "-t", str(holder.pid), "-n", binary, "connect", "--url", f"http://{SERVER}:{port}"]
+        command += ["--listen", f"{ASKED}:0", "--open", "--state-dir", f"/proc/{holder.pid}/none"]
+        command += ["--head-start-ms", "10000", *via]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.port = announced(self.process, "API on http://")
+
+    def ask(self, question, tokens):
+        """The text of an answer, and the time of each piece."""
+        asked = {"model": "x", "stream": True, "messages": [{"role": "user", "content": f"{question}: tokens={tokens}"}]}
+        link = http.client.HTTPConnection(ASKED, self.port, timeout=120)
+        link.request("POST", "/v1/chat/completions", json.dumps(asked), {"content-type": "application/json"})
+        text, times = "", []
+        for line in link.getresponse():
+            if line.startswith(b"data: {"):
+                piece = "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
+                text, times = text + piece, times + [time.monotonic()] * bool(piece)
+        link.close()
+        return text, times
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def figures(times):
+    """Stall ratio and longest pause, in seconds, of pieces that came at these times."""
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    return sum(pause for pause in pauses if pause > STALL_S) / (times[-1] - times[0]), max(pauses)
+
+
+def measure(row, args, holder, relay, port, expected):
+    """The figures of a row: stall ratio and longest pause of each answer, and bytes for each token."""
+    name, via, make = row
+    client, results, sent = Connect(args.binary, holder, port, via), [], 0
+    try:
+        relay.set([Network(5, 1, 0, 0), Network(5, 1, 0, 0)])
+        client.ask("warm up", 20)
+        for number in range(args.answers):
+            networks = make(number)
+            relay.set(networks)
+            text, times = client.ask(number, args.tokens)
+            assert text == expected[number], f"{name}: answer {number} is another one"
+            results.append(figures(times))
+            sent += sum(network.bytes for network in networks)
+    finally:
+        client.stop()
+    ratios, pauses = zip(*results)
+    tokens = args.answers * args.tokens
+    print(f"{name:>28} {statistics.mean(ratios):8.3f} {statistics.median(pauses) * 1000:7.0f} ms "
+          f"{max(pauses) * 1000:7.0f} ms {sent / tokens:8.0f}", flush=True)
+
+
+def rows(args):
+    """Name, flags and networks (by the number of the answer) of each row."""
+    def bad(number):
+        return [Network(delay, args.stay_good, args.stay_bad, f"{number} {delay}") for delay in (50, 70)]
+
+    def walk(number):
+        span = args.tokens / args.rate
+        gone = [(span * 0.3, span * 0.6)]
+        return [Network(15, 1, 0, number, gone), Network(30, 1, 0, number)]
+
+    def clean(_):
+        return [Network(15, 1, 0, 0), Network(30, 1, 0, 0)]
+
+    both, redundant = ["--via", ",".join(NETWORKS)], ["--via-mode", "redundant"]
+    yield "clean: wlan0 alone", ["--via", NETWORKS[0]], clean
+    yield "clean: backup", both, clean
+    for name in NETWORKS:
+        yield f"bad: {name} alone", ["--via", name], bad
+    yield "bad: backup", both, bad
+    yield "bad: redundant", both + redundant, bad
+    yield "walk: wlan0 alone", ["--via", NETWORKS[0]], walk
+    yield "walk: backup", both, walk
+    yield "walk: redundant", both + redundant, walk
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--binary", default="target/release/loquent")
+    parser.add_argument("--answers", type=int, default=10, help="answers of each row")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens of an answer")
+    parser.add_argument("--rate", type=int, default=20, help="tokens a second")
+    parser.add_argument("--stay-good", type=float, default=0.9, help="chance that a good 100 ms is followed by another")
+    parser.add_argument("--stay-bad", type=float, default=0.5, help="chance that a bad 100 ms is followed by another")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit("network namespaces need root")
+    if os.environ.get("TWO_NETWORKS_INSIDE") is None:
+        os.environ["TWO_NETWORKS_INSIDE"] = "1"
+        os.execvp("unshare", ["unshare", "--net", sys.executable, *sys.argv])
+    holder = make_networks()
+    server, port = serve(args.binary, args.rate)
+    try:
+        relay = Relay(port)
+        relay.start()
+        plain = Connect(args.binary, holder, port, ["--no-quic"])
+        expected = [plain.ask(number, args.tokens)[0] for number in range(args.answers)]
+        plain.stop()
+        print(f"{args.answers} answers of {args.tokens} tokens at {args.rate}/s; "
+              f"load of the machine {os.getloadavg()[0]:.1f}")
+        print(f"{'network: via':>28} {'stalled':>8} {'longest':>10} {'worst':>10} {'B/token':>8}")
+        for row in rows(args):
+            measure(row, args, holder, relay, port, expected)
+    finally:
+        for process in (server, holder):
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

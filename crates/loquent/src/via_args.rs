@@ -1,0 +1,31 @@
+//! The flags that name networks of this machine.
+
+use loquent_client::{PathMode, Via};
+
+/// Flags of the networks to connect over.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ViaArgs {
+    /// Networks to keep a connection over, the better one first: one or two interfaces or local
+    /// addresses [default: one connection, over the network that the system chooses]
+    #[arg(long, value_name = "NETWORK", env = "LOQUENT_VIA", value_delimiter = ',')]
+    pub via: Vec<Via>,
+}
+
+/// Use of two networks, as the flag names it.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum ViaMode {
+    /// The second network carries an answer only while the first one is losing
+    Backup,
+    /// Both carry every answer
+    Redundant,
+}
+
+impl ViaMode {
+    /// Returns the mode as the client names it.
+    pub const fn mode(self) -> PathMode {
+        match self {
+            Self::Backup => PathMode::Backup,
+            Self::Redundant => PathMode::Redundant,
+        }
+    }
+}
