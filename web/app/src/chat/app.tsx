@@ -13,10 +13,8 @@ import { Thread } from "./thread.js";
 import { Announcement, ToastView } from "./toast.js";
 
 const SettingsPanel = lazy(async () => (await import("./settings_panel.js")).SettingsPanel);
-const ConnectDialog = lazy(async () => (await import("./connect_app.js")).ConnectDialog);
-const ShortcutsDialog = lazy(async () => (await import("./shortcuts.js")).ShortcutsDialog);
+const Dialogues = lazy(async () => (await import("./dialogues.js")).Dialogues);
 const KeyNotice = lazy(async () => (await import("./key_notice.js")).KeyNotice);
-const HandoverDialog = lazy(async () => (await import("./handover_dialog.js")).HandoverDialog);
 
 export function App(): VNode {
   useEffect(() => {
@@ -38,7 +36,7 @@ export function App(): VNode {
       </div>
       {settingsOpen.value && <SettingsPanel />}
       {isCovered && <div class="cover" onClick={uncover} />}
-      <Dialogues />
+      {dialogue.value !== "none" && <Dialogues />}
       <ToastView />
     </div>
   );
@@ -48,20 +46,6 @@ export function App(): VNode {
 function isKeyWanted(): boolean {
   const { leaf } = current.value;
   return wantsKey() || (leaf !== null && failures.value.get(leaf) === "key");
-}
-
-function Dialogues(): VNode | null {
-  switch (dialogue.value) {
-    case "connect":
-    case "own-model":
-      return <ConnectDialog />;
-    case "shortcuts":
-      return <ShortcutsDialog />;
-    case "device":
-      return <HandoverDialog />;
-    default:
-      return null;
-  }
 }
 
 function handleKey(event: KeyboardEvent): void {

@@ -3,13 +3,13 @@
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
-import { CopyButton } from "../shell/controls.js";
 import { Dialog } from "../shell/dialog.js";
 import { current, handOver, running } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { handoverLink, isOnlyHere } from "./handover.js";
 import { closeDialogue } from "./layout.js";
 import { SECURE_CONTEXT } from "../message/why_sse.js";
+import { Snippet } from "./snippet.js";
 
 export function HandoverDialog(): VNode {
   const link = currentLink();
@@ -34,10 +34,7 @@ export function HandoverDialog(): VNode {
           {location.protocol === "http:" && (
             <p class="faint">Over plain http the other device reads an event stream, which loss holds up. {SECURE_CONTEXT}</p>
           )}
-          <div class="snippet">
-            <pre tabIndex={0}>{link}</pre>
-            <CopyButton text={() => link} label="Copy the link" />
-          </div>
+          <Snippet text={link} label="Copy the link" />
           <p class="faint">Whoever has the link can read this one answer, and stop it.</p>
           <button type="button" onClick={leave}>
             Hand it over, and stop reading here
