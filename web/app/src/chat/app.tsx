@@ -10,7 +10,7 @@ import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, un
 import { wantsKey } from "./server.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
-import { Announcement, ToastView } from "./toast.js";
+import { Announcement } from "./toast.js";
 
 const SettingsPanel = lazy(async () => (await import("./settings_panel.js")).SettingsPanel);
 const Dialogues = lazy(async () => (await import("./dialogues.js")).Dialogues);
@@ -37,7 +37,6 @@ export function App(): VNode {
       {settingsOpen.value && <SettingsPanel />}
       {isCovered && <div class="cover" onClick={uncover} />}
       {dialogue.value !== "none" && <Dialogues />}
-      <ToastView />
     </div>
   );
 }

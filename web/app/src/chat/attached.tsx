@@ -1,17 +1,21 @@
 // The files of a question.
 
 import type { VNode } from "preact";
-import type { TextFile } from "./conversation.js";
+import type { Attachment } from "./conversation.js";
 
-export function Attached({ files }: { readonly files: readonly TextFile[] }): VNode {
+export function Attached({ files }: { readonly files: readonly Attachment[] }): VNode {
   return (
     <ul class="files" aria-label="Files">
-      {files.map(({ name, text }) => (
-        <li key={name}>
-          <details>
-            <summary>{name}</summary>
-            <pre>{text}</pre>
-          </details>
+      {files.map((file) => (
+        <li key={file.name}>
+          {"image" in file ? (
+            <img src={file.image} alt={file.name} title={file.name} />
+          ) : (
+            <details>
+              <summary>{file.name}</summary>
+              <pre>{file.text}</pre>
+            </details>
+          )}
         </li>
       ))}
     </ul>

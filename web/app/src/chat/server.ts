@@ -9,6 +9,8 @@ export interface ModelCard {
   readonly contextTokens: number | null;
   /** What applies to requests that do not say, in the server's words; `null` if it does not tell. */
   readonly samplingDefaults: object | null;
+  /** A model of another server may; this server's own read text only. */
+  readonly mayTakeImages: boolean;
   /** Where the model is; `null` if the server does not tell. */
   readonly presence: Presence | null;
   /** How much of it is loaded while it is being loaded, 0 to 1; `null` if the server does not tell. */
@@ -116,7 +118,7 @@ async function currentState(before: ServerState): Promise<ServerState> {
     const name = nameOf(fields.model) ?? "unnamed model";
     const { models, wantsKey } = await askModels();
     const known = nameOf(fields.model_id);
-    const only = known === null ? [] : [{ id: known, contextTokens: null, samplingDefaults: null, presence: null, loadedShare: null }];
+    const only = known === null ? [] : [{ id: known, contextTokens: null, samplingDefaults: null, mayTakeImages: true, presence: null, loadedShare: null }];
     return { is: "ready", name, models: models.length > 0 ? models : only, wantsKey };
   } catch {
     return before.is === "gone" ? before : { is: "gone", since: Date.now() };
@@ -138,7 +140,10 @@ export function readCard(value: unknown): ModelCard | null {
   if (id === null) return null;
   const context = numberOf(card.max_model_len);
   const isKnown = context !== null && context > 0 && context < MAX_CONTEXT;
-  return { id, contextTokens: isKnown ? context : null, samplingDefaults: objectOf(card.sampling_defaults), ...readStatus(card.status) };
+  // Which a server tells of its own models only.
+  const samplingDefaults = objectOf(card.sampling_defaults);
+  const mayTakeImages = samplingDefaults === null;
+  return { id, contextTokens: isKnown ? context : null, samplingDefaults, mayTakeImages, ...readStatus(card.status) };
 }
 
 function readStatus(value: unknown): Pick<ModelCard, "presence" | "loadedShare"> {

@@ -1,1 +1,0 @@
-import{g as e}from"./chunk-D7T4XN55.js";function t({files:r}){return e("ul",{class:"files","aria-label":"Files",children:r.map(({name:l,text:i})=>e("li",{children:e("details",{children:[e("summary",{children:l}),e("pre",{children:i})]})},l))})}export{t as Attached};
