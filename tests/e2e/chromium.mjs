@@ -43,7 +43,7 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
   const own = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...context });
   const kept = JSON.stringify({ readingPace: false, ...settings });
   await own.addInitScript((kept) => sessionStorage.getItem("loquent:settings") ?? sessionStorage.setItem("loquent:settings", kept), kept);
-  if (PAGES) await own.route(/^http:\/\/[^/]+\/(lab|dashboard|assets\/.*)?(?:[?#].*)?$/, fromFolder);
+  if (PAGES) await own.route(/^https?:\/\/[^/]+\/(lab|dashboard|assets\/.*)?(?:[?#].*)?$/, fromFolder);
   const page = await own.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];

@@ -1,11 +1,14 @@
 // The chat page in Chromium: what somebody does with it on a good day, and on a bad one.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { connect, createServer } from "node:net";
 import { once } from "node:events";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { LAN_NAME, assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
-import { ready, serve } from "./server.mjs";
+import { announced, ready, run, serve } from "./server.mjs";
 
 const STORY = "Tell me a long story.";
 
@@ -319,6 +322,27 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await page.keyboard.press("Escape");
     await finished(page);
     assert.equal(await page.locator("#transport.sse").count(), 1);
+  });
+
+  test("gets WebTransport from another machine's address over --tls-self-signed", async (context) => {
+    const folder = mkdtempSync(join(tmpdir(), "loquent-tls-"));
+    context.after(() => rmSync(folder, { recursive: true }));
+    const server = run(["serve", "--port", "0", "--simulate", "30", "--tls-self-signed", "--tls-dir", folder, "--allowed-host", LAN_NAME]);
+    ends.push(() => server.kill());
+    const { port } = new URL(await announced(server, /on (https:\/\/\S+)/));
+    // What somebody does who has compared the fingerprint.
+    const page = await open(browser, `https://${LAN_NAME}:${port}`, { ignoreHTTPSErrors: true, settings: { parameters: { max_tokens: 200 } } });
+    await page.locator(".dot.ready").waitFor();
+    await ask(page, "How does this come?");
+    await shown(page, 60);
+    await page.locator("#transport.webtransport").waitFor();
+    await page.click("#device");
+    await page.locator(".qr").waitFor();
+    assert.equal(await page.getByText("event stream").count(), 0);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    await finished(page);
+    assert.deepEqual(page.problems, []);
   });
 
   test("says what to do about a question that comes before the end of the answer", async () => {
