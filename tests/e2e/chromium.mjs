@@ -6,7 +6,10 @@ import { createRequire } from "node:module";
 import { extname, join } from "node:path";
 import { chromium } from "playwright-core";
 
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"];
+/** A name of 127.0.0.1 in the browser, which it does not take for its own machine. */
+export const LAN_NAME = "lan.test";
+
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", `--host-resolver-rules=MAP ${LAN_NAME} 127.0.0.1`];
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 /** A folder whose pages are shown in place of those in the binary: `web/page`, before that is built again. */
@@ -40,7 +43,7 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
   const own = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...context });
   const kept = JSON.stringify({ readingPace: false, ...settings });
   await own.addInitScript((kept) => sessionStorage.getItem("loquent:settings") ?? sessionStorage.setItem("loquent:settings", kept), kept);
-  if (PAGES) await own.route(/^http:\/\/[^/]+\/(lab|dashboard|assets\/.*)?(?:[?#].*)?$/, fromFolder);
+  if (PAGES) await own.route(/^https?:\/\/[^/]+\/(lab|dashboard|assets\/.*)?(?:[?#].*)?$/, fromFolder);
   const page = await own.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];
@@ -52,10 +55,13 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
 
 /** Answers a request for a file of the pages from their folder, with the headers that the server gives its own. */
 async function fromFolder(route) {
-  const { pathname } = new URL(route.request().url());
+  const url = new URL(route.request().url());
+  const { pathname } = url;
+  // It is fetched outside of the browser, which alone knows the name.
+  if (url.hostname === LAN_NAME) url.hostname = "127.0.0.1";
   const isAsset = pathname.startsWith("/assets/");
   const path = isAsset ? pathname.slice(1) : `${pathname === "/" ? "index" : pathname.slice(1)}.html`;
-  const headers = isAsset ? {} : (await route.fetch()).headers();
+  const headers = isAsset ? {} : (await route.fetch({ url: url.href })).headers();
   for (const name of ["content-length", "content-encoding", "etag"]) delete headers[name];
   await route.fulfill({ body: readFileSync(join(PAGES, path)), headers: { ...headers, "content-type": TYPES[extname(path)] } });
 }

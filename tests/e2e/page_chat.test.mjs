@@ -1,11 +1,14 @@
 // The chat page in Chromium: what somebody does with it on a good day, and on a bad one.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { connect, createServer } from "node:net";
 import { once } from "node:events";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
-import { assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
-import { ready, serve } from "./server.mjs";
+import { LAN_NAME, assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
+import { announced, ready, run, serve } from "./server.mjs";
 
 const STORY = "Tell me a long story.";
 
@@ -88,6 +91,24 @@ function pdfOf(contents) {
   return `%PDF-1.4\n${objects.map((text, at) => `${at + 1} 0 obj\n${text}\nendobj\n`).join("")}trailer\n<< /Root 1 0 R >>\n`;
 }
 
+/** A PNG of noise, which no compression makes small. */
+async function pictureOf(page, width, height) {
+  const draw = async ([width, height]) => {
+    const canvas = new OffscreenCanvas(width, height);
+    const context = canvas.getContext("2d");
+    const pixels = context.createImageData(width, height);
+    let noise = 1;
+    pixels.data.forEach((_, at) => {
+      noise = (noise * 16_807) % 2_147_483_647;
+      pixels.data[at] = at % 4 === 3 ? 255 : (noise >> 8) & 255;
+    });
+    context.putImageData(pixels, 0, 0);
+    const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
+    return Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+  };
+  return Buffer.from(await page.evaluate(draw, [width, height]), "latin1");
+}
+
 const greedy = { parameters: { temperature: 0 } };
 
 describe("the chat page", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
@@ -102,6 +123,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
 
   test("introduces itself, answers, and keeps the conversation", async (context) => {
     const page = await open(browser, url);
+    assert.ok(await page.locator('.pages a[href="docs"]').isVisible(), "the book is a click away");
     await page.getByText("a 2.6 MB demonstration model").waitFor();
     assert.equal(await page.evaluate(() => document.activeElement.id), "prompt", "one can type at once");
     const usable = await page.evaluate(() => performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd);
@@ -274,7 +296,8 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await page.click("#device");
     const link = await page.locator(".device pre").textContent();
     assert.ok(new URL(link).search === "" && link.includes("#answer="), "the token is in the fragment alone");
-    await page.waitForFunction(() => document.querySelector(".qr path").getAttribute("d").length > 500);
+    await page.getByText("which on another device means that device").waitFor();
+    assert.equal(await page.locator(".qr").count(), 0, "no code for an address that is another machine elsewhere");
     await page.keyboard.press("Escape");
     const phone = await open(browser, link, { viewport: { width: 390, height: 844 }, hasTouch: true });
     await shown(phone, 60);
@@ -283,6 +306,58 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(there, here);
     assert.ok(here.length > 200);
     assert.deepEqual([...page.problems, ...phone.problems], []);
+  });
+
+  test("shows a QR code where other devices can open the link, and why they read an event stream", async () => {
+    const { url } = await start("--simulate", "30", "--allowed-host", LAN_NAME);
+    const page = await open(browser, `http://${LAN_NAME}:${new URL(url).port}`, { settings: { parameters: { max_tokens: 200 } } });
+    await ask(page, "Who else reads this?");
+    await shown(page, 60);
+    await page.click("#device");
+    await page.waitForFunction(() => (document.querySelector(".qr path")?.getAttribute("d") ?? "").length > 500);
+    await page.getByText("--tls-self-signed").waitFor();
+    assert.equal(await page.locator("dialog .notice").count(), 0);
+    await assertAccessible(page, "QR code");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    await finished(page);
+    assert.equal(await page.locator("#transport.sse").count(), 1);
+  });
+
+  test("gets WebTransport from another machine's address over --tls-self-signed", async (context) => {
+    const folder = mkdtempSync(join(tmpdir(), "loquent-tls-"));
+    context.after(() => rmSync(folder, { recursive: true }));
+    const server = run(["serve", "--port", "0", "--simulate", "30", "--tls-self-signed", "--tls-dir", folder, "--allowed-host", LAN_NAME]);
+    ends.push(() => server.kill());
+    const { port } = new URL(await announced(server, /on (https:\/\/\S+)/));
+    // What somebody does who has compared the fingerprint.
+    const page = await open(browser, `https://${LAN_NAME}:${port}`, { ignoreHTTPSErrors: true, settings: { parameters: { max_tokens: 200 } } });
+    await page.locator(".dot.ready").waitFor();
+    await ask(page, "How does this come?");
+    await shown(page, 60);
+    await page.locator("#transport.webtransport").waitFor();
+    await page.click("#device");
+    await page.locator(".qr").waitFor();
+    assert.equal(await page.getByText("event stream").count(), 0);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    await finished(page);
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("says what to do about a question that comes before the end of the answer", async () => {
+    const { url } = await start("--simulate", "30");
+    const page = await open(browser, url, { settings: { parameters: { max_tokens: 200 } } });
+    await ask(page, "Go on.");
+    await shown(page, 40);
+    await page.fill("#prompt", "And then?");
+    await page.press("#prompt", "Enter");
+    await page.locator(".toast").getByText("wait for it, or stop it with Escape").waitFor();
+    const middle = (one) => page.locator(one).boundingBox().then(({ x, width }) => x + width / 2);
+    assert.ok(Math.abs((await middle(".toast")) - (await middle("#composer"))) < 2, "above the middle of the prompt");
+    assert.equal(await page.inputValue("#prompt"), "And then?");
+    await page.keyboard.press("Escape");
+    await finished(page);
   });
 
   test("offers ways on when the conversation has outgrown the context", async () => {
@@ -405,7 +480,8 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
       await page.setInputFiles("#files", [one]);
       await page.getByText(`${one.name} ${why}.`).waitFor();
     };
-    await refuses(file("image.png", [0x89, 0x50, 0, 0xff]), "is neither text nor a PDF");
+    await refuses(file("image.png", [0x89, 0x50, 0, 0xff]), "is neither text nor a PDF nor a picture");
+    await refuses(file("photo.png", await pictureOf(page, 8, 8)), "is a picture, and loquent-tiny reads text only");
     await refuses(file("scan.pdf", pdfOf("")), "has no text: its pages are pictures");
     await refuses(file("torn.pdf", pdfOf("BT (x) Tj ET").slice(0, 40)), "cannot be read as a PDF");
     await page.setInputFiles("#files", [file("notes.md", "# Notes"), file("paper.pdf", pdfOf("BT /F1 12 Tf 20 90 Td (Tokens on a train) Tj 0 -20 Td (arrive) Tj ET"))]);
@@ -415,6 +491,31 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     assert.equal(request.postDataJSON().messages.at(-1).content, fenced);
     await finished(page);
     assert.deepEqual(await page.locator(".files summary").allTextContents(), ["notes.md", "paper.pdf"]);
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("sends pictures to another server's model, large ones made smaller", async () => {
+    const upstream = await startUpstream();
+    const { url } = await start("--upstream", upstream.url);
+    const page = await open(browser, url, { settings: { delivery: "sse" } });
+    await page.locator(".dot.ready").waitFor();
+    const [small, large] = [await pictureOf(page, 8, 8), await pictureOf(page, 3000, 300)];
+    const named = (name, buffer) => ({ name, mimeType: "image/png", buffer });
+    await page.setInputFiles("#files", [named("small.png", small), named("large.png", large)]);
+    await page.locator(".attached li").nth(1).waitFor();
+    await ask(page, "What is on them?");
+    await page.locator("article.assistant .text").getByText("fine").waitFor();
+    const { content } = upstream.requests.at(-1).messages.at(-1);
+    assert.deepEqual(content.map(({ type }) => type), ["image_url", "image_url", "text"]);
+    assert.equal(content[0].image_url.url, `data:image/png;base64,${small.toString("base64")}`);
+    assert.ok(content[1].image_url.url.startsWith("data:image/jpeg;base64,"));
+    assert.ok(large.length > 1 << 20 && content[1].image_url.url.length < 1_400_000);
+    const shown = page.locator(".files img");
+    assert.deepEqual(await shown.evaluateAll((all) => all.map(({ alt, naturalWidth }) => [alt, naturalWidth])), [["small.png", 8], ["large.png", 1568]]);
+    await assertAccessible(page, "pictures");
+    await written(page, "large.png");
+    await page.reload();
+    await page.locator(".files img").nth(1).waitFor();
     assert.deepEqual(page.problems, []);
   });
 
@@ -460,7 +561,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await page.locator("article.assistant.finished").waitFor();
   });
 
-  test("explains how to connect an app, and how to serve another model", async () => {
+  test("explains how to connect an app, and lists its shortcuts", async () => {
     const page = await open(browser, url);
     await page.click("text=Connect an app");
     await page.locator("dialog").getByText(`${url}/v1`, { exact: true }).waitFor();
@@ -469,9 +570,6 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
       assert.ok((await page.locator("dialog pre").last().textContent()).includes(`${url}/v1`), language);
     }
     await assertAccessible(page, "connect");
-    await page.keyboard.press("Escape");
-    await page.click("text=Use your own model");
-    await page.getByText("loquent serve --hf").waitFor();
     await page.keyboard.press("Escape");
     await page.keyboard.press("Tab");
     await page.evaluate(() => document.activeElement.blur());
@@ -557,7 +655,8 @@ function answerAs(request, response, body, requests) {
   const asked = JSON.parse(body);
   requests.push(asked);
   if (!asked.model) return json(400, { error: { message: "model is required", type: "invalid_request_error" } });
-  const text = asked.messages.at(-1).content;
+  const { content } = asked.messages.at(-1);
+  const text = typeof content === "string" ? content : content.at(-1).text;
   if (text.startsWith("refuse")) return json(400, { error: { message: "refused", type: "invalid_request_error" } });
   if (text === "hang once" && requests.length === 1) return undefined;
   const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ id: "1", object: "chat.completion.chunk", created: 1, model: "stand-in", choices: [{ index: 0, delta, finish_reason }] })}\n\n`;

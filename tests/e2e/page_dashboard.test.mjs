@@ -125,8 +125,9 @@ describe("the dashboard", { skip: chromiumPath() === null && "no Chromium is ins
       await page.getByLabel("API key of an administrator").fill(key);
       await page.getByRole("button", { name: "Show the dashboard" }).click();
     };
-    await page.getByText("requires an API key").waitFor();
+    await page.getByText("the dashboard is for those of its administrators").waitFor();
     await assertAccessible(page, "asked for a key");
+    assert.ok(await page.locator('.pages a[href="docs"]').isVisible(), "the book is a click away");
     await enter("sk-alice");
     await page.getByRole("status").getByText("This key may not see the dashboard").waitFor();
     await page.getByText("it is not an administrator’s").waitFor();

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { load } from "./module.mjs";
 
 const tree = await load("chat/conversation.ts");
+const { forgetOldest } = await load("chat/shorter.ts");
 const { emptyMessage } = await load("message/model.ts");
 
 const answered = (id, text) => ({ ...emptyMessage(id, "assistant"), text, state: { is: "finished", reason: "stop" } });
@@ -66,11 +67,22 @@ test("another answer is a version of the same question", () => {
 
 test("the oldest turns are left out, and never the last question", () => {
   const made = conversation("x".repeat(400), "y".repeat(400), "short", "answer", "last", null);
-  const shorter = tree.forgetOldest(made, 0.5);
+  const shorter = forgetOldest(made, 0.5);
   assert.deepEqual(sent({ ...shorter, leaf: tree.shownPath(shorter).at(-2).id }), ["user: short", "assistant: answer", "user: last"]);
-  const shortest = tree.forgetOldest(shorter, 0.1);
+  const shortest = forgetOldest(shorter, 0.1);
   assert.equal(tree.turnOf(shortest, shortest.seenFrom).message.text, "last");
-  assert.equal(tree.forgetOldest(shortest, 0.5), null);
+  assert.equal(forgetOldest(shortest, 0.5), null);
+});
+
+test("pictures go before the text, which has the files that are text", () => {
+  const image = "data:image/png;base64,AA==";
+  const files = [{ name: "a.txt", text: "b" }, { name: "p.png", image }];
+  const made = tree.addQuestion(tree.newConversation(1), null, "What?", files, 2);
+  const picture = { type: "image_url", image_url: { url: image } };
+  const [{ content }] = tree.requestMessages(made, made.leaf, "");
+  assert.deepEqual(content, [picture, { type: "text", text: "a.txt:\n```\nb\n```\n\nWhat?" }]);
+  const bare = tree.addQuestion(tree.newConversation(1), null, "", files.slice(1), 2);
+  assert.deepEqual(tree.requestMessages(bare, bare.leaf, "")[0].content, [picture]);
 });
 
 test("two tabs on one conversation lose nothing of each other", () => {

@@ -20,6 +20,19 @@ test("what is exported can be imported", () => {
   assert.deepEqual(importText(exportText([made])), [made]);
 });
 
+test("a picture comes back as it was, and nothing else that calls itself one", () => {
+  const withImage = (image) => {
+    const [question, answer] = sample().turns;
+    return { ...sample(), turns: [{ ...question, files: [{ name: "p", image }] }, answer] };
+  };
+  const made = withImage("data:image/webp;base64,UklGRg==");
+  assert.deepEqual(importText(exportText([made])), [made]);
+  const large = `data:image/png;base64,${"A".repeat(3 << 20)}`;
+  for (const other of [null, 7, "", "https://example.com/a.png", "data:image/svg+xml;base64,AA==", "data:image/png;base64,AA==\n", "javascript:0", large]) {
+    assert.deepEqual(readConversation(withImage(other)).turns[0].files, [], String(other).slice(0, 60));
+  }
+});
+
 test("a conversation's preset goes with it into a file, and comes back as far as it is one", () => {
   const preset = { name: "Poet", system: "In verse.", parameters: { ...NO_PARAMETERS, temperature: 1.2 } };
   const made = { ...sample(), preset };

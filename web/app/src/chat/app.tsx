@@ -10,13 +10,11 @@ import { dialogue, focusPrompt, isNarrow, newChat, settingsOpen, sidebarOpen, un
 import { wantsKey } from "./server.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
-import { Announcement, ToastView } from "./toast.js";
+import { Announcement } from "./toast.js";
 
 const SettingsPanel = lazy(async () => (await import("./settings_panel.js")).SettingsPanel);
-const ConnectDialog = lazy(async () => (await import("./connect_app.js")).ConnectDialog);
-const ShortcutsDialog = lazy(async () => (await import("./shortcuts.js")).ShortcutsDialog);
+const Dialogues = lazy(async () => (await import("./dialogues.js")).Dialogues);
 const KeyNotice = lazy(async () => (await import("./key_notice.js")).KeyNotice);
-const HandoverDialog = lazy(async () => (await import("./handover_dialog.js")).HandoverDialog);
 
 export function App(): VNode {
   useEffect(() => {
@@ -38,8 +36,7 @@ export function App(): VNode {
       </div>
       {settingsOpen.value && <SettingsPanel />}
       {isCovered && <div class="cover" onClick={uncover} />}
-      <Dialogues />
-      <ToastView />
+      {dialogue.value !== "none" && <Dialogues />}
     </div>
   );
 }
@@ -48,20 +45,6 @@ export function App(): VNode {
 function isKeyWanted(): boolean {
   const { leaf } = current.value;
   return wantsKey() || (leaf !== null && failures.value.get(leaf) === "key");
-}
-
-function Dialogues(): VNode | null {
-  switch (dialogue.value) {
-    case "connect":
-    case "own-model":
-      return <ConnectDialog />;
-    case "shortcuts":
-      return <ShortcutsDialog />;
-    case "device":
-      return <HandoverDialog />;
-    default:
-      return null;
-  }
 }
 
 function handleKey(event: KeyboardEvent): void {

@@ -9,12 +9,11 @@ import { NO_FACTS, emptyMessage, isOpen } from "../message/model.js";
 import { readStored, writeStored } from "../shell/stored.js";
 import {
   type AnswerReference,
+  type Attachment,
   type Conversation,
-  type TextFile,
   type Turn,
   addAnswer,
   addQuestion,
-  forgetOldest,
   merged,
   newConversation,
   requestMessages,
@@ -163,7 +162,7 @@ function newTurnId(): string {
 }
 
 /** Asks `text` after what is shown. */
-export function ask(text: string, files: readonly TextFile[] = []): void {
+export function ask(text: string, files: readonly Attachment[] = []): void {
   if (isRunning()) return;
   const conversation = withoutUnanswered(current.peek());
   answer(addQuestion(conversation, conversation.leaf, text, files, Date.now()));
@@ -241,25 +240,8 @@ export function chooseVersion(id: string): void {
   if (!isRunning()) change(showVersion(current.peek(), id));
 }
 
-/** Lets the model forget the oldest turns, and asks the last question again. */
-export function goOnShorter(turn: Turn): void {
-  const shorter = forgetOldest(current.peek(), 0.5);
-  if (shorter === null) return say("There is nothing left to leave out: this question alone is too long.");
-  current.value = shorter;
-  answerAgain(turn);
-}
-
-/** Begins a new conversation with the question that `turn` could not answer. */
-export function goOnInNewChat(turn: Turn): void {
-  const question = turnOf(current.peek(), turn.parent);
-  if (question === null || isRunning()) return;
-  change(withoutUnanswered(current.peek()));
-  startNew(current.peek().preset);
-  ask(question.message.text, question.files);
-}
-
 /** Makes `conversation` the one that is shown, and keeps it. */
-function change(conversation: Conversation): void {
+export function change(conversation: Conversation): void {
   current.value = conversation;
   void save(conversation);
 }

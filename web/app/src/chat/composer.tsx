@@ -12,8 +12,8 @@ import { draft, files } from "./draft.js";
 import { atEnd, goToEnd } from "./end.js";
 import { dialogue, editedTurn } from "./layout.js";
 import { ENDPOINT } from "./running.js";
-import { wantsKey } from "./server.js";
-import { say } from "./toast.js";
+import { chosenModel, wantsKey } from "./server.js";
+import { ToastView, say } from "./toast.js";
 import { MessageView } from "./turn.js";
 
 const ContextGauge = lazy(async () => (await import("./gauge.js")).ContextGauge);
@@ -37,6 +37,7 @@ export function Composer(): VNode {
   };
   return (
     <form id="composer" class="composer" aria-label="Ask" onSubmit={send}>
+      <ToastView />
       {!atEnd.value && current.value.leaf !== null && <IconButton class="jump" icon="down" label="Go to the end" onClick={() => goToEnd("smooth")} />}
       <div class="card">
         <AttachedFiles />
@@ -83,7 +84,8 @@ function isEmpty(): boolean {
 }
 
 function submit(): void {
-  if (isEmpty() || isRunning()) return;
+  if (isEmpty()) return;
+  if (isRunning()) return say("The answer is not complete: wait for it, or stop it with Escape.");
   // The question waits in its field until the key is there.
   if (wantsKey()) return document.getElementById("wanted-key")?.focus();
   const [text, attached] = [draft.peek().trim(), files.peek()];
@@ -123,7 +125,7 @@ function handlePaste(event: ClipboardEvent): void {
 /** Attaches what can be read as text; says what cannot. */
 function attach(chosen: readonly File[]): void {
   withPart(import("./files.js"), async ({ readFiles }) => {
-    const { read, refused } = await readFiles(chosen, files.peek());
+    const { read, refused } = await readFiles(chosen, files.peek(), chosenModel());
     files.value = [...files.peek(), ...read];
     if (refused !== null) say(refused);
     document.getElementById("prompt")?.focus();
@@ -162,8 +164,9 @@ function AttachedFiles(): VNode | null {
   const remove = (name: string): void => void (files.value = files.peek().filter((file) => file.name !== name));
   return (
     <ul class="attached" aria-label="Attached files">
-      {files.value.map(({ name }) => (
+      {files.value.map(({ name, ...file }) => (
         <li key={name}>
+          {"image" in file && <img src={file.image} alt="" />}
           {name} <IconButton icon="close" label={`Remove ${name}`} onClick={() => remove(name)} />
         </li>
       ))}
@@ -180,8 +183,8 @@ function FilePicker(): VNode {
   };
   return (
     <>
-      <IconButton icon="attach" label="Attach text files and PDFs" onClick={() => input.current?.click()} />
-      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text files and PDFs" tabIndex={-1} onChange={handleFiles} />
+      <IconButton icon="attach" label="Attach text, PDFs and pictures" onClick={() => input.current?.click()} />
+      <input id="files" ref={input} class="unseen" type="file" multiple aria-label="Text, PDFs and pictures" tabIndex={-1} onChange={handleFiles} />
     </>
   );
 }

@@ -1,34 +1,21 @@
-// How to use the server from other programs, and how to serve another model: lines to copy.
+// How to use the server from other programs: lines to copy.
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { CopyButton } from "../shell/controls.js";
 import { Dialog } from "../shell/dialog.js";
-import { closeDialogue, dialogue } from "./layout.js";
+import { closeDialogue } from "./layout.js";
 import { chosenModel } from "./server.js";
 import { settings } from "./settings.js";
+import { Snippet } from "./snippet.js";
 
 type Language = "curl" | "Python" | "JavaScript";
 
 const LANGUAGES: readonly Language[] = ["curl", "Python", "JavaScript"];
 
 export function ConnectDialog(): VNode {
-  const isConnect = dialogue.value === "connect";
-  return (
-    <Dialog title={isConnect ? "Connect an app" : "Use your own model"} onClose={closeDialogue}>
-      {isConnect ? <Connect /> : <OwnModel />}
-    </Dialog>
-  );
-}
-
-function baseUrl(): string {
-  return new URL("v1", document.baseURI).href;
-}
-
-function Connect(): VNode {
   const language = useSignal<Language>("curl");
   return (
-    <>
+    <Dialog title="Connect an app" onClose={closeDialogue}>
       <p>Any program that speaks OpenAI’s API can use this server. Give it this base URL:</p>
       <Snippet text={baseUrl()} />
       <p class="faint">
@@ -43,31 +30,12 @@ function Connect(): VNode {
         ))}
       </div>
       <Snippet text={example(language.value)} />
-    </>
+    </Dialog>
   );
 }
 
-function OwnModel(): VNode {
-  return (
-    <>
-      <p>Stop the server, and start it with a model in the GGUF format. From Hugging Face:</p>
-      <Snippet text="loquent serve --hf Qwen/Qwen3-0.6B-GGUF" />
-      <p>From a file:</p>
-      <Snippet text="loquent serve --model path/to/model.gguf" />
-      <p>In front of a server that you have already, such as vLLM, llama-server or Ollama:</p>
-      <Snippet text="loquent serve --upstream http://localhost:11434" />
-    </>
-  );
-}
-
-/** Lines to copy. */
-function Snippet({ text }: { readonly text: string }): VNode {
-  return (
-    <div class="snippet">
-      <pre tabIndex={0}>{text}</pre>
-      <CopyButton text={() => text} />
-    </div>
-  );
+function baseUrl(): string {
+  return new URL("v1", document.baseURI).href;
 }
 
 function example(language: Language): string {

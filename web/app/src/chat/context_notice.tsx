@@ -1,8 +1,9 @@
 // What can be done about a conversation that is longer than the model can read.
 
 import type { VNode } from "preact";
-import { current, goOnInNewChat, goOnShorter } from "./chats.js";
-import { type Turn, forgetOldest } from "./conversation.js";
+import { current } from "./chats.js";
+import type { Turn } from "./conversation.js";
+import { forgetOldest, goOnInNewChat, goOnShorter } from "./shorter.js";
 
 export function ContextNotice({ turn }: { readonly turn: Turn }): VNode {
   const hasOlder = forgetOldest(current.value, 0.5) !== null;

@@ -2,6 +2,7 @@
 // first one. What is shown is one path through it, from the first turn to a leaf.
 // All functions here return new values; nothing is changed in place.
 
+import type { ContentPart } from "@loquent/client";
 import { type Message, isOpen, wholeMessage } from "../message/model.js";
 import type { Preset } from "./preset.js";
 
@@ -11,13 +12,26 @@ export interface TextFile {
   readonly text: string;
 }
 
+/** A picture that came with a question. */
+export interface ImageFile {
+  readonly name: string;
+  /** A `data:` URL. */
+  readonly image: string;
+}
+
+export type Attachment = TextFile | ImageFile;
+
+export function isImage(file: Attachment): file is ImageFile {
+  return "image" in file;
+}
+
 export interface Turn {
   readonly id: string;
   /** The turn before; `null` for the first of the conversation. */
   readonly parent: string | null;
   /** When it was made, Unix ms. */
   readonly at: number;
-  readonly files: readonly TextFile[];
+  readonly files: readonly Attachment[];
   readonly message: Message;
   /** By which an answer on its way can be read from elsewhere; `null` once it is over. */
   readonly reference: AnswerReference | null;
@@ -48,7 +62,7 @@ export interface Conversation {
 /** What the model is sent. */
 export interface RequestMessage {
   readonly role: "system" | "user" | "assistant";
-  readonly content: string;
+  readonly content: string | readonly ContentPart[];
 }
 
 const TITLE_LENGTH = 60;
@@ -101,7 +115,7 @@ export function addQuestion(
   conversation: Conversation,
   parent: string | null,
   text: string,
-  files: readonly TextFile[],
+  files: readonly Attachment[],
   now: number,
 ): Conversation {
   const id = newId();
@@ -194,15 +208,24 @@ export function requestMessages(conversation: Conversation, leaf: string, system
     const answer = seen[at + 1];
     // A question without an answer is left out, but for the last.
     if (isQuestion && answer !== undefined && !saysSomething(answer)) return;
-    if (isQuestion) messages.push({ role: "user", content: questionText(turn) });
+    if (isQuestion) messages.push({ role: "user", content: questionContent(turn) });
     else if (saysSomething(turn)) messages.push({ role: "assistant", content: turn.message.text });
   });
   return messages;
 }
 
-/** A question with its files, each fenced and named. */
-function questionText({ message, files }: Turn): string {
-  const fenced = files.map(({ name, text }) => {
+/** A question as the model is sent it: pictures first, as models are trained to read them. */
+function questionContent(turn: Turn): RequestMessage["content"] {
+  const images = turn.files.filter(isImage);
+  if (images.length === 0) return questionText(turn);
+  const text = questionText(turn);
+  const parts = images.map(({ image }): ContentPart => ({ type: "image_url", image_url: { url: image } }));
+  return text === "" ? parts : [...parts, { type: "text", text }];
+}
+
+/** A question with its text files, each fenced and named. */
+export function questionText({ message, files }: Turn): string {
+  const fenced = files.flatMap((file) => (isImage(file) ? [] : [file])).map(({ name, text }) => {
     const fence = fenceFor(text);
     return `${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
   });
@@ -213,21 +236,6 @@ function questionText({ message, files }: Turn): string {
 function fenceFor(text: string): string {
   const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
   return "`".repeat(longest + 1);
-}
-
-/**
- * Leaves out the oldest exchanges, so that about `share` of the text that is sent now remains;
- * `null` if there is only the last one.
- */
-export function forgetOldest(conversation: Conversation, share: number): Conversation | null {
-  const path = shownPath(conversation);
-  const from = Math.max(0, path.findIndex(({ id }) => id === conversation.seenFrom));
-  const starts = path.flatMap(({ message }, at) => (message.role === "user" && at > from ? [at] : []));
-  const lengthFrom = (at: number): number => path.slice(at).reduce((sum, turn) => sum + questionText(turn).length, 0);
-  const wanted = lengthFrom(from) * share;
-  const start = starts.find((at) => lengthFrom(at) <= wanted) ?? starts.at(-1);
-  const first = start === undefined ? undefined : path[start];
-  return first ? { ...conversation, seenFrom: first.id } : null;
 }
 
 /** The beginning of `text`, as a title: its first line, cut at a word. */

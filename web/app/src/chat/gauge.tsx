@@ -4,7 +4,7 @@ import { signal, useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { current, liveOf } from "./chats.js";
-import { shownPath } from "./conversation.js";
+import { type Attachment, isImage, shownPath } from "./conversation.js";
 import { draft, files } from "./draft.js";
 import { isOpen } from "../message/model.js";
 import { authorization, chosenModel, requestJson } from "./server.js";
@@ -31,7 +31,7 @@ const counts = signal(true);
 export function ContextGauge(): VNode | null {
   const limit = chosenModel()?.contextTokens ?? null;
   const { tokens, uncounted } = useConversation();
-  const drafted = [draft.value, ...files.value.map((file) => file.text)].filter((text) => text !== "");
+  const drafted = [draft.value, ...files.value.map(textOf)].filter((text) => text !== "");
   const text = [...uncounted.filter((text) => text !== ""), ...drafted].join("\n");
   const used = tokens + useTokensOf(text, drafted.length > 0);
   if (limit === null || used === 0) return null;
@@ -49,6 +49,11 @@ export function ContextGauge(): VNode | null {
       <span id="context">{words}</span>
     </span>
   );
+}
+
+/** Nobody tells how many tokens a picture takes. */
+function textOf(file: Attachment): string {
+  return isImage(file) ? "" : file.text;
 }
 
 /** What the model is sent: tokens that it has counted itself, and texts that nobody has counted. */
@@ -80,7 +85,7 @@ function useConversation(): Counted {
   const isComing = live !== null && isOpen(live.message.state) && told < seen.length - 1;
   const rest = seen.slice(told + 1, isComing ? -1 : undefined);
   const system = atTold || seen.length === 0 ? "" : instructionsOf(current.value).system;
-  const texts = rest.flatMap(({ message, files }) => [message.text, ...files.map((file) => file.text)]);
+  const texts = rest.flatMap(({ message, files }) => [message.text, ...files.map(textOf)]);
   return { tokens: before + (isComing ? (facts.at(-1)?.tokens ?? 0) : 0), uncounted: [system, ...texts] };
 }
 

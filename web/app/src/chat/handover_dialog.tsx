@@ -3,13 +3,14 @@
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
-import { CopyButton } from "../shell/controls.js";
 import { Dialog } from "../shell/dialog.js";
+import { WithFlags } from "../shell/with_flags.js";
 import { current, handOver, running } from "./chats.js";
 import { shownPath } from "./conversation.js";
 import { handoverLink, isOnlyHere } from "./handover.js";
 import { closeDialogue } from "./layout.js";
 import { SECURE_CONTEXT } from "../message/why_sse.js";
+import { Snippet } from "./snippet.js";
 
 export function HandoverDialog(): VNode {
   const link = currentLink();
@@ -23,21 +24,17 @@ export function HandoverDialog(): VNode {
         <p>The answer is complete, or has not begun: there is nothing to continue.</p>
       ) : (
         <div class="device">
-          <QrCode text={link} />
-          <p>Scan this, or open the link. The other device reads along from the beginning; both show the whole answer.</p>
-          {isOnlyHere() && (
-            <p class="notice">
-              This page is open as <code>{location.hostname}</code>, which on another device means that device. Start the server with{" "}
-              <code>--host 0.0.0.0</code> and an API key, and open the page under this machine’s address in the network.
+          {isOnlyHere() ? <OnlyHere /> : <QrCode text={link} />}
+          <p>
+            {isOnlyHere() ? "Until then, another browser on this machine can open the link. It " : "Scan this, or open the link. The other device "}
+            reads along from the beginning; both show the whole answer.
+          </p>
+          {location.protocol === "http:" && (
+            <p class="faint">
+              Over plain http the other device reads an event stream, which loss holds up. <WithFlags text={SECURE_CONTEXT} />
             </p>
           )}
-          {location.protocol === "http:" && (
-            <p class="faint">Over plain http the other device reads an event stream, which loss holds up. {SECURE_CONTEXT}</p>
-          )}
-          <div class="snippet">
-            <pre tabIndex={0}>{link}</pre>
-            <CopyButton text={() => link} label="Copy the link" />
-          </div>
+          <Snippet text={link} label="Copy the link" />
           <p class="faint">Whoever has the link can read this one answer, and stop it.</p>
           <button type="button" onClick={leave}>
             Hand it over, and stop reading here
@@ -45,6 +42,16 @@ export function HandoverDialog(): VNode {
         </div>
       )}
     </Dialog>
+  );
+}
+
+/** What to do about an address that means another machine elsewhere. */
+function OnlyHere(): VNode {
+  return (
+    <p class="notice">
+      This page is open as <code>{location.hostname}</code>, which on another device means that device. Start the server with{" "}
+      <code>--host 0.0.0.0</code> and an API key, and open the page under this machine’s address in the network.
+    </p>
   );
 }
 

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { startNew } from "./chats.js";
 
 /** What lies beside or over the conversation. */
-export type Dialogue = "none" | "connect" | "own-model" | "shortcuts" | "device";
+export type Dialogue = "none" | "connect" | "models" | "shortcuts" | "device";
 
 /** Below this width side panels lie over the conversation, px. */
 const NARROW = 900;

@@ -3,7 +3,7 @@
 
 import { type Message, type MessageState, type PauseCause, type ToolCall, NO_FACTS, emptyMessage } from "../message/model.js";
 import { readPreset } from "./preset.js";
-import type { AnswerReference, Conversation, TextFile, Turn } from "./conversation.js";
+import type { AnswerReference, Attachment, Conversation, Turn } from "./conversation.js";
 
 /** Most turns of one conversation. */
 const MAX_TURNS = 4_000;
@@ -65,9 +65,18 @@ export function readReference(value: unknown): AnswerReference | null {
   return isHex(id) && isHex(token) ? { id, token } : null;
 }
 
-function readFile(value: unknown): TextFile | null {
+function readFile(value: unknown): Attachment | null {
   const fields = record(value);
-  return fields && { name: text(fields["name"], MAX_NAME), text: text(fields["text"], MAX_TEXT) };
+  if (fields === null) return null;
+  const name = text(fields["name"], MAX_NAME);
+  const { image } = fields;
+  if (image === undefined) return { name, text: text(fields["text"], MAX_TEXT) };
+  return isImageUrl(image) ? { name, image } : null;
+}
+
+/** Whether `value` is a picture as this page makes them: nothing else gets into the page or to a server. */
+function isImageUrl(value: unknown): value is string {
+  return typeof value === "string" && value.length <= MAX_TEXT && /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/.test(value);
 }
 
 function readMessage(id: string, value: unknown): Message | null {

@@ -3,23 +3,24 @@
 import { signal } from "@preact/signals";
 import { settings } from "./settings.js";
 
-export interface SamplingDefaults {
-  readonly temperature: number | null;
-  readonly top_p: number | null;
-  readonly top_k: number | null;
-  readonly min_p: number | null;
-  readonly repetition_penalty: number | null;
-  /** The place that states each of them: `flag`, `model`, `vendor` or `default`. */
-  readonly from: Readonly<Record<string, string>>;
-}
-
 export interface ModelCard {
   readonly id: string;
   /** Longest sequence, prompt and answer together, tokens; `null` if the server does not tell. */
   readonly contextTokens: number | null;
-  /** What applies to requests that do not say; `null` if the server does not tell. */
-  readonly defaults: SamplingDefaults | null;
+  /** What applies to requests that do not say, in the server's words; `null` if it does not tell. */
+  readonly samplingDefaults: object | null;
+  /** A model of another server may; this server's own read text only. */
+  readonly mayTakeImages: boolean;
+  /** Where the model is; `null` if the server does not tell. */
+  readonly presence: Presence | null;
+  /** How much of it is loaded while it is being loaded, 0 to 1; `null` if the server does not tell. */
+  readonly loadedShare: number | null;
 }
+
+const PRESENCES = ["loaded", "loading", "unloading", "unloaded", "failed"] as const;
+
+/** `failed`: not in memory, because loading it failed. */
+export type Presence = (typeof PRESENCES)[number];
 
 export type ServerState =
   | { readonly is: "connecting" }
@@ -35,8 +36,6 @@ export const DEMONSTRATION_MODEL = "loquent-tiny";
 const MAX_BYTES = 1 << 20;
 const MAX_MODELS = 500;
 const MAX_NAME = 200;
-/** Most sampling parameters whose origin is read. */
-const MAX_PLACES = 16;
 
 /** Above this, a server only says that it does not know. */
 const MAX_CONTEXT = 1e9;
@@ -103,7 +102,12 @@ async function look(): Promise<void> {
   const now = await currentState(before);
   if (JSON.stringify(before) !== JSON.stringify(now)) server.value = now;
   if (watching !== null || document.visibilityState === "hidden") return;
-  watching = setTimeout(() => void look(), now.is === "ready" ? LATER_MS : SOON_MS);
+  watching = setTimeout(() => void look(), isAtRest(now) ? LATER_MS : SOON_MS);
+}
+
+/** Whether nothing is expected to change soon. */
+function isAtRest(state: ServerState): boolean {
+  return state.is === "ready" && state.models.every(({ presence }) => presence !== "loading" && presence !== "unloading");
 }
 
 async function currentState(before: ServerState): Promise<ServerState> {
@@ -114,7 +118,7 @@ async function currentState(before: ServerState): Promise<ServerState> {
     const name = nameOf(fields.model) ?? "unnamed model";
     const { models, wantsKey } = await askModels();
     const known = nameOf(fields.model_id);
-    const only = known === null ? [] : [{ id: known, contextTokens: null, defaults: null }];
+    const only = known === null ? [] : [{ id: known, contextTokens: null, samplingDefaults: null, mayTakeImages: true, presence: null, loadedShare: null }];
     return { is: "ready", name, models: models.length > 0 ? models : only, wantsKey };
   } catch {
     return before.is === "gone" ? before : { is: "gone", since: Date.now() };
@@ -129,36 +133,32 @@ async function askModels(): Promise<{ models: ModelCard[]; wantsKey: boolean }> 
   return { models, wantsKey: status === 401 };
 }
 
-function readCard(value: unknown): ModelCard | null {
-  const card = (value ?? {}) as { id?: unknown; max_model_len?: unknown; sampling_defaults?: unknown };
+/** `value`, an entry of `/v1/models`, as a card; `null` if it has no name. */
+export function readCard(value: unknown): ModelCard | null {
+  const card = (value ?? {}) as { id?: unknown; max_model_len?: unknown; sampling_defaults?: unknown; status?: unknown };
   const id = nameOf(card.id);
   if (id === null) return null;
   const context = numberOf(card.max_model_len);
   const isKnown = context !== null && context > 0 && context < MAX_CONTEXT;
-  return { id, contextTokens: isKnown ? context : null, defaults: readDefaults(card.sampling_defaults) };
+  // Which a server tells of its own models only.
+  const samplingDefaults = objectOf(card.sampling_defaults);
+  const mayTakeImages = samplingDefaults === null;
+  return { id, contextTokens: isKnown ? context : null, samplingDefaults, mayTakeImages, ...readStatus(card.status) };
 }
 
-function readDefaults(value: unknown): SamplingDefaults | null {
-  if (typeof value !== "object" || value === null) return null;
-  const { temperature, top_p, top_k, min_p, repetition_penalty, from } = value as Record<string, unknown>;
-  return {
-    temperature: numberOf(temperature),
-    top_p: numberOf(top_p),
-    top_k: numberOf(top_k),
-    min_p: numberOf(min_p),
-    repetition_penalty: numberOf(repetition_penalty),
-    from: readPlaces(from),
-  };
-}
-
-function readPlaces(value: unknown): Record<string, string> {
-  if (typeof value !== "object" || value === null) return {};
-  const places = Object.entries(value).slice(0, MAX_PLACES);
-  return Object.fromEntries(places.filter((place): place is [string, string] => typeof place[1] === "string"));
+function readStatus(value: unknown): Pick<ModelCard, "presence" | "loadedShare"> {
+  const { value: word, failed, progress } = (value ?? {}) as { value?: unknown; failed?: unknown; progress?: unknown };
+  const presence = failed === true ? "failed" : (PRESENCES.find((one) => one === word) ?? null);
+  const share = numberOf(progress);
+  return { presence, loadedShare: presence === "loading" && share !== null ? Math.min(Math.max(share, 0), 1) : null };
 }
 
 function nameOf(value: unknown): string | null {
   return typeof value === "string" && value !== "" ? value.slice(0, MAX_NAME) : null;
+}
+
+function objectOf(value: unknown): object | null {
+  return typeof value === "object" ? value : null;
 }
 
 function numberOf(value: unknown): number | null {

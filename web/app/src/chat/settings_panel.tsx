@@ -1,13 +1,18 @@
 // The panel of settings, beside the conversation.
 
 import type { ComponentChildren, VNode } from "preact";
+import { adoptStyles } from "../shell/adopted.js";
 import { IconButton } from "../shell/controls.js";
 import { dialogue, settingsOpen } from "./layout.js";
-import { DEMONSTRATION_MODEL, type SamplingDefaults, chosenModel, isDemonstration, lookSoon } from "./server.js";
+import { type SamplingDefaults, readDefaults } from "./sampling_defaults.js";
+import { DEMONSTRATION_MODEL, chosenModel, isDemonstration, lookSoon } from "./server.js";
 import { changeInstructions, current } from "./chats.js";
 import type { ParameterName } from "./preset.js";
 import { PresetSection } from "./preset_section.js";
 import { type Settings, changeSettings, instructionsOf, settings } from "./settings.js";
+import styles from "./settings_panel.css" with { type: "text" };
+
+adoptStyles(styles);
 
 interface ParameterField {
   readonly name: ParameterName;
@@ -43,6 +48,9 @@ export function SettingsPanel(): VNode {
         <Display />
         <Keeping />
       </form>
+      <button type="button" onClick={() => (dialogue.value = "models")}>
+        Models of this server
+      </button>
       <button type="button" onClick={() => (dialogue.value = "shortcuts")}>
         Keyboard shortcuts
       </button>
@@ -75,7 +83,7 @@ function SystemPrompt(): VNode {
 }
 
 function ParameterFields(): VNode {
-  const defaults = chosenModel()?.defaults ?? null;
+  const defaults = readDefaults(chosenModel()?.samplingDefaults);
   return (
     <Section title="Parameters">
       <p class="faint">Empty ones are left to the server; its defaults are shown.</p>

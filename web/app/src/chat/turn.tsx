@@ -6,7 +6,7 @@ import type { MessageViewProps } from "../message/view.js";
 import { CopyButton, IconButton } from "../shell/controls.js";
 import { lazy } from "../shell/lazy.js";
 import { answerAgain, canContinue, chooseVersion, continueAnswer, current, failures, isRunning, liveOf, running } from "./chats.js";
-import { type TextFile, type Turn, versionsOf } from "./conversation.js";
+import { type Turn, versionsOf } from "./conversation.js";
 import { editedTurn } from "./layout.js";
 import { chosenModel } from "./server.js";
 import { settings } from "./settings.js";
@@ -25,6 +25,7 @@ function PlainMessage({ live, children }: MessageViewProps): VNode {
   );
 }
 
+const Attached = lazy(async () => (await import("./attached.js")).Attached);
 const ContextNotice = lazy(async () => (await import("./context_notice.js")).ContextNotice);
 const QuestionEditor = lazy(async () => (await import("./question_editor.js")).QuestionEditor);
 
@@ -40,7 +41,7 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
   const isOnItsWay = running.value.get(current.value.id)?.id === turn.id;
   return (
     <div class={`turn ${turn.message.role}`}>
-      {turn.files.length > 0 && <Files files={turn.files} />}
+      {turn.files.length > 0 && <Attached files={turn.files} />}
       <MessageView live={live} markdown={settings.value.markdown} pauses={settings.value.pauses} wantsSse={settings.value.delivery === "sse"} onRetry={() => answerAgain(turn)}>
         {!isOnItsWay && (
           <span class="actions">
@@ -58,21 +59,6 @@ export function TurnView({ turn, isLast }: TurnProps): VNode {
       )}
       {isLast && !isOnItsWay && <Notice turn={turn} />}
     </div>
-  );
-}
-
-function Files({ files }: { readonly files: readonly TextFile[] }): VNode {
-  return (
-    <ul class="files" aria-label="Files">
-      {files.map(({ name, text }) => (
-        <li key={name}>
-          <details>
-            <summary>{name}</summary>
-            <pre>{text}</pre>
-          </details>
-        </li>
-      ))}
-    </ul>
   );
 }
 

@@ -43,8 +43,8 @@ export function Welcome(): VNode {
         <button type="button" onClick={() => (dialogue.value = "connect")}>
           <Icon name="plug" /> Connect an app
         </button>
-        <button type="button" onClick={() => (dialogue.value = "own-model")}>
-          <Icon name="add" /> Use your own model
+        <button type="button" onClick={() => (dialogue.value = "models")}>
+          <Icon name="add" /> {isDemonstration() ? "Use your own model" : "Models"}
         </button>
         <a class="button" href="lab">
           <Icon name="lab" /> See it on a bad network

@@ -130,7 +130,7 @@ function KeyForm({ why, isKnown, onKey }: KeyFormProps): VNode {
   };
   return (
     <form class="key-form" onSubmit={submit}>
-      <p>{why}</p>
+      <p>{isKnown || settings.value.apiKey !== "" ? why : "This server has API keys: the dashboard is for those of its administrators."}</p>
       {isKnown && (
         <p class="hint">
           The key is valid, but it is not an administrator’s: the figures are of everybody’s requests. Whoever runs the server can give
@@ -159,8 +159,8 @@ interface Tile {
 const TILES: readonly Tile[] = [
   { name: "running", column: "running", unit: "count" },
   { name: "waiting", column: "waiting", unit: "count" },
-  { name: "tokens per second", column: "tokens_per_s", unit: "rate" },
-  { name: "first token, median", column: "ttft_p50_ms", unit: "ms", recentS: 60 },
+  { name: "tokens/s", column: "tokens_per_s", unit: "rate" },
+  { name: "first token, p50", column: "ttft_p50_ms", unit: "ms", recentS: 60 },
   { name: "token gap, p99", column: "itl_p99_ms", unit: "ms", recentS: 10 },
   { name: "busy", column: "busy_share", unit: "share" },
   { name: "KV cache in use", column: "kv_share", unit: "share" },

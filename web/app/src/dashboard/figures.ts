@@ -22,10 +22,10 @@ export function shown(figure: Figure, unit: Unit): string {
   }
 }
 
-/** The same at an axis, without a unit where its title has one. */
+/** The same at an axis, in fewer digits. */
 export function atAxis(figure: number, unit: Unit): string {
   if (unit === "share") return `${tidy(figure * 100)} %`;
-  if (unit === "ms" && figure >= 10_000) return `${tidy(figure / 1e3)} s`;
+  if (unit === "ms") return figure >= 10_000 ? `${tidy(figure / 1e3)} s` : `${tidy(figure)} ms`;
   if (figure >= 10_000) return `${tidy(figure / 1e3)} k`;
   return tidy(figure);
 }

@@ -37,7 +37,7 @@ export class Plot {
       width: Math.max(parent.clientWidth, 200),
       height: HEIGHT_PX,
       legend: { show: false },
-      padding: [8, 18, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: { y: false, drag: { setScale: false }, points: { size: 6 }, sync: { key: CURSOR, setSeries: false } },
       scales: { x: { time: true }, y: { range: (_, __, highest) => [0, top(plan, highest)] } },
       axes: [timeAxis(palette), valueAxis(plan, palette)],
@@ -102,10 +102,8 @@ function timeAxis(palette: () => Palette): uPlot.Axis {
     incrs: TIME_STEPS_S,
     grid: { show: false },
     ticks: { show: true, stroke: () => palette().line, size: 4, width: 1 },
-    values: (plot, ticks) => {
-      const { min = 0, max = 0 } = plot.scales["x"] ?? {};
-      return ticks.map((at) => clock(at, (max ?? 0) - (min ?? 0) <= 120));
-    },
+    // With seconds where they tell one mark from the next.
+    values: (_, ticks, __, ___, step_s) => ticks.map((at) => clock(at, step_s < 60)),
   };
 }
 

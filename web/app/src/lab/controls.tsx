@@ -58,7 +58,7 @@ function Slider({ control, value, onChange }: SliderProps): VNode {
     if (chosen !== null) onChange(chosen);
   };
   return (
-    <div class="lab-slider" title={about}>
+    <div class="lab-slider">
       <label for={`lab-${name}`}>{label}</label>
       <span class="lab-value">{`${value}${unit}`}</span>
       <input
@@ -69,8 +69,12 @@ function Slider({ control, value, onChange }: SliderProps): VNode {
         step={step}
         value={value}
         aria-valuetext={`${value}${unit}`}
+        aria-describedby={`lab-${name}-about`}
         onInput={change}
       />
+      <p id={`lab-${name}-about`} class="lab-about">
+        {about}
+      </p>
     </div>
   );
 }
@@ -95,13 +99,16 @@ function Seed({ seed, onChange, children }: SeedProps): VNode {
     onChange((seed + step) % DRAWN_SEEDS);
   };
   return (
-    <div class="lab-seed" title="The same seed gives the same losses at the same moments.">
+    <div class="lab-seed">
       <label for="lab-seed">Weather no.</label>
-      <input id="lab-seed" type="number" min={0} max={MOST_SEED} step={1} value={seed} onChange={change} />
+      <input id="lab-seed" type="number" min={0} max={MOST_SEED} step={1} value={seed} aria-describedby="lab-seed-about" onInput={change} />
       <button type="button" aria-label="Another weather" onClick={draw}>
         Another
       </button>
       {children}
+      <p id="lab-seed-about" class="lab-about">
+        The same number gives the same losses at the same moments.
+      </p>
     </div>
   );
 }

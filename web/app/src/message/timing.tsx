@@ -3,6 +3,7 @@
 
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { WithFlags } from "../shell/with_flags.js";
 import type { LiveMessage } from "./live.js";
 import { type Message, isOpen } from "./model.js";
 import { type Moment, type StripContents, drawStrip, gapsOf, momentAt, nearest, rangeOf } from "./strip.js";
@@ -46,7 +47,11 @@ export function Timing({ live, wantsSse }: { readonly live: LiveMessage; readonl
         onKeyDown={(event) => step(event, contents.times, cursor, setCursor)}
       />
       <p class="timing-words">{cursor ? momentSentence(message, cursor) : gapsSentence(message)}</p>
-      {message.facts.transport === "sse" && <p class="timing-why">{whyEventStream(surroundings(wantsSse))}</p>}
+      {message.facts.transport === "sse" && (
+        <p class="timing-why">
+          <WithFlags text={whyEventStream(surroundings(wantsSse))} />
+        </p>
+      )}
     </div>
   );
 }
@@ -76,5 +81,5 @@ function momentSentence({ facts }: Message, { at, tokens, gap, total }: Moment):
 function gapsSentence({ facts }: Message): string {
   const gaps = gapsOf(facts.times);
   if (gaps === null) return "One token.";
-  return `Gaps: half under ${duration(gaps.median)}, 95 % under ${duration(gaps.p95)}, the longest ${duration(gaps.longest)}`;
+  return `Gaps: half under ${duration(Math.max(1, gaps.median))}, 95 % under ${duration(Math.max(1, gaps.p95))}, the longest ${duration(gaps.longest)}`;
 }

@@ -25,4 +25,4 @@ export function whyEventStream({ isSecure, hasWebTransport, isChosen }: Surround
 /** What a page that is open from another machine needs. */
 export const SECURE_CONTEXT =
   "Browsers allow WebTransport only on https pages (a secure context) and on the server’s own machine. " +
-  "Start the server with --tls-cert and --tls-key, and open the page with https://.";
+  "Start the server with --tls-self-signed, or with a certificate of your own (--tls-cert and --tls-key), and open the page with https://.";

@@ -4,15 +4,16 @@ import type { ComponentChildren, VNode } from "preact";
 import { ThemeButton } from "./controls.js";
 import { Icon, type IconName } from "./icons.js";
 
-export type PageName = "chat" | "lab" | "dashboard";
+export type PageName = "chat" | "lab" | "dashboard" | "docs";
 
 const PAGES: readonly { name: PageName; path: string; title: string; icon: IconName }[] = [
   { name: "chat", path: "./", title: "Chat", icon: "chat" },
   { name: "lab", path: "lab", title: "Laboratory", icon: "lab" },
   { name: "dashboard", path: "dashboard", title: "Dashboard", icon: "chart" },
+  { name: "docs", path: "docs", title: "Docs", icon: "book" },
 ];
 
-/** Links to the three pages. */
+/** Links to the pages and to the book. */
 export function PageLinks({ current }: { readonly current: PageName }): VNode {
   return (
     <nav class="pages" aria-label="Pages">

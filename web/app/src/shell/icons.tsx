@@ -5,6 +5,7 @@ import type { VNode } from "preact";
 const PATHS = {
   add: "M12 5v14M5 12h14",
   attach: "M20 11.5 12 19.5a5 5 0 0 1-7-7l8.5-8.5a3.4 3.4 0 0 1 4.8 4.8l-8.4 8.4a1.7 1.7 0 0 1-2.4-2.4l7.6-7.6",
+  book: "M4 5h6a2 2 0 0 1 2 2 2 2 0 0 1 2-2h6v13h-6a2 2 0 0 0-2 2 2 2 0 0 0-2-2H4zM12 7v13",
   check: "M5 12.5 10 17.5 19 7",
   close: "M6 6l12 12M18 6 6 18",
   copy: "M9 9h10v11H9zM5 15V4h10",

@@ -1,0 +1,1 @@
+import{g as a}from"./chunk-D7T4XN55.js";function m({files:t}){return a("ul",{class:"files","aria-label":"Files",children:t.map(e=>a("li",{children:"image"in e?a("img",{src:e.image,alt:e.name,title:e.name}):a("details",{children:[a("summary",{children:e.name}),a("pre",{children:e.text})]})},e.name))})}export{m as Attached};
