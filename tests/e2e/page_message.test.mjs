@@ -172,6 +172,8 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
 
   test("references and footnotes find their targets, wherever those stand", async () => {
     const page = await answered("references");
+    // An answer may be complete before what formats it has come.
+    await text(page).locator("a").nth(3).waitFor();
     const links = await text(page).locator("a").evaluateAll((all) => all.map((link) => [link.textContent, link.href]));
     const docs = "https://example.org/docs";
     assert.deepEqual(links, [["the docs", docs], ["Other", "https://example.org/other"], ["d", docs], ["the docs", docs]]);
