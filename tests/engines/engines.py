@@ -22,7 +22,7 @@ from test_upstreams import wait_until as wait_for_servers
 MODEL = "smollm2"
 TEMPLATE = pathlib.Path(__file__).with_name("chat.jinja")
 #: Tokens of one sequence, prompt and answer together.
-CONTEXT = 1024
+CONTEXT = 8192
 SEQUENCES = 8
 #: vLLM imports for a minute on a busy machine before it listens.
 START_LIMIT_S = 600

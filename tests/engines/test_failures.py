@@ -11,7 +11,7 @@ from test_connect import Proxy
 from test_upstreams import address, figures
 
 from .asks import CHAT_APIS, GREEDY, QUESTION, STORY, ask, chat, completion, messages, post, read, user
-from .engines import MODEL, wait_until
+from .engines import CONTEXT, MODEL, wait_until
 
 TOKENS = 200
 #: Members by which an answer does not end before its limit; the other APIs have none.
@@ -49,12 +49,17 @@ def fault(engine, number):
 class Strike:
     """A fault that befalls the engine with most to do, when it is called; `with` ends it."""
 
-    def __init__(self, engines, number):
-        self.engines, self.number, self.stack = engines, number, contextlib.ExitStack()
+    def __init__(self, front, engines, number):
+        self.front, self.engines, self.number, self.stack = front, engines, number, contextlib.ExitStack()
         self.victim = self.survivor = None
 
     def __call__(self):
-        self.survivor, self.victim = sorted(self.engines, key=lambda one: one.running())
+        # Nothing is computed while the front is asked who has most to do: a small model would be done meanwhile.
+        for one in self.engines:
+            one.signal(signal.SIGSTOP)
+        running = figures(self.front, "running")
+        self.survivor, self.victim = sorted(self.engines, key=lambda one: running[address(one)])
+        self.survivor.signal(signal.SIGCONT)
         self.stack.enter_context(fault(self.victim, self.number))
 
     def __enter__(self):
@@ -82,7 +87,7 @@ def test_a_conversation_stays_at_one_engine_and_strangers_spread(two, fronts):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
 def test_the_rest_of_an_answer_is_what_the_survivor_says_behind_the_beginning(two, fronts, api, number):
     front = fronts()
-    with Strike(two, number) as strike:
+    with Strike(front, two, number) as strike:
         answer = read(api, front.url, STORY, TOKENS, strike, **LASTING.get(api, {}))
         assert answer.is_whole
         assert sum(figures(front, "moved_requests_total").values()) == 1
@@ -121,7 +126,7 @@ def test_no_answer_of_many_is_lost_when_an_engine_dies_or_hangs(two, fronts, tmp
         apis = (*CHAT_APIS, completion)
         asks = [(apis[at % len(apis)], (front, proxy)[at % 2].url, f"Part {at}. {STORY}") for at in range(STREAMS)]
         begun = []
-        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool, Strike(two, number) as strike:
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool, Strike(front, two, number) as strike:
             answers = [pool.submit(read, *each, TOKENS, lambda: begun.append(1), **LASTING.get(each[0], {}))
                        for each in asks]
             wait_until(lambda: len(begun) >= STREAMS // 2, "answers begin")
@@ -161,9 +166,9 @@ def test_an_engine_that_is_gone_is_avoided_and_taken_back(pool, two, fronts):
         wait_until(lambda: httpx.get(f"{front.url}/ready").status_code == 503, "it says so")
 
 
-def test_an_engine_that_is_alone_ends_an_answer_with_an_error_and_the_breaker_opens(engine, start):
+def test_an_answer_of_an_engine_that_is_alone_ends_with_an_error(engine, start):
     front = start("--upstream", engine.url)
-    path, body = chat(STORY, 1500, ignore_eos=True)
+    path, body = chat(STORY, CONTEXT - 100, ignore_eos=True)
     lines, killed = [], False
     with contextlib.suppress(httpx.RemoteProtocolError):
         with httpx.stream("POST", front.url + path, json={**body, "stream": True}) as stream:
@@ -190,8 +195,9 @@ def test_a_model_falls_back_on_another_engine(two, start):
         assert figures(front, "requests_total")[address(other)] == 2
 
 
-@pytest.mark.xfail(strict=True, reason="without a name, /v1/messages passes unread to servers that speak it")
 def test_messages_over_upstreams_without_a_name_outlive_an_engine_too(two, start):
+    if post(two[0], "/v1/messages", {}).status_code in (400, 422):
+        pytest.xfail("without a name, /v1/messages passes unread to servers that speak it")
     front = start("--upstream", ",".join(one.url for one in two), "--upstream-timeout-s", SILENCE_S)
-    with Strike(two, signal.SIGKILL) as strike:
+    with Strike(front, two, signal.SIGKILL) as strike:
         assert read(messages, front.url, STORY, TOKENS, strike).is_whole
