@@ -205,7 +205,11 @@ impl Connections {
     /// moved.
     pub fn rebind(&self) -> bool {
         let links = self.0.networks.iter().filter_map(NetworkLink::established);
-        links.fold(false, |moved, quic| quic.rebind(Duration::ZERO) || moved)
+        let mut has_moved = false;
+        for quic in links {
+            has_moved |= quic.rebind(Duration::ZERO);
+        }
+        has_moved
     }
 
     pub(crate) fn key(&self) -> Option<&str> {

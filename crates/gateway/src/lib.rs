@@ -315,14 +315,12 @@ impl Upstream {
         match Way::of(path) {
             Way::Here => Ok(false),
             Way::PassedOn => Ok(true),
+            // Another of several servers goes on with an answer only if it is read here. And stored
+            // responses are at one of them.
+            Way::IfSpoken(_) if self.pool.servers.len() > 1 => Ok(false),
             // With keys of this server, stored responses belong to the key that made them, of which
-            // the upstream knows nothing: it would give them to any client that has the id. And of
-            // several servers, one has them.
-            Way::IfSpoken(UpstreamApi::Responses)
-                if self.pool.keeps_keys || self.pool.servers.len() > 1 =>
-            {
-                Ok(false)
-            }
+            // the upstream knows nothing: it would give them to any client that has the id.
+            Way::IfSpoken(UpstreamApi::Responses) if self.pool.keeps_keys => Ok(false),
             Way::IfSpoken(api) => {
                 let own = authorization(headers);
                 self.spoken.speaks(api, self.context.clock, || self.try_out(api, own)).await

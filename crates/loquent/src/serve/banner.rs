@@ -84,6 +84,7 @@ impl Banner {
         let mut rows = vec![
             ("Chat", format!("{scheme}://{here}/")),
             ("API", format!("{scheme}://{here}/v1 (the base URL for OpenAI's clients)")),
+            ("Docs", format!("{scheme}://{here}/docs")),
         ];
         if let Some(tokens) = served.context_tokens {
             rows.push(("Context", format!("{tokens} tokens, prompt and answer together")));
