@@ -85,11 +85,13 @@ impl DayCounts {
         // What was used around midnight counts for the day on which the interval began.
         self.add_up();
         if day != self.day {
+            // Who left yesterday takes no memory today.
             let in_use = |counts: &OwnerCounts| Arc::strong_count(&counts.usage) > 1;
             self.owners.retain(|_, counts| in_use(counts));
             self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
             self.day = day;
         }
+        // Memory stays bounded, even if the store is away for weeks.
         while self.pending.len() > MAX_PENDING {
             self.pending.pop_first();
         }
@@ -112,6 +114,7 @@ impl DayCounts {
     /// Removes `rows`, which are written, from those that wait.
     fn written(&mut self, rows: &[UsageRow]) {
         for row in rows {
+            // What has grown meanwhile is written once more.
             if self.pending.get(&(row.day, row.owner)) == Some(row) {
                 self.pending.remove(&(row.day, row.owner));
             }
@@ -133,9 +136,11 @@ impl UsageLedger {
     /// Writes usage periodically. Never returns.
     pub async fn keep_recorded(self) {
         if self.keys.is_empty() {
+            // Nothing to count: usage belongs to keys.
             return std::future::pending().await;
         }
         let mut tick = interval(RECORD_EVERY);
+        // A store that was away gets no burst of writes.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
@@ -199,6 +204,7 @@ impl UsageLedger {
         let now_s = unix_time_s();
         let (today, first) = (day_of(now_s), day_of(BudgetPeriod::Month.start_s(now_s)));
         for key in keys.iter().filter(|key| !key.budgets.is_empty()) {
+            // Only the days that a budget counts.
             let days = if key.budgets.per_month.is_some() { first } else { today }..=today;
             let rows = self.store.usage(UsageQuery { days, owner: Some(key.owner()) }).await?;
             let sum = |rows: &mut dyn Iterator<Item = &UsageRow>| -> u64 {

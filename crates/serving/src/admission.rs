@@ -56,6 +56,7 @@ impl AdmissionGate {
         let Identity { tenant, limits, .. } = *identity;
         let demand = Demand { tenant, limits, completions, prompt_tokens };
         let now = self.clock.now();
+        // Whoever has spent a budget takes no place.
         let admitted = identity
             .check_budgets(unix_time_s())
             .and_then(|()| self.with(|admission| admission.enter(&demand, now)));
@@ -148,6 +149,7 @@ impl Permit {
 
     /// Counts the prompt tokens that came from the prefix cache.
     pub fn count_cached(&self, tokens: u64) {
+        // Completions of one prompt share it, and it counts once.
         if self.has_prompt {
             self.identity.count(|usage| &usage.cached_tokens, tokens);
         }

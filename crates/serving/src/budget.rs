@@ -82,6 +82,7 @@ impl SpentTokens {
     /// since its start.
     fn in_period(&self, period: BudgetPeriod, own: u64, now_s: u64) -> u64 {
         let read = match period {
+            // A period that is over since the reading leaves nothing.
             _ if period.start_s(self.read_s) != period.start_s(now_s) => 0,
             BudgetPeriod::Day => self.day,
             BudgetPeriod::Month => self.month,

@@ -139,6 +139,7 @@ impl DiskBackend {
             for row in usage.range(first..=last)? {
                 let (key, value) = row?;
                 let (day, owner) = key.value();
+                // One more than the limit says that there are more.
                 if rows.len() <= MAX_USAGE_ROWS && query.wants(day, Owner(*owner)) {
                     rows.push(usage_row(day, Owner(*owner), value.value()));
                 }
@@ -461,6 +462,7 @@ impl<'a> Tables<'a> {
             self.usage.insert((*day, &owner.0), value)?;
         }
         let last = rows.iter().map(|row| row.day).max().unwrap_or(0);
+        // When nothing is old, this reads the first key alone.
         self.usage.retain_in(..(first_kept_day(last), &[0; 16]), |_, _| false)?;
         Ok(())
     }

@@ -62,6 +62,7 @@ impl MemoryLedger {
             all.insert((row.day, row.owner), row);
         }
         let last = all.last_key_value().map_or(0, |((day, _), _)| *day);
+        // Rows are in the order of their days: one cut forgets the old ones.
         *all = all.split_off(&(first_kept_day(last), Owner::default()));
     }
 

@@ -42,6 +42,7 @@ impl InfillEvents {
     }
 
     fn end(&self) -> Value {
+        // Without a token, all times end with the arrival.
         let first = self.first.unwrap_or(self.last);
         let times = AnswerTimes {
             prompt: first.saturating_sub(self.arrived),

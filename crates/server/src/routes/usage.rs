@@ -64,6 +64,7 @@ impl UsageRequest {
             }
         };
         let last = date("end_date", now_s)?;
+        // So that a past `end_date` alone means its month.
         let first = date("start_date", BudgetPeriod::Month.start_s(begin_s(last)))?;
         let most = i64::from(USAGE_DAYS);
         if !(0..most).contains(&(last - first).whole_days()) {
@@ -93,6 +94,7 @@ impl UsageRequest {
                 ));
             }
             Some(ALL_KEYS) => None,
+            // Also of a key that is no longer in the file.
             Some(name) => Some(Owner::of_name(name)),
         };
         let day = |date| day_of(begin_s(date));
@@ -125,6 +127,7 @@ async fn read(
     let now_s = unix_time_s();
     let request = UsageRequest::parse(&uri, now_s)?;
     let rows = app.store.usage(request.query(&identity)?).await?;
+    // The store has stopped reading there.
     if rows.len() > MAX_USAGE_ROWS {
         let must = format!("asks for more than {MAX_USAGE_ROWS} rows: choose fewer days, or a key");
         return Err(wrong("start_date", &must, &request.first.to_string()));
@@ -204,6 +207,7 @@ fn csv(rows: &[UsageRow]) -> String {
 /// Returns `name` as a field of CSV (RFC 4180), which no spreadsheet takes for a formula.
 fn quoted_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._ ".contains(&byte);
+    // Spreadsheets take =, +, - and @ at the beginning for a formula.
     match name.bytes().all(|byte| is_plain(byte) || b"@-:|/".contains(&byte))
         && name.bytes().next().is_none_or(is_plain)
     {

@@ -24,8 +24,6 @@ use tokio::sync::Notify;
 
 use crate::identity::ApiKey;
 
-use super::UNPOISONED;
-
 /// Maximum bytes of a token.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// Maximum bytes of a subject: it is a name in logs and in the ledger.
@@ -44,6 +42,8 @@ const READ_FILE_EVERY: Duration = Duration::from_secs(5);
 const FETCH_EVERY: Duration = Duration::from_secs(10 * 60);
 /// Minimum time between two readings, however many tokens name unknown keys.
 const FETCH_GAP: Duration = Duration::from_secs(30);
+
+const UNPOISONED: &str = "nothing panics under this lock";
 
 /// Fetches the text at a URL.
 pub type FetchText = Arc<dyn Fn(&str) -> anyhow::Result<String> + Send + Sync>;
@@ -130,6 +130,7 @@ fn parse_key_set(text: &str) -> anyhow::Result<Vec<PublicKey>> {
     ensure!(text.len() <= MAX_KEY_SET_BYTES, "it is larger than {MAX_KEY_SET_BYTES} bytes");
     let set: Value = serde_json::from_str(text).context("it is no JSON")?;
     let keys = set["keys"].as_array().context("it is no JSON Web Key Set: 'keys' is missing")?;
+    // A token that names no key costs a check with each of them.
     let keys: Vec<_> = keys.iter().filter_map(public_key).take(MAX_JWKS).collect();
     ensure!(!keys.is_empty(), "it has no public key for RS256 or ES256");
     Ok(keys)
@@ -144,6 +145,7 @@ fn public_key(json: &Value) -> Option<PublicKey> {
         }
         _ => return None,
     };
+    // A key for encryption may be in more hands than one for signatures.
     let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
     let stated = jwk.common.key_algorithm.map(|stated| stated.to_string());
     let fits = stated.is_none_or(|stated| stated == format!("{algorithm:?}"));
@@ -153,6 +155,7 @@ fn public_key(json: &Value) -> Option<PublicKey> {
 
 /// Returns true if a credential has the form of a JSON Web Token.
 pub(super) fn is_jwt(credential: &[u8]) -> bool {
+    // A JSON object in base64 begins so.
     credential.starts_with(b"eyJ") && credential.iter().filter(|&&byte| byte == b'.').count() == 2
 }
 
@@ -177,6 +180,7 @@ impl JwtVerification {
     /// # Errors
     /// [`JwtRefusal`].
     pub fn verify(&self, token: &[u8]) -> Result<Arc<ApiKey>, JwtRefusal> {
+        // Before any of it is decoded.
         if token.len() > MAX_TOKEN_BYTES {
             return Err(JwtRefusal::Unsigned);
         }
@@ -206,6 +210,7 @@ impl JwtVerification {
     /// Returns what a token signed with `algorithm` must have; `None` for other algorithms than
     /// these two.
     fn validation(&self, algorithm: Algorithm) -> Option<Validation> {
+        // `none` and shared secrets are refused before a key is looked at.
         if !matches!(algorithm, Algorithm::RS256 | Algorithm::ES256) {
             return None;
         }

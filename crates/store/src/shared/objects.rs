@@ -147,6 +147,7 @@ impl SharedBackend {
     /// # Errors
     /// When the store cannot be used; some of the rows may have been written.
     pub async fn record_usage(&self, rows: &[UsageRow]) -> Result<(), StoreError> {
+        // A script stops all others: a few rows at a time.
         for rows in rows.chunks(USAGE_ROWS_AT_ONCE) {
             let mut call = SharedConnection::invocation(&USAGE_RECORD);
             call.arg(self.connection.replica()).arg(u64::from(USAGE_DAYS) * DAY_S);
@@ -168,6 +169,7 @@ impl SharedBackend {
         let owner = query.owner.map(|owner| owner_digits(owner.0)).unwrap_or_default();
         let mut rows = Vec::new();
         for day in query.days.clone() {
+            // One more than the limit says that there are more.
             let room = MAX_USAGE_ROWS + 1 - rows.len();
             if room == 0 {
                 break;
