@@ -18,7 +18,8 @@ use crate::request::Request;
 use crate::via::Via;
 
 /// A client of one server. It detects whether QUIC gets through, keeps one QUIC connection for
-/// everything (over each network of [`Config::via`]), and uses HTTP where QUIC fails. Cheap to clone; clones share connections.
+/// everything (over each network of [`Config::via`]), and uses HTTP where QUIC fails. Cheap to
+/// clone; clones share connections.
 #[derive(Clone)]
 pub struct Client(Connections);
 
@@ -65,8 +66,8 @@ impl Client {
         self.0.offer(true).await
     }
 
-    /// Opens a separate QUIC connection as `offer` describes, over the network `via` or the one that
-    /// the system chooses, closes it again, and returns the properties of the path.
+    /// Opens a separate QUIC connection as `offer` describes, over the network `via` or the one
+    /// that the system chooses, closes it again, and returns the properties of the path.
     ///
     /// # Errors
     /// [`ClientError::Connect`] or [`ClientError::Tls`].

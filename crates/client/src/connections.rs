@@ -1,5 +1,5 @@
-//! Connections to one server: a QUIC connection over each network that is to be used, as far as QUIC
-//! gets through, and pooled HTTP/1.1 connections.
+//! Connections to one server: a QUIC connection over each network that is to be used, as far as
+//! QUIC gets through, and pooled HTTP/1.1 connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Tokens of an identity provider: JSON Web Tokens (RFC 7519) signed with RS256 or ES256 (RFC 7518,
 //! section 3.1). Whoever a token names in `sub` is a client of its own, as the owner of a key is.
 //!
-//! The provider's public keys are a JSON Web Key Set (RFC 7517) in a file or at a URL. They are read
-//! again periodically, and soon after a token names a key that is not among them.
+//! The provider's public keys are a JSON Web Key Set (RFC 7517) in a file or at a URL. They are
+//! read again periodically, and soon after a token names a key that is not among them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
