@@ -236,8 +236,8 @@ impl QuicConnection {
     }
 
     /// Moves to a new local port, on whichever address of its network the system assigns; QUIC
-    /// migrates the connection. Does nothing if the last move is less than `pause` ago. Returns true
-    /// if it moved.
+    /// migrates the connection. Does nothing if the last move is less than `pause` ago. Returns
+    /// true if it moved.
     pub fn rebind(&self, pause: Duration) -> bool {
         let mut rebound = self.0.rebound.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if rebound.is_some_and(|at| at.elapsed() < pause) {

@@ -1,9 +1,9 @@
 //! An answer over QUIC: over one connection, or over two on networks of their own.
 //!
 //! With two, each lane is a reader of its own at the server (S-5.4). The receiver puts together
-//! what comes over either, and acknowledges it on both ([`Receiver::add_path`]); [`PathChoice`] decides
-//! which lane carries the answer. A lane that is lost is looked for again while the other one goes
-//! on; only the loss of both ends this path of the answer.
+//! what comes over either, and acknowledges it on both ([`Receiver::add_path`]); [`PathChoice`]
+//! decides which lane carries the answer. A lane that is lost is looked for again while the other
+//! one goes on; only the loss of both ends this path of the answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_files_name_cannot_forge_lines() {
         let text = text(&banner("127.0.0.1:1"), "m\n  Keys:  required", "\u{1b}[2J");
-        assert_eq!(text.lines().count(), 6, "{text}");
+        assert_eq!(text.lines().count(), 7, "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }
 }
