@@ -69,7 +69,7 @@ class Relay(threading.Thread):
         self.backs, self.pairs, self.flying = {}, {}, []
 
     def set(self, networks):
-        """From now on the client's addresses have these networks; time begins anew."""
+        """Gives the client's addresses these networks, and restarts the clock."""
         self.networks, self.began = dict(zip(CLIENT, networks)), time.monotonic()
 
     def run(self):

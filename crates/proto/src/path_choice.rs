@@ -217,7 +217,7 @@ mod tests {
         (0..19).for_each(|_| fed.packets(1, GAP_MS));
         assert!(!fed.choice.is_quiet(1));
         fed.packets(3, GAP_MS);
-        assert!(!fed.choice.is_quiet(1), "another loss within the second begins it anew");
+        assert!(!fed.choice.is_quiet(1), "another loss within the second starts it again");
         (0..20).for_each(|_| fed.packets(1, GAP_MS));
         assert!(fed.choice.is_quiet(1));
     }

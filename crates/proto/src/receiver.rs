@@ -29,8 +29,8 @@
 //! # Two paths
 //! A receiver may read the same log over two paths ([`Receiver::add_path`]), each with a reader of
 //! its own at the sender (S-5.4). The first copy of each byte counts, and the ACK frames of both
-//! paths report what arrived over either. Paths are told apart by a slot, 0 or 1; what names none
-//! concerns slot 0.
+//! paths report what arrived over either. A slot, 0 or 1, names the path; functions
+//! without a slot are about slot 0.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -13,8 +13,8 @@ const FETCH_LIMIT: Duration = Duration::from_secs(10);
 /// Returns the source at `place`, a URL or the path of a file.
 ///
 /// # Errors
-/// If the URL would be fetched from another machine without TLS: whoever is on the way there could
-/// sign tokens.
+/// If the URL names another machine without TLS: anyone on the path could replace the keys, and sign
+/// tokens.
 pub fn key_set_source(place: &str) -> anyhow::Result<KeySetSource> {
     if !place.contains("://") {
         return Ok(KeySetSource::File(place.into()));
@@ -26,7 +26,7 @@ pub fn key_set_source(place: &str) -> anyhow::Result<KeySetSource> {
         Some("http") => is_local,
         _ => false,
     };
-    ensure!(is_safe, "{place}: use https, as whoever changes these keys can sign tokens");
+    ensure!(is_safe, "{place}: use https; anyone who can change these keys can sign tokens");
     Ok(KeySetSource::Url(place.to_owned(), Arc::new(fetch)))
 }
 
