@@ -13,8 +13,8 @@ const FETCH_LIMIT: Duration = Duration::from_secs(10);
 /// Returns the source at `place`, a URL or the path of a file.
 ///
 /// # Errors
-/// If the URL names another machine without TLS: anyone on the path could replace the keys, and sign
-/// tokens.
+/// If the URL names another machine without TLS: anyone on the path could replace the keys, and
+/// sign tokens.
 pub fn key_set_source(place: &str) -> anyhow::Result<KeySetSource> {
     if !place.contains("://") {
         return Ok(KeySetSource::File(place.into()));
