@@ -35,4 +35,5 @@ mod openapi;
 pub mod paths;
 pub mod responses;
 pub mod stored_chats;
+pub mod stream_times;
 pub mod ui_stream;

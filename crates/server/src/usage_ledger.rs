@@ -5,6 +5,7 @@
 //! process that is killed loses the counts since the last write.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use loquent_store::{Store, StoreError};
 
 /// Interval at which usage is written.
 pub const RECORD_EVERY: Duration = Duration::from_secs(2);
+/// Time for which the sum of a month's days before today is reused: only late writes change it.
+const REUSE_EARLIER_S: u64 = 60;
 /// Time limit for the last write at shutdown.
 const LAST_WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum rows that wait for a store that is away. Beyond them counts of days that are over may be
@@ -52,6 +55,17 @@ struct OwnerCounts {
     /// The key's counters as of the last look.
     seen: UsageCounts,
     today: UsageCounts,
+}
+
+/// Tokens of each owner in a month's days before today.
+type EarlierDays = HashMap<Owner, EarlierTokens>;
+
+/// Sum of the days up to `day`, read at `read_s` (Unix time in seconds).
+#[derive(Clone, Copy)]
+struct EarlierTokens {
+    day: u32,
+    read_s: u64,
+    tokens: u64,
 }
 
 /// Returns the day of `unix_s`, as the number of days since 1970-01-01.
@@ -142,11 +156,12 @@ impl UsageLedger {
         let mut tick = interval(RECORD_EVERY);
         // A store that was away gets no burst of writes.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut earlier = EarlierDays::new();
         loop {
             tick.tick().await;
             // What cannot be written now is written later; the store says why in the log.
             if self.record().await.is_ok() {
-                let _ = self.read_spent().await;
+                let _ = self.read_spent(&mut earlier).await;
             }
         }
     }
@@ -191,7 +206,7 @@ impl UsageLedger {
     }
 
     /// Reads what the owners with budgets have spent at all replicas.
-    async fn read_spent(&self) -> Result<(), StoreError> {
+    async fn read_spent(&self, earlier: &mut EarlierDays) -> Result<(), StoreError> {
         let keys = self.keys.owners();
         if keys.iter().all(|key| key.budgets.is_empty()) {
             return Ok(());
@@ -204,20 +219,45 @@ impl UsageLedger {
         let now_s = unix_time_s();
         let (today, first) = (day_of(now_s), day_of(BudgetPeriod::Month.start_s(now_s)));
         for key in keys.iter().filter(|key| !key.budgets.is_empty()) {
-            // Only the days that a budget counts.
-            let days = if key.budgets.per_month.is_some() { first } else { today }..=today;
-            let rows = self.store.usage(UsageQuery { days, owner: Some(key.owner()) }).await?;
-            let sum = |rows: &mut dyn Iterator<Item = &UsageRow>| -> u64 {
-                rows.map(|row| row.counts.tokens()).fold(0, u64::saturating_add)
+            let owner = key.owner();
+            let day = self.tokens(today..=today, owner).await?;
+            let before = match key.budgets.per_month {
+                Some(_) if first < today => self.earlier(earlier, first..=today - 1, owner).await?,
+                _ => 0,
             };
             key.usage.set_spent(SpentTokens {
                 read_s: now_s,
-                day: sum(&mut rows.iter().filter(|row| row.day == today)),
-                month: sum(&mut rows.iter()),
+                day,
+                month: day.saturating_add(before),
                 counted: counted[&key.owner()],
             });
         }
         Ok(())
+    }
+
+    /// Returns the tokens of `owner` in `days`, at all replicas.
+    async fn tokens(&self, days: RangeInclusive<u32>, owner: Owner) -> Result<u64, StoreError> {
+        let rows = self.store.usage(UsageQuery { days, owner: Some(owner) }).await?;
+        Ok(rows.iter().map(|row| row.counts.tokens()).fold(0, u64::saturating_add))
+    }
+
+    /// [`Self::tokens`] of days before today, which are read again when they may have changed.
+    async fn earlier(
+        &self,
+        known: &mut EarlierDays,
+        days: RangeInclusive<u32>,
+        owner: Owner,
+    ) -> Result<u64, StoreError> {
+        let (day, now_s) = (*days.end(), unix_time_s());
+        let fresh = |one: &&EarlierTokens| {
+            one.day == day && now_s.saturating_sub(one.read_s) < REUSE_EARLIER_S
+        };
+        if let Some(one) = known.get(&owner).filter(fresh) {
+            return Ok(one.tokens);
+        }
+        let tokens = self.tokens(days, owner).await?;
+        known.insert(owner, EarlierTokens { day, read_s: now_s, tokens });
+        Ok(tokens)
     }
 }
 
@@ -309,5 +349,21 @@ mod tests {
             let sum: u64 = found.unwrap().iter().map(|row| row.counts.prompt_tokens).sum();
             assert_eq!(sum, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn a_months_earlier_days_are_read_seldom_and_anew_each_day() {
+        let store = Store::in_memory(StoreLimits::default());
+        let ledger = UsageLedger::new(ApiKeys::new(["sk-a".to_owned()]), store.clone());
+        let (owner, mut known) = (ledger.keys.owners()[0].owner(), EarlierDays::new());
+        let row = |day, tokens| {
+            let counts = UsageCounts { prompt_tokens: tokens, ..UsageCounts::default() };
+            UsageRow { day, owner, name: None, counts }
+        };
+        store.record_usage(vec![row(1, 10), row(2, 20), row(3, 40)]).await.unwrap();
+        assert_eq!(ledger.earlier(&mut known, 1..=2, owner).await, Ok(30));
+        store.record_usage(vec![row(1, 11)]).await.unwrap();
+        assert_eq!(ledger.earlier(&mut known, 1..=2, owner).await, Ok(30), "of a moment ago");
+        assert_eq!(ledger.earlier(&mut known, 1..=3, owner).await, Ok(71));
     }
 }

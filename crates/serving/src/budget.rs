@@ -106,8 +106,9 @@ impl TokenBudgets {
     ) -> impl Iterator<Item = BudgetStatus> + use<> {
         let both = [(BudgetPeriod::Day, self.per_day), (BudgetPeriod::Month, self.per_month)];
         both.into_iter().filter_map(move |(period, limit)| {
+            let limit = limit?;
             let (spent, resets_s) = (spent.in_period(period, own, now_s), period.end_s(now_s));
-            Some(BudgetStatus { period, limit: limit?, spent, resets_s })
+            Some(BudgetStatus { period, limit, spent, resets_s })
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use loquent_proto::{Delta, Error};
 use serde_json::{Value, json};
 
+use crate::stream_times::StreamTimes;
 use loquent_serving::active_request::AnswerTimes;
 use loquent_serving::clock::Clock;
 use loquent_serving::error::ApiError;
@@ -20,10 +21,7 @@ pub struct InfillEvents {
     /// The stop string that ended the answer.
     word: Option<String>,
     usage: Usage,
-    clock: Clock,
-    arrived: Duration,
-    first: Option<Duration>,
-    last: Duration,
+    times: StreamTimes,
 }
 
 impl InfillEvents {
@@ -34,32 +32,19 @@ impl InfillEvents {
             reason: String::new(),
             word: None,
             usage: Usage::default(),
-            clock,
-            arrived,
-            first: None,
-            last: arrived,
+            times: StreamTimes::new(clock, arrived),
         }
     }
 
     fn end(&self) -> Value {
-        // Without a token, all times end with the arrival.
-        let first = self.first.unwrap_or(self.last);
-        let times = AnswerTimes {
-            prompt: first.saturating_sub(self.arrived),
-            generation: self.last.saturating_sub(first),
-            total: self.last.saturating_sub(self.arrived),
-        };
         let end = CompletionEnd { reason: &self.reason, word: self.word.as_deref() };
-        object("", &self.model, &end, &self.usage, times)
+        object("", &self.model, &end, &self.usage, self.times.times())
     }
 }
 
 impl EventWriter for InfillEvents {
     fn write(&mut self, _id: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
-        if delta.tokens() > 0 {
-            self.last = self.clock.now();
-            self.first.get_or_insert(self.last);
-        }
+        self.times.note(delta);
         match delta {
             Delta::Open { meta } => {
                 let meta: Value = serde_json::from_str(meta).map_err(|_| Error::Malformed)?;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::error_json;
 use super::object::{LineContent, Shape, finish, members};
-use loquent_serving::active_request::AnswerTimes;
+use crate::stream_times::StreamTimes;
 use loquent_serving::clock::Clock;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::EventWriter;
@@ -20,10 +20,7 @@ pub struct OllamaLines {
     shape: Shape,
     /// The model's name as the client gave it.
     model: String,
-    clock: Clock,
-    arrived: Duration,
-    first: Option<Duration>,
-    last: Duration,
+    times: StreamTimes,
     usage: Usage,
     /// A tool call whose arguments are incomplete: Ollama's clients accept only complete ones.
     call: Option<FullCall>,
@@ -37,10 +34,7 @@ impl OllamaLines {
         Self {
             shape,
             model,
-            clock,
-            arrived,
-            first: None,
-            last: arrived,
+            times: StreamTimes::new(clock, arrived),
             usage: Usage::default(),
             call: None,
             finish: None,
@@ -49,11 +43,6 @@ impl OllamaLines {
 
     fn put_piece(&self, piece: &LineContent<'_>, out: &mut Vec<u8>) {
         put_line(members(self.shape, &self.model, piece), out);
-    }
-
-    fn note_token(&mut self) {
-        self.last = self.clock.now();
-        self.first.get_or_insert(self.last);
     }
 
     fn tool_call(&mut self, delta: &Delta, out: &mut Vec<u8>) {
@@ -74,23 +63,15 @@ impl OllamaLines {
     }
 
     fn done(&self, out: &mut Vec<u8>) {
-        let first = self.first.unwrap_or(self.last);
-        let times = AnswerTimes {
-            prompt: first.saturating_sub(self.arrived),
-            generation: self.last.saturating_sub(first),
-            total: self.clock.now().saturating_sub(self.arrived),
-        };
         let mut line = members(self.shape, &self.model, &LineContent::default());
-        finish(&mut line, self.finish.as_deref(), self.usage, times);
+        finish(&mut line, self.finish.as_deref(), self.usage, self.times.times());
         put_line(line, out);
     }
 }
 
 impl EventWriter for OllamaLines {
     fn write(&mut self, _: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
-        if delta.tokens() > 0 {
-            self.note_token();
-        }
+        self.times.note(delta);
         match delta {
             Delta::Text { text, .. } if !text.is_empty() => {
                 self.put_piece(&LineContent { text, ..LineContent::default() }, out);

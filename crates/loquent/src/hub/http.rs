@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::{Method, Request, Response, Uri};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use super::config::Hub;
 use super::error::HubError;
@@ -19,17 +20,21 @@ pub(super) const IN_SEGMENT: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const IN_PATH: &AsciiSet = &IN_SEGMENT.remove(b'/');
 
+/// TLS that trusts the authorities of the operating system.
+pub(crate) fn system_tls() -> TlsConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    TlsConfig::builder()
+        .root_certs(RootCerts::PlatformVerifier)
+        .unversioned_rustls_crypto_provider(provider)
+        .build()
+}
+
 impl Hub {
     /// Creates an HTTP client that never hangs: a minute without a byte counts as a broken
     /// connection.
     pub(super) fn agent(&self) -> ureq::Agent {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ureq::tls::TlsConfig::builder()
-            .root_certs(ureq::tls::RootCerts::PlatformVerifier)
-            .unversioned_rustls_crypto_provider(provider)
-            .build();
         ureq::Agent::config_builder()
-            .tls_config(tls)
+            .tls_config(system_tls())
             .http_status_as_error(false)
             // `send` follows redirects itself.
             .max_redirects(0)

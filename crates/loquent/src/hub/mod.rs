@@ -29,6 +29,7 @@ pub use bar::progress_bar;
 pub use config::{DEFAULT_ENDPOINT, Hub};
 pub use error::HubError;
 pub use event::{EventHandler, FetchEvent};
+pub(crate) use http::system_tls;
 pub(crate) use inventory::CachedModel;
 pub use spec::{HubSpec, Selector};
 

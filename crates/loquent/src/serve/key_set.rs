@@ -7,6 +7,8 @@ use anyhow::{Context, ensure};
 use loquent_server::{KeySetSource, MAX_KEY_SET_BYTES};
 use ureq::http::Uri;
 
+use crate::hub::system_tls;
+
 /// Time limit for fetching a key set: the server starts only with one.
 const FETCH_LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,13 +33,8 @@ pub fn key_set_source(place: &str) -> anyhow::Result<KeySetSource> {
 }
 
 fn fetch(url: &str) -> anyhow::Result<String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = ureq::tls::TlsConfig::builder()
-        .root_certs(ureq::tls::RootCerts::PlatformVerifier)
-        .unversioned_rustls_crypto_provider(provider)
-        .build();
     let agent = ureq::Agent::config_builder()
-        .tls_config(tls)
+        .tls_config(system_tls())
         .timeout_global(Some(FETCH_LIMIT))
         // Where a redirect leads is not what was checked.
         .max_redirects(0)
