@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-pytest_plugins = ["relay", "redis_server"]
+pytest_plugins = ["relay", "redis_server", "hub_stand_in"]
 
 # Far longer than anything takes that a test waits for, on a busy machine too.
 PATIENCE_S = 60

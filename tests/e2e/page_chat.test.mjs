@@ -329,6 +329,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     context.after(() => rmSync(folder, { recursive: true }));
     const server = run(["serve", "--port", "0", "--simulate", "30", "--tls-self-signed", "--tls-dir", folder, "--allowed-host", LAN_NAME]);
     ends.push(() => server.kill());
+    const fingerprint = announced(server, /SHA-256 ([0-9A-F:]{95})/);
     const { port } = new URL(await announced(server, /on (https:\/\/\S+)/));
     // What somebody does who has compared the fingerprint.
     const page = await open(browser, `https://${LAN_NAME}:${port}`, { ignoreHTTPSErrors: true, settings: { parameters: { max_tokens: 200 } } });
@@ -338,6 +339,7 @@ describe("the chat page", { skip: chromiumPath() === null && "no Chromium is ins
     await page.locator("#transport.webtransport").waitFor();
     await page.click("#device");
     await page.locator(".qr").waitFor();
+    await page.getByText(await fingerprint).waitFor();
     assert.equal(await page.getByText("event stream").count(), 0);
     await page.keyboard.press("Escape");
     await page.keyboard.press("Escape");

@@ -1,12 +1,14 @@
 // The chat page's list of models in Chromium: loading, unloading, and who may do that.
 import assert from "node:assert/strict";
-import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { assertAccessible, chromiumPath, launch, open } from "./chromium.mjs";
-import { ready, serve } from "./server.mjs";
+import { announced, ready, run, serve } from "./server.mjs";
 
 const TINY = fileURLToPath(new URL("../../models/loquent-tiny.gguf", import.meta.url));
 const PHONE = { viewport: { width: 390, height: 844 }, hasTouch: true };
@@ -38,6 +40,29 @@ async function openModels(url, options) {
 
 const row = (page, name) => page.locator("dialog .models li").filter({ has: page.locator(".name").getByText(name, { exact: true }) });
 const says = (page, name, text) => row(page, name).getByText(text, { exact: true }).waitFor();
+
+/** A hub with the bundled model as `org/model-GGUF`; half of it comes at once, the rest after `release`. */
+async function startHub() {
+  const content = readFileSync(TINY);
+  const file = { rfilename: "model.gguf", size: content.length, lfs: { sha256: createHash("sha256").update(content).digest("hex"), size: content.length } };
+  const hub = { ranges: [], release: () => undefined };
+  const released = new Promise((resolve) => (hub.release = resolve));
+  hub.server = createServer(async (request, response) => {
+    if (request.url.startsWith("/api/")) return response.end(JSON.stringify({ sha: "0123456789abcdef0123456789abcdef01234567", siblings: [file] }));
+    const { range = "" } = request.headers;
+    hub.ranges.push(range);
+    const from = Number(/^bytes=(\d+)-/.exec(range)?.[1] ?? 0);
+    const half = Math.max(from, content.length >> 1);
+    if (from > 0) response.writeHead(206, { "content-range": `bytes ${from}-${content.length - 1}/${content.length}`, "content-length": content.length - from });
+    else response.writeHead(200, { "content-length": content.length });
+    response.write(content.subarray(from, half));
+    await released;
+    response.end(content.subarray(half));
+  });
+  await new Promise((resolve) => hub.server.listen(0, "127.0.0.1", resolve));
+  hub.url = `http://127.0.0.1:${hub.server.address().port}`;
+  return hub;
+}
 
 describe("the list of models", { skip: chromiumPath() === null && "no Chromium is installed" }, () => {
   before(async () => {
@@ -128,5 +153,42 @@ describe("the list of models", { skip: chromiumPath() === null && "no Chromium i
     assert.equal(await page.locator("dialog .models button").count(), 0);
     await page.locator("dialog pre").getByText("loquent serve qwen3:0.6b", { exact: true }).waitFor();
     assert.deepEqual(page.problems, []);
+  });
+
+  test("a model is downloaded with its progress, stopped, continued, and asked", async () => {
+    const hub = await startHub();
+    const cache = mkdtempSync(join(folder, "cache-"));
+    const server = run(["serve", "--port", "0", "--hf-endpoint", hub.url], { HF_HUB_CACHE: cache, HF_HOME: cache });
+    const url = await announced(server, /on (http:\/\/\S+)/);
+    ends.push(() => server.kill(), () => hub.server.close());
+    await ready(url);
+    const page = await openModels(url);
+    await page.getByLabel("Download a model from Hugging Face").fill("org/model-GGUF");
+    await page.getByRole("button", { name: "Download" }).click();
+    await page.getByText(/^org\/model-GGUF: .* of .* MB/).waitFor();
+    await assertAccessible(page, "downloading");
+    await page.getByRole("button", { name: "Stop" }).click();
+    hub.release();
+    await page.getByText(/^stopped at/).waitFor();
+    await page.getByRole("button", { name: "Download" }).click();
+    await page.getByText("model is on the server. Your next question goes to it.").waitFor();
+    assert.ok(hub.ranges.some((range) => /^bytes=[1-9]/.test(range)), "it was continued");
+    await says(page, "model", "not loaded; a question to it loads it");
+    await page.keyboard.press("Escape");
+    await page.fill("#prompt", "Hello");
+    await page.keyboard.press("Enter");
+    await page.locator("article.assistant.finished").waitFor();
+    await page.locator(".ways").getByText("Models").click();
+    await says(page, "model", "loaded");
+    assert.deepEqual(page.problems, []);
+  });
+
+  test("a server without a hub, and a reader who is no administrator, have no form", async () => {
+    const keys = join(folder, "reader.toml");
+    writeFileSync(keys, '[[key]]\nname = "alice"\nkey = "sk-alice"\n', { mode: 0o600 });
+    const { url } = await startTwo("--api-key-file", keys);
+    const page = await openModels(url, { settings: { apiKey: "sk-alice" } });
+    await page.getByText("run this on the server’s machine").waitFor();
+    assert.equal(await page.getByLabel("Download a model from Hugging Face").count(), 0);
   });
 });

@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 
 /** A process of the binary, whose log can be read. It ends with the tests, however they end. */
-export function run(args) {
-  const child = spawn(process.env.LOQUENT_BIN, args, { stdio: ["ignore", "ignore", "pipe"] });
+export function run(args, environment = {}) {
+  const child = spawn(process.env.LOQUENT_BIN, args, { env: { ...process.env, ...environment }, stdio: ["ignore", "ignore", "pipe"] });
   process.on("exit", () => child.kill());
   return child;
 }

@@ -31,6 +31,8 @@ def kept(start, tmp_path):
         context = httpx.create_ssl_context(verify=str(tmp_path / "tls/cert.pem"))
         with httpx.Client(verify=context) as client:
             assert client.get(f"{server.url}/health").status_code == 200
+            told = client.get(f"{server.url}/.well-known/loquent").json()["https_certificate_sha256"]
+        assert told == fingerprint(server).replace(":", "").lower()
         return server
 
     return start_kept

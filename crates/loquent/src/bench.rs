@@ -56,10 +56,13 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum Benchmark {
     Load(Box<LoadArgs>),
+    // For research: they are in the book, and not in the help.
+    #[command(hide = true)]
     Burst(Box<loquent_bench::burst::cli::BurstArgs>),
     #[cfg(target_os = "linux")]
     Delivery(Box<loquent_bench::delivery::cli::DeliveryArgs>),
     #[cfg(target_os = "linux")]
+    #[command(hide = true)]
     Fairness(Box<loquent_bench::fairness::cli::FairnessArgs>),
     Engine(Box<EngineBenchArgs>),
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hub_stand_in::{Fault, StandIn};
@@ -35,6 +36,7 @@ impl Setup {
             offline: false,
             max_attempts: 3,
             retry_delay: Duration::from_millis(1),
+            stopped: Arc::default(),
         };
         Setup { server, cache, hub }
     }

@@ -62,6 +62,9 @@ pub struct HttpConfig {
     /// Maximum silence of a stream before a comment is sent, so that proxies keep its connection
     /// open.
     pub heartbeat: Duration,
+    /// SHA-256 of the self-signed certificate of HTTPS in DER, which people compare with what a
+    /// browser shows; `None` for a certificate from an authority, or without HTTPS.
+    pub https_certificate_sha256: Option<[u8; 32]>,
 }
 
 /// Availability of Ollama's API. Its clients seldom send a key, and expect to find it on their own
@@ -93,6 +96,7 @@ impl Default for HttpConfig {
             obfuscation: ObfuscationDefault::default(),
             max_request_memory_bytes: 128 << 20,
             heartbeat: Duration::from_secs(10),
+            https_certificate_sha256: None,
         }
     }
 }
@@ -244,7 +248,7 @@ impl App {
 
     /// Opens the API: requests go to `service` from now on.
     pub fn open(&self, service: Arc<Service>) {
-        self.models.open(vec![ModelEntry::new(service)]);
+        self.models.open(vec![ModelEntry::new(service)], None);
     }
 
     /// Returns the identity of a request with `headers` over the connection from `peer`. Requests

@@ -76,7 +76,10 @@ pub use loquent_store::{
     Kind, ListPage, Progress, Store, StoreConfig, StoreError, StoreLimits, StoreLocation,
     StoredObject,
 };
-pub use models::{KeeperConfig, KeptModel, ModelEntry, ResidencyLimits, ServedModels};
+pub use models::{
+    DownloadProgress, KeeperConfig, KeptModel, ModelDownloader, ModelEntry, ResidencyLimits,
+    ServedModels,
+};
 pub use page_file::PageFile;
 pub use quic::{ALPN, CertificateSource, QuicConfig, StreamMessage};
 pub use server::{ServerConfig, run};

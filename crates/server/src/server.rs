@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::app::{App, HttpConfig};
 use crate::connections::{Connections, TcpLimits};
 use crate::http::router;
-use crate::models::{Keeper, ModelEntry};
+use crate::models::{Keeper, ModelDownloads, ModelEntry, OnDemand};
 use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
 use crate::routes::dashboard::gather as dashboard;
@@ -172,6 +172,7 @@ struct LocalModels {
     context_tokens: Option<u32>,
     /// Thread of an engine that is never unloaded.
     engine: Option<JoinHandle<()>>,
+    on_demand: Option<OnDemand>,
 }
 
 /// Starts the backend and opens the API. Returns the engine's thread if its model is never
@@ -184,7 +185,7 @@ fn open(
     background: &mut JoinSet<()>,
 ) -> anyhow::Result<Option<JoinHandle<()>>> {
     let local = open_local(app, config, backend, background)?;
-    let LocalModels { mut entries, desk, description, context_tokens, engine } = local;
+    let LocalModels { mut entries, desk, description, context_tokens, engine, on_demand } = local;
     let upstreams = &config.upstreams;
     let services = start_upstreams_at(&desk, &config.service, upstreams, app)?;
     entries.extend(services.into_iter().map(ModelEntry::new));
@@ -192,7 +193,7 @@ fn open(
     for name in upstreams.iter().flat_map(|upstream| &upstream.fallbacks) {
         ensure!(names.contains(name), "--upstream-fallback: there is no model '{name}'");
     }
-    app.models.open(entries);
+    app.models.open(entries, on_demand);
     let name = names.join(", ");
     announce(&Announcement { name: &name, description: &description, context_tokens });
     Ok(engine)
@@ -207,15 +208,17 @@ fn open_local(
 ) -> anyhow::Result<LocalModels> {
     let (service, clock) = (&config.service, app.clock);
     match backend {
-        LoadedBackend::Engine(loaded) => {
+        LoadedBackend::Engine(loaded, joining) => {
             let description = loaded.description.clone();
             let context_tokens = Some(loaded.model.context_tokens);
             let workers = service.tokenize_workers;
             let desk = SharedDesk::start(service, clock, workers, loaded.stages.clone())?;
             let metrics = app.metrics.clone();
-            let (service, engine) = start_engine_at(&desk, service, *loaded, clock, metrics)?;
-            let (entries, engine) = (vec![ModelEntry::new(service)], Some(engine));
-            Ok(LocalModels { entries, desk, description, context_tokens, engine })
+            let (first, engine) = start_engine_at(&desk, service, *loaded, clock, metrics)?;
+            let (entries, engine) = (vec![ModelEntry::new(first)], Some(engine));
+            let keep = |joining| keep_models(app, service, joining, &desk, background);
+            let on_demand = joining.map(keep);
+            Ok(LocalModels { entries, desk, description, context_tokens, engine, on_demand })
         }
         LoadedBackend::Kept(kept) => open_kept(app, service, kept, background),
         LoadedBackend::Upstreams => {
@@ -228,6 +231,7 @@ fn open_local(
                 description: format!("upstream {urls}").into(),
                 context_tokens: None,
                 engine: None,
+                on_demand: None,
             })
         }
     }
@@ -240,20 +244,33 @@ fn open_kept(
     kept: KeptModels,
     background: &mut JoinSet<()>,
 ) -> anyhow::Result<LocalModels> {
-    let KeptModels { config: keeping, models, loader } = kept;
-    let (clock, metrics, count) = (app.clock, app.metrics.clone(), models.len());
-    let desk = SharedDesk::start(config, clock, config.tokenize_workers, None)?;
-    let keeper = Keeper::new(&keeping, models, desk.keeper_context(config, clock, metrics.clone()));
-    let (config, shared) = (config.clone(), desk.clone());
-    let starter = EngineStarter { loader, desk: shared, config, clock, metrics };
-    background.spawn(keeper.clone().run(Arc::new(starter)));
-    let entries: Vec<_> = (0..count).map(|at| ModelEntry::kept(&keeper, at)).collect();
+    let count = kept.models.len();
+    let desk = SharedDesk::start(config, app.clock, config.tokenize_workers, None)?;
+    let on_demand = keep_models(app, config, kept, &desk, background);
+    let entries: Vec<_> = (0..count).map(|at| ModelEntry::kept(&on_demand.keeper, at)).collect();
     if let [only] = &entries[..] {
         // As without a keeper: the first request need not wait for it.
         only.preload();
     }
-    let description = "loaded when they are asked for".into();
-    Ok(LocalModels { entries, desk, description, context_tokens: None, engine: None })
+    let (description, on_demand) = ("loaded when they are asked for".into(), Some(on_demand));
+    Ok(LocalModels { entries, desk, description, context_tokens: None, engine: None, on_demand })
+}
+
+/// Starts the keeper of `kept` in the `background`.
+fn keep_models(
+    app: &App,
+    config: &ServiceConfig,
+    kept: KeptModels,
+    desk: &SharedDesk,
+    background: &mut JoinSet<()>,
+) -> OnDemand {
+    let KeptModels { config: keeping, models, loader, downloader } = kept;
+    let (clock, metrics) = (app.clock, app.metrics.clone());
+    let keeper = Keeper::new(&keeping, models, desk.keeper_context(config, clock, metrics.clone()));
+    let (config, desk) = (config.clone(), desk.clone());
+    let starter = EngineStarter { loader, desk, config, clock, metrics };
+    background.spawn(keeper.clone().run(Arc::new(starter)));
+    OnDemand { keeper, downloads: downloader.map(ModelDownloads::new) }
 }
 
 /// The TCP port and, if configured, the QUIC port.
@@ -294,7 +311,7 @@ impl Ports {
     async fn drain(self, app: &App, limit: Duration) {
         // New TCP connections are refused; QUIC stays open, because its answers end over it.
         drop(self.listener);
-        if app.models.entries().is_empty() {
+        if app.models.entries().next().is_none() {
             return;
         }
         app.models.drain();

@@ -11,7 +11,9 @@ use loquent_infer::runner::{Interrupt, Runner};
 use loquent_infer::scheduler::Limits;
 
 use crate::app::App;
-use crate::models::{EngineSource, KeeperConfig, KeeperContext, KeptEngine, KeptModel};
+use crate::models::{
+    EngineSource, KeeperConfig, KeeperContext, KeptEngine, KeptModel, ModelDownloader,
+};
 use crate::service::backend::Backend;
 use crate::service::{Service, ServiceContext};
 use loquent_gateway::{Upstream, UpstreamConfig, UpstreamContext};
@@ -92,8 +94,8 @@ pub struct Announcement<'a> {
 
 /// Backend that computes the answers.
 pub enum LoadedBackend {
-    /// An engine of this process.
-    Engine(Box<LoadedEngine>),
+    /// An engine of this process, and models that may join it.
+    Engine(Box<LoadedEngine>, Option<KeptModels>),
     /// None in this process: the upstreams of the server's configuration answer.
     Upstreams,
     /// Models that are loaded on demand.
@@ -107,17 +109,18 @@ pub struct KeptModels {
     /// The models; the first one answers requests that name none.
     pub models: Vec<KeptModel>,
     /// Loader of the models.
-    pub loader: Box<dyn ModelLoader>,
+    pub loader: Arc<dyn ModelLoader>,
+    /// Source of further models, which the loader then knows; `None` on a server without one.
+    pub downloader: Option<Arc<dyn ModelDownloader>>,
 }
 
 /// Loads models from any source.
 pub trait ModelLoader: Send + Sync {
-    /// Loads the model at `index` of those that were named; `progress` receives the fraction
-    /// loaded, 0 to 1.
+    /// Loads the model called `name`; `progress` receives the fraction loaded, 0 to 1.
     ///
     /// # Errors
     /// If the model is missing, broken or too large; the message says what to do.
-    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine>;
+    fn load(&self, name: &str, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine>;
 
     /// Returns the machine's free memory, if known.
     fn free_bytes(&self) -> Option<u64>;
@@ -126,7 +129,7 @@ pub trait ModelLoader: Send + Sync {
 /// Loads models, and starts their engines.
 pub struct EngineStarter {
     /// Loader of the models.
-    pub loader: Box<dyn ModelLoader>,
+    pub loader: Arc<dyn ModelLoader>,
     /// Resources shared by the models.
     pub desk: SharedDesk,
     /// Configuration of their services.
@@ -138,8 +141,8 @@ pub struct EngineStarter {
 }
 
 impl EngineSource for EngineStarter {
-    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine> {
-        let loaded = self.loader.load(index, progress)?;
+    fn load(&self, name: &str, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine> {
+        let loaded = self.loader.load(name, progress)?;
         let metrics = self.metrics.clone();
         let (service, thread) =
             start_engine_at(&self.desk, &self.config, loaded, self.clock, metrics)?;
@@ -153,7 +156,7 @@ impl EngineSource for EngineStarter {
 
 impl From<LoadedEngine> for LoadedBackend {
     fn from(loaded: LoadedEngine) -> Self {
-        Self::Engine(Box::new(loaded))
+        Self::Engine(Box::new(loaded), None)
     }
 }
 

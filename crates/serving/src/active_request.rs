@@ -103,6 +103,8 @@ struct Totals {
     reported: Option<Box<UpstreamCounts>>,
     /// Reasons why completions have ended, in the order of their ends, by their names in metrics.
     reasons: Vec<&'static str>,
+    /// Completions that have a token.
+    begun: Vec<u32>,
     ended: usize,
     completion_tokens: u64,
     cached_tokens: u64,
@@ -215,8 +217,8 @@ impl ActiveRequest {
             if let FlushSource::Upstream(_) = self.source {
                 self.take_reported_usage(flush);
             }
-            if self.totals.completion_tokens == 0 && flush.tokens > 0 {
-                self.first_flush = Some(self.observers.clock.now());
+            if flush.tokens > 0 && !self.totals.begun.contains(&flush.choice) {
+                self.note_begin(flush);
             }
             self.totals.completion_tokens += u64::from(flush.tokens);
             if let Some(end) = &flush.end {
@@ -379,6 +381,17 @@ impl ActiveRequest {
             carriers: self.carriers,
             ends: std::mem::take(&mut self.totals.reasons),
         }
+    }
+
+    /// Records the first token of a completion.
+    fn note_begin(&mut self, flush: &Flush) {
+        self.totals.begun.push(flush.choice);
+        let now = self.observers.clock.now();
+        self.first_flush.get_or_insert(now);
+        // A completion that comes at once has told when its first token came.
+        let told = flush.end.as_ref().and_then(|end| end.timings.first_token);
+        let ttft = told.unwrap_or(now).saturating_sub(self.admitted.arrived);
+        self.observers.metrics.on_first_token(ttft);
     }
 
     fn note_end(&mut self, choice: usize, end: &End) {

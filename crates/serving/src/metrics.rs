@@ -539,6 +539,11 @@ impl Metrics {
         self.requests.success.with_label_values(&["abort"]).inc();
     }
 
+    /// Records the first token of a completion, `ttft` after its request arrived.
+    pub fn on_first_token(&self, ttft: Duration) {
+        self.requests.ttft.observe(ttft.as_secs_f64());
+    }
+
     /// Records the end of a completion, with the latencies of its phases.
     pub fn on_end(&self, phases: Phases, prompt_tokens: usize, end: &End) {
         self.requests.prompt_tokens.inc_by(prompt_tokens as u64);
@@ -551,8 +556,6 @@ impl Metrics {
             }
         };
         observe(&self.requests.e2e, phases.arrived, Some(phases.ended));
-        let first = end.timings.first_token.map(|first| first.saturating_sub(phases.arrived));
-        first.into_iter().for_each(|ttft| self.requests.ttft.observe(ttft.as_secs_f64()));
         if let Some(admitted) = end.timings.admitted {
             observe(&self.requests.queue, phases.tokenized, Some(admitted.at));
             observe(&self.requests.prefill, admitted.at, end.timings.first_token);

@@ -1,6 +1,8 @@
 //! Locations of the hub and of the cache, from the environment.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::error::HubError;
@@ -23,6 +25,8 @@ pub struct Hub {
     pub max_attempts: u32,
     /// Pause after the first failed attempt; doubles with each further one, up to 10 s.
     pub retry_delay: Duration,
+    /// Ends a download early once it is set, between two reads.
+    pub stopped: Arc<AtomicBool>,
 }
 
 impl Hub {
@@ -63,7 +67,16 @@ impl Hub {
             offline: set("HF_HUB_OFFLINE").is_some_and(truthy),
             max_attempts: 6,
             retry_delay: Duration::from_millis(500),
+            stopped: Arc::default(),
         })
+    }
+
+    /// Checks that a download shall go on.
+    ///
+    /// # Errors
+    /// [`HubError::Stopped`] once [`Self::stopped`] is set.
+    pub(super) fn check_wanted(&self) -> Result<(), HubError> {
+        if self.stopped.load(Ordering::Relaxed) { Err(HubError::Stopped) } else { Ok(()) }
     }
 }
 

@@ -92,6 +92,7 @@ impl Job<'_> {
         // Failures are counted from the last progress on: a flaky line may break a hundred times in
         // one large file, and each time the rest is requested.
         while partial.len_bytes < partial.total_bytes {
+            self.hub.check_wanted()?;
             let why = match self.attempt(path, partial, on_event) {
                 Ok(()) => "the connection was closed early".to_owned(),
                 Err(AttemptError::Broken(why)) => why,
@@ -146,6 +147,7 @@ impl Job<'_> {
             }
             partial.append(&chunk[..n]).map_err(AttemptError::Final)?;
             on_event(FetchEvent::Advanced { have_bytes: partial.len_bytes });
+            self.hub.check_wanted().map_err(AttemptError::Final)?;
         }
     }
 

@@ -108,6 +108,9 @@ pub enum HubError {
         /// Description of the problem.
         why: String,
     },
+    /// [`Hub::stopped`](super::Hub::stopped) was set; the bytes so far are kept.
+    #[error("the download was stopped")]
+    Stopped,
     /// The connection broke too often; the bytes so far are kept.
     #[error(
         "the download of {file} stopped at {have_bytes} of {total_bytes} bytes ({why}); run the command again to continue it"

@@ -160,6 +160,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 #[cfg(all(test, unix))]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
@@ -191,6 +192,7 @@ mod tests {
             offline: true,
             max_attempts: 1,
             retry_delay: Duration::ZERO,
+            stopped: Arc::default(),
         }
     }
 

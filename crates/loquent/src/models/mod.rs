@@ -17,11 +17,15 @@ mod split_files;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "llama")]
+use std::sync::{Arc, atomic::AtomicBool};
 
 use anyhow::bail;
 
 use crate::bundled;
 use crate::hub::{self, HubSpec};
+#[cfg(feature = "llama")]
+use crate::hub::{EventHandler, Hub};
 use local::{FoundIn, LocalModel};
 
 use one_line::on_one_line;
@@ -58,6 +62,26 @@ pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
         bail!(unknown(&name.to_string_lossy(), &places.here().models()));
     };
     Ok(places.hub()?.fetch(&spec, &mut hub::progress_bar())?)
+}
+
+/// Downloads the model called `name`, a name on the hub or a short name, for a client of a server:
+/// unlike [`resolve`] it opens no file that only a path names. `stopped` ends it early.
+///
+/// # Errors
+/// If the hub has no such model, or it cannot be downloaded. The message contains advice.
+#[cfg(feature = "llama")]
+pub(crate) fn download(
+    name: &str,
+    places: &ModelFolders,
+    stopped: &Arc<AtomicBool>,
+    on_event: EventHandler<'_>,
+) -> anyhow::Result<PathBuf> {
+    // As other servers' clients write it.
+    let on_hub = ["https://huggingface.co/", "huggingface.co/", "hf.co/"];
+    let name = on_hub.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
+    let Some(spec) = hub_spec(name) else { bail!(unknown(name, &[])) };
+    let hub = Hub { stopped: stopped.clone(), ..places.hub()? };
+    Ok(hub.fetch(&spec, on_event)?)
 }
 
 /// Like [`resolve`], but without the network: returns `None` for a model that is not on this

@@ -28,9 +28,11 @@ use http::StatusCode;
 use loquent_server::{Announcement, LoadedBackend, RequestLog, ServerConfig, StatedSampling};
 use tokio::net::TcpListener;
 
+use self::args::EngineArgs;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
 use crate::logging::LogFormat;
+use crate::trust::Fingerprint;
 use crate::{descriptors, shutdown};
 
 /// Maximum threads for blocking work, besides those that tokenize prompts.
@@ -48,10 +50,14 @@ const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 /// contains advice.
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
-    args.engine.adopt_profile(&args.source)?;
     args.engine.sampling = args.sampling.stated();
+    // Of models that join the one whose profile is adopted.
+    let others = args.engine.clone();
+    args.engine.adopt_profile(&args.source)?;
     let mut options = args.resolve()?;
     options.extension = options.extension.merge(without_live_laboratory());
+    let fingerprint = args.fingerprint(&options)?;
+    options.http.https_certificate_sha256 = fingerprint.map(|Fingerprint(sha256)| sha256);
     if !args.no_request_log {
         options.service.request_log = RequestLog::start().context("the log of requests")?;
     }
@@ -78,14 +84,14 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         // while the model loads.
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
-        let banner = Banner::new(bound, &options, args.fingerprint(&options)?, is_demonstration);
+        let banner = Banner::new(bound, &options, fingerprint, is_demonstration);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));
         let wait_limit = options.service.limits.queue_timeout;
         let load = move || match is_local {
             false => Ok(LoadedBackend::Upstreams),
-            true => load_models(args, wait_limit),
+            true => load_models(args, others, wait_limit),
         };
         let announce = move |served: &Announcement<'_>| match log {
             LogFormat::Text => eprint!("{}", banner.text(served)),
@@ -116,17 +122,25 @@ fn warn_of_sampling(stated: StatedSampling) {
 }
 
 /// Loads the model, or prepares models that are loaded on demand. A request waits for such a model
-/// at most for `wait_limit`.
-fn load_models(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<LoadedBackend> {
+/// at most for `wait_limit`. `others` are the settings of models that join the one in `args`.
+#[cfg_attr(not(feature = "llama"), allow(unused_variables, reason = "it loads no other models"))]
+fn load_models(
+    args: ServeArgs,
+    others: EngineArgs,
+    wait_limit: Option<Duration>,
+) -> anyhow::Result<LoadedBackend> {
     #[cfg(feature = "llama")]
     if several::are_kept(&args) {
-        return several::prepare(args, wait_limit).map(LoadedBackend::Kept);
+        return several::prepare(args, others, wait_limit).map(LoadedBackend::Kept);
     }
-    #[cfg(not(feature = "llama"))]
-    let _ = wait_limit;
     let own_name = args.source.file.api_name().map(str::to_owned);
-    let name = args.served_model_name.or(own_name);
-    load::load(&args.source, &args.engine, name).map(LoadedBackend::from)
+    let name = args.served_model_name.clone().or(own_name);
+    let loaded = load::load(&args.source, &args.engine, name)?;
+    #[cfg(feature = "llama")]
+    let joining = several::prepare_downloads(&args, others, wait_limit);
+    #[cfg(not(feature = "llama"))]
+    let joining = None;
+    Ok(LoadedBackend::Engine(Box::new(loaded), joining))
 }
 
 /// Resolves once the process is asked to stop.

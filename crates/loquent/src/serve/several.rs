@@ -1,20 +1,24 @@
-//! Several models in one server: their list, their memory needs, and their loading.
+//! Models that are loaded on demand: their list, their memory needs, their loading, and the
+//! download of further ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use loquent_engine::llama::{available_bytes, has_gpu, inspect};
 use loquent_server::{
-    KeeperConfig, KeptModel, KeptModels, LoadedEngine, ModelLoader, ResidencyLimits,
+    DownloadProgress, KeeperConfig, KeptModel, KeptModels, LoadedEngine, ModelDownloader,
+    ModelLoader, ResidencyLimits,
 };
 
 use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
 use super::model_name::{self, one_line, part_of};
 use super::sampling_defaults::sampling_defaults;
-use crate::models;
+use crate::hub::FetchEvent;
+use crate::models::{self, ModelFolders};
 
 /// Maximum number of a folder's models to serve.
 const MAX_MODELS: usize = 256;
@@ -24,6 +28,7 @@ const MAX_FILES: usize = 16_384;
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// A model of this server.
+#[derive(Clone)]
 struct ModelFile {
     name: String,
     path: PathBuf,
@@ -31,9 +36,13 @@ struct ModelFile {
 
 /// Loads the models of this server.
 struct FileLoader {
-    files: Vec<ModelFile>,
-    /// Settings for loading; each of several models adds those of its own profile.
+    files: RwLock<Vec<ModelFile>>,
+    /// Name of the only model at first, and its settings, which those of its profile are part of.
+    only: Option<(String, EngineArgs)>,
+    /// Settings of other models; each adds those of its own profile.
     engine: EngineArgs,
+    /// Where further models come from.
+    places: ModelFolders,
 }
 
 /// Returns true if models are loaded on demand instead of permanently.
@@ -45,13 +54,19 @@ pub(super) fn are_kept(args: &ServeArgs) -> bool {
     args.source.simulate.is_none() && (is_several || may_go)
 }
 
-/// Finds the models and the memory that each of them needs. Loads none.
+/// Finds the models and the memory that each of them needs. Loads none. `others` are the settings
+/// of models that join an only one, whose profile is adopted.
 ///
 /// # Errors
 /// If a model is missing or broken, or a flag applies only to a single model.
-pub(super) fn prepare(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::Result<KeptModels> {
+pub(super) fn prepare(
+    args: ServeArgs,
+    others: EngineArgs,
+    wait_limit: Option<Duration>,
+) -> anyhow::Result<KeptModels> {
     let files = files(&args)?;
-    let (several, engine) = (files.len() > 1, args.engine);
+    let (several, config) = (files.len() > 1, keeper_config(&args, wait_limit));
+    let (engine, places) = (args.engine, args.source.file.places().clone());
     if several {
         ensure!(
             args.served_model_name.is_none(),
@@ -62,26 +77,61 @@ pub(super) fn prepare(args: ServeArgs, wait_limit: Option<Duration>) -> anyhow::
     }
     let models =
         files.iter().map(|file| kept_model(file, &engine)).collect::<Result<Vec<_>, _>>()?;
+    warn_of_large(&models, config.residency.memory_bytes);
+    let only = (!several).then(|| (files[0].name.clone(), engine));
+    let loader = FileLoader { files: RwLock::new(files), only, engine: others, places };
+    Ok(loader.keeping(config, models))
+}
+
+/// Prepares a server whose only model stays in memory for further ones, which its clients may
+/// download. Returns `None` if none can join it.
+pub(super) fn prepare_downloads(
+    args: &ServeArgs,
+    others: EngineArgs,
+    wait_limit: Option<Duration>,
+) -> Option<KeptModels> {
+    // Stages and a pinned hash are of one model.
+    if args.source.simulate.is_some() || others.staged.is_wanted() || args.source.file.is_pinned() {
+        return None;
+    }
+    let places = args.source.file.places().clone();
+    let loader = FileLoader { files: RwLock::default(), only: None, engine: others, places };
+    Some(loader.keeping(keeper_config(args, wait_limit), Vec::new()))
+}
+
+fn keeper_config(args: &ServeArgs, wait_limit: Option<Duration>) -> KeeperConfig {
     let residency = ResidencyLimits {
         max_loaded: args.keep.max_loaded(),
         memory_bytes: args.keep.memory_bytes().unwrap_or_else(free_share),
         idle: args.keep.idle(),
     };
-    warn_of_large(&models, residency.memory_bytes);
-    let config = KeeperConfig { residency, wait_limit: wait_limit.unwrap_or(WAIT_LIMIT) };
-    Ok(KeptModels { config, models, loader: Box::new(FileLoader { files, engine }) })
+    KeeperConfig { residency, wait_limit: wait_limit.unwrap_or(WAIT_LIMIT) }
+}
+
+impl FileLoader {
+    fn keeping(self, config: KeeperConfig, models: Vec<KeptModel>) -> KeptModels {
+        let loader = Arc::new(self);
+        KeptModels { config, models, loader: loader.clone(), downloader: Some(loader) }
+    }
+
+    /// Returns the file of the model called `name`.
+    fn file(&self, name: &str) -> Option<ModelFile> {
+        let files = self.files.read().expect("nothing panics under this lock");
+        files.iter().find(|file| file.name == name).cloned()
+    }
 }
 
 impl ModelLoader for FileLoader {
-    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine> {
-        let file = &self.files[index];
-        let name = Some(file.name.clone());
+    fn load(&self, name: &str, progress: &dyn Fn(f32)) -> anyhow::Result<LoadedEngine> {
+        let file = self.file(name).context("this server has no such model")?;
         let load = |engine: &EngineArgs| {
+            let name = Some(file.name.clone());
             load_file(&file.path, engine, name, DefaultContext::Modest, progress)
         };
-        if self.files.len() < 2 {
-            // It has its profile since the start.
-            return load(&self.engine);
+        if let Some((only, engine)) = &self.only
+            && only == name
+        {
+            return load(engine);
         }
         let (engine, tuned) = self.engine.tuned_for(&file.path)?;
         if let Some(tuned) = tuned {
@@ -93,6 +143,54 @@ impl ModelLoader for FileLoader {
     fn free_bytes(&self) -> Option<u64> {
         // What lies on a GPU takes nothing here.
         available_bytes().filter(|_| !has_gpu())
+    }
+}
+
+impl ModelDownloader for FileLoader {
+    fn download(&self, name: &str, progress: &DownloadProgress) -> anyhow::Result<KeptModel> {
+        let mut size = DownloadSize::default();
+        let path = models::download(name, &self.places, progress.stopped(), &mut |event| {
+            size.on_event(&event);
+            progress.set(size.done_bytes(), size.total_bytes, size.kept_bytes);
+        })?;
+        let file = ModelFile { name: one_line(&name_of(&path)), path };
+        let model = kept_model(&file, &self.engine)?;
+        match self.file(&file.name) {
+            None => self.files.write().expect("nothing panics under this lock").push(file),
+            // It was there already, perhaps in an older version.
+            Some(_) => {}
+        }
+        Ok(model)
+    }
+}
+
+/// Bytes of a download, over the files of the model.
+#[derive(Default)]
+struct DownloadSize {
+    total_bytes: u64,
+    /// Bytes that earlier attempts left.
+    kept_bytes: u64,
+    /// Bytes of the files before the current one.
+    before_bytes: u64,
+    have_bytes: u64,
+}
+
+impl DownloadSize {
+    fn on_event(&mut self, event: &FetchEvent) {
+        match *event {
+            FetchEvent::Started { have_bytes, total_bytes, .. } => {
+                self.before_bytes = self.total_bytes;
+                self.total_bytes += total_bytes;
+                self.kept_bytes += have_bytes;
+                self.have_bytes = have_bytes;
+            }
+            FetchEvent::Advanced { have_bytes } => self.have_bytes = have_bytes,
+            _ => {}
+        }
+    }
+
+    fn done_bytes(&self) -> u64 {
+        self.before_bytes + self.have_bytes
     }
 }
 

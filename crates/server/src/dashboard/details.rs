@@ -21,14 +21,14 @@ const MAX_MODELS: usize = 50;
 
 /// Lists the states of several models; null if all are always loaded.
 pub fn models(all: &ServedModels) -> Value {
-    if !all.entries().iter().any(ModelEntry::is_kept) {
+    if !all.entries().any(ModelEntry::is_kept) {
         return Value::Null;
     }
     let row = |model: &ModelEntry| {
         let it = model.figures();
         json!({"name": it.name, "state": it.state, "answers": it.uses, "share": it.share})
     };
-    all.entries().iter().take(MAX_MODELS).map(row).collect()
+    all.entries().take(MAX_MODELS).map(row).collect()
 }
 
 /// Usage by the owners of one or several keys.

@@ -102,7 +102,7 @@ fn a_second_has_its_figures() {
     };
     near("itl_p50_ms", 20.0);
     near("icl_p99_ms", 40.0);
-    assert_eq!(figure(row, "ttft_p50_ms"), None, "no answer has ended");
+    assert_eq!(figure(row, "ttft_p50_ms"), None, "no answer has begun");
     assert_eq!(figure(row, "loss_share"), None, "nothing was sent");
 }
 

@@ -4,11 +4,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use loquent_infer::admission::BudgetLevel;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::keeper::Keeper;
+use super::downloads::ModelDownloads;
+use super::growing_list::GrowingList;
+use super::keeper::{Keeper, KeptModel};
 use super::model_use::ModelUse;
 use crate::models::residency::ModelId;
 use crate::models::stats::{ModelCollector, ModelStats};
@@ -39,14 +42,26 @@ const LATEST: &str = ":latest";
 pub struct ServedModels(OnceLock<Opened>);
 
 struct Opened {
-    entries: Vec<ModelEntry>,
-    keeper: Option<Arc<Keeper>>,
+    entries: GrowingList<ModelEntry>,
+    on_demand: Option<OnDemand>,
+    /// True if one model was there at first: it answers requests for unknown ones.
+    had_one: bool,
+}
+
+/// Models that are not in memory all the time.
+pub struct OnDemand {
+    /// Loads and unloads them.
+    pub keeper: Arc<Keeper>,
+    /// Downloads further ones; `None` on a server that does not.
+    pub downloads: Option<Arc<ModelDownloads>>,
 }
 
 /// One model of a server.
 #[derive(Clone)]
 pub struct ModelEntry {
     name: String,
+    /// Another name, under which it was downloaded.
+    alias: Option<String>,
     created_s: u64,
     source: ModelSource,
 }
@@ -63,18 +78,35 @@ enum ModelSource {
 impl ServedModels {
     /// Opens the API: requests go to `entries` from now on. The first one answers requests that
     /// name no model.
-    pub fn open(&self, entries: Vec<ModelEntry>) {
+    pub fn open(&self, entries: Vec<ModelEntry>, on_demand: Option<OnDemand>) {
         assert!(!entries.is_empty(), "a server has a model");
-        let keeper = entries.iter().find_map(|entry| match &entry.source {
-            ModelSource::Always(_) => None,
-            ModelSource::Kept(keeper, _) => Some(keeper.clone()),
-        });
-        assert!(self.0.set(Opened { entries, keeper }).is_ok(), "a server is opened once");
+        let had_one = entries.len() == 1;
+        let opened = Opened { entries: GrowingList::new(entries), on_demand, had_one };
+        assert!(self.0.set(opened).is_ok(), "a server is opened once");
+    }
+
+    /// Adds a model that was downloaded as `asked`. Returns its name in the API: that of the model
+    /// that is served already, if there is one.
+    ///
+    /// # Errors
+    /// If there are too many models.
+    pub(super) fn add(&self, model: KeptModel, asked: &str) -> anyhow::Result<String> {
+        let opened = self.0.get().context("the server has not started")?;
+        let keeper = self.keeper().context("the server loads no models on demand")?;
+        let name = model.name.clone();
+        if self.entries().all(|entry| entry.name != name) {
+            let full = || format!("{name} cannot be served: there are too many models");
+            let id = keeper.add(model).with_context(full)?;
+            let entry =
+                ModelEntry { alias: Some(asked.to_owned()), ..ModelEntry::kept(keeper, id.0) };
+            opened.entries.push(entry).ok().with_context(full)?;
+        }
+        Ok(name)
     }
 
     /// Returns all models, in the order in which they were named.
-    pub fn entries(&self) -> &[ModelEntry] {
-        self.0.get().map(|opened| opened.entries.as_slice()).unwrap_or_default()
+    pub fn entries(&self) -> impl Iterator<Item = &ModelEntry> {
+        self.0.get().into_iter().flat_map(|opened| opened.entries.iter())
     }
 
     /// Returns the model for requests that name none.
@@ -83,20 +115,25 @@ impl ServedModels {
     /// 503 while it loads.
     pub fn first(&self) -> Result<&ModelEntry, ApiError> {
         let loading = || ApiError::unavailable("The model is loading.", LOADING_RETRY_S);
-        self.entries().first().ok_or_else(loading)
+        self.entries().next().ok_or_else(loading)
     }
 
     /// Returns the model that a request calls `asked`.
     ///
     /// # Errors
-    /// 404 for an unknown name if there are several models, 503 while the first one loads.
+    /// 404 for an unknown name if there were several models from the start, 503 while the first one
+    /// loads.
     pub fn find(&self, asked: Option<&str>) -> Result<&ModelEntry, ApiError> {
         let first = self.first()?;
-        let asked = asked.filter(|name| !name.is_empty() && self.entries().len() > 1);
-        let Some(asked) = asked else { return Ok(first) };
-        match (self.named(asked), asked.strip_suffix(LATEST)) {
+        let Some(asked) = asked.filter(|name| !name.is_empty()) else { return Ok(first) };
+        let found = match (self.named(asked), asked.strip_suffix(LATEST)) {
             (Err(_), Some(short)) => self.named(short),
             (found, _) => found,
+        };
+        match found {
+            // What worked before a download works afterwards.
+            Err(_) if self.0.get().is_some_and(|opened| opened.had_one) => Ok(first),
+            found => found,
         }
     }
 
@@ -107,9 +144,10 @@ impl ServedModels {
     pub fn named(&self, id: &str) -> Result<&ModelEntry, ApiError> {
         // 503 where none is loaded yet, rather than 404.
         self.first()?;
-        let found = self.entries().iter().find(|entry| entry.name == id);
-        let names = self.entries().iter().map(|entry| entry.name.as_str());
-        found.ok_or_else(|| ApiError::model_not_found(id, names))
+        let is_called =
+            |entry: &&ModelEntry| entry.name == id || entry.alias.as_deref() == Some(id);
+        let names = self.entries().map(|entry| entry.name.as_str());
+        self.entries().find(is_called).ok_or_else(|| ApiError::model_not_found(id, names))
     }
 
     /// Returns the model that `fields` name. Validating the field is left to the parser of the
@@ -225,7 +263,7 @@ impl ServedModels {
 
     /// Returns the gate shared by all models.
     fn gate(&self) -> Option<&AdmissionGate> {
-        self.entries().first().map(|entry| match &entry.source {
+        self.entries().next().map(|entry| match &entry.source {
             ModelSource::Always(service) => service.gate(),
             ModelSource::Kept(keeper, _) => &keeper.context.gate,
         })
@@ -235,6 +273,7 @@ impl ServedModels {
     pub fn drain(&self) {
         self.always().for_each(|service| service.health().drain());
         self.keeper().into_iter().for_each(|keeper| keeper.drain());
+        self.downloads().into_iter().for_each(|downloads| downloads.stop());
     }
 
     /// Ends all streams with an error, and stops the engines.
@@ -272,12 +311,17 @@ impl ServedModels {
 
     /// Returns the keeper of the models that are loaded on demand.
     pub fn keeper(&self) -> Option<&Arc<Keeper>> {
-        self.0.get()?.keeper.as_ref()
+        Some(&self.0.get()?.on_demand.as_ref()?.keeper)
+    }
+
+    /// Returns the downloads of models; `None` on a server that downloads none.
+    pub fn downloads(&self) -> Option<&Arc<ModelDownloads>> {
+        self.0.get()?.on_demand.as_ref()?.downloads.as_ref()
     }
 
     /// Returns the exporter of requests' spans; `None` without a collector.
     pub fn telemetry(&self) -> Option<Arc<Telemetry>> {
-        match &self.entries().first()?.source {
+        match &self.entries().next()?.source {
             ModelSource::Always(service) => service.telemetry(),
             ModelSource::Kept(keeper, _) => keeper.context.observers.telemetry.clone(),
         }
@@ -292,7 +336,7 @@ impl ServedModels {
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         let models = self.clone();
         let kept = move || {
-            let kept = models.entries().iter().filter(|entry| entry.is_kept());
+            let kept = models.entries().filter(|entry| entry.is_kept());
             kept.map(ModelEntry::figures).collect()
         };
         metrics.watch_models(Box::new(ModelCollector::new(Box::new(kept))));
@@ -304,16 +348,15 @@ impl ServedModels {
     /// 503 while the model loads, 400 if it is the only one and has no embeddings.
     pub fn check_embeds(&self) -> Result<(), ApiError> {
         self.first()?;
-        match self.entries() {
-            [ModelEntry { source: ModelSource::Always(service), .. }] => {
-                embedding::capacity(service).map(drop)
-            }
+        let mut entries = self.entries();
+        match (entries.next().and_then(ModelEntry::constant), entries.next()) {
+            (Some(only), None) => embedding::capacity(only).map(drop),
             _ => Ok(()),
         }
     }
 
     fn always(&self) -> impl Iterator<Item = &Arc<Service>> {
-        self.entries().iter().filter_map(|entry| match &entry.source {
+        self.entries().filter_map(|entry| match &entry.source {
             ModelSource::Always(service) => Some(service),
             ModelSource::Kept(..) => None,
         })
@@ -324,14 +367,15 @@ impl ModelEntry {
     /// Creates the entry of a model that `service` always answers for.
     pub fn new(service: Arc<Service>) -> Self {
         let (name, created_s) = (service.model().name.clone(), service.model().created_s);
-        Self { name, created_s, source: ModelSource::Always(service) }
+        Self { name, alias: None, created_s, source: ModelSource::Always(service) }
     }
 
     /// Creates the entry of the model at `index` in `keeper`.
     pub fn kept(keeper: &Arc<Keeper>, index: usize) -> Self {
         let id = ModelId(index);
         let name = keeper.name(id).to_owned();
-        Self { name, created_s: unix_time_s(), source: ModelSource::Kept(keeper.clone(), id) }
+        let source = ModelSource::Kept(keeper.clone(), id);
+        Self { name, alias: None, created_s: unix_time_s(), source }
     }
 
     /// Returns the model's name in the API.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use loquent_proto::Progress;
 use tokio::sync::{Notify, watch};
 
+use super::growing_list::GrowingList;
 use super::model_use::ModelUse;
 use crate::models::residency::{
     ModelId, ModelResidency, Move, NotLoaded, Presence, ResidencyLimits,
@@ -36,12 +37,12 @@ const FREE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Source of engines.
 pub trait EngineSource: Send + Sync {
-    /// Loads the model at `index` of those that were named, and starts its engine; `progress`
-    /// receives the fraction loaded, 0 to 1. Called on a thread that may block, inside the runtime.
+    /// Loads the model called `name`, and starts its engine; `progress` receives the fraction
+    /// loaded, 0 to 1. Called on a thread that may block, inside the runtime.
     ///
     /// # Errors
     /// If the model is missing, broken or too large; the message says what to do.
-    fn load(&self, index: usize, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine>;
+    fn load(&self, name: &str, progress: &dyn Fn(f32)) -> anyhow::Result<KeptEngine>;
 
     /// Returns the machine's free memory, if known.
     fn free_bytes(&self) -> Option<u64>;
@@ -108,10 +109,16 @@ struct Stock {
     is_stopping: bool,
 }
 
+impl ModelState {
+    fn new(model: KeptModel) -> Self {
+        Self { model, counts: ModelCounts::default(), loaded_permille: AtomicU32::new(0) }
+    }
+}
+
 /// See the module's documentation.
 pub struct Keeper {
     stock: Mutex<Stock>,
-    places: Vec<ModelState>,
+    places: GrowingList<ModelState>,
     /// Changes whenever waiting requests should check their model again.
     changed: watch::Sender<u64>,
     /// Wakes the task that loads and unloads.
@@ -141,11 +148,6 @@ impl Keeper {
         let count = models.len();
         let residency =
             ModelResidency::new(config.residency, models.iter().map(|model| model.bytes));
-        let place = |model| ModelState {
-            model,
-            counts: ModelCounts::default(),
-            loaded_permille: AtomicU32::new(0),
-        };
         Arc::new(Self {
             stock: Mutex::new(Stock {
                 residency,
@@ -154,13 +156,25 @@ impl Keeper {
                 is_draining: false,
                 is_stopping: false,
             }),
-            places: models.into_iter().map(place).collect(),
+            places: GrowingList::new(models.into_iter().map(ModelState::new).collect()),
             changed: watch::Sender::new(0),
             work: Notify::new(),
             failure: watch::Sender::new(None),
             context,
             wait_limit: config.wait_limit,
         })
+    }
+
+    /// Adds a model, which is not in memory yet; returns `None` if there are too many.
+    pub(super) fn add(&self, model: KeptModel) -> Option<ModelId> {
+        // Under the lock, so that the lists agree.
+        let mut stock = self.stock();
+        let bytes = model.bytes;
+        let id = ModelId(self.places.push(ModelState::new(model)).ok()?);
+        stock.residency.add(bytes);
+        stock.engines.push(None);
+        stock.took.push(None);
+        Some(id)
     }
 
     /// Loads and unloads models forever.
@@ -196,7 +210,7 @@ impl Keeper {
         let work = move || {
             let permille = &keeper.places[id.0].loaded_permille;
             let progress = |share: f32| permille.store((share * 1000.0) as u32, Ordering::Relaxed);
-            source.load(id.0, &progress)
+            source.load(&keeper.places[id.0].model.name, &progress)
         };
         let loaded = tokio::task::spawn_blocking(work).await;
         let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("{panic}")));

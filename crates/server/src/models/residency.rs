@@ -211,6 +211,11 @@ impl ModelResidency {
         Self { limits, slots: bytes.into_iter().map(ResidencySlot::new).collect() }
     }
 
+    /// Adds a model that takes `bytes` of memory.
+    pub fn add(&mut self, bytes: u64) {
+        self.slots.push(ResidencySlot::new(bytes));
+    }
+
     /// Returns the state of a model.
     pub fn presence(&self, id: ModelId) -> Presence {
         self.slots[id.0].presence

@@ -8,6 +8,7 @@ pub mod authorize;
 pub mod browser;
 pub mod completions;
 pub mod dashboard;
+pub mod downloads;
 pub mod durable;
 pub mod embeddings;
 pub mod generation;
@@ -52,5 +53,6 @@ pub fn api(offers_ollama: bool) -> Router<Arc<App>> {
         .merge(embeddings::routes())
         .merge(messages::routes())
         .merge(models::routes())
+        .merge(downloads::routes())
         .merge(ollama::routes(offers_ollama))
 }

@@ -38,7 +38,7 @@ async fn models(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiE
     if headers.contains_key(VERSION) {
         return Ok(json_response(&anthropic::models(&app.models)));
     }
-    let cards: Vec<_> = app.models.entries().iter().map(ModelEntry::card).collect();
+    let cards: Vec<_> = app.models.entries().map(ModelEntry::card).collect();
     Ok(json_response(&json!({"object": "list", "data": cards})))
 }
 

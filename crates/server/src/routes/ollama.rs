@@ -1,6 +1,7 @@
 //! The routes of Ollama's API.
 
 mod models;
+mod pulling;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use http::{HeaderValue, Request as HttpRequest, header};
-use serde_json::json;
 
 use self::models::{running, show, tags, version};
 use crate::app::App;
@@ -27,6 +27,7 @@ use loquent_dialects::ollama::request::{OllamaRequest, lower_chat, lower_generat
 use loquent_serving::api::embeddings::Embedded;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::sampling::GeneralSampling;
+use loquent_serving::caller::Caller;
 use loquent_serving::error::{ApiError, quoted};
 use loquent_serving::keep_alive::KeepAlive;
 
@@ -62,14 +63,15 @@ async fn elsewhere(Path(path): Path<String>) -> ApiError {
     let path = quoted(&path);
     ApiError::not_offered(format!(
         "'/api/{path}' is not supported. Supported parts of Ollama's API: chat, generate, embed, \
-         embeddings, tags, show, ps and version, and pull of a model that is there; the operator \
-         chooses the model."
+         embeddings, tags, show, ps and version, and pull."
     ))
 }
 
-/// `POST /api/pull`: done at once for a model that is there. Others are the operator's to choose.
+/// `POST /api/pull`: done at once for a model that is there. Others are downloaded for clients that
+/// may.
 async fn pull(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {
     let (mut head, body) = request.into_parts();
+    let identity = Caller::of(&head).identity;
     let body = app.bodies.receive(&mut head, body).await?;
     let read = |mut fields: Fields| {
         let name = fields.string("model")?.or(fields.string("name")?);
@@ -77,14 +79,22 @@ async fn pull(State(app): Shared, request: HttpRequest<Body>) -> Result<Response
         Ok((name, fields.boolean("stream")?.unwrap_or(true)))
     };
     let (name, streams) = body.parse(read).await?;
-    if app.models.named(without_tag(&name)).is_err() {
-        return Err(elsewhere(Path("pull".into())).await);
+    if app.models.named(&name).or_else(|_| app.models.named(without_tag(&name))).is_ok() {
+        let done = pulling::done();
+        return Ok(match streams {
+            true => lines_stream(Body::from(format!("{done}\n"))),
+            false => json_response(&done),
+        });
     }
-    let done = json!({"status": "success"});
-    Ok(match streams {
-        true => lines_stream(Body::from(format!("{done}\n"))),
-        false => json_response(&done),
-    })
+    let Some(downloads) = app.models.downloads() else {
+        return Err(elsewhere(Path("pull".into())).await);
+    };
+    identity.check_manages("Downloading a model")?;
+    let download = downloads.start(&name, &app.models)?;
+    match streams {
+        true => Ok(lines_stream(pulling::lines(download))),
+        false => pulling::whole(&download).await,
+    }
 }
 
 async fn chat(State(app): Shared, request: HttpRequest<Body>) -> Result<Response, ApiError> {

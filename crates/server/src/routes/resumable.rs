@@ -206,6 +206,9 @@ pub async fn delivery(State(app): State<Arc<App>>) -> Result<Response, ApiError>
         "certificate_sha256": address.certificate_sha256.map(|hash| hex::encode(&hash)),
         "path": crate::app::WEB_TRANSPORT_PATH,
     });
+    if let Some(hash) = app.config.https_certificate_sha256 {
+        body["https_certificate_sha256"] = hex::encode(&hash).into();
+    }
     if rand::random_ratio(1, 4) {
         body[grease::JSON_MEMBER] = json!({}); // which clients ignore (S-2.7)
     }

@@ -10,6 +10,7 @@ import { shownPath } from "./conversation.js";
 import { handoverLink, isOnlyHere } from "./handover.js";
 import { closeDialogue } from "./layout.js";
 import { SECURE_CONTEXT } from "../message/why_sse.js";
+import { requestJson } from "./server.js";
 import { Snippet } from "./snippet.js";
 
 export function HandoverDialog(): VNode {
@@ -34,6 +35,7 @@ export function HandoverDialog(): VNode {
               Over plain http the other device reads an event stream, which loss holds up. <WithFlags text={SECURE_CONTEXT} />
             </p>
           )}
+          {location.protocol === "https:" && <OwnCertificate />}
           <Snippet text={link} label="Copy the link" />
           <p class="faint">Whoever has the link can read this one answer, and stop it.</p>
           <button type="button" onClick={leave}>
@@ -53,6 +55,32 @@ function OnlyHere(): VNode {
       <code>--host 0.0.0.0</code> and an API key, and open the page under this machine’s address in the network.
     </p>
   );
+}
+
+/** What to compare on the other device, whose browser does not know a certificate that the server made itself. */
+function OwnCertificate(): VNode | null {
+  const sha256 = useSignal("");
+  useEffect(() => {
+    // A server that does not answer, or has a certificate from an authority, tells nothing.
+    void requestJson(".well-known/loquent").then(
+      ({ body }) => (sha256.value = fingerprintOf(body)),
+      () => undefined,
+    );
+  }, []);
+  if (sha256.value === "") return null;
+  return (
+    <p class="faint">
+      The other browser warns that it does not know this server’s certificate. Before you go on there, compare the certificate’s SHA-256:{" "}
+      <code>{sha256.value}</code>
+    </p>
+  );
+}
+
+/** The hash of the server's own certificate as browsers show it; empty where there is none. */
+function fingerprintOf(body: unknown): string {
+  const { https_certificate_sha256: sha256 } = (body ?? {}) as { https_certificate_sha256?: unknown };
+  if (typeof sha256 !== "string" || !/^[0-9a-f]{64}$/.test(sha256)) return "";
+  return sha256.toUpperCase().replace(/..(?!$)/g, "$&:");
 }
 
 /** The link to the answer that is shown, once it has begun. */

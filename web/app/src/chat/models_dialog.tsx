@@ -3,6 +3,8 @@
 import type { VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { Dialog } from "../shell/dialog.js";
+import { downloads, lookAtDownloads } from "./download.js";
+import { DownloadForm } from "./download_form.js";
 import { closeDialogue } from "./layout.js";
 import { askFor, presenceText, wish, wishFor } from "./presence.js";
 import { DEMONSTRATION_MODEL, type ModelCard, isDemonstration, lookSoon, server } from "./server.js";
@@ -14,6 +16,7 @@ export function ModelsDialog(): VNode {
     // A refusal may have been of another key.
     wish.value = { is: "none" };
     lookSoon();
+    void lookAtDownloads();
   }, []);
   return (
     <Dialog title="Models" onClose={closeDialogue}>
@@ -27,6 +30,7 @@ export function ModelsDialog(): VNode {
       <p class="refusal" role="status">
         {wish.value.is === "refused" && wish.value.why}
       </p>
+      <DownloadForm />
       <OtherModels />
     </Dialog>
   );
@@ -55,8 +59,9 @@ function OtherModels(): VNode {
     <>
       <p>
         {isDemonstration() && `${DEMONSTRATION_MODEL} only knows about streaming. `}
-        To serve a model that answers questions of every kind, run this on the server’s machine. It downloads the model from Hugging Face
-        once, and goes on where a download was broken off:
+        {downloads.value.is === "offered"
+          ? "A model that was downloaded here is not served after the server’s next start, unless it is named on the server’s machine:"
+          : "To serve a model that answers questions of every kind, run this on the server’s machine. It downloads the model from Hugging Face once, and goes on where a download was broken off:"}
       </p>
       <Snippet text="loquent serve qwen3:0.6b" />
       <p>For the models in a folder, which can then be loaded and unloaded here:</p>

@@ -116,6 +116,7 @@ impl HttpArgs {
             obfuscation: streams.obfuscation(),
             page_sources: Vec::new(),
             heartbeat: streams.heartbeat(),
+            https_certificate_sha256: None,
         })
     }
 

@@ -7,7 +7,7 @@ use loquent_serving::clock::rfc3339;
 
 /// Returns the response to `GET /v1/models`.
 pub fn models(served: &ServedModels) -> Value {
-    let all: Vec<_> = served.entries().iter().map(model).collect();
+    let all: Vec<_> = served.entries().map(model).collect();
     let id = |one: Option<&Value>| one.map(|one| one["id"].clone());
     let (first, last) = (id(all.first()), id(all.last()));
     json!({"data": all, "has_more": false, "first_id": first, "last_id": last})

@@ -26,7 +26,7 @@ pub fn tags(models: &ServedModels) -> Value {
         tag["modified_at"] = rfc3339(model.created_s()).into();
         tag
     };
-    json!({"models": models.entries().iter().map(tag).collect::<Vec<_>>()})
+    json!({"models": models.entries().map(tag).collect::<Vec<_>>()})
 }
 
 /// Returns the response to `GET /api/ps`.
@@ -43,7 +43,7 @@ pub fn running(models: &ServedModels) -> Value {
         process["context_length"] = service.model().context_tokens.into();
         Some(process)
     };
-    json!({"models": models.entries().iter().filter_map(process).collect::<Vec<_>>()})
+    json!({"models": models.entries().filter_map(process).collect::<Vec<_>>()})
 }
 
 /// Returns the response to `POST /api/show`.
