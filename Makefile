@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,11 +83,13 @@ test-python-client: ## Build the Python client's wheel, and openai, anthropic an
 	$(CARGO) build --locked --quiet -p loquent
 	tools/python-client
 
-lint: ## Formatting, clippy, rustdoc, licences of packages, Python, shell, TypeScript, workflows
-	@tools/setup build lint
-	cargo fmt --all --check
+lint: lint-text ## Formatting, clippy, rustdoc, licences of packages, Python, shell, TypeScript, workflows
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(MAKE) --no-print-directory doc
+
+lint-text: ## What of lint compiles nothing
+	@tools/setup build lint
+	cargo fmt --all --check
 	$(DENY) check licenses bans sources
 	tools/lint/run
 

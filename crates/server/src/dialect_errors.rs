@@ -27,7 +27,8 @@ impl Dialect {
         if is_below(path, "/v1/messages") || request.headers().contains_key(messages::VERSION) {
             return Some(Self::Messages);
         }
-        is_below(path, "/api").then_some(Self::Ollama)
+        // LM Studio's API is below /api/v1, and has OpenAI's errors.
+        (is_below(path, "/api") && !is_below(path, "/api/v1")).then_some(Self::Ollama)
     }
 }
 
