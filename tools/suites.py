@@ -149,7 +149,7 @@ class Cargo:
 
 
 class Pytest:
-    """The end-to-end tests in Python, three files at a time."""
+    """The end-to-end tests in Python, two files at a time for each processor: most wait for a network."""
 
     name = "pytest-all" if IS_ALL else "pytest"
     SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe", "tests/chaos"]
@@ -163,7 +163,7 @@ class Pytest:
     def run(self, groups=None):
         report = fresh(TARGET / "tests/pytest.xml")
         command = [self.PYTHON, "-m", "pytest", "-q", f"--junitxml={report}"]
-        command += ["-n", "3", "--dist", "loadfile", *(groups or self.SUITES), *self.args]
+        command += ["-n", str((os.cpu_count() or 2) * 2), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
         if not IS_ALL:
             command += ["-m", "not thorough"]
         code, summary = execute(command, self.SUMMARY, cwd=ROOT)

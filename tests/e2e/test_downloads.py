@@ -102,6 +102,16 @@ def test_a_downloaded_model_is_served_without_a_restart(serving, real_hub):
     assert [one["job_id"] for one in listed] == [again["job_id"], job["job_id"]]
 
 
+def test_with_exact_names_a_downloaded_model_has_two(serving, real_hub):
+    url = serving("--strict-model").url
+    real_hub.more.set()
+    job = httpx.post(f"{url}{DOWNLOAD}", json={"model": REPO}).json()["job_id"]
+    eventually(lambda: status(url, job)["status"] == "completed")
+    assert [ask(url, name) for name in ("model", REPO, "loquent-tiny")] == ["model", "model", "loquent-tiny"]
+    unknown = httpx.post(f"{url}/v1/completions", json={"model": "gpt-4o", "prompt": "x"})
+    assert unknown.status_code == 404 and unknown.json()["error"]["code"] == "model_not_found"
+
+
 def test_a_stopped_download_goes_on_where_it_was(serving, real_hub):
     url = serving().url
     job = httpx.post(f"{url}{DOWNLOAD}", json={"model": REPO, "quantization": "model.gguf"}).json()["job_id"]

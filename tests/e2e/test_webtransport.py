@@ -141,7 +141,8 @@ def test_a_reload_in_the_middle_loses_and_repeats_nothing(start, open_page, deli
 
 
 def test_an_answer_that_another_window_resumes_is_whole_in_both(start, open_page):
-    server = start("--simulate", "40")
+    # Slow enough that the other window is there before the end, on a busy machine too.
+    server = start("--simulate", "16")
     page = open_page(server.url)
     question = "And in another window?"
     ask(page, question, 160)

@@ -1,6 +1,7 @@
 //! The documentation as a book: every chapter that `docs/SUMMARY.md` lists, rendered to HTML when
 //! this crate is built, with all that its pages load. Nothing is rendered or compressed at run
-//! time.
+//! time. The result is not committed: every change of a chapter would be in the history twice, and
+//! rendering takes less time than compiling this crate's neighbours.
 
 /// One file of the book, as a server sends it.
 #[derive(Debug, Clone, Copy)]

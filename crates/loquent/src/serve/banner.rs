@@ -25,19 +25,14 @@ pub(super) struct Banner {
 
 impl Banner {
     /// Creates the banner of a server at `bound`.
-    pub(super) fn new(
-        bound: SocketAddr,
-        config: &ServerConfig,
-        fingerprint: Option<Fingerprint>,
-        is_demonstration: bool,
-    ) -> Self {
+    pub(super) fn new(bound: SocketAddr, config: &ServerConfig, is_demonstration: bool) -> Self {
         let quic = config.quic.as_ref();
         Self {
             bound,
             scheme: if config.https.is_some() { "https" } else { "http" },
             quic_port: quic.map(|quic| quic.port.filter(|&port| port != 0).unwrap_or(bound.port())),
             has_keys: !config.http.api_keys.is_empty(),
-            fingerprint,
+            fingerprint: config.http.https_certificate_sha256.map(Fingerprint),
             is_demonstration,
         }
     }

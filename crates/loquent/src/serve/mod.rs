@@ -32,7 +32,6 @@ use self::args::EngineArgs;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
 use crate::logging::LogFormat;
-use crate::trust::Fingerprint;
 use crate::{descriptors, shutdown};
 
 /// Maximum threads for blocking work, besides those that tokenize prompts.
@@ -56,8 +55,6 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     args.engine.adopt_profile(&args.source)?;
     let mut options = args.resolve()?;
     options.extension = options.extension.merge(without_live_laboratory());
-    let fingerprint = args.fingerprint(&options)?;
-    options.http.https_certificate_sha256 = fingerprint.map(|Fingerprint(sha256)| sha256);
     if !args.no_request_log {
         options.service.request_log = RequestLog::start().context("the log of requests")?;
     }
@@ -76,15 +73,12 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(async {
-        let address = format!("{}:{}", args.host, args.port);
-        let listener = TcpListener::bind(&address).await.with_context(|| {
-            format!("cannot listen on {address}; choose another --port or --host")
-        })?;
+        let listener = listen(&format!("{}:{}", args.host, args.port)).await?;
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
-        let banner = Banner::new(bound, &options, fingerprint, is_demonstration);
+        let banner = Banner::new(bound, &options, is_demonstration);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));
@@ -101,6 +95,12 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Opens the TCP port.
+async fn listen(address: &str) -> anyhow::Result<TcpListener> {
+    let advice = || format!("cannot listen on {address}; choose another --port or --host");
+    TcpListener::bind(address).await.with_context(advice)
 }
 
 /// Raises the limit of descriptors, and lowers that of connections to what it allows.

@@ -131,6 +131,7 @@ impl ModelLoader for FileLoader {
         if let Some((only, engine)) = &self.only
             && only == name
         {
+            // It has its profile since the start.
             return load(engine);
         }
         let (engine, tuned) = self.engine.tuned_for(&file.path)?;
@@ -155,10 +156,9 @@ impl ModelDownloader for FileLoader {
         })?;
         let file = ModelFile { name: one_line(&name_of(&path)), path };
         let model = kept_model(&file, &self.engine)?;
-        match self.file(&file.name) {
-            None => self.files.write().expect("nothing panics under this lock").push(file),
-            // It was there already, perhaps in an older version.
-            Some(_) => {}
+        // It may be there already, perhaps in an older version, which requests go on using.
+        if self.file(&file.name).is_none() {
+            self.files.write().expect("nothing panics under this lock").push(file);
         }
         Ok(model)
     }

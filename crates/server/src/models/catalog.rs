@@ -151,13 +151,18 @@ impl ServedModels {
     }
 
     /// Returns the model that `fields` name. Validating the field is left to the parser of the
-    /// request. If no server of that model accepts requests, the field is set to the model that
-    /// answers in its place.
+    /// request. The field is set to the model's name in the API; if no server of that model accepts
+    /// requests, to that of the model that answers in its place.
     ///
     /// # Errors
     /// The errors of [`Self::find`].
     pub fn find_for(&self, fields: &mut Fields) -> Result<&ModelEntry, ApiError> {
-        let entry = self.find(fields.map().get("model").and_then(|model| model.as_str()))?;
+        let asked = fields.map().get("model").and_then(|model| model.as_str());
+        let entry = self.find(asked)?;
+        // So that answers and checks of the name know one name.
+        if asked.is_some() && asked == entry.alias.as_deref() {
+            fields.set_model(&entry.name);
+        }
         let upstream = entry.constant().and_then(|service| service.upstream());
         let Some(name) = upstream.and_then(|upstream| upstream.stand_in()) else {
             return Ok(entry);

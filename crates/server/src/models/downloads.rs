@@ -99,7 +99,7 @@ pub enum DownloadEnd {
     Stopped,
     /// It failed. What it has received is kept.
     Failed {
-        /// What went wrong, with advice.
+        /// Error of the download, with advice.
         why: String,
     },
 }
@@ -156,6 +156,7 @@ impl ModelDownloads {
             return Err(ApiError::invalid_param("model", why));
         }
         let mut downloads = self.downloads();
+        // A second one would only take half of the first one's line.
         if let Some(running) = downloads.back().filter(|last| last.end().is_none()) {
             if running.asked == name {
                 return Ok(running.clone());
@@ -172,6 +173,7 @@ impl ModelDownloads {
             .spawn(move || this.run(&job, &models))
             .map_err(|error| ApiError::internal(format!("There is no thread for it: {error}.")))?;
         downloads.push_back(download.clone());
+        // Those before the last have ended.
         if downloads.len() > MAX_ENDED + 1 {
             downloads.pop_front();
         }

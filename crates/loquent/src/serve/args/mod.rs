@@ -167,7 +167,10 @@ impl ServeArgs {
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
         let serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
-        let http = self.http.resolve(&self.keys, &self.streams)?;
+        let mut http = self.http.resolve(&self.keys, &self.streams)?;
+        let https = self.quic.https(&self.host)?;
+        let fingerprint = self.quic.fingerprint(https.as_ref())?;
+        http.https_certificate_sha256 = fingerprint.map(|Fingerprint(sha256)| sha256);
         Ok(ServerConfig {
             service: service_options(
                 &self.engine,
@@ -180,23 +183,13 @@ impl ServeArgs {
             store: self.store.resolve(!http.api_keys.is_empty()),
             quic: self.quic.resolve(&self.host, &self.http),
             upstreams: Vec::new(),
-            https: self.quic.https(&self.host)?,
+            https,
             tcp: self.http.tcp(&self.keys, streams.stall_limit),
             drain_limit: self.http.drain_limit(),
             extension: crate::lab::routes(),
             pages: crate::book::pages(),
             http,
         })
-    }
-}
-
-impl ServeArgs {
-    /// Returns the fingerprint of the certificate in `config` if it is that of `--tls-self-signed`.
-    ///
-    /// # Errors
-    /// If its file is damaged.
-    pub(super) fn fingerprint(&self, config: &ServerConfig) -> anyhow::Result<Option<Fingerprint>> {
-        self.quic.fingerprint(config.https.as_ref())
     }
 }
 
