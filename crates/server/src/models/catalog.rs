@@ -9,7 +9,7 @@ use loquent_infer::admission::BudgetLevel;
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use super::downloads::ModelDownloads;
+use super::downloads::{Download, ModelDownloads};
 use super::growing_list::GrowingList;
 use super::keeper::{Keeper, KeptModel};
 use super::model_use::ModelUse;
@@ -90,7 +90,7 @@ impl ServedModels {
     ///
     /// # Errors
     /// If there are too many models.
-    pub(super) fn add(&self, model: KeptModel, asked: &str) -> anyhow::Result<String> {
+    fn add(&self, model: KeptModel, asked: &str) -> anyhow::Result<String> {
         let opened = self.0.get().context("the server has not started")?;
         let keeper = self.keeper().context("the server loads no models on demand")?;
         let name = model.name.clone();
@@ -102,6 +102,20 @@ impl ServedModels {
             opened.entries.push(entry).ok().with_context(full)?;
         }
         Ok(name)
+    }
+
+    /// Begins to download the model called `name` with `downloads`, those of this server; it is
+    /// served once it is complete.
+    ///
+    /// # Errors
+    /// The errors of [`ModelDownloads::start`].
+    pub fn download(
+        self: &Arc<Self>,
+        downloads: &Arc<ModelDownloads>,
+        name: &str,
+    ) -> Result<Arc<Download>, ApiError> {
+        let models = self.clone();
+        downloads.start(name, Box::new(move |model, asked| models.add(model, asked)))
     }
 
     /// Returns all models, in the order in which they were named.

@@ -2,7 +2,7 @@
 //!
 //! A download belongs to the server, not to the connection that asked for it. What it has received
 //! is kept if it fails or is stopped, and the next request for the same model continues it. The
-//! model joins the [`ServedModels`] once it is complete.
+//! model joins those that are served once it is complete.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,6 @@ use std::time::Instant;
 
 use loquent_proto::hex;
 
-use super::catalog::ServedModels;
 use super::keeper::KeptModel;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::{ApiError, quoted};
@@ -128,6 +127,10 @@ impl Download {
     }
 }
 
+/// Adds a model that was downloaded, under the name that a client asked for, to those that are
+/// served. Returns its name in the API.
+pub type AddModel = Box<dyn FnOnce(KeptModel, &str) -> anyhow::Result<String> + Send>;
+
 /// All downloads of a server. See the module's documentation.
 pub struct ModelDownloads {
     source: Arc<dyn ModelDownloader>,
@@ -142,15 +145,11 @@ impl ModelDownloads {
     }
 
     /// Begins to download the model called `name`, or returns the download of that name which is
-    /// running. Adds the model to `models` in the end.
+    /// running. Calls `add` in the end.
     ///
     /// # Errors
     /// 429 while another model is downloaded, 400 for a name that is too long.
-    pub fn start(
-        self: &Arc<Self>,
-        name: &str,
-        models: &Arc<ServedModels>,
-    ) -> Result<Arc<Download>, ApiError> {
+    pub fn start(self: &Arc<Self>, name: &str, add: AddModel) -> Result<Arc<Download>, ApiError> {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             let why = format!("The name of a model has 1 to {MAX_NAME_BYTES} bytes.");
             return Err(ApiError::invalid_param("model", why));
@@ -166,11 +165,11 @@ impl ModelDownloads {
             return Err(ApiError::overloaded(why, BUSY_RETRY_S));
         }
         let download = Arc::new(Download::new(name.to_owned()));
-        let (this, models, job) = (self.clone(), models.clone(), download.clone());
+        let (this, job) = (self.clone(), download.clone());
         // Not one of the runtime's: it may wait for the network when the server ends.
         std::thread::Builder::new()
             .name("download".into())
-            .spawn(move || this.run(&job, &models))
+            .spawn(move || this.run(&job, add))
             .map_err(|error| ApiError::internal(format!("There is no thread for it: {error}.")))?;
         downloads.push_back(download.clone());
         // Those before the last have ended.
@@ -195,12 +194,12 @@ impl ModelDownloads {
         self.downloads().iter().for_each(|download| download.progress.stop());
     }
 
-    fn run(&self, download: &Download, models: &ServedModels) {
+    fn run(&self, download: &Download, add: AddModel) {
         let (asked, progress) = (&download.asked, &download.progress);
         tracing::info!(model = asked, "downloading a model");
         let fetched = catch_unwind(AssertUnwindSafe(|| {
             let model = self.source.download(asked, progress)?;
-            models.add(model, asked)
+            add(model, asked)
         }));
         let fetched = fetched.unwrap_or_else(|_| Err(anyhow::anyhow!("the download panicked")));
         let end = match fetched {

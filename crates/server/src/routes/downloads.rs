@@ -41,7 +41,7 @@ async fn download(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
         Ok(model + &quantization.unwrap_or_default())
     });
     let asked = asked.await?;
-    Ok(json_response(&described(&*downloads(&app)?.start(&asked, &app.models)?)))
+    Ok(json_response(&described(&*app.models.download(downloads(&app)?, &asked)?)))
 }
 
 /// `GET /api/v1/models/download`: the latest downloads, the last one first.

@@ -90,7 +90,7 @@ async fn pull(State(app): Shared, request: HttpRequest<Body>) -> Result<Response
         return Err(elsewhere(Path("pull".into())).await);
     };
     identity.check_manages("Downloading a model")?;
-    let download = downloads.start(&name, &app.models)?;
+    let download = app.models.download(downloads, &name)?;
     match streams {
         true => Ok(lines_stream(pulling::lines(download))),
         false => pulling::whole(&download).await,
