@@ -75,6 +75,11 @@ def status(url, job):
     return httpx.get(f"{url}{DOWNLOAD}/status/{job}").raise_for_status().json()
 
 
+def ended(url, job):
+    """The status of a download once it has ended."""
+    return eventually(lambda: (now := status(url, job))["status"] != "downloading" and now)
+
+
 def test_a_downloaded_model_is_served_without_a_restart(serving, real_hub):
     url = serving().url
     assert ask(url, "gpt-4o") == "loquent-tiny"
@@ -88,7 +93,7 @@ def test_a_downloaded_model_is_served_without_a_restart(serving, real_hub):
     other = httpx.post(f"{url}{DOWNLOAD}", json={"model": "some/other-GGUF"})
     assert other.status_code == 429 and REPO in other.json()["error"]["message"] and "retry-after" in other.headers
     real_hub.more.set()
-    done = eventually(lambda: (now := status(url, job["job_id"]))["status"] != "downloading" and now)
+    done = ended(url, job["job_id"])
     assert (done["status"], done["model"]) == ("completed", "model"), done
     names = {model["id"]: model["status"]["value"] for model in httpx.get(f"{url}/v1/models").json()["data"]}
     assert names == {"loquent-tiny": "loaded", "model": "unloaded"}
@@ -118,9 +123,9 @@ def test_a_stopped_download_goes_on_where_it_was(serving, real_hub):
     eventually(lambda: status(url, job)["downloaded_bytes"])
     assert httpx.delete(f"{url}{DOWNLOAD}/status/{job}").status_code == 200
     real_hub.more.set()
-    assert eventually(lambda: (now := status(url, job))["status"] != "downloading" and now)["status"] == "paused"
+    assert ended(url, job)["status"] == "paused"
     again = httpx.post(f"{url}{DOWNLOAD}", json={"model": REPO}).json()["job_id"]
-    assert eventually(lambda: (now := status(url, again))["status"] != "downloading" and now)["status"] == "completed"
+    assert ended(url, again)["status"] == "completed"
     assert real_hub.ranges[0] == 0 and real_hub.ranges[-1] > 0
 
 
@@ -141,15 +146,15 @@ def test_what_cannot_be_downloaded_is_told_and_nothing_is_served(serving, real_h
     real_hub.listing = lambda handler: handler.head(404, content_length=0)
     for name in ("no/such-GGUF", str(tmp_path / "secret.gguf"), "../secret.gguf", "nonsense", "a/b:../c.gguf"):
         job = httpx.post(f"{url}{DOWNLOAD}", json={"model": name}).raise_for_status().json()["job_id"]
-        ended = eventually(lambda job=job: (now := status(url, job))["status"] != "downloading" and now)
-        assert ended["status"] == "failed" and ended["error"], ended
+        end = ended(url, job)
+        assert end["status"] == "failed" and end["error"], end
     # A file that is no model.
     bad = b"GGUF" + bytes(1000)
     described = entry("model.gguf", len(bad), hashlib.sha256(bad).hexdigest())
     real_hub.listing = lambda handler: handler.json({"sha": COMMIT, "siblings": [described]})
     real_hub.content = lambda handler: handler.whole(bad)
     job = httpx.post(f"{url}{DOWNLOAD}", json={"model": REPO}).json()["job_id"]
-    assert eventually(lambda: (now := status(url, job))["status"] != "downloading" and now)["status"] == "failed"
+    assert ended(url, job)["status"] == "failed"
     assert len(httpx.get(f"{url}/v1/models").json()["data"]) == 1
     for body in ({}, {"model": 7}, {"model": ""}, {"model": "x" * 9999}):
         assert httpx.post(f"{url}{DOWNLOAD}", json=body).status_code == 400, body

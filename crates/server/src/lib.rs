@@ -28,6 +28,7 @@ mod https;
 mod json_response;
 mod models;
 mod origin;
+mod paced_body;
 mod page_file;
 mod peer_router;
 #[cfg(test)]

@@ -154,7 +154,7 @@ impl ModelDownloader for FileLoader {
             size.on_event(&event);
             progress.set(size.done_bytes(), size.total_bytes, size.kept_bytes);
         })?;
-        let file = ModelFile { name: one_line(&name_of(&path)), path };
+        let file = ModelFile { name: name_of(&path), path };
         let model = kept_model(&file, &self.engine)?;
         // It may be there already, perhaps in an older version, which requests go on using.
         if self.file(&file.name).is_none() {

@@ -104,18 +104,13 @@ impl ServedModels {
         Ok(name)
     }
 
-    /// Begins to download the model called `name` with `downloads`, those of this server; it is
-    /// served once it is complete.
+    /// Begins to download the model called `name`, which is served once it is complete.
     ///
     /// # Errors
-    /// The errors of [`ModelDownloads::start`].
-    pub fn download(
-        self: &Arc<Self>,
-        downloads: &Arc<ModelDownloads>,
-        name: &str,
-    ) -> Result<Arc<Download>, ApiError> {
+    /// The errors of [`Self::downloads`] and [`ModelDownloads::start`].
+    pub fn download(self: &Arc<Self>, name: &str) -> Result<Arc<Download>, ApiError> {
         let models = self.clone();
-        downloads.start(name, Box::new(move |model, asked| models.add(model, asked)))
+        self.downloads()?.start(name, Box::new(move |model, asked| models.add(model, asked)))
     }
 
     /// Returns all models, in the order in which they were named.
@@ -333,9 +328,17 @@ impl ServedModels {
         Some(&self.0.get()?.on_demand.as_ref()?.keeper)
     }
 
-    /// Returns the downloads of models; `None` on a server that downloads none.
-    pub fn downloads(&self) -> Option<&Arc<ModelDownloads>> {
-        self.0.get()?.on_demand.as_ref()?.downloads.as_ref()
+    /// Returns the downloads of models.
+    ///
+    /// # Errors
+    /// 404 on a server that downloads none.
+    pub fn downloads(&self) -> Result<&Arc<ModelDownloads>, ApiError> {
+        let on_demand = self.0.get().and_then(|opened| opened.on_demand.as_ref());
+        let why = "This server downloads no models: its engine is simulated, is split over \
+                   stages, or belongs to an upstream server.";
+        on_demand
+            .and_then(|on_demand| on_demand.downloads.as_ref())
+            .ok_or_else(|| ApiError::not_offered(why))
     }
 
     /// Returns the exporter of requests' spans; `None` without a collector.

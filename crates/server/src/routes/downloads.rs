@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::json_response::json_response;
-use crate::models::{Download, DownloadEnd, ModelDownloads};
+use crate::models::{Download, DownloadEnd};
 use loquent_serving::caller::Caller;
 use loquent_serving::clock::{rfc3339, unix_time_s};
 use loquent_serving::error::{ApiError, quoted};
@@ -21,7 +21,7 @@ use loquent_serving::identity::Identity;
 type Shared = State<Arc<App>>;
 
 /// Words for what a request asks, in errors.
-const DOWNLOADING: &str = "Downloading a model";
+pub const DOWNLOADING: &str = "Downloading a model";
 
 /// Returns the routes, which need a key if the server has keys.
 pub fn routes() -> Router<Arc<App>> {
@@ -41,7 +41,7 @@ async fn download(State(app): Shared, request: HttpRequest<Body>) -> Result<Resp
         Ok(model + &quantization.unwrap_or_default())
     });
     let asked = asked.await?;
-    Ok(json_response(&described(&*app.models.download(downloads(&app)?, &asked)?)))
+    Ok(json_response(&described(&*app.models.download(&asked)?)))
 }
 
 /// `GET /api/v1/models/download`: the latest downloads, the last one first.
@@ -49,7 +49,7 @@ async fn list(
     State(app): Shared,
     Extension(identity): Extension<Identity>,
 ) -> Result<Response, ApiError> {
-    let downloads = downloads(&app)?;
+    let downloads = app.models.downloads()?;
     identity.check_manages(DOWNLOADING)?;
     let data: Vec<_> = downloads.latest().iter().map(|download| described(download)).collect();
     Ok(json_response(&json!({"data": data})))
@@ -78,22 +78,12 @@ async fn stop(
 /// Returns the download with the id `id`, for a client that may stop it.
 ///
 /// # Errors
-/// 403 for other clients, 404 if there is none.
+/// 403 for a client that may not manage the server, 404 for an unknown id.
 fn managed(app: &App, id: &str, identity: &Identity) -> Result<Arc<Download>, ApiError> {
     identity.check_manages(DOWNLOADING)?;
-    let found = downloads(app)?.find(id);
+    let found = app.models.downloads()?.find(id);
     let none = || ApiError::not_offered(format!("There is no download '{}'.", quoted(id)));
     found.ok_or_else(none)
-}
-
-/// Returns the downloads of the server.
-///
-/// # Errors
-/// 404 on a server that downloads no models.
-pub fn downloads(app: &App) -> Result<&Arc<ModelDownloads>, ApiError> {
-    let why = "This server downloads no models: its engine is simulated, is split over stages, or \
-               belongs to an upstream server.";
-    app.models.downloads().ok_or_else(|| ApiError::not_offered(why))
 }
 
 /// Returns a download in LM Studio's form.

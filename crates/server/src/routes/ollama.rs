@@ -16,6 +16,7 @@ use http::{HeaderValue, Request as HttpRequest, header};
 use self::models::{running, show, tags, version};
 use crate::app::App;
 use crate::json_response::json_response;
+use crate::routes::downloads::DOWNLOADING;
 use crate::routes::embeddings::embed;
 use crate::routes::generation::parse;
 use crate::sse::{event_stream, with_ignored};
@@ -86,11 +87,11 @@ async fn pull(State(app): Shared, request: HttpRequest<Body>) -> Result<Response
             false => json_response(&done),
         });
     }
-    let Some(downloads) = app.models.downloads() else {
+    if app.models.downloads().is_err() {
         return Err(elsewhere(Path("pull".into())).await);
-    };
-    identity.check_manages("Downloading a model")?;
-    let download = app.models.download(downloads, &name)?;
+    }
+    identity.check_manages(DOWNLOADING)?;
+    let download = app.models.download(&name)?;
     match streams {
         true => Ok(lines_stream(pulling::lines(download))),
         false => pulling::whole(&download).await,

@@ -3,10 +3,7 @@
 //!
 //! Both need a key if the server has keys, and neither reaches an upstream server.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,13 +13,13 @@ use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::Frame;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::json_response::json_response;
+use crate::paced_body::{Piece, paced_body};
 use crate::sse::event_stream;
 use loquent_serving::error::ApiError;
 use loquent_serving::peer::PeerAddress;
@@ -43,14 +40,7 @@ async fn events(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let busy =
         || ApiError::overloaded("As many probes as the server takes are under way.", RETRY_S);
     let place = app.probe_places.take().ok_or_else(busy)?;
-    let started = Instant::now();
-    let body = PacedEvents {
-        started,
-        sent: 0,
-        pause: Box::pin(tokio::time::sleep_until(started)),
-        _place: place,
-    };
-    Ok(event_stream(Body::new(body)))
+    Ok(event_stream(paced_events(place)))
 }
 
 /// Returns the address that the server sees for the client, and the time since a QUIC handshake
@@ -67,34 +57,17 @@ async fn udp(
     json_response(&json!({ "address": address, "handshake_s_ago": ago }))
 }
 
-/// Events that each contain the time when they were written.
-struct PacedEvents {
-    started: Instant,
-    sent: u32,
-    pause: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl http_body::Body for PacedEvents {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.sent == EVENTS {
-            return Poll::Ready(None);
-        }
-        ready!(self.pause.as_mut().poll(context));
-        let now = Instant::now();
-        let at_ms = (now - self.started).as_secs_f64() * 1e3;
-        let event = json!({ "n": self.sent, "of": EVENTS, "at_ms": at_ms });
-        self.sent += 1;
-        self.pause.as_mut().reset(now + PAUSE);
+/// Returns events that each contain the time when they were written. The body holds `place`.
+fn paced_events(place: OwnedSemaphorePermit) -> Body {
+    let (started, mut sent) = (Instant::now(), 0);
+    paced_body(PAUSE, move || {
+        let _held = &place;
+        let at_ms = started.elapsed().as_secs_f64() * 1e3;
+        let event = json!({ "n": sent, "of": EVENTS, "at_ms": at_ms });
+        sent += 1;
         let bytes = Bytes::from(format!("data: {event}\n\n"));
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
+        if sent == EVENTS { Piece::Last(bytes) } else { Piece::More(bytes) }
+    })
 }
 
 #[cfg(test)]
@@ -110,12 +83,7 @@ mod tests {
         let mut others: Vec<_> = std::iter::from_fn(|| places.take()).collect();
         others.pop();
         let started = Instant::now();
-        let body = PacedEvents {
-            started,
-            sent: 0,
-            pause: Box::pin(tokio::time::sleep_until(started)),
-            _place: places.take().unwrap(),
-        };
+        let body = paced_events(places.take().unwrap());
         let text = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(text.to_vec()).unwrap();
         let events: Vec<_> = text.split_terminator("\n\n").collect();

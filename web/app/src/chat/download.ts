@@ -1,6 +1,7 @@
 // Downloads of models to the server's machine. Who may ask for one is the server's to say.
 
 import { signal } from "@preact/signals";
+import { NO_ANSWER, refusalText } from "./presence.js";
 import { authorization, lookSoon, requestJson } from "./server.js";
 import { changeSettings } from "./settings.js";
 
@@ -68,9 +69,9 @@ async function ask(path: string, method: "GET" | "POST" | "DELETE", sent?: strin
     const { ok, status, body } = await requestJson(path, { method, headers, ...(sent !== undefined && { body: sent }) });
     const latest = readDownload(body);
     if (ok && latest !== null) follow(latest);
-    else refuse(messageOf(body) ?? `The server refused this with status ${status}.`);
+    else refuse(refusalText(status, body, MAX_TEXT));
   } catch {
-    refuse("The server does not answer. Check that it runs and that you are online.");
+    refuse(NO_ANSWER);
   }
 }
 
@@ -92,7 +93,7 @@ function follow(latest: Download | null): void {
   }
 }
 
-/** `value`, a download in the server's words; `null` if it is none. */
+/** Reads a download from the server's JSON; `null` if it is not one. */
 export function readDownload(value: unknown): Download | null {
   const told = (value ?? {}) as Record<string, unknown>;
   const [id, asked] = [textOf(told["job_id"]), textOf(told["requested"])];
@@ -127,11 +128,6 @@ function durationText(seconds: number): string {
 
 function megabytes(bytes: number): string {
   return (bytes / 1e6).toFixed(bytes < 1e8 ? 1 : 0);
-}
-
-function messageOf(body: unknown): string | null {
-  const { message } = ((body ?? {}) as { error?: { message?: unknown } }).error ?? {};
-  return textOf(message);
 }
 
 function textOf(value: unknown): string | null {

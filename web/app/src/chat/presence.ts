@@ -14,6 +14,9 @@ export type WishState =
 
 export const wish = signal<WishState>({ is: "none" });
 
+/** What is said about a server that does not respond. */
+export const NO_ANSWER = "The server does not answer. Check that it runs and that you are online.";
+
 /** Longest reason that is shown, characters. */
 const MAX_WHY = 300;
 
@@ -30,14 +33,19 @@ async function asked(what: Wish, model: string): Promise<WishState> {
     const { ok, status, body } = await requestJson(`v1/models/${what}`, { method: "POST", headers, body: JSON.stringify({ model }) });
     return ok ? { is: "none" } : { is: "refused", why: reason(status, body), isForAll: status === 401 || status === 403 };
   } catch {
-    return { is: "refused", why: "The server does not answer. Check that it runs and that you are online.", isForAll: false };
+    return { is: "refused", why: NO_ANSWER, isForAll: false };
   }
 }
 
 function reason(status: number, body: unknown): string {
-  const { message } = ((body ?? {}) as { error?: { message?: unknown } }).error ?? {};
   if (status === 401) return "This server needs an API key to load and unload models: enter that of an administrator in Settings.";
-  return typeof message === "string" ? message.slice(0, MAX_WHY) : `The server refused this with status ${status}.`;
+  return refusalText(status, body, MAX_WHY);
+}
+
+/** Why the server refuses a request: its own words, at most `maxLength` characters of them. */
+export function refusalText(status: number, body: unknown, maxLength: number): string {
+  const { message } = ((body ?? {}) as { error?: { message?: unknown } }).error ?? {};
+  return typeof message === "string" ? message.slice(0, maxLength) : `The server refused this with status ${status}.`;
 }
 
 /** Where a model is, in words. */

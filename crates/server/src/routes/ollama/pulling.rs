@@ -1,20 +1,16 @@
 //! The progress of a download in Ollama's form.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http_body::Frame;
 use serde_json::{Value, json};
-use tokio::time::{Instant, Sleep};
 
 use crate::json_response::json_response;
 use crate::models::{Download, DownloadEnd};
+use crate::paced_body::{Piece, paced_body};
 use loquent_serving::error::ApiError;
 
 /// Interval between two lines of progress.
@@ -25,41 +21,14 @@ pub fn done() -> Value {
     json!({"status": "success"})
 }
 
-/// Returns the progress of `download` as lines of JSON, up to its end.
+/// Returns the progress of `download` as lines of JSON, up to its end. A client that leaves does
+/// not stop it: others may wait for it too.
 pub fn lines(download: Arc<Download>) -> Body {
-    Body::new(ProgressLines {
-        download,
-        pause: Box::pin(tokio::time::sleep(Duration::ZERO)),
-        is_over: false,
+    paced_body(INTERVAL, move || {
+        let end = download.end();
+        let line = Bytes::from(format!("{}\n", line(&download, end)));
+        if end.is_some() { Piece::Last(line) } else { Piece::More(line) }
     })
-}
-
-/// The lines of a download. A client that leaves does not stop it: others may wait for it too.
-struct ProgressLines {
-    download: Arc<Download>,
-    pause: Pin<Box<Sleep>>,
-    is_over: bool,
-}
-
-impl http_body::Body for ProgressLines {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        ready!(self.pause.as_mut().poll(context));
-        self.pause.as_mut().reset(Instant::now() + INTERVAL);
-        let end = self.download.end();
-        let (is_over, line) = (end.is_some(), line(&self.download, end));
-        self.is_over = is_over;
-        let line = Bytes::from(format!("{line}\n"));
-        Poll::Ready(Some(Ok(Frame::data(line))))
-    }
 }
 
 /// Waits for the end of `download`, and responds with it.
