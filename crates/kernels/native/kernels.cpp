@@ -30,6 +30,9 @@ static_assert(sizeof(int) == 4, "Rust's i32");
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
 static_assert(QK_K == 256 && QK8_0 == 32 && K_SCALE_SIZE == 12);
+static_assert(offsetof(block_q2_K, scales) == 0 && offsetof(block_q2_K, qs) == 16 && sizeof(block_q2_K) == 84);
+static_assert(offsetof(block_q3_K, hmask) == 0 && offsetof(block_q3_K, qs) == 32 && offsetof(block_q3_K, scales) == 96 &&
+              offsetof(block_q3_K, d) == 108 && sizeof(block_q3_K) == 110);
 static_assert(offsetof(block_q4_K, scales) == 4 && offsetof(block_q4_K, qs) == 16 && sizeof(block_q4_K) == 144);
 static_assert(offsetof(block_q5_K, scales) == 4 && offsetof(block_q5_K, qh) == 16 && offsetof(block_q5_K, qs) == 48 &&
               sizeof(block_q5_K) == 176);

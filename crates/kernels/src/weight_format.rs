@@ -1,8 +1,9 @@
 //! Block formats of weights that the kernels read.
 //!
 //! The formats are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales
-//! and minima, Q6_K sixteen groups of 16 with 8-bit scales around 32, and IQ4_XS eight groups of 32
-//! with 6-bit scales, whose nibbles are looked up in a table. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4
+//! and minima. Q6_K has sixteen groups of 16 with 8-bit scales, Q3_K with 6-bit ones, Q2_K with
+//! 4-bit scales and minima. IQ4_XS has eight groups of 32 with 6-bit scales, whose nibbles are
+//! looked up in a table. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4
 //! have blocks of 32 with a scale each, Q5_1 and Q4_1 blocks of 32 with a scale and a minimum, of
 //! which eight are processed together; a row may end within eight.
 
@@ -11,6 +12,8 @@ use super::{BLOCK, sys};
 /// A block format of weights that these kernels read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WeightFormat {
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
@@ -28,6 +31,8 @@ impl WeightFormat {
     /// The format of ggml's type `kind`, if the kernels read it.
     pub(super) fn of(kind: sys::ggml_type) -> Option<Self> {
         match kind {
+            sys::GGML_TYPE_Q2_K => Some(WeightFormat::Q2K),
+            sys::GGML_TYPE_Q3_K => Some(WeightFormat::Q3K),
             sys::GGML_TYPE_Q4_K => Some(WeightFormat::Q4K),
             sys::GGML_TYPE_Q5_K => Some(WeightFormat::Q5K),
             sys::GGML_TYPE_Q6_K => Some(WeightFormat::Q6K),
@@ -51,9 +56,12 @@ impl WeightFormat {
     /// Weights of one block as ggml counts them.
     pub(super) fn unit(self) -> usize {
         match self {
-            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q6K | WeightFormat::Iq4Xs => {
-                BLOCK
-            }
+            WeightFormat::Q2K
+            | WeightFormat::Q3K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q6K
+            | WeightFormat::Iq4Xs => BLOCK,
             WeightFormat::Q8_0
             | WeightFormat::Q5_0
             | WeightFormat::Q4_0
@@ -67,6 +75,8 @@ impl WeightFormat {
     /// Bytes of one block as ggml counts them.
     pub(super) fn unit_bytes(self) -> usize {
         match self {
+            WeightFormat::Q2K => 84,
+            WeightFormat::Q3K => 110,
             WeightFormat::Q4K => 144,
             WeightFormat::Q5K => 176,
             WeightFormat::Q6K => 210,
@@ -78,6 +88,11 @@ impl WeightFormat {
             WeightFormat::Q4_1 => 20,
             WeightFormat::Mxfp4 => 17,
         }
+    }
+
+    /// Returns true if every 16 weights have their own scale.
+    pub(super) fn has_halves(self) -> bool {
+        matches!(self, WeightFormat::Q2K | WeightFormat::Q3K | WeightFormat::Q6K)
     }
 
     /// Returns true if every 32 weights have their own scale. llama.cpp then rounds activations

@@ -7,7 +7,8 @@ use super::one_row::{MOST_PARTS, PartSums, RowProducts, arrangement, row_product
 use super::pack::pack;
 use super::products::{DotProducts, dot_products};
 use super::unpack::{
-    UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+    UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k,
+    q6_k, q8_0,
 };
 use super::{Arrangement, GroupedActivations, LANES, ROWS_AT_ONCE};
 use crate::BLOCK;
@@ -114,7 +115,7 @@ unsafe fn pack_share(
     packed: *mut GroupedActivations,
     queue: &WorkQueue,
 ) {
-    let halves = op.format == WeightFormat::Q6K;
+    let halves = op.format.has_halves();
     let mut room = [0.0; BLOCK];
     for part in &routes.parts {
         let arrangement =
@@ -239,6 +240,8 @@ fn unpack(format: WeightFormat, vnni: bool, bytes: &[u8], into: &mut [UnpackedBl
         }};
     }
     match format {
+        WeightFormat::Q2K => blocks!(q2_k),
+        WeightFormat::Q3K => blocks!(q3_k),
         WeightFormat::Q4K => blocks!(q4_k),
         WeightFormat::Q5K => blocks!(q5_k),
         WeightFormat::Q6K => blocks!(q6_k),

@@ -8,8 +8,8 @@
 use std::arch::x86_64::*;
 
 use super::products::{
-    five_bits_scaled, four_bits_scaled, fours, pairs, signed_bytes_scaled, whole_vnni_scaled,
-    with_block,
+    five_bits_scaled, four_bits_scaled, fours, halves_scaled, halves_vnni_scaled, pairs,
+    signed_bytes_scaled, whole_vnni_scaled, with_block,
 };
 use super::registers::sum_each;
 use super::unpack::{self, UnpackedBlock, filled};
@@ -55,6 +55,8 @@ pub(super) type RowProducts = unsafe fn(
 /// Returns the function for a format.
 pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
     match (format, vnni) {
+        (WeightFormat::Q2K, false) => plain::q2_k,
+        (WeightFormat::Q3K, false) => plain::q3_k,
         (WeightFormat::Q4K, false) => plain::q4_k,
         (WeightFormat::Q5K, false) => plain::q5_k,
         (WeightFormat::Q6K, false) => plain::q6_k,
@@ -66,6 +68,8 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
         (WeightFormat::Q4_1, false) => plain::q4_1,
         (WeightFormat::Iq4Nl, false) => plain::iq4_nl,
         (WeightFormat::Mxfp4, false) => plain::mxfp4,
+        (WeightFormat::Q2K, true) => vnni::q2_k,
+        (WeightFormat::Q3K, true) => vnni::q3_k,
         (WeightFormat::Q4K, true) => vnni::q4_k,
         (WeightFormat::Q5K, true) => vnni::q5_k,
         (WeightFormat::Q6K, true) => vnni::q6_k,
@@ -162,6 +166,8 @@ formats!(
     plain,
     "avx2,fma,f16c",
     false,
+    (q2_k, Q2K, q2_k, halves_scaled, 2),
+    (q3_k, Q3K, q3_k, halves_scaled, 2),
     (q4_k, Q4K, q4_k_crossed, four_bits_crossed, 1),
     (q5_k, Q5K, q5_k_crossed, five_bits_crossed, 1),
     (q6_k, Q6K, q6_k_crossed, q6_k_halves, 2),
@@ -178,6 +184,8 @@ formats!(
     vnni,
     "avx2,fma,f16c,avxvnni",
     true,
+    (q2_k, Q2K, q2_k, halves_vnni_scaled, 2),
+    (q3_k, Q3K, q3_k, halves_vnni_scaled, 2),
     (q4_k, Q4K, q4_k_crossed, whole_crossed, 1),
     (q5_k, Q5K, q5_k_crossed, whole_crossed, 1),
     (q6_k, Q6K, q6_k_crossed, halves_crossed, 2),

@@ -2,8 +2,8 @@
 //!
 //! Without VNNI two products are summed in 16 bits, and then as many of these sums as cannot
 //! overflow before they are widened: eight for Q4_K, Q4_0 and Q4_1 (8 * 2 * 15 * 127), four for
-//! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), one for Q8_0
-//! and IQ4 (2 * 128 * 127).
+//! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), which Q3_K and
+//! Q2_K share, one for Q8_0 and IQ4 (2 * 128 * 127).
 
 use std::arch::x86_64::*;
 
@@ -23,14 +23,14 @@ pub(super) type DotProducts =
 /// Returns the function for a format.
 pub(super) fn dot_products(format: WeightFormat, vnni: bool) -> DotProducts {
     match (format, vnni) {
-        (WeightFormat::Q6K, true) => halves_vnni,
+        (format, true) if format.has_halves() => halves_vnni,
         (_, true) => whole_vnni,
         (WeightFormat::Q4K | WeightFormat::Q4_0 | WeightFormat::Q4_1, false) => four_bits,
         (
             WeightFormat::Q5K | WeightFormat::Q5_0 | WeightFormat::Q5_1 | WeightFormat::Mxfp4,
             false,
         ) => five_bits,
-        (WeightFormat::Q6K, false) => q6_k,
+        (WeightFormat::Q2K | WeightFormat::Q3K | WeightFormat::Q6K, false) => halves,
         (WeightFormat::Q8_0 | WeightFormat::Iq4Nl | WeightFormat::Iq4Xs, false) => signed_bytes,
     }
 }
@@ -63,7 +63,7 @@ macro_rules! rows {
 
 rows!(four_bits, "avx2,fma", four_bits_scaled, 1);
 rows!(five_bits, "avx2,fma", five_bits_scaled, 1);
-rows!(q6_k, "avx2,fma", q6_k_scaled, 2);
+rows!(halves, "avx2,fma", halves_scaled, 2);
 rows!(signed_bytes, "avx2,fma", signed_bytes_scaled, 0);
 rows!(whole_vnni, "avx2,fma,avxvnni", whole_vnni_scaled, 1);
 rows!(halves_vnni, "avx2,fma,avxvnni", halves_vnni_scaled, 2);
@@ -133,7 +133,7 @@ pub(super) fn five_bits_scaled(
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn q6_k_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+pub(super) fn halves_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
     let [first, second] = weights.factors;
     let a = _mm256_madd_epi16(pairs::<0, 2>(weights, activations), first);
     let b = _mm256_madd_epi16(pairs::<2, 4>(weights, activations), first);
@@ -186,7 +186,10 @@ pub(super) fn whole_vnni_scaled(
 
 #[inline]
 #[target_feature(enable = "avx2,fma,avxvnni")]
-fn halves_vnni_scaled(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+pub(super) fn halves_vnni_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
     let [first, second] = weights.scales;
     let (a, b) = (fours::<0, 4>(weights, activations), fours::<4, 8>(weights, activations));
     let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(a), first);

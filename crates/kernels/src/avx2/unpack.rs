@@ -185,20 +185,112 @@ pub(super) fn q6_k<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
     }
     // SAFETY: sixteen bytes from 192 on, within the block of 210.
     let scales = unsafe { _mm_loadu_si128(block.as_ptr().add(192).cast()) };
-    // Those of first halves, then those of second halves.
-    let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    let scales = _mm_shuffle_epi8(scales, order);
-    let whole =
-        [_mm256_cvtepi8_epi32(scales), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(scales, scales))];
-    let unit = half(block[208], block[209]);
     // The quants 0 to 63 mean -32 to 31.
-    let offset = _mm256_set1_ps(32.0 * unit);
-    let [first, second] = whole;
+    around_halves::<VNNI>(32.0, quants, scales, half(block[208], block[209]))
+}
+
+/// Sorts a signed byte for every sixteen weights into those of first halves of groups, and those of
+/// second halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
+    let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    let sorted = _mm_shuffle_epi8(sixteen, order);
+    [_mm256_cvtepi8_epi32(sorted), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(sorted, sorted))]
+}
+
+/// Creates a block of unsigned bytes around `zero`, in natural order, with scales `unit * scale` for
+/// every sixteen.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn around_halves<const VNNI: bool>(
+    zero: f32,
+    quants: [__m256i; 8],
+    scales: __m128i,
+    unit: f32,
+) -> UnpackedBlock {
+    let offset = _mm256_set1_ps(zero * unit);
+    let whole @ [first, second] = by_halves(scales);
     let mins = [
         _mm256_mul_ps(_mm256_cvtepi32_ps(first), offset),
         _mm256_mul_ps(_mm256_cvtepi32_ps(second), offset),
     ];
     UnpackedBlock::new::<VNNI>(quants, _mm256_set1_ps(unit), whole, mins)
+}
+
+/// Returns the weights of 2 bits in the 64 bytes from byte `at` on, in natural order: a byte has
+/// those of four groups.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn bit_pairs<const N: usize>(block: &[u8; N], at: usize) -> [__m256i; 8] {
+    let pair = _mm256_set1_epi8(3);
+    let mut quants = [_mm256_setzero_si256(); 8];
+    for (half, four) in quants.as_chunks_mut().0.iter_mut().enumerate() {
+        let packed = load(block, at + 32 * half);
+        *four = [
+            _mm256_and_si256(packed, pair),
+            _mm256_and_si256(_mm256_srli_epi16::<2>(packed), pair),
+            _mm256_and_si256(_mm256_srli_epi16::<4>(packed), pair),
+            _mm256_and_si256(_mm256_srli_epi16::<6>(packed), pair),
+        ];
+    }
+    quants
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q2_k<const VNNI: bool>(block: &[u8; 84]) -> UnpackedBlock {
+    // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
+    // SAFETY: sixteen bytes of 84.
+    let both = unsafe { _mm_loadu_si128(block.as_ptr().cast()) };
+    let nibble = _mm_set1_epi8(0x0f);
+    let scales = _mm_and_si128(both, nibble);
+    let mins = by_halves(_mm_and_si128(_mm_srli_epi16::<4>(both), nibble));
+    let unit = _mm256_set1_ps(half(block[80], block[81]));
+    let min_unit = _mm256_set1_ps(half(block[82], block[83]));
+    let [first, second] = mins;
+    let mins = [
+        _mm256_mul_ps(_mm256_cvtepi32_ps(first), min_unit),
+        _mm256_mul_ps(_mm256_cvtepi32_ps(second), min_unit),
+    ];
+    UnpackedBlock::new::<VNNI>(bit_pairs(block, 16), unit, by_halves(scales), mins)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn q3_k<const VNNI: bool>(block: &[u8; 110]) -> UnpackedBlock {
+    // The block: 32 bytes of third bits, 64 of bit pairs, twelve of scales, the unit.
+    let mut quants = bit_pairs(block, 32);
+    // Bit `n` of byte `i` is the third bit of weight `i` in group `n`.
+    let (third, four) = (load(block, 0), _mm256_set1_epi8(4));
+    for (group, quants) in quants.iter_mut().enumerate() {
+        let wanted = _mm256_set1_epi8((1u8 << group) as i8);
+        let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(third, wanted), wanted);
+        *quants = _mm256_or_si256(*quants, _mm256_and_si256(is_set, four));
+    }
+    // The quants 0 to 7 mean -4 to 3.
+    around_halves::<VNNI>(4.0, quants, q3_k_scales(block), half(block[108], block[109]))
+}
+
+/// Returns the sixteen scales of Q3_K, packed in 6 bits: four bits in the first eight bytes, low
+/// nibbles before high ones, and two in the last four.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q3_k_scales(block: &[u8; 110]) -> __m128i {
+    let word =
+        |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let (first, second, upper) = (word(96), word(100), word(104));
+    let low = |word: u32| word & 0x0f0f_0f0f;
+    let with = |lower: u32, group: u32| {
+        (lower | (((upper >> (2 * group)) & 0x0303_0303) << 4)) as i32
+    };
+    let packed = _mm_setr_epi32(
+        with(low(first), 0),
+        with(low(second), 1),
+        with(low(first >> 4), 2),
+        with(low(second >> 4), 3),
+    );
+    _mm_sub_epi8(packed, _mm_set1_epi8(32))
 }
 
 /// Order of groups in [`q4_k_crossed`] and [`q5_k_crossed`]: two groups share bytes.

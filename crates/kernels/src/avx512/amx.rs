@@ -36,7 +36,12 @@ pub(super) struct TileProducts<U> {
 impl<U: TileUnit> TileProducts<U> {
     pub(super) fn new(unit: U, format: WeightFormat) -> Self {
         let zero = match format {
-            WeightFormat::Q4K | WeightFormat::Q5K | WeightFormat::Q5_1 | WeightFormat::Q4_1 => 0,
+            WeightFormat::Q2K
+            | WeightFormat::Q4K
+            | WeightFormat::Q5K
+            | WeightFormat::Q5_1
+            | WeightFormat::Q4_1 => 0,
+            WeightFormat::Q3K => 4,
             WeightFormat::Q4_0 => 8,
             WeightFormat::Q5_0 => 16,
             WeightFormat::Q6K => 32,

@@ -104,7 +104,7 @@ unsafe fn multiply_q4_k<const R: usize>(
             }
         }
         for ((result, sum), activations) in results.iter_mut().zip(sums).zip(activations) {
-            let sum = tile.less_minima(sum, activations);
+            let sum = tile.less_minima::<4>(sum, activations);
             *result = _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), *result);
         }
     }

@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use super::scaling::{Zero, group_with, is_offset, total_with};
 use super::unpack::{
-    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q4_0, q4_1, q4_k,
-    q5_0, q5_1, q5_k, q6_k, q8_0,
+    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_0,
+    q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
 };
 use super::{ActivationBlock, few_rows};
 use crate::BLOCK;
@@ -47,6 +47,8 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
             return;
         }
         match format {
+            WeightFormat::Q2K => q2_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q3K => q3_k_rows::multiply(weights, activations, tiles, totals, products),
             WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals, products),
             WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals, products),
             WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals, products),
@@ -244,6 +246,8 @@ macro_rules! format_rows {
     };
 }
 
+format_rows!(q2_k_rows, q2_k, 2, 84, 16, Zero::HalfMinima);
+format_rows!(q3_k_rows, q3_k, 2, 110, 16, Zero::Offset);
 format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
 format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
 format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);

@@ -27,7 +27,8 @@ const LANES: usize = 16;
 struct ActivationBlock {
     quants: [i8; BLOCK],
     /// Corrections for products of the quants, depending on the weights' format. With minima, four
-    /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on.
+    /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on;
+    /// with a minimum for every sixteen weights, eight pairs of the sums of sixteen.
     /// With a minimum for every 32 weights, the sum of every 32 quants. Otherwise the initial value
     /// of a group's products: minus its sum, times the constant that is added to its weights.
     sums: [i32; GROUPS],

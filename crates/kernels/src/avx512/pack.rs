@@ -117,6 +117,15 @@ fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
                 *sums = (of_32(low) & 0xffff) | (of_32(high) << 16);
             }
         }
+        WeightFormat::Q2K => {
+            // In the same order, of sixteen weights each.
+            for (pair, sums) in sums[..GROUPS / 2].iter_mut().enumerate() {
+                let low = 4 * (pair / 2) + pair % 2;
+                *sums = (sixteens[low] & 0xffff) | (sixteens[low + 2] << 16);
+            }
+        }
+        // The quants 0 to 7 mean -4 to 3.
+        WeightFormat::Q3K => sums = sixteens.map(|sum| -4 * sum),
         // The quants 0 to 63 mean -32 to 31.
         WeightFormat::Q6K => sums = sixteens.map(|sum| -32 * sum),
         WeightFormat::Q5_0 => offset_by_32(&mut sums, -16, of_32),

@@ -11,6 +11,8 @@ use super::{ActivationBlock, GroupFactors};
 pub(super) enum Zero {
     /// Weights with minima: `scale * quant - min`.
     Minima,
+    /// The same with a minimum for every sixteen.
+    HalfMinima,
     /// Weights around a constant, which is included in the initial sums.
     Offset,
     /// Like `Offset`, with a scale for each group of activations.
@@ -21,12 +23,13 @@ pub(super) enum Zero {
 }
 
 pub(super) const MINIMA: u8 = Zero::Minima as u8;
+pub(super) const HALF_MINIMA: u8 = Zero::HalfMinima as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
 pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
 
 /// Returns true if products begin with the corrections for a constant that is added to weights.
 pub(super) const fn is_offset(zero: u8) -> bool {
-    zero != MINIMA && zero != FINE_MINIMA
+    zero != MINIMA && zero != HALF_MINIMA && zero != FINE_MINIMA
 }
 
 /// Returns true if each group of activations has its own scale.
@@ -67,6 +70,10 @@ pub(super) fn total_with<const Z: u8>(
     if const { is_fine(Z) } {
         return _mm512_add_ps(total, sum);
     }
-    let sum = if Z == MINIMA { tile.less_minima(sum, activations) } else { sum };
+    let sum = match Z {
+        MINIMA => tile.less_minima::<4>(sum, activations),
+        HALF_MINIMA => tile.less_minima::<8>(sum, activations),
+        _ => sum,
+    };
     _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
 }

@@ -13,7 +13,9 @@ use crate::{Isa, sys};
 const BLOCKS: usize = 3;
 const ROW: usize = BLOCKS * BLOCK;
 
-const FORMATS: [(WeightFormat, sys::ggml_type); 11] = [
+const FORMATS: [(WeightFormat, sys::ggml_type); 13] = [
+    (WeightFormat::Q2K, sys::GGML_TYPE_Q2_K),
+    (WeightFormat::Q3K, sys::GGML_TYPE_Q3_K),
     (WeightFormat::Q4K, sys::GGML_TYPE_Q4_K),
     (WeightFormat::Q5K, sys::GGML_TYPE_Q5_K),
     (WeightFormat::Q6K, sys::GGML_TYPE_Q6_K),

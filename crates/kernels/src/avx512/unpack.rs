@@ -17,16 +17,19 @@ pub(super) struct Tile {
     /// Quants as unsigned bytes: lane `r` of register `i` has numbers `4 i` to `4 i + 3` of row
     /// `r`.
     pub(super) quants: [__m512i; BLOCK / 4],
-    /// A scale for every 32 (or, of Q6_K, sixteen) weights.
+    /// A scale for every 32 (or, of Q6_K, Q3_K and Q2_K, sixteen) weights.
     pub(super) scales: [__m512; GROUPS],
-    /// Minima of Q4_K and Q5_K as pairs of 16-bit integers, in the order of
-    /// [`super::ActivationBlock::sums`].
-    pub(super) mins: [__m512i; 4],
+    /// Minima of Q4_K and Q5_K (four) and Q2_K (eight) as pairs of 16-bit integers, in the order
+    /// of [`super::ActivationBlock::sums`].
+    pub(super) mins: [__m512i; MIN_PAIRS],
     /// Multiplier of the minima.
     pub(super) min_unit: __m512,
     /// Minima of every 32 weights of Q5_1 and Q4_1, which are added: weight = scale * quant + min.
     pub(super) fine_mins: [__m512; FINE_UNITS],
 }
+
+/// Maximum pairs of minima.
+const MIN_PAIRS: usize = GROUPS / 2;
 
 /// Blocks of 32 weights that are processed together.
 pub(super) const FINE_UNITS: usize = GROUPS / 2;
@@ -39,7 +42,7 @@ impl Tile {
         Self {
             quants: [integers; BLOCK / 4],
             scales: [floats; GROUPS],
-            mins: [integers; 4],
+            mins: [integers; MIN_PAIRS],
             min_unit: floats,
             fine_mins: [floats; FINE_UNITS],
         }
@@ -51,12 +54,16 @@ impl Tile {
         [self.scales[group], self.fine_mins[group % FINE_UNITS]]
     }
 
-    /// Subtracts the minima, each multiplied with the sum of its group's activations.
+    /// Subtracts the minima, `PAIRS` pairs, each multiplied with the sum of its group's activations.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) fn less_minima(&self, sum: __m512, activations: &ActivationBlock) -> __m512 {
+    pub(super) fn less_minima<const PAIRS: usize>(
+        &self,
+        sum: __m512,
+        activations: &ActivationBlock,
+    ) -> __m512 {
         let mut minima = _mm512_setzero_si512();
-        for (mins, sums) in self.mins.iter().zip(activations.sums) {
+        for (mins, sums) in self.mins[..PAIRS].iter().zip(activations.sums) {
             minima = _mm512_dpwssd_epi32(minima, *mins, _mm512_set1_epi32(sums));
         }
         _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), self.min_unit, sum)
@@ -340,6 +347,92 @@ pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
         let even = _mm512_set1_epi32(0x00ff_00ff);
         tile.mins[2 * half] = _mm512_and_si512(mins[half], even);
         tile.mins[2 * half + 1] = _mm512_and_si512(_mm512_srli_epi32::<8>(mins[half]), even);
+    }
+}
+
+/// Stores the four weights of 2 bits in each byte of eight words, whose upper bits `upper` adds: of
+/// 128 weights of each row, those of registers `8 j` to `8 j + 7` are bits `2 j` and `2 j + 1`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn put_pairs(packed: &[__m512i], quants: &mut [__m512i], upper: impl Fn(usize, usize) -> __m512i) {
+    for (i, packed) in packed.iter().enumerate() {
+        for j in 0..4 {
+            let moved = _mm512_srl_epi32(*packed, _mm_cvtsi32_si128(2 * j as i32));
+            let pair = _mm512_and_si512(moved, _mm512_set1_epi32(0x0303_0303));
+            quants[8 * j + i] = _mm512_or_si512(pair, upper(i, j));
+        }
+    }
+}
+
+/// Unpacks a block of Q2_K.
+///
+/// # Safety
+/// All sixteen rows have a readable block of 84 bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn q2_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
+    // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
+    // SAFETY: a block has 84 bytes; the last that is read is 82 + 1.
+    let (scales, unit, min_unit) =
+        unsafe { (rows.four_columns(0), rows.halves(80), rows.halves(82)) };
+    tile.min_unit = min_unit;
+    let even = _mm512_set1_epi32(0x00ff_00ff);
+    for (i, words) in scales.into_iter().enumerate() {
+        for j in 0..4 {
+            let scale = _mm512_cvtepi32_ps(byte(low(words), j));
+            tile.scales[4 * i + j] = _mm512_mul_ps(scale, unit);
+        }
+        let mins = high(words);
+        tile.mins[2 * i] = _mm512_and_si512(mins, even);
+        tile.mins[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi32::<8>(mins), even);
+    }
+    ahead.lines(lines);
+    // SAFETY: a block has 84 bytes; 64 from 16 on are read.
+    let packed = unsafe { rows.columns(16) };
+    ahead.lines(lines);
+    let none = _mm512_setzero_si512();
+    for (half, packed) in packed.as_chunks::<8>().0.iter().enumerate() {
+        put_pairs(packed, &mut tile.quants[32 * half..][..32], |_, _| none);
+    }
+}
+
+/// Unpacks a block of Q3_K.
+///
+/// # Safety
+/// All sixteen rows have a readable block of 110 bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn q3_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
+    // The block: 32 bytes of third bits, 64 of bit pairs, twelve of scales, the unit.
+    // SAFETY: a block has 110 bytes; the last that is read is 108 + 1.
+    let ([_, first, second, upper], unit) = unsafe { (rows.four_columns(92), rows.halves(108)) };
+    // Scales have four bits in the first eight bytes, low nibbles before high ones, and two in the
+    // last four.
+    let with_upper = |lower: __m512i, group: u32| {
+        let bits = _mm512_srl_epi32(upper, _mm_cvtsi32_si128(2 * group as i32));
+        let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0303_0303));
+        _mm512_or_si512(lower, _mm512_slli_epi32::<4>(bits))
+    };
+    let lower = [low(first), low(second), high(first), high(second)];
+    for (i, lower) in lower.into_iter().enumerate() {
+        let words = with_upper(lower, i as u32);
+        for j in 0..4 {
+            let scale = _mm512_sub_epi32(byte(words, j), _mm512_set1_epi32(32));
+            tile.scales[4 * i + j] = _mm512_mul_ps(_mm512_cvtepi32_ps(scale), unit);
+        }
+    }
+    // SAFETY: a block has 110 bytes; 64 from 0 on are read.
+    let third = unsafe { rows.columns(0) };
+    ahead.lines(lines);
+    // SAFETY: a block has 110 bytes; 64 from 32 on are read.
+    let packed = unsafe { rows.columns(32) };
+    ahead.lines(lines);
+    for (half, packed) in packed.as_chunks::<8>().0.iter().enumerate() {
+        // Bit `n` of byte `i` is the third bit of weight `i` in group `n` of 32.
+        put_pairs(packed, &mut tile.quants[32 * half..][..32], |i, j| {
+            let bits = _mm512_srl_epi32(third[i], _mm_cvtsi32_si128((4 * half + j) as i32));
+            _mm512_slli_epi32::<2>(_mm512_and_si512(bits, _mm512_set1_epi32(0x0101_0101)))
+        });
     }
 }
 

@@ -18,8 +18,14 @@ const FINE_FORMATS: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 /// Formats with blocks of 256 weights.
-const WIDE_FORMATS: [sys::ggml_type; 4] =
-    [sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q5_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_IQ4_XS];
+const WIDE_FORMATS: [sys::ggml_type; 6] = [
+    sys::GGML_TYPE_Q2_K,
+    sys::GGML_TYPE_Q3_K,
+    sys::GGML_TYPE_Q4_K,
+    sys::GGML_TYPE_Q5_K,
+    sys::GGML_TYPE_Q6_K,
+    sys::GGML_TYPE_IQ4_XS,
+];
 
 /// Each instruction set with each format.
 pub(super) fn cases() -> impl Iterator<Item = (Isa, sys::ggml_type)> {
