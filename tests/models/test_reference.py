@@ -25,7 +25,8 @@ NOISE = 0.01
 SCORED = 500
 QUICKLY = 120
 #: Weights of SmolLM2 in each format that Loquent has kernels for, and in two that it leaves to llama.cpp.
-FORMATS = ["Q4_1", "F32", "F16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q5_1", "Q5_0", "Q4_0", "IQ4_NL", "IQ4_XS"]
+FORMATS = ["Q4_1", "F32", "F16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q5_1", "Q5_0", "Q4_0", "IQ4_NL", "IQ4_XS",
+           "Q3_K", "Q2_K"]
 QUESTIONS = {
     "What is the capital of Norway?": "Oslo",
     "What is the capital of France?": "Paris",

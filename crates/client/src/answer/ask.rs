@@ -8,8 +8,8 @@ use super::quic_lanes::QuicLanes;
 use super::reader::Asked;
 use crate::ClientError;
 use crate::connections::Connections;
-use crate::message::{AnswerHead, Message, MessageKind, ResponseHead, put_body};
-use crate::quic_connection::QuicConnection;
+use crate::message::{AnswerHead, Code, Message, MessageKind, ResponseHead, put_body};
+use crate::quic_connection::{MessageStream, QuicConnection};
 use crate::reply::{Reply, header_map};
 use crate::request::Request;
 use crate::tunnel::unless_silent;
@@ -24,7 +24,7 @@ pub(crate) async fn ask_over_quic(
     request: &Request,
 ) -> Result<Asked, ClientError> {
     let route = quic.route();
-    let mut stream = quic.open().await?;
+    let mut pending = PendingRequest(Some(quic.open().await?));
     let mut out = Vec::new();
     let mut head = request.head(connections.key(), Some(route.channel));
     let grease = draw_grease();
@@ -35,11 +35,13 @@ pub(crate) async fn ask_over_quic(
     }
     put_body(&request.body, true, &mut out);
     let first = async {
+        let stream = pending.0.as_mut().expect("it is taken below");
         stream.write(&out).await?;
         stream.incoming.next().await
     };
-    let first = unless_silent(connections, quic, first).await?;
-    match first {
+    let first = unless_silent(connections, quic, first).await;
+    let mut stream = pending.0.take().expect("it is taken once");
+    match first? {
         Some(Message { kind: MessageKind::Response, payload }) => {
             let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
             let _ = stream.send.finish();
@@ -61,5 +63,17 @@ pub(crate) async fn ask_over_quic(
             Err(ClientError::Malformed("neither a response nor an answer".into()))
         }
         None => Err(ClientError::Truncated),
+    }
+}
+
+/// The QUIC stream of a request that the server has not responded to. A caller that gives up
+/// waiting drops it, which cancels the request (S-4.5).
+struct PendingRequest(Option<MessageStream>);
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            let _ = stream.send.reset(Code::Cancelled.number().into());
+        }
     }
 }

@@ -67,7 +67,7 @@ pub fn machine_limits(
         None => None,
     };
     let read_bytes_per_s = read_bandwidth(threads, round, over)?;
-    Some(MachineLimits { read_bytes_per_s, int8: int8?, float, has_amx: has_amx() })
+    Some(MachineLimits { read_bytes_per_s, int8: int8?, float, has_amx: loquent_kernels::amx::is_there() })
 }
 
 /// Returns the best of some rounds.
@@ -186,8 +186,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    #[cfg(own_kernels)]
-    use super::super::amx;
+    use loquent_kernels::amx;
+
     use super::{Loops, SUMS};
 
     /// Defines a loop whose every step is one multiplication of whole registers for each of the
@@ -256,7 +256,6 @@ mod x86 {
 
     pub(super) fn int8_loops() -> Vec<Loops> {
         let mut loops = Vec::new();
-        #[cfg(own_kernels)]
         if amx::is_usable() {
             // As many products of tiles as there are of registers in the other loops.
             let run = |times| amx::multiply_full_tiles(times * SUMS / 4);
@@ -296,14 +295,6 @@ fn int8_loops() -> Vec<Loops> {
 #[cfg(not(target_arch = "x86_64"))]
 fn float_loops() -> Option<Loops> {
     None
-}
-
-#[cfg(own_kernels)]
-use super::amx::is_there as has_amx;
-
-#[cfg(not(own_kernels))]
-fn has_amx() -> bool {
-    false
 }
 
 #[cfg(test)]

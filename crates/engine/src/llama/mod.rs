@@ -1,6 +1,6 @@
 //! llama.cpp behind a small safe interface, over its C API (`llama-cpp-sys-2`).
 //!
-//! All unsafe code of Loquent is in this module. Three main types: a [`LlamaModel`] (weights and
+//! All unsafe code of Loquent is in this module and in its kernels (`loquent-kernels`). Three main types: a [`LlamaModel`] (weights and
 //! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a [`LlamaRunner`] (one
 //! context with its KV cache, on the engine thread).
 //!
@@ -8,8 +8,6 @@
 //! files by [`loquent_formats::gguf`], batches by the runner.
 #![allow(unsafe_code)]
 
-#[cfg(own_kernels)]
-mod amx;
 mod compute_lock;
 mod context;
 mod cpu_keepalive;
@@ -17,9 +15,7 @@ mod devices;
 mod embedder;
 mod embeddings;
 mod guard;
-mod isa;
-#[cfg(own_kernels)]
-mod kernels;
+mod kernel_choice;
 mod layers;
 #[cfg(target_os = "linux")]
 mod lazy_zero;
@@ -29,7 +25,6 @@ mod memory;
 mod model;
 mod neighbours;
 mod offload;
-mod operation_times;
 mod pieces;
 mod processor;
 mod quantize;
@@ -42,15 +37,15 @@ pub use compute_lock::ComputeLock;
 pub use devices::{Device, DeviceKind, GPU_BACK_ENDS, devices, has_gpu};
 pub use embedder::{EmbeddingTraits, LlamaEmbedder};
 pub use embeddings::Embeddings;
-pub use isa::{Isa, UnavailableIsa};
+pub use kernel_choice::own_kernels_lack;
 pub use layers::{CpuSharing, LlamaLayers};
 pub use machine_limits::{MachineLimits, MultiplyPeak, machine_limits};
+pub use loquent_kernels::{Isa, OperationTimes, UnavailableIsa, with_operation_times};
 pub use memory::available_bytes;
 pub use model::{
-    History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect, own_kernels_lack,
+    History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect,
 };
 pub use offload::Placement;
-pub use operation_times::{OperationTimes, with_operation_times};
 pub use processor::{InstructionSet, UnsupportedProcessor, check_processor, instruction_sets};
 pub use quantize::{Quant, QuantizeError, quantize};
 pub use runner::{FlashAttention, LlamaRunner, RunnerOptions, SMALL_MODEL_BYTES};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use super::devices::GPU_BACK_ENDS;
+use super::kernel_choice;
 use super::memory::{available_bytes, kv_bytes};
 use super::offload::Placement;
 use super::{UnsupportedProcessor, devices, guard, log, rpc, start, sys};
@@ -210,7 +211,10 @@ impl LlamaModel {
             go_on
         };
         let own_kernels =
-            options.own_kernels && options.rpc.is_empty() && own_kernels_suit(&header);
+            options.own_kernels && options.rpc.is_empty() && kernel_choice::suit(&header);
+        if own_kernels {
+            loquent_kernels::register();
+        }
         let kv = (options.kv_cells, options.kv_type);
         // Servers of the RPC back end are devices like GPUs, and registered by now.
         let placement = Placement::choose(options.gpu_layers, &header, kv, devices::gpus());
@@ -274,10 +278,7 @@ pub struct Inspection {
 /// See [`LoadError`].
 pub fn inspect(path: &Path) -> Result<Inspection, LoadError> {
     let (header, size_bytes) = check_files(path)?;
-    #[cfg(own_kernels)]
-    let own_kernels = GPU_BACK_ENDS.is_empty() && super::kernels::covers(&header);
-    #[cfg(not(own_kernels))]
-    let own_kernels = false;
+    let own_kernels = kernel_choice::suit(&header);
     Ok(Inspection { header, size_bytes, own_kernels })
 }
 
@@ -357,43 +358,6 @@ fn check_memory(header: &Header, weights_bytes: u64, how: &LoadOptions) -> Resul
         return Ok(());
     }
     Err(LoadError::TooLarge { weights_bytes, kv_bytes, available_bytes })
-}
-
-/// Returns true if this build has its own kernels, and they support this model's weights.
-fn own_kernels_suit(header: &Header) -> bool {
-    #[cfg(own_kernels)]
-    {
-        if GPU_BACK_ENDS.is_empty() && super::kernels::covers(header) {
-            super::kernels::register();
-            return true;
-        }
-    }
-    let _ = header;
-    false
-}
-
-/// Returns why Loquent's kernels cannot compute the products of the model with this header, as the
-/// end of a sentence that begins with "because"; `None` if they can.
-pub fn own_kernels_lack(header: &Header) -> Option<String> {
-    if !GPU_BACK_ENDS.is_empty() {
-        return Some("this build is for graphics processors".to_owned());
-    }
-    #[cfg(own_kernels)]
-    {
-        if super::isa::Isa::used().is_none() {
-            return Some("this processor lacks AVX-512 VNNI".to_owned());
-        }
-        let format = super::kernels::foreign_format(header)?;
-        Some(match format.name() {
-            Some(name) => format!("{name} has none of ours"),
-            None => format!("weights of ggml's type {} have none of ours", format.0),
-        })
-    }
-    #[cfg(not(own_kernels))]
-    {
-        let _ = header;
-        Some("this build has none of ours".to_owned())
-    }
 }
 
 /// Parameters for loading the model; without the progress callback.

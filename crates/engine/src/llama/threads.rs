@@ -139,8 +139,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        #[cfg(own_kernels)]
-        super::kernels::forget(self.pool.as_ptr());
+        loquent_kernels::forget(self.pool.as_ptr());
         // SAFETY: created by `ggml_threadpool_new` and freed once; the context that used
         // it has been dropped before (field order of `Context`).
         unsafe { sys::ggml_threadpool_free(self.pool.as_ptr()) }

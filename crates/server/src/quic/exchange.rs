@@ -200,7 +200,11 @@ impl Exchange {
     ) -> Result<(), Broken> {
         let mut request = encrypted(head.http(body));
         request.extensions_mut().insert(identity);
-        let response = self.session.router().oneshot(request).await;
+        let response = tokio::select! {
+            response = self.session.router().oneshot(request) => response,
+            // Dropping the request cancels the work for it, as over HTTP (S-3.3).
+            _ = self.send.stopped() => return Err(StreamError::Reset(Code::Cancelled).into()),
+        };
         let response = response.unwrap_or_else(|never| match never {});
         self.respond(response).await
     }
@@ -286,7 +290,12 @@ impl Exchange {
             let request = ResumableRequest { request, arrived, idempotent };
             start(&app, request, id, path).await
         };
-        match kept.await {
+        let kept = tokio::select! {
+            kept = kept => kept,
+            // An upstream may compute for long before it responds.
+            cancelled = self.messages.cancelled() => return Err(cancelled.into()),
+        };
+        match kept {
             Ok(JoinedAnswer { handle, epoch, commands, ignored }) => {
                 let mut headers = self.rate_headers(&identity);
                 if let Some(names) = HeaderValue::try_from(ignored).ok().filter(|it| !it.is_empty())

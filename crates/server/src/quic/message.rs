@@ -1,6 +1,7 @@
 //! Messages on a QUIC stream (`spec/session.md`, section 2): a type, a length, a payload.
 
 use bytes::{Buf, Bytes, BytesMut};
+use loquent_proto::frame::Frame;
 pub use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::message::{HeadError, MessageHead};
 use tokio::sync::Semaphore;
@@ -10,6 +11,8 @@ use web_transport_quinn::{ReadError, RecvStream};
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Bytes of a first message that are read from any client: several times a usual head.
 const STRANGER_BYTES: usize = 4 * 1024;
+/// Bytes that are read ahead of an answer: several times a STOP frame's.
+const EARLY_BYTES: usize = 256;
 /// Longest client message other than a part of a body: a request's head, or a frame.
 pub const MAX_CLIENT_MESSAGE_BYTES: usize = 64 * 1024;
 
@@ -76,6 +79,8 @@ pub struct MessageReader {
     buffer: BytesMut,
     /// Remaining bytes of the current BODY message.
     body_left: usize,
+    /// Code with which the client reset the stream: quinn tells it once.
+    reset: Option<Code>,
 }
 
 /// Next piece of a request's body.
@@ -92,7 +97,7 @@ pub enum BodyPiece {
 impl MessageReader {
     /// Creates a reader of the messages of `stream`.
     pub fn new(stream: RecvStream) -> Self {
-        Self { stream, buffer: BytesMut::new(), body_left: 0 }
+        Self { stream, buffer: BytesMut::new(), body_left: 0, reset: None }
     }
 
     /// Returns the next message; `None` at the stream's end. Cancel safe.
@@ -172,14 +177,43 @@ impl MessageReader {
     /// Reads the bytes that arrive next. Returns false at the stream's end, which must be at the
     /// end of a message.
     async fn fill(&mut self, most: usize) -> Result<bool, StreamError> {
+        if let Some(code) = self.reset {
+            return Err(StreamError::Reset(code));
+        }
         match self.stream.read_chunk(most, true).await {
             Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
             Ok(None) if self.buffer.is_empty() && self.body_left == 0 => return Ok(false),
             Ok(None) => return Err(StreamError::Protocol("half a message")),
-            Err(ReadError::Reset(code)) => return Err(StreamError::Reset(Code::of(code.into()))),
+            Err(ReadError::Reset(code)) => {
+                let code = *self.reset.insert(Code::of(code.into()));
+                return Err(StreamError::Reset(code));
+            }
             Err(_) => return Err(StreamError::Lost),
         }
         Ok(true)
+    }
+
+    /// Resolves once the client cancels its request, by a reset with code 3 or a STOP frame (S-4.5).
+    /// Whatever else it sends stays for [`Self::next`]. Cancel safe.
+    pub async fn cancelled(&mut self) -> StreamError {
+        const CANCELLED: StreamError = StreamError::Reset(Code::Cancelled);
+        // Before ANSWER there is nothing to acknowledge: a client that sends more has to wait.
+        while self.buffer.len() < EARLY_BYTES {
+            match self.fill(EARLY_BYTES).await {
+                Ok(true) if !self.begins_with_stop() => {}
+                Ok(true) | Err(CANCELLED) => return CANCELLED,
+                Ok(false) | Err(_) => break,
+            }
+        }
+        std::future::pending().await
+    }
+
+    fn begins_with_stop(&self) -> bool {
+        let first = StreamMessage::take(&mut self.buffer.clone(), EARLY_BYTES);
+        let Ok(Some(StreamMessage { kind: MessageKind::Frame, payload })) = first else {
+            return false;
+        };
+        matches!(Frame::decode(&payload, false), Ok(Frame::Stop { .. }))
     }
 
     /// Asks the client to stop sending, with the reason `code`.

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use loquent_proto::frame::Frame;
 use loquent_proto::message::{Code, MessageKind};
 use serde_json::{Value, json};
 
 use super::harness::*;
+use crate::upstream::stand_in::{Act, StandIn};
 
 /// Writes a message of any type.
 async fn say_type(stream: &mut Stream, type_byte: u8, payload: &[u8]) {
@@ -42,6 +44,62 @@ async fn the_end_of_a_whole_log_is_resumed_to_an_end() {
     let mut beyond = Reader::resume(&connection, 2, &name, end + 1).await;
     beyond.run(usize::MAX).await;
     assert!(beyond.failed && beyond.said == [Said::End], "{:?}", beyond.said);
+}
+
+/// A request for a whole answer of 4,000 tokens through the tunnel.
+async fn ask_whole(connection: &web_transport_quinn::Session) -> Stream {
+    let mut stream = Stream::open(connection).await;
+    let head = json!({"method": "POST", "path": "/v1/chat/completions"});
+    stream.say(MessageKind::Request, head.to_string().as_bytes()).await;
+    let body = chat(4_000, json!({"stream": false}));
+    stream.say(MessageKind::Body, body.as_bytes()).await;
+    stream.send.finish().unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_no_longer_waits_for_a_whole_answer_cancels_it() {
+    let server = start(Setup::default()).await;
+    let (_endpoint, connection) = connect(&server).await;
+    let stream = ask_whole(&connection).await;
+    settle(&server, "num_requests_running", 1.0).await;
+    // It stops reading, while its connection lives.
+    drop(stream);
+    settle(&server, "num_requests_running", 0.0).await;
+    assert!(quinn::Connection::close_reason(&connection).is_none());
+    let _stream = ask_whole(&connection).await;
+    settle(&server, "num_requests_running", 1.0).await;
+    connection.close(0, b"gone");
+    settle(&server, "num_requests_running", 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_cancelled_before_its_answer_begins() {
+    // An upstream that computes, and has not sent the head of its response.
+    let mut upstream = StandIn::start(Act::Slowly(Vec::new(), Duration::ZERO)).await;
+    let url = upstream.url.clone();
+    let server = start(Setup { upstream: Some(url), ..Setup::default() }).await;
+    let (_endpoint, connection) = connect(&server).await;
+    for (channel, by_reset) in [(1, true), (2, false)] {
+        let mut stream = Stream::open(&connection).await;
+        stream.say(MessageKind::Request, ask_head(channel, json!({})).as_bytes()).await;
+        let body = chat(5, json!({"model": UPSTREAM_MODEL}));
+        stream.say(MessageKind::Body, body.as_bytes()).await;
+        stream.say(MessageKind::Body, b"").await;
+        let arrives = async {
+            while !upstream.requests.recv().await.unwrap().starts_with("POST") {}
+        };
+        tokio::time::timeout(PATIENCE, arrives).await.expect("the upstream has the request");
+        if by_reset {
+            stream.send.reset(Code::Cancelled.number()).unwrap();
+        } else {
+            let mut stop = Vec::new();
+            Frame::Stop { channel }.encode(false, &mut stop);
+            stream.say(MessageKind::Frame, &stop).await;
+        }
+        tokio::time::timeout(PATIENCE, upstream.left.recv()).await.expect("cancelled").unwrap();
+        assert_eq!(stream.hear().await, Said::Reset(Code::Stopped));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

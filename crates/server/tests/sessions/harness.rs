@@ -16,8 +16,8 @@ use loquent_proto::frame::{Frame, Resume};
 use loquent_proto::message::{Code, MessageKind, put_message};
 use loquent_proto::{AnswerHandle, Delta, Error, Micros, Receiver, ReceiverConfig, ReceiverEvent};
 use loquent_server::{
-    ALPN, Announcement, ApiKeys, CertificateSource, HttpConfig, QuicConfig, ResumableLimits,
-    ServerConfig, StoreConfig, StreamMessage, TcpLimits,
+    ALPN, Announcement, ApiKeys, CertificateSource, HttpConfig, PoolConfig, QuicConfig,
+    ResumableLimits, ServerConfig, StoreConfig, StreamMessage, TcpLimits, UpstreamConfig,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
@@ -30,6 +30,9 @@ use crate::simulated::{self, service_config};
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Name of the model that another server has.
+pub const UPSTREAM_MODEL: &str = "elsewhere";
 
 /// A running server; dropping it lets it go down with the runtime.
 pub struct Server {
@@ -65,6 +68,8 @@ pub struct Setup {
     pub drain_limit: Duration,
     pub quic: fn(&mut QuicConfig),
     pub max_tcp_connections: usize,
+    /// The server of [`UPSTREAM_MODEL`].
+    pub upstream: Option<String>,
 }
 
 impl Default for Setup {
@@ -79,6 +84,7 @@ impl Default for Setup {
             drain_limit: Duration::from_secs(1),
             quic: |_| {},
             max_tcp_connections: 64,
+            upstream: None,
         }
     }
 }
@@ -140,10 +146,16 @@ fn options(setup: &Setup) -> ServerConfig {
         https: None,
         tcp: TcpLimits { max_connections: setup.max_tcp_connections, ..TcpLimits::default() },
         drain_limit: setup.drain_limit,
-        upstreams: Vec::new(),
+        upstreams: setup.upstream.iter().map(|url| upstream(url)).collect(),
         extension: Default::default(),
         pages: Vec::new(),
     }
+}
+
+fn upstream(url: &str) -> UpstreamConfig {
+    let (name, urls) = (Some(UPSTREAM_MODEL.to_owned()), vec![url.to_owned()]);
+    let pool = PoolConfig { name, urls, silence_limit: PATIENCE, ..PoolConfig::default() };
+    UpstreamConfig { pool, ..UpstreamConfig::default() }
 }
 
 /// A chat request for an answer of `tokens` tokens, with `more` fields.

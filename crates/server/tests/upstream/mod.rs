@@ -6,7 +6,7 @@ mod doors;
 mod held;
 mod several;
 mod speaking;
-mod stand_in;
+pub mod stand_in;
 mod traces;
 
 use std::sync::Arc;

@@ -131,6 +131,8 @@ fn llama() {
     let shape = small("llama-3.2-1b");
     check_shape(ModelShape { heads: 8, kv_heads: 2, head_dim: 64, ..shape }, Quant::Q4KM, FACTOR);
     check_shape(shape, Quant::Q6K, FACTOR);
+    check_shape(shape, Quant::Q3KM, FACTOR);
+    check_shape(shape, Quant::Q2K, FACTOR);
 }
 
 #[test]

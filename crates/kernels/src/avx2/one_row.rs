@@ -1,0 +1,255 @@
+//! Some weight rows times one activation row.
+//!
+//! A block goes from memory through registers into its product. Most formats are unpacked as for
+//! many rows. Of Q4_K, Q5_K and Q6_K, whose rows are read most, the packed quants are reordered,
+//! which needs half as many registers. A register then has two words of four groups instead of one
+//! of eight ([`Arrangement::Crossed`]), and sums of halves are added last.
+
+use std::arch::x86_64::*;
+
+use super::products::{
+    five_bits_scaled, four_bits_scaled, fours, halves_scaled, halves_vnni_scaled, pairs,
+    signed_bytes_scaled, whole_vnni_scaled, with_block,
+};
+use super::registers::sum_each;
+use super::unpack::{self, UnpackedBlock, filled};
+use super::{Arrangement, GROUPS, GroupedActivations, ROWS_AT_ONCE};
+use crate::weight_format::WeightFormat;
+
+/// Maximum parts of a row.
+pub(super) const MOST_PARTS: usize = 16;
+
+/// Prefetch distance: beyond the page that is being read, where the hardware prefetcher does not
+/// follow. Prefetching into the second-level cache, as with AVX-512, was slower.
+const AHEAD_BYTES: usize = 6144;
+
+/// Prefetches the memory [`AHEAD_BYTES`] after a block; no effect if that is beyond the weights.
+#[inline]
+fn prefetch<const N: usize>(block: &[u8; N]) {
+    for line in (0..N).step_by(64) {
+        // SAFETY: a prefetch may name any address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD_BYTES + line).cast());
+        }
+    }
+}
+
+/// Sums of each part of each row.
+pub(super) type PartSums = [[__m256; ROWS_AT_ONCE]; MOST_PARTS];
+
+/// Stores in the first numbers of `into` the dot products of up to [`ROWS_AT_ONCE`] weight rows,
+/// given as bytes, with one activation row, whose parts have `part_blocks` blocks. The results
+/// equal those of [`super::products::DotProducts`] for the parts, added in order, bit for bit. No
+/// unpacked blocks are stored for reuse, and each row is read from beginning to end.
+///
+/// # Safety
+/// As for [`super::products::DotProducts`].
+pub(super) type RowProducts = unsafe fn(
+    rows: &[&[u8]],
+    activations: &[GroupedActivations],
+    part_blocks: usize,
+    sums: &mut PartSums,
+    into: &mut [f32; ROWS_AT_ONCE],
+);
+
+/// Returns the function for a format.
+pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
+    match (format, vnni) {
+        (WeightFormat::Q2K, false) => plain::q2_k,
+        (WeightFormat::Q3K, false) => plain::q3_k,
+        (WeightFormat::Q4K, false) => plain::q4_k,
+        (WeightFormat::Q5K, false) => plain::q5_k,
+        (WeightFormat::Q6K, false) => plain::q6_k,
+        (WeightFormat::Iq4Xs, false) => plain::iq4_xs,
+        (WeightFormat::Q8_0, false) => plain::q8_0,
+        (WeightFormat::Q5_0, false) => plain::q5_0,
+        (WeightFormat::Q4_0, false) => plain::q4_0,
+        (WeightFormat::Q5_1, false) => plain::q5_1,
+        (WeightFormat::Q4_1, false) => plain::q4_1,
+        (WeightFormat::Iq4Nl, false) => plain::iq4_nl,
+        (WeightFormat::Mxfp4, false) => plain::mxfp4,
+        (WeightFormat::Q2K, true) => vnni::q2_k,
+        (WeightFormat::Q3K, true) => vnni::q3_k,
+        (WeightFormat::Q4K, true) => vnni::q4_k,
+        (WeightFormat::Q5K, true) => vnni::q5_k,
+        (WeightFormat::Q6K, true) => vnni::q6_k,
+        (WeightFormat::Iq4Xs, true) => vnni::iq4_xs,
+        (WeightFormat::Q8_0, true) => vnni::q8_0,
+        (WeightFormat::Q5_0, true) => vnni::q5_0,
+        (WeightFormat::Q4_0, true) => vnni::q4_0,
+        (WeightFormat::Q5_1, true) => vnni::q5_1,
+        (WeightFormat::Q4_1, true) => vnni::q4_1,
+        (WeightFormat::Iq4Nl, true) => vnni::iq4_nl,
+        (WeightFormat::Mxfp4, true) => vnni::mxfp4,
+    }
+}
+
+/// Returns the arrangement of activations for a format's function.
+pub(super) fn arrangement(format: WeightFormat) -> Arrangement {
+    match format {
+        WeightFormat::Q4K | WeightFormat::Q5K => Arrangement::Crossed(unpack::CROSSED_PAIRS),
+        WeightFormat::Q6K => Arrangement::Crossed(unpack::CROSSED_FOURS),
+        _ => Arrangement::Turned,
+    }
+}
+
+/// Reorders lanes to the order of groups.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_order(arrangement: Arrangement, sum: __m256) -> __m256 {
+    let Arrangement::Crossed(order) = arrangement else { return sum };
+    let mut lanes = [0i32; GROUPS];
+    for (lane, group) in order.into_iter().enumerate() {
+        lanes[group] = lane as i32;
+    }
+    // SAFETY: `lanes` is an array of eight 32-bit integers.
+    _mm256_permutevar8x32_ps(sum, unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) })
+}
+
+/// Defines functions with the names of the unpacking ones. Parameters: the function that multiplies
+/// a block, and the number of minima per lane.
+macro_rules! formats {
+    (
+        $module:ident,
+        $features:literal,
+        $vnni:literal,
+        $(($unpack:ident, $format:ident, $function:ident, $scaled:ident, $mins:literal)),*
+    ) => {
+        mod $module {
+            use super::*;
+
+            $(
+            #[target_feature(enable = $features)]
+            pub(super) fn $unpack(
+                rows: &[&[u8]],
+                activations: &[GroupedActivations],
+                part_blocks: usize,
+                sums: &mut PartSums,
+                into: &mut [f32; ROWS_AT_ONCE],
+            ) {
+                let order = arrangement(WeightFormat::$format);
+                let parts = activations.len().div_ceil(part_blocks);
+                for (row, bytes) in rows.iter().enumerate() {
+                    let (whole, rest) = bytes.as_chunks();
+                    for (part, sums) in sums[..parts].iter_mut().enumerate() {
+                        let first = part * part_blocks;
+                        let end = activations.len().min(first + part_blocks);
+                        let blocks = &whole[first..end.min(whole.len())];
+                        let mut sum = _mm256_setzero_ps();
+                        for (block, activations) in blocks.iter().zip(&activations[first..end]) {
+                            prefetch(block);
+                            let weights = unpack::$function::<$vnni>(block);
+                            let scaled = $scaled(&weights, activations);
+                            sum = with_block::<$mins>(sum, scaled, &weights, activations);
+                        }
+                        if end > whole.len() {
+                            let weights = unpack::$function::<$vnni>(&filled(rest));
+                            let scaled = $scaled(&weights, &activations[end - 1]);
+                            sum = with_block::<$mins>(sum, scaled, &weights, &activations[end - 1]);
+                        }
+                        sums[row] = in_order(order, sum);
+                    }
+                }
+                let mut total = _mm256_setzero_ps();
+                for sums in &sums[..parts] {
+                    total = _mm256_add_ps(total, sum_each(sums));
+                }
+                // SAFETY: `into` is an array of eight floats.
+                unsafe { _mm256_storeu_ps(into.as_mut_ptr(), total) };
+            }
+            )*
+        }
+    };
+}
+
+formats!(
+    plain,
+    "avx2,fma,f16c",
+    false,
+    (q2_k, Q2K, q2_k, halves_scaled, 2),
+    (q3_k, Q3K, q3_k, halves_scaled, 2),
+    (q4_k, Q4K, q4_k_crossed, four_bits_crossed, 1),
+    (q5_k, Q5K, q5_k_crossed, five_bits_crossed, 1),
+    (q6_k, Q6K, q6_k_crossed, q6_k_halves, 2),
+    (iq4_xs, Iq4Xs, iq4_xs, signed_bytes_scaled, 0),
+    (q8_0, Q8_0, q8_0, signed_bytes_scaled, 0),
+    (q5_0, Q5_0, q5_0, five_bits_scaled, 1),
+    (q4_0, Q4_0, q4_0, four_bits_scaled, 1),
+    (q5_1, Q5_1, q5_1, five_bits_scaled, 1),
+    (q4_1, Q4_1, q4_1, four_bits_scaled, 1),
+    (iq4_nl, Iq4Nl, iq4_nl, signed_bytes_scaled, 0),
+    (mxfp4, Mxfp4, mxfp4, five_bits_scaled, 1)
+);
+formats!(
+    vnni,
+    "avx2,fma,f16c,avxvnni",
+    true,
+    (q2_k, Q2K, q2_k, halves_vnni_scaled, 2),
+    (q3_k, Q3K, q3_k, halves_vnni_scaled, 2),
+    (q4_k, Q4K, q4_k_crossed, whole_crossed, 1),
+    (q5_k, Q5K, q5_k_crossed, whole_crossed, 1),
+    (q6_k, Q6K, q6_k_crossed, halves_crossed, 2),
+    (iq4_xs, Iq4Xs, iq4_xs, whole_vnni_scaled, 1),
+    (q8_0, Q8_0, q8_0, whole_vnni_scaled, 1),
+    (q5_0, Q5_0, q5_0, whole_vnni_scaled, 1),
+    (q4_0, Q4_0, q4_0, whole_vnni_scaled, 1),
+    (q5_1, Q5_1, q5_1, whole_vnni_scaled, 1),
+    (q4_1, Q4_1, q4_1, whole_vnni_scaled, 1),
+    (iq4_nl, Iq4Nl, iq4_nl, whole_vnni_scaled, 1),
+    (mxfp4, Mxfp4, mxfp4, whole_vnni_scaled, 1)
+);
+
+/// Returns two registers whose sum has the groups of `first` in its lower lanes and those of
+/// `second` in its upper ones; either input has each of its four groups in both halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn both(first: __m256i, second: __m256i) -> (__m256i, __m256i) {
+    let kept = _mm256_blend_epi32::<0b1111_0000>(first, second);
+    (kept, _mm256_permute2x128_si256::<0x21>(first, second))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn four_bits_crossed(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+    let (a, b) = both(pairs::<0, 4>(weights, activations), pairs::<4, 8>(weights, activations));
+    let products = _mm256_madd_epi16(_mm256_add_epi16(a, b), weights.factors[0]);
+    _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn five_bits_crossed(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+    let (a, b) = both(pairs::<0, 4>(weights, activations), pairs::<4, 8>(weights, activations));
+    let factor = weights.factors[0];
+    let (a, b) = (_mm256_madd_epi16(a, factor), _mm256_madd_epi16(b, factor));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(a, b)), weights.scales[0])
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn q6_k_halves(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+    let [first, second] = weights.factors;
+    let a = _mm256_madd_epi16(pairs::<0, 2>(weights, activations), first);
+    let b = _mm256_madd_epi16(pairs::<2, 4>(weights, activations), first);
+    let c = _mm256_madd_epi16(pairs::<4, 6>(weights, activations), second);
+    let d = _mm256_madd_epi16(pairs::<6, 8>(weights, activations), second);
+    let (a, b) = both(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(a, b)), weights.scales[0])
+}
+
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn whole_crossed(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+    let (a, b) = both(fours::<0, 4>(weights, activations), fours::<4, 8>(weights, activations));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(a, b)), weights.scales[0])
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,avxvnni")]
+fn halves_crossed(weights: &UnpackedBlock, activations: &GroupedActivations) -> __m256 {
+    let (a, b) = (fours::<0, 4>(weights, activations), fours::<4, 8>(weights, activations));
+    let first = _mm256_cvtepi32_ps(_mm256_permute2x128_si256::<0x20>(a, b));
+    let second = _mm256_cvtepi32_ps(_mm256_permute2x128_si256::<0x31>(a, b));
+    let [first_scales, second_scales] = weights.scales;
+    _mm256_fmadd_ps(second, second_scales, _mm256_mul_ps(first, first_scales))
+}

@@ -1,0 +1,182 @@
+//! Multiplies sixteen weight rows with so few activation rows that unpacking is most of the work:
+//! quants go from memory through registers into their products. The results are those of
+//! [`super::micro_kernel::multiply`], computed in the same order, bit for bit.
+
+use std::arch::x86_64::*;
+
+use super::scaling::{FINE_MINIMA, group_with};
+use super::unpack::{
+    CacheLevel, FINE_UNITS, MinUnit, Prefetch, Q4_1_WORDS, Q5_1_WORDS, RowBlocks, Tile, WeightRows,
+    high, low, scales_and_mins,
+};
+use super::{ActivationBlock, LANES};
+use crate::weight_format::WeightFormat;
+
+/// Number of prefetches while a block is multiplied. More often was slower.
+const CALLS: usize = 4;
+
+/// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, and
+/// returns true, if there are few enough rows and the format is Q4_K, Q4_1 or Q5_1. `tile` is used
+/// for scales.
+///
+/// # Safety
+/// As for [`super::micro_kernel::multiply`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn multiply(
+    format: WeightFormat,
+    weights: WeightRows,
+    activations: &[ActivationBlock],
+    tile: &mut Tile,
+    totals: &mut [__m512],
+) -> bool {
+    macro_rules! product {
+        ($totals:expr) => {{
+            let (activations, totals) = (activations.as_chunks().0, $totals);
+            match format {
+                WeightFormat::Q4K => multiply_q4_k(weights, activations, tile, totals),
+                WeightFormat::Q4_1 => multiply_units::<Q4_1_WORDS, _>(weights, activations, totals),
+                WeightFormat::Q5_1 => multiply_units::<Q5_1_WORDS, _>(weights, activations, totals),
+                _ => return false,
+            }
+        }};
+    }
+    // SAFETY: passed on from the caller; the functions require only that the weights are readable.
+    unsafe {
+        match totals {
+            [a] => product!([a]),
+            [a, b] => product!([a, b]),
+            [a, b, c] => product!([a, b, c]),
+            [a, b, c, d] => product!([a, b, c, d]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Returns the same block of the rows, and the memory to prefetch meanwhile, with the lines of each
+/// call.
+fn block_of(
+    weights: &WeightRows,
+    block: usize,
+    block_bytes: usize,
+) -> (RowBlocks, Prefetch, usize) {
+    let start = weights.start.wrapping_add(block * block_bytes);
+    let bytes = LANES * block_bytes;
+    let next = weights.next.wrapping_add(block * bytes);
+    let ahead = Prefetch::new(next, bytes, CacheLevel::Second);
+    let lines = ahead.share(CALLS);
+    (RowBlocks { start, row_bytes: weights.row_bytes }, ahead, lines)
+}
+
+/// # Safety
+/// The sixteen weight rows are readable.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn multiply_q4_k<const R: usize>(
+    weights: WeightRows,
+    activations: &[[ActivationBlock; R]],
+    tile: &mut Tile,
+    totals: [&mut __m512; R],
+) {
+    let mut results = [_mm512_setzero_ps(); R];
+    for (result, total) in results.iter_mut().zip(&totals) {
+        *result = **total;
+    }
+    for (i, activations) in activations.iter().enumerate() {
+        let (rows, mut ahead, lines) = block_of(&weights, i, 144);
+        // SAFETY: by the caller the sixteen rows are readable, and a block of Q4_K has the 16 bytes
+        // of scales and minima.
+        unsafe { scales_and_mins(rows, tile) }
+        let mut sums = [_mm512_setzero_ps(); R];
+        for half in 0..2 {
+            // SAFETY: a block has 144 bytes.
+            let packed = unsafe { rows.columns(16 + 64 * half) };
+            for (pair, packed) in packed.as_chunks::<8>().0.iter().enumerate() {
+                let group = 4 * half + 2 * pair;
+                let mut products = [[_mm512_setzero_si512(); 2]; R];
+                ahead.lines(lines);
+                for (word, packed) in (8 * group..).zip(packed) {
+                    let quants = [low(*packed), high(*packed)];
+                    for (products, activations) in products.iter_mut().zip(activations) {
+                        add_products(products, quants, activations, word);
+                    }
+                }
+                add_groups(&mut sums, &products, &tile.scales[group..]);
+            }
+        }
+        for ((result, sum), activations) in results.iter_mut().zip(sums).zip(activations) {
+            let sum = tile.less_minima::<4>(sum, activations);
+            *result = _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), *result);
+        }
+    }
+    for (total, result) in totals.into_iter().zip(results) {
+        *total = result;
+    }
+}
+
+/// Multiplies blocks of `WORDS` words, of which the last eight may be incomplete.
+///
+/// # Safety
+/// The sixteen weight rows are readable.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn multiply_units<const WORDS: usize, const R: usize>(
+    weights: WeightRows,
+    activations: &[[ActivationBlock; R]],
+    mut totals: [&mut __m512; R],
+) {
+    let unit_bytes = const { 4 * WORDS };
+    for (i, activations) in activations.iter().enumerate() {
+        let (rows, mut ahead, lines) = block_of(&weights, i, const { FINE_UNITS * 4 * WORDS });
+        let is_last = i + 1 == weights.blocks;
+        let units = if is_last { weights.last_bytes / unit_bytes } else { FINE_UNITS };
+        // SAFETY: by the caller the sixteen rows are readable, the last block up to its end.
+        let words = unsafe { rows.unit_words::<WORDS>(units) };
+        let mut sums = [_mm512_setzero_ps(); R];
+        for (group, words) in words[..units].iter().enumerate() {
+            if group % (FINE_UNITS / CALLS) == 0 {
+                ahead.lines(lines);
+            }
+            let unit = MinUnit::of(words);
+            for (sum, activations) in sums.iter_mut().zip(activations) {
+                let mut products = _mm512_setzero_si512();
+                for (word, quants) in activations.words()[8 * group..].iter().zip(unit.quants) {
+                    products = _mm512_dpbusd_epi32(products, quants, _mm512_set1_epi32(*word));
+                }
+                let (weights, factors) = ([unit.scale, unit.min], activations.factors(group));
+                *sum = group_with::<FINE_MINIMA>(*sum, products, weights, factors);
+            }
+        }
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            **total = _mm512_add_ps(**total, sum);
+        }
+    }
+}
+
+/// Adds the products of words of weights that are eight words apart, from `word` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn add_products<const N: usize>(
+    products: &mut [__m512i; N],
+    quants: [__m512i; N],
+    activations: &ActivationBlock,
+    word: usize,
+) {
+    for (j, (products, quants)) in products.iter_mut().zip(quants).enumerate() {
+        let four = _mm512_set1_epi32(activations.words()[word + 8 * j]);
+        *products = _mm512_dpbusd_epi32(*products, quants, four);
+    }
+}
+
+/// Adds the scaled groups of each row.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_groups<const R: usize, const N: usize>(
+    sums: &mut [__m512; R],
+    products: &[[__m512i; N]; R],
+    scales: &[__m512],
+) {
+    for (sum, products) in sums.iter_mut().zip(products) {
+        for (products, scale) in products.iter().zip(scales) {
+            *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*products), *scale, *sum);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Multiplies sixteen or 32 weight rows with some activation rows.
+
+use std::arch::x86_64::*;
+
+use super::scaling::{Zero, group_with, is_offset, total_with};
+use super::unpack::{
+    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_0,
+    q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+};
+use super::{ActivationBlock, few_rows};
+use crate::BLOCK;
+use crate::weight_format::WeightFormat;
+
+/// Activation rows that are multiplied at once: with two tiles eight sums of integers and eight of
+/// floats, which leaves registers for the weights. More rows at once were not faster.
+const ROWS_AT_ONCE: usize = 8;
+
+/// Up to this many rows, memory is also prefetched while a block is unpacked, which takes half of
+/// the time.
+const FEW_ROWS: usize = 4;
+/// Up to this many rows, memory is prefetched into the second-level cache: it accepts more
+/// prefetches at a time, which more rows do not need.
+const SECOND_LEVEL_ROWS: usize = 16;
+
+/// Adds to `totals` the products of `16 W` rows of weights with all rows of `activations`, whose
+/// blocks are side by side: all first blocks, all second ones. A total has sixteen results of one
+/// activation row. The result of an activation row does not depend on the others.
+///
+/// # Safety
+/// The weight rows are readable, and the processor has the instructions of `products`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
+    format: WeightFormat,
+    weights: WeightRows,
+    activations: &[ActivationBlock],
+    tiles: &mut [Tile; W],
+    totals: &mut [[__m512; W]],
+    products: &mut P,
+) {
+    assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
+    // SAFETY: by the caller the weight rows are readable, and the processor has the instructions of
+    // `products`.
+    unsafe {
+        if let [tile] = &mut tiles[..]
+            && few_rows::multiply(format, weights, activations, tile, totals.as_flattened_mut())
+        {
+            return;
+        }
+        match format {
+            WeightFormat::Q2K => q2_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q3K => q3_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals, products),
+            WeightFormat::Iq4Xs => {
+                iq4_xs_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q8_0 => {
+                q8_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q5_0 => {
+                q5_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q4_0 => {
+                q4_0_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q5_1 => {
+                q5_1_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Q4_1 => {
+                q4_1_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Iq4Nl => {
+                iq4_nl_rows::multiply(weights, activations, tiles, totals, products)
+            }
+            WeightFormat::Mxfp4 => {
+                mxfp4_rows::multiply(weights, activations, tiles, totals, products)
+            }
+        }
+    }
+}
+
+/// Multiplication of a block of weights with activations. Implementations differ in the
+/// instructions, not in the order of additions.
+pub(super) trait BlockProducts {
+    /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have
+    /// a scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is prefetched by `ahead`.
+    /// Tiles may be changed: they are unpacked again for the next block.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn add<const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        tiles: &mut [Tile; W],
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        ahead: Prefetch,
+    );
+}
+
+/// Products with registers.
+pub(super) struct RegisterProducts;
+
+impl BlockProducts for RegisterProducts {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn add<const W: usize, const G: usize, const Z: u8>(
+        &mut self,
+        tiles: &mut [Tile; W],
+        activations: &[ActivationBlock],
+        totals: &mut [[__m512; W]],
+        mut ahead: Prefetch,
+    ) {
+        let times = activations.len().div_ceil(ROWS_AT_ONCE) * G;
+        let lines = ahead.share(times);
+        let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
+        let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
+        for (activations, totals) in eights.iter().zip(totals) {
+            let ahead = (&mut ahead, lines);
+            block::<W, ROWS_AT_ONCE, G, Z>(tiles, activations, totals, ahead);
+        }
+        macro_rules! last {
+            ($rest:expr, $totals:expr, $count:literal) => {
+                if let (Ok(activations), Ok(totals)) =
+                    (<&[_; $count]>::try_from($rest), <&mut [_; $count]>::try_from(&mut *$totals))
+                {
+                    let ahead = (&mut ahead, lines);
+                    block::<W, $count, G, Z>(tiles, activations, totals, ahead);
+                }
+            };
+        }
+        let four = rest.len() & 4;
+        let ((four, few), (four_totals, few_totals)) =
+            (rest.split_at(four), rest_totals.split_at_mut(four));
+        last!(four, four_totals, 4);
+        last!(few, few_totals, 1);
+        last!(few, few_totals, 2);
+        last!(few, few_totals, 3);
+    }
+}
+
+/// Multiplies one block of weights with one block of `R` activation rows. `G` groups have a scale
+/// each; `Z` is the number of a [`Zero`]. For every group `lines` are prefetched by `ahead`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
+    tiles: &[Tile; W],
+    activations: &[ActivationBlock; R],
+    totals: &mut [[__m512; W]; R],
+    (ahead, lines): (&mut Prefetch, usize),
+) {
+    let words = const { BLOCK / 4 / G };
+    let mut sums = [[_mm512_setzero_ps(); W]; R];
+    for group in 0..G {
+        ahead.lines(lines);
+        let mut products = [[_mm512_setzero_si512(); W]; R];
+        if const { is_offset(Z) } {
+            for (products, activations) in products.iter_mut().zip(activations) {
+                *products = [_mm512_set1_epi32(activations.sums[group]); W];
+            }
+        }
+        // Products of bytes are summed as integers, hence exact, so one multiplication with the
+        // scale serves all of a group.
+        for word in words * group..words * (group + 1) {
+            for (products, activations) in products.iter_mut().zip(activations) {
+                let four = _mm512_set1_epi32(activations.words()[word]);
+                for (products, tile) in products.iter_mut().zip(tiles) {
+                    *products = _mm512_dpbusd_epi32(*products, tile.quants[word], four);
+                }
+            }
+        }
+        for r in 0..R {
+            for w in 0..W {
+                let factors = activations[r].factors(group);
+                let weights = tiles[w].group(group);
+                sums[r][w] = group_with::<Z>(sums[r][w], products[r][w], weights, factors);
+            }
+        }
+    }
+    for r in 0..R {
+        for w in 0..W {
+            let total = totals[r][w];
+            totals[r][w] = total_with::<Z>(total, sums[r][w], &tiles[w], &activations[r]);
+        }
+    }
+}
+
+/// Cache level for prefetching weights that are multiplied with this number of rows.
+#[inline]
+fn cache_level(rows: usize) -> CacheLevel {
+    if rows <= SECOND_LEVEL_ROWS { CacheLevel::Second } else { CacheLevel::First }
+}
+
+/// Defines the products of a format. Parameters: the unpacking function, its number of prefetching
+/// steps, bytes of a block, groups.
+macro_rules! format_rows {
+    ($module:ident, $unpack:ident, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+            pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
+                weights: WeightRows,
+                activations: &[ActivationBlock],
+                tiles: &mut [Tile; W],
+                totals: &mut [[__m512; W]],
+                products: &mut P,
+            ) {
+                let WeightRows { start, row_bytes, blocks, last_bytes, next } = weights;
+                let bytes = const { 16 * W * $bytes };
+                let level = cache_level(totals.len());
+                for (i, activations) in activations.chunks_exact(totals.len()).enumerate() {
+                    let mut ahead = Prefetch::new(next.wrapping_add(i * bytes), bytes, level);
+                    // Unpacking waits for memory itself; calls are in its way if there is enough to
+                    // compute between them.
+                    let lines =
+                        if totals.len() <= FEW_ROWS { ahead.share(2 * W * $steps) } else { 0 };
+                    for (w, tile) in tiles.iter_mut().enumerate() {
+                        let start = start.wrapping_add(16 * w * row_bytes + i * $bytes);
+                        let rows = RowBlocks { start, row_bytes };
+                        // SAFETY: by the caller: these are the rows' blocks.
+                        unsafe {
+                            if i + 1 < blocks || last_bytes == $bytes {
+                                $unpack(rows, tile, &mut ahead, lines);
+                            } else {
+                                let (whole, row_bytes) = rows.filled::<$bytes>(last_bytes);
+                                let start = whole.as_flattened().as_ptr();
+                                let rows = RowBlocks { start, row_bytes };
+                                $unpack(rows, tile, &mut ahead, lines);
+                            }
+                        }
+                    }
+                    // SAFETY: the caller of `multiply` guarantees that the processor has the
+                    // instructions of `products`.
+                    unsafe {
+                        products.add::<W, $groups, { $zero as u8 }>(
+                            tiles,
+                            activations,
+                            totals,
+                            ahead,
+                        );
+                    }
+                }
+            }
+        }
+    };
+}
+
+format_rows!(q2_k_rows, q2_k, 2, 84, 16, Zero::HalfMinima);
+format_rows!(q3_k_rows, q3_k, 2, 110, 16, Zero::Offset);
+format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
+format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
+format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);
+format_rows!(iq4_xs_rows, iq4_xs, 2, 136, 8, Zero::Offset);
+format_rows!(q8_0_rows, q8_0, 4, 272, 8, Zero::FineOffset);
+format_rows!(q5_0_rows, q5_0, 8, 176, 8, Zero::FineOffset);
+format_rows!(q4_0_rows, q4_0, 8, 144, 8, Zero::FineOffset);
+format_rows!(q5_1_rows, q5_1, 8, 192, 8, Zero::FineMinima);
+format_rows!(q4_1_rows, q4_1, 8, 160, 8, Zero::FineMinima);
+format_rows!(iq4_nl_rows, iq4_nl, 8, 144, 8, Zero::FineOffset);
+format_rows!(mxfp4_rows, mxfp4, 8, 136, 8, Zero::FineOffset);

@@ -1,0 +1,79 @@
+//! Scales of products of bytes: by group of weights and by block, in an order that is the same for
+//! all ways to compute the products.
+
+use std::arch::x86_64::*;
+
+use super::unpack::Tile;
+use super::{ActivationBlock, GroupFactors};
+
+/// Conversion of a format's weights to numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Zero {
+    /// Weights with minima: `scale * quant - min`.
+    Minima,
+    /// The same with a minimum for every sixteen.
+    HalfMinima,
+    /// Weights around a constant, which is included in the initial sums.
+    Offset,
+    /// Like `Offset`, with a scale for each group of activations.
+    FineOffset,
+    /// Weights with a minimum for every 32: `scale * quant + min`, with a scale for each group of
+    /// activations.
+    FineMinima,
+}
+
+pub(super) const MINIMA: u8 = Zero::Minima as u8;
+pub(super) const HALF_MINIMA: u8 = Zero::HalfMinima as u8;
+pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
+pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
+
+/// Returns true if products begin with the corrections for a constant that is added to weights.
+pub(super) const fn is_offset(zero: u8) -> bool {
+    zero != MINIMA && zero != HALF_MINIMA && zero != FINE_MINIMA
+}
+
+/// Returns true if each group of activations has its own scale.
+pub(super) const fn is_fine(zero: u8) -> bool {
+    zero == FINE_OFFSET || zero == FINE_MINIMA
+}
+
+/// Adds the products of a group, multiplied with its scales, to the sum of a block. `weights` are
+/// the scale and the minimum of its weights.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn group_with<const Z: u8>(
+    sum: __m512,
+    products: __m512i,
+    [mut scale, min]: [__m512; 2],
+    factors: GroupFactors,
+) -> __m512 {
+    if const { is_fine(Z) } {
+        scale = _mm512_mul_ps(scale, _mm512_set1_ps(factors.scale));
+    }
+    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
+    if Z != FINE_MINIMA {
+        return sum;
+    }
+    let elements = factors.scale * factors.quants as f32;
+    _mm512_fmadd_ps(min, _mm512_set1_ps(elements), sum)
+}
+
+/// Adds the sum of a block, multiplied with the remaining scales, to a total.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub(super) fn total_with<const Z: u8>(
+    total: __m512,
+    sum: __m512,
+    tile: &Tile,
+    activations: &ActivationBlock,
+) -> __m512 {
+    if const { is_fine(Z) } {
+        return _mm512_add_ps(total, sum);
+    }
+    let sum = match Z {
+        MINIMA => tile.less_minima::<4>(sum, activations),
+        HALF_MINIMA => tile.less_minima::<8>(sum, activations),
+        _ => sum,
+    };
+    _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
+}
