@@ -193,6 +193,25 @@ impl RowBlocks {
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
+    /// Returns two successive 16-bit floats of each row from byte `at` on.
+    ///
+    /// # Safety
+    /// All sixteen rows have these four bytes.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn two_halves(self, at: usize) -> [__m512; 2] {
+        let mut words = [0u32; LANES];
+        for (i, word) in words.iter_mut().enumerate() {
+            // SAFETY: the caller guarantees that the row has four readable bytes at `at`; they
+            // need no alignment.
+            *word = unsafe { self.row(i).add(at).cast::<u32>().read_unaligned() };
+        }
+        // SAFETY: `words` is an array of sixteen 32-bit integers.
+        let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+        let half = |words: __m512i| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
+        [half(words), half(_mm512_srli_epi32::<16>(words))]
+    }
+
     /// Returns the byte of each row at byte `at`, as integers.
     ///
     /// # Safety
@@ -373,8 +392,7 @@ fn put_pairs(packed: &[__m512i], quants: &mut [__m512i], upper: impl Fn(usize, u
 pub(super) unsafe fn q2_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
     // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
     // SAFETY: a block has 84 bytes; the last that is read is 82 + 1.
-    let (scales, unit, min_unit) =
-        unsafe { (rows.four_columns(0), rows.halves(80), rows.halves(82)) };
+    let (scales, [unit, min_unit]) = unsafe { (rows.four_columns(0), rows.two_halves(80)) };
     tile.min_unit = min_unit;
     let even = _mm512_set1_epi32(0x00ff_00ff);
     for (i, words) in scales.into_iter().enumerate() {
