@@ -39,6 +39,8 @@ class Engine:
     running_metric = generated_metric = ""
     #: Whether an answer that must call a tool is nothing but calls.
     forces_calls = True
+    #: Whether such an answer may go on with further calls.
+    repeats_calls = False
 
     def __init__(self, log, *more):
         self.port = free_port()
@@ -123,6 +125,7 @@ class Vllm(Engine):
     """vLLM on processors, with the checkpoint that bench/peers/checkpoint.py makes of the GGUF file."""
 
     name = "vllm"
+    repeats_calls = True
     running_metric, generated_metric = "vllm:num_requests_running", "vllm:generation_tokens_total"
 
     def command(self):

@@ -584,6 +584,19 @@ async fn dropping_an_answer_stops_it_at_the_server() {
 }
 
 #[tokio::test]
+async fn a_question_that_is_dropped_before_its_answer_begins_is_given_up() {
+    let server = StandIn::start(&pieces(1), GAP, Fault::Silent).await;
+    let client = client(&server);
+    let asked = question();
+    let asking = client.ask(&asked);
+    tokio::select! {
+        _ = asking => panic!("the server says nothing"),
+        () = wait_for(&server, |seen| matches!(seen, Seen::Quic(..))) => {}
+    }
+    wait_for(&server, |seen| *seen == Seen::Stop).await;
+}
+
+#[tokio::test]
 async fn a_reader_that_stops_reading_loses_nothing() {
     let expected = pieces(400);
     let server = StandIn::start(&expected, Duration::from_millis(1), Fault::None).await;

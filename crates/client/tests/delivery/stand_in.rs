@@ -26,6 +26,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+/// The code with which a client cancels (S-2.6).
+const CANCELLED: VarInt = VarInt::from_u32(3);
+
 /// What the stand-in does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -57,6 +60,8 @@ pub enum Fault {
     BadLog,
     /// Every request is refused.
     Refuse,
+    /// Requests are taken, and get no response.
+    Silent,
     /// The first event stream breaks after so many pieces.
     BreakSse(usize),
     /// The first event stream says no more after so many pieces, and does not end either.
@@ -434,6 +439,12 @@ impl Stream {
             let _ = self.send.stopped().await;
             return;
         }
+        if self.shared.fault == Fault::Silent {
+            if let Err(quinn::ReadError::Reset(CANCELLED)) = self.messages.next().await {
+                self.shared.note(Seen::Stop);
+            }
+            return;
+        }
         match head["channel"].as_u64() {
             Some(stream) if self.shared.fault != Fault::Refuse => {
                 let (id, kept) = self.shared.keep();
@@ -528,7 +539,7 @@ impl Stream {
                     }
                     Ok(Some((kind, _))) => panic!("a message of type {kind} within an answer"),
                     Ok(None) => { listening = false; None }
-                    Err(quinn::ReadError::Reset(code)) if code == VarInt::from_u32(3) => {
+                    Err(quinn::ReadError::Reset(CANCELLED)) => {
                         self.shared.note(Seen::Stop);
                         return;
                     }
