@@ -141,6 +141,10 @@ BENCHES = {
                       "python3 bench/fairness.py --warm-up-s 15 --duration-s 30 --runs 1 --parallel 24",
                       "Ten downloads beside ten token streams of 10 tokens per second, real packets; the ratio is the "
                       "downloads' goodput beside Loquent to that beside event streams on TCP (CUBIC).", root=True),
+    "two-networks": Bench("answers over two bad networks at once", 11, SIMULATED,
+                          "python3 bench/two-networks.py --binary {loquent}",
+                          "Real packets through a relay that delays and loses them by seeds, the same for each row; "
+                          "`clean` is the noise of the machine.", root=True),
     "replicas": Bench("200 streams while parts of a cluster are killed", 3, BUNDLED,
                       "bench/replicas.py --loquent {loquent}",
                       "Two replicas behind HAProxy with a shared redis-server; 40 of the streams come by QUIC. Pauses "
