@@ -149,7 +149,7 @@ describe("the list of models", { skip: chromiumPath() === null && "no Chromium i
     await ready(url);
     const page = await open(browser, url);
     await page.click("text=Use your own model");
-    await says(page, "loquent-tiny", "loaded");
+    await says(page, "loquent-tiny", "always loaded");
     assert.equal(await page.locator("dialog .models button").count(), 0);
     await page.locator("dialog pre").getByText("loquent serve qwen3:0.6b", { exact: true }).waitFor();
     assert.deepEqual(page.problems, []);
@@ -181,6 +181,8 @@ describe("the list of models", { skip: chromiumPath() === null && "no Chromium i
     await page.click("#settings-button");
     await page.getByRole("button", { name: "Models of this server" }).click();
     await says(page, "model", "loaded");
+    await says(page, "loquent-tiny", "always loaded");
+    assert.equal(await page.getByRole("button", { name: "Unload" }).count(), 1, "only what was downloaded can go");
     assert.deepEqual(page.problems, []);
   });
 

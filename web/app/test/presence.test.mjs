@@ -9,8 +9,9 @@ const { presenceText, wishFor } = await load("chat/presence.ts");
 const card = (status) => readCard({ id: "m", status });
 
 test("each state of a model has its words, and what can be asked for", () => {
-  const said = (status) => [presenceText(card(status)), wishFor(card(status), false)];
+  const said = (status) => [presenceText(card(status)), wishFor(card(status))];
   assert.deepEqual(said({ value: "loaded" }), ["loaded", "unload"]);
+  assert.deepEqual(said({ value: "loaded", permanent: true }), ["always loaded", null]);
   assert.deepEqual(said({ value: "loading", progress: 0.439 }), ["loading, 43 %", null]);
   assert.deepEqual(said({ value: "loading" }), ["loading", null]);
   assert.deepEqual(said({ value: "unloading" }), ["being unloaded, once its answers have ended", null]);
@@ -18,16 +19,11 @@ test("each state of a model has its words, and what can be asked for", () => {
   assert.deepEqual(said({ value: "unloaded", failed: true }), ["could not be loaded: the server’s log says why", "load"]);
 });
 
-test("the only model of a server stays, and is loaded if it is not there", () => {
-  assert.equal(wishFor(card({ value: "loaded" }), true), null);
-  assert.equal(wishFor(card({ value: "unloaded" }), true), "load");
-});
-
 test("other servers' words, and none, are no state", () => {
   for (const status of [undefined, null, 7, "loaded", { value: "sleeping" }, { value: { is: "loaded" } }]) {
     assert.equal(card(status).presence, null);
     assert.equal(presenceText(card(status)), "");
-    assert.equal(wishFor(card(status), false), null);
+    assert.equal(wishFor(card(status)), null);
   }
   assert.equal(card({ value: "loading", progress: "half" }).loadedShare, null);
   assert.equal(card({ value: "loading", progress: 7 }).loadedShare, 1);

@@ -430,6 +430,8 @@ impl ModelEntry {
             "failed" => {
                 card["status"] = json!({"value": "unloaded", "failed": true});
             }
+            // Ours: it cannot be unloaded.
+            "loaded" if !self.is_kept() => card["status"]["permanent"] = true.into(),
             _ => {}
         }
         card

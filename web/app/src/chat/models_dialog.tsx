@@ -23,7 +23,7 @@ export function ModelsDialog(): VNode {
       {models.length > 0 && (
         <ul class="models" aria-label="Models of this server">
           {models.map((model) => (
-            <Model key={model.id} model={model} isOnly={models.length === 1} />
+            <Model key={model.id} model={model} />
           ))}
         </ul>
       )}
@@ -36,9 +36,9 @@ export function ModelsDialog(): VNode {
   );
 }
 
-function Model({ model, isOnly }: { readonly model: ModelCard; readonly isOnly: boolean }): VNode {
+function Model({ model }: { readonly model: ModelCard }): VNode {
   const { id, presence, loadedShare } = model;
-  const what = wishFor(model, isOnly);
+  const what = wishFor(model);
   const isBarred = wish.value.is === "asking" || (wish.value.is === "refused" && wish.value.isForAll);
   return (
     <li>

@@ -55,6 +55,8 @@ export function presenceText({ presence, loadedShare }: ModelCard): string {
       return "loaded";
     case "loading":
       return loadedShare === null ? "loading" : `loading, ${Math.floor(loadedShare * 100)} %`;
+    case "permanent":
+      return "always loaded";
     case "unloading":
       return "being unloaded, once its answers have ended";
     case "failed":
@@ -66,8 +68,8 @@ export function presenceText({ presence, loadedShare }: ModelCard): string {
   }
 }
 
-/** What can be asked for `model`; `null` while nothing can. The only model of a server stays. */
-export function wishFor({ presence }: ModelCard, isOnly: boolean): Wish | null {
+/** What can be asked for `model`; `null` while nothing can. */
+export function wishFor({ presence }: ModelCard): Wish | null {
   if (presence === "unloaded" || presence === "failed") return "load";
-  return presence === "loaded" && !isOnly ? "unload" : null;
+  return presence === "loaded" ? "unload" : null;
 }

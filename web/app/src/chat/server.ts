@@ -17,7 +17,7 @@ export interface ModelCard {
   readonly loadedShare: number | null;
 }
 
-const PRESENCES = ["loaded", "loading", "unloading", "unloaded", "failed"] as const;
+const PRESENCES = ["loaded", "permanent", "loading", "unloading", "unloaded", "failed"] as const;
 
 /** `failed`: not in memory, because loading it failed. */
 export type Presence = (typeof PRESENCES)[number];
@@ -147,8 +147,9 @@ export function readCard(value: unknown): ModelCard | null {
 }
 
 function readStatus(value: unknown): Pick<ModelCard, "presence" | "loadedShare"> {
-  const { value: word, failed, progress } = (value ?? {}) as { value?: unknown; failed?: unknown; progress?: unknown };
-  const presence = failed === true ? "failed" : (PRESENCES.find((one) => one === word) ?? null);
+  const { value: word, failed, permanent, progress } = (value ?? {}) as Record<string, unknown>;
+  const known = failed === true ? "failed" : permanent === true ? "permanent" : word;
+  const presence = PRESENCES.find((one) => one === known) ?? null;
   const share = numberOf(progress);
   return { presence, loadedShare: presence === "loading" && share !== null ? Math.min(Math.max(share, 0), 1) : null };
 }
