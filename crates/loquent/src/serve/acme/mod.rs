@@ -106,7 +106,7 @@ impl AcmeKeeper {
             self.challenges.clear();
             let now = SystemTime::now();
             match outcome {
-                Ok(validity) => self.obtained(validity),
+                Ok(validity) => self.obtained(validity, now),
                 Err(failure) => self.failed(&failure, now),
             }
         }
@@ -171,10 +171,17 @@ impl AcmeKeeper {
         Ok(account)
     }
 
-    fn obtained(&mut self, validity: Validity) {
+    fn obtained(&mut self, validity: Validity, now: SystemTime) {
         let (until, names) = (httpdate::fmt_http_date(validity.until), self.names());
         tracing::info!("the certificate for {names} is there, valid until {until}");
-        (self.plan, self.validity) = (RenewalPlan::holding(validity), Some(validity));
+        (self.plan, self.validity) = (self.plan.obtained(now, validity), Some(validity));
+        if let RenewalPlan::Failed { .. } = self.plan {
+            let next = httpdate::fmt_http_date(self.next_at(now));
+            tracing::error!(
+                "by this machine's clock the new certificate is old already: set the clock right. \
+                 The next order is at {next}"
+            );
+        }
     }
 
     fn failed(&mut self, failure: &OrderFailure, now: SystemTime) {

@@ -39,6 +39,13 @@ impl RenewalPlan {
         }
     }
 
+    /// Plans what follows an order that brought a certificate `now`. One that is due at once would
+    /// be followed by orders without end, so that it counts as a failure: the clock is wrong.
+    pub(super) fn obtained(self, now: SystemTime, validity: Validity) -> Self {
+        let plan = Self::holding(validity);
+        if plan.due_at() > now { plan } else { self.failed(now, None) }
+    }
+
     /// Plans the next try after an order that failed `now`; `told` is the time for which the
     /// authority wants no other.
     pub(super) fn failed(self, now: SystemTime, told: Option<Duration>) -> Self {
@@ -135,6 +142,19 @@ mod tests {
         assert!(waits[10..].iter().all(|&minutes| minutes == 360));
         let renewed = RenewalPlan::holding(Validity { from: at(0), until: at(0) + DAY });
         assert_eq!(renewed.failed(at(0), None).due_at(), at(60), "the count begins again");
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_by_months_does_not_order_without_end() {
+        let validity = Validity { from: at(0), until: at(0) + 90 * DAY };
+        let plan = RenewalPlan::Lacks.obtained(at(60), validity);
+        assert_eq!(plan, RenewalPlan::holding(validity));
+        let now = at(0) + 70 * DAY;
+        let mut plan = RenewalPlan::Lacks;
+        for minutes in [1, 2, 4] {
+            plan = plan.obtained(now, validity);
+            assert_eq!(plan.due_at(), now + Duration::from_secs(minutes * 60));
+        }
     }
 
     #[test]
