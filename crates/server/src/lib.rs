@@ -14,6 +14,7 @@
 
 pub mod after_ready_tasks;
 mod app;
+mod challenges;
 mod charged_body;
 mod chosen_ids;
 pub mod connection_limits;
@@ -45,6 +46,7 @@ mod start;
 mod usage_ledger;
 
 pub use app::{App, HttpConfig, OllamaApi};
+pub use challenges::Challenges;
 pub use connections::TcpLimits;
 pub use hosts::AllowedHosts;
 pub use http::router;

@@ -42,7 +42,7 @@ impl DemoServer {
     ) -> anyhow::Result<()> {
         let listener = TcpListener::from_std(listener)?;
         let args = self.serve_args(listener.local_addr()?.port())?;
-        let mut config = args.resolve()?;
+        let mut config = args.resolve(None)?;
         config.extension = config.extension.merge(self.extension);
         config.http.page_sources = self.page_sources;
         let tokens_per_s = self.tokens_per_s;
@@ -101,7 +101,7 @@ mod tests {
         };
         let args = server.serve_args(8080).unwrap();
         assert_eq!((args.host.as_str(), args.port), ("127.0.0.1", 8080));
-        let config = args.resolve().unwrap();
+        let config = args.resolve(None).unwrap();
         assert!(config.http.api_keys.is_empty());
         assert!(config.quic.is_some_and(|quic| quic.required && quic.port.is_none()));
         let model = Some(PathBuf::from("a model.gguf"));

@@ -19,6 +19,8 @@ pub(super) struct Banner {
     has_keys: bool,
     /// Fingerprint of a certificate that no authority signed.
     fingerprint: Option<Fingerprint>,
+    /// Names, authority and end of a certificate by ACME.
+    ordered: Option<String>,
     /// True if the model is the demonstration.
     is_demonstration: bool,
 }
@@ -33,8 +35,14 @@ impl Banner {
             quic_port: quic.map(|quic| quic.port.filter(|&port| port != 0).unwrap_or(bound.port())),
             has_keys: !config.http.api_keys.is_empty(),
             fingerprint: config.http.https_certificate_sha256.map(Fingerprint),
+            ordered: None,
             is_demonstration,
         }
+    }
+
+    /// Returns the banner with a line on a certificate by ACME.
+    pub(super) fn with_ordered(self, ordered: Option<String>) -> Self {
+        Self { ordered, ..self }
     }
 
     /// Returns true if everybody on the network may use the server.
@@ -96,6 +104,9 @@ impl Banner {
         }
         if let Some(fingerprint) = self.fingerprint {
             rows.push(("Certificate", format!("self-signed, SHA-256 {fingerprint}")));
+        }
+        if let Some(ordered) = &self.ordered {
+            rows.push(("Certificate", ordered.clone()));
         }
         let keys = match (self.has_keys, self.is_open()) {
             (true, _) => "required",
@@ -160,6 +171,7 @@ mod tests {
             quic_port,
             has_keys: false,
             fingerprint: None,
+            ordered: None,
             is_demonstration: false,
         }
     }
@@ -186,6 +198,8 @@ mod tests {
         let fingerprint = Some(Fingerprint([0xab; 32]));
         let signed = Banner { fingerprint, ..banner("0.0.0.0:1") };
         assert!(says(&signed, "self-signed, SHA-256 AB:AB:"));
+        let ordered = banner("0.0.0.0:1").with_ordered(Some("for llm.example".into()));
+        assert!(says(&ordered, "Certificate: for llm.example"));
         let closed = Banner { has_keys: true, ..banner("0.0.0.0:1") };
         assert!(says(&closed, "Keys:    required") && !closed.is_open());
     }

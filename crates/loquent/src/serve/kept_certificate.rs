@@ -96,7 +96,7 @@ fn make(
 }
 
 /// Writes a file that only its owner reads, whole or not at all.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);

@@ -1,6 +1,7 @@
 //! `loquent serve`: loads a model, or connects to an upstream server, and serves it.
 
 mod absent_upstream;
+pub(crate) mod acme;
 pub(crate) mod args;
 mod banner;
 pub(crate) mod cache_sizes;
@@ -27,7 +28,9 @@ use axum::routing::get;
 use http::StatusCode;
 use loquent_server::{Announcement, LoadedBackend, RequestLog, ServerConfig, StatedSampling};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 
+use self::acme::AcmeKeeper;
 use self::args::EngineArgs;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
@@ -53,7 +56,8 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     // Of models that join the one whose profile is adopted.
     let others = args.engine.clone();
     args.engine.adopt_profile(&args.source)?;
-    let mut options = args.resolve()?;
+    let acme = args.acme()?;
+    let mut options = args.resolve(acme.as_ref())?;
     options.extension = options.extension.merge(without_live_laboratory());
     if !args.no_request_log {
         options.service.request_log = RequestLog::start().context("the log of requests")?;
@@ -65,21 +69,19 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         warn_of_sampling(args.engine.sampling);
     }
     fit_descriptors(&mut options, has_upstreams);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(args.http.threads())
-        // Parsing, tokenizing and rendering bound themselves; what else blocks (a look-up of a
-        // host's name, the model's loading) comes singly.
-        .max_blocking_threads(MAX_BLOCKING_THREADS + options.service.tokenize_workers)
-        .enable_all()
-        .build()?;
+    let runtime = start_runtime(args.http.threads(), options.service.tokenize_workers)?;
     let outcome = runtime.block_on(async {
         let listener = listen(&format!("{}:{}", args.host, args.port)).await?;
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
         let is_demonstration = !has_upstreams && args.source.is_demonstration();
-        let banner = Banner::new(bound, &options, is_demonstration);
+        let ordered = acme.as_ref().map(AcmeKeeper::banner);
+        let banner = Banner::new(bound, &options, is_demonstration).with_ordered(ordered);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
+        if let Some(acme) = acme {
+            tokio::spawn(acme.run(bound.port()));
+        }
         let urls = options.upstreams.iter().flat_map(|upstream| &upstream.pool.urls);
         urls.for_each(|url| _ = tokio::spawn(absent_upstream::warn_if_absent(url.clone())));
         let wait_limit = options.service.limits.queue_timeout;
@@ -95,6 +97,17 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Starts the runtime with `threads` for connections.
+fn start_runtime(threads: usize, tokenize_workers: usize) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        // Parsing, tokenizing and rendering bound themselves; what else blocks (a look-up of a
+        // host's name, the model's loading) comes singly.
+        .max_blocking_threads(MAX_BLOCKING_THREADS + tokenize_workers)
+        .enable_all()
+        .build()
 }
 
 /// Opens the TCP port.

@@ -27,9 +27,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::after_ready_tasks::AfterReadyTasks;
 use crate::connection_limits::{ConnectionPermit, ConnectionRefusal, Places};
-use crate::https::Https;
+use crate::https::{self, Https};
 use crate::peer_router::PeerRouter;
-use crate::quic::{CHECK_EVERY, CertificateSource};
+use crate::quic::CertificateSource;
 use activity::{Activity, NextStep};
 pub use limits::TcpLimits;
 use limits::is_this_machine;
@@ -76,6 +76,10 @@ impl Connections {
         limits: TcpLimits,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Self> {
+        let https = |source: CertificateSource| {
+            let every = source.check_every();
+            Https::new(source, every)
+        };
         Ok(Self {
             // One listener has TLS on all connections, or on none.
             router: if tls.is_some() { router.layer(Extension(Encrypted)) } else { router },
@@ -84,7 +88,7 @@ impl Connections {
             limits: Arc::new(limits),
             metrics,
             draining: watch::Sender::new(false),
-            tls: tls.map(Https::new).transpose()?,
+            tls: tls.map(https).transpose()?,
         })
     }
 
@@ -92,7 +96,7 @@ impl Connections {
     pub async fn accept(&self, listener: &TcpListener) -> io::Error {
         let keep_current = async {
             match &self.tls {
-                Some(tls) => tls.keep_current(CHECK_EVERY).await,
+                Some(tls) => tls.keep_current().await,
                 None => std::future::pending().await,
             }
         };
@@ -190,7 +194,7 @@ impl ConnectionTask {
     async fn run(mut self, stream: TcpStream) {
         match self.tls.take() {
             None => self.serve(std::future::ready(Ok(stream))).await,
-            Some(tls) => self.serve(tls.accept(stream)).await,
+            Some(tls) => self.serve(https::accept(tls, stream)).await,
         }
     }
 

@@ -1,11 +1,11 @@
-//! Certificates of the QUIC port and of HTTPS: from files, or self-signed. Both are renewed while
-//! the server runs.
+//! Certificates of the QUIC port and of HTTPS: from files, by ACME, or self-signed. All are renewed
+//! while the server runs.
 //!
 //! Browsers accept a self-signed certificate by its hash if its key is P-256 and it is valid for at
 //! most 14 days (`serverCertificateHashes`); native clients trust the hash that `GET
 //! /.well-known/loquent` reports. Files are read again when they change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use tokio::time::{Interval, interval};
 
+use crate::challenges::Challenges;
 use loquent_serving::clock::unix_time_s;
 
 /// Validity of a self-signed certificate after its creation, and before it, since the clients'
@@ -27,11 +28,13 @@ const BEFORE_S: i64 = 24 * 3600;
 /// for days after a client has learned its hash.
 const REMADE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Interval between checks of the files for a new certificate.
-pub const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// Interval between checks of the user's files for a new certificate.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// The same for a file that this process writes: while it is waited for, nobody can connect.
+const CHECK_ORDERED_EVERY: Duration = Duration::from_secs(1);
 
 /// Source of the certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum CertificateSource {
     /// A self-signed certificate for these names and addresses.
     SelfSigned(Vec<String>),
@@ -41,6 +44,17 @@ pub enum CertificateSource {
         chain: PathBuf,
         /// The private key of the first certificate.
         key: PathBuf,
+    },
+    /// A PEM file of a chain and its key, which an ACME client replaces whole. While there is none,
+    /// a self-signed certificate stands in for it: health checks then find the server, and so does
+    /// a balancer that sends the ACME server's challenge only to where they succeed.
+    Ordered {
+        /// The file.
+        file: PathBuf,
+        /// The names that are ordered.
+        names: Vec<String>,
+        /// Answers to the challenges of the order under way.
+        challenges: Challenges,
     },
 }
 
@@ -62,6 +76,23 @@ impl CertificateSource {
         match self {
             Self::SelfSigned(_) => [None; 2],
             Self::Files { chain, key } => [chain, key].map(of_file),
+            Self::Ordered { file, .. } => [of_file(file), None],
+        }
+    }
+
+    /// Returns the interval between checks for a new certificate.
+    pub(crate) fn check_every(&self) -> Duration {
+        match self {
+            Self::SelfSigned(_) | Self::Files { .. } => CHECK_EVERY,
+            Self::Ordered { .. } => CHECK_ORDERED_EVERY,
+        }
+    }
+
+    /// Returns the answers that HTTPS gives to the ACME server.
+    pub(crate) fn challenges(&self) -> Option<&Challenges> {
+        match self {
+            Self::Ordered { challenges, .. } => Some(challenges),
+            Self::SelfSigned(_) | Self::Files { .. } => None,
         }
     }
 
@@ -72,17 +103,22 @@ impl CertificateSource {
     pub fn load(&self) -> anyhow::Result<Certificate> {
         match self {
             Self::SelfSigned(names) => self_signed(names, unix_time_s() as i64),
-            Self::Files { chain, key } => {
-                let named = || format!("cannot read certificates from {}", chain.display());
-                let certificates = CertificateDer::pem_file_iter(chain).with_context(named)?;
-                let chain = certificates.collect::<Result<Vec<_>, _>>().with_context(named)?;
-                anyhow::ensure!(!chain.is_empty(), "{}: it has none", named());
-                let named = || format!("cannot read a private key from {}", key.display());
-                let key = PrivateKeyDer::from_pem_file(key).with_context(named)?;
-                Ok(Certificate { chain, key, sha256: None })
-            }
+            Self::Files { chain, key } => read(chain, key),
+            Self::Ordered { file, .. } if file.exists() => read(file, file),
+            Self::Ordered { names, .. } => self_signed(names, unix_time_s() as i64),
         }
     }
+}
+
+/// Reads a certificate from the PEM files of its chain and its key, which may be one file.
+fn read(chain: &Path, key: &Path) -> anyhow::Result<Certificate> {
+    let named = || format!("cannot read certificates from {}", chain.display());
+    let certificates = CertificateDer::pem_file_iter(chain).with_context(named)?;
+    let chain = certificates.collect::<Result<Vec<_>, _>>().with_context(named)?;
+    anyhow::ensure!(!chain.is_empty(), "{}: it has none", named());
+    let named = || format!("cannot read a private key from {}", key.display());
+    let key = PrivateKeyDer::from_pem_file(key).with_context(named)?;
+    Ok(Certificate { chain, key, sha256: None })
 }
 
 type Stamp = [Option<(SystemTime, u64)>; 2];
@@ -135,7 +171,7 @@ impl Renewal {
                 CertificateSource::SelfSigned(_) => {
                     self.made.is_due(self.made.measured.elapsed(), unix_time_s() as i64)
                 }
-                CertificateSource::Files { .. } => {
+                CertificateSource::Files { .. } | CertificateSource::Ordered { .. } => {
                     self.stamps[1] = self.source.stamp();
                     self.stamps[1] != self.stamps[0]
                 }

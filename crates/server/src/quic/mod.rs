@@ -33,7 +33,7 @@ use crate::peer_router::PeerRouter;
 use loquent_serving::metrics::StreamCarrier;
 use loquent_serving::peer::PeerAddress;
 
-pub use certificate::{CHECK_EVERY, CertificateSource, Renewal};
+pub use certificate::{CertificateSource, Renewal};
 use message::Code;
 pub use message::StreamMessage;
 #[cfg(any(test, fuzzing))]
@@ -140,7 +140,9 @@ impl QuicPort {
             handshakes: Arc::default(),
             closing: self.closing.subscribe(),
         });
-        let mut renewal = Renewal::new(self.config.certificate.clone(), CHECK_EVERY);
+        let certificate = self.config.certificate.clone();
+        let every = certificate.check_every();
+        let mut renewal = Renewal::new(certificate, every);
         loop {
             tokio::select! {
                 incoming = self.endpoint.accept() => match incoming {

@@ -1,5 +1,6 @@
 //! The flags of `loquent serve` as typed, and the server options that they resolve to.
 
+mod acme;
 mod admission;
 mod engine;
 mod http;
@@ -29,6 +30,7 @@ use self::store::StoreArgs;
 use self::streams::StreamArgs;
 pub(crate) use self::streams::{SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES};
 use self::upstream::UpstreamArgs;
+use super::acme::AcmeKeeper;
 use crate::trust::Fingerprint;
 
 const EXAMPLES: &str = "\
@@ -158,17 +160,25 @@ impl ServeArgs {
         Ok(is_named || self.upstream.is_empty())
     }
 
-    /// Returns the server's options.
+    /// Returns the keeper of a certificate by ACME, if one is wanted.
+    ///
+    /// # Errors
+    /// If a flag has a value that cannot be used, or no certificate can be kept.
+    pub(crate) fn acme(&self) -> anyhow::Result<Option<AcmeKeeper>> {
+        self.quic.acme()
+    }
+
+    /// Returns the server's options, with the certificate of `acme` if there is one.
     ///
     /// # Errors
     /// If the key file cannot be read or a duration is out of range.
-    pub(crate) fn resolve(&self) -> anyhow::Result<ServerConfig> {
+    pub(crate) fn resolve(&self, acme: Option<&AcmeKeeper>) -> anyhow::Result<ServerConfig> {
         let streams = self.streams.bounds();
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
         let serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
         let mut http = self.http.resolve(&self.keys, &self.streams)?;
-        let https = self.quic.https(&self.host)?;
+        let https = self.quic.https(&self.host, acme)?;
         let fingerprint = self.quic.fingerprint(https.as_ref())?;
         http.https_certificate_sha256 = fingerprint.map(|Fingerprint(sha256)| sha256);
         Ok(ServerConfig {
@@ -181,7 +191,7 @@ impl ServeArgs {
             )?,
             kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
             store: self.store.resolve(!http.api_keys.is_empty()),
-            quic: self.quic.resolve(&self.host, &self.http),
+            quic: self.quic.resolve(&self.host, &self.http, acme),
             upstreams: Vec::new(),
             https,
             tcp: self.http.tcp(&self.keys, streams.stall_limit),

@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use loquent_server::{CertificateSource, MUTE_LIMIT, QuicConfig, ResumableLimits, StreamBounds};
 
+use super::acme::AcmeArgs;
 use super::http::HttpArgs;
+use crate::serve::acme::AcmeKeeper;
 use crate::serve::banner::outward;
 use crate::serve::kept_certificate;
 use crate::trust::Fingerprint;
@@ -44,8 +46,8 @@ pub(super) struct QuicArgs {
     /// certificate's file as --ca; browsers warn, and show the same fingerprint.
     #[arg(long, env = "LOQUENT_TLS_SELF_SIGNED", conflicts_with = "tls_cert")]
     tls_self_signed: bool,
-    /// Folder for the certificate of --tls-self-signed [default: loquent/tls in the user's folder
-    /// for data]
+    /// Folder for the certificates of --tls-self-signed and --acme-domain [default: loquent/tls in
+    /// the user's folder for data]
     #[arg(long, env = "LOQUENT_TLS_DIR", value_name = "DIR")]
     tls_dir: Option<PathBuf>,
     /// Maximum number of concurrent requests and answers on one QUIC connection
@@ -78,6 +80,8 @@ pub(super) struct QuicArgs {
     #[arg(long, env = "LOQUENT_READING_SPEED", value_name = "TOKENS_PER_S",
           value_parser = parse_reading_speed)]
     reading_speed: Option<f64>,
+    #[command(flatten)]
+    acme: AcmeArgs,
 }
 
 impl QuicArgs {
@@ -98,25 +102,46 @@ impl QuicArgs {
         }
     }
 
-    /// Returns the certificate given by the user.
-    fn certificate(&self) -> Option<CertificateSource> {
+    /// Returns the certificate given by the user, or ordered by `acme`.
+    fn certificate(&self, acme: Option<&AcmeKeeper>) -> Option<CertificateSource> {
+        if let Some(acme) = acme {
+            return Some(acme.source());
+        }
         let (chain, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
         Some(CertificateSource::Files { chain, key })
     }
 
-    /// Returns the certificate of HTTPS, if there is HTTPS: the user's, or the one that is kept for
-    /// a server on `host`.
+    /// Returns the keeper of a certificate by ACME, if one is wanted.
+    ///
+    /// # Errors
+    /// If a flag has a value that cannot be used, or no certificate can be kept.
+    pub(super) fn acme(&self) -> anyhow::Result<Option<AcmeKeeper>> {
+        let is_given = self.acme.is_given();
+        is_given.then(|| self.acme.keeper(&self.certificate_folder()?)).transpose()
+    }
+
+    /// Returns the folder for certificates that are kept.
+    fn certificate_folder(&self) -> anyhow::Result<PathBuf> {
+        match self.tls_dir.clone().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => Ok(folder),
+            None => kept_certificate::default_folder(),
+        }
+    }
+
+    /// Returns the certificate of HTTPS, if there is HTTPS: the user's, the one that `acme` orders,
+    /// or the one that is kept for a server on `host`.
     ///
     /// # Errors
     /// If no certificate can be kept.
-    pub(super) fn https(&self, host: &str) -> anyhow::Result<Option<CertificateSource>> {
+    pub(super) fn https(
+        &self,
+        host: &str,
+        acme: Option<&AcmeKeeper>,
+    ) -> anyhow::Result<Option<CertificateSource>> {
         if !self.tls_self_signed {
-            return Ok(self.certificate());
+            return Ok(self.certificate(acme));
         }
-        let folder = match self.tls_dir.clone().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) => folder,
-            None => kept_certificate::default_folder()?,
-        };
+        let folder = self.certificate_folder()?;
         kept_certificate::keep(&folder, names(host), SystemTime::now()).map(Some)
     }
 
@@ -136,10 +161,15 @@ impl QuicArgs {
         }
     }
 
-    pub(super) fn resolve(&self, host: &str, http: &HttpArgs) -> Option<QuicConfig> {
+    pub(super) fn resolve(
+        &self,
+        host: &str,
+        http: &HttpArgs,
+        acme: Option<&AcmeKeeper>,
+    ) -> Option<QuicConfig> {
         // Browsers take a certificate by its hash only if it is valid for days: QUIC makes its own.
         let own = || CertificateSource::SelfSigned(names(host));
-        let certificate = self.certificate().unwrap_or_else(own);
+        let certificate = self.certificate(acme).unwrap_or_else(own);
         (!self.no_quic).then(|| QuicConfig {
             port: self.quic_port,
             // A port or certificate of the user's shows that QUIC is relied on.
