@@ -16,7 +16,8 @@
 //! instruction set computes them, with functions of the same names: `matmul::{memory_bytes,
 //! compute}` and `attention::{memory_bytes, compute}`.
 //!
-//! All of it is for x86-64 Linux; elsewhere this crate says that it has no kernels ([`ARE_BUILT_IN`]).
+//! All of it is for x86-64 Linux; elsewhere this crate says that it has no kernels
+//! ([`ARE_BUILT_IN`]).
 #![allow(unsafe_code)]
 
 #[cfg(not(own_kernels))]

@@ -1,4 +1,4 @@
-//! Whether Loquent's own kernels compute a model, and why not.
+//! The choice between Loquent's own kernels and llama.cpp's for a model.
 
 use std::collections::HashMap;
 

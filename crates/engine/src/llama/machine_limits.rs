@@ -67,7 +67,8 @@ pub fn machine_limits(
         None => None,
     };
     let read_bytes_per_s = read_bandwidth(threads, round, over)?;
-    Some(MachineLimits { read_bytes_per_s, int8: int8?, float, has_amx: loquent_kernels::amx::is_there() })
+    let has_amx = loquent_kernels::amx::is_there();
+    Some(MachineLimits { read_bytes_per_s, int8: int8?, float, has_amx })
 }
 
 /// Returns the best of some rounds.

@@ -1,8 +1,8 @@
 //! llama.cpp behind a small safe interface, over its C API (`llama-cpp-sys-2`).
 //!
-//! All unsafe code of Loquent is in this module and in its kernels (`loquent-kernels`). Three main types: a [`LlamaModel`] (weights and
-//! vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any thread) and a [`LlamaRunner`] (one
-//! context with its KV cache, on the engine thread).
+//! All unsafe code of Loquent is in this module and in its kernels (`loquent-kernels`). Three main
+//! types: a [`LlamaModel`] (weights and vocabulary, shared), its [`LlamaVocab`] (tokenizing, on any
+//! thread) and a [`LlamaRunner`] (one context with its KV cache, on the engine thread).
 //!
 //! llama.cpp aborts the process if its preconditions are violated, so they are checked here first:
 //! files by [`loquent_formats::gguf`], batches by the runner.
@@ -39,12 +39,10 @@ pub use embedder::{EmbeddingTraits, LlamaEmbedder};
 pub use embeddings::Embeddings;
 pub use kernel_choice::own_kernels_lack;
 pub use layers::{CpuSharing, LlamaLayers};
-pub use machine_limits::{MachineLimits, MultiplyPeak, machine_limits};
 pub use loquent_kernels::{Isa, OperationTimes, UnavailableIsa, with_operation_times};
+pub use machine_limits::{MachineLimits, MultiplyPeak, machine_limits};
 pub use memory::available_bytes;
-pub use model::{
-    History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect,
-};
+pub use model::{History, Inspection, LlamaModel, LoadError, LoadOptions, ModelInfo, inspect};
 pub use offload::Placement;
 pub use processor::{InstructionSet, UnsupportedProcessor, check_processor, instruction_sets};
 pub use quantize::{Quant, QuantizeError, quantize};

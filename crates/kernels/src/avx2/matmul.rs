@@ -38,12 +38,7 @@ pub(crate) fn memory_bytes(op: &MatMul<'_>) -> usize {
 /// The processor has AVX2, FMA and F16C, and AVX-VNNI if `vnni`; all threads of `queue` call this
 /// with the same `memory` of [`memory_bytes`]; the tensors have their data.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn compute(
-    op: &MatMul<'_>,
-    queue: &WorkQueue,
-    memory: *mut u8,
-    vnni: bool,
-) {
+pub(crate) unsafe fn compute(op: &MatMul<'_>, queue: &WorkQueue, memory: *mut u8, vnni: bool) {
     // SAFETY: by the caller the tensors have their data, so the choices have been computed.
     let routes = unsafe { op.routes() };
     // SAFETY: within the memory, and aligned; threads write different blocks. After `begin` all

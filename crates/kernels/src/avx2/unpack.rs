@@ -199,8 +199,8 @@ fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
     [_mm256_cvtepi8_epi32(sorted), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(sorted, sorted))]
 }
 
-/// Creates a block of unsigned bytes around `zero`, in natural order, with scales `unit * scale` for
-/// every sixteen.
+/// Creates a block of unsigned bytes around `zero`, in natural order, with scales `unit * scale`
+/// for every sixteen.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn around_halves<const VNNI: bool>(
@@ -281,9 +281,8 @@ fn q3_k_scales(block: &[u8; 110]) -> __m128i {
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let (first, second, upper) = (word(96), word(100), word(104));
     let low = |word: u32| word & 0x0f0f_0f0f;
-    let with = |lower: u32, group: u32| {
-        (lower | (((upper >> (2 * group)) & 0x0303_0303) << 4)) as i32
-    };
+    let with =
+        |lower: u32, group: u32| (lower | (((upper >> (2 * group)) & 0x0303_0303) << 4)) as i32;
     let packed = _mm_setr_epi32(
         with(low(first), 0),
         with(low(second), 1),

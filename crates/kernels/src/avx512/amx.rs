@@ -13,8 +13,8 @@ use super::micro_kernel::BlockProducts;
 use super::scaling::{group_with, is_fine, is_offset, total_with};
 use super::unpack::{Prefetch, Tile};
 use super::{ActivationBlock, GroupFactors, LANES};
-use crate::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
 use crate::BLOCK;
+use crate::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
 use crate::weight_format::WeightFormat;
 
 /// Minimum activation rows for tiles: with fewer, most of a tile is empty.

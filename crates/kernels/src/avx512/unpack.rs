@@ -54,7 +54,8 @@ impl Tile {
         [self.scales[group], self.fine_mins[group % FINE_UNITS]]
     }
 
-    /// Subtracts the minima, `PAIRS` pairs, each multiplied with the sum of its group's activations.
+    /// Subtracts the minima, `PAIRS` pairs, each multiplied with the sum of its group's
+    /// activations.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn less_minima<const PAIRS: usize>(

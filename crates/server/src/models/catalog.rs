@@ -107,8 +107,8 @@ impl ServedModels {
     /// Begins to download the model called `name`, which is served once it is complete.
     ///
     /// # Errors
-    /// The errors of [`Self::downloads`]; 429 while another model is downloaded, 400 for a name that
-    /// is too long.
+    /// The errors of [`Self::downloads`]; 429 while another model is downloaded, 400 for a name
+    /// that is too long.
     pub fn download(self: &Arc<Self>, name: &str) -> Result<Arc<Download>, ApiError> {
         let models = self.clone();
         self.downloads()?.start(name, Box::new(move |model, asked| models.add(model, asked)))

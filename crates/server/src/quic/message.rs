@@ -193,8 +193,8 @@ impl MessageReader {
         Ok(true)
     }
 
-    /// Resolves once the client cancels its request, by a reset with code 3 or a STOP frame (S-4.5).
-    /// Whatever else it sends stays for [`Self::next`]. Cancel safe.
+    /// Resolves once the client cancels its request, by a reset with code 3 or a STOP frame
+    /// (S-4.5). Whatever else it sends stays for [`Self::next`]. Cancel safe.
     pub async fn cancelled(&mut self) -> StreamError {
         const CANCELLED: StreamError = StreamError::Reset(Code::Cancelled);
         // Before ANSWER there is nothing to acknowledge: a client that sends more has to wait.

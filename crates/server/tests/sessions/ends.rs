@@ -86,9 +86,8 @@ async fn a_request_is_cancelled_before_its_answer_begins() {
         let body = chat(5, json!({"model": UPSTREAM_MODEL}));
         stream.say(MessageKind::Body, body.as_bytes()).await;
         stream.say(MessageKind::Body, b"").await;
-        let arrives = async {
-            while !upstream.requests.recv().await.unwrap().starts_with("POST") {}
-        };
+        let arrives =
+            async { while !upstream.requests.recv().await.unwrap().starts_with("POST") {} };
         tokio::time::timeout(PATIENCE, arrives).await.expect("the upstream has the request");
         if by_reset {
             stream.send.reset(Code::Cancelled.number()).unwrap();

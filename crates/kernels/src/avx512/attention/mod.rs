@@ -29,11 +29,7 @@ pub(crate) fn memory_bytes(op: &Attention<'_>, threads: usize) -> usize {
 /// The processor has AVX-512 VNNI; all threads of `queue` call this with the same
 /// `memory` of [`memory_bytes`]; the tensors have their data.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(crate) unsafe fn compute(
-    op: &Attention<'_>,
-    queue: &WorkQueue,
-    memory: *mut u8,
-) {
+pub(crate) unsafe fn compute(op: &Attention<'_>, queue: &WorkQueue, memory: *mut u8) {
     // SAFETY: passed on; the cells of a run are within the tensors.
     unsafe {
         op.compute_runs(
