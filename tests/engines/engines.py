@@ -37,6 +37,8 @@ class Engine:
     name = ""
     #: Names of the metrics: requests that run, and tokens that were generated since the start.
     running_metric = generated_metric = ""
+    #: Whether it notices that the client of a whole answer has left.
+    watches_whole_answers = True
     #: Whether an answer that must call a tool obeys the tool's schema.
     constrains_calls = True
 
@@ -103,6 +105,8 @@ class LlamaServer(Engine):
     """llama.cpp's server with the GGUF file: the binary that LLAMA_SERVER names, else that of the package xllamacpp."""
 
     name = "llama-server"
+    # Asked directly, it computes them to their end as well.
+    watches_whole_answers = False
     running_metric, generated_metric = "llamacpp:requests_processing", "llamacpp:tokens_predicted_total"
 
     def command(self):
