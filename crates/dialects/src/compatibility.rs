@@ -14,6 +14,7 @@ use super::ollama::request::{
 };
 use super::responses::request::{INCLUDES, PARAMETERS as RESPONSE, REASONING, ResponseRequest};
 use super::{infill, messages, ui_stream};
+use crate::batches::batch::{NewBatch, PARAMETERS as BATCH};
 use crate::lowered::Lowered;
 use crate::stored_chats::request::parse_list;
 use loquent_serving::api::embeddings::{EmbeddingRequest, PARAMETERS as EMBEDDINGS};
@@ -97,6 +98,9 @@ pub(super) fn apis() -> Vec<Api> {
 }
 
 fn openai() -> Vec<Api> {
+    let batch = json!({
+        "input_file_id": "file-1", "endpoint": "/v1/embeddings", "completion_window": "24h",
+    });
     let question = json!({"messages": [{"role": "user", "content": "hi"}], "store": true});
     vec![
         Api::new("POST /v1/chat/completions", parameters::chat(), question, |body| {
@@ -126,6 +130,9 @@ fn openai() -> Vec<Api> {
         },
         Api::new("POST /v1/embeddings", EMBEDDINGS, json!({"input": "hi"}), |body| {
             EmbeddingRequest::read(fields(&body)?).map(|request| request.ignored)
+        }),
+        Api::new("POST /v1/batches", BATCH, batch, |body| {
+            NewBatch::read(fields(&body)?).map(|request| request.ignored)
         }),
     ]
 }
@@ -240,6 +247,8 @@ fn found(api: &Api, name: &str) -> Support {
 /// Supported parameters that accept none of the [`probes`], since each takes a form of its own.
 const OWN_FORMS: &[&str] = &[
     "messages",
+    "endpoint",
+    "completion_window",
     "order",
     "stream_options",
     "top_logprobs",

@@ -21,6 +21,7 @@
 //! assert_eq!(messages[1]["content"], "Hello!");
 //! ```
 
+pub mod batches;
 #[cfg(test)]
 mod chat_parameters;
 #[cfg(test)]

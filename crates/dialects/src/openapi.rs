@@ -59,6 +59,7 @@ impl RouteEntry {
 }
 
 const OPENAI: &str = "OpenAI";
+const BATCHES: &str = "OpenAI: files and batches";
 const RESPONSES: &str = "OpenAI: responses";
 const ANTHROPIC: &str = "Anthropic";
 const OLLAMA: &str = "Ollama";
@@ -77,6 +78,9 @@ const STREAM_QUERY: &[(&str, &str)] = &[
     ("timeout", "Durable Streams: seconds of a long poll"),
 ];
 
+/// Query of a list, page by page.
+const PAGE_QUERY: &[(&str, &str)] = &[("after", "the id before the page"), ("limit", "1 to 100")];
+
 /// All routes in the order of the page; a test checks them against the sources.
 const ROUTES: &[RouteEntry] = &[
     keyed("post", "/v1/chat/completions", OPENAI, "Answer a conversation, whole or as a stream"),
@@ -87,6 +91,15 @@ const ROUTES: &[RouteEntry] = &[
     keyed("get", "/v1/chat/completions/{id}/messages", OPENAI, "Its conversation, page by page"),
     keyed("post", "/v1/completions", OPENAI, "Continue text, whole or as a stream"),
     keyed("post", "/v1/embeddings", OPENAI, "Vectors of texts"),
+    keyed("post", "/v1/files", BATCHES, "Upload a file, as a form with `file` and `purpose`"),
+    keyed("get", "/v1/files", BATCHES, "List files").with_query(PAGE_QUERY),
+    keyed("get", "/v1/files/{id}", BATCHES, "Facts about a file"),
+    keyed("delete", "/v1/files/{id}", BATCHES, "Delete a file"),
+    keyed("get", "/v1/files/{id}/content", BATCHES, "The bytes of a file"),
+    keyed("post", "/v1/batches", BATCHES, "Answer the requests of a file when there is time"),
+    keyed("get", "/v1/batches", BATCHES, "List batches").with_query(PAGE_QUERY),
+    keyed("get", "/v1/batches/{id}", BATCHES, "A batch as far as it is"),
+    keyed("post", "/v1/batches/{id}/cancel", BATCHES, "End a batch with what it has"),
     keyed("get", "/v1/models", OPENAI, "The models; in Anthropic's form with `anthropic-version`"),
     keyed("get", "/v1/models/{id}", OPENAI, "A model, by its name"),
     keyed("post", "/v1/responses", RESPONSES, "A response, whole or as a stream of events"),
@@ -331,7 +344,8 @@ fn query_parameter(name: &str, note: &str) -> Value {
 
 /// Returns true for a route without a table that refuses a request without a body.
 fn takes_object(route: &RouteEntry) -> bool {
-    route.method == "post" && route.path != "/v1/responses/{id}/cancel"
+    // A file is a form.
+    route.method == "post" && !route.path.ends_with("/cancel") && route.path != "/v1/files"
 }
 
 fn request_body(schema: Value) -> Value {

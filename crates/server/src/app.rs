@@ -11,6 +11,7 @@ use crate::chosen_ids::ChosenIds;
 use crate::connection_limits::ProbePermits;
 use crate::dashboard::Dashboard;
 use crate::hosts::AllowedHosts;
+use crate::live_batches::LiveBatches;
 use crate::models::{ModelEntry, ServedModels};
 use crate::origin::{is_page_of_app, is_page_of_this_machine};
 use crate::page_file::PageFile;
@@ -145,6 +146,8 @@ pub struct App {
     pub bodies: Arc<RequestBodies>,
     /// Background responses while they are generated.
     pub responses: Arc<LiveResponses>,
+    /// Batches while they run.
+    pub batches: Arc<LiveBatches>,
     /// Objects that clients have stored.
     pub store: Store,
     /// Routes from outside this crate, which need the same keys as the API.
@@ -195,6 +198,7 @@ impl App {
             chosen_ids: ChosenIds::default(),
             bodies,
             responses: Arc::default(),
+            batches: Arc::default(),
             store: Store::in_memory(StoreLimits::default()),
             extension: Router::new(),
             pages: Vec::new(),

@@ -1,6 +1,9 @@
 //! Fuzz targets of the server: input from clients, and text from models.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use loquent_dialects::batches::batch::BatchEndpoint;
+use loquent_dialects::batches::lines::{BatchRequest, find_lines};
+use loquent_dialects::batches::upload::read_upload;
 use loquent_formats::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_proto::Delta;
 
@@ -22,8 +25,33 @@ pub const TARGETS: &[Target] = &[
     Target { name: "model_calls", run: model_calls, base_kib: 64, per_byte: 512 },
     Target { name: "quic_stream", run: quic_stream, base_kib: 64, per_byte: 600 },
     Target { name: "upstream_path", run: upstream_path, base_kib: 16, per_byte: 64 },
+    Target { name: "upload_form", run: upload_form, base_kib: 16, per_byte: 16 },
+    Target { name: "batch_input", run: batch_input, base_kib: 64, per_byte: 1024 },
     Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
 ];
+
+/// Any form is read as a file that is a part of it, or refused.
+fn upload_form(input: &[u8]) {
+    let body = Bytes::copy_from_slice(input);
+    match read_upload("multipart/form-data; boundary=b0", &body) {
+        Ok(upload) => {
+            assert!(upload.content.len() < body.len());
+            assert!(upload.filename.len() <= 4096);
+        }
+        Err(error) => assert_eq!(error.status(), 400),
+    }
+}
+
+/// Any input is found to be lines that can be sent, or has errors.
+fn batch_input(input: &[u8]) {
+    match find_lines(input, BatchEndpoint::Embeddings) {
+        Ok(lines) => {
+            assert!(!lines.is_empty());
+            assert!(lines.into_iter().all(|line| BatchRequest::parse(&input[line]).is_some()));
+        }
+        Err(errors) => assert!((1..=101).contains(&errors.len())),
+    }
+}
 
 /// Any body is parsed as a valid request, or refused with a client error.
 fn request_body(input: &[u8]) {

@@ -27,6 +27,7 @@ mod hosts;
 mod http;
 mod https;
 mod json_response;
+mod live_batches;
 mod models;
 mod origin;
 mod paced_body;

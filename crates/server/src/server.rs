@@ -21,6 +21,7 @@ use crate::http::router;
 use crate::models::{Keeper, ModelDownloads, ModelEntry, OnDemand};
 use crate::page_file::PageFile;
 use crate::quic::{CertificateSource, QuicConfig, QuicPort};
+use crate::routes::batches;
 use crate::routes::dashboard::gather as dashboard;
 use crate::routes::successor::AppTakeover;
 use crate::start::{
@@ -106,6 +107,7 @@ pub async fn run<B: Into<LoadedBackend> + Send + 'static>(
             open(&app, &config, loaded??.into(), announce, &mut background)?
         }
     };
+    background.spawn(batches::resume_all(app.clone()));
     let limit = tokio::select! {
         error = ports.serve() => return Err(error),
         () = shutdown => config.drain_limit,

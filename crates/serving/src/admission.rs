@@ -28,12 +28,18 @@ pub struct AdmissionGate {
     admission: Arc<Mutex<Admission>>,
     clock: Clock,
     pending: PendingPrompts,
+    /// Admitted completions that wait for a place in the batch, without those of batches.
+    waiting: Arc<AtomicUsize>,
 }
+
+/// Maximum completions of one line of a batch.
+const MAX_SPARE_COMPLETIONS: usize = 4;
 
 impl AdmissionGate {
     /// Creates a gate without issued permits, which counts admitted prompts in `pending`.
     pub fn new(bounds: Bounds, clock: Clock, pending: PendingPrompts) -> Self {
-        Self { admission: Arc::new(Mutex::new(Admission::new(bounds))), clock, pending }
+        let admission = Arc::new(Mutex::new(Admission::new(bounds)));
+        Self { admission, clock, pending, waiting: Arc::default() }
     }
 
     /// Returns the same gate for the requests of another engine, which waits for the prompts in
@@ -53,13 +59,10 @@ impl AdmissionGate {
         completions: usize,
         prompt_tokens: u64,
     ) -> Result<Vec<Permit>, Refusal> {
-        let Identity { tenant, limits, .. } = *identity;
-        let demand = Demand { tenant, limits, completions, prompt_tokens };
-        let now = self.clock.now();
         // Whoever has spent a budget takes no place.
         let admitted = identity
             .check_budgets(unix_time_s())
-            .and_then(|()| self.with(|admission| admission.enter(&demand, now)));
+            .and_then(|()| self.check_places(identity, completions, prompt_tokens));
         if let Err(refusal) = admitted {
             identity.count(|usage| &usage.refused, 1);
             tracing::debug!(key = identity.name(), %refusal, "refused a request");
@@ -69,6 +72,9 @@ impl AdmissionGate {
         identity.count(|usage| &usage.in_flight, completions as u64);
         identity.count(|usage| &usage.waiting, completions as u64);
         self.pending.0.fetch_add(completions, Ordering::Relaxed);
+        if !identity.is_spare {
+            self.waiting.fetch_add(completions, Ordering::Relaxed);
+        }
         let permit = |index| Permit {
             gate: self.clone(),
             identity: identity.clone(),
@@ -81,6 +87,31 @@ impl AdmissionGate {
             is_waiting: true,
         };
         Ok((0..completions).map(permit).collect())
+    }
+
+    /// # Errors
+    /// The [`Refusal`] that names the limit the request would exceed.
+    fn check_places(
+        &self,
+        identity: &Identity,
+        completions: usize,
+        prompt_tokens: u64,
+    ) -> Result<(), Refusal> {
+        let Identity { tenant, limits, .. } = *identity;
+        if identity.is_spare {
+            // It takes no place that another request could be refused for.
+            let limit = MAX_SPARE_COMPLETIONS;
+            return if completions > limit { Err(Refusal::Never { limit }) } else { Ok(()) };
+        }
+        let demand = Demand { tenant, limits, completions, prompt_tokens };
+        let now = self.clock.now();
+        self.with(|admission| admission.enter(&demand, now))
+    }
+
+    /// Returns the number of completions that wait for a place in the batch, without those of
+    /// batches.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Returns the remaining request and token budgets of `identity`.
@@ -103,7 +134,7 @@ impl AdmissionGate {
         self.with(|admission| admission.check_room(1))
     }
 
-    /// Returns the number of completions running or waiting.
+    /// Returns the number of completions running or waiting, without those of batches.
     pub fn in_flight(&self) -> usize {
         self.with(|admission| admission.inflight())
     }
@@ -180,7 +211,9 @@ impl Permit {
     /// [`Refusal::Tokens`] when all of it is.
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
         let tenant = self.identity.tenant;
-        self.gate.with(|admission| admission.enqueue(tenant, prompt_tokens))?;
+        if !self.identity.is_spare {
+            self.gate.with(|admission| admission.enqueue(tenant, prompt_tokens))?;
+        }
         self.queued_tokens = prompt_tokens;
         Ok(())
     }
@@ -190,7 +223,9 @@ impl Permit {
         let tokens = std::mem::take(&mut self.queued_tokens);
         if tokens > 0 {
             let tenant = self.identity.tenant;
-            self.gate.with(|admission| admission.dequeue(tenant, tokens));
+            if !self.identity.is_spare {
+                self.gate.with(|admission| admission.dequeue(tenant, tokens));
+            }
             self.begin();
         }
     }
@@ -199,6 +234,9 @@ impl Permit {
     pub fn begin(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             self.identity.uncount(|usage| &usage.waiting, 1);
+            if !self.identity.is_spare {
+                self.gate.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -233,6 +271,10 @@ impl Drop for Permit {
         let Self { identity, estimated_tokens, generated_tokens, .. } = self;
         identity.count(|usage| &usage.generated_tokens, *generated_tokens);
         identity.uncount(|usage| &usage.in_flight, 1);
+        // It was never counted there.
+        if identity.is_spare {
+            return;
+        }
         self.gate.with(|admission| {
             // An estimate is still there only if the prompt was never computed.
             admission.true_up(identity.tenant, *estimated_tokens, *generated_tokens, now);
@@ -291,6 +333,28 @@ mod tests {
         drop(permits);
         assert!(!pending.any());
         assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_line_of_a_batch_takes_no_place_and_no_part_of_the_queue() {
+        let bounds = Bounds {
+            max_inflight_requests: 1,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 10,
+        };
+        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let caller = Identity::of_address([192, 0, 2, 1].into());
+        let mut lines = gate.enter(&caller.of_batches(), 4, 100).unwrap();
+        assert!(lines.iter_mut().all(|line| line.enqueue(100).is_ok()));
+        assert_eq!((gate.in_flight(), gate.waiting()), (0, 0));
+        let mut others = gate.enter(&caller, 1, 10).expect("all places are free");
+        others[0].enqueue(10).expect("the whole queue is free");
+        assert_eq!((gate.in_flight(), gate.waiting()), (1, 1));
+        others[0].dequeue();
+        assert_eq!(gate.waiting(), 0, "it has begun");
+        drop((lines, others));
+        assert_eq!((gate.in_flight(), gate.waiting()), (0, 0));
+        assert!(gate.enter(&caller.of_batches(), 5, 1).is_err(), "a line is bounded too");
     }
 
     #[test]

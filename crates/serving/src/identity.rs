@@ -201,6 +201,8 @@ pub struct Identity {
     pub token: Option<TokenScope>,
     /// True for a client on this machine, on a server without keys.
     pub is_local: bool,
+    /// True for a line of a batch, which takes only the share of the server that others leave.
+    pub is_spare: bool,
 }
 
 impl Identity {
@@ -212,6 +214,18 @@ impl Identity {
             key: Some(key),
             token: None,
             is_local: false,
+            is_spare: false,
+        }
+    }
+
+    /// Returns the identity of the owner's batches: a tenant beside the owner's own, so that a
+    /// batch takes nothing of its owner's share either. Tokens count as the owner's.
+    pub fn of_batches(&self) -> Self {
+        Self {
+            tenant: tenant_of(b"batches", &self.tenant.0.to_le_bytes()),
+            limits: TenantLimits::default(),
+            is_spare: true,
+            ..self.clone()
         }
     }
 
@@ -240,13 +254,27 @@ impl Identity {
             IpAddr::V6(v6) => tenant_of(b"v6", &v6.octets()),
         };
         let is_local = address.to_canonical().is_loopback();
-        Self { tenant, key: None, limits: TenantLimits::default(), token: None, is_local }
+        Self {
+            tenant,
+            key: None,
+            limits: TenantLimits::default(),
+            token: None,
+            is_local,
+            is_spare: false,
+        }
     }
 
     /// Returns the identity of this process itself, which has no tenant limits.
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
-        Self { tenant: TenantId::default(), key: None, limits, token: None, is_local: true }
+        Self {
+            tenant: TenantId::default(),
+            key: None,
+            limits,
+            token: None,
+            is_local: true,
+            is_spare: false,
+        }
     }
 
     /// Returns the owner of the objects that its requests store. Without keys clients cannot be
@@ -263,13 +291,15 @@ impl Identity {
 
     /// Returns the tenant in the form for the scheduler.
     pub fn scheduled(&self) -> Tenant {
-        let weight = self.key.as_ref().map_or(1, |key| key.weight);
+        // A batch has the least weight there is, whatever its owner's.
+        let key = self.key.as_ref().filter(|_| !self.is_spare);
+        let weight = key.map_or(1, |key| key.weight);
         Tenant { id: self.tenant, weight }
     }
 
     /// Returns true if `priority` has an effect.
     pub fn may_set_priority(&self) -> bool {
-        self.key.as_ref().is_some_and(|key| key.may_set_priority)
+        !self.is_spare && self.key.as_ref().is_some_and(|key| key.may_set_priority)
     }
 
     /// Returns true if the identity may see the activity of the whole server: on a server without
@@ -367,6 +397,18 @@ mod tests {
         let anybody = |address: &str| Identity::of_address(address.parse().unwrap()).owner();
         assert_eq!(anybody("10.0.0.1"), anybody("10.0.0.2"));
         assert_ne!(anybody("10.0.0.1"), ApiKey::unnamed("old").owner());
+    }
+
+    #[test]
+    fn batches_are_a_tenant_of_least_weight_and_count_as_their_owners() {
+        let key = ApiKey { weight: 9, may_set_priority: true, ..named("a", "k") };
+        let owner = Identity::of_key(Arc::new(key));
+        let batches = owner.of_batches();
+        assert_ne!(batches.tenant, owner.tenant);
+        assert_eq!(batches.owner(), owner.owner());
+        assert_eq!((batches.scheduled().weight, batches.may_set_priority()), (1, false));
+        batches.count(|usage| &usage.requests, 2);
+        assert_eq!(owner.key.unwrap().usage.counts().requests, 2);
     }
 
     #[test]

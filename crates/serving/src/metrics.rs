@@ -87,6 +87,7 @@ struct RequestMetrics {
     prompt_tokens: IntCounter,
     success: IntCounterVec,
     refused: IntCounterVec,
+    batch_lines: IntCounterVec,
     ttft: Latency,
     e2e: Histogram,
     queue: Histogram,
@@ -287,6 +288,7 @@ impl RequestMetrics {
     fn new(to: &Registrar) -> Self {
         let (success, refused) =
             ("Completions by finish reason.", "Requests answered with an error, by status.");
+        let lines = "Lines of batches, by whether they got an answer or an error.";
         let first_token = "Request's arrival to its first token.";
         let wrong = "First forecast of a first token, earlier or later than that came.";
         Self {
@@ -294,6 +296,7 @@ impl RequestMetrics {
                 .counter("prompt_tokens_total", "Prompt tokens of finished completions."),
             success: to.counters("request_success_total", success, "finished_reason"),
             refused: to.counters("request_refused_total", refused, "status"),
+            batch_lines: to.counters("batch_lines_total", lines, "outcome"),
             ttft: to.fine_latency("time_to_first_token_seconds", first_token),
             e2e: to.latency("e2e_request_latency_seconds", "Request's arrival to its last byte."),
             queue: to.latency("request_queue_time_seconds", "Tokenized to admitted to the batch."),
@@ -532,6 +535,12 @@ impl Metrics {
     /// Records a request that was answered with the error `status`.
     pub fn on_refusal(&self, status: u16) {
         self.requests.refused.with_label_values(&[&status.to_string()]).inc();
+    }
+
+    /// Records a line of a batch that has got its answer, or an error.
+    pub fn on_batch_line(&self, is_answered: bool) {
+        let outcome = if is_answered { "answer" } else { "error" };
+        self.requests.batch_lines.with_label_values(&[outcome]).inc();
     }
 
     /// Records a completion whose client left.

@@ -19,12 +19,19 @@ pub enum Kind {
     ChatCompletion = 1,
     /// An answer of `/v1/responses`.
     Response = 2,
+    /// A file of `/v1/files`.
+    File = 3,
+    /// A batch of `/v1/batches`.
+    Batch = 4,
+    /// An output line of a batch that runs, or its client's wish to cancel it.
+    BatchLine = 5,
 }
 
 impl Kind {
     /// Returns the kind with this number in the file.
     pub fn of_number(number: u8) -> Option<Self> {
-        [Self::ChatCompletion, Self::Response].into_iter().find(|kind| *kind as u8 == number)
+        let all = [Self::ChatCompletion, Self::Response, Self::File, Self::Batch, Self::BatchLine];
+        all.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 

@@ -271,7 +271,12 @@ impl ServedModels {
         self.gate().map_or([None, None], |gate| gate.levels(identity))
     }
 
-    /// Returns the number of completions running or waiting.
+    /// Returns the number of completions that have not begun, without those of batches.
+    pub fn waiting(&self) -> usize {
+        self.gate().map_or(0, AdmissionGate::waiting)
+    }
+
+    /// Returns the number of completions running or waiting, without those of batches.
     pub fn in_flight(&self) -> usize {
         self.gate().map_or(0, AdmissionGate::in_flight)
     }

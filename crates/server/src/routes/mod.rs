@@ -5,12 +5,14 @@
 //! events without knowing the server.
 
 pub mod authorize;
+pub mod batches;
 pub mod browser;
 pub mod completions;
 pub mod dashboard;
 pub mod downloads;
 pub mod durable;
 pub mod embeddings;
+pub mod files;
 pub mod generation;
 pub mod health;
 pub mod infill;
@@ -51,6 +53,8 @@ pub fn api(offers_ollama: bool) -> Router<Arc<App>> {
         .merge(stored_chats::routes())
         .merge(responses::routes())
         .merge(embeddings::routes())
+        .merge(files::routes())
+        .merge(batches::routes())
         .merge(messages::routes())
         .merge(models::routes())
         .merge(downloads::routes())

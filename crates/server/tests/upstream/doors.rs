@@ -34,9 +34,9 @@ async fn only_listed_routes_reach_the_upstream() {
         ("DELETE", "/api/delete", 404),
         ("POST", "/v1/load_lora_adapter", 404),
         ("POST", "/slots?action=erase", 404),
-        ("GET", "/metrics/../v1/files", 400),
-        ("GET", "/team-a/../team-b/v1/files", 400),
-        ("GET", "/v1/models/../../team-b/v1/files", 400),
+        ("GET", "/metrics/../v1/assistants", 400),
+        ("GET", "/team-a/../team-b/v1/assistants", 400),
+        ("GET", "/v1/models/../../team-b/v1/assistants", 400),
         ("GET", "/v1/models/%2e%2e/%2e%2e/team-b", 400),
         ("GET", "/v1/models/..%2f..%2fteam-b", 400),
         ("GET", "//team-b/v1/models", 400),
@@ -47,7 +47,7 @@ async fn only_listed_routes_reach_the_upstream() {
         assert_eq!(response.status().as_u16(), status, "{method} {path}");
         assert!(up.requests.try_recv().is_err(), "{method} {path} reached the upstream");
     }
-    let refused = json_of(front.send(request("GET", "/v1/files")).await).await;
+    let refused = json_of(front.send(request("GET", "/v1/assistants")).await).await;
     assert!(error_text(&refused).contains("--upstream-route"), "{refused}");
     let listed = front.send(request("POST", "/v1/audio/speech")).await;
     assert_eq!(listed.status().as_u16(), 200);
@@ -64,16 +64,16 @@ fn chunked(text: &'static str) -> Body {
 async fn only_methods_that_have_a_body_bring_one_to_the_upstream() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
     let front = Front::with(&up.url, |settings| {
-        let routes = ["GET", "DELETE", "OPTIONS", "PUT"].map(|it| format!("{it} /v1/files/*"));
+        let routes = ["GET", "DELETE", "OPTIONS", "PUT"].map(|it| format!("{it} /v1/assistants/*"));
         settings.upstream.routes = routes.map(|route| route.parse().unwrap()).to_vec();
     });
     let smuggled = "POST /api/delete HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
     for (method, path) in [
-        ("GET", "/v1/files/a"),
-        ("HEAD", "/v1/files/a"),
+        ("GET", "/v1/assistants/a"),
+        ("HEAD", "/v1/assistants/a"),
         ("GET", "/v1/models"),
-        ("OPTIONS", "/v1/files/a"),
-        ("DELETE", "/v1/files/a"),
+        ("OPTIONS", "/v1/assistants/a"),
+        ("DELETE", "/v1/assistants/a"),
     ] {
         for body in [Body::from(smuggled), chunked(smuggled)] {
             let request = HttpRequest::builder().method(method).uri(path).body(body).unwrap();
@@ -84,10 +84,11 @@ async fn only_methods_that_have_a_body_bring_one_to_the_upstream() {
     }
     // What ends without a byte is no body, however it was framed.
     for (method, body) in [("GET", chunked("")), ("GET", Body::empty()), ("PUT", chunked("x"))] {
-        let request = HttpRequest::builder().method(method).uri("/v1/files/a").body(body).unwrap();
+        let request =
+            HttpRequest::builder().method(method).uri("/v1/assistants/a").body(body).unwrap();
         assert_eq!(front.send(request).await.status().as_u16(), 200, "{method}");
         let seen = up.requests.recv().await.unwrap();
-        assert!(seen.starts_with(&format!("{method} /v1/files/a ")), "{seen}");
+        assert!(seen.starts_with(&format!("{method} /v1/assistants/a ")), "{seen}");
     }
 }
 

@@ -23,6 +23,7 @@ fn series() -> BTreeSet<String> {
     let metrics = Metrics::new();
     metrics.on_abort();
     metrics.on_refusal(429);
+    metrics.on_batch_line(true);
     metrics.on_resume(true);
     let text = metrics.render();
     let name = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();

@@ -1,0 +1,212 @@
+//! The batches that this process runs, and when their next line may begin.
+//!
+//! A batch has the share of the server that others leave. Its lines take no place in admission, so
+//! that nobody is refused because of them; a line begins only when no other request waits; and
+//! while others are answered, one line runs at a time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use loquent_dialects::batches::batch::{BatchStatus, RequestBatch};
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::identity::Owner;
+use tokio::sync::Notify;
+
+/// Maximum lines answered at once, while nobody else has a request.
+pub const MAX_LINES_AT_ONCE: usize = 4;
+/// Maximum batches that are worked on at once, one for each owner: each holds its input.
+const MAX_WORKED_ON: usize = 4;
+/// Maximum batches of an owner that are not finished.
+const MAX_PER_OWNER: usize = 32;
+
+const UNPOISONED: &str = "nothing panics under this lock";
+
+/// A batch that this process runs.
+#[derive(Debug)]
+pub struct LiveBatch {
+    owner: Owner,
+    batch: Mutex<RequestBatch>,
+    cancelled: Notify,
+}
+
+impl LiveBatch {
+    /// Changes the batch; returns its new state.
+    pub fn change(&self, change: impl FnOnce(&mut RequestBatch)) -> RequestBatch {
+        let mut batch = self.batch.lock().expect(UNPOISONED);
+        change(&mut batch);
+        batch.clone()
+    }
+
+    /// Returns the batch as it is now.
+    pub fn now(&self) -> RequestBatch {
+        self.change(|_| {})
+    }
+
+    /// Begins to cancel the batch, unless its output is being written already. Returns it.
+    pub fn cancel(&self) -> RequestBatch {
+        let batch = self.change(|batch| {
+            if matches!(batch.status, BatchStatus::Validating | BatchStatus::InProgress) {
+                batch.enter(BatchStatus::Cancelling, unix_time_s());
+            }
+        });
+        // One permit is kept for a runner that does not wait yet.
+        self.cancelled.notify_one();
+        batch
+    }
+
+    /// Waits until the batch is cancelled.
+    pub async fn cancelled(&self) {
+        while self.now().status != BatchStatus::Cancelling {
+            self.cancelled.notified().await;
+        }
+    }
+}
+
+/// All batches that this process runs.
+#[derive(Debug, Default)]
+pub struct LiveBatches {
+    state: Mutex<RunningBatches>,
+    /// A batch is no longer worked on.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct RunningBatches {
+    batches: HashMap<String, Arc<LiveBatch>>,
+    worked_on: HashSet<Owner>,
+    answering: usize,
+}
+
+/// The entry of a batch in the list, until dropped.
+#[derive(Debug)]
+pub struct BatchEntry {
+    all: Arc<LiveBatches>,
+    /// The batch.
+    pub batch: Arc<LiveBatch>,
+}
+
+/// A batch is worked on until this is dropped.
+#[derive(Debug)]
+pub struct WorkPermit(Arc<LiveBatches>, Owner);
+
+/// A line is answered until this is dropped.
+#[derive(Debug)]
+pub struct LinePermit(Arc<LiveBatches>);
+
+impl LiveBatches {
+    fn state(&self) -> MutexGuard<'_, RunningBatches> {
+        self.state.lock().expect(UNPOISONED)
+    }
+
+    /// Enters `batch`; `None` if it runs here already.
+    pub fn enter(self: &Arc<Self>, owner: Owner, batch: RequestBatch) -> Option<BatchEntry> {
+        let mut state = self.state();
+        if state.batches.contains_key(&batch.id) {
+            return None;
+        }
+        let id = batch.id.clone();
+        let live = LiveBatch { owner, batch: Mutex::new(batch), cancelled: Notify::new() };
+        let live = Arc::new(live);
+        state.batches.insert(id, live.clone());
+        Some(BatchEntry { all: self.clone(), batch: live })
+    }
+
+    /// Returns the batch `id` of `owner`, if it runs here.
+    pub fn find(&self, owner: Owner, id: &str) -> Option<Arc<LiveBatch>> {
+        let found = self.state().batches.get(id).cloned();
+        found.filter(|live| live.owner == owner)
+    }
+
+    /// Returns true if `owner` may have one more batch.
+    pub fn has_room(&self, owner: Owner) -> bool {
+        let state = self.state();
+        let own = state.batches.values().filter(|live| live.owner == owner);
+        own.count() < MAX_PER_OWNER
+    }
+
+    /// Waits until a batch of `owner` may be worked on: owners take turns, so that many batches of
+    /// one do not delay another's.
+    pub async fn work_permit(self: &Arc<Self>, owner: Owner) -> WorkPermit {
+        loop {
+            // Before the check: who leaves in between is heard too.
+            let left = self.left.notified();
+            {
+                let mut state = self.state();
+                if state.worked_on.len() < MAX_WORKED_ON && state.worked_on.insert(owner) {
+                    return WorkPermit(self.clone(), owner);
+                }
+            }
+            left.await;
+        }
+    }
+
+    /// Returns a place for a line if it may begin now, where `in_flight` completions of others are
+    /// running, and `waiting` of them have not begun.
+    pub fn line_permit(self: &Arc<Self>, in_flight: usize, waiting: usize) -> Option<LinePermit> {
+        let mut state = self.state();
+        let most = if in_flight == 0 { MAX_LINES_AT_ONCE } else { 1 };
+        let begins = waiting == 0 && state.answering < most;
+        begins.then(|| {
+            state.answering += 1;
+            LinePermit(self.clone())
+        })
+    }
+}
+
+impl Drop for BatchEntry {
+    fn drop(&mut self) {
+        let id = self.batch.now().id;
+        self.all.state().batches.remove(&id);
+    }
+}
+
+impl Drop for WorkPermit {
+    fn drop(&mut self) {
+        self.0.state().worked_on.remove(&self.1);
+        self.0.left.notify_waiters();
+    }
+}
+
+impl Drop for LinePermit {
+    fn drop(&mut self) {
+        self.0.state().answering -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_begin_when_nobody_waits_and_one_at_a_time_beside_others() {
+        let all = Arc::new(LiveBatches::default());
+        assert!(all.line_permit(1, 1).is_none(), "somebody waits");
+        let first = all.line_permit(1, 0);
+        assert!(first.is_some() && all.line_permit(1, 0).is_none(), "others are answered");
+        let rest: Vec<_> = std::iter::from_fn(|| all.line_permit(0, 0)).collect();
+        assert_eq!(rest.len(), MAX_LINES_AT_ONCE - 1);
+        drop(rest);
+        assert!(all.line_permit(1, 0).is_none());
+        drop(first);
+        assert!(all.line_permit(1, 0).is_some());
+    }
+
+    #[tokio::test]
+    async fn owners_take_turns() {
+        let all = Arc::new(LiveBatches::default());
+        let owner = |number: u8| Owner([number; 16]);
+        let mut held = vec![all.work_permit(owner(0)).await];
+        let again = tokio::spawn({
+            let all = all.clone();
+            async move { all.work_permit(owner(0)).await }
+        });
+        // The owner's second batch waits, and others' do not.
+        for number in 1..MAX_WORKED_ON as u8 {
+            held.push(all.work_permit(owner(number)).await);
+        }
+        assert!(!again.is_finished());
+        held.clear();
+        drop(again.await.unwrap());
+        assert!(all.state().worked_on.is_empty());
+    }
+}
