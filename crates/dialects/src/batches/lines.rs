@@ -141,7 +141,7 @@ pub fn error_line(custom_id: &str, request_id: &str, code: &str, message: &str) 
 }
 
 fn line(request_id: &str, custom_id: &str, response: &Value, error: &Value) -> Vec<u8> {
-    let id = format!("batch_req_{request_id}");
+    let id = format!("batch_req_{}", request_id.trim_start_matches("req_"));
     let line = json!({"id": id, "custom_id": custom_id, "response": response, "error": error});
     let mut bytes = line.to_string().into_bytes();
     bytes.push(b'\n');
