@@ -181,9 +181,9 @@ def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(open_page, relay
     answer = ask(page, "Hello?", 20)
     footer = finished(answer)
     assert footer.startswith("SSE")
-    first_token_ms = int(re.search(r"first token (\d+) ms", footer)[1])
+    number, unit = re.search(r"first token ([\d.]+) (ms|s)\b", footer).groups()
     # It waits for no connection any more; the rest is a busy machine's.
-    assert first_token_ms < 20_000
+    assert float(number) * {"ms": 1, "s": 1_000}[unit] < 20_000
     assert text_of(answer) == whole_answer(server, "Hello?", 20)
 
 
