@@ -295,7 +295,7 @@ fn error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": error}})
 }
 
-/// Returns the schema of Ollama's errors, which all routes below `/api/` have.
+/// Returns the schema of Ollama's errors.
 fn error_text_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}})
 }
@@ -450,7 +450,7 @@ fn responses(route: &RouteEntry, streams: bool) -> Value {
     if route.method != "head" {
         success["content"] = content;
     }
-    let form = if route.path.starts_with("/api/") { "ErrorText" } else { "Error" };
+    let form = if route.api == OLLAMA { "ErrorText" } else { "Error" };
     let error = json!({"schema": {"$ref": format!("#/components/schemas/{form}")}});
     let mut responses = Map::new();
     // A chat's answer that does not run is resumed and stopped all the same.
