@@ -115,12 +115,17 @@ pub fn messages(stored: &StoredObject, page: &ListPage) -> Result<Value, ApiErro
     };
     let has_more = all.len() > begin + page.limit;
     let data: Vec<Value> = all.into_iter().skip(begin).take(page.limit).collect();
-    let id = |message: Option<&Value>| message.map_or(Value::Null, |one| one["id"].clone());
+    Ok(list_page(data, has_more))
+}
+
+/// Returns a page of a list in OpenAI's form. The objects in `data` have ids.
+pub fn list_page(data: Vec<Value>, has_more: bool) -> Value {
+    let id = |one: Option<&Value>| one.map_or(Value::Null, |one| one["id"].clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
-    Ok(json!({
+    json!({
         "object": "list", "data": data, "first_id": first_id, "last_id": last_id,
         "has_more": has_more,
-    }))
+    })
 }
 
 /// Returns a message in the API's format: its text in `content`, and its parts, if it has several,

@@ -199,6 +199,16 @@ fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
     [_mm256_cvtepi8_epi32(sorted), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(sorted, sorted))]
 }
 
+/// Multiplies the numbers of first and of second halves with `unit`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn times([first, second]: [__m256i; 2], unit: __m256) -> [__m256; 2] {
+    [
+        _mm256_mul_ps(_mm256_cvtepi32_ps(first), unit),
+        _mm256_mul_ps(_mm256_cvtepi32_ps(second), unit),
+    ]
+}
+
 /// Creates a block of unsigned bytes around `zero`, in natural order, with scales `unit * scale`
 /// for every sixteen.
 #[inline]
@@ -209,12 +219,8 @@ fn around_halves<const VNNI: bool>(
     scales: __m128i,
     unit: f32,
 ) -> UnpackedBlock {
-    let offset = _mm256_set1_ps(zero * unit);
-    let whole @ [first, second] = by_halves(scales);
-    let mins = [
-        _mm256_mul_ps(_mm256_cvtepi32_ps(first), offset),
-        _mm256_mul_ps(_mm256_cvtepi32_ps(second), offset),
-    ];
+    let whole = by_halves(scales);
+    let mins = times(whole, _mm256_set1_ps(zero * unit));
     UnpackedBlock::new::<VNNI>(quants, _mm256_set1_ps(unit), whole, mins)
 }
 
@@ -248,12 +254,7 @@ pub(super) fn q2_k<const VNNI: bool>(block: &[u8; 84]) -> UnpackedBlock {
     let mins = by_halves(_mm_and_si128(_mm_srli_epi16::<4>(both), nibble));
     let unit = _mm256_set1_ps(half(block[80], block[81]));
     let min_unit = _mm256_set1_ps(half(block[82], block[83]));
-    let [first, second] = mins;
-    let mins = [
-        _mm256_mul_ps(_mm256_cvtepi32_ps(first), min_unit),
-        _mm256_mul_ps(_mm256_cvtepi32_ps(second), min_unit),
-    ];
-    UnpackedBlock::new::<VNNI>(bit_pairs(block, 16), unit, by_halves(scales), mins)
+    UnpackedBlock::new::<VNNI>(bit_pairs(block, 16), unit, by_halves(scales), times(mins, min_unit))
 }
 
 #[inline]

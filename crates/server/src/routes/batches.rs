@@ -11,13 +11,14 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use bytes::Bytes;
 use http::{Request as HttpRequest, Uri};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::App;
 use crate::json_response::{json_response, json_text};
-use crate::routes::files::{find_file, list_json};
+use crate::routes::files::find_file;
 use crate::sse::with_ignored;
 use loquent_dialects::batches::batch::{BatchStatus, NewBatch, RequestBatch};
+use loquent_dialects::stored_chats::object::list_page;
 use loquent_dialects::stored_chats::request::parse_list;
 use loquent_serving::api::request::header_list;
 use loquent_serving::clock::unix_time_s;
@@ -79,10 +80,10 @@ async fn list(
     let mut data = Vec::with_capacity(listed.objects.len());
     for one in &listed.objects {
         if let Some(batch) = current(&app, &identity, one).await? {
-            data.push(serde_json::from_str(&batch.json()).unwrap_or(Value::Null));
+            data.push(json!(batch));
         }
     }
-    let list = list_json(data, listed.has_more);
+    let list = list_page(data, listed.has_more);
     Ok(with_ignored(json_response(&list), &header_list(&query.ignored)))
 }
 

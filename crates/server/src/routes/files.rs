@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::{HeaderValue, Request as HttpRequest, Uri, header};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::App;
 use crate::charged_body::charged_json;
@@ -16,6 +16,7 @@ use crate::json_response::json_response;
 use crate::sse::with_ignored;
 use loquent_dialects::batches::file::{FileFacts, StoredFile};
 use loquent_dialects::batches::upload::{Upload, read_upload};
+use loquent_dialects::stored_chats::object::list_page;
 use loquent_dialects::stored_chats::request::parse_list;
 use loquent_serving::api::request::header_list;
 use loquent_serving::clock::unix_time_s;
@@ -117,17 +118,8 @@ async fn list(
     };
     let listed = app.store.list(Kind::File, identity.owner(), query.page, wanted).await?;
     let files = listed.objects.iter().filter_map(|one| StoredFile::decode(&one.json));
-    let list = list_json(files.map(|file| file.object()).collect(), listed.has_more);
+    let list = list_page(files.map(|file| file.object()).collect(), listed.has_more);
     Ok(with_ignored(json_response(&list), &header_list(&query.ignored)))
-}
-
-/// Returns a page of `data`.
-pub fn list_json(data: Vec<Value>, has_more: bool) -> Value {
-    let id = |one: Option<&Value>| one.map_or(Value::Null, |one| one["id"].clone());
-    let (first, last) = (id(data.first()), id(data.last()));
-    json!({
-        "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more,
-    })
 }
 
 async fn read(

@@ -4,6 +4,7 @@
 //! on with the others. The output files have ids made from the batch's, so that writing them again
 //! changes nothing.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -286,11 +287,10 @@ impl Run {
             progress: Progress::Ended,
             json: json.clone(),
         };
-        while let Err(error) = self.app.store.put(Kind::BatchLine, self.owner, object.clone()).await
-        {
-            tracing::warn!("cannot store a line of a batch: {error}");
-            tokio::time::sleep(STORE_RETRY).await;
-        }
+        until_done("store a line of a batch", || {
+            self.app.store.put(Kind::BatchLine, self.owner, object.clone())
+        })
+        .await;
         self.app.metrics.on_batch_line(json.first() == Some(&ANSWER));
         self.count(&json);
         Ok(())
@@ -392,43 +392,27 @@ impl Run {
             expires_at: None,
         };
         let file = StoredFile { facts, content: content.into() };
-        while let Err(error) = put_file(&self.app, self.owner, &file).await {
-            tracing::warn!("cannot store the {what} of a batch: {}", error.json());
-            tokio::time::sleep(STORE_RETRY).await;
-        }
+        until_done("store a file of a batch", || put_file(&self.app, self.owner, &file)).await;
         Some(id)
     }
 
     async fn read_input(&self, id: &str) -> Option<Bytes> {
-        loop {
-            match find_file(&self.app, self.owner, id).await {
-                Ok(file) => return file.map(|file| file.content),
-                Err(_) => tokio::time::sleep(STORE_RETRY).await,
-            }
-        }
+        let read = || find_file(&self.app, self.owner, id);
+        until_done("read the input of a batch", read).await.map(|file| file.content)
     }
 
     async fn find(&self, kind: Kind, id: &str) -> Option<Bytes> {
-        loop {
-            match self.app.store.get(kind, self.owner, id).await {
-                Ok(found) => return found.map(|found| found.json),
-                Err(_) => tokio::time::sleep(STORE_RETRY).await,
-            }
-        }
+        let read = || self.app.store.get(kind, self.owner, id);
+        until_done("read a line of a batch", read).await.map(|found| found.json)
     }
 
     /// Stores the batch, however long the store is away.
     async fn save(&self, batch: &RequestBatch) -> Result<(), Stopped> {
         let mode = WriteMode::Checkpoint(self.fence);
-        loop {
-            match self.app.store.write(Kind::Batch, self.owner, stored(batch), mode).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => return Err(Stopped::TakenOver),
-                Err(error) => {
-                    tracing::warn!("cannot store a batch: {error}");
-                    tokio::time::sleep(STORE_RETRY).await;
-                }
-            }
+        let write = || self.app.store.write(Kind::Batch, self.owner, stored(batch), mode);
+        match until_done("store a batch", write).await {
+            true => Ok(()),
+            false => Err(Stopped::TakenOver),
         }
     }
 
@@ -449,6 +433,22 @@ enum Worked {
     Answered,
     /// The input is wrong, and the batch has ended.
     Refused,
+}
+
+/// Tries `attempt` again until it succeeds: a batch outlasts a store that is away. The log says
+/// `what` fails.
+async fn until_done<T, E, F>(what: &str, mut attempt: impl FnMut() -> F) -> T
+where
+    E: Display,
+    F: Future<Output = Result<T, E>>,
+{
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => tracing::warn!("cannot {what}: {error}"),
+        }
+        tokio::time::sleep(STORE_RETRY).await;
+    }
 }
 
 fn line_id(batch: &str, at: usize) -> String {
