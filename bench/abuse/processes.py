@@ -75,10 +75,14 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        self.terminated = False
         self.process.stdout.readline()
 
     def terminate(self):
-        self.process.send_signal(signal.SIGTERM)
+        """Once: a second signal may arrive while the first prints the figures, and print them again."""
+        if not self.terminated:
+            self.process.send_signal(signal.SIGTERM)
+        self.terminated = True
 
     def end(self):
         self.terminate()

@@ -373,13 +373,12 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     await page.press("#prompt", "Enter");
     const costs = await measureParts(page, measured.gates);
     for (const { changes, ms } of costs) context.diagnostic(`500 tokens: ${changes} changes, ${ms.toFixed(0)} ms`);
-    const [first, last] = [costs[1], costs.at(-1)];
-    assert.ok(last.changes <= 1.2 * first.changes + 50, "work on the document grows with the answer");
-    // Processor time, which a busy machine stretches and garbage collection adds to at any one place: bench/page.mjs
-    // measures it on a quiet one.
-    const median = (three) => three.map(({ ms }) => ms).sort((a, b) => a - b)[1];
-    const [begins, ends] = [median(costs.slice(0, 3)), median(costs.slice(-3))];
-    assert.ok(ends <= 3 * Math.max(begins, 20), "processor time grows with the answer");
+    // Of three parts each: how many changes a part takes depends on how many frames a busy machine finds for it.
+    const median = (three, what) => three.map((cost) => cost[what]).sort((a, b) => a - b)[1];
+    const [begins, ends] = [costs.slice(0, 3), costs.slice(-3)];
+    assert.ok(median(ends, "changes") <= 2 * median(begins, "changes"), "work on the document grows with the answer");
+    // Processor time, which garbage collection adds to at any one place: bench/page.mjs measures it on a quiet machine.
+    assert.ok(median(ends, "ms") <= 3 * Math.max(median(begins, "ms"), 20), "processor time grows with the answer");
   });
 
   test("fits a phone", async () => {
