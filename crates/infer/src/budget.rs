@@ -30,6 +30,14 @@ impl ItlTarget {
     pub const fn relative(factor: f64) -> Self {
         Self::Relative { factor, at_least: Duration::ZERO }
     }
+
+    /// The target beside work that nobody reads as it comes: no minimum, as it can wait.
+    pub const fn without_minimum(self) -> Self {
+        match self {
+            Self::Relative { factor, .. } => Self::relative(factor),
+            Self::Fixed(_) | Self::Unbounded => self,
+        }
+    }
 }
 
 /// Minimum chunk of a step with prefill, whatever the target: prompts always progress. Behind 1,024
@@ -183,6 +191,15 @@ mod tests {
             budget.observe(4, chunk, Duration::from_millis(50 + 5 * u64::from(chunk)));
         }
         budget
+    }
+
+    #[test]
+    fn a_minimum_is_for_prompts_alone() {
+        let auto = ItlTarget::Relative { factor: 2.0, at_least: Duration::from_millis(500) };
+        let (prompts, others) =
+            (learned(auto).tokens(4), learned(auto.without_minimum()).tokens(4));
+        assert!((85..=95).contains(&prompts), "450 ms at 5 ms each: {prompts}");
+        assert!((8..=12).contains(&others), "50 ms at 5 ms each: {others}");
     }
 
     #[test]

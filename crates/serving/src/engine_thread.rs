@@ -151,7 +151,11 @@ pub fn start(
 /// Creates the desk for embeddings if `runner` computes them between its steps.
 fn embedding_desk(runner: &mut dyn Runner, limits: &Limits) -> Option<EmbeddingDesk> {
     let capacity = runner.embedder()?.capacity();
-    Some(EmbeddingDesk::new(capacity, limits.prefill_max_tokens, limits.itl_target))
+    Some(EmbeddingDesk::new(
+        capacity,
+        limits.prefill_max_tokens,
+        limits.itl_target.without_minimum(),
+    ))
 }
 
 /// Creates a runtime with timers only.
