@@ -106,6 +106,16 @@ class Trip(pydantic.BaseModel):
     days: Literal[1, 2, 3]
 
 
+def test_a_conversation_is_summed_up_and_goes_on(client):
+    first = client.responses.create(model="x", input=QUESTION, temperature=0)
+    compacted = client.responses.compact(model="x", input="And now?", previous_response_id=first.id)
+    assert (compacted.object, [item.type for item in compacted.output]) == ("response.compaction", ["compaction"])
+    assert compacted.usage.output_tokens > 0
+    history = [item.model_dump(exclude_none=True) for item in compacted.output]
+    answer = client.responses.create(model="x", input=[*history, {"role": "user", "content": QUESTION}])
+    assert answer.status == "completed" and answer.output_text
+
+
 def test_structured_output_is_parsed(client):
     parsed = client.responses.parse(
         model="x", input="Plan a trip.", text_format=Trip, max_output_tokens=200, temperature=0
