@@ -141,6 +141,30 @@ def test_functions_make_a_round_trip(simulated):
     assert answer.output_text == "It is noon."
 
 
+def test_a_custom_tool_makes_a_round_trip(simulated):
+    """As Codex sends `apply_patch`."""
+    patch = {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Changes files.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+    }
+    text = "*** Begin Patch\n+a \"b\"\n*** End Patch"
+    script = f"say=<tool_call>{json.dumps({'name': 'apply_patch', 'arguments': {'input': text}})}</tool_call>"
+    history = [{"role": "user", "content": script}]
+    with simulated.responses.stream(model="x", input=history, tools=[patch]) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.custom_tool_call_input.delta"]
+        response = stream.get_final_response()
+    [called] = response.output
+    assert (called.type, called.name, called.input) == ("custom_tool_call", "apply_patch", text)
+    assert "".join(pieces) == text and response.tools[0].name == "apply_patch"
+    history += response.output
+    history.append({"type": "custom_tool_call_output", "call_id": called.call_id, "output": "Done."})
+    history.append({"role": "user", "content": "say=It is done."})
+    answer = simulated.responses.create(model="x", input=history, tools=[patch])
+    assert answer.output_text == "It is done."
+
+
 def test_a_required_call_fits_its_schema(client):
     zone = {"type": "object", "properties": {"zone": {"enum": ["Oslo", "Rome"]}}, "required": ["zone"]}
     tool = {**TIME, "parameters": {**zone, "additionalProperties": False}}
