@@ -124,6 +124,8 @@ BENCHES = {
     "embeddings": Bench("streams beside clients that embed without a pause", 1,
                         "eight layers of Qwen3-0.6B's shape, random weights, Q4_K_M",
                         "bench/embeddings.py {loquent} {models}/embed.gguf"),
+    "batches": Bench("chats of one key beside another's batch", 4, SMOLLM2,
+                     "bench/batches.py {loquent} {models}/smollm2.gguf"),
     "forecast": Bench("forecasts of the time to first token", 3, BUNDLED,
                       "python3 bench/forecast.py --binary {loquent} --seconds 90"),
     "roofline": Bench("steps beside what the machine can do", 3, QWEN,

@@ -1,6 +1,7 @@
 """Models that clients have the server download: LM Studio's routes and Ollama's, from a hub on this machine."""
 
 import hashlib
+import shutil
 import threading
 import time
 
@@ -105,6 +106,24 @@ def test_a_downloaded_model_is_served_without_a_restart(serving, real_hub):
     assert len(httpx.get(f"{url}/v1/models").json()["data"]) == 2
     listed = httpx.get(f"{url}{DOWNLOAD}").json()["data"]
     assert [one["job_id"] for one in listed] == [again["job_id"], job["job_id"]]
+
+
+def test_the_next_server_serves_what_was_downloaded(serving, real_hub, tmp_path):
+    real_hub.more.set()
+    first = serving()
+    job = httpx.post(f"{first.url}{DOWNLOAD}", json={"model": REPO}).json()["job_id"]
+    eventually(lambda: status(first.url, job)["status"] == "completed")
+    first.process.terminate()
+    assert first.process.wait(PATIENCE_S) == 0
+    url = serving().url
+    names = {model["id"]: model["status"]["value"] for model in httpx.get(f"{url}/v1/models").json()["data"]}
+    assert names == {"loquent-tiny": "loaded", "model": "unloaded"}
+    assert [ask(url, name) for name in ("model", REPO, "gpt-4o")] == ["model", "model", "loquent-tiny"]
+    # Not what has gone since, and nothing that a line of the file makes of a path.
+    shutil.rmtree(next((tmp_path / "cache").glob("models--*")))
+    with (tmp_path / "cache" / "loquent-downloads.txt").open("a") as file:
+        file.write(f"{REPOSITORY / 'models' / 'loquent-tiny.gguf'}\n../../etc/passwd\n")
+    assert [model["id"] for model in httpx.get(f"{serving().url}/v1/models").json()["data"]] == ["loquent-tiny"]
 
 
 def test_with_exact_names_a_downloaded_model_has_two(serving, real_hub):

@@ -106,6 +106,16 @@ class Trip(pydantic.BaseModel):
     days: Literal[1, 2, 3]
 
 
+def test_a_conversation_is_summed_up_and_goes_on(client):
+    first = client.responses.create(model="x", input=QUESTION, temperature=0)
+    compacted = client.responses.compact(model="x", input="And now?", previous_response_id=first.id)
+    assert (compacted.object, [item.type for item in compacted.output]) == ("response.compaction", ["compaction"])
+    assert compacted.usage.output_tokens > 0
+    history = [item.model_dump(exclude_none=True) for item in compacted.output]
+    answer = client.responses.create(model="x", input=[*history, {"role": "user", "content": QUESTION}])
+    assert answer.status == "completed" and answer.output_text
+
+
 def test_structured_output_is_parsed(client):
     parsed = client.responses.parse(
         model="x", input="Plan a trip.", text_format=Trip, max_output_tokens=200, temperature=0
@@ -129,6 +139,30 @@ def test_functions_make_a_round_trip(simulated):
     history.append({"role": "user", "content": "say=It is noon."})
     answer = simulated.responses.create(model="x", input=history, tools=[TIME])
     assert answer.output_text == "It is noon."
+
+
+def test_a_custom_tool_makes_a_round_trip(simulated):
+    """As Codex sends `apply_patch`."""
+    patch = {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Changes files.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+    }
+    text = "*** Begin Patch\n+a \"b\"\n*** End Patch"
+    script = f"say=<tool_call>{json.dumps({'name': 'apply_patch', 'arguments': {'input': text}})}</tool_call>"
+    history = [{"role": "user", "content": script}]
+    with simulated.responses.stream(model="x", input=history, tools=[patch]) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.custom_tool_call_input.delta"]
+        response = stream.get_final_response()
+    [called] = response.output
+    assert (called.type, called.name, called.input) == ("custom_tool_call", "apply_patch", text)
+    assert "".join(pieces) == text and response.tools[0].name == "apply_patch"
+    history += response.output
+    history.append({"type": "custom_tool_call_output", "call_id": called.call_id, "output": "Done."})
+    history.append({"role": "user", "content": "say=It is done."})
+    answer = simulated.responses.create(model="x", input=history, tools=[patch])
+    assert answer.output_text == "It is done."
 
 
 def test_a_required_call_fits_its_schema(client):

@@ -108,6 +108,7 @@ const ROUTES: &[RouteEntry] = &[
     keyed("delete", "/v1/responses/{id}", RESPONSES, "Forget a response"),
     keyed("post", "/v1/responses/{id}/cancel", RESPONSES, "End a background response"),
     keyed("get", "/v1/responses/{id}/input_items", RESPONSES, "The conversation before it"),
+    keyed("post", "/v1/responses/compact", RESPONSES, "Sum a conversation up"),
     keyed("post", "/v1/responses/input_tokens", RESPONSES, "Count a prompt's tokens"),
     keyed("post", "/v1/messages", ANTHROPIC, "Answer a conversation, whole or as a stream"),
     keyed("post", "/v1/messages/count_tokens", ANTHROPIC, "Count a conversation's tokens"),

@@ -21,7 +21,9 @@ fn a_quick_look_keeps_a_profile_and_a_plot() {
     let done = tune(folder.path(), &args);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     assert!(done.status.success(), "{out}{err}");
-    for part in ["<- taken", "ms/step", "Against the defaults", "Saved as"] {
+    for part in
+        ["<- taken", "Beside one busy program", "ms/step", "Against the defaults", "Saved as"]
+    {
         assert!(out.contains(part), "{part:?} is missing:\n{out}");
     }
     let files = std::fs::read_dir(folder.path()).unwrap();

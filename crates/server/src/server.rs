@@ -266,13 +266,13 @@ fn keep_models(
     desk: &SharedDesk,
     background: &mut JoinSet<()>,
 ) -> OnDemand {
-    let KeptModels { config: keeping, models, loader, downloader } = kept;
+    let KeptModels { config: keeping, models, loader, downloader, downloaded } = kept;
     let (clock, metrics) = (app.clock, app.metrics.clone());
     let keeper = Keeper::new(&keeping, models, desk.keeper_context(config, clock, metrics.clone()));
     let (config, desk) = (config.clone(), desk.clone());
     let starter = EngineStarter { loader, desk, config, clock, metrics };
     background.spawn(keeper.clone().run(Arc::new(starter)));
-    OnDemand { keeper, downloads: downloader.map(ModelDownloads::new) }
+    OnDemand { keeper, downloads: downloader.map(ModelDownloads::new), downloaded }
 }
 
 /// The TCP port and, if configured, the QUIC port.

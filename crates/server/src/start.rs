@@ -112,6 +112,9 @@ pub struct KeptModels {
     pub loader: Arc<dyn ModelLoader>,
     /// Source of further models, which the loader then knows; `None` on a server without one.
     pub downloader: Option<Arc<dyn ModelDownloader>>,
+    /// Models that an earlier server downloaded and the loader knows, each with the name that was
+    /// asked for.
+    pub downloaded: Vec<(String, KeptModel)>,
 }
 
 /// Loads models from any source.

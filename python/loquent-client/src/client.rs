@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use loquent_client::{AnswerHandle, Asked, Client, Config, Request, Transport};
+use loquent_client::{
+    AnswerHandle, Asked, Client, Config, NotANetwork, PathMode, Request, Transport,
+};
 use loquent_openai::headers::end_to_end;
 use pyo3::prelude::*;
 
@@ -46,11 +48,14 @@ impl NativeClient {
 impl NativeClient {
     /// Prepares a client of the server at `url`; nothing is sent yet.
     #[new]
-    #[pyo3(signature = (url, api_key, quic, head_start_s, resume_limit_s, state_dir))]
+    #[pyo3(signature = (url, api_key, quic, via, redundant, head_start_s, resume_limit_s, state_dir))]
+    #[expect(clippy::too_many_arguments, reason = "the Python half calls it, and names them")]
     fn new(
         url: &str,
         api_key: Option<String>,
         quic: bool,
+        via: Vec<String>,
+        redundant: bool,
         head_start_s: f64,
         resume_limit_s: f64,
         state_dir: Option<PathBuf>,
@@ -59,9 +64,14 @@ impl NativeClient {
             Duration::try_from_secs_f64(value)
                 .map_err(|_| Failure::new("value", format!("{value} is no number of seconds")))
         };
+        let network = |name: &String| {
+            name.parse().map_err(|error: NotANetwork| Failure::new("value", error.to_string()))
+        };
         let config = Config {
             api_key,
             quic,
+            via: via.iter().map(network).collect::<Result<_, _>>()?,
+            via_mode: if redundant { PathMode::Redundant } else { PathMode::Backup },
             head_start: seconds(head_start_s)?,
             resume_limit: seconds(resume_limit_s)?,
             memory: state_dir,

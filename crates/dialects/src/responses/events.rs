@@ -7,7 +7,7 @@ use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{Delta, Error};
 use serde_json::{Map, Value, json};
 
-use super::item::{ItemBody, OpenItem, summary_part};
+use super::item::{ItemBody, OpenItem, ToolKind, custom_input, summary_part};
 use super::namespaces::NamespacedName;
 use super::object::{ResponseFacts, ResponseStatus, ResponseTemplate};
 use loquent_serving::error::ApiError;
@@ -212,8 +212,24 @@ impl ResponseEvents {
             let found = NamespacedName::find(&self.template.object["tools"], name);
             let namespace = found.map(|found| found.namespace.to_owned());
             let name = found.map_or(name, |found| found.name).to_owned();
+            let kind = match namespace {
+                Some(_) => ToolKind::Function,
+                None => self.kind_of_tool(&name),
+            };
             let arguments = String::new();
-            self.open_item(ItemBody::Call { index, call_id, name, namespace, arguments }, out);
+            self.open_item(
+                ItemBody::Call { kind, index, call_id, name, namespace, arguments },
+                out,
+            );
+        }
+    }
+
+    fn kind_of_tool(&self, name: &str) -> ToolKind {
+        let tools = self.template.object["tools"].as_array().into_iter().flatten();
+        let mut custom = tools.filter(|tool| tool["type"] == "custom");
+        match custom.any(|tool| tool["name"] == name) {
+            true => ToolKind::Custom,
+            false => ToolKind::Function,
         }
     }
 
@@ -221,8 +237,13 @@ impl ResponseEvents {
         if text.is_empty() {
             return;
         }
-        if let Some(OpenItem { body: ItemBody::Call { arguments, .. }, .. }) = &mut self.open {
+        if let Some(OpenItem { body: ItemBody::Call { kind, arguments, .. }, .. }) = &mut self.open
+        {
             arguments.push_str(text);
+            if *kind == ToolKind::Custom {
+                // Its text can be read when the arguments are whole.
+                return;
+            }
         }
         self.put_delta("response.function_call_arguments.delta", text, None, out);
     }
@@ -256,6 +277,14 @@ impl ResponseEvents {
     }
 
     fn close_item(&mut self, status: &str, out: &mut Vec<u8>) {
+        if let Some(OpenItem {
+            body: ItemBody::Call { kind: ToolKind::Custom, arguments, .. },
+            ..
+        }) = &self.open
+        {
+            let input = custom_input(arguments);
+            self.put_delta("response.custom_tool_call_input.delta", &input, None, out);
+        }
         let Some(mut item) = self.open.take() else { return };
         // The last tokens may have had no text that would have taken these along.
         if let ItemBody::Message { logprobs, .. } = &mut item.body {
@@ -277,6 +306,11 @@ impl ResponseEvents {
                     false => "response.reasoning_text.done",
                 };
                 self.put(name, out, || with(place.clone(), json!({"text": text})));
+            }
+            ItemBody::Call { kind: ToolKind::Custom, arguments, .. } => {
+                self.put("response.custom_tool_call_input.done", out, || {
+                    with(place.clone(), json!({"input": custom_input(arguments)}))
+                });
             }
             ItemBody::Call { name, arguments, .. } => {
                 self.put("response.function_call_arguments.done", out, || {
@@ -573,6 +607,43 @@ mod tests {
         }
         let item = &events.object()["output"][0];
         assert_eq!((&item["namespace"], &item["name"]), (&json!("mcp__adder"), &json!("add")));
+    }
+
+    #[test]
+    fn the_text_of_a_custom_tool_comes_when_it_is_whole() {
+        let mut template = template(false);
+        template.object["tools"] = json!([{"type": "custom", "name": "patch"}]);
+        let mut events = ResponseEvents::new(template, EventRange::From(0));
+        let mut out = Vec::new();
+        let call = |name: &str, arguments: &str| Delta::ToolCall {
+            choice: 0,
+            index: 0,
+            tokens: 1,
+            id: "a".into(),
+            name: name.into(),
+            arguments: arguments.into(),
+        };
+        events.write(None, &Delta::Open { meta: "{}".into() }, &mut out).unwrap();
+        events.write(None, &call("patch", r#"{"input": "*** Be"#), &mut out).unwrap();
+        assert_eq!(events.object()["output"][0]["input"], "");
+        events.write(None, &call("", r#"gin\n"}"#), &mut out).unwrap();
+        events.write(None, &Delta::Done, &mut out).unwrap();
+        let item = &events.object()["output"][0];
+        assert_eq!((&item["type"], &item["name"]), (&json!("custom_tool_call"), &json!("patch")));
+        assert_eq!((&item["input"], &item["call_id"]), (&json!("*** Begin\n"), &json!("a")));
+        let out = String::from_utf8(out).unwrap();
+        let names = out.lines().filter_map(|line| line.strip_prefix("event: response."));
+        let wanted = [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+            "completed",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), wanted);
+        assert!(out.contains(r#""delta":"*** Begin\n""#), "{out}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::summary;
 use super::tools::chat_name;
 use loquent_serving::api::fields::{Fields, kind_of};
 use loquent_serving::error::{ApiError, quoted};
@@ -20,7 +21,7 @@ const CLIENTS_OUTPUTS: &[&str] = &[
     "apply_patch_call_output",
     "tool_search_output",
 ];
-/// Items of which a model learns only that they were there.
+/// Items of which a model learns only that they were there, but for this server's compactions.
 const UNREADABLE: &[&str] = &[
     "web_search_call",
     "file_search_call",
@@ -358,7 +359,8 @@ impl Messages {
             let query = item["action"]["query"].as_str().unwrap_or_default();
             self.put_said(format!("(Searched the web: {query})"));
         } else if kind.contains("compaction") {
-            self.put_message("user", UNREADABLE_SUMMARY.to_owned());
+            let summary = summary::recalled(item).unwrap_or_else(|| UNREADABLE_SUMMARY.to_owned());
+            self.put_message("user", summary);
         }
     }
 

@@ -19,8 +19,10 @@ pub enum ItemBody {
         /// True if the client asked for a summary, and reads nothing else.
         as_summary: bool,
     },
-    /// A call of a function.
+    /// A call of a function or of a custom tool.
     Call {
+        /// Kind of the tool.
+        kind: ToolKind,
         /// Index among the answer's calls.
         index: u32,
         /// The id that the call's output refers to.
@@ -29,9 +31,39 @@ pub enum ItemBody {
         name: String,
         /// The function's namespace, if it has one.
         namespace: Option<String>,
-        /// Arguments as JSON.
+        /// Arguments as JSON; of a custom tool, whose member `input` has its text.
         arguments: String,
     },
+}
+
+/// Kind of a tool that the model calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolKind {
+    /// A function with arguments as JSON.
+    Function,
+    /// A custom tool, which takes a text. The model knows it as a function of one argument.
+    Custom,
+}
+
+impl ToolKind {
+    /// Returns the member of an item that has what the model wrote for the tool.
+    const fn content(self) -> &'static str {
+        match self {
+            Self::Function => "arguments",
+            Self::Custom => "input",
+        }
+    }
+}
+
+/// Returns the text that a call of a custom tool has in its whole `arguments`; all of them if the
+/// model wrote something else than asked for.
+pub fn custom_input(arguments: &str) -> String {
+    parse_input(arguments).unwrap_or_else(|| arguments.to_owned())
+}
+
+fn parse_input(arguments: &str) -> Option<String> {
+    let parsed: Value = serde_json::from_str(arguments).ok()?;
+    parsed["input"].as_str().map(str::to_owned)
 }
 
 /// An item that is being generated.
@@ -49,7 +81,8 @@ impl ItemBody {
         match self {
             Self::Message { .. } => "msg",
             Self::Reasoning { .. } => "rs",
-            Self::Call { .. } => "fc",
+            Self::Call { kind: ToolKind::Function, .. } => "fc",
+            Self::Call { kind: ToolKind::Custom, .. } => "ctc",
         }
     }
 }
@@ -63,8 +96,8 @@ impl OpenItem {
     /// Returns the item as first announced, without content.
     pub fn announced(&self) -> Value {
         let mut item = self.object("in_progress", Vec::new());
-        if let ItemBody::Call { .. } = self.body {
-            item["arguments"] = "".into();
+        if let ItemBody::Call { kind, .. } = self.body {
+            item[kind.content()] = "".into();
         }
         item
     }
@@ -83,6 +116,17 @@ impl OpenItem {
                     "id": self.id, "type": "reasoning", "status": status,
                     "summary": summary.collect::<Vec<_>>(), "content": content,
                     "encrypted_content": null,
+                })
+            }
+            ItemBody::Call { kind: ToolKind::Custom, call_id, name, arguments, .. } => {
+                // Half of the arguments is half of some JSON, not of the text.
+                let input = match status {
+                    "in_progress" => parse_input(arguments).unwrap_or_default(),
+                    _ => custom_input(arguments),
+                };
+                json!({
+                    "id": self.id, "type": "custom_tool_call", "status": status,
+                    "call_id": call_id, "name": name, "input": input,
                 })
             }
             ItemBody::Call { call_id, name, namespace, arguments, .. } => {

@@ -4,6 +4,7 @@
 //! determine its events, their numbers and its object ([`events`]). A response that is read again,
 //! during generation or from the store, thus gives the same events with the same numbers.
 
+pub mod compact;
 pub mod events;
 pub mod input;
 mod item;
@@ -11,5 +12,6 @@ mod namespaces;
 pub mod object;
 pub mod paging;
 pub mod request;
+mod summary;
 mod tools;
 pub mod truncate;

@@ -77,8 +77,11 @@ pub const PARAMETERS: &[Parameter] = &[
     supported("stream_options", "`include_obfuscation`"),
     supported("temperature", ""),
     supported("text", "`format`: text, json_object, json_schema"),
-    supported("tool_choice", "functions, `allowed_tools`"),
-    supported("tools", "functions, also in namespaces; others are left out and named"),
+    supported("tool_choice", "functions, custom tools, `allowed_tools`"),
+    supported(
+        "tools",
+        "functions, also in namespaces, and custom tools, whose grammar is told to the model and not enforced; others are left out and named",
+    ),
     supported("top_logprobs", ""),
     supported("top_p", ""),
     supported("truncation", "`auto` drops the oldest turns; not with `--upstream`"),

@@ -42,6 +42,11 @@ pub fn parse_tools(fields: &mut Fields) -> Result<GivenTools, ApiError> {
                 tools.chat.push(chat);
                 tools.shown.push(shown);
             }
+            "custom" => {
+                let Function { chat, shown } = parse_custom(tool)?;
+                tools.chat.push(chat);
+                tools.shown.push(shown);
+            }
             "namespace" => parse_namespace(tool, &name, &mut tools)?,
             other => tools.left_out.push(format!("{name} ({})", quoted(other))),
         }
@@ -111,6 +116,30 @@ fn parse_function(mut tool: Fields, namespace: Option<&str>) -> Result<Function,
     Ok(Function { chat, shown })
 }
 
+/// Parses a custom tool, which takes a text: the model knows it as a function of one argument. A
+/// grammar of the text is told to the model, and not enforced.
+fn parse_custom(mut tool: Fields) -> Result<Function, ApiError> {
+    let name = tool.string("name")?.ok_or_else(|| tool.error("name", "is required."))?;
+    let description = tool.string("description")?;
+    let mut told = description.clone().unwrap_or_default();
+    let mut format = json!({"type": "text"});
+    if let Some(mut given) = tool.object("format")? {
+        format = given.map().clone().into();
+        let syntax = given.string("syntax")?.unwrap_or_else(|| "given".into());
+        if let Some(grammar) = given.string("definition")? {
+            told = format!("{told}\n\nThe input follows this {syntax} grammar:\n{grammar}");
+        }
+    }
+    let schema = json!({
+        "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+        "additionalProperties": false,
+    });
+    let function = json!({"name": name, "description": told.trim(), "parameters": schema});
+    let shown =
+        json!({"type": "custom", "name": name, "description": description, "format": format});
+    Ok(Function { chat: json!({"type": "function", "function": function}), shown })
+}
+
 /// Returns the name by which the model knows a function.
 pub fn chat_name(name: &str, namespace: Option<&str>) -> String {
     match namespace {
@@ -134,7 +163,7 @@ pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
     };
     let mut named = fields.nested("tool_choice", choice.clone())?;
     let chat = match named.string("type")?.as_deref() {
-        Some("function") => {
+        Some("function" | "custom") => {
             let name = named.string("name")?.ok_or_else(|| named.error("name", "is required."))?;
             let name = chat_name(&name, named.string("namespace")?.as_deref());
             json!({"type": "function", "function": {"name": name}})
@@ -143,8 +172,9 @@ pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
             let mode = named.string("mode")?.unwrap_or_else(|| "auto".into());
             let tools = named.array("tools")?;
             let tools = tools.ok_or_else(|| named.error("tools", "is required."))?;
-            // Others than functions are left out here as they are among the tools.
-            let functions = tools.iter().filter(|tool| tool["type"] == "function");
+            // Others are left out here as they are among the tools.
+            let is_known = |tool: &&Value| tool["type"] == "function" || tool["type"] == "custom";
+            let functions = tools.iter().filter(is_known);
             let functions: Vec<Value> = functions
                 .map(|tool| json!({"type": "function", "function": {"name": tool["name"]}}))
                 .collect();
@@ -197,6 +227,37 @@ mod tests {
         let choice = json!({"type": "function", "namespace": "mcp__adder", "name": "add"});
         let choice = parse_choice(&mut fields(&json!({"tool_choice": choice}))).unwrap();
         assert_eq!(choice.chat.unwrap()["function"]["name"], "mcp__adder__add");
+    }
+
+    #[test]
+    fn a_custom_tool_is_a_function_of_a_text() {
+        let format = json!({"type": "grammar", "syntax": "lark", "definition": "start: PATCH"});
+        let given =
+            json!({"type": "custom", "name": "patch", "description": "Patches.", "format": format});
+        let tools =
+            parse_tools(&mut fields(&json!({"tools": [given, {"type": "custom", "name": "say"}]})));
+        let tools = tools.unwrap();
+        let function = &tools.chat[0]["function"];
+        assert_eq!(function["parameters"]["required"], json!(["input"]));
+        let told = function["description"].as_str().unwrap();
+        assert!(
+            told.starts_with("Patches.") && told.ends_with("lark grammar:\nstart: PATCH"),
+            "{told}"
+        );
+        assert_eq!(tools.shown[0], given);
+        assert_eq!(tools.shown[1]["format"]["type"], "text");
+        assert!(tools.left_out.is_empty());
+        let choice = json!({"tool_choice": {"type": "custom", "name": "patch"}});
+        let choice = parse_choice(&mut fields(&choice)).unwrap().chat.unwrap();
+        assert_eq!(choice, json!({"type": "function", "function": {"name": "patch"}}));
+        for wrong in
+            [json!({"type": "custom"}), json!({"type": "custom", "name": "a", "format": 5})]
+        {
+            assert!(
+                parse_tools(&mut fields(&json!({"tools": [wrong.clone()]}))).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

@@ -76,12 +76,23 @@ pub(crate) fn download(
     stopped: &Arc<AtomicBool>,
     on_event: EventHandler<'_>,
 ) -> anyhow::Result<PathBuf> {
-    // As other servers' clients write it.
-    let on_hub = ["https://huggingface.co/", "huggingface.co/", "hf.co/"];
-    let name = on_hub.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
-    let Some(spec) = hub_spec(name) else { bail!(unknown(name, &[])) };
+    let Some(spec) = client_spec(name) else { bail!(unknown(name, &[])) };
     let hub = Hub { stopped: stopped.clone(), ..places.hub()? };
     Ok(hub.fetch(&spec, on_event)?)
+}
+
+/// Returns the file that [`download`] of `name` left in the cache, if it is there.
+#[cfg(feature = "llama")]
+pub(crate) fn downloaded(name: &str, places: &ModelFolders) -> Option<PathBuf> {
+    places.hub().ok()?.cached(&client_spec(name)?)
+}
+
+/// Returns the model's specification on the hub, from its name as clients of other servers write it.
+#[cfg(feature = "llama")]
+fn client_spec(name: &str) -> Option<HubSpec> {
+    let on_hub = ["https://huggingface.co/", "huggingface.co/", "hf.co/"];
+    let name = on_hub.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
+    hub_spec(name)
 }
 
 /// Like [`resolve`], but without the network: returns `None` for a model that is not on this

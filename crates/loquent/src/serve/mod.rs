@@ -13,6 +13,8 @@ pub(crate) mod load;
 #[cfg(feature = "llama")]
 mod model_name;
 #[cfg(feature = "llama")]
+mod past_downloads;
+#[cfg(feature = "llama")]
 mod sampling_defaults;
 #[cfg(feature = "llama")]
 mod several;

@@ -16,6 +16,7 @@ use loquent_server::{
 use super::args::{EngineArgs, ServeArgs};
 use super::load::{DefaultContext, load_file, modest};
 use super::model_name::{self, one_line, part_of};
+use super::past_downloads::PastDownloads;
 use super::sampling_defaults::sampling_defaults;
 use crate::hub::FetchEvent;
 use crate::models::{self, ModelFolders};
@@ -110,8 +111,41 @@ fn keeper_config(args: &ServeArgs, wait_limit: Option<Duration>) -> KeeperConfig
 
 impl FileLoader {
     fn keeping(self, config: KeeperConfig, models: Vec<KeptModel>) -> KeptModels {
+        let downloaded = self.downloaded();
         let loader = Arc::new(self);
-        KeptModels { config, models, loader: loader.clone(), downloader: Some(loader) }
+        KeptModels { config, models, loader: loader.clone(), downloader: Some(loader), downloaded }
+    }
+
+    /// Returns the models that clients have had downloaded before and that are still here, each
+    /// with the name that they asked for.
+    fn downloaded(&self) -> Vec<(String, KeptModel)> {
+        let names = self.past_downloads().map(|past| past.names()).unwrap_or_default();
+        let known = names.into_iter().filter_map(|name| {
+            let path = models::downloaded(&name, &self.places)?;
+            match self.know(path) {
+                Ok(model) => Some((name, model)),
+                Err(error) => {
+                    tracing::warn!("{name} is not served: {error:#}");
+                    None
+                }
+            }
+        });
+        known.take(MAX_MODELS).collect()
+    }
+
+    fn past_downloads(&self) -> Option<PastDownloads> {
+        self.places.hub().ok().map(|hub| PastDownloads::in_cache(&hub.cache_dir))
+    }
+
+    /// Adds the model in the file at `path` to those that can be loaded.
+    fn know(&self, path: PathBuf) -> anyhow::Result<KeptModel> {
+        let file = ModelFile { name: name_of(&path), path };
+        let model = kept_model(&file, &self.engine)?;
+        // It may be there already, perhaps in an older version, which requests go on using.
+        if self.file(&file.name).is_none() {
+            self.files.write().expect("nothing panics under this lock").push(file);
+        }
+        Ok(model)
     }
 
     /// Returns the file of the model called `name`.
@@ -154,11 +188,9 @@ impl ModelDownloader for FileLoader {
             size.on_event(&event);
             progress.set(size.done_bytes(), size.total_bytes, size.kept_bytes);
         })?;
-        let file = ModelFile { name: name_of(&path), path };
-        let model = kept_model(&file, &self.engine)?;
-        // It may be there already, perhaps in an older version, which requests go on using.
-        if self.file(&file.name).is_none() {
-            self.files.write().expect("nothing panics under this lock").push(file);
+        let model = self.know(path)?;
+        if let Some(Err(error)) = self.past_downloads().map(|past| past.add(name)) {
+            tracing::warn!("{name} is served until the server ends: it is not noted: {error}");
         }
         Ok(model)
     }

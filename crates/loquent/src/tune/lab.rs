@@ -47,6 +47,8 @@ pub(super) enum FigureOrder {
     Steps { rows: Vec<u16> },
     /// Speeds of prompts in chunks of these sizes.
     Chunks { tokens: Vec<u32> },
+    /// None: keeps one processor busy for the time of the order, as another program would.
+    Busy,
 }
 
 /// Result of a measuring process: one line of JSON for each, as soon as it is known.
@@ -68,6 +70,10 @@ pub(super) enum MeasuredFigure {
 /// reported in the output.
 pub(super) fn run_order() -> anyhow::Result<()> {
     let order: MeasureOrder = serde_json::from_reader(io::stdin().lock())?;
+    if let FigureOrder::Busy = order.figure {
+        stay_busy(Instant::now() + order.time);
+        return Ok(());
+    }
     let mut tell = |measured: MeasuredFigure| -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         serde_json::to_writer(&mut out, &measured)?;
@@ -77,6 +83,12 @@ pub(super) fn run_order() -> anyhow::Result<()> {
     match LlamaLab::load(order).and_then(|lab| lab.measure(&mut tell)) {
         Ok(()) => Ok(()),
         Err(error) => tell(MeasuredFigure::Refused(format!("{error:#}"))),
+    }
+}
+
+fn stay_busy(end: Instant) {
+    while Instant::now() < end {
+        std::hint::spin_loop();
     }
 }
 
@@ -110,6 +122,7 @@ impl LlamaLab {
             }
             FigureOrder::Steps { rows } => self.steps(&rows, tell),
             FigureOrder::Chunks { tokens } => self.chunks(&tokens, tell),
+            FigureOrder::Busy => Ok(()),
         }
     }
 

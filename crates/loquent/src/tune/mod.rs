@@ -86,8 +86,10 @@ mod with_engine {
     const ROWS: [u16; 13] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128];
     /// Prompt chunk sizes to measure, in tokens.
     const CHUNKS: [u32; 6] = [16, 32, 64, 128, 256, 512];
-    /// Share of the time for the search; step times and prompt chunks get the rest. Chosen by hand.
-    const SEARCH_SHARE: f64 = 0.65;
+    /// Share of the time for the search, and the share after which nothing is measured beside a
+    /// busy program any more; step times and prompt chunks get the rest. Chosen by hand.
+    const SEARCH_SHARE: f64 = 0.55;
+    const BESIDE_SHARE: f64 = 0.7;
     /// Share of the best prompt speed at which a chunk size is large enough.
     const ENOUGH_PREFILL: f64 = 0.95;
 
@@ -121,9 +123,11 @@ mod with_engine {
         let start = start(&choices);
         let model = lab.description(&start)?.replace("?B ", "");
         println!("{} on {}", printable(&model), machine());
-        let found = search(&mut lab, start, &choices)
+        let mut found = search(&mut lab, start, &choices)
             .context("no setting could be measured in the time given; raise --max-time-s")?;
         let is_cut = Instant::now() >= lab.deadline;
+        lab.deadline = began + limit.mul_f64(BESIDE_SHARE);
+        weigh(&mut lab, &mut found)?;
         lab.deadline = began + limit;
         let profile = profile(&lab, &found, model)?;
         lab.bar.finish_and_clear();
@@ -142,6 +146,15 @@ mod with_engine {
             );
         }
         if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
+    }
+
+    /// Weighs the best settings beside a busy program, if there is time.
+    fn weigh(lab: &mut ProcessLab, found: &mut Found) -> anyhow::Result<()> {
+        if !lab.over() {
+            let _neighbour = lab.busy_neighbour(&found.best.settings)?;
+            found.weigh(lab);
+        }
+        Ok(())
     }
 
     fn choices() -> Choices {
@@ -187,7 +200,8 @@ mod with_engine {
     }
 
     fn report(lab: &ProcessLab, found: &Found, profile: &Profile) {
-        print!("\n{}\n{}", show::trials(found), show::steps(&profile.steps));
+        print!("\n{}\n{}", show::trials(found), show::beside(found));
+        print!("{}", show::steps(&profile.steps));
         for kv_type in [KvType::Q8_0, KvType::F32] {
             if let Some(speed) = lab.with_kv(&profile.settings, kv_type) {
                 println!(

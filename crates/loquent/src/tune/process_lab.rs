@@ -96,6 +96,28 @@ impl ProcessLab {
         Ok(measured.into_iter().filter_map(chunk).collect())
     }
 
+    /// Starts a process that keeps one processor busy until it is dropped, or the deadline.
+    ///
+    /// # Errors
+    /// If there is no process.
+    pub(super) fn busy_neighbour(
+        &self,
+        settings: &TunedSettings,
+    ) -> anyhow::Result<MeasuringProcess> {
+        Ok(start(&self.order(settings, FigureOrder::Busy))?.0)
+    }
+
+    fn order(&self, settings: &TunedSettings, figure: FigureOrder) -> MeasureOrder {
+        MeasureOrder {
+            path: self.path.clone(),
+            batch: self.batch,
+            quick: self.quick,
+            time: self.deadline.saturating_duration_since(Instant::now()),
+            settings: *settings,
+            figure,
+        }
+    }
+
     /// Returns a process's results for `figure`. The process may have ended early: by the deadline,
     /// or by the Ctrl-C that a terminal sends to it too.
     fn measure_all(
@@ -103,15 +125,7 @@ impl ProcessLab {
         settings: &TunedSettings,
         figure: FigureOrder,
     ) -> anyhow::Result<Vec<MeasuredFigure>> {
-        let order = MeasureOrder {
-            path: self.path.clone(),
-            batch: self.batch,
-            quick: self.quick,
-            time: self.deadline.saturating_duration_since(Instant::now()),
-            settings: *settings,
-            figure,
-        };
-        let (mut process, lines) = start(&order)?;
+        let (mut process, lines) = start(&self.order(settings, figure))?;
         let mut all = Vec::new();
         for line in lines.lines() {
             let measured = serde_json::from_str(&line?).context("a measuring process's output")?;
@@ -142,7 +156,7 @@ impl Lab for ProcessLab {
 }
 
 /// A process that ends when its figures are no longer wanted.
-struct MeasuringProcess(Child);
+pub(super) struct MeasuringProcess(Child);
 
 impl Drop for MeasuringProcess {
     fn drop(&mut self) {

@@ -3,12 +3,21 @@
 //! Coordinate search: one setting is varied after the other, each time starting from the best
 //! settings so far. The settings hardly depend on each other, and all combinations would take an
 //! hour. A value is replaced only by one whose gain is larger than the noise between two runs.
+//!
+//! Machines are seldom idle. The best settings, and those nearly as good, are measured again beside
+//! a busy program, and those are taken that are best in both ([`Found::weigh`]).
 
 use crate::profile::TunedSettings;
 
 /// Minimum speed-up, as a factor, for a value to replace the current one. Chosen by hand: if lower,
 /// noise decides; if higher, small gains are lost.
 const WORTHWHILE: f64 = 1.03;
+
+/// Minimum share of the best score, for settings to be measured beside a busy program. Chosen by
+/// hand: what loses more on an idle machine would have to gain much beside others.
+const NEARLY_BEST: f64 = 0.9;
+/// Maximum number of settings to measure beside a busy program.
+const MOST_BESIDE: usize = 4;
 
 /// Speed of one choice of settings, in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -68,12 +77,50 @@ pub struct Found {
     pub first: TuneTrial,
     /// All trials in the order of measurement.
     pub trials: Vec<TuneTrial>,
+    /// The trials that were measured again beside a busy program, with their speed there.
+    pub beside: Vec<(TuneTrial, Speed)>,
+}
+
+impl Found {
+    /// Measures the best settings, and those nearly as good, by `lab`, which has a busy program
+    /// beside it. Takes those with the best product of both scores: what loses least.
+    pub fn weigh(&mut self, lab: &mut dyn Lab) {
+        let score = |trial: &TuneTrial| trial.speed.score();
+        let least = score(&self.best) * NEARLY_BEST;
+        let mut near: Vec<_> = self
+            .trials
+            .iter()
+            .filter(|trial| **trial != self.best && score(trial) >= least)
+            .collect();
+        near.sort_by(|a, b| score(b).total_cmp(&score(a)));
+        let candidates = [&self.best].into_iter().chain(near).take(MOST_BESIDE);
+        let measured =
+            candidates.map_while(|trial| Some((trial.clone(), lab.measure(&trial.settings)?)));
+        self.beside = measured.collect();
+        let product = |(trial, busy): &(TuneTrial, Speed)| score(trial) * busy.score();
+        // The first one is the best on an idle machine.
+        let Some(first) = self.beside.first() else { return };
+        let by_product = |a: &&_, b: &&_| product(*a).total_cmp(&product(*b));
+        let taken = self
+            .beside
+            .iter()
+            .max_by(by_product)
+            .filter(|it| product(it) > product(first) * WORTHWHILE);
+        if let Some((trial, _)) = taken {
+            self.best = trial.clone();
+        }
+    }
 }
 
 /// Searches from `start`; returns `None` if not even that could be measured.
 pub fn search(lab: &mut dyn Lab, start: TunedSettings, choices: &Choices) -> Option<Found> {
     let first = TuneTrial { what: "as it is".into(), settings: start, speed: lab.measure(&start)? };
-    let mut found = Found { best: first.clone(), first: first.clone(), trials: vec![first] };
+    let mut found = Found {
+        best: first.clone(),
+        first: first.clone(),
+        trials: vec![first],
+        beside: Vec::new(),
+    };
     for variation in variations(choices) {
         for (what, change) in variation {
             let mut settings = found.best.settings;
@@ -200,6 +247,47 @@ mod tests {
         let mut distinct = machine.measured.clone();
         distinct.dedup();
         assert_eq!(distinct, machine.measured, "nothing is measured twice");
+    }
+
+    /// A machine with a busy program beside it: more than two threads wait for each other, and more
+    /// than one a little.
+    struct BusyMachine(Machine);
+
+    impl Lab for BusyMachine {
+        fn measure(&mut self, s: &TunedSettings) -> Option<Speed> {
+            let Speed { alone, full, prefill } = self.0.measure(s)?;
+            let left = [0.0, 1.0, 0.8, 0.1][usize::from(s.threads)];
+            Some(Speed { alone: alone * left, full: full * left, prefill: prefill * left })
+        }
+    }
+
+    /// The trials of threads whose speed is nearly the same on an idle machine.
+    fn found(speeds: &[(u16, f64)]) -> Found {
+        let trial = |&(threads, speed): &(u16, f64)| TuneTrial {
+            what: format!("threads {threads}"),
+            settings: TunedSettings { threads, ..start() },
+            speed: Speed { alone: speed, full: speed, prefill: speed },
+        };
+        let trials: Vec<_> = speeds.iter().map(trial).collect();
+        let best = trials.iter().max_by(|a, b| a.speed.alone.total_cmp(&b.speed.alone)).unwrap();
+        Found { best: best.clone(), first: trials[0].clone(), trials, beside: Vec::new() }
+    }
+
+    #[test]
+    fn what_loses_least_beside_a_busy_program_is_taken() {
+        for (speeds, measured, taken) in [
+            (&[(1, 5.0), (2, 95.0), (3, 100.0)][..], 2, 2),
+            // Too slow on an idle machine, whatever it is beside others.
+            (&[(2, 85.0), (3, 100.0)], 1, 3),
+            (&[(2, 100.0), (1, 96.0)], 2, 2),
+        ] {
+            let mut found = found(speeds);
+            found.weigh(&mut BusyMachine(machine()));
+            assert_eq!((found.beside.len(), found.best.settings.threads), (measured, taken));
+        }
+        let mut none = found(&[(3, 100.0), (2, 95.0)]);
+        none.weigh(&mut BusyMachine(Machine { left: 0, ..machine() }));
+        assert_eq!((none.beside.len(), none.best.settings.threads), (0, 3), "out of time");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use loquent_sim::chart::{Anchor, Axis, Labels, Paint, Panel, Svg, TextRole};
 
-use super::search::{Found, TuneTrial};
+use super::search::{Found, Speed};
 use crate::profile::StepTime;
 
 /// A step's cost jumps where a further row costs this many times the average row before it. Chosen
@@ -24,17 +24,17 @@ pub fn trials(found: &Found) -> String {
     );
     for trial in &found.trials {
         let mark = if trial == &found.best { "  <- taken" } else { "" };
-        let _ = writeln!(out, "{}{mark}", trial_line(trial, &found.first));
+        let _ =
+            writeln!(out, "{}{mark}", speed_line(&trial.what, &trial.speed, &found.first.speed));
     }
     out.push_str("(tokens/s)\n");
     out
 }
 
-fn trial_line(trial: &TuneTrial, first: &TuneTrial) -> String {
-    let (speed, base) = (trial.speed, first.speed);
+/// Formats one line: a speed, and its parts of `base`.
+fn speed_line(what: &str, speed: &Speed, base: &Speed) -> String {
     format!(
-        "{:<22} {:>10.1} {:>11.1} {:>10.0}   x{:.2} x{:.2} x{:.2}",
-        trial.what,
+        "{what:<22} {:>10.1} {:>11.1} {:>10.0}   x{:.2} x{:.2} x{:.2}",
         speed.alone,
         speed.full,
         speed.prefill,
@@ -42,6 +42,20 @@ fn trial_line(trial: &TuneTrial, first: &TuneTrial) -> String {
         speed.full / base.full,
         speed.prefill / base.prefill
     )
+}
+
+/// Formats a table of the trials beside a busy program; nothing if there are none.
+pub fn beside(found: &Found) -> String {
+    if found.beside.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("Beside one busy program, against none:\n");
+    for (trial, busy) in &found.beside {
+        let mark = if trial == &found.best { "  <- taken" } else { "" };
+        let _ = writeln!(out, "{}{mark}", speed_line(&trial.what, busy, &trial.speed));
+    }
+    out.push('\n');
+    out
 }
 
 /// Formats a table of step times by batch size, with the cost of each further row.

@@ -15,7 +15,7 @@ use crate::process::{PATIENCE, Process, answer, bundled, get, request, split, wa
 
 const STREAMS: usize = 32;
 /// Tokens of each answer. All streams have some before anything is killed.
-const TOKENS: usize = 60;
+const TOKENS: usize = 36;
 const BEFORE: usize = 5;
 /// Answers that no rounding changes, at least; 30 of two undisturbed runs were equal.
 const FEWEST_EQUAL: usize = 24;

@@ -54,6 +54,8 @@ pub struct OnDemand {
     pub keeper: Arc<Keeper>,
     /// Downloads further ones; `None` on a server that does not.
     pub downloads: Option<Arc<ModelDownloads>>,
+    /// Models that an earlier server downloaded, each with the name that was asked for.
+    pub downloaded: Vec<(String, KeptModel)>,
 }
 
 /// One model of a server.
@@ -78,11 +80,18 @@ enum ModelSource {
 impl ServedModels {
     /// Opens the API: requests go to `entries` from now on. The first one answers requests that
     /// name no model.
-    pub fn open(&self, entries: Vec<ModelEntry>, on_demand: Option<OnDemand>) {
+    pub fn open(&self, entries: Vec<ModelEntry>, mut on_demand: Option<OnDemand>) {
         assert!(!entries.is_empty(), "a server has a model");
         let had_one = entries.len() == 1;
+        let downloaded = on_demand.as_mut().map(|it| std::mem::take(&mut it.downloaded));
         let opened = Opened { entries: GrowingList::new(entries), on_demand, had_one };
         assert!(self.0.set(opened).is_ok(), "a server is opened once");
+        for (asked, model) in downloaded.into_iter().flatten() {
+            match self.add(model, &asked) {
+                Ok(model) => tracing::info!(model, "serves a model that was downloaded before"),
+                Err(error) => tracing::warn!(model = asked, "{error:#}"),
+            }
+        }
     }
 
     /// Adds a model that was downloaded as `asked`. Returns its name in the API: that of the model

@@ -30,6 +30,7 @@ use crate::routes::parse_request::marks;
 use crate::routes::responses::resolve::{conversation, load};
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
+use loquent_dialects::responses::compact;
 use loquent_dialects::responses::events::{
     EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
 };
@@ -65,6 +66,7 @@ const ELSEWHERE_RETRY_S: u64 = 2;
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/responses", post(create))
+        .route("/v1/responses/compact", post(compact))
         .route("/v1/responses/input_tokens", post(input_tokens))
         .route("/v1/responses/{id}", get(retrieve).delete(delete))
         .route("/v1/responses/{id}/cancel", post(cancel))
@@ -99,7 +101,7 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     let body = app.bodies.receive(&mut head, body).await?;
     let caller = Caller::of(&head);
     let identity = caller.identity.clone();
-    let lowered = lower(&app, caller, body).await?;
+    let lowered = lower(&app, caller, body, ResponseRequest::read).await?;
     let (streams, stores) = (lowered.streams, lowered.stores);
     let padding = padding(&app, &head.extensions, lowered.obfuscation);
     // Before the engine begins: an answer that cannot be kept costs no generation.
@@ -128,16 +130,21 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
     Ok(with_ignored(response, &ignored))
 }
 
-/// Reads a request with the items it refers to, and translates it to a chat completion.
-async fn lower(app: &App, caller: Caller, body: ReceivedBody) -> Result<LoweredRequest, ApiError> {
+/// Reads a request by `read`, with the items it refers to, and translates it to a chat completion.
+async fn lower(
+    app: &App,
+    caller: Caller,
+    body: ReceivedBody,
+    read: fn(Fields) -> Result<ResponseRequest, ApiError>,
+) -> Result<LoweredRequest, ApiError> {
     let models = app.models.clone();
-    let read = move |mut fields: Fields| {
+    let read_for_model = move |mut fields: Fields| {
         if models.passes_on(&fields) {
             fields.keep_images();
         }
-        ResponseRequest::read(fields)
+        read(fields)
     };
-    let mut asked = body.parse(read).await?;
+    let mut asked = body.parse(read_for_model).await?;
     let entry = app.models.find(asked.model())?.clone();
     asked.template.object["id"] = format!("resp_{:032x}", rand::random::<u128>()).into();
     let input = conversation(app, caller.identity.owner(), &mut asked).await?;
@@ -272,6 +279,14 @@ fn stream(
 
 /// Returns a response in a single body.
 async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
+    let events = whole(started, stores).await?;
+    let is_large = events.output_bytes() > SMALL_BYTES;
+    let render = move || Ok(events.object().to_string());
+    Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
+}
+
+/// Generates a response to its end.
+async fn whole(started: StartedResponse, stores: bool) -> Result<ResponseEvents, ApiError> {
     let StartedResponse { recorder, template, mut generation, log, .. } = started;
     let mut events = ResponseEvents::new(template, EventRange::Nothing);
     log.read(0, |delta| events.note(&delta));
@@ -287,9 +302,7 @@ async fn full(app: &App, started: StartedResponse, stores: bool) -> Caught {
     }
     let stored = recording.store().await;
     recording.end(stored, &mut events, &mut Vec::new());
-    let is_large = events.output_bytes() > SMALL_BYTES;
-    let render = move || Ok(events.object().to_string());
-    Ok(json_text(app.bodies.workers().run_if(is_large, render).await?))
+    Ok(events)
 }
 
 /// Returns the current state of `live`.
@@ -449,6 +462,22 @@ async fn input_items(
     let response = stored(&app, owner, &id, &mut charge).await?;
     let render = move || page(&response.input, Query::of(&uri));
     charged_json(&app.bodies, charge, 0, render).await
+}
+
+/// `POST /v1/responses/compact`: sums a conversation up.
+async fn compact(State(app): Shared, request: HttpRequest<Body>) -> Caught {
+    let arrived = app.clock.now();
+    app.models.check_room()?;
+    let (mut head, body) = request.into_parts();
+    let body = app.bodies.receive(&mut head, body).await?;
+    let caller = Caller::of(&head);
+    let identity = caller.identity.clone();
+    let lowered = lower(&app, caller, body, compact::read).await?;
+    let started = start(&app, lowered, &identity, arrived).await?;
+    let ignored = started.ignored.clone();
+    let summary = whole(started, false).await?;
+    let response = json_response(&compact::object(&summary.object())?);
+    Ok(with_ignored(response, &ignored))
 }
 
 /// `POST /v1/responses/input_tokens`: counts the tokens of a request's prompt.

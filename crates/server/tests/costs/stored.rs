@@ -13,8 +13,8 @@ use tower::ServiceExt;
 
 use super::shapes::MIB;
 use super::{
-    MEMORY_BYTES, Peak, REST_BYTES, Server, TURN, held, least_time, most_of_network_thread,
-    until_held,
+    BODY_BYTES, MEMORY_BYTES, Peak, REST_BYTES, Server, TURN, held, least_time,
+    most_of_network_thread, until_held,
 };
 
 /// Long texts in a stored object: the answer's own, and one of many messages.
@@ -100,7 +100,7 @@ async fn what_is_stored_is_parsed_and_written_elsewhere() {
     let _turn = TURN.lock().await;
     let server = Server::with_store(&[], store().await);
     // Such an object has as many bytes as the largest body; counting its values alone takes more.
-    let most = most_of_network_thread().await / 2;
+    let most = most_of_network_thread(BODY_BYTES).await / 2;
     for (method, path) in READS {
         let request = async || {
             let response = ask(&server, (method.clone(), path)).await;

@@ -53,6 +53,38 @@ async fn a_response_is_whole_with_its_counts_and_what_was_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_takes_the_place_of_its_conversation() {
+    let server = Server::start(|_| {});
+    let long = json!([
+        {"role": "user", "content": "tokens=40"}, {"role": "assistant", "content": "a b ".repeat(500)},
+    ]);
+    let (status, compaction) =
+        post(&server, "/v1/responses/compact", &json!({"model": "m", "input": long})).await;
+    assert_eq!(status, StatusCode::OK, "{compaction}");
+    assert_eq!(compaction["object"], "response.compaction");
+    let (used, items) = (&compaction["usage"], &compaction["output"]);
+    assert!(used["input_tokens"].as_u64() > Some(500) && used["output_tokens"].as_u64() > Some(0));
+    let kind = &items[0]["type"];
+    assert_eq!((items.as_array().unwrap().len(), kind), (1, &json!("compaction")));
+    let count = async |input: &Value| {
+        let body = json!({"input": input});
+        let (status, counted) = post(&server, "/v1/responses/input_tokens", &body).await;
+        assert_eq!(status, StatusCode::OK, "{counted}");
+        counted["input_tokens"].as_u64().unwrap()
+    };
+    // The model reads the summary, whose length is that of the answer, in place of the rest.
+    let foreign = json!([{"type": "compaction", "encrypted_content": "gAAAA"}]);
+    assert_ne!(count(items).await, count(&foreign).await);
+    assert!(count(items).await < count(&long).await);
+    ask(&server, json!({"input": items})).await;
+    // Nothing is kept of it.
+    let path = format!("/v1/responses/{}", compaction["id"].as_str().unwrap());
+    assert_eq!(get(&server, &path).await.0, StatusCode::NOT_FOUND);
+    let (status, refused) = post(&server, "/v1/responses/compact", &json!({"model": "m"})).await;
+    assert_eq!((status, &refused["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("input")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_events_of_a_stream_are_numbered_and_give_the_same_response() {
     let server = Server::start(|_| {});
     let whole = ask(&server, json!({"input": "tokens=30"})).await;

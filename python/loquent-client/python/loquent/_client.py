@@ -57,7 +57,10 @@ class Client(httpx2.Client):
     Options of its own: `api_key` replaces the keys of requests; `quic=False` uses event streams
     only; `head_start` is the most seconds that a request waits for QUIC before it uses HTTP;
     `resume_limit` is the most seconds that a lost answer is looked for; `state_dir` is a folder in
-    which it remembers what worked for each server. All others are httpx's.
+    which it remembers what worked for each server. `via` names one or two networks of this machine,
+    by interface or local address, the better one first: a QUIC connection is kept over each, and
+    `via_mode` says whether the second carries answers only while the first one loses packets
+    ("backup") or always ("redundant"). All others are httpx's.
     """
 
     def __init__(
@@ -69,10 +72,12 @@ class Client(httpx2.Client):
         head_start: float = 0.5,
         resume_limit: float = 90.0,
         state_dir: str | os.PathLike[str] | None = None,
+        via: Sequence[str] = (),
+        via_mode: str = "backup",
         transport: httpx2.BaseTransport | None = None,
         **arguments: Any,
     ) -> None:
-        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir))
+        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode))
         of_transport = _split(arguments, url)
         plain = transport or httpx2.HTTPTransport(**of_transport)
         super().__init__(transport=Transport(self._servers, plain), **arguments)
@@ -135,10 +140,12 @@ class AsyncClient(httpx2.AsyncClient):
         head_start: float = 0.5,
         resume_limit: float = 90.0,
         state_dir: str | os.PathLike[str] | None = None,
+        via: Sequence[str] = (),
+        via_mode: str = "backup",
         transport: httpx2.AsyncBaseTransport | None = None,
         **arguments: Any,
     ) -> None:
-        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir))
+        self._servers = Servers(url, Options(api_key, quic, head_start, resume_limit, state_dir, via, via_mode))
         of_transport = _split(arguments, url)
         plain = transport or httpx2.AsyncHTTPTransport(**of_transport)
         super().__init__(transport=AsyncTransport(self._servers, plain), **arguments)

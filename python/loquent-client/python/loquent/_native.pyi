@@ -42,6 +42,8 @@ class NativeClient:
         url: str,
         api_key: str | None,
         quic: bool,
+        via: list[str],
+        redundant: bool,
         head_start_s: float,
         resume_limit_s: float,
         state_dir: str | None,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import enum
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx2
 
-from ._native import NativeClient
+from ._errors import answer_error
+from ._native import NativeClient, NativeError
 
 #: Servers that one client keeps connections to; a program that talks to more gets plain HTTP there.
 MAX_SERVERS = 16
 ANSWERS = ("/v1/chat/completions", "/v1/completions")
+#: Uses of two networks: the second one while the first is losing, or both always.
+VIA_MODES = ("backup", "redundant")
 STREAMS = ("/v1/messages", "/v1/responses")
 
 
@@ -34,6 +38,14 @@ class Options:
     head_start: float = 0.5
     resume_limit: float = 90.0
     state_dir: str | os.PathLike[str] | None = None
+    via: Sequence[str] = ()
+    via_mode: str = "backup"
+
+    def __post_init__(self) -> None:
+        if self.via_mode not in VIA_MODES:
+            raise ValueError(f"via_mode is {' or '.join(map(repr, VIA_MODES))}, not {self.via_mode!r}")
+        if isinstance(self.via, str):
+            raise TypeError("via is a sequence of networks, such as ('wlan0', 'wwan0')")
 
 
 def parse_server(url: str) -> httpx2.URL:
@@ -69,9 +81,19 @@ class Servers:
         if name not in self._clients and len(self._clients) < MAX_SERVERS:
             options = self._options
             state_dir = None if options.state_dir is None else os.fspath(options.state_dir)
-            self._clients[name] = NativeClient(
-                name, options.api_key, options.quic, options.head_start, options.resume_limit, state_dir
-            )
+            try:
+                self._clients[name] = NativeClient(
+                    name,
+                    options.api_key,
+                    options.quic,
+                    [*options.via],
+                    options.via_mode == "redundant",
+                    options.head_start,
+                    options.resume_limit,
+                    state_dir,
+                )
+            except NativeError as error:
+                raise answer_error(error) from None
         return self._clients.get(name)
 
     def all(self) -> list[NativeClient]:
