@@ -48,7 +48,9 @@ impl NativeClient {
 impl NativeClient {
     /// Prepares a client of the server at `url`; nothing is sent yet.
     #[new]
-    #[pyo3(signature = (url, api_key, quic, via, redundant, head_start_s, resume_limit_s, state_dir))]
+    #[pyo3(signature = (
+        url, api_key, quic, via, redundant, head_start_s, resume_limit_s, state_dir
+    ))]
     #[expect(clippy::too_many_arguments, reason = "the Python half calls it, and names them")]
     fn new(
         url: &str,

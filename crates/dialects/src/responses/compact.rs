@@ -88,7 +88,7 @@ mod tests {
         .unwrap();
         assert!(!asked.stores && asked.truncation == Truncation::Disabled);
         let names: Vec<&str> = asked.chat.keys().map(String::as_str).collect();
-        assert_eq!(names, ["max_completion_tokens", "model"]);
+        assert_eq!(names, ["model", "max_completion_tokens"]);
         assert_eq!(asked.input.len(), 2);
         assert_eq!(asked.input[1]["content"][0]["text"], ASK);
         for (body, param) in [

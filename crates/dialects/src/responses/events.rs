@@ -277,14 +277,7 @@ impl ResponseEvents {
     }
 
     fn close_item(&mut self, status: &str, out: &mut Vec<u8>) {
-        if let Some(OpenItem {
-            body: ItemBody::Call { kind: ToolKind::Custom, arguments, .. },
-            ..
-        }) = &self.open
-        {
-            let input = custom_input(arguments);
-            self.put_delta("response.custom_tool_call_input.delta", &input, None, out);
-        }
+        self.put_custom_input(out);
         let Some(mut item) = self.open.take() else { return };
         // The last tokens may have had no text that would have taken these along.
         if let ItemBody::Message { logprobs, .. } = &mut item.body {
@@ -293,6 +286,24 @@ impl ResponseEvents {
         let index = self.output.len();
         let place = item.place(index);
         let whole = item.json(status);
+        self.put_content_done(&item, &place, out);
+        if let Some(part) = item.part() {
+            let (name, part) = match item.is_summary() {
+                true => ("response.reasoning_summary_part.done", summary_part(&part)),
+                false => ("response.content_part.done", part),
+            };
+            self.put(name, out, || with(place, json!({"part": part})));
+        }
+        self.put(
+            "response.output_item.done",
+            out,
+            || json!({"output_index": index, "item": whole}),
+        );
+        self.output.push(whole);
+    }
+
+    /// Writes the event of an item's whole content.
+    fn put_content_done(&mut self, item: &OpenItem, place: &Value, out: &mut Vec<u8>) {
         match &item.body {
             ItemBody::Message { text, logprobs } => {
                 let listed: Vec<Value> = logprobs.iter().map(without_bytes).collect();
@@ -314,26 +325,20 @@ impl ResponseEvents {
             }
             ItemBody::Call { name, arguments, .. } => {
                 self.put("response.function_call_arguments.done", out, || {
-                    json!({
-                        "item_id": item.id, "output_index": index, "name": name,
-                        "arguments": arguments,
-                    })
+                    with(place.clone(), json!({"name": name, "arguments": arguments}))
                 });
             }
         }
-        if let Some(part) = item.part() {
-            let (name, part) = match item.is_summary() {
-                true => ("response.reasoning_summary_part.done", summary_part(&part)),
-                false => ("response.content_part.done", part),
-            };
-            self.put(name, out, || with(place, json!({"part": part})));
+    }
+
+    /// Writes the text of a custom tool that is being called, in one piece.
+    fn put_custom_input(&mut self, out: &mut Vec<u8>) {
+        if let Some(OpenItem { body: ItemBody::Call { kind, arguments, .. }, .. }) = &self.open
+            && *kind == ToolKind::Custom
+        {
+            let input = custom_input(arguments);
+            self.put_delta("response.custom_tool_call_input.delta", &input, None, out);
         }
-        self.put(
-            "response.output_item.done",
-            out,
-            || json!({"output_index": index, "item": whole}),
-        );
-        self.output.push(whole);
     }
 
     /// Returns the final status of a response without an error.

@@ -1,7 +1,7 @@
 //! Items with the summary of a conversation.
 //!
-//! The summary stands in the item's `encrypted_content` as the model wrote it: the client has had the
-//! conversation itself.
+//! The summary stands in the item's `encrypted_content` as the model wrote it: the client has had
+//! the conversation itself.
 
 use serde_json::{Value, json};
 

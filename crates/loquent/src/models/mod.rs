@@ -87,7 +87,7 @@ pub(crate) fn downloaded(name: &str, places: &ModelFolders) -> Option<PathBuf> {
     places.hub().ok()?.cached(&client_spec(name)?)
 }
 
-/// Returns the model's specification on the hub, from its name as clients of other servers write it.
+/// Returns the model's specification on the hub, from its name as other servers' clients write it.
 #[cfg(feature = "llama")]
 fn client_spec(name: &str) -> Option<HubSpec> {
     let on_hub = ["https://huggingface.co/", "huggingface.co/", "hf.co/"];
