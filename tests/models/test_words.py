@@ -9,7 +9,7 @@ from spellchecker import SpellChecker
 from .ask import post
 
 SEEDS = 2
-TOKENS = 120
+TOKENS = 80
 QUESTIONS = [
     "Why is the sky blue?", "How does a bicycle stay upright?", "What is a good breakfast?", "How do plants drink?",
     "What makes bread rise?", "Why do cats purr?", "How is paper made?", "What is the moon made of?",
@@ -39,7 +39,7 @@ def said(answer):
     return answer["choices"][0]["message"]["content"]
 
 
-@pytest.mark.quick
+@pytest.mark.timeout(900)
 def test_no_more_words_are_in_no_dictionary_than_with_llama_cpps_defaults(serve, smollm2, llama_cpp):
     server = serve(smollm2, "--context", "1024")
     ours, our_unknown = unknown_share([said(post(server, "/v1/chat/completions", ask)) for ask in asks()])
