@@ -31,7 +31,7 @@ const BLOCKS_TO_WRITE: usize = 4;
 /// Blocks that were read and wait for the engine.
 const BLOCKS_READ: usize = 4;
 /// Time limit for saving when the engine ends, and for the last writes after it.
-const END_LIMIT: Duration = Duration::from_secs(2);
+const END_LIMIT: Duration = Duration::from_secs(4);
 
 /// Makes the engine look for what its threads have done.
 pub(super) type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -136,13 +136,13 @@ impl PrefixDesk {
         keys.take_while(|key| store.has(key)).count() as u32 * BLOCK_TOKENS
     }
 
-    /// Has the blocks of `order` read.
-    pub(super) fn order(&self, order: RestoreOrder) {
+    /// Has the blocks of `order` read. Returns false if the reading thread has ended.
+    pub(super) fn order(&self, order: RestoreOrder) -> bool {
         let first = order.cached / BLOCK_TOKENS;
         let keys = block_keys(&self.prefixes.fingerprint, order.domain, &order.tokens);
         let blocks = (0..).zip(keys).map(|(index, key)| NumberedKey { index, key });
         let blocks = blocks.skip(first as usize).collect();
-        let _ = self.reads.send(ReadOrder::Blocks(order.id, blocks));
+        self.reads.send(ReadOrder::Blocks(order.id, blocks)).is_ok()
     }
 
     /// Copies a block that was read into the cache. Returns false if there is none.

@@ -28,8 +28,13 @@ impl EngineLoop {
     /// Has the stored beginnings of prompts read that have just got a place.
     pub(super) fn order_stored(&mut self) {
         let Some(desk) = &self.prefixes else { return };
-        let orders = StoreTraffic::of(&mut self.scheduler).take_orders();
-        orders.into_iter().for_each(|order| desk.order(order));
+        let mut traffic = StoreTraffic::of(&mut self.scheduler);
+        for order in traffic.take_orders() {
+            let id = order.id;
+            if !desk.order(order) {
+                traffic.end(id);
+            }
+        }
     }
 
     /// Copies blocks that were read into the cache: all of them, or beside running answers as many
