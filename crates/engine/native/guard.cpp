@@ -2,6 +2,8 @@
 // let C++ exceptions through, for example of `std::regex` or for want of memory, and an exception
 // that reaches Rust ends the process. Here each becomes an error with its text. So do failed
 // assertions (`GGML_ASSERT`) of the calls that leave nothing half done behind them.
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
@@ -70,5 +72,30 @@ bool loquent_guarded_context(llama_model * model, llama_context_params params, l
 bool loquent_guarded_decode(llama_context * context, llama_batch batch, int32_t * status, char * error,
                             size_t error_room) {
     return guarded(error, error_room, [&] { *status = llama_decode(context, batch); });
+}
+
+bool loquent_guarded_state_size(llama_context * context, llama_seq_id slot, size_t * size, char * error,
+                                size_t error_room) {
+    return guarded(error, error_room, [&] {
+        ThrowingAssertions scope;
+        *size = llama_state_seq_get_size(context, slot);
+    });
+}
+
+bool loquent_guarded_state(llama_context * context, llama_seq_id slot, uint8_t * state, size_t size, size_t * written,
+                           char * error, size_t error_room) {
+    return guarded(error, error_room, [&] {
+        ThrowingAssertions scope;
+        *written = llama_state_seq_get_data(context, state, size, slot);
+    });
+}
+
+// The caller empties the slot after a failed assertion.
+bool loquent_guarded_set_state(llama_context * context, llama_seq_id slot, const uint8_t * state, size_t size,
+                               size_t * read, char * error, size_t error_room) {
+    return guarded(error, error_room, [&] {
+        ThrowingAssertions scope;
+        *read = llama_state_seq_set_data(context, state, size, slot);
+    });
 }
 }

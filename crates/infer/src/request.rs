@@ -31,6 +31,26 @@ pub struct Work {
     pub tenant: Tenant,
     /// Domain within which prefixes are reused.
     pub cache_domain: CacheDomain,
+    /// Number of tokens at the beginning of the prompt whose keys and values a store has: see
+    /// [`crate::scheduler::StoreTraffic`].
+    pub stored_tokens: u32,
+}
+
+/// Number of a [`RestoreOrder`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RestoreId(pub u64);
+
+/// A prompt whose beginning is to be read from the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestoreOrder {
+    /// Its number.
+    pub id: RestoreId,
+    /// Domain of the tokens.
+    pub domain: CacheDomain,
+    /// The beginning of the prompt that the store is said to have.
+    pub tokens: Vec<TokenId>,
+    /// Number of tokens that the cache has.
+    pub cached: u32,
 }
 
 /// Reason why a completion ended.

@@ -61,6 +61,15 @@ pub struct Scores {
     pub targets: Vec<TokenId>,
 }
 
+/// Keys and values of consecutive positions of a sequence, taken out of a runner's cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedSpan {
+    /// The positions.
+    pub positions: Range<u32>,
+    /// Their keys and values, in a form of the runner's own.
+    pub state: Vec<u8>,
+}
+
 /// One native decode: decode rows (spans of one token and its draft) first, then prefill chunks. A
 /// slot occurs at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -265,6 +274,34 @@ pub trait Runner: Send {
 
     /// Drops all positions of `slot` from `len` on; 0 frees it.
     fn truncate(&mut self, slot: Slot, len: u32);
+
+    /// Returns true if [`Runner::save`] and [`Runner::restore`] work. Fixed from load to drop.
+    fn saves_spans(&self) -> bool {
+        false
+    }
+
+    /// Copies the keys and values of `positions` of `slot`. A runner with the same model and
+    /// settings can [restore](Runner::restore) them, in this process or another.
+    ///
+    /// # Errors
+    /// The reason, if they cannot be saved.
+    fn save(&mut self, _slot: Slot, _positions: Range<u32>) -> Result<SavedSpan, String> {
+        Err("this engine cannot save keys and values".to_owned())
+    }
+
+    /// Appends those of `span` to `slot` that are at `positions`, which begin where the slot ends.
+    /// The tokens up to their end must be those of the sequence that was saved.
+    ///
+    /// # Errors
+    /// The reason, if they cannot be restored; the slot is then as before.
+    fn restore(
+        &mut self,
+        _slot: Slot,
+        _positions: Range<u32>,
+        _span: &SavedSpan,
+    ) -> Result<(), String> {
+        Err("this engine cannot restore keys and values".to_owned())
+    }
 
     /// Maximum rows of logits in a batch with draft tokens: one per span and one per draft token.
     /// `None` if this runner cannot verify drafts. It may change between batches.

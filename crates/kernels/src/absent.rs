@@ -32,4 +32,7 @@ pub fn reads(_kind: sys::ggml_type) -> bool {
 }
 
 /// Does nothing.
+pub fn note_copied_rows(_tensor: &sys::ggml_tensor, _offset: usize, _bytes: usize) {}
+
+/// Does nothing.
 pub fn forget(_pool: *const sys::ggml_threadpool) {}

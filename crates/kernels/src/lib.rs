@@ -50,13 +50,13 @@ mod write_order;
 use llama_cpp_sys_2 as sys;
 
 #[cfg(not(own_kernels))]
-pub use absent::{amx, forget, reads, register};
+pub use absent::{amx, forget, note_copied_rows, reads, register};
 #[cfg(own_kernels)]
 pub use ggml_hook::{reads, register};
 pub use isa::{Isa, UnavailableIsa};
 pub use operation_times::{OperationTimes, with_operation_times};
 #[cfg(own_kernels)]
-pub use write_order::forget;
+pub use write_order::{forget, note_copied_rows};
 
 /// True if this build has kernels.
 pub const ARE_BUILT_IN: bool = cfg!(own_kernels);

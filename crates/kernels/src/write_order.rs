@@ -6,8 +6,8 @@
 //! positions, so the order of writing gives the same sums wherever its tokens are.
 //!
 //! The order is recorded when a graph writes rows (`GGML_OP_SET_ROWS`) into a tensor over which
-//! attention has been computed before. A new cache needs no record: it is filled from its
-//! beginning.
+//! attention has been computed before, and when rows are copied into it. A new cache needs no
+//! record: it is filled from its beginning.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +71,18 @@ pub(super) unsafe fn note(op: &sys::ggml_tensor) {
     // SAFETY: it has so many numbers, without gaps, aligned as ggml aligns tensors.
     let rows = unsafe { std::slice::from_raw_parts(rows.data.cast::<i64>(), count) };
     order.note(rows);
+}
+
+/// Records that `bytes` bytes were copied into `tensor` from `offset` on, outside of a graph. If it
+/// is a cache, its rows count as written one after the other.
+pub fn note_copied_rows(tensor: &sys::ggml_tensor, offset: usize, bytes: usize) {
+    let cache = root(tensor);
+    let Some(order) = orders().get(&address(cache)).cloned() else {
+        return;
+    };
+    let start = (tensor.data.addr() + offset).saturating_sub(cache.data.addr());
+    let rows = start / order.row_bytes..(start + bytes) / order.row_bytes;
+    order.note(&rows.filter_map(|row| i64::try_from(row).ok()).collect::<Vec<_>>());
 }
 
 impl WriteOrder {

@@ -17,7 +17,6 @@ use loquent_client::openai::{self, Arrival, ChunkSummary, Generate};
 use loquent_openai::http::ConnectionOptions;
 use loquent_openai::{BoxFuture, WireCounts};
 use loquent_proto::Delta as Record;
-use loquent_proto::coalesce::StreamInterval;
 use loquent_server::{
     ActiveRequest, ApiError, Clock, Endpoint, Flush, Identity, LoadedEngine, Metrics, Prompt,
     Request, Service, ServingConfig, StatedSampling, StreamBounds, WorkClass,
@@ -91,15 +90,7 @@ impl InProcess {
             buffer_bytes: STREAM_BUFFER_BYTES,
             stall_limit: Duration::from_secs(SLOW_READER_TIMEOUT_S),
         };
-        let interval = StreamInterval::default();
-        let serving = ServingConfig {
-            interval,
-            max_delay: None,
-            strict_model: false,
-            share_prefix_cache: false,
-            split_reasoning: true,
-            force_usage: false,
-        };
+        let serving = ServingConfig::default();
         let options = service_options(&engine, &admission, streams, serving, None)?;
         let loading = tokio::task::spawn_blocking(move || load(&source, &engine, None));
         let loaded = loading.await??;

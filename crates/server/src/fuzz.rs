@@ -13,6 +13,7 @@ use loquent_gateway::routes::UpstreamRoutes;
 use loquent_serving::api::request::{Endpoint, Request};
 use loquent_serving::completion::reader::{CallConfig, SplitConfig, TextSplitter};
 use loquent_serving::pending_deltas::PendingDeltas;
+use loquent_serving::prefix_store::block::{BlockKey, HEAD_BYTES, Head};
 
 #[path = "../../../fuzz/target.rs"]
 mod target;
@@ -27,8 +28,20 @@ pub const TARGETS: &[Target] = &[
     Target { name: "upstream_path", run: upstream_path, base_kib: 16, per_byte: 64 },
     Target { name: "upload_form", run: upload_form, base_kib: 16, per_byte: 16 },
     Target { name: "batch_input", run: batch_input, base_kib: 64, per_byte: 1024 },
+    Target { name: "prefix_block", run: prefix_block, base_kib: 4, per_byte: 4 },
     Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
 ];
+
+/// A file of the prefix cache is the block of its name, whole and unchanged, or refused.
+fn prefix_block(input: &[u8]) {
+    let Some((bytes, state)) = input.split_first_chunk::<HEAD_BYTES>() else { return };
+    let key = BlockKey(*bytes[16..].first_chunk().expect("it has a key"));
+    let Ok(head) = Head::parse(bytes, &key, input.len() as u64) else { return };
+    assert_eq!(head.state_bytes(), state.len() as u64, "so much memory is taken for it");
+    assert_eq!(&head.encode(&key), bytes, "nothing in it is ignored");
+    let is_whole = head.check(&key, state).is_ok();
+    assert_eq!(is_whole, Head::of(&key, state) == head);
+}
 
 /// Any form is read as a file that is a part of it, or refused.
 fn upload_form(input: &[u8]) {

@@ -71,6 +71,7 @@ pub use loquent_serving::obfuscation::ObfuscationDefault;
 pub use loquent_serving::otel::{OpenSpan, Telemetry};
 pub use loquent_serving::output::StreamBounds;
 pub use loquent_serving::peer::{PeerAddress, TrustedProxies, TrustedProxy};
+pub use loquent_serving::prefix_store::{PrefixStore, PrefixStoreConfig};
 pub use loquent_serving::prompt_threads::WorkClass;
 pub use loquent_serving::request_log::{RequestId, RequestLog};
 pub use loquent_serving::serving_config::ServingConfig;

@@ -107,7 +107,10 @@ impl Service {
             health,
             fingerprint,
             gate: context.gate,
-            cache_domains: CacheDomains::new(context.config.share_prefix_cache),
+            cache_domains: CacheDomains::new(
+                context.config.share_prefix_cache,
+                context.config.domain_secret.clone(),
+            ),
             config: context.config,
             clock: context.clock,
             metrics: context.metrics,

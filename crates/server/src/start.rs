@@ -20,12 +20,13 @@ use loquent_gateway::{Upstream, UpstreamConfig, UpstreamContext};
 use loquent_serving::active_request::Observers;
 use loquent_serving::admission::{AdmissionGate, PendingPrompts};
 use loquent_serving::clock::Clock;
-use loquent_serving::engine_thread::{self, EngineContext};
+use loquent_serving::engine_thread::{self, EngineContext, EnginePrefixes};
 use loquent_serving::engine_watch::EngineWatch;
 use loquent_serving::metrics::Metrics;
 use loquent_serving::model::ServedModel;
 use loquent_serving::otel::Telemetry;
 use loquent_serving::output::{self, OutputHandle, StreamBounds};
+use loquent_serving::prefix_store::PrefixStore;
 use loquent_serving::prompt_threads::{self, PromptThreads};
 use loquent_serving::request_log::RequestLog;
 use loquent_serving::serving_config::ServingConfig;
@@ -52,6 +53,9 @@ pub struct ServiceConfig {
     pub otlp_endpoint: Option<String>,
     /// Log of finished requests.
     pub request_log: RequestLog,
+    /// Store of prefixes on disk, if there is one. The secret of the domains in `serving` must be
+    /// its own.
+    pub prefix_store: Option<Arc<PrefixStore>>,
 }
 
 /// A loaded model and the engine that runs it.
@@ -270,6 +274,8 @@ pub fn start_engine_at(
         metrics.watch_stages(stages.clone());
     }
     let interrupt = runner.interrupt();
+    // The form of the answer makes no difference to keys and values.
+    let fingerprint = model.fingerprint(true);
     let slots = config.limits.max_batch_size.min(runner.capacity().slots.into());
     let (pending, watch) = (PendingPrompts::default(), EngineWatch::default());
     let engine = engine_thread::start(
@@ -282,6 +288,10 @@ pub fn start_engine_at(
             pending: pending.clone(),
             watch: watch.clone(),
             outage_limit: config.engine_outage,
+            prefixes: config
+                .prefix_store
+                .clone()
+                .map(|store| EnginePrefixes { store, fingerprint }),
         },
     )?;
     let output =

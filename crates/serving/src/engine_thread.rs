@@ -16,9 +16,13 @@
 //!
 //! Embeddings are computed between two steps, a bounded batch at a time. Beside running answers,
 //! embeddings and prompts take turns, so that a step carries either.
+//!
+//! Keys and values go to the store on disk, and come from there, between two steps as well.
 
 mod embeddings;
 mod outage;
+mod prefixes;
+mod saving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,6 +45,8 @@ use crate::engine_watch::EngineWatch;
 use crate::metrics::{EngineLoad, Metrics};
 pub use embeddings::EmbeddingOrder;
 use embeddings::{EmbeddingDesk, StepBefore};
+pub use prefixes::EnginePrefixes;
+use prefixes::{PrefixDesk, Wake};
 
 /// Steps that may wait for the delivery task before the engine waits for it. Chosen by hand: far
 /// more than a healthy task leaves, and still bounded if it hangs.
@@ -69,7 +75,7 @@ pub enum EngineCommand {
     Reader(Tag, Option<ReaderReport>),
     /// Turn inputs into vectors.
     Embed(EmbeddingOrder),
-    /// From the runner's pipeline: a batch may be finished.
+    /// From the runner's pipeline, or the store of prefixes: something may be finished.
     Arrived,
 }
 
@@ -97,6 +103,8 @@ pub struct EngineContext {
     pub watch: EngineWatch,
     /// Time limit for answers to wait for a lost engine.
     pub outage_limit: Duration,
+    /// Store of prefixes on disk, if there is one. Runners that cannot save do not use it.
+    pub prefixes: Option<EnginePrefixes>,
 }
 
 /// Starts the engine thread.
@@ -112,17 +120,23 @@ pub fn start(
     let (commands, inbox) = mpsc::unbounded_channel();
     let (outbox, steps) = mpsc::channel(STEPS_IN_FLIGHT);
     let scheduler = Scheduler::new(runner.capacity(), limits, end_tokens);
+    // A strong sender here would keep the queue open, and the thread would never end.
+    let weak = commands.downgrade();
+    let wake: Wake = Arc::new(move || {
+        if let Some(commands) = weak.upgrade() {
+            let _ = commands.send(EngineCommand::Arrived);
+        }
+    });
     if let Some(pipeline) = runner.pipeline() {
-        // A strong sender here would keep the queue open, and the thread would never end.
-        let commands = commands.downgrade();
-        pipeline.on_arrival(Box::new(move || {
-            if let Some(commands) = commands.upgrade() {
-                let _ = commands.send(EngineCommand::Arrived);
-            }
-        }));
+        let wake = wake.clone();
+        pipeline.on_arrival(Box::new(move || wake()));
     }
-    let EngineContext { clock, metrics, pending, watch, outage_limit } = context;
+    let EngineContext { clock, metrics, pending, watch, outage_limit, prefixes } = context;
     let timer = timer()?;
+    let prefixes = prefixes
+        .filter(|_| saves_prefixes(runner.as_mut(), &limits))
+        .map(|prefixes| PrefixDesk::start(prefixes, metrics.clone(), wake))
+        .transpose()?;
     let embeddings = embedding_desk(runner.as_mut(), &limits);
     let mut engine = EngineLoop {
         runner,
@@ -137,6 +151,8 @@ pub fn start(
         gather_limit: GATHER_LIMIT,
         watch,
         embeddings,
+        prefixes,
+        next_save: Duration::ZERO,
         outage: None,
         outage_limit,
     };
@@ -156,6 +172,17 @@ fn embedding_desk(runner: &mut dyn Runner, limits: &Limits) -> Option<EmbeddingD
         limits.prefill_max_tokens,
         limits.itl_target.without_minimum(),
     ))
+}
+
+/// Returns true if prefixes of `runner` can go to a store; says so if not.
+fn saves_prefixes(runner: &mut dyn Runner, limits: &Limits) -> bool {
+    let saves = runner.saves_spans() && runner.pipeline().is_none() && limits.prefix_cache;
+    if !saves && runner.abilities().generates {
+        tracing::warn!(
+            "prefixes of this model are not kept on disk: its keys and values cannot be saved"
+        );
+    }
+    saves
 }
 
 /// Creates a runtime with timers only.
@@ -200,6 +227,10 @@ struct EngineLoop {
     watch: EngineWatch,
     /// `None` if the runner computes no embeddings.
     embeddings: Option<EmbeddingDesk>,
+    /// `None` without a store on disk, or if the runner cannot save.
+    prefixes: Option<PrefixDesk>,
+    /// When the next prefix may be saved beside running answers.
+    next_save: Duration,
     /// Set while the engine is lost.
     outage: Option<Outage>,
     outage_limit: Duration,
@@ -207,7 +238,12 @@ struct EngineLoop {
 
 impl EngineLoop {
     fn run(&mut self) {
-        if self.runner.pipeline().is_some() { self.run_pipelined() } else { self.run_in_turn() }
+        if self.runner.pipeline().is_some() {
+            self.run_pipelined()
+        } else {
+            self.run_in_turn()
+        }
+        self.save_rest();
     }
 
     fn run_in_turn(&mut self) {
@@ -221,14 +257,16 @@ impl EngineLoop {
                 }
                 return;
             }
+            self.restore_stored();
             self.gather();
             let now = self.clock.now();
             let given_up = self.scheduler.give_up(now);
             let embeds = self.share_step();
             self.scheduler.plan(now, self.runner.as_mut(), &mut batch);
+            self.order_stored();
             if batch.is_empty() && given_up.is_empty() && !embeds {
                 // Nothing can be computed until a command or a mask arrives.
-                if !self.wait() {
+                if !self.save_idle() && !self.wait() {
                     return;
                 }
                 continue;
@@ -244,6 +282,7 @@ impl EngineLoop {
             if embeds {
                 self.embed(before);
             }
+            self.save_beside();
         }
     }
 
@@ -456,11 +495,13 @@ impl EngineLoop {
     }
 
     fn handle_command(&mut self, command: EngineCommand) {
-        let runner = self.runner.as_mut();
         match command {
-            EngineCommand::Submit(work) => self.scheduler.submit(self.clock.now(), *work),
-            EngineCommand::Cancel(tag) => self.scheduler.cancel(runner, tag),
-            EngineCommand::Finish(tag) => self.scheduler.finish(runner, tag),
+            EngineCommand::Submit(mut work) => {
+                self.look_up_stored(&mut work);
+                self.scheduler.submit(self.clock.now(), *work);
+            }
+            EngineCommand::Cancel(tag) => self.scheduler.cancel(self.runner.as_mut(), tag),
+            EngineCommand::Finish(tag) => self.scheduler.finish(self.runner.as_mut(), tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
             EngineCommand::Reader(tag, report) => self.scheduler.note_reader(tag, report),
@@ -470,7 +511,7 @@ impl EngineLoop {
                     desk.submit(order);
                 }
             }
-            // It only wakes the loop, which asks the pipeline itself.
+            // It only wakes the loop, which asks the pipeline or the store itself.
             EngineCommand::Arrived => {}
         }
     }

@@ -59,6 +59,7 @@ pub mod otel;
 pub mod output;
 pub mod peer;
 pub mod pending_deltas;
+pub mod prefix_store;
 pub mod prompt_threads;
 pub mod prompts;
 pub mod query;

@@ -73,6 +73,8 @@ struct EngineMetrics {
     embedding_tokens: IntCounter,
     embedding_inputs: IntCounter,
     prefill_tokens: IntCounter,
+    prefix_restored: IntCounter,
+    prefix_saved: IntCounter,
     steps: IntCounter,
     step_time: Latency,
     step_rows: Histogram,
@@ -263,6 +265,8 @@ impl EngineMetrics {
         let counters = counters.map(|(name, help)| to.counter(name, help));
         let lost = "Times that the engine, or a stage, was lost with all it held.";
         let recovered = "Times that it came back, and answers went on.";
+        let restored = "Prompt tokens read from the prefix cache on disk.";
+        let saved = "Tokens written to the prefix cache on disk.";
         let outage_time = Counter::new("engine_outage_seconds_total", "Time without the engine.");
         Self {
             load: LoadStats::new(shown, to.register(kv_usage), counters),
@@ -273,6 +277,8 @@ impl EngineMetrics {
             embedding_tokens: to.counter("embedding_tokens_total", "Tokens of embedded inputs."),
             embedding_inputs: to.counter("embedding_inputs_total", "Inputs embedded."),
             prefill_tokens: to.counter("prefill_tokens_total", "Prompt tokens computed."),
+            prefix_restored: to.counter("prefix_cache_restored_tokens_total", restored),
+            prefix_saved: to.counter("prefix_cache_saved_tokens_total", saved),
             steps: to.counter("engine_steps_total", "Native decodes."),
             step_time: to.fine_latency("engine_step_seconds", step_time),
             step_rows: to.count("decode_batch_size", "Sequences in a native decode."),
@@ -401,6 +407,16 @@ impl Metrics {
     /// Returns the load of a new engine.
     pub fn engine_load(&self) -> EngineLoad {
         EngineLoad::new(self.engine.load.clone())
+    }
+
+    /// Records prompt tokens whose keys and values came from the prefix cache on disk.
+    pub fn on_prefix_restored(&self, tokens: u32) {
+        self.engine.prefix_restored.inc_by(tokens.into());
+    }
+
+    /// Records tokens whose keys and values were written to the prefix cache on disk.
+    pub fn on_prefix_saved(&self, tokens: u32) {
+        self.engine.prefix_saved.inc_by(tokens.into());
     }
 
     /// Records one step of an engine.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use loquent_proto::coalesce::StreamInterval;
 
+use crate::cache_domain::DomainSecret;
+
 /// Settings for serving requests.
 #[derive(Debug, Clone)]
 pub struct ServingConfig {
@@ -15,6 +17,8 @@ pub struct ServingConfig {
     pub strict_model: bool,
     /// True if all clients may reuse each other's cached prefixes; otherwise only their own.
     pub share_prefix_cache: bool,
+    /// Secret from which the cache domains are made.
+    pub domain_secret: DomainSecret,
     /// True if `<think>…</think>` is returned as `reasoning_content` instead of text.
     pub split_reasoning: bool,
     /// True if every stream ends with its token counts, even without `include_usage`.
@@ -29,6 +33,7 @@ impl Default for ServingConfig {
             max_delay: None,
             strict_model: false,
             share_prefix_cache: false,
+            domain_secret: DomainSecret::default(),
             split_reasoning: true,
             force_usage: false,
         }

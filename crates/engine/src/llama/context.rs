@@ -1,5 +1,6 @@
 //! llama.cpp context: KV cache, compute buffers, decode.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -256,6 +257,45 @@ impl Context {
         unsafe {
             sys::llama_memory_seq_cp(self.memory(), from.into(), to.into(), 0, len as i32);
         }
+    }
+
+    /// Shares the positions `positions` of `from` with `to`.
+    pub(super) fn copy_span(&mut self, from: u16, to: u16, positions: Range<u32>) {
+        let (start, end) = (positions.start as i32, positions.end as i32);
+        // SAFETY: the memory belongs to the live context; the caller checked the slots.
+        unsafe { sys::llama_memory_seq_cp(self.memory(), from.into(), to.into(), start, end) }
+    }
+
+    /// Returns the positions of `slot`, if there is none missing between the first and the last.
+    pub(super) fn positions(&self, slot: u16) -> Option<Range<u32>> {
+        // SAFETY: the memory belongs to the live context; the caller checked the slot.
+        let last = unsafe { sys::llama_memory_seq_pos_max(self.memory(), slot.into()) };
+        Some(self.oldest(slot)?..u32::try_from(last).ok()? + 1)
+    }
+
+    /// Copies the keys and values of `slot`, in llama.cpp's format.
+    ///
+    /// # Errors
+    /// The text of an exception, or llama.cpp's reason.
+    pub(super) fn state(&mut self, slot: u16) -> Result<Vec<u8>, String> {
+        log::clear_errors();
+        // SAFETY: the context is alive; the caller checked the slot.
+        let bytes = unsafe { guard::state_size(self.as_ptr(), slot) }?;
+        let mut state = vec![0; bytes];
+        // SAFETY: as above.
+        let written = unsafe { guard::state(self.as_ptr(), slot, &mut state) }?;
+        if written == 0 || written != bytes { Err(log::take_reason()) } else { Ok(state) }
+    }
+
+    /// Fills the empty `slot` with keys and values that [`Context::state`] returned.
+    ///
+    /// # Errors
+    /// The text of an exception, or llama.cpp's reason; a part may be in the slot.
+    pub(super) fn set_state(&mut self, slot: u16, state: &[u8]) -> Result<(), String> {
+        log::clear_errors();
+        // SAFETY: the context is alive; the caller checked the slot.
+        let read = unsafe { guard::set_state(self.as_ptr(), slot, state) }?;
+        if read == state.len() { Ok(()) } else { Err(log::take_reason()) }
     }
 
     /// Oldest position from which on `slot` holds everything, in all layers; `None` if it holds

@@ -39,6 +39,31 @@ unsafe extern "C" {
         error: *mut c_char,
         error_room: usize,
     ) -> bool;
+    fn loquent_guarded_state_size(
+        context: *mut sys::llama_context,
+        slot: i32,
+        size: *mut usize,
+        error: *mut c_char,
+        error_room: usize,
+    ) -> bool;
+    fn loquent_guarded_state(
+        context: *mut sys::llama_context,
+        slot: i32,
+        state: *mut u8,
+        size: usize,
+        written: *mut usize,
+        error: *mut c_char,
+        error_room: usize,
+    ) -> bool;
+    fn loquent_guarded_set_state(
+        context: *mut sys::llama_context,
+        slot: i32,
+        state: *const u8,
+        size: usize,
+        read: *mut usize,
+        error: *mut c_char,
+        error_room: usize,
+    ) -> bool;
 }
 
 /// Turns failed assertions inside the calls below into errors.
@@ -151,4 +176,69 @@ pub(super) unsafe fn decode(
         unsafe { loquent_guarded_decode(context, batch, &raw mut status, error, room) }
     })?;
     Ok(status)
+}
+
+/// `llama_state_seq_get_size`.
+///
+/// # Errors
+/// The text of an exception or of a failed assertion.
+///
+/// # Safety
+/// `context` is alive and has the sequence `slot`.
+pub(super) unsafe fn state_size(
+    context: *mut sys::llama_context,
+    slot: u16,
+) -> Result<usize, String> {
+    let mut size = 0;
+    guarded(|error, room| {
+        // SAFETY: `error` has `room` bytes, the caller vouches for the rest.
+        unsafe { loquent_guarded_state_size(context, slot.into(), &raw mut size, error, room) }
+    })?;
+    Ok(size)
+}
+
+/// `llama_state_seq_get_data`: the bytes written.
+///
+/// # Errors
+/// The text of an exception or of a failed assertion.
+///
+/// # Safety
+/// `context` is alive and has the sequence `slot`.
+pub(super) unsafe fn state(
+    context: *mut sys::llama_context,
+    slot: u16,
+    state: &mut [u8],
+) -> Result<usize, String> {
+    let (start, size, mut written) = (state.as_mut_ptr(), state.len(), 0);
+    guarded(|error, room| {
+        // SAFETY: `state` has `size` bytes, `error` has `room`, the caller vouches for the rest.
+        unsafe {
+            let written = &raw mut written;
+            loquent_guarded_state(context, slot.into(), start, size, written, error, room)
+        }
+    })?;
+    Ok(written)
+}
+
+/// `llama_state_seq_set_data`: the bytes read, 0 if it refuses.
+///
+/// # Errors
+/// The text of an exception or of a failed assertion.
+///
+/// # Safety
+/// `context` is alive and has the sequence `slot`.
+pub(super) unsafe fn set_state(
+    context: *mut sys::llama_context,
+    slot: u16,
+    state: &[u8],
+) -> Result<usize, String> {
+    let (start, size, mut read) = (state.as_ptr(), state.len(), 0);
+    guarded(|error, room| {
+        // SAFETY: `state` has `size` bytes, `error` has `room`, the caller vouches for the rest.
+        unsafe {
+            let read = &raw mut read;
+            loquent_guarded_set_state(context, slot.into(), start, size, read, error, room)
+        }
+    })?;
+    Ok(read)
 }

@@ -1,9 +1,14 @@
-//! Zeroes large buffers without touching them.
+//! Zeroes large buffers without touching them, and tells the kernels of rows that are copied into
+//! buffers.
 //!
 //! llama.cpp fills a new KV cache with zeros, which makes all of it resident: for a model of 0.4 GB
 //! the cache of sixteen chats is 0.9 GB, of which a chat uses a few per cent. Here the pages of a
 //! CPU buffer are returned to the system instead, which provides zeroed pages on first use: the
 //! same content, and memory that grows with use.
+//!
+//! The kernels add the cells of a cache in the order in which they were written, and see those that
+//! graphs write. Cells that are restored from a copy ([`super::spans`]) are written by ggml's
+//! function for copies, which is replaced here by one that also tells the kernels.
 //!
 //! ggml has no call for this. All its CPU buffers share one description, which has the allocating
 //! function. That is replaced by one that allocates the same buffer and gives it another clearing
@@ -20,6 +25,7 @@ type Buffer = sys::ggml_backend_buffer_t;
 type BufferType = sys::ggml_backend_buffer_type_t;
 type Allocate = unsafe extern "C" fn(BufferType, usize) -> Buffer;
 type Clear = unsafe extern "C" fn(Buffer, u8);
+type Set = unsafe extern "C" fn(Buffer, *mut sys::ggml_tensor, *const c_void, usize, usize);
 
 /// The beginning of `ggml_backend_buffer_type`.
 #[repr(C)]
@@ -31,8 +37,11 @@ struct TypeHead {
 /// The beginning of `ggml_backend_buffer`.
 #[repr(C)]
 struct BufferHead {
-    /// Free, base address, and access to tensors.
-    others: [Option<unsafe extern "C" fn()>; 9],
+    /// Free, base address, initialization of a tensor, setting all its bytes.
+    before_set: [Option<unsafe extern "C" fn()>; 4],
+    set: Option<Set>,
+    /// Other access to tensors.
+    after_set: [Option<unsafe extern "C" fn()>; 4],
     clear: Option<Clear>,
 }
 
@@ -64,11 +73,32 @@ unsafe extern "C" fn allocate(kind: BufferType, bytes: usize) -> Buffer {
     let own = ALLOCATE.get().expect("set before this function is");
     // SAFETY: ggml's arguments for ggml's function.
     let buffer = unsafe { own(kind, bytes) };
-    if !buffer.is_null() && bytes >= LARGE_BYTES {
+    if !buffer.is_null() {
+        let head = buffer.cast::<BufferHead>();
         // SAFETY: a buffer that was just made, with the layout of the pinned version.
-        unsafe { (*buffer.cast::<BufferHead>()).clear = Some(clear) };
+        unsafe {
+            (*head).set = Some(set);
+            if bytes >= LARGE_BYTES {
+                (*head).clear = Some(clear);
+            }
+        }
     }
     buffer
+}
+
+/// Copies `bytes` bytes into `tensor`, as ggml's own function does.
+unsafe extern "C" fn set(
+    _buffer: Buffer,
+    tensor: *mut sys::ggml_tensor,
+    data: *const c_void,
+    offset: usize,
+    bytes: usize,
+) {
+    // SAFETY: ggml has checked that the bytes are the tensor's, which is in this buffer's memory.
+    unsafe {
+        (*tensor).data.cast::<u8>().add(offset).copy_from(data.cast(), bytes);
+        loquent_kernels::note_copied_rows(&*tensor, offset, bytes);
+    }
 }
 
 unsafe extern "C" fn clear(buffer: Buffer, value: u8) {

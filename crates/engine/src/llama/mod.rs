@@ -30,6 +30,7 @@ mod processor;
 mod quantize;
 pub mod rpc;
 mod runner;
+mod spans;
 mod threads;
 mod vocab;
 

@@ -1,15 +1,19 @@
 //! The [`Runner`] over a llama.cpp context.
 
 use std::num::NonZeroU16;
+use std::ops::Range;
 use std::sync::Arc;
 
 use loquent_infer::embedding::Embedder;
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Scores, Slot, Span};
+use loquent_infer::runner::{
+    Batch, Capacity, RunError, Runner, Sampled, SavedSpan, Scores, Slot, Span,
+};
 use loquent_infer::sampling::{Sampler, Scratch, score};
 use loquent_infer::token::{RowError, TokenId};
 
 use super::context::Context;
 use super::memory::{available_bytes, ggml_type, kv_bytes};
+use super::spans::SpareSlot;
 use super::threads::{ThreadPool, at_most_processors, physical_cores};
 use super::{History, LlamaModel, LoadError, MAX_SLOTS, sys};
 use crate::{KvType, isolate};
@@ -66,6 +70,9 @@ pub struct RunnerOptions {
     pub kv_unified: bool,
     /// Use of the fused attention kernel.
     pub flash_attention: FlashAttention,
+    /// Let keys and values be saved and restored ([`Runner::save`]), if the model and the other
+    /// options allow that.
+    pub saves_spans: bool,
 }
 
 impl Default for RunnerOptions {
@@ -81,6 +88,7 @@ impl Default for RunnerOptions {
             kv_type: KvType::default(),
             kv_unified: true,
             flash_attention: FlashAttention::default(),
+            saves_spans: false,
         }
     }
 }
@@ -102,6 +110,9 @@ pub struct LlamaRunner {
     tainted: bool,
     /// Slots whose past could not be cut and is therefore gone, until they are freed.
     lost: Vec<bool>,
+    /// The sequence behind those of all slots through which keys and values are saved and restored;
+    /// empty between calls.
+    spare: Option<SpareSlot>,
     embedder: Option<Box<dyn Embedder>>,
 }
 
@@ -115,7 +126,8 @@ impl LlamaRunner {
         check(&model, options)?;
         let threads = threads(&model, options);
         let pool = ThreadPool::new(threads, options.poll);
-        let params = params(options, threads);
+        let mut params = params(options, threads);
+        let spare = spare_slot(&model, options, &mut params);
         let output_rows = params.n_outputs_max;
         let draft_rows = u32::from(options.slots.max(LEAST_OUTPUTS)).min(output_rows);
         let vocab_size = model.info().vocab_size;
@@ -135,7 +147,7 @@ impl LlamaRunner {
             shares_prefix: options.kv_unified && history != History::State,
         };
         let samplers = (0..options.slots).map(|_| None).collect();
-        Ok(Self {
+        let mut runner = Self {
             context,
             capacity,
             vocab_size,
@@ -146,8 +158,14 @@ impl LlamaRunner {
             history,
             tainted: false,
             lost: vec![false; options.slots.into()],
+            spare,
             embedder: None,
-        })
+        };
+        if spare.is_some() {
+            // Our kernels know a cache, and so the order of its cells, from its first pass on.
+            runner.warm_up().map_err(|error| LoadError::Backend(error.to_string()))?;
+        }
+        Ok(runner)
     }
 
     /// Adds an embedder to this runner.
@@ -427,9 +445,54 @@ impl Runner for LlamaRunner {
         }
     }
 
+    fn saves_spans(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    fn save(&mut self, slot: Slot, positions: Range<u32>) -> Result<SavedSpan, String> {
+        let spare = self.spare.ok_or("this engine was not set to save keys and values")?;
+        if self.tainted || self.lost[slot.index()] {
+            return Err("the cache may hold NaN".to_owned());
+        }
+        spare.save(&mut self.context, slot, positions)
+    }
+
+    fn restore(
+        &mut self,
+        slot: Slot,
+        positions: Range<u32>,
+        span: &SavedSpan,
+    ) -> Result<(), String> {
+        let spare = self.spare.ok_or("this engine was not set to restore keys and values")?;
+        let from = positions.start;
+        let restored = spare.restore(&mut self.context, slot, positions, span);
+        if restored.is_err() {
+            self.cut(slot, from);
+        }
+        restored
+    }
+
     fn embedder(&mut self) -> Option<&mut dyn Embedder> {
         self.embedder.as_deref_mut().map(|embedder| embedder as &mut dyn Embedder)
     }
+}
+
+/// Makes room for a spare sequence in a context with `params`, if keys and values of `model` can be
+/// saved and are to be.
+fn spare_slot(
+    model: &LlamaModel,
+    options: &RunnerOptions,
+    params: &mut sys::llama_context_params,
+) -> Option<SpareSlot> {
+    let can_save = options.kv_unified && model.info().history == History::Whole;
+    if !options.saves_spans || !can_save || options.slots >= MAX_SLOTS {
+        return None;
+    }
+    params.n_seq_max += 1;
+    // llama.cpp has a row of logits for every sequence.
+    params.n_batch = params.n_batch.max(params.n_seq_max);
+    params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max);
+    Some(SpareSlot::behind(options.slots))
 }
 
 /// Returns the number of threads in `options`, or the one that suits the model.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loquent_engine::KvType;
 use loquent_engine::llama::{LlamaModel, LlamaRunner, LoadOptions, RunnerOptions};
-use loquent_infer::runner::{Batch, Runner, Slot};
+use loquent_infer::runner::{Batch, Runner, SavedSpan, Slot};
 use loquent_infer::sampling::{Logprobs, Sampler, Sampling};
 use loquent_infer::token::TokenId;
 
@@ -30,6 +30,10 @@ enum Way {
     /// So many of its tokens were computed behind other sequences' cells. The others took the
     /// cells that these left: before the first ones.
     Around(usize),
+    /// So many of its tokens were computed in another process and restored here.
+    Restored(usize),
+    /// The same; there and here cells of other sequences, some of them gone, lay around.
+    RestoredAround(usize),
 }
 
 /// The prompt of sequence number `sequence`.
@@ -51,11 +55,18 @@ fn run(
     way: Way,
 ) -> Vec<Vec<(TokenId, f32)>> {
     let threads = Some(NonZeroU16::MIN);
-    let options =
-        RunnerOptions { slots: 7, kv_cells: 512, kv_type, threads, ..RunnerOptions::default() };
-    let mut runner = LlamaRunner::new(model.clone(), &options).expect("a context");
+    let options = RunnerOptions {
+        slots: 7,
+        kv_cells: 512,
+        kv_type,
+        threads,
+        saves_spans: true,
+        ..RunnerOptions::default()
+    };
+    let new_runner = || LlamaRunner::new(model.clone(), &options).expect("a context");
+    let mut runner = new_runner();
     let (slot, donor, company) = SLOTS;
-    if let Way::SharedInCompany(_) | Way::Around(_) = way {
+    if let Way::SharedInCompany(_) | Way::Around(_) | Way::RestoredAround(_) = way {
         (10..).zip(company).for_each(|(n, slot)| compute(&mut runner, slot, &prompt(n), 0));
     }
     let sampling = Sampling { logprobs: Some(8), ..Sampling::default() };
@@ -73,6 +84,21 @@ fn run(
             company.iter().for_each(|&other| runner.truncate(other, 0));
             compute(&mut runner, slot, &tokens[len..], len);
         }
+        Way::Restored(len) => {
+            let saved = save(&mut new_runner(), &tokens[..len], 0);
+            restore(&mut runner, slot, &saved, len);
+            compute(&mut runner, slot, &tokens[len..], len);
+        }
+        Way::RestoredAround(len) => {
+            let mut other = new_runner();
+            company.iter().for_each(|&slot| compute(&mut other, slot, &prompt(8), 0));
+            let saved = save(&mut other, &tokens[..len], len / 2);
+            // Holes between the company's cells, which were written before.
+            runner.truncate(company[0], 0);
+            runner.truncate(company[1], 3);
+            restore(&mut runner, slot, &saved, len);
+            compute(&mut runner, slot, &tokens[len..], len);
+        }
     }
     let step = |i| {
         let mut batch = Batch::default();
@@ -86,7 +112,42 @@ fn run(
     (0..STEPS).map(step).collect()
 }
 
-const WAYS: [Way; 7] = [
+/// Computes `tokens` in two parts, with cells before theirs set free in between, and saves them in
+/// two spans.
+fn save(runner: &mut LlamaRunner, tokens: &[TokenId], first: usize) -> [SavedSpan; 2] {
+    let (slot, _, company) = SLOTS;
+    runner.assign(slot, Sampler::new(Sampling::default(), tokens, &[]));
+    if first > 0 {
+        compute(runner, slot, &tokens[..first], 0);
+        company.iter().for_each(|&other| runner.truncate(other, 0));
+    }
+    compute(runner, slot, &tokens[first..], first);
+    let (half, len) = (tokens.len() as u32 * 2 / 3, tokens.len() as u32);
+    let mut span = |positions| runner.save(slot, positions).expect("they are there");
+    let saved = [span(0..half), span(half..len)];
+    assert!(runner.save(slot, half..len + 1).is_err(), "one more than there are");
+    saved
+}
+
+/// Restores the first `len` tokens of `slot`, of which it has none.
+fn restore(runner: &mut LlamaRunner, slot: Slot, saved: &[SavedSpan; 2], len: usize) {
+    let mut from = 0;
+    for span in saved {
+        // A damaged one leaves the slot as it is.
+        for cut in [0, 11, 40, span.state.len() / 2, span.state.len() - 1] {
+            let damaged = SavedSpan { state: span.state[..cut].to_vec(), ..span.clone() };
+            assert!(runner.restore(slot, from..span.positions.end, &damaged).is_err(), "{cut}");
+        }
+        // Not all at once: the rest of a span may be wanted later.
+        for to in [span.positions.end - 1, span.positions.end] {
+            runner.restore(slot, from..to, span).expect("it was saved");
+            from = to;
+        }
+    }
+    assert_eq!(from, len as u32);
+}
+
+const WAYS: [Way; 11] = [
     Way::Shared(1),
     Way::Shared(13),
     Way::Shared(PROMPT as usize - 1),
@@ -94,6 +155,10 @@ const WAYS: [Way; 7] = [
     Way::SharedInCompany(13),
     Way::Around(1),
     Way::Around(13),
+    Way::Restored(4),
+    Way::Restored(13),
+    Way::RestoredAround(13),
+    Way::RestoredAround(PROMPT as usize - 1),
 ];
 
 #[test]

@@ -128,6 +128,7 @@ impl Scheduler {
             self.load.prefix_hits += u64::from(cached_tokens);
             // One that comes back keeps the time of its first admission.
             sequence.admitted.get_or_insert(Admitted { at: now, cached_tokens });
+            self.stored.order(&mut sequence, cached_tokens);
         }
         (sequence.parked, sequence.waits_for) = (None, None);
         self.shares.take_place(sequence.account);

@@ -28,6 +28,8 @@ mod queue_standing;
 mod readers;
 mod sequence;
 mod shares;
+mod store_traffic;
+mod stored;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -44,6 +46,8 @@ pub use outage::MOST_LOSSES;
 pub use plan::share as share_prefill;
 use sequence::{KvAfterEnd, Sequence};
 use shares::Shares;
+pub use store_traffic::{RestoreError, StoreTraffic};
+use stored::StoredPrefixes;
 use waiting::WaitingQueues;
 
 /// Limits and policies set by the operator.
@@ -120,6 +124,8 @@ pub struct Scheduler {
     /// By slot: arrival number of the waiting sequence that owns the idle slot's KV.
     parked: Vec<Option<u64>>,
     free: Vec<Slot>,
+    /// Prefixes that come from a store of prefixes, or could go there.
+    stored: StoredPrefixes,
     /// Number of times that cells became free, or became evictable.
     releases: u64,
     /// Sequences of a failed batch, to be computed one by one until the faulty one is found.
@@ -177,6 +183,7 @@ impl Scheduler {
             parked: vec![None; usize::from(capacity.slots)],
             releases: 0,
             free: (0..capacity.slots).rev().map(Slot).collect(),
+            stored: StoredPrefixes::default(),
             suspects: VecDeque::new(),
             in_flight: 0,
             awaits_runner: false,
@@ -337,11 +344,7 @@ impl Scheduler {
 
     /// Slots that may be computed, in order of admission.
     fn runnable(&self) -> impl Iterator<Item = Slot> {
-        let may_run = |slot: &Slot| {
-            let sequence = self.sequence(*slot);
-            !sequence.paused && !sequence.rests && sequence.in_flight == 0
-        };
-        self.order.iter().copied().filter(may_run)
+        self.order.iter().copied().filter(|&slot| self.sequence(slot).may_run())
     }
 
     /// Cells that are neither filled nor reserved by a batch in flight.
@@ -380,6 +383,7 @@ impl Scheduler {
             self.free_slot(runner, idle);
         }
         self.keep_idle(slot);
+        self.stored.note_kept(slot);
     }
 
     /// Removes the sequence from the batch; its cells stay with the slot.
@@ -387,8 +391,9 @@ impl Scheduler {
         self.order.retain(|&other| other != slot);
         self.suspects.retain(|other| other.slot != slot);
         self.set_resting(slot, false);
-        let sequence = self.active[slot.index()].take().expect("only running sequences end");
+        let mut sequence = self.active[slot.index()].take().expect("only running sequences end");
         assert_eq!(sequence.in_flight, 0, "a sequence ends between batches");
+        sequence.restoring = None;
         self.shares.give_place(sequence.account);
         sequence
     }

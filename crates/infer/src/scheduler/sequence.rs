@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::shares::AccountId;
 use crate::reading::Reading;
-use crate::request::{Admitted, Tag, Work};
+use crate::request::{Admitted, RestoreId, Tag, Work};
 use crate::runner::Slot;
 use crate::sampling::{Sampler, Sampling};
 use crate::speculation::AcceptanceStats;
@@ -55,6 +55,10 @@ pub(super) struct Sequence {
     /// Number of times that the engine was lost while computing this sequence, since its last
     /// token.
     pub losses: u8,
+    /// Number of tokens at the beginning of the prompt that a store has.
+    pub stored_tokens: u32,
+    /// While the beginning of the prompt comes from the store: nothing is computed.
+    pub restoring: Option<RestoreId>,
     /// Position up to which tokens are not charged (again): the scheduler had put the sequence
     /// back.
     pub charged_from: u32,
@@ -91,6 +95,7 @@ impl Sequence {
         Self {
             tag: work.tag,
             prompt_len: work.prompt.len(),
+            stored_tokens: work.stored_tokens.min(work.prompt.len() as u32),
             tokens: work.prompt,
             max_tokens: work.max_tokens.max(1),
             sampling: work.sampling,
@@ -111,11 +116,17 @@ impl Sequence {
             parked: None,
             keeps_place: false,
             losses: 0,
+            restoring: None,
             charged_from: 0,
             waits_for: None,
             acceptance: AcceptanceStats::default(),
             unverified: None,
         }
+    }
+
+    /// Returns true if the next tokens may be computed now.
+    pub fn may_run(&self) -> bool {
+        !self.paused && !self.rests && self.in_flight == 0 && self.restoring.is_none()
     }
 
     pub fn generated(&self) -> &[TokenId] {

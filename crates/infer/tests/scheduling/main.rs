@@ -8,6 +8,7 @@ mod pauses;
 mod random;
 mod readers;
 mod shares;
+mod stored;
 mod toy;
 
 use std::time::Duration;

@@ -2,12 +2,13 @@
 //! around it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::reading::ReaderReport;
 use loquent_infer::request::{Admitted, Finish, Step, Tag, Work};
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Slot};
+use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, SavedSpan, Slot};
 use loquent_infer::sampling::{SampledToken, Sampler, Sampling};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::speculation::Speculation;
@@ -190,6 +191,31 @@ impl Runner for ToyRunner {
     fn holds(&self, slot: Slot, len: u32) -> bool {
         let oldest = self.oldest[slot.index()] as usize;
         oldest == 0 || oldest + self.memory <= len as usize + 1
+    }
+
+    fn save(&mut self, slot: Slot, positions: Range<u32>) -> Result<SavedSpan, String> {
+        let held =
+            self.slots[slot.index()][positions.start as usize..positions.end as usize].iter();
+        let state = held.flat_map(|(token, _)| token.to_le_bytes()).collect();
+        Ok(SavedSpan { positions, state })
+    }
+
+    fn restore(
+        &mut self,
+        slot: Slot,
+        positions: Range<u32>,
+        span: &SavedSpan,
+    ) -> Result<(), String> {
+        assert_eq!(self.slots[slot.index()].len() as u32, positions.start, "it goes on there");
+        let words = span.state.chunks_exact(4);
+        let tokens = words.map(|word| TokenId::from_le_bytes(word.try_into().unwrap()));
+        let tokens: Vec<_> = (span.positions.clone()).zip(tokens).collect();
+        if tokens.len() != span.positions.len() {
+            return Err("damaged".into());
+        }
+        let wanted = tokens.into_iter().filter(|(position, _)| positions.contains(position));
+        wanted.for_each(|(_, token)| self.push(slot, token));
+        Ok(())
     }
 
     fn fork(&mut self, from: Slot, to: Slot, len: u32) {

@@ -490,6 +490,7 @@ mod llama {
                 Some(Switch::On) => FlashAttention::On,
                 Some(Switch::Off) => FlashAttention::Off,
             },
+            saves_spans: engine.saves_spans,
         })
     }
 

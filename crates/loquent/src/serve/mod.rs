@@ -55,6 +55,7 @@ const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     let signalled = shutdown::defer()?;
     args.engine.sampling = args.sampling.stated();
+    args.engine.saves_spans = args.prefix_cache.is_wanted();
     // Of models that join the one whose profile is adopted.
     let others = args.engine.clone();
     args.engine.adopt_profile(&args.source)?;

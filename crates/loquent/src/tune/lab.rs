@@ -148,6 +148,7 @@ impl LlamaLab {
             threads: Some(settings.threads.try_into()?),
             poll: settings.poll,
             kv_type,
+            saves_spans: false,
             kv_unified: settings.kv_unified,
             flash_attention: match settings.flash_attention {
                 true => FlashAttention::On,

@@ -82,6 +82,8 @@ impl CompletionBuilder<'_> {
             cache_domain: self
                 .cache_domains
                 .of_request(&request.identity, request.cache_salt.as_deref()),
+            // The engine looks that up.
+            stored_tokens: 0,
         }
     }
 

@@ -93,5 +93,6 @@ pub fn service_config(max_batch_size: usize) -> ServiceConfig {
         tokenize_workers: 2,
         otlp_endpoint: None,
         request_log: RequestLog::default(),
+        prefix_store: None,
     }
 }

@@ -65,6 +65,8 @@ impl Burst {
             gather_limit,
             watch: EngineWatch::default(),
             embeddings,
+            prefixes: None,
+            next_save: Duration::ZERO,
             outage: None,
             outage_limit: FOREVER,
         };
@@ -203,6 +205,7 @@ fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Opt
         pending: PendingPrompts::default(),
         watch: EngineWatch::default(),
         outage_limit: FOREVER,
+        prefixes: None,
     };
     let limits = limits(Some(Duration::from_millis(20)));
     let mut engine = start(runner, limits, Vec::new(), context).unwrap();

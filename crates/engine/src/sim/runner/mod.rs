@@ -1,9 +1,13 @@
 //! [`Runner`] of the simulated engine: accounts for cells, waits, and samples like a real one.
 
+use std::ops::Range;
+
 use loquent_infer::embedding::Embedder;
-use loquent_infer::runner::{Batch, Capacity, RunError, Runner, Sampled, Scores, Slot, Span};
+use loquent_infer::runner::{
+    Batch, Capacity, RunError, Runner, Sampled, SavedSpan, Scores, Slot, Span,
+};
 use loquent_infer::sampling::{Sampler, Scratch, score};
-use loquent_infer::token::RowError;
+use loquent_infer::token::{RowError, TokenId};
 
 use super::cells::Cells;
 use super::embedder::SimEmbedder;
@@ -249,6 +253,36 @@ impl Runner for SimRunner {
             self.samplers[slot.index()] = None;
             self.answers[slot.index()] = None;
         }
+    }
+
+    fn saves_spans(&self) -> bool {
+        self.capacity.shares_prefix
+    }
+
+    /// The keys and values of a token are the tokens up to it: a wrong one would show.
+    fn save(&mut self, slot: Slot, positions: Range<u32>) -> Result<SavedSpan, String> {
+        let tokens = &self.cells.tokens(slot.index())[..positions.end as usize];
+        let state = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        Ok(SavedSpan { positions, state })
+    }
+
+    fn restore(
+        &mut self,
+        slot: Slot,
+        positions: Range<u32>,
+        span: &SavedSpan,
+    ) -> Result<(), String> {
+        let (from, to) = (positions.start as usize, positions.end as usize);
+        let held = self.cells.tokens(slot.index());
+        assert_eq!(held.len(), from, "{slot:?} does not go on where it ended");
+        let words = span.state.chunks_exact(size_of::<TokenId>());
+        let tokens: Vec<_> =
+            words.map(|word| TokenId::from_le_bytes(word.try_into().expect("whole"))).collect();
+        if tokens.len() < to || tokens[..from] != *held {
+            return Err("these are another sequence's".to_owned());
+        }
+        self.cells.append(slot.index(), &tokens[from..to]);
+        Ok(())
     }
 
     fn embedder(&mut self) -> Option<&mut dyn Embedder> {

@@ -155,6 +155,7 @@ fn runner_options(engine: &EngineArgs, model: &LlamaModel) -> RunnerOptions {
         threads: Some(engine.threads.unwrap_or(usual)),
         poll: engine.tuning.poll.unwrap_or(0),
         kv_type: engine.kv_type,
+        saves_spans: false,
         kv_unified: engine.tuning.kv_layout != Some(KvLayout::Split),
         flash_attention: match engine.tuning.flash_attention {
             None => FlashAttention::Auto,

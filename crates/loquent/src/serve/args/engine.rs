@@ -106,6 +106,9 @@ pub(crate) struct EngineArgs {
     /// [`SamplingArgs`]: super::SamplingArgs
     #[arg(skip)]
     pub(crate) sampling: StatedSampling,
+    /// True if keys and values must be possible to save, for `--prefix-cache-dir`.
+    #[arg(skip)]
+    pub(crate) saves_spans: bool,
     // Last, because their headings would cover the flags below them.
     #[command(flatten)]
     pub(crate) tuning: TuningArgs,

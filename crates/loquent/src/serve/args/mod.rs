@@ -6,6 +6,7 @@ mod engine;
 mod http;
 mod keys;
 mod models;
+mod prefix_cache;
 mod quic;
 mod sampling;
 mod source;
@@ -23,6 +24,7 @@ pub(crate) use self::engine::{EngineArgs, KvLayout, Switch};
 use self::http::HttpArgs;
 use self::keys::KeyArgs;
 pub(crate) use self::models::KeepArgs;
+use self::prefix_cache::PrefixCacheArgs;
 use self::quic::QuicArgs;
 pub(crate) use self::sampling::SamplingArgs;
 pub(crate) use self::source::SourceArgs;
@@ -129,6 +131,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
+    pub(crate) prefix_cache: PrefixCacheArgs,
+    #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     streams: StreamArgs,
@@ -171,24 +175,25 @@ impl ServeArgs {
     /// Returns the server's options, with the certificate of `acme` if there is one.
     ///
     /// # Errors
-    /// If the key file cannot be read or a duration is out of range.
+    /// If the key file or the folder of cached prefixes cannot be read, or a duration is out of
+    /// range.
     pub(crate) fn resolve(&self, acme: Option<&AcmeKeeper>) -> anyhow::Result<ServerConfig> {
         let streams = self.streams.bounds();
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
-        let serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
+        let mut serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
+        let prefix_store = self.prefix_cache.open(&self.engine)?;
+        if let Some(store) = &prefix_store {
+            serving.domain_secret = store.secret();
+        }
         let mut http = self.http.resolve(&self.keys, &self.streams)?;
         let https = self.quic.https(&self.host, acme)?;
         let fingerprint = self.quic.fingerprint(https.as_ref())?;
         http.https_certificate_sha256 = fingerprint.map(|Fingerprint(sha256)| sha256);
+        let (engine, admission) = (&self.engine, &self.admission);
+        let service = service_options(engine, admission, streams, serving, otlp_endpoint)?;
         Ok(ServerConfig {
-            service: service_options(
-                &self.engine,
-                &self.admission,
-                streams,
-                serving,
-                otlp_endpoint,
-            )?,
+            service: ServiceConfig { prefix_store, ..service },
             kept: self.quic.kept_answers(streams, self.admission.bounds().max_inflight_requests),
             store: self.store.resolve(!http.api_keys.is_empty()),
             quic: self.quic.resolve(&self.host, &self.http, acme),
@@ -224,5 +229,6 @@ pub(crate) fn service_options(
         tokenize_workers: admission.tokenize_workers,
         otlp_endpoint,
         request_log: RequestLog::default(),
+        prefix_store: None,
     })
 }

@@ -94,6 +94,7 @@ impl StreamArgs {
             share_prefix_cache,
             split_reasoning: self.reasoning_format == ReasoningFormat::Auto,
             force_usage: self.force_usage,
+            ..ServingConfig::default()
         }
     }
 
