@@ -126,6 +126,7 @@ BENCHES = {
                         "bench/embeddings.py {loquent} {models}/embed.gguf"),
     "batches": Bench("chats of one key beside another's batch", 4, SMOLLM2,
                      "bench/batches.py {loquent} {models}/smollm2.gguf"),
+    "restart": Bench("prompts from the prefix cache on disk", 1, SMOLLM2, "bench/restart.py {loquent} {models}/smollm2.gguf"),
     "forecast": Bench("forecasts of the time to first token", 3, BUNDLED,
                       "python3 bench/forecast.py --binary {loquent} --seconds 90"),
     "roofline": Bench("steps beside what the machine can do", 3, QWEN,

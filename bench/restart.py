@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""What the prefix cache on disk saves after a restart, and what it costs streams: the time to the first token of prompts
+of 4,000 tokens, computed and restored, and the gaps between tokens of four streams while prompts are restored beside them.
+
+    cargo build --release -p loquent
+    tools/models smollm2
+    python3 bench/restart.py target/release/loquent ~/.cache/loquent/models/smollm2.gguf
+"""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from records.printed import ratios, runs, spread, table
+
+PROMPTS, PROMPT_TOKENS = 5, 4000
+STREAMS, STREAM_TOKENS = 4, 400
+
+
+class Server:
+    def __init__(self, binary, model, folder):
+        serve = [binary, "serve", "--port", "0", "--model", model, "--context", "8192", "--prefix-cache-dir", folder]
+        self.process = subprocess.Popen([*serve, *sys.argv[3:]], stderr=subprocess.PIPE, text=True)
+        self.port = next(int(at[1]) for line in self.process.stderr if (at := re.search(r"http://\S+:(\d+)", line)))
+        # Nobody reads the rest, which must not fill the pipe.
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        while self.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status != 200:
+            time.sleep(0.05)
+
+    def post(self, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        return connection.getresponse()
+
+    def stream(self, tokens):
+        """The times of the events of a stream after `tokens`, and how many of these were cached."""
+        asked = time.perf_counter()
+        body = {"prompt": tokens, "max_tokens": 4, "temperature": 0, "stream": True,
+                "stream_options": {"include_usage": True}}
+        first = cached = None
+        for line in self.post("/v1/completions", body):
+            if line.startswith(b"data: {"):
+                first = first or time.perf_counter() - asked
+                usage = json.loads(line[6:]).get("usage")
+                cached = usage["prompt_tokens_details"]["cached_tokens"] if usage else cached
+        return first * 1e3, cached
+
+    def gaps(self, beside):
+        """The gaps between tokens of `STREAMS` streams, in ms, while `beside` runs."""
+        gaps = []
+
+        def read(number):
+            body = {"prompt": f"Story {number}:", "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True,
+                    "temperature": 0, "stream_interval": 1}
+            last = None
+            for line in self.post("/v1/completions", body):
+                if line.startswith(b"data: {"):
+                    now = time.perf_counter()
+                    gaps.extend([(now - last) * 1e3] if last else [])
+                    last = now
+
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(STREAMS)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        beside()
+        for thread in threads:
+            thread.join()
+        gaps.sort()
+        return gaps[len(gaps) // 2], gaps[int(len(gaps) * 0.99)]
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(60) == 0
+
+
+def prompt(seed):
+    """Token ids that begin like no other prompt's."""
+    return [100 + (seed * 7919 + at * 31) % 40_000 for at in range(PROMPT_TOKENS)]
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    with tempfile.TemporaryDirectory() as folder:
+        first = Server(binary, model, folder)
+        computed = [first.stream(prompt(seed)) for seed in range(PROMPTS)]
+        alone = first.gaps(lambda: None)
+        began = time.perf_counter()
+        first.stop()
+        stopping = time.perf_counter() - began
+        second = Server(binary, model, folder)
+        restored = [second.stream(prompt(seed)) for seed in range(PROMPTS - 1)]
+        beside = second.gaps(lambda: restored.append(second.stream(prompt(PROMPTS - 1))))
+        second.stop()
+    times = [[one for one, _ in each] for each in (computed, restored)]
+    print(f"Prompts of {PROMPT_TOKENS} tokens before and after a restart, and {STREAMS} streams beside one that is restored")
+    table(["measure", "computed", "restored", "ratio", "target"], [
+        ["time to first token, ms", *map(spread, times), spread(ratios(times[1][:-1], times[0][:-1]), ".3f"), "<= 0.1"],
+        ["tokens of the prompt that were cached", *(spread([cached for _, cached in each], ".0f")
+                                                    for each in (computed, restored)), "", ""]])
+    table(["measure", "alone", "beside a restored prompt", "ratio", "target"], [
+        ["gap between tokens, median, ms", f"{alone[0]:.1f}", f"{beside[0]:.1f}", f"{beside[0] / alone[0]:.2f}", ""],
+        ["gap between tokens, p99, ms", f"{alone[1]:.1f}", f"{beside[1]:.1f}", f"{beside[1] / alone[1]:.2f}", "<= 1.1"],
+        ["stopping the server with five prompts to save, s", "", f"{stopping:.1f}", "", ""]])
+    runs({"computed": times[0], "restored": times[1], "alone": alone, "beside": beside})
+
+
+if __name__ == "__main__":
+    main()
