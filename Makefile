@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz loom probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ advisories: ## Check the dependencies for known faults (fetches the RustSec data
 
 fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for one)
 	tools/with-cpu-env tools/fuzz $(SECONDS) $(TARGET)
+
+loom: ## Explore every order in which the threads of our own queues, channels and permits can meet
+	tools/loom
 
 held-out: ## Run llama.cpp's server tests, from its source, against the binary (LLAMA_CPP=DIR, ARGS=…)
 	@tools/setup build

@@ -40,4 +40,5 @@
 pub mod fuzz;
 pub mod gguf;
 pub mod grammar;
+mod sync;
 pub mod template;

@@ -1,9 +1,12 @@
 //! Needs of a test beside a processor and a disk. A test that does not find it
 //! passes, because not every machine has it, but it says so in one way, which `tools/suites.py`
 //! counts; and where `LOQUENT_REQUIRE` names it (`LOQUENT_REQUIRE=redis,avx512`) the test fails.
+//! Under `make loom`, what explores a test's interleavings.
 
 #![forbid(unsafe_code)]
 
+#[cfg(loquent_loom)]
+pub mod interleavings;
 pub mod redis;
 
 use std::fmt::Display;

@@ -46,6 +46,7 @@ mod readers;
 mod resume_points;
 pub mod shared;
 pub mod sse_reader;
+mod sync;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

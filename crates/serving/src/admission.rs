@@ -1,7 +1,6 @@
 //! Admission: one permit per completion, returned however the completion ends.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use loquent_infer::admission::{Admission, Bounds, BudgetLevel, Demand, Refusal};
 use loquent_openai::chunk::ReportedUsage;
@@ -9,6 +8,8 @@ use loquent_openai::chunk::ReportedUsage;
 use crate::clock::{Clock, unix_time_s};
 use crate::error::{ApiError, LimitedRate};
 use crate::identity::Identity;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the admitted completions that have not reached the engine because their prompts are being
 /// tokenized. Cheap to clone.
@@ -379,5 +380,61 @@ mod tests {
         assert!(near(500), "{} after the answer", left());
         drop(gate.enter(&caller, 1, 400).unwrap());
         assert!(near(500), "{}: a request that was not computed is charged", left());
+    }
+}
+
+#[cfg(all(test, loquent_loom))]
+mod interleavings {
+    //! Permits that are taken, used and dropped by several threads, in every order.
+    use super::*;
+    use crate::sync::thread;
+    use loquent_needs::interleavings::explore;
+
+    /// Where in its life a permit is dropped.
+    #[derive(Clone, Copy)]
+    enum Until {
+        Admitted,
+        Queued,
+        Begun,
+    }
+
+    /// Takes a permit and drops it; false if there was none.
+    fn pass(gate: &AdmissionGate, until: Until) -> bool {
+        let Ok(mut permits) = gate.enter(&Identity::in_process(), 1, 1) else { return false };
+        let permit = &mut permits[0];
+        if !matches!(until, Until::Admitted) {
+            permit.arrive();
+            permit.enqueue(10).expect("the queue has room for all");
+        }
+        if matches!(until, Until::Begun) {
+            permit.dequeue();
+        }
+        true
+    }
+
+    #[test]
+    fn a_permit_comes_back_once_wherever_its_request_ends() {
+        explore("permits of three requests at two places", || {
+            let bounds = Bounds {
+                max_inflight_requests: 2,
+                max_inflight_per_tenant: None,
+                max_queued_tokens: 40,
+            };
+            let pending = PendingPrompts::default();
+            let gate = AdmissionGate::new(bounds, Clock::start(), pending.clone());
+            let others = [Until::Admitted, Until::Queued].map(|until| {
+                let gate = gate.clone();
+                thread::spawn(move || pass(&gate, until))
+            });
+            let own = pass(&gate, Until::Begun);
+            let others = others.map(|other| other.join().unwrap());
+            assert!(
+                others.into_iter().filter(|&admitted| admitted).count() + usize::from(own) >= 2
+            );
+            assert_eq!((gate.in_flight(), gate.waiting(), pending.any()), (0, 0, false));
+            let mut all = gate.enter(&Identity::in_process(), 2, 1).expect("all places are free");
+            // All that one tenant may have of the queue.
+            assert!(all[0].enqueue(30).is_ok(), "the queue is empty");
+        });
     }
 }

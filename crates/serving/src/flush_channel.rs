@@ -2,13 +2,13 @@
 //! of bytes in it: the sender bounds how much a slow reader leaves unread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use loquent_proto::Delta;
 use tokio::sync::mpsc;
 
 use crate::flush::{Flush, TokenLogprobs};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Sending end. Cheap to clone.
 ///
@@ -101,5 +101,61 @@ mod tests {
         }
         // Many deltas of nothing are not nothing.
         assert!(unread(vec![call(""); 1000]) >= 999 * size_of::<Delta>());
+    }
+}
+
+#[cfg(all(test, loquent_loom))]
+mod interleavings {
+    //! A reader and a writer in every order: each flush arrives once, in order, and counts as
+    //! unread from before it can be read until after it was.
+    use super::*;
+    use crate::sync::thread;
+    use loquent_needs::interleavings::{block_on, explore};
+
+    const FLUSHES: u32 = 3;
+
+    fn flush(number: u32) -> Flush {
+        let text = Delta::Text { choice: 0, tokens: 1, text: number.to_string() };
+        Flush { deltas: vec![text], ..Flush::default() }
+    }
+
+    async fn next(receiver: &mut FlushReceiver) -> Option<Flush> {
+        std::future::poll_fn(|context| receiver.poll_recv(context)).await
+    }
+
+    #[test]
+    fn no_flush_is_lost_or_doubled_and_all_that_is_unread_counts() {
+        explore("a reader and a writer of flushes", || {
+            let (sender, mut receiver) = flush_channel();
+            let watch = sender.clone();
+            let writer = thread::spawn(move || {
+                (0..FLUSHES).for_each(|number| assert!(sender.send(flush(number))));
+            });
+            let bound = size_bytes(&flush(0)) * FLUSHES as usize;
+            for number in 0..FLUSHES {
+                let read = block_on(next(&mut receiver)).expect("the writer is not gone");
+                assert_eq!(read.deltas, flush(number).deltas);
+                assert!(watch.unread_bytes() <= bound, "it was read before it was counted");
+            }
+            writer.join().unwrap();
+            assert_eq!(watch.unread_bytes(), 0);
+            drop(watch);
+            assert!(block_on(next(&mut receiver)).is_none());
+        });
+    }
+
+    #[test]
+    fn a_reader_that_sleeps_is_woken_by_the_end() {
+        explore("a reader whose writers leave", || {
+            let (sender, mut receiver) = flush_channel();
+            let writers = [sender.clone(), sender];
+            let writers = writers.map(|writer| thread::spawn(move || writer.send(flush(0))));
+            let mut read = 0;
+            while block_on(next(&mut receiver)).is_some() {
+                read += 1;
+            }
+            assert_eq!((read, receiver.unread_bytes.load(Ordering::Relaxed)), (2, 0));
+            writers.into_iter().for_each(|writer| assert!(writer.join().unwrap()));
+        });
     }
 }

@@ -67,5 +67,6 @@ pub mod records;
 pub mod request_log;
 pub mod request_spans;
 pub mod serving_config;
+mod sync;
 pub mod trace_context;
 pub mod usage;

@@ -10,8 +10,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use loquent_infer::share::ShareRefusal;
@@ -21,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Stack of each thread. Only the pages that were once touched take memory.
 pub const STACK_BYTES: usize = 256 << 20;
@@ -160,8 +160,10 @@ fn work_off(queue: &JobQueue) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
@@ -271,5 +273,63 @@ mod tests {
         assert!(others.len() < MAX_WAITING, "others find room");
         let mut honest = Box::pin(threads.run(short(2), || ()));
         assert!(tokio::time::timeout(Duration::ZERO, &mut honest).await.is_err(), "it waits");
+    }
+}
+
+#[cfg(all(test, loquent_loom))]
+mod interleavings {
+    //! Callers, threads and the end of the queue, in every order. Loom fails a test in which
+    //! anyone sleeps for ever: a caller without its result, or a thread after the queue's end.
+    use super::*;
+    use crate::sync::atomic::{AtomicUsize, Ordering};
+    use loquent_needs::interleavings::{block_on, explore};
+
+    fn class(kind: JobKind) -> WorkClass {
+        WorkClass { tenant: Identity::in_process().scheduled(), kind }
+    }
+
+    /// Two callers at two threads, of whose jobs at most `limit` may run at once.
+    fn two_callers(kind: JobKind, limit: usize) {
+        explore("two callers at two prompt threads", move || {
+            let threads = Arc::new(PromptThreads::start(2).unwrap());
+            let running = Arc::new(AtomicUsize::new(0));
+            let call = move |threads: &PromptThreads, number: usize| {
+                let running = running.clone();
+                let job = move || {
+                    let others = running.fetch_add(1, Ordering::SeqCst);
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    (number, others < limit)
+                };
+                assert_eq!(block_on(threads.run(class(kind), job)), Ok((number, true)));
+            };
+            let (other, own) = (threads.clone(), call.clone());
+            let caller = thread::spawn(move || own(&other, 1));
+            call(&threads, 2);
+            caller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn each_caller_gets_its_own_result_and_the_threads_end() {
+        two_callers(JobKind::Short, 2);
+    }
+
+    #[test]
+    fn long_jobs_leave_a_thread_free_and_none_is_forgotten() {
+        two_callers(JobKind::Long, 1);
+    }
+
+    #[test]
+    fn what_abandoned_work_owns_is_dropped_whenever_its_caller_leaves() {
+        explore("abandoned work", || {
+            let threads = PromptThreads::start(1).unwrap();
+            // Loom fails if one of its own pointers outlives the test.
+            let owned = loom::sync::Arc::new(());
+            let mut call = Box::pin(threads.run(class(JobKind::Short), move || drop(owned)));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = call.as_mut().poll(&mut context);
+            drop(call);
+            drop(threads);
+        });
     }
 }

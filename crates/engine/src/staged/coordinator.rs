@@ -27,6 +27,8 @@ use crate::KvType;
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for a stage to prepare its layers.
 const LOAD_LIMIT: Duration = Duration::from_secs(300);
+/// Reason of a session's end when the cluster is stopped.
+const STOPPED: &str = "the server stops";
 /// Minimum and maximum pause between attempts to connect; it doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
@@ -180,13 +182,7 @@ impl Cluster {
         mut report: impl FnMut(&StageError),
     ) -> Result<Self, StageError> {
         assert!(!options.addresses.is_empty(), "a model has stages");
-        let cluster = Self(Arc::new(ClusterShared {
-            options,
-            state: Mutex::new(ClusterState::new()),
-            changed: Condvar::new(),
-            wake: Mutex::new(None),
-            sent_bytes: Arc::default(),
-        }));
+        let cluster = Self::unconnected(options);
         let mut pause = RETRY.0;
         while let Err(error) = cluster.open() {
             // A stage may start after the server; a wrong key will not become right.
@@ -205,6 +201,16 @@ impl Cluster {
         Ok(cluster)
     }
 
+    fn unconnected(options: ClusterOptions) -> Self {
+        Self(Arc::new(ClusterShared {
+            options,
+            state: Mutex::new(ClusterState::new()),
+            changed: Condvar::new(),
+            wake: Mutex::new(None),
+            sent_bytes: Arc::default(),
+        }))
+    }
+
     /// Sizes of the stages, in order.
     pub fn sizes(&self) -> Vec<StageSizes> {
         self.lock().sizes.clone()
@@ -216,7 +222,7 @@ impl Cluster {
         self.lock().is_stopped = true;
         self.0.changed.notify_all();
         if let Some(session) = self.session() {
-            self.lose(&session, "the server stops".into());
+            self.lose(&session, STOPPED.into());
         }
     }
 
@@ -454,17 +460,22 @@ impl Cluster {
             mailbox: Mutex::default(),
             arrived: Condvar::new(),
         });
-        {
+        let is_stopped = {
             let mut state = self.lock();
             // Before the readers start: they find their stage in this list.
             state.stages = vec![StageStatus::fresh(); sizes.len()];
             state.sizes = sizes;
             state.session = Some(session.clone());
-        }
+            state.is_stopped
+        };
         self.wake();
         for (index, reader) in readers.into_iter().enumerate() {
             let (cluster, session) = (self.clone(), session.clone());
             thread::spawn(move || cluster.read(&session, index, reader));
+        }
+        if is_stopped {
+            // It was opened meanwhile, and whoever stopped the cluster did not see it.
+            self.lose(&session, STOPPED.into());
         }
     }
 
@@ -572,4 +583,34 @@ fn check(sizes: &[StageSizes], before: &[StageSizes]) -> Result<(), StageError> 
         return refuse("they are not the same as before; restart the server".into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_opens_while_the_cluster_stops_ends() {
+        let cluster = Cluster::unconnected(ClusterOptions {
+            addresses: Vec::new(),
+            own_stages: 0,
+            own_key: Key::default(),
+            trust: StageTrust::of_key(Key::default()),
+            dtype: Dtype::F32,
+            slots: 1,
+            kv_cells: 1,
+            context_tokens: 1,
+            batch_tokens: 1,
+            kv_type: KvType::F16,
+            link: LinkEmulation::default(),
+            stall_limit: Duration::ZERO,
+            batch_limit: Duration::ZERO,
+        });
+        // A session of no stages, opened before and then after the end.
+        cluster.start(Vec::new(), Vec::new());
+        let before = cluster.session().expect("a session");
+        cluster.stop();
+        cluster.start(Vec::new(), Vec::new());
+        assert!(before.try_next().is_err() && cluster.session().is_none());
+    }
 }

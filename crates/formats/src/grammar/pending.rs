@@ -4,7 +4,7 @@
 //! The engine waits only for masks that are expected any moment, and at most [`WAIT_LIMIT`]. A row
 //! whose mask will take longer is left out of the engine's steps until the mask is ready.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use loquent_infer::sampling::Constraint;
 use loquent_infer::token::{RowError, TokenId};
 
 use super::worker::{Lane, Workers};
+use crate::sync::mpsc::Receiver;
 
 /// A row is planned before its mask is ready if that should take at most this long: about the time
 /// of a step, during which the mask is computed.
@@ -129,12 +130,12 @@ impl Constraint for Pending {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use crate::sync::mpsc::{Sender, channel};
 
     use super::*;
 
     /// A constraint whose mask waits for the sender to be dropped.
-    fn held_up() -> (Pending, std::sync::mpsc::Sender<()>) {
+    fn held_up() -> (Pending, Sender<()>) {
         let workers = Workers::start_some(1).unwrap();
         let (release, held) = channel::<()>();
         let (never, outcome) = channel();

@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::num::NonZero;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mpsc::{Receiver, channel};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Maximum threads that compute masks. At most half of the processors, since the engine needs the
 /// others.
@@ -83,11 +85,17 @@ impl SharedQueue {
     }
 
     fn work(&self) {
+        let mut queue = self.lock();
         loop {
-            let idle = |queue: &mut Queue| queue.lanes.is_empty() && !queue.is_closed;
-            let queue = self.changed.wait_while(self.lock(), idle);
-            let Some(job) = queue.unwrap_or_else(PoisonError::into_inner).pop() else { return };
-            job();
+            if let Some(job) = queue.pop() {
+                drop(queue);
+                job();
+                queue = self.lock();
+            } else if queue.is_closed {
+                return;
+            } else {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 }
@@ -110,7 +118,7 @@ impl Drop for WorkersHandle {
 
 impl Workers {
     pub(super) fn start() -> io::Result<Self> {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let cores = available_parallelism().map_or(1, NonZero::get);
         Self::start_some(cores.div_ceil(2).min(MAX_WORKERS))
     }
 
@@ -158,6 +166,8 @@ impl Workers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[test]
@@ -197,5 +207,50 @@ mod tests {
         lane.note(Duration::from_millis(10));
         lane.note(Duration::from_micros(10));
         assert!(lane.expected(1) > Some(Duration::from_millis(9)));
+    }
+}
+
+#[cfg(all(test, loquent_loom))]
+mod interleavings {
+    //! Requests, workers and the end of both, in every order. Loom fails a test in which anyone
+    //! sleeps for ever.
+    use super::*;
+    use loquent_needs::interleavings::explore;
+
+    #[test]
+    fn each_request_gets_its_mask_and_the_workers_end() {
+        explore("two requests at two workers of grammars", || {
+            let workers = Workers::start_some(2).unwrap();
+            let lanes = [Arc::<Lane>::default(), Arc::<Lane>::default()];
+            let (other, lane) = (workers.clone(), lanes[1].clone());
+            let request = thread::spawn(move || {
+                assert_eq!(other.run(&lane, || 1).recv(), Ok(1));
+            });
+            assert_eq!(workers.run(&lanes[0], || 0).recv(), Ok(0));
+            request.join().unwrap();
+            let pending = |lane: &Arc<Lane>| lane.pending.load(Ordering::Relaxed);
+            assert_eq!(lanes.each_ref().map(pending), [0, 0]);
+        });
+    }
+
+    #[test]
+    fn a_lane_counts_each_of_its_masks_until_it_is_there() {
+        explore("two masks of one grammar at two workers", || {
+            let workers = Workers::start_some(2).unwrap();
+            let lane = Arc::<Lane>::default();
+            let outcomes = [0, 1].map(|number| workers.run(&lane, move || number));
+            assert_eq!(outcomes.map(|outcome| outcome.recv().unwrap()), [0, 1]);
+            assert_eq!(lane.pending.load(Ordering::Relaxed), 0, "a count was lost");
+        });
+    }
+
+    #[test]
+    fn masks_that_are_queued_when_the_last_handle_goes_are_computed() {
+        explore("the last handle goes", || {
+            let workers = Workers::start_some(1).unwrap();
+            let outcome = workers.run(&Arc::default(), || 7);
+            drop(workers);
+            assert_eq!(outcome.recv(), Ok(7));
+        });
     }
 }

@@ -97,9 +97,10 @@ fn is_test(item: &syn::Item) -> bool {
         _ => return false,
     };
     attributes.iter().any(|attribute| {
-        let list = attribute.meta.require_list();
+        let list = attribute.meta.require_list().map(|list| list.tokens.to_string());
+        // Those for loom stand behind the others of their file.
+        let is_test = |list: String| list == "test" || list.starts_with("all (test ,");
         attribute.path().is_ident("test")
-            || (attribute.path().is_ident("cfg")
-                && list.is_ok_and(|list| list.tokens.to_string() == "test"))
+            || (attribute.path().is_ident("cfg") && list.is_ok_and(is_test))
     })
 }

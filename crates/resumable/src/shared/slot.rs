@@ -4,8 +4,7 @@
 //! due. Nothing waits for the store: while it is unavailable, bytes stay here up to a limit, and
 //! the rest stays in the log until there is room.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use loquent_proto::AnswerHandle;
@@ -14,6 +13,8 @@ use tokio::sync::SetOnce;
 use super::epochs::Epochs;
 use super::reply::{AppendOutcome, Appended};
 use super::state::{LogState, NewsSink, StoreNews, hash_of};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Maximum waiting bytes of one log.
 pub const SLOT_BYTES: usize = 64 * 1024;
@@ -280,9 +281,9 @@ impl LogSlot {
     fn note_stored(&self, piece: &WaitingPiece) -> Option<StoreNews> {
         let mut waiting = self.waiting();
         let end = piece.offset + piece.bytes.len() as u64;
-        self.stored.store(end, Ordering::SeqCst);
+        self.stored.store(end, Ordering::Release);
         self.is_prompt.store(true, Ordering::Relaxed);
-        let is_awaited = self.wants_word.swap(false, Ordering::SeqCst);
+        let is_awaited = self.wants_word.swap(false, Ordering::AcqRel);
         let word = is_awaited.then_some(StoreNews::Progress);
         if waiting.from != piece.offset || waiting.bytes.len() < piece.bytes.len() {
             // Restarted or stopped meanwhile.
@@ -308,7 +309,7 @@ impl LogSlot {
 
     /// Returns the log offset below which the store has everything.
     pub fn stored(&self) -> u64 {
-        self.stored.load(Ordering::SeqCst)
+        self.stored.load(Ordering::Acquire)
     }
 
     /// Returns the end of the bytes that readers may have of a log that ends at `head`: the stored
@@ -318,8 +319,9 @@ impl LogSlot {
         if !self.is_prompt.load(Ordering::Relaxed) || self.stored() >= head {
             return head;
         }
-        // Asked for first: what is stored from here on is told.
-        self.wants_word.store(true, Ordering::SeqCst);
+        // Asked for first: what is stored from here on is told. A swap, as the writer's is: whoever
+        // comes second sees what the other did before.
+        self.wants_word.swap(true, Ordering::AcqRel);
         self.stored().min(head)
     }
 
@@ -345,5 +347,97 @@ impl LogSlot {
 
     fn waiting(&self) -> MutexGuard<'_, WaitingBytes> {
         self.waiting.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(all(test, loquent_loom))]
+mod interleavings {
+    //! The answer's task and the writer of the logs, in every order. Loom fails a test in which
+    //! the task sleeps for ever.
+    use std::time::Duration;
+
+    use loom::sync::Notify;
+    use loom::thread;
+    use loquent_needs::interleavings::explore;
+
+    use super::*;
+
+    /// A task that is woken by its news.
+    struct SleepingTask(Notify);
+
+    impl NewsSink for SleepingTask {
+        fn tell(&self, _news: StoreNews) {
+            self.0.notify();
+        }
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+    }
+
+    fn start() -> (Arc<LogSlot>, Arc<SleepingTask>) {
+        let handle = AnswerHandle { id: [1; 16], token: [2; 16] };
+        let task = Arc::new(SleepingTask(Notify::new()));
+        (Arc::new(LogSlot::new(&handle, 1, task.clone())), task)
+    }
+
+    fn put(slot: &LogSlot, bytes: &[u8]) {
+        slot.put(LogState::Running, true, |_, waiting| {
+            waiting.extend_from_slice(bytes);
+            true
+        });
+    }
+
+    /// Writes what is due; true if anything was.
+    fn write(slot: &LogSlot) -> bool {
+        let Some(piece) = slot.due(Instant::now() + Duration::from_secs(3600)) else {
+            return false;
+        };
+        let head = piece.offset + piece.bytes.len() as u64;
+        let outcome = AppendOutcome::Stored;
+        slot.note(&piece, Appended { outcome, head, is_read: false });
+        true
+    }
+
+    #[test]
+    fn a_task_that_waits_for_the_store_is_woken_when_its_bytes_are_there() {
+        explore("a task and the writer of its log", || {
+            let (slot, task) = start();
+            put(&slot, b"abc");
+            let writers = slot.clone();
+            let writer = thread::spawn(move || assert!(write(&writers)));
+            while slot.visible(3) < 3 {
+                task.0.wait();
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn bytes_that_come_while_others_are_written_are_written_once() {
+        explore("bytes that come while others are written", || {
+            let (slot, _task) = start();
+            put(&slot, b"abc");
+            let writers = slot.clone();
+            let writer = thread::spawn(move || assert!(write(&writers)));
+            put(&slot, b"de");
+            writer.join().unwrap();
+            while write(&slot) {}
+            assert_eq!((slot.stored(), slot.visible(5)), (5, 5));
+        });
+    }
+
+    #[test]
+    fn a_store_that_fails_holds_no_task() {
+        explore("a store that fails beside a task that waits", || {
+            let (slot, task) = start();
+            put(&slot, b"abc");
+            let failing = slot.clone();
+            let writer = thread::spawn(move || failing.release());
+            while slot.visible(3) < 3 {
+                task.0.wait();
+            }
+            writer.join().unwrap();
+        });
     }
 }
