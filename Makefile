@@ -10,7 +10,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz loom probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz loom miri sanitize probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,15 @@ fuzz: ## Fuzz every parser of foreign bytes, each for SECONDS=60 (TARGET=… for
 
 loom: ## Explore every order in which the threads of our own queues, channels and permits can meet
 	tools/loom
+
+miri: ## Run the tests of protocol, scheduler and formats in Miri (ARGS=-E 'test(gguf)')
+	@tools/setup build test miri
+	tools/miri $(ARGS)
+
+sanitize: ## Run the tests of engine and kernels, llama.cpp included, with AddressSanitizer and ThreadSanitizer
+	@tools/setup build test sanitize
+	tools/sanitize address $(ARGS)
+	tools/sanitize thread $(ARGS)
 
 held-out: ## Run llama.cpp's server tests, from its source, against the binary (LLAMA_CPP=DIR, ARGS=…)
 	@tools/setup build

@@ -20,8 +20,10 @@ const PRE: &str = "LOQUENT_TEST_PRE_TOKENIZER";
 const CHARS: &str = "LOQUENT_TEST_PROMPT_CHARS";
 const DEFAULT_CHARS: usize = 9000;
 
-/// Stack of the thread that tokenizes: the least that any caller has (a runtime's own threads).
-const STACK_BYTES: usize = 2 << 20;
+/// Stack of the thread that tokenizes. By default the least that any caller has (a runtime's own
+/// threads); a sanitizer's frames are larger.
+const STACK: &str = "LOQUENT_TEST_STACK_BYTES";
+const DEFAULT_STACK_BYTES: usize = 2 << 20;
 /// Far more than any prompt of the default length takes on a slow machine: quadratic time shows.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
@@ -99,9 +101,10 @@ fn try_all(pre: &str, chars: usize) -> Duration {
 #[test]
 fn one_pre_tokenizer() {
     let Ok(pre) = std::env::var(PRE) else { return };
-    let chars = std::env::var(CHARS).map_or(DEFAULT_CHARS, |chars| chars.parse().unwrap());
+    let number = |name, default| std::env::var(name).map_or(default, |set| set.parse().unwrap());
+    let (chars, stack_bytes) = (number(CHARS, DEFAULT_CHARS), number(STACK, DEFAULT_STACK_BYTES));
     let work = move || try_all(&pre, chars);
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap();
+    let thread = std::thread::Builder::new().stack_size(stack_bytes).spawn(work).unwrap();
     eprintln!("longest: {:.1?}", thread.join().unwrap());
 }
 

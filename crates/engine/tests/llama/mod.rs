@@ -5,6 +5,7 @@
 
 mod decoding;
 mod embedding;
+mod hostile_headers;
 mod hostile_prompts;
 mod kernels;
 mod loading;

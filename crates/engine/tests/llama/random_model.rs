@@ -58,10 +58,21 @@ fn letter(byte: u8) -> char {
 
 /// Writes the model to `path`.
 pub fn write(path: &Path, width: Width, defect: Defect) {
-    let vocab = vocabulary().len() as u64;
-    let tensors = tensors(width, vocab);
+    write_with(path, width, &metadata(width, defect), defect);
+}
+
+/// Writes the small model to `path` with `value` for `key`, in place of its own if it has one.
+pub fn write_claiming(path: &Path, key: &str, value: Value) {
+    let mut metadata = metadata(Width::SMALL, Defect::None);
+    metadata.retain(|(own, _)| own != key);
+    metadata.push((key.to_owned(), value));
+    write_with(path, Width::SMALL, &metadata, Defect::None);
+}
+
+fn write_with(path: &Path, width: Width, metadata: &[(String, Value)], defect: Defect) {
+    let tensors = tensors(width, vocabulary().len() as u64);
     let file = BufWriter::new(File::create(path).expect("a temporary file"));
-    let mut writer = GgufWriter::start(file, &metadata(width, defect), &tensors).expect("a header");
+    let mut writer = GgufWriter::start(file, metadata, &tensors).expect("a header");
     let mut random = Random(1);
     for tensor in &tensors {
         let mut values = values(tensor, &mut random);

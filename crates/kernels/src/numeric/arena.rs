@@ -1,5 +1,7 @@
 //! Tensors and operations of ggml for tests, computed by our kernels or by llama.cpp's.
 
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -11,8 +13,10 @@ use super::super::work_queue::WorkQueue;
 use super::{Isa, sys};
 use crate::amx::SoftTiles;
 
-/// Bytes of a context: room for some operations with their operands.
-const ROOM: usize = 24 << 20;
+/// Bytes of a context: room for some graphs and the descriptions of their tensors.
+const ROOM: usize = 8 << 20;
+/// Alignment of a tensor's elements, on which kernels may rely: ggml's for those of a context.
+const ALIGNMENT: usize = 16;
 /// Number and value of the guard bytes after the work memory, which must not be written.
 const GUARD: (usize, u8) = (256, 0xa5);
 
@@ -54,25 +58,35 @@ impl ArenaTensor<'_> {
     }
 }
 
-/// A context of ggml, which owns tensors and graphs.
-pub(super) struct Arena(*mut sys::ggml_context);
+/// A context of ggml, which owns tensors and graphs. The elements of a tensor are an allocation of
+/// exactly their size, so that AddressSanitizer sees a kernel that reads or writes beyond them.
+pub(super) struct Arena {
+    context: *mut sys::ggml_context,
+    elements: RefCell<Vec<(NonNull<u8>, Layout)>>,
+}
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once; tensors borrow the arena.
-        unsafe { sys::ggml_free(self.0) }
+        // SAFETY: made by `new` and `allocate`, freed once; tensors borrow the arena.
+        unsafe {
+            sys::ggml_free(self.context);
+            for (elements, layout) in self.elements.take() {
+                dealloc(elements.as_ptr(), layout);
+            }
+        }
     }
 }
 
 impl Arena {
     pub(super) fn new() -> Self {
         let room =
-            sys::ggml_init_params { mem_size: ROOM, mem_buffer: ptr::null_mut(), no_alloc: false };
+            sys::ggml_init_params { mem_size: ROOM, mem_buffer: ptr::null_mut(), no_alloc: true };
         // SAFETY: prepares ggml's tables, any number of times; then a plain allocation.
-        unsafe {
+        let context = unsafe {
             sys::ggml_cpu_init();
-            Self(sys::ggml_init(room))
-        }
+            sys::ggml_init(room)
+        };
+        Self { context, elements: RefCell::default() }
     }
 
     /// Creates a tensor in this context with `make`.
@@ -80,7 +94,25 @@ impl Arena {
         &self,
         make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor,
     ) -> ArenaTensor<'_> {
-        ArenaTensor(NonNull::new(make(self.0)).expect("room for a tensor"), PhantomData)
+        let tensor = NonNull::new(make(self.context)).expect("room for a tensor");
+        // SAFETY: a tensor of this context, which nothing else refers to yet.
+        unsafe {
+            // A view has its source's elements.
+            if (*tensor.as_ptr()).data.is_null() {
+                (*tensor.as_ptr()).data = self.allocate(sys::ggml_nbytes(tensor.as_ptr())).cast();
+            }
+        }
+        ArenaTensor(tensor, PhantomData)
+    }
+
+    /// Returns memory of so many bytes, at least one, which lives as long as the arena.
+    fn allocate(&self, bytes: usize) -> *mut u8 {
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).expect("a tensor's size");
+        // SAFETY: the layout has a size that is not 0: every tensor has an element.
+        let memory = NonNull::new(unsafe { alloc(layout) });
+        let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
+        self.elements.borrow_mut().push((memory, layout));
+        memory.as_ptr()
     }
 
     /// Creates a tensor of these sizes with the data `bytes`.
@@ -189,7 +221,7 @@ impl Arena {
         // SAFETY: graph, pool and work memory live until the computation has ended; `tell` is
         // null or a place that lives as long.
         unsafe {
-            let graph = sys::ggml_new_graph(self.0);
+            let graph = sys::ggml_new_graph(self.context);
             sys::ggml_build_forward_expand(graph, op.as_ptr());
             let mut parameters = sys::ggml_threadpool_params_default(threads as i32);
             let pool = sys::ggml_threadpool_new(&raw mut parameters);
