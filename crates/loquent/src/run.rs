@@ -122,7 +122,7 @@ fn offer_download(model: &mut ModelArgs) -> anyhow::Result<bool> {
     let is_online = model.places().hub().is_ok_and(|hub| !hub.offline);
     let is_asked = io::stdin().is_terminal() && io::stdout().is_terminal();
     let is_here = || models::resolve_here(name, model.places()).is_ok_and(|path| path.is_some());
-    if !model.is_open() || !is_online || !is_asked || is_here() {
+    if !model.is_open() || model.is_pinned() || !is_online || !is_asked || is_here() {
         return Ok(false);
     }
     println!("{}.", bundled::description());
