@@ -5,6 +5,7 @@ SHELL := /bin/sh
 CARGO := tools/with-cpu-env cargo
 PORT ?= 8080
 ARGS ?=
+MODEL =
 SECONDS ?= 60
 TARGET ?=
 # Where tools/setup installs it if the machine has none.
@@ -15,10 +16,12 @@ DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: ## Build and serve the bundled model: page and API on http://127.0.0.1:8080 (PORT=…, ARGS=…)
+run: ## Build and serve the bundled model, or MODEL=smollm2: page and API on http://127.0.0.1:8080 (PORT=…, ARGS=…)
 	@tools/setup build
 	$(CARGO) build --release --locked -p loquent
-	@tools/with-cpu-env sh -c 'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) $(ARGS)'
+	@$(if $(MODEL),model=$$(tools/models $(MODEL)) &&) tools/with-cpu-env sh -c \
+		'exec "$${CARGO_TARGET_DIR:-target}/release/loquent" serve --port $(PORT) "$$@" $(ARGS)' \
+		serve $(if $(MODEL),-m "$$model")
 
 test: ## Set up and run the tests
 	@tools/setup build test e2e

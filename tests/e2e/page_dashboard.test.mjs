@@ -92,6 +92,26 @@ describe("the dashboard", { skip: chromiumPath() === null && "no Chromium is ins
     await page.context().close();
   });
 
+  test("the time to the first token is there before a long answer ends", async () => {
+    const { server, url } = await serve("--simulate", "5");
+    await ready(url);
+    const page = await open(browser, `${url}/dashboard`);
+    const body = { messages: [{ role: "user", content: "Count." }], max_tokens: 2000, ignore_eos: true, stream: true };
+    const left = new AbortController();
+    const response = await fetch(`${url}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal: left.signal,
+    });
+    assert.equal(response.status, 200);
+    await until("a TTFT is there", async () => (await figure(page, "ttft_p50_ms")) > 0);
+    assert.equal(await figure(page, "running"), 1, "the answer goes on");
+    left.abort();
+    await page.context().close();
+    server.kill();
+  });
+
   test("a page that comes later sees the minutes before", async () => {
     const { server, url } = await serve();
     await ready(url);

@@ -1,11 +1,13 @@
 """Commands of other servers' users: llama-server's flags, names of models, and models that are not for chats."""
 
 import shutil
+import struct
+import subprocess
 
 import httpx
 import pytest
 
-from conftest import REPOSITORY
+from conftest import BINARY, REPOSITORY
 
 QUESTION = [{"role": "user", "content": "What is token streaming?"}]
 BUNDLED = REPOSITORY / "models" / "loquent-tiny.gguf"
@@ -59,3 +61,29 @@ def test_a_model_without_a_chat_template_says_so(start, tmp_path, server):
     for stream in [True, False]:
         assert "base model" in answer(bare, stream=stream).headers["x-loquent-warning"]
     assert "x-loquent-warning" not in answer(server).headers
+
+
+def serve_refuses(path):
+    """What `serve` says of a file that it refuses."""
+    done = subprocess.run([BINARY, "serve", "--port", "0", "-m", path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and str(path) in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_parts_of_a_model_are_refused_with_advice(file, tmp_path):
+    subprocess.run([BINARY, "split", file, "--stages", "2"], check=True, capture_output=True, timeout=60)
+    [entry] = tmp_path.glob("*-entry.gguf")
+    assert "--stages" in serve_refuses(entry)
+    for stage in tmp_path.glob("*-stage-?-of-2.gguf"):
+        assert "`loquent stage`" in serve_refuses(stage)
+    projector = tmp_path / "mmproj.gguf"
+    projector.write_bytes(gguf_of("clip"))
+    assert "projector" in serve_refuses(projector)
+
+
+def gguf_of(architecture):
+    """A GGUF file that says its architecture and nothing else."""
+    text = 8  # the type of a string
+    key, value = b"general.architecture", architecture.encode()
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", text, len(value)) + value
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry

@@ -8,13 +8,18 @@ use anyhow::Context;
 /// Name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
 
+/// Short name of a model that is suggested in its place.
+pub(crate) const SUGGESTED: &str = "qwen3:0.6b";
+
 /// Returns a line that says what the bundled model is, and how `loquent COMMAND` gets a better one.
 pub fn advice(command: &str) -> String {
+    format!("{}; a real model: loquent {command} {SUGGESTED}", description())
+}
+
+/// Returns the beginning of a sentence that says what the bundled model is.
+pub(crate) fn description() -> String {
     let size = size_bytes() as f64 / 1e6;
-    format!(
-        "{NAME} ({size:.1} MB) is a demonstration that only knows about streaming; a real model: \
-         loquent {command} qwen3:0.6b"
-    )
+    format!("{NAME} ({size:.1} MB) is a demonstration that only knows about streaming")
 }
 
 static GGUF: &[u8] = include_bytes!("../../../models/loquent-tiny.gguf");

@@ -23,6 +23,7 @@ use loquent_server::{
 };
 use tokio::time::Instant;
 
+use crate::model_args::ModelArgs;
 use crate::serve::args::{
     AdmissionArgs, EngineArgs, SLOW_READER_TIMEOUT_S, STREAM_BUFFER_BYTES, SourceArgs,
     service_options,
@@ -44,6 +45,11 @@ impl InProcessArgs {
     /// Returns true if the model is the bundled one.
     pub(crate) fn is_demonstration(&self) -> bool {
         self.source.is_demonstration()
+    }
+
+    /// Returns the model's selection, if a model answers, and no simulation.
+    pub(crate) fn model_mut(&mut self) -> Option<&mut ModelArgs> {
+        self.source.simulate.is_none().then_some(&mut self.source.file)
     }
 
     /// Sets the sampling parameters of requests that leave them open.

@@ -54,6 +54,17 @@ struct Cli {
 enum Subcommands {
     /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
+    /// Chat in the terminal with a model, without a server
+    Run(Box<RunModelArgs>),
+    /// Chat in the terminal with any OpenAI-compatible server
+    Chat(ChatArgs),
+    /// Download models from the Hugging Face hub
+    Pull(PullArgs),
+    /// List the models on this machine, those of other tools too
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Remove models from this machine
+    Rm(RmArgs),
     /// Run a local OpenAI endpoint for a remote Loquent server, over QUIC with resume
     Connect(Box<ConnectArgs>),
     /// Show one answer over TCP and over Loquent side by side, on the same bad network
@@ -72,17 +83,6 @@ enum Subcommands {
     /// Compute for a server on another machine over llama.cpp's RPC
     #[cfg(feature = "rpc")]
     RpcServer(RpcServerArgs),
-    /// Chat in the terminal with any OpenAI-compatible server
-    Chat(ChatArgs),
-    /// Download models from the Hugging Face hub
-    Pull(PullArgs),
-    /// List the models on this machine, those of other tools too
-    #[command(visible_alias = "ls")]
-    List(ListArgs),
-    /// Remove models from this machine
-    Rm(RmArgs),
-    /// Chat in the terminal with a model, without a server
-    Run(Box<RunModelArgs>),
     /// Measure a server under load, token delivery, or the engine alone
     Bench(BenchArgs),
     /// Emulate a bad network between two commands, with real packets

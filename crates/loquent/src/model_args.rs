@@ -219,6 +219,24 @@ impl ModelArgs {
         Some(sentence)
     }
 
+    /// Checks the model's name without the network; [`ModelArgs::fetch`] reports all else.
+    ///
+    /// # Errors
+    /// If no model can have the name, or parts of it are missing.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        self.name().map_or(Ok(()), |name| models::check(name, &self.places))
+    }
+
+    /// Returns true if nothing selects a model.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.choice, Choice::Bundled) && self.folder.is_none()
+    }
+
+    /// Selects the model called `name`.
+    pub(crate) fn select(&mut self, name: &str) {
+        self.choice = Choice::Named(name.into());
+    }
+
     /// Returns true if the bundled model is selected.
     pub(crate) fn is_bundled(&self) -> bool {
         match &self.choice {

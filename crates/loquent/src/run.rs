@@ -1,13 +1,17 @@
 //! `loquent run`: a chat with a model loaded by this process. Nothing listens on a network: the
 //! chat uses the engine like the server does, without HTTP in between.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use clap::Args;
+use loquent_proto::printable::printable;
 
-use crate::bundled;
+use crate::bundled::{self, SUGGESTED};
 use crate::chat::{self, Dialogue, Partner, TalkArgs};
 use crate::in_process::{InProcess, InProcessArgs};
+use crate::model_args::ModelArgs;
+use crate::models;
 use crate::serve::args::SamplingArgs;
 
 const EXAMPLES: &str = "\
@@ -79,7 +83,15 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
     if args.prompt.is_empty() {
         args.prompt.extend(args.in_process.take_sentence());
     }
+    if let Some(model) = args.in_process.model_mut() {
+        // Before a prompt is waited for, or missed.
+        model.check()?;
+    }
     let question = chat::question(&args.prompt)?;
+    let is_told = match args.in_process.model_mut() {
+        Some(model) if question.is_none() => offer_download(model)?,
+        _ => false,
+    };
     args.in_process.set_sampling(args.sampling.stated());
     let is_demonstration = args.in_process.is_demonstration();
     let engine = InProcess::open(args.in_process).await?;
@@ -90,7 +102,7 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
          commands.",
         engine.description()
     );
-    if is_demonstration && std::io::stdout().is_terminal() {
+    if is_demonstration && !is_told && io::stdout().is_terminal() {
         let advice = bundled::advice("run");
         match question {
             Some(_) => eprintln!("{advice}"),
@@ -101,4 +113,28 @@ pub async fn run(mut args: RunModelArgs) -> anyhow::Result<()> {
     let outcome = chat::talk(dialogue, &args.talk, question, &greeting).await;
     engine.close().await;
     outcome
+}
+
+/// Offers to download a real model if nobody has named one and there is somebody to ask; returns
+/// true if it did. After a no, or a failed download, the bundled model stays.
+fn offer_download(model: &mut ModelArgs) -> anyhow::Result<bool> {
+    let name = Path::new(SUGGESTED);
+    let is_online = model.places().hub().is_ok_and(|hub| !hub.offline);
+    let is_asked = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let is_here = || models::resolve_here(name, model.places()).is_ok_and(|path| path.is_some());
+    if !model.is_open() || model.is_pinned() || !is_online || !is_asked || is_here() {
+        return Ok(false);
+    }
+    println!("{}.", bundled::description());
+    print!("Download {SUGGESTED} from the Hugging Face hub now? [y/N] ");
+    io::stdout().flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+        match models::resolve(name, model.places()) {
+            Ok(_) => model.select(SUGGESTED),
+            Err(error) => eprintln!("{}", printable(&format!("{error:#}"))),
+        }
+    }
+    Ok(true)
 }

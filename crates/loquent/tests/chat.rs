@@ -275,6 +275,34 @@ async fn commands_choose_the_model_attach_files_and_save() {
 }
 
 #[tokio::test]
+async fn parameters_are_set_for_the_questions_that_follow() {
+    let server = StandIn::start([Reply::full(&["A1"]), Reply::full(&["A2"])]);
+    let lines = [
+        "/set temperature 0.2",
+        "/set seed 7",
+        "/set heat 1",
+        "/set top_p 2",
+        "/set",
+        "Q1",
+        "/set temperature default",
+        "Q2",
+    ];
+    let out = conversation(&server, Script::new(&lines)).await;
+    let [first, second] = server.questions().try_into().expect("two questions");
+    assert_eq!((&first.0["temperature"], &first.0["seed"]), (&json!(0.2), &json!(7)));
+    assert_eq!((second.0.get("temperature"), &second.0["seed"]), (None, &json!(7)));
+    for said in [
+        "temperature is 0.2",
+        "no parameter heat",
+        "from 0 to 1",
+        "repetition_penalty 1.1 (default)\n",
+        "\nseed 7\n",
+    ] {
+        assert!(out.contains(said), "{said} is missing: {out}");
+    }
+}
+
+#[tokio::test]
 async fn retry_asks_again_without_the_former_answer() {
     let cut = Reply::Cut { pieces: vec!["ha".into()], clean: true };
     let server = StandIn::start([cut, Reply::full(&["A1"]), Reply::full(&["A1b"])]);

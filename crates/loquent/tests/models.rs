@@ -79,11 +79,14 @@ impl Home {
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// Names and places of the models beside the bundled one, which comes first.
     fn listed(&self) -> Vec<(String, String)> {
         let models: Value = serde_json::from_str(&self.succeeds(&["list", "--json"])).unwrap();
         let text = |model: &Value, key: &str| model[key].as_str().unwrap().to_owned();
         let models = models.as_array().unwrap().iter();
-        models.map(|model| (text(model, "name"), text(model, "place"))).collect()
+        let mut models = models.map(|model| (text(model, "name"), text(model, "place")));
+        assert_eq!(models.next().unwrap(), ("tiny".to_owned(), "bundled".to_owned()));
+        models.collect()
     }
 }
 
@@ -187,6 +190,15 @@ fn what_cannot_be_pulled_says_why() {
     assert!(fails("qwen3:99b").contains("qwen3:0.6b"), "similar names are suggested");
     assert!(fails("acme/Other").contains("check the spelling"));
     assert!(fails(&format!("{REPO}:Q2_K")).contains("small-Q4_K_M.gguf"));
+}
+
+#[test]
+fn an_unknown_model_is_named_before_the_prompt_is_read() {
+    // Standard input is empty.
+    let told = Home::empty().fails(&["run", "nobody"]);
+    assert!(told.contains("there is no model") && !told.contains("prompt"), "{told}");
+    let told = Home::empty().fails(&["run", "tiny"]);
+    assert!(told.contains("the prompt is empty"), "{told}");
 }
 
 #[test]

@@ -9,6 +9,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::chat_stand_in::{Reply, StandIn};
+use crate::hub_stand_in;
+#[cfg(feature = "llama")]
+use crate::process::bundled;
 use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
@@ -42,7 +45,16 @@ impl OnTerminal {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
         command.args(arguments).env("TERM", "xterm-256color").env("XDG_STATE_HOME", folder.path());
         command.current_dir(folder.path()).env("XDG_CACHE_HOME", folder.path());
-        for name in ["NO_COLOR", "LOQUENT_URL", "LOQUENT_API_KEY", "LOQUENT_MODEL", "LOQUENT_LOG"] {
+        command.env("HF_HOME", folder.path()).env("OLLAMA_MODELS", folder.path());
+        for name in [
+            "NO_COLOR",
+            "LOQUENT_URL",
+            "LOQUENT_API_KEY",
+            "LOQUENT_MODEL",
+            "LOQUENT_LOG",
+            "HF_HUB_OFFLINE",
+            "HF_HUB_CACHE",
+        ] {
             command.env_remove(name);
         }
         let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
@@ -224,6 +236,25 @@ fn a_plain_answer_is_shown_as_it_is_and_can_be_copied() {
     let sequence = b"\x1b]52;c;Y29kZQo=\x07";
     terminal.wait("the clipboard", |it| it.bytes.windows(sequence.len()).any(|at| at == sequence));
     terminal.wait_for("Sent to the clipboard: 1 line.");
+}
+
+#[test]
+fn without_a_model_a_real_one_is_offered_and_downloaded() {
+    let Some(model) = bundled() else { return };
+    let content = std::fs::read(model).unwrap();
+    let hub =
+        hub_stand_in::StandIn::start("Qwen/Qwen3-0.6B-GGUF", &[("Qwen3-0.6B-Q8_0.gguf", content)]);
+    // A hub that lacks the model costs the offer, not the chat.
+    let other = hub_stand_in::StandIn::start("acme/other", &[]);
+    for (hub, answer, is_real) in [(&hub, "", false), (&hub, "y", true), (&other, "y", false)] {
+        let mut terminal = OnTerminal::start(&["run", "--hf-endpoint", &hub.url()]);
+        terminal.wait_for("[y/N]");
+        terminal.type_line(answer);
+        let shown = terminal.wait_for("/help");
+        assert_eq!(shown.contains("Qwen3-0.6B-Q8_0 ("), is_real, "{shown}");
+        terminal.type_line("/quit");
+        assert!(terminal.ends().success());
+    }
 }
 
 #[test]

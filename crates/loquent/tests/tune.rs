@@ -45,7 +45,10 @@ fn a_search_that_time_has_cut_short_says_so() {
     let done = tune(folder.path(), &["--max-batch-size", "2", "--max-time-s", "0.5"]);
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     match done.status.success() {
-        true => assert!(out.contains("--max-time-s to try more"), "{out}{err}"),
+        true => {
+            assert!(out.contains("--max-time-s to try more"), "{out}{err}");
+            assert!(out.contains("s were too few to complete: "), "{out}");
+        }
         false => assert!(err.contains("raise --max-time-s"), "{out}{err}"),
     }
 }

@@ -15,6 +15,9 @@ use crate::report::{replay, run_plan};
 use crate::study::ProgressReport;
 use crate::{sweep, trace};
 
+/// Name of the built-in plan of bursts.
+const BURST: &str = "burst";
+
 /// Run a plan in virtual time and report stalls, delays and bytes
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
@@ -65,7 +68,7 @@ impl SimArgs {
     /// If the plan cannot be read, a file cannot be written, one of the plan's claims does not
     /// hold, or a session broke a guarantee.
     pub fn run(self) -> anyhow::Result<()> {
-        if plan_name(&self.plan) == "burst" {
+        if plan_name(&self.plan) == BURST {
             return self.bursts();
         }
         let mut plan = read_plan(&self.plan)?;
@@ -86,7 +89,7 @@ impl SimArgs {
         if given || self.replay.is_some() || self.csv.is_some() || self.html.is_some() {
             bail!("in a plan of bursts nothing is random: only --json and --svg apply to it");
         }
-        let text = match self.plan == "burst" {
+        let text = match self.plan == BURST {
             true => burst::BUILT_IN.to_owned(),
             false => std::fs::read_to_string(&self.plan)
                 .with_context(|| format!("cannot read {}", self.plan))?,
@@ -229,7 +232,10 @@ fn read_plan(name: &str) -> anyhow::Result<Plan> {
     match built_in {
         Some((name, text)) if !Path::new(name).exists() => Ok(Plan::parse(name, text)?),
         _ => Plan::read(Path::new(name)).with_context(|| {
-            let names: Vec<_> = crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name).collect();
+            let built_in = crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name);
+            // A plan of bursts has a form of its own, and is read elsewhere.
+            let mut names: Vec<_> = built_in.chain([BURST]).collect();
+            names.sort_unstable();
             format!("no plan {name:?}; there are these, or a file: {}", names.join(", "))
         }),
     }
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     fn an_unknown_plan_is_answered_with_the_names_of_all() {
         let error = read_plan("nosuch").unwrap_err().to_string();
-        for (name, _) in crate::BUILT_IN_PLANS {
+        for name in crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name).chain([BURST]) {
             assert!(error.contains(name), "{error}");
         }
         assert!(read_plan(crate::BUILT_IN_PLANS[0].0).is_ok());

@@ -10,6 +10,7 @@ use loquent_sim::burst::ContentRule;
 use super::report::BurstTable;
 use super::run::{BurstRun, prepare};
 use crate::BenchError;
+use crate::expected_time::about;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +78,7 @@ impl BurstArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         self.check()?;
         let key = loquent_openai::api_key::api_key(None, self.api_key_file.as_deref())?;
-        let (json, quiet) = (self.json.clone(), self.quiet);
+        let (json, quiet, expected_s) = (self.json.clone(), self.quiet, self.expected_s());
         let run = BurstRun {
             url: self.url,
             api_key: key,
@@ -93,6 +94,10 @@ impl BurstArgs {
             readers_share: self.content / 100.0,
         };
         let mut table = BurstTable::new(content);
+        if !quiet {
+            let takes = about(expected_s);
+            eprintln!("this takes {takes} if tokens come as fast as they are read");
+        }
         let prepared = prepare(run).await?;
         for &readers in &self.readers {
             for _ in 0..self.runs {
@@ -109,6 +114,13 @@ impl BurstArgs {
             table.write(&path)?;
         }
         Ok(if table.largest().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Returns the time that the bursts take if all readers are content and tokens come no faster
+    /// than they are read, in seconds.
+    fn expected_s(&self) -> f64 {
+        let one_s = self.ttft_s + f64::from(self.answer_tokens) / self.reading_speed;
+        (self.readers.len() * self.runs) as f64 * one_s
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -140,6 +152,12 @@ mod tests {
     struct Cli {
         #[command(flatten)]
         burst: BurstArgs,
+    }
+
+    #[test]
+    fn the_time_is_that_of_all_bursts_at_the_readers_speed() {
+        let line = ["bench", "--url", "http://127.0.0.1:1", "--readers", "16,32", "--runs", "3"];
+        assert_eq!(Cli::parse_from(line).burst.expected_s(), 6.0 * 32.0);
     }
 
     #[test]

@@ -37,6 +37,9 @@ Examples:
 
 ";
 
+/// Default of `--url`: `loquent serve` with its own defaults, as for `loquent chat`.
+const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
+
 /// Put load on OpenAI-compatible servers and report what their users would see
 #[derive(Debug, Clone, Args)]
 #[command(after_help = after_help())]
@@ -45,7 +48,7 @@ pub struct LoadArgs {
     ///
     /// With several servers their runs alternate, so that a change of the machine's speed meets
     /// all of them. NAME= sets the name in the reports.
-    #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL", required = true)]
+    #[arg(long, env = "LOQUENT_URL", value_name = "[NAME=]URL", default_value = LOCAL_SERVER)]
     url: Vec<String>,
     /// Model name in requests [default: the server's first]
     #[arg(long, value_name = "NAME")]

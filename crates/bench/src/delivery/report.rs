@@ -69,7 +69,7 @@ impl DeliveryReport {
         let mut text = format!(
             "{}\n{} streams of {} s, {} tokens/s each, losses {}, seed {}\n\
              mean ± half of the 95 % interval; sim: the simulator's mean for the same sessions; \
-             paced: a client that holds {} ms of text\n",
+             paced: a client that holds {} ms of text\n{CAPTION}",
             plan.title,
             plan.sessions,
             plan.seconds,
@@ -194,6 +194,13 @@ fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     std::fs::write(path, text)
         .map_err(|error| BenchError::Output { path: path.to_owned(), reason: error.to_string() })
 }
+
+/// Explanation of the columns that are shares.
+const CAPTION: &str = "\
+full: share of the time in gaps of more than 200 ms between tokens; full>205: of more than 205 ms
+ex: share of the time in these gaps beyond their first 200 ms
+late: share of the tokens that are shown more than 400 ms after they were generated
+";
 
 const COLUMNS: [&str; 15] = [
     "full",

@@ -26,7 +26,7 @@ pub const DEFAULT_ALIGNMENT: u32 = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// The file does not begin with [`MAGIC`].
-    #[error("not a GGUF file: it begins with {found:02x?}")]
+    #[error("not a GGUF file: it begins with \"{}\"", .found.escape_ascii())]
     Magic {
         /// The first four bytes.
         found: [u8; 4],

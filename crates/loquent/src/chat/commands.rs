@@ -1,8 +1,9 @@
 //! The commands of the chat: lines that start with a slash.
 
 /// Names of all commands, for completion with the Tab key.
-pub(super) const NAMES: [&str; 10] =
-    ["copy", "file", "help", "model", "quit", "reset", "retry", "save", "system", "thoughts"];
+pub(super) const NAMES: [&str; 11] = [
+    "copy", "file", "help", "model", "quit", "reset", "retry", "save", "set", "system", "thoughts",
+];
 
 /// Text of `/help`.
 pub(super) const HELP: &str = "\
@@ -11,6 +12,7 @@ pub(super) const HELP: &str = "\
 /save FILE       write the conversation to a file: Markdown, or JSON if it is called .json
 /model [NAME]    list the models, or ask another one from here on
 /system [TEXT]   show or set the system message
+/set [NAME [N]]  show or set temperature, top_p, seed and other parameters
 /retry           ask the last question again
 /reset           start a new conversation; the system message stays
 /thoughts        show the reasoning of the last answer
@@ -29,6 +31,8 @@ pub enum SlashCommand {
     Reset,
     /// `/system`: show the system message, or set it to this text.
     System(Option<String>),
+    /// `/set`: show the parameters, or the one of this name, or set it to the number after it.
+    Set(Option<String>),
     /// `/model`: list the models, or switch to this one.
     Model(Option<String>),
     /// `/file`: send this file with the next message, or list the files to be sent.
@@ -65,6 +69,7 @@ impl SlashCommand {
             ("help" | "?", None) => SlashCommand::Help,
             ("reset" | "clear", None) => SlashCommand::Reset,
             ("system", _) => SlashCommand::System(owned),
+            ("set", _) => SlashCommand::Set(owned),
             ("model", _) => SlashCommand::Model(owned),
             ("file", path) => SlashCommand::File(path.map(unescaped)),
             ("save", Some(path)) => SlashCommand::Save(unescaped(path)),
@@ -120,6 +125,7 @@ mod tests {
             Some(SlashCommand::System(Some("be brief".into())))
         );
         assert_eq!(parse("/system"), Some(SlashCommand::System(None)));
+        assert_eq!(parse("/set seed 1"), Some(SlashCommand::Set(Some("seed 1".into()))));
         assert_eq!(parse("/copy code"), Some(SlashCommand::CopyCode));
         assert_eq!(parse("/save a\\ b.md"), Some(SlashCommand::Save("a b.md".into())));
         assert_eq!(parse("/file 'a b'"), Some(SlashCommand::File(Some("a b".into()))));

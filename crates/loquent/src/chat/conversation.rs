@@ -119,6 +119,7 @@ impl<W: Write> Conversation<'_, W> {
                 let system = self.dialogue.system.clone();
                 system.unwrap_or_else(|| "There is no system message.".to_owned())
             }
+            SlashCommand::Set(words) => self.set(words.as_deref()).await?,
             SlashCommand::Model(None) => self.list_models().await?,
             SlashCommand::Model(Some(name)) => self.choose_model(name).await?,
             SlashCommand::File(Some(path)) => self.attach(Path::new(&path))?,
@@ -143,6 +144,15 @@ impl<W: Write> Conversation<'_, W> {
                 unreachable!("`next` handles these itself")
             }
         })
+    }
+
+    /// Sets a parameter if `words` are a name and a value, else shows what holds.
+    async fn set(&mut self, words: Option<&str>) -> anyhow::Result<String> {
+        if let Some((name, value)) = words.and_then(|words| words.split_once(char::is_whitespace)) {
+            return self.dialogue.parameters.set_by_text(name, value.trim());
+        }
+        let defaults = self.dialogue.partner().sampling_defaults(&self.dialogue.model).await;
+        self.dialogue.parameters.listed(words, &defaults)
     }
 
     async fn list_models(&self) -> anyhow::Result<String> {

@@ -4,12 +4,13 @@ use std::future::Future;
 use std::io;
 
 use loquent_client::openai::{Generate, Prompt};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::answer::{AnswerEnd, AskError, TimedAnswer};
 use super::arriving::{AnswerPart, PartialAnswer, with_ticks};
 use super::files::{self, AttachedFile};
+use super::parameters::QuestionParameters;
 use super::partner::Partner;
 
 /// A conversation. The settings may be changed between questions.
@@ -19,10 +20,8 @@ pub struct Dialogue {
     pub model: String,
     /// System message before all others.
     pub system: Option<String>,
-    /// Sampling temperature; `None` uses the server's default.
-    pub temperature: Option<f64>,
-    /// Maximum number of tokens of an answer; `None` uses the server's default.
-    pub max_tokens: Option<u32>,
+    /// Parameters of the questions.
+    pub(super) parameters: QuestionParameters,
     /// Questions so far, each with its answer.
     turns: Vec<(String, String)>,
     /// Files to send with the next question.
@@ -36,8 +35,7 @@ impl Dialogue {
             partner: partner.into(),
             model,
             system: None,
-            temperature: None,
-            max_tokens: None,
+            parameters: QuestionParameters::default(),
             turns: Vec::new(),
             attached: Vec::new(),
         }
@@ -141,17 +139,15 @@ impl Dialogue {
     fn request(&self, prompt: &str) -> Generate {
         let mut messages = self.messages();
         messages.push(message("user", prompt));
-        let mut extra = Map::new();
+        let mut extra = self.parameters.as_map().clone();
         extra.insert("messages".to_owned(), messages.into());
-        if self.max_tokens.is_none() {
-            // Null asks for the server's default; `Generate` alone would send the 0 below.
-            extra.insert("max_tokens".to_owned(), Value::Null);
-        }
+        // Null asks for the server's default; `Generate` alone would send the 0 below.
+        extra.entry("max_tokens").or_insert(Value::Null);
         Generate {
             model: self.model.clone(),
             prompt: Prompt::Chat(String::new()),
-            max_tokens: self.max_tokens.unwrap_or(0),
-            temperature: self.temperature,
+            max_tokens: 0,
+            temperature: None,
             seed: None,
             ignore_eos: false,
             stream_interval: None,

@@ -13,6 +13,7 @@ mod dialogue;
 mod files;
 mod lines;
 mod options;
+mod parameters;
 mod partner;
 mod quiet_input;
 mod rich;
@@ -119,7 +120,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
         greeting = format!("{model} at {url} over {way}. /help lists the commands.");
     }
     let mut dialogue = Dialogue::new(client.clone(), model);
-    dialogue.temperature = args.temperature;
+    dialogue.parameters.set("temperature", args.temperature);
     let outcome = talk(dialogue, &args.talk, question, &greeting).await;
     client.close(CLOSE_LIMIT).await;
     outcome
@@ -146,7 +147,7 @@ pub(crate) async fn talk(
     greeting: &str,
 ) -> anyhow::Result<()> {
     dialogue.system = args.system.clone();
-    dialogue.max_tokens = args.max_tokens;
+    dialogue.parameters.set("max_tokens", args.max_tokens);
     args.attached()?.into_iter().for_each(|file| dialogue.attach(file));
     let style = Style::of_terminal(std::io::stdout().is_terminal());
     let mut screen = Screen::new(std::io::stdout(), style).with_reasoning(args.reasoning);

@@ -1,14 +1,21 @@
 //! The partner of a conversation: a server, or the engine of this process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Method;
 use loquent_client::openai::{self, AnswerStream, Generate};
 use loquent_client::{Asked, Client, ClientError, Request};
 use loquent_server::{Endpoint, Service};
+use serde_json::Value;
 
 use super::answer::AskError;
 use super::arriving::Arriving;
+
+/// Time limit for a server to tell its sampling parameters, which are only shown.
+const DEFAULTS_LIMIT: Duration = Duration::from_secs(3);
+/// Maximum size of a `/props` response, which contains the chat template, in bytes.
+const MAX_PROPS_BYTES: usize = 1 << 20;
 
 /// The partner who answers in a conversation.
 #[derive(Clone)]
@@ -44,6 +51,32 @@ impl Partner {
             Partner::Engine(service) => Ok(vec![service.model().name.clone()]),
         }
     }
+
+    /// Returns the sampling parameters of questions that leave them open, by name, as far as the
+    /// partner tells them.
+    pub(super) async fn sampling_defaults(&self, model: &str) -> Value {
+        match self {
+            Partner::Server(client) => {
+                let told = tokio::time::timeout(DEFAULTS_LIMIT, defaults_of_server(client, model));
+                told.await.ok().flatten().unwrap_or_default()
+            }
+            Partner::Engine(service) => service.model().defaults.to_json(),
+        }
+    }
+}
+
+/// Returns the sampling parameters in the `/props` of a server: Loquent or llama-server.
+async fn defaults_of_server(client: &Client, model: &str) -> Option<Value> {
+    let query =
+        form_urlencoded::Serializer::new(String::new()).append_pair("model", model).finish();
+    let props = client.http().get(&format!("/props?{query}"), MAX_PROPS_BYTES).await.ok()?;
+    let mut props: Value = serde_json::from_slice(&props).ok()?;
+    let mut defaults = props["default_generation_settings"]["params"].take();
+    // llama.cpp has a name of its own for it.
+    if let Some(penalty) = defaults.get("repeat_penalty").cloned() {
+        defaults["repetition_penalty"] = penalty;
+    }
+    Some(defaults)
 }
 
 async fn ask_server(client: &Client, question: &Generate) -> Result<Arriving, AskError> {

@@ -10,7 +10,7 @@ use super::local::LocalModel;
 use super::one_line::on_one_line;
 use super::places::LocalFolders;
 use super::{BUNDLED, ModelFolders};
-use crate::bundled;
+use crate::bundled::{self, SUGGESTED};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +44,7 @@ pub fn run(args: &ListArgs) -> anyhow::Result<()> {
     let places = args.places.here();
     let models = places.models();
     let text = match args.json {
-        true => format!("{:#}\n", json!(models.iter().map(described).collect::<Vec<_>>())),
+        true => format!("{:#}\n", json_list(&models)),
         false => table(&models, args.paths),
     };
     match io::stdout().write_all(text.as_bytes()) {
@@ -57,6 +57,18 @@ pub fn run(args: &ListArgs) -> anyhow::Result<()> {
         eprint!("{}", advice(&models, &places));
     }
     Ok(())
+}
+
+/// Returns the models as a JSON array, in the order of the table.
+fn json_list(models: &[LocalModel]) -> Value {
+    let bundled = json!({
+        "name": BUNDLED,
+        "place": "bundled",
+        "size_bytes": bundled::size_bytes(),
+        "complete": true,
+        "files": [],
+    });
+    [bundled].into_iter().chain(models.iter().map(described)).collect()
 }
 
 fn described(model: &LocalModel) -> Value {
@@ -108,5 +120,5 @@ fn advice(models: &[LocalModel], places: &LocalFolders) -> String {
     for (place, folder) in places.folders() {
         text += &format!("  {} ({})\n", on_one_line(folder.display()), place.label());
     }
-    text + "Download one: loquent pull qwen3:0.6b\n"
+    text + &format!("Download one: loquent pull {SUGGESTED}\n")
 }

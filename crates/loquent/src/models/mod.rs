@@ -50,8 +50,33 @@ const MAX_SUGGESTIONS: usize = 5;
 /// If no model has that name, parts of it are missing, or it cannot be downloaded or unpacked. The
 /// message contains advice.
 pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
+    match look_up(name, places)? {
+        Source::Here(path) => Ok(path),
+        Source::Hub(spec) => Ok(places.hub()?.fetch(&spec, &mut hub::progress_bar())?),
+    }
+}
+
+/// Checks without the network that [`resolve`] can find a model called `name`. The hub may still
+/// lack it.
+///
+/// # Errors
+/// If no model can have that name, or parts of it are missing. The message contains advice.
+pub(crate) fn check(name: &Path, places: &ModelFolders) -> anyhow::Result<()> {
+    look_up(name, places).map(drop)
+}
+
+/// Source of a model.
+enum Source {
+    /// A file on this machine.
+    Here(PathBuf),
+    /// The hub, if it has the model.
+    Hub(HubSpec),
+}
+
+/// Returns the source of the model called `name`, without the network.
+fn look_up(name: &Path, places: &ModelFolders) -> anyhow::Result<Source> {
     if let Some(path) = resolve_here(name, places)? {
-        return Ok(path);
+        return Ok(Source::Here(path));
     }
     if name.is_dir() {
         let folder = on_one_line(name.display());
@@ -61,7 +86,7 @@ pub fn resolve(name: &Path, places: &ModelFolders) -> anyhow::Result<PathBuf> {
     let Some(spec) = text.and_then(hub_spec) else {
         bail!(unknown(&name.to_string_lossy(), &places.here().models()));
     };
-    Ok(places.hub()?.fetch(&spec, &mut hub::progress_bar())?)
+    Ok(Source::Hub(spec))
 }
 
 /// Downloads the model called `name`, a name on the hub or a short name, for a client of a server:

@@ -71,7 +71,7 @@ mod with_engine {
     use anyhow::Context;
     use indicatif::{ProgressBar, ProgressStyle};
     use loquent_engine::KvType;
-    use loquent_engine::llama::{check_processor, physical_cores};
+    use loquent_engine::llama::{check_processor, inspect, physical_cores};
     use loquent_proto::printable::printable;
 
     use super::lab::run_order;
@@ -105,6 +105,7 @@ mod with_engine {
         // Before anything is measured in processes of their own.
         check_processor()?;
         let path = args.source.fetch()?;
+        let choices = choices(inspect(&path)?.own_kernels);
         let limit_s = args.max_time_s.unwrap_or(if args.quick { 30.0 } else { 180.0 });
         let limit = Duration::try_from_secs_f64(limit_s).context("--max-time-s")?;
         let began = Instant::now();
@@ -117,9 +118,9 @@ mod with_engine {
             // ends the process.
             stopped: shutdown::defer()?,
             bar: progress_bar(),
+            cut: Vec::new(),
         };
         warn_if_busy("the settings found now may not be the best");
-        let choices = choices();
         let start = start(&choices);
         let model = lab.description(&start)?.replace("?B ", "");
         println!("{} on {}", printable(&model), machine());
@@ -129,23 +130,32 @@ mod with_engine {
         lab.deadline = began + limit.mul_f64(BESIDE_SHARE);
         weigh(&mut lab, &mut found)?;
         lab.deadline = began + limit;
-        let profile = profile(&lab, &found, model)?;
+        let profile = profile(&mut lab, &found, model)?;
         lab.bar.finish_and_clear();
-        report(&lab, &found, &profile);
+        report(&mut lab, &found, &profile);
+        tell_omissions(&lab, is_cut.then_some(found.trials.len()), limit_s);
+        if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
+    }
+
+    /// Prints what was not measured: `tried` is the number of settings if time cut the search.
+    fn tell_omissions(lab: &ProcessLab, tried: Option<usize>, limit_s: f64) {
         if lab.stopped.load(Ordering::Relaxed) {
             println!("Stopped early; these are the best settings so far.");
         }
-        if is_cut {
+        if let Some(tried) = tried {
+            let settings = match tried {
+                1 => "one setting".to_owned(),
+                count => format!("{count} settings"),
+            };
             println!(
-                "The search's share of {limit_s} s ran out after {}; raise --max-time-s to try \
-                 more.",
-                match found.trials.len() {
-                    1 => "one setting".to_owned(),
-                    count => format!("{count} settings"),
-                }
+                "The search's share of {limit_s} s ran out after {settings}; raise --max-time-s \
+                 to try more."
             );
         }
-        if args.no_save { Ok(()) } else { keep(&profile, &path, &args) }
+        if !lab.cut.is_empty() {
+            let cut = lab.cut.join(", ");
+            println!("{limit_s} s were too few to complete: {cut}; raise --max-time-s.");
+        }
     }
 
     /// Weighs the best settings beside a busy program, if there is time.
@@ -154,10 +164,12 @@ mod with_engine {
             let _neighbour = lab.busy_neighbour(&found.best.settings)?;
             found.weigh(lab);
         }
+        lab.note_if_cut("the comparison beside a busy program");
         Ok(())
     }
 
-    fn choices() -> Choices {
+    /// Returns the values to try, for a model that Loquent's own kernels can compute or not.
+    fn choices(loquent_kernels: bool) -> Choices {
         let cores = physical_cores().get();
         let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u16);
         // One core less leaves room for the connections; all logical ones rarely help, but may.
@@ -166,7 +178,7 @@ mod with_engine {
         threads.sort_unstable();
         threads.dedup();
         let (polls, pass_tokens) = (vec![0, 10, 50, 100], vec![64, 128, 256, 512]);
-        Choices { threads, polls, pass_tokens, loquent_kernels: true }
+        Choices { threads, polls, pass_tokens, loquent_kernels }
     }
 
     /// Returns the settings that `serve` uses without a profile.
@@ -181,7 +193,7 @@ mod with_engine {
         }
     }
 
-    fn profile(lab: &ProcessLab, found: &Found, model: String) -> anyhow::Result<Profile> {
+    fn profile(lab: &mut ProcessLab, found: &Found, model: String) -> anyhow::Result<Profile> {
         let settings = found.best.settings;
         let mut profile = Profile::new(model, settings);
         if !lab.over() {
@@ -189,6 +201,9 @@ mod with_engine {
             let most = u16::max(32, lab.batch);
             let rows: Vec<u16> = ROWS.into_iter().filter(|&rows| rows <= most).collect();
             profile.steps = lab.steps(&settings, &rows)?;
+        }
+        lab.note_if_cut("step times");
+        if !lab.over() {
             let rates = lab.chunks(&settings, &CHUNKS)?;
             let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
             let enough = rates.iter().find(|(_, rate)| *rate >= ENOUGH_PREFILL * best);
@@ -196,10 +211,11 @@ mod with_engine {
             // which running answers wait.
             profile.prefill_max_tokens = enough.map(|(tokens, _)| (*tokens).max(64));
         }
+        lab.note_if_cut("prompt chunks");
         Ok(profile)
     }
 
-    fn report(lab: &ProcessLab, found: &Found, profile: &Profile) {
+    fn report(lab: &mut ProcessLab, found: &Found, profile: &Profile) {
         print!("\n{}\n{}", show::trials(found), show::beside(found));
         print!("{}", show::steps(&profile.steps));
         for kv_type in [KvType::Q8_0, KvType::F32] {
@@ -210,6 +226,7 @@ mod with_engine {
                 );
             }
         }
+        lab.note_if_cut("KV types");
         if let Some(tokens) = profile.prefill_max_tokens {
             println!("Prompt chunks of {tokens} tokens reach the best speed within 5 %.");
         }

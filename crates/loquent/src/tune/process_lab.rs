@@ -24,12 +24,21 @@ pub(super) struct ProcessLab {
     pub(super) deadline: Instant,
     pub(super) stopped: Arc<AtomicBool>,
     pub(super) bar: ProgressBar,
+    /// Parts of the measurement that the deadline cut short.
+    pub(super) cut: Vec<&'static str>,
 }
 
 impl ProcessLab {
     /// Returns true if measuring should stop.
     pub(super) fn over(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+    }
+
+    /// Records that `part`, which was to be measured before the deadline, may not be complete.
+    pub(super) fn note_if_cut(&mut self, part: &'static str) {
+        if Instant::now() >= self.deadline {
+            self.cut.push(part);
+        }
     }
 
     /// Returns a description of the model.

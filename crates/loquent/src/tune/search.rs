@@ -100,7 +100,7 @@ impl Found {
         let product = |(trial, busy): &(TuneTrial, Speed)| score(trial) * busy.score();
         // The first one is the best on an idle machine.
         let Some(first) = self.beside.first() else { return };
-        let by_product = |a: &&_, b: &&_| product(*a).total_cmp(&product(*b));
+        let by_product = |a: &&_, b: &&_| product(a).total_cmp(&product(b));
         let taken = self
             .beside
             .iter()

@@ -119,6 +119,12 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
             plain(&mut stream, 200, &models)?;
             continue;
         }
+        if line.starts_with("GET /props?model=") {
+            let params = json!({ "temperature": 0.8, "repeat_penalty": 1.1 });
+            let props = json!({ "default_generation_settings": { "params": params } });
+            plain(&mut stream, 200, &props)?;
+            continue;
+        }
         if line.starts_with("GET /.well-known/loquent ") {
             plain(&mut stream, 404, &json!({ "error": { "message": "no such path" } }))?;
             continue;

@@ -2,6 +2,7 @@
 //! where `unsafe`, clocks and HTTP status codes may stand, what names and comments look like.
 
 mod binaries;
+mod claims;
 mod cycles;
 mod draft;
 mod language;

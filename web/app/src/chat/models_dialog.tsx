@@ -60,7 +60,7 @@ function OtherModels(): VNode {
       <p>
         {isDemonstration() && `${DEMONSTRATION_MODEL} only knows about streaming. `}
         {downloads.value.is === "offered"
-          ? "A model that was downloaded here is not served after the server’s next start, unless it is named on the server’s machine:"
+          ? "The server’s next start serves the models that were downloaded here, too. To start it with one of them alone, run this on the server’s machine:"
           : "To serve a model that answers questions of every kind, run this on the server’s machine. It downloads the model from Hugging Face once, and goes on where a download was broken off:"}
       </p>
       <Snippet text="loquent serve qwen3:0.6b" />

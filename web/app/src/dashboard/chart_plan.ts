@@ -48,7 +48,7 @@ export const CHARTS: readonly ChartPlan[] = [
   },
   {
     title: "Time to first token",
-    about: "From a request's arrival, for answers that ended in the last seconds",
+    about: "From a request's arrival, for answers that began in the last seconds",
     unit: "ms",
     atLeast: 1,
     series: percentiles("ttft", ["p50", "p95", "p99"]),
