@@ -167,7 +167,7 @@ BENCHES = {
     "formats": Bench("our kernels beside llama.cpp's, by shape and format", 18, "the shape in the row, random weights",
                      "bench/formats.py --models {models} --loquent {loquent} --remove",
                      "Both sides compute in the same program, one process after the other."),
-    "page": Bench("a long answer on the chat page", 4, "stand-in upstream", "taskset -c 0 node bench/page.mjs 3",
+    "page": Bench("a long answer on the chat page", 4, "stand-in upstream", "LOQUENT_BIN={loquent} taskset -c 0 node bench/page.mjs 3",
                   "4,000 tokens of Markdown at 200 tokens per second in headless Chromium; browser, server and "
                   "upstream share one processor.", programs=("node --version",)),
     "readers-quic": Bench("500 readers of one answer by event stream and by QUIC", 15, SIMULATED, "bench/readers.sh",

@@ -95,6 +95,47 @@ def test_whoever_has_a_token_is_a_client_of_its_own(start, provider, key_set):
     assert httpx.get(f"{server.url}/v1/models").status_code == 401
 
 
+def test_a_table_limits_each_subject_and_names_admins(start, provider, key_set, tmp_path):
+    table = tmp_path / "keys.toml"
+
+    def write(text):
+        new = tmp_path / "new"
+        new.write_text(text)
+        new.chmod(0o600)
+        new.rename(table)
+
+    write('[jwt]\nrequests_per_minute = 2\nadmins = ["bob"]\n')
+    flags = ["--jwt-keys", str(key_set), "--jwt-audience", "loquent", "--api-key-file", str(table)]
+    server = start(*flags)
+    ann, bob = provider.token(), provider.token(sub="bob")
+    # Requests that arrive while the budget refills do not change what comes of more than it holds.
+    with pytest.raises(openai.RateLimitError, match="2 requests per minute"):
+        for _ in range(5):
+            ask(server, ann)
+    assert ask(server, bob).choices, "each has a budget of its own"
+
+    def reads_all(token):
+        answer = httpx.get(f"{server.url}/v1/usage?key=%2A", headers={"authorization": f"Bearer {token}"})
+        return answer.status_code
+
+    assert (reads_all(ann), reads_all(bob)) == (403, 200)
+    write('[jwt]\nadmins = ["ann"]\n')
+    until = time.monotonic() + 30
+    while (reads_all(ann), reads_all(bob)) != (200, 403):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert [ask(server, ann).usage.total_tokens > 0 for _ in range(3)] == [True] * 3
+
+
+def test_a_table_for_tokens_opens_no_server_without_them(tmp_path):
+    table = tmp_path / "keys.toml"
+    table.write_text("[jwt]\nweight = 2\n")
+    table.chmod(0o600)
+    ended = subprocess.run([BINARY, "serve", "--simulate", "inf", "--port", "0", "--api-key-file", table],
+                           capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0 and "--jwt-keys" in ended.stderr
+
+
 def test_usage_is_counted_by_subject(start, provider, key_set):
     server = start("--jwt-keys", str(key_set), "--jwt-audience", "loquent")
     used = ask(server, provider.token()).usage

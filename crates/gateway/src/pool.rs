@@ -464,7 +464,7 @@ mod tests {
     use super::*;
 
     fn waiter(tenant: u64, completions: u64) -> Waiter {
-        let tenant = Tenant { id: TenantId(tenant), weight: 1 };
+        let tenant = Tenant { id: TenantId(tenant), ..Tenant::default() };
         let wanted = ServerConstraints { prompt: None, completions, tenant };
         Waiter { wanted, tried: ServerSet::default(), served: oneshot::channel().0 }
     }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn tenant(id: u64, weight: u32) -> Tenant {
-        Tenant { id: TenantId(id), weight }
+        Tenant { id: TenantId(id), weight, is_spare: false }
     }
 
     /// Serves requests of 100 tokens, `places` at once, and counts those of each tenant among the

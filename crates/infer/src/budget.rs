@@ -44,6 +44,9 @@ impl ItlTarget {
 /// to 4,096 tokens of a prompt it makes a step of eight streams 1.6 to 2.2 times as long (`cargo
 /// run --release -p loquent-engine --example prefill_beside`).
 const MIN_CHUNK_TOKENS: u32 = 4;
+/// Maximum chunk of prompts that nobody waits for: large enough for matrix products at nearly full
+/// speed, small enough that little is lost when somebody comes and the step is given up.
+const SPARE_CHUNK_TOKENS: u32 = 128;
 /// Chunk of the first mixed step, before a prompt token's cost is known. Chosen by hand: a larger
 /// one would give a better measurement, but makes this one step longer.
 const PROBE_CHUNK_TOKENS: u32 = 32;
@@ -99,7 +102,16 @@ impl PrefillBudget {
     /// Prefill tokens for a step that also advances `decode_rows` sequences. 0 in the first such
     /// step, whose cost without prefill must be measured first.
     pub fn tokens(&self, decode_rows: usize) -> u32 {
-        if decode_rows == 0 || self.target == ItlTarget::Unbounded {
+        self.tokens_at(self.target, decode_rows)
+    }
+
+    /// Like [`Self::tokens`], for prompts that nobody waits for.
+    pub fn spare_tokens(&self, decode_rows: usize) -> u32 {
+        self.tokens_at(self.target.without_minimum(), decode_rows).min(SPARE_CHUNK_TOKENS)
+    }
+
+    fn tokens_at(&self, target: ItlTarget, decode_rows: usize) -> u32 {
+        if decode_rows == 0 || target == ItlTarget::Unbounded {
             return self.max_tokens;
         }
         // Learning takes two steps: one without prefill, then one with a probe.
@@ -107,7 +119,7 @@ impl PrefillBudget {
         let Some(token_s) = self.prefill_token_s.0 else {
             return PROBE_CHUNK_TOKENS.min(self.max_tokens);
         };
-        let target_s = match self.target {
+        let target_s = match target {
             ItlTarget::Fixed(target) => target.as_secs_f64(),
             ItlTarget::Relative { factor, at_least } => {
                 (step_s * factor).max(at_least.as_secs_f64())
@@ -200,6 +212,8 @@ mod tests {
             (learned(auto).tokens(4), learned(auto.without_minimum()).tokens(4));
         assert!((85..=95).contains(&prompts), "450 ms at 5 ms each: {prompts}");
         assert!((8..=12).contains(&others), "50 ms at 5 ms each: {others}");
+        assert_eq!(learned(auto).spare_tokens(4), others);
+        assert_eq!(learned(auto).spare_tokens(0), SPARE_CHUNK_TOKENS);
     }
 
     #[test]

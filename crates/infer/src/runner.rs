@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sampling::{SampledToken, Sampler};
 use crate::token::{RowError, TokenId};
@@ -80,6 +81,8 @@ pub struct Batch {
     pub spans: Vec<Span>,
     /// Tokens to score, in the order of the spans.
     pub scores: Vec<Scores>,
+    /// True if the batch may be given up when somebody else comes: see [`Preemption`].
+    pub is_spare: bool,
 }
 
 impl Batch {
@@ -128,6 +131,7 @@ impl Batch {
         self.tokens.clear();
         self.spans.clear();
         self.scores.clear();
+        self.is_spare = false;
     }
 
     /// Returns true if there is nothing to compute.
@@ -152,6 +156,10 @@ pub enum RunError {
     /// sequences were freed.
     #[error("the KV cache is full")]
     CacheFull,
+    /// The batch was given up for somebody else: see [`Preemption`]. Nothing of it was computed, and
+    /// it may be retried.
+    #[error("the batch was given up for others")]
+    Preempted,
     /// The back end failed; the sequences of this batch are lost, others are not.
     #[error("the engine failed: {0}")]
     Backend(String),
@@ -217,6 +225,28 @@ pub struct RunnerAbilities {
     pub embeds: Option<EmbedderCapacity>,
 }
 
+/// Request, from another thread, to give up the current batch if it is
+/// [spare](Batch::is_spare): see [`Runner::preemption`].
+#[derive(Debug, Clone, Default)]
+pub struct Preemption(Arc<AtomicBool>);
+
+impl Preemption {
+    /// Asks for it, until [`Preemption::withdraw`] is called.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Takes all requests so far back.
+    pub fn withdraw(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Returns true if it has been asked for.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// Aborts, from another thread, the current call of a runner: see [`Runner::interrupt`].
 pub type Interrupt = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -247,6 +277,13 @@ pub trait Runner: Send {
     /// [`Runner::run`] then returns [`RunError::Lost`]; if no call is running, the next batch is
     /// lost. `None` if only ending this process would help.
     fn interrupt(&self) -> Option<Interrupt> {
+        None
+    }
+
+    /// Returns the means to have a [spare](Batch::is_spare) batch given up, which then fails with
+    /// [`RunError::Preempted`]; `None` if this runner completes every batch. Fixed from load to
+    /// drop.
+    fn preemption(&self) -> Option<Preemption> {
         None
     }
 

@@ -12,11 +12,14 @@ pub struct Tenant {
     /// Tokens that the tenant gets for each token of a tenant of weight 1 while both have work; at
     /// least 1.
     pub weight: u32,
+    /// True for work that takes only what others leave, such as a batch of requests that nobody
+    /// waits for.
+    pub is_spare: bool,
 }
 
 impl Default for Tenant {
     fn default() -> Self {
-        Self { id: TenantId::default(), weight: 1 }
+        Self { id: TenantId::default(), weight: 1, is_spare: false }
     }
 }
 

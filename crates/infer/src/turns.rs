@@ -179,7 +179,7 @@ mod tests {
     const HONEST: u64 = 2;
 
     fn tenant(id: u64) -> Tenant {
-        Tenant { id: TenantId(id), weight: 1 }
+        Tenant { id: TenantId(id), ..Tenant::default() }
     }
 
     fn ms(ms: u64) -> Duration {
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn time_is_divided_by_weight() {
         let mut turns = Turns::new(1, 4000);
-        let heavy = Tenant { id: TenantId(HONEST), weight: 3 };
+        let heavy = Tenant { weight: 3, ..tenant(HONEST) };
         let mut served = [0; 2];
         for _ in 0..400 {
             turns.push(tenant(GREEDY), JobKind::Short, GREEDY).unwrap();

@@ -31,12 +31,12 @@ use std::time::Duration;
 
 use loquent_infer::reading::ReaderReport;
 use loquent_infer::request::{Step, Tag, Work};
-use loquent_infer::runner::{Batch, RunError, Runner, Sampled, Span};
+use loquent_infer::runner::{Batch, Preemption, RunError, Runner, Sampled, Span};
 use loquent_infer::scheduler::{Limits, Scheduler};
 use loquent_infer::token::TokenId;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::error::{SendError, TrySendError};
 use tokio::time::timeout;
 
 use crate::admission::PendingPrompts;
@@ -79,11 +79,42 @@ pub enum EngineCommand {
     Arrived,
 }
 
+/// Sender of commands to the engine thread.
+#[derive(Debug, Clone)]
+pub struct EngineSender {
+    queue: mpsc::UnboundedSender<EngineCommand>,
+    preemption: Preemption,
+}
+
+impl EngineSender {
+    /// Creates a sender to a queue that no engine reads.
+    #[cfg(test)]
+    pub fn to(queue: mpsc::UnboundedSender<EngineCommand>) -> Self {
+        Self { queue, preemption: Preemption::default() }
+    }
+
+    /// Sends `command`. If it is a completion that somebody waits for, a spare batch under way is
+    /// given up.
+    ///
+    /// # Errors
+    /// The command, if the thread has ended.
+    pub fn send(&self, command: EngineCommand) -> Result<(), SendError<EngineCommand>> {
+        let is_awaited =
+            matches!(&command, EngineCommand::Submit(work) if !work.tenant.is_spare);
+        self.queue.send(command)?;
+        // After it was queued: the thread looks there once the batch has ended.
+        if is_awaited {
+            self.preemption.ask();
+        }
+        Ok(())
+    }
+}
+
 /// A running engine thread. It stops when the last command sender is dropped.
 #[derive(Debug)]
 pub struct EngineHandle {
     /// Sends commands to the thread.
-    pub commands: mpsc::UnboundedSender<EngineCommand>,
+    pub commands: EngineSender,
     /// The results of each step, in order.
     pub steps: mpsc::Receiver<Step>,
     /// Joins the thread. Drop all command senders first, or it never ends.
@@ -131,6 +162,7 @@ pub fn start(
         let wake = wake.clone();
         pipeline.on_arrival(Box::new(move || wake()));
     }
+    let preemption = runner.preemption().unwrap_or_default();
     let EngineContext { clock, metrics, pending, watch, outage_limit, prefixes } = context;
     let timer = timer()?;
     let prefixes = prefixes
@@ -150,6 +182,7 @@ pub fn start(
         timer,
         gather_limit: GATHER_LIMIT,
         watch,
+        preemption: preemption.clone(),
         embeddings,
         prefixes,
         next_save: Duration::ZERO,
@@ -161,7 +194,7 @@ pub fn start(
         // finds a queue closed finds the reason too.
         engine.watch.clone().run(|| engine.run());
     })?;
-    Ok(EngineHandle { commands, steps, thread })
+    Ok(EngineHandle { commands: EngineSender { queue: commands, preemption }, steps, thread })
 }
 
 /// Creates the desk for embeddings if `runner` computes them between its steps.
@@ -225,6 +258,8 @@ struct EngineLoop {
     /// [`GATHER_LIMIT`], which tests replace.
     gather_limit: Duration,
     watch: EngineWatch,
+    /// Asked for by [`EngineSender`], and not looked at by a runner that completes every batch.
+    preemption: Preemption,
     /// `None` if the runner computes no embeddings.
     embeddings: Option<EmbeddingDesk>,
     /// `None` without a store on disk, or if the runner cannot save.
@@ -250,6 +285,8 @@ impl EngineLoop {
         let (mut batch, mut sampled) = (Batch::default(), Vec::new());
         loop {
             self.watch.begin(0);
+            // Before the queue is read: whoever comes later asks again.
+            self.preemption.withdraw();
             self.handle_queued();
             if self.outage.is_some() {
                 if self.sit_out() {
@@ -338,8 +375,8 @@ impl EngineLoop {
         self.watch.begin(batch.tokens.len());
         let outcome = self.runner.run(batch, sampled);
         match outcome {
-            // How long one that was lost took says nothing of the next.
-            Err(RunError::Lost(_)) => self.watch.begin(0),
+            // How long one that was lost or given up took says nothing of the next.
+            Err(RunError::Lost(_) | RunError::Preempted) => self.watch.begin(0),
             _ => {
                 let took = self.clock.now().saturating_sub(started);
                 self.watch.end(batch.tokens.len(), took);
@@ -360,7 +397,9 @@ impl EngineLoop {
         match outcome {
             Ok(()) => self.scheduler.commit(started, now, runner, batch, sampled),
             Err(error) => {
-                tracing::warn!(%error, rows = batch.spans.len(), "a batch failed");
+                if error != RunError::Preempted {
+                    tracing::warn!(%error, rows = batch.spans.len(), "a batch failed");
+                }
                 let step = self.scheduler.recover(started, now, runner, batch, &error);
                 if let RunError::Lost(why) = &error {
                     self.begin_outage(why);

@@ -133,21 +133,6 @@ impl ApiKey {
         }
     }
 
-    /// Creates the key of a client whom an identity provider's tokens name `subject`.
-    pub fn of_subject(subject: &str) -> Self {
-        Self {
-            name: Some(format!("jwt:{subject}")),
-            digests: Vec::new(),
-            weight: 1,
-            limits: TenantLimits::default(),
-            budgets: TokenBudgets::default(),
-            may_set_priority: false,
-            is_admin: false,
-            expires_s: None,
-            usage: Arc::default(),
-        }
-    }
-
     /// Returns the state of the owner's budgets at `now_s`.
     pub fn budget_status(&self, now_s: u64) -> impl Iterator<Item = BudgetStatus> + use<> {
         self.budgets.status(self.usage.spent(), self.usage.counts().tokens(), now_s)
@@ -294,7 +279,7 @@ impl Identity {
         // A batch has the least weight there is, whatever its owner's.
         let key = self.key.as_ref().filter(|_| !self.is_spare);
         let weight = key.map_or(1, |key| key.weight);
-        Tenant { id: self.tenant, weight }
+        Tenant { id: self.tenant, weight, is_spare: self.is_spare }
     }
 
     /// Returns true if `priority` has an effect.

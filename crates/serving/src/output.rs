@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admission::Permit;
 use crate::clock::Clock;
 use crate::completion::{Completion, FlushState};
-use crate::engine_thread::{EmbeddingOrder, EngineCommand};
+use crate::engine_thread::{EmbeddingOrder, EngineCommand, EngineSender};
 use crate::flush::Flush;
 use crate::flush_channel::{FlushReceiver, FlushSender, flush_channel};
 use crate::metrics::{LocalMetrics, Metrics};
@@ -202,7 +202,7 @@ struct OutputProcessor {
     running: Slab<RunningCompletion>,
     next_generation: u32,
     bounds: StreamBounds,
-    engine: mpsc::UnboundedSender<EngineCommand>,
+    engine: EngineSender,
     metrics: Arc<Metrics>,
     local: LocalMetrics,
     /// Forecasts of first tokens.
@@ -215,7 +215,7 @@ struct OutputProcessor {
 /// Starts the output processor on the current runtime; it ends with the engine.
 pub fn start(
     mut steps: mpsc::Receiver<Step>,
-    engine: mpsc::UnboundedSender<EngineCommand>,
+    engine: EngineSender,
     bounds: StreamBounds,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -258,7 +258,7 @@ pub fn start(
 
 impl OutputProcessor {
     fn new(
-        engine: mpsc::UnboundedSender<EngineCommand>,
+        engine: EngineSender,
         bounds: StreamBounds,
         metrics: Arc<Metrics>,
     ) -> Self {

@@ -125,11 +125,13 @@ fn attributes(request: &Finished<'_>) -> Vec<(&'static str, Value)> {
     let reasons = request.reasons.iter().map(|&reason| StringValue::from(reason)).collect();
     let mut all: Vec<(&'static str, Value)> = vec![
         ("gen_ai.operation.name", operation(head.endpoint).into()),
+        ("gen_ai.provider.name", "loquent".into()),
+        ("gen_ai.request.model", head.model.clone().into()),
         ("gen_ai.response.id", head.id.clone().into()),
         ("gen_ai.response.model", head.model.clone().into()),
         ("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons))),
         ("gen_ai.usage.input_tokens", (usage.prompt_tokens as i64).into()),
-        ("gen_ai.usage.cached_input_tokens", (usage.cached_tokens as i64).into()),
+        ("gen_ai.usage.cache_read.input_tokens", (usage.cached_tokens as i64).into()),
         ("gen_ai.usage.output_tokens", (usage.completion_tokens as i64).into()),
     ];
     if request.is_takeover {

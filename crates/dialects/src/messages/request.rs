@@ -274,4 +274,14 @@ mod tests {
         let named = ask(json!([text("What is an x-anthropic-billing-header: ?")]));
         assert_eq!(named[0]["content"], "What is an x-anthropic-billing-header: ?");
     }
+
+    #[test]
+    fn a_turn_without_blocks_is_a_turn() {
+        let turns = |content: Value| {
+            messages_of(&json!({"messages": [{"role": "user", "content": content}]}))
+        };
+        assert_eq!(turns(json!([])), turns(json!("")));
+        let result = json!([{"type": "tool_result", "tool_use_id": "t", "content": []}]);
+        assert_eq!(turns(result).as_array().unwrap().len(), 1, "a result is no turn of the user");
+    }
 }

@@ -61,7 +61,9 @@ fn lower_user(
     let LoweredTurns { chat, ignored } = lowered;
     let media = MediaUse::of(turn, is_past);
     let mut said: Option<Content> = None;
+    let mut is_empty = true;
     for block in blocks(turn, "content", content)? {
+        is_empty = false;
         let mut block = block?;
         match kind(&mut block)?.as_str() {
             "tool_result" => {
@@ -71,7 +73,8 @@ fn lower_user(
             other => said.get_or_insert_default().push(block, other, media, ignored)?,
         }
     }
-    chat.extend(said.map(Content::into_user));
+    // A turn without blocks is a turn.
+    chat.extend(said.or_else(|| is_empty.then(Content::default)).map(Content::into_user));
     Ok(())
 }
 

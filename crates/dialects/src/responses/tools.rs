@@ -174,10 +174,7 @@ pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
             let tools = tools.ok_or_else(|| named.error("tools", "is required."))?;
             // Others are left out here as they are among the tools.
             let is_known = |tool: &&Value| tool["type"] == "function" || tool["type"] == "custom";
-            let functions = tools.iter().filter(is_known);
-            let functions: Vec<Value> = functions
-                .map(|tool| json!({"type": "function", "function": {"name": tool["name"]}}))
-                .collect();
+            let functions: Vec<Value> = tools.iter().filter(is_known).map(allowed).collect();
             json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}})
         }
         Some(other) => {
@@ -187,6 +184,16 @@ pub fn parse_choice(fields: &mut Fields) -> Result<ToolDemand, ApiError> {
         None => return Err(named.error("type", "is required.")),
     };
     Ok(ToolDemand { chat: Some(chat), shown: choice })
+}
+
+/// Translates one of the allowed tools.
+fn allowed(tool: &Value) -> Value {
+    // A name that is no text is left to the parser of chat completions.
+    let name = match tool["name"].as_str() {
+        Some(name) => chat_name(name, tool["namespace"].as_str()).into(),
+        None => tool["name"].clone(),
+    };
+    json!({"type": "function", "function": {"name": name}})
 }
 
 #[cfg(test)]
@@ -270,10 +277,13 @@ mod tests {
         let named = chat(json!({"type": "function", "name": "f"})).unwrap().unwrap();
         assert_eq!(named["function"]["name"], "f");
         let allowed = json!({"type": "allowed_tools", "mode": "required",
-            "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]});
-        let allowed = chat(allowed).unwrap().unwrap();
-        assert_eq!(allowed["allowed_tools"]["mode"], "required");
-        assert_eq!(allowed["allowed_tools"]["tools"].as_array().unwrap().len(), 1);
+            "tools": [{"type": "function", "name": "f"}, {"type": "web_search"},
+                {"type": "function", "name": "add", "namespace": "mcp__adder"}]});
+        let allowed = &chat(allowed).unwrap().unwrap()["allowed_tools"];
+        assert_eq!(allowed["mode"], "required");
+        let tools = allowed["tools"].as_array().unwrap();
+        let names: Vec<_> = tools.iter().map(|tool| &tool["function"]["name"]).collect();
+        assert_eq!(names, ["f", "mcp__adder__add"]);
         for wrong in
             [json!({}), json!({"type": "web_search"}), json!({"type": "function"}), json!(3)]
         {

@@ -1,10 +1,11 @@
 //! llama.cpp context: KV cache, compute buffers, decode.
 
+use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use loquent_infer::runner::{Batch, RunError, Span};
+use loquent_infer::runner::{Batch, Preemption, RunError, Span};
 
 use super::threads::ThreadPool;
 use super::{LlamaModel, guard, log, sys};
@@ -109,6 +110,15 @@ impl Drop for ContextHandle {
     }
 }
 
+/// Callback of ggml, called after each operation of a graph.
+///
+/// # Safety
+/// `preemption` points at a live [`Preemption`].
+unsafe extern "C" fn is_asked(preemption: *mut c_void) -> bool {
+    // SAFETY: by the contract of this function; it is only read, and shared between threads.
+    unsafe { &*preemption.cast::<Preemption>() }.is_asked()
+}
+
 impl Context {
     /// Creates a context of `model` that computes in `pool`.
     ///
@@ -162,6 +172,26 @@ impl Context {
         self.batch.fill(batch);
         let view = self.batch.view();
         self.decode_view(view)
+    }
+
+    /// Like [`Context::decode`], but gives up between two operations once `preemption` is asked for.
+    ///
+    /// # Errors
+    /// Same as [`Context::decode`], and [`RunError::Preempted`], which may leave positions of the
+    /// batch's own sequences in the cache.
+    pub(super) fn decode_unless(
+        &mut self,
+        preemption: &Preemption,
+        batch: &Batch,
+    ) -> Result<(), RunError> {
+        let data = std::ptr::from_ref(preemption).cast_mut().cast();
+        // SAFETY: the context is alive; `preemption` outlives the callback, which is taken back
+        // before this returns.
+        unsafe { sys::llama_set_abort_callback(self.as_ptr(), Some(is_asked), data) };
+        let outcome = self.decode(batch);
+        // SAFETY: the context is alive; without a callback the data is not read.
+        unsafe { sys::llama_set_abort_callback(self.as_ptr(), None, std::ptr::null_mut()) };
+        outcome
     }
 
     /// Computes `batch`, checked as for [`Context::decode`], with an output for every token.
@@ -222,6 +252,7 @@ impl Context {
             Ok(0) => Ok(()),
             // The only failure after which the cache is as it was before.
             Ok(1) => Err(RunError::CacheFull),
+            Ok(2) => Err(RunError::Preempted),
             Err(exception) => Err(RunError::Backend(exception)),
             Ok(code) => Err(RunError::Backend(format!("{} (code {code})", log::take_reason()))),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loquent_infer::embedding::Embedder;
 use loquent_infer::runner::{
-    Batch, Capacity, RunError, Runner, Sampled, SavedSpan, Scores, Slot, Span,
+    Batch, Capacity, Preemption, RunError, Runner, Sampled, SavedSpan, Scores, Slot, Span,
 };
 use loquent_infer::sampling::{Sampler, Scratch, score};
 use loquent_infer::token::{RowError, TokenId};
@@ -113,6 +113,7 @@ pub struct LlamaRunner {
     /// The sequence behind those of all slots through which keys and values are saved and restored;
     /// empty between calls.
     spare: Option<SpareSlot>,
+    preemption: Preemption,
     embedder: Option<Box<dyn Embedder>>,
 }
 
@@ -159,6 +160,7 @@ impl LlamaRunner {
             tainted: false,
             lost: vec![false; options.slots.into()],
             spare,
+            preemption: Preemption::default(),
             embedder: None,
         };
         if spare.is_some() {
@@ -213,6 +215,21 @@ impl LlamaRunner {
         if covered == batch.tokens.len() { Ok(()) } else { broken("tokens outside all spans") }
     }
 
+    /// Computes `batch`, or a part of it that is then forgotten: see [`Runner::preemption`].
+    fn decode(&mut self, batch: &Batch) -> Result<(), RunError> {
+        if !batch.is_spare || self.preemption().is_none() {
+            return self.context.decode(batch);
+        }
+        let outcome = self.context.decode_unless(&self.preemption, batch);
+        if outcome == Err(RunError::Preempted) {
+            // Of a batch of several passes some may have been completed.
+            for span in &batch.spans {
+                self.context.remove(span.slot.0, span.start);
+            }
+        }
+        outcome
+    }
+
     /// Computes `batch` in one call. Appends a row per sampling span with usable logits; returns
     /// the numbers of all spans with unusable logits, sampling or not.
     fn compute(
@@ -220,7 +237,7 @@ impl LlamaRunner {
         batch: &Batch,
         sampled: &mut Vec<Sampled>,
     ) -> Result<Vec<usize>, RunError> {
-        self.context.decode(batch)?;
+        self.decode(batch)?;
         let mut broken = Vec::new();
         for (i, span) in batch.spans.iter().enumerate() {
             let before = sampled.len();
@@ -372,6 +389,11 @@ impl Runner for LlamaRunner {
 
     fn is_ready(&mut self, slot: Slot) -> bool {
         self.samplers[slot.index()].as_mut().is_none_or(Sampler::is_ready)
+    }
+
+    fn preemption(&self) -> Option<Preemption> {
+        // Only a whole history can be cut back to where it was before the batch.
+        (self.history == History::Whole).then(|| self.preemption.clone())
     }
 
     fn verify_rows(&self) -> Option<u32> {

@@ -321,7 +321,7 @@ fn orders() -> Vec<EngineOrder> {
         Span { slot: Slot(0), start: 0, tokens: 3..5, draft: 0, sample: false },
     ];
     let scores = vec![Scores { span: 1, top: 3, targets: vec![8, 9] }];
-    let batch = Batch { tokens: vec![1, 2, 3, 4, 5], spans, scores };
+    let batch = Batch { tokens: vec![1, 2, 3, 4, 5], spans, scores, is_spare: false };
     let allowed = vec![Allowed { slot: Slot(1), tokens: vec![6, 7] }];
     vec![
         EngineOrder::Assign { slot: Slot(2), has_grammar: true, sampler: Box::new(parts) },

@@ -182,7 +182,7 @@ fn take_run(input: &mut BodyReader<'_>) -> Result<EngineOrder, Malformed> {
     let allowed = input.list(6, |input| {
         Ok(Allowed { slot: input.slot()?, tokens: input.list(4, BodyReader::u32)? })
     })?;
-    Ok(EngineOrder::Run { batch: Batch { tokens, spans, scores }, allowed })
+    Ok(EngineOrder::Run { batch: Batch { tokens, spans, scores, is_spare: false }, allowed })
 }
 
 impl EngineReport {

@@ -162,6 +162,63 @@ fn a_cut_sequence_goes_on_as_it_would_have() {
 }
 
 #[test]
+fn what_was_given_up_is_computed_again_as_if_nothing_had_been() {
+    let models = [Some(super::random()), super::bundled()];
+    for model in models.into_iter().flatten() {
+        let mut sequences = prompts(&model);
+        sequences.truncate(2);
+        let expected: Vec<_> = sequences.iter().map(|one| alone(&model, one, STEPS)).collect();
+        let late = sequences.pop().unwrap();
+        let mut session = Session::new(runner(model, 2, 1024), &sequences);
+        (0..3).for_each(|_| _ = session.step());
+        // One goes on, the other one begins.
+        session.runner.assign(Slot(1), Sampler::new(Sampling::default(), &late, &[]));
+        let (from, mut sampled) = (session.computed[0], Vec::new());
+        let mut batch = Batch { is_spare: true, ..Batch::default() };
+        batch.push(Slot(0), from as u32, &session.sequences[0][from..], true);
+        batch.push(Slot(1), 0, &late, true);
+        let preemption = session.runner.preemption().expect("it keeps its whole past");
+        preemption.ask();
+        for _ in 0..2 {
+            assert_eq!(session.runner.run(&batch, &mut sampled), Err(RunError::Preempted));
+        }
+        // Nobody gives up what others wait for.
+        session.sequences.push(late);
+        session.computed.push(0);
+        session.step();
+        // Asked for at any moment, it is given up or complete.
+        for pause_us in [0, 20, 100, 500, 2000] {
+            preemption.withdraw();
+            let asks = preemption.clone();
+            let asking = std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_micros(pause_us));
+                asks.ask();
+            });
+            let mut batch = Batch { is_spare: true, ..Batch::default() };
+            for (slot, sequence) in (0..).map(Slot).zip(&session.sequences) {
+                batch.push(slot, sequence.len() as u32 - 1, &sequence[sequence.len() - 1..], true);
+            }
+            match session.runner.run(&batch, &mut sampled) {
+                Err(error) => assert_eq!(error, RunError::Preempted),
+                Ok(()) => {
+                    for row in sampled.drain(..) {
+                        let slot = row.slot.index();
+                        session.computed[slot] = session.sequences[slot].len();
+                        session.sequences[slot].push(row.outcome.unwrap().token);
+                    }
+                }
+            }
+            asking.join().unwrap();
+        }
+        while session.sequences[1].len() < expected[1].len() {
+            session.step();
+        }
+        assert_eq!(session.sequences[0][..expected[0].len()], expected[0]);
+        assert_eq!(session.sequences[1], expected[1]);
+    }
+}
+
+#[test]
 fn a_prompt_in_chunks_equals_a_whole_one() {
     let model = super::random();
     let prompt = prompts(&model).swap_remove(15);

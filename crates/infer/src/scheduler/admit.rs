@@ -43,10 +43,12 @@ impl Scheduler {
     }
 
     /// Returns the least served tenant among those that wait; among equals the first to arrive.
+    /// Those that take only what others leave come last.
     fn next_account(&self, passed: &[AccountId]) -> Option<AccountId> {
         let waiting = self.waiting.first_ready().filter(|(account, _)| !passed.contains(account));
-        let first =
-            waiting.min_by_key(|&(account, arrival)| (self.shares.with_one_more(account), arrival));
+        let first = waiting.min_by_key(|&(account, arrival)| {
+            (self.shares.is_spare(account), self.shares.with_one_more(account), arrival)
+        });
         first.map(|(account, _)| account)
     }
 
@@ -202,14 +204,16 @@ impl Scheduler {
     }
 
     /// Returns the first sequence to leave among the running ones outside batches in flight for
-    /// which `may_go` is true: a paused one first, then by tenant, priority and age.
+    /// which `may_go` is true: a paused one first, then a spare one, then by tenant, priority and
+    /// age.
     pub(super) fn least_entitled(&self, may_go: impl Fn(&Slot) -> bool) -> Option<Slot> {
         let at_hand = |slot: &Slot| self.sequence(*slot).in_flight == 0;
         let candidates = self.order.iter().copied().filter(|slot| at_hand(slot) && may_go(slot));
         // Of equals the last is taken, which is the youngest.
         candidates.max_by_key(|&slot| {
             let sequence = self.sequence(slot);
-            (sequence.paused, self.shares.now(sequence.account), sequence.priority)
+            let is_spare = self.shares.is_spare(sequence.account);
+            (sequence.paused, is_spare, self.shares.now(sequence.account), sequence.priority)
         })
     }
 

@@ -170,6 +170,8 @@ impl Scheduler {
         batch.spans.iter().for_each(|span| self.complete(span.slot));
         match error {
             RunError::Lost(_) => unreachable!("handled before"),
+            // As if it had not been planned.
+            RunError::Preempted => step = Step { started, finished: now, ..Step::default() },
             // The account had promised room, so the back end needs more cells than are counted
             // here. Without the youngest sequence the others can be planned again.
             RunError::CacheFull => match self.victim() {

@@ -136,6 +136,8 @@ pub struct Scheduler {
     awaits_runner: bool,
     /// True while steps with decode rows must not carry prompts.
     holds_prompts: bool,
+    /// True while a step is planned in which spare work has no part.
+    spare_stands_back: bool,
     /// Number of steps whose rows were chosen so far.
     rounds: u64,
     /// Rows that sequences with unknown readers are owed, if there are too few rows for all.
@@ -188,6 +190,7 @@ impl Scheduler {
             in_flight: 0,
             awaits_runner: false,
             holds_prompts: false,
+            spare_stands_back: false,
             rounds: 0,
             row_credit: 0,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
@@ -344,7 +347,9 @@ impl Scheduler {
 
     /// Slots that may be computed, in order of admission.
     fn runnable(&self) -> impl Iterator<Item = Slot> {
-        self.order.iter().copied().filter(|&slot| self.sequence(slot).may_run())
+        let stands_back = |slot| self.spare_stands_back && self.is_spare(slot);
+        let may_run = move |&slot: &Slot| self.sequence(slot).may_run() && !stands_back(slot);
+        self.order.iter().copied().filter(may_run)
     }
 
     /// Cells that are neither filled nor reserved by a batch in flight.

@@ -64,6 +64,19 @@ impl Scheduler {
                 return self.plan_alone(runner, batch, slot);
             }
         }
+        self.spare_stands_back = self.computes_prompt_of_others();
+        self.plan_work(now, runner, batch);
+        let stood_back = std::mem::take(&mut self.spare_stands_back);
+        // What rests or stands back only does so for others.
+        if batch.is_empty() && (self.wake_all() | stood_back) {
+            self.make_room_for_decode(runner);
+            self.plan_work(now, runner, batch);
+        }
+        batch.is_spare = batch.spans.iter().all(|span| self.is_spare(span.slot));
+    }
+
+    /// Fills `batch` with decode rows, and with prompts for the rest.
+    fn plan_work(&mut self, now: Duration, runner: &mut dyn Runner, batch: &mut Batch) {
         let decoding = self.decode_rows(runner);
         let drafts = self.drafts(runner, &decoding);
         for (i, &slot) in decoding.iter().enumerate() {
@@ -79,11 +92,16 @@ impl Scheduler {
         // Drafts are never in one step with prompts.
         let room = self.capacity.batch_tokens - batch.tokens.len() as u32;
         self.plan_prefill(runner, batch, self.prefill_budget(now, &decoding).min(room));
-        // What rests only does so for others.
-        if batch.is_empty() && self.wake_all() {
-            self.make_room_for_decode(runner);
-            self.decode_rows(runner).iter().for_each(|&slot| self.plan_chunk(batch, slot, 1));
-        }
+    }
+
+    /// Returns true if a prompt of somebody who waits for it is being computed.
+    pub(super) fn computes_prompt_of_others(&self) -> bool {
+        self.runnable().any(|slot| self.pending(slot) > 1 && !self.is_spare(slot))
+    }
+
+    /// Returns true if the sequence takes only what others leave.
+    pub(super) fn is_spare(&self, slot: Slot) -> bool {
+        self.shares.is_spare(self.sequence(slot).account)
     }
 
     /// Selects the sequences to advance by a token.

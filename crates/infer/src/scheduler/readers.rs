@@ -168,8 +168,12 @@ impl Scheduler {
 
     /// Prompt tokens for a step that also advances `decoding`. While the readers of all running
     /// answers are known, the step may take as long as the reader with the least time in hand can
-    /// wait.
+    /// wait. Prompts of spare work keep to what nobody notices.
     pub(super) fn prefill_budget(&self, now: Duration, decoding: &[Slot]) -> u32 {
+        if !self.computes_prompt_of_others() {
+            let is_alone = decoding.iter().all(|&slot| self.is_spare(slot));
+            return self.budget.spare_tokens(if is_alone { 0 } else { decoding.len() });
+        }
         let usual = self.budget.tokens(decoding.len());
         // One of whom nothing is known keeps the whole step to what is promised to it.
         if decoding.iter().any(|&slot| self.sequence(slot).reading.is_none()) {

@@ -29,6 +29,8 @@ struct Account {
     /// The tenant; `None` if the account is vacant.
     id: Option<TenantId>,
     weight: u64,
+    /// True if the tenant takes only what others leave.
+    is_spare: bool,
     /// Tokens computed for the tenant, each divided by its weight, in units of [`TOKEN`].
     served: u64,
     /// Number of the tenant's sequences in the batch.
@@ -59,6 +61,7 @@ impl Shares {
         let known = self.accounts.iter().position(|account| account.id == Some(tenant.id));
         let account = known.unwrap_or_else(|| self.open(tenant.id));
         self.accounts[account].weight = u64::from(tenant.weight).clamp(1, MAX_WEIGHT);
+        self.accounts[account].is_spare = tenant.is_spare;
         self.accounts[account].sequences += 1;
         self.resume(account);
         account
@@ -146,14 +149,24 @@ impl Shares {
         self.standing(account, self.accounts[account].places)
     }
 
+    /// Returns true if the tenant takes only what others leave.
+    pub fn is_spare(&self, account: AccountId) -> bool {
+        self.accounts[account].is_spare
+    }
+
     /// Returns true if a place of `giver` belongs to `taker`: even after giving it, `giver` is
-    /// served no less. This never holds in both directions one after the other, so no place swings
-    /// to and fro before a quantum was computed.
+    /// served no less. A place of spare work belongs to everybody else. This never holds in both
+    /// directions one after the other, so no place swings to and fro before a quantum was computed.
     pub fn owes(&self, giver: AccountId, taker: AccountId) -> bool {
         let places = self.accounts[giver].places;
-        giver != taker
-            && places > 0
-            && self.with_one_more(taker) <= self.standing(giver, places - 1)
+        if giver == taker || places == 0 {
+            return false;
+        }
+        match (self.is_spare(giver), self.is_spare(taker)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => self.with_one_more(taker) <= self.standing(giver, places - 1),
+        }
     }
 
     /// Returns true if any tenant owes `taker` a place.
@@ -197,7 +210,15 @@ impl Shares {
     fn open(&mut self, id: TenantId) -> AccountId {
         self.forget_old();
         let (id, served) = (Some(id), self.floor);
-        let account = Account { id, weight: 1, served, places: 0, sequences: 0, competing: 0 };
+        let account = Account {
+            id,
+            weight: 1,
+            is_spare: false,
+            served,
+            places: 0,
+            sequences: 0,
+            competing: 0,
+        };
         if let Some(at) = self.vacant.pop() {
             self.accounts[at] = account;
             return at;

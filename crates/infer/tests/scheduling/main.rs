@@ -8,6 +8,7 @@ mod pauses;
 mod random;
 mod readers;
 mod shares;
+mod spare;
 mod stored;
 mod toy;
 

@@ -76,8 +76,10 @@ proptest! {
         shares_prefix in prop::bool::weighted(0.8),
         slots in prop::sample::select(vec![3u16, 10]),
         forgets_every in prop::option::weighted(0.3, 1..4u64),
+        gives_up_every in prop::option::of(2..5u64),
     ) {
         let mut runner = ToyRunner::new(slots, kv_cells, 96);
+        runner.gives_up_every = gives_up_every;
         runner.capacity.shares_prefix = shares_prefix;
         runner.forgets_every = forgets_every.filter(|_| memory < usize::MAX);
         // Rejected drafts are cut off, which such models cannot.
@@ -96,6 +98,7 @@ proptest! {
                     let prompt = [&system[..shared], &own].concat();
                     let work = Work { priority, ..work(submitted.len() as u64, prompt, max_tokens) };
                     let work = work_of(tenant, 1 + tenant as u32, work_in(domain, work));
+                    let work = if tenant == 3 { spare(work) } else { work };
                     bench.submit(&work);
                     submitted.push(work);
                 }

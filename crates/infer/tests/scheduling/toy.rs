@@ -36,6 +36,10 @@ pub struct ToyRunner {
     pub domains: Vec<u64>,
     /// Every n-th call reports a full cache though there is room.
     pub full_every: Option<u64>,
+    /// Every n-th call gives its batch up if it is spare.
+    pub gives_up_every: Option<u64>,
+    /// Batches given up so far.
+    pub given_up: u64,
     /// Gives no token for this slot, as a last stage that leaves out a row.
     pub silent: Option<Slot>,
     /// A sequence with [`POISON`] does not fail its batch but the whole engine.
@@ -60,6 +64,8 @@ impl ToyRunner {
             slots: vec![Vec::new(); usize::from(slots)],
             assigned: BTreeMap::new(),
             domains: Vec::new(),
+            gives_up_every: None,
+            given_up: 0,
             silent: None,
             full_every: None,
             is_mortal: false,
@@ -143,6 +149,10 @@ impl Runner for ToyRunner {
         let alone = batch.spans.len() == 1;
         if !alone && self.full_every.is_some_and(|n| self.calls.is_multiple_of(n)) {
             return Err(RunError::CacheFull);
+        }
+        if batch.is_spare && self.gives_up_every.is_some_and(|n| self.calls.is_multiple_of(n)) {
+            self.given_up += 1;
+            return Err(RunError::Preempted);
         }
         for span in &batch.spans {
             let held = self.slots[span.slot.index()].iter().map(|&(token, _)| token);
@@ -243,7 +253,12 @@ pub fn work(tag: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Work {
 
 /// The same for `tenant` of `weight`.
 pub fn work_of(tenant: u64, weight: u32, work: Work) -> Work {
-    Work { tenant: Tenant { id: TenantId(tenant), weight }, ..work }
+    Work { tenant: Tenant { id: TenantId(tenant), weight, is_spare: false }, ..work }
+}
+
+/// The same for a tenant that takes only what others leave.
+pub fn spare(work: Work) -> Work {
+    Work { tenant: Tenant { is_spare: true, ..work.tenant }, ..work }
 }
 
 /// The same in a cache domain.

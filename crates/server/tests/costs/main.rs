@@ -62,7 +62,7 @@ impl Server {
     fn with_store(keys: &[&str], store: Store) -> Self {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         let http = HttpConfig {
-            api_keys: ApiKeys::load(&keys, None).unwrap(),
+            api_keys: ApiKeys::load(&keys, None, None).unwrap(),
             max_request_bytes: BODY_BYTES,
             allowed_hosts: AllowedHosts::default().bound_to(Ipv4Addr::LOCALHOST.into()),
             ollama_api: OllamaApi::Always,

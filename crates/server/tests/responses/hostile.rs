@@ -165,7 +165,7 @@ async fn until_free(server: &Server, wanted: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_keys_response_is_not_there() {
-    let api_keys = ApiKeys::load(&["sk-alice".into(), "sk-bob".into()], None).unwrap();
+    let api_keys = ApiKeys::load(&["sk-alice".into(), "sk-bob".into()], None, None).unwrap();
     let server = Server::with_http(HttpConfig { api_keys, ..http_config() }, |_| {});
     let create = (Method::POST, "/v1/responses");
     for background in [false, true] {

@@ -135,7 +135,7 @@ fn options(setup: &Setup) -> ServerConfig {
     (setup.quic)(&mut quic);
     ServerConfig {
         http: HttpConfig {
-            api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone()).unwrap(),
+            api_keys: ApiKeys::load(&setup.keys, setup.key_file.clone(), None).unwrap(),
             heartbeat: Duration::from_secs(10),
             ..simulated::http_config()
         },

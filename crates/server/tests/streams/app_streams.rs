@@ -215,7 +215,7 @@ async fn more_of_a_message_stays_so_when_it_is_resumed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_belongs_to_its_key() {
-    let api_keys = ApiKeys::load(&["one".into(), "two".into()], None).unwrap();
+    let api_keys = ApiKeys::load(&["one".into(), "two".into()], None, None).unwrap();
     let server = Server::with_http(HttpConfig { api_keys, ..harness::http_config() }, |_| {});
     let one = [("authorization", "Bearer one")];
     let two = [("authorization", "Bearer two")];

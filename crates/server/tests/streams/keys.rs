@@ -29,7 +29,7 @@ fn http_config(text: &str) -> HttpConfig {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
     std::fs::write(&path, text).unwrap();
-    let api_keys = ApiKeys::load(&["sk-flag".into()], Some(path)).unwrap();
+    let api_keys = ApiKeys::load(&["sk-flag".into()], Some(path), None).unwrap();
     HttpConfig { api_keys, metrics_by_key: true, ..harness::http_config() }
 }
 

@@ -212,7 +212,7 @@ async fn refusal(server: &Server, path: &str, key: [&str; 2], body: &str) -> (St
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_have_anthropics_shape_whoever_refuses() {
-    let api_keys = ApiKeys::load(&["sk-right".into()], None).unwrap();
+    let api_keys = ApiKeys::load(&["sk-right".into()], None, None).unwrap();
     let http = HttpConfig { api_keys, ..harness::http_config() };
     let server = Server::with_http(http, |_| {});
     let right = ["x-api-key", "sk-right"];

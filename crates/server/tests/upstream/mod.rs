@@ -465,7 +465,7 @@ async fn other_routes_pass_as_they_are() {
 async fn our_keys_stay_ours() {
     let mut up = StandIn::start(Act::Keep(whole("200 OK", "{}"))).await;
     let front = Front::with(&up.url, |settings| {
-        settings.http.api_keys = ApiKeys::load(&["own".into()], None).unwrap();
+        settings.http.api_keys = ApiKeys::load(&["own".into()], None, None).unwrap();
         settings.upstream.pool.keeps_keys = true;
     });
     front.post("/v1/embeddings", json!({})).await;

@@ -4,10 +4,9 @@
 //! The provider's public keys are a JSON Web Key Set (RFC 7517) in a file or at a URL. They are
 //! read again periodically, and soon after a token names a key that is not among them.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Once, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, Once, RwLock};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
@@ -22,6 +21,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::subjects::Subjects;
 use crate::identity::ApiKey;
 
 /// Maximum bytes of a token.
@@ -32,8 +32,6 @@ const MAX_SUBJECT_BYTES: usize = 128;
 pub const MAX_KEY_SET_BYTES: usize = 1 << 20;
 /// Maximum keys of a set that are used: a token without a key's name is checked with each.
 const MAX_JWKS: usize = 32;
-/// Maximum subjects whose counts are remembered.
-const MAX_SUBJECTS: usize = 10_000;
 /// Difference between the provider's clock and ours that is forgiven, in seconds.
 const LEEWAY_S: u64 = 30;
 /// Interval at which a file is read again.
@@ -81,7 +79,7 @@ pub(super) enum JwtRefusal {
 pub(super) struct JwtVerification {
     config: JwtConfig,
     keys: RwLock<Arc<Vec<PublicKey>>>,
-    subjects: Mutex<HashMap<String, (Arc<ApiKey>, Instant)>>,
+    subjects: Mutex<Subjects>,
     /// Notified when a token names a key that is not known.
     unknown_key: Notify,
 }
@@ -233,21 +231,12 @@ impl JwtVerification {
             let why = format!("its subject must have 1 to {MAX_SUBJECT_BYTES} bytes of text");
             return Err(JwtRefusal::Invalid(why));
         }
-        let mut subjects = self.subjects.lock().expect(UNPOISONED);
-        if subjects.len() >= MAX_SUBJECTS && !subjects.contains_key(&name) {
-            forget_one(&mut subjects);
-        }
-        let key = subjects
-            .entry(name)
-            .or_insert_with_key(|name| (Arc::new(ApiKey::of_subject(name)), Instant::now()));
-        key.1 = Instant::now();
-        Ok(key.0.clone())
+        Ok(self.subjects().named(name))
     }
 
-    /// Returns the clients whom tokens have named.
-    pub fn subjects(&self) -> Vec<Arc<ApiKey>> {
-        let subjects = self.subjects.lock().expect(UNPOISONED);
-        subjects.values().map(|(key, _)| key.clone()).collect()
+    /// The clients whom tokens have named.
+    pub fn subjects(&self) -> MutexGuard<'_, Subjects> {
+        self.subjects.lock().expect(UNPOISONED)
     }
 
     /// Reads the key set again, forever. A set that cannot be used changes nothing.
@@ -273,12 +262,6 @@ impl JwtVerification {
             Err(error) => tracing::error!("the keys of tokens stay as they were: {error:#}"),
         }
     }
-}
-
-/// Removes the subject that was seen longest ago.
-fn forget_one(subjects: &mut HashMap<String, (Arc<ApiKey>, Instant)>) {
-    let oldest = subjects.iter().min_by_key(|(_, (_, seen))| *seen).map(|(name, _)| name.clone());
-    oldest.map(|name| subjects.remove(&name));
 }
 
 fn refusal(error: &ErrorKind) -> JwtRefusal {

@@ -1,5 +1,6 @@
 //! The API key file: one key per line, or in TOML one table `[[key]]` per owner.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
 use toml::value::{Datetime, Offset};
 
+use super::subjects::SubjectTerms;
 use crate::budget::TokenBudgets;
 use crate::identity::{ApiKey, KeyDigest, digest_of};
 
@@ -106,11 +108,36 @@ fn is_open_to_others(_: &Path) -> bool {
     false
 }
 
-/// Contents of a TOML key file.
+/// Contents of a key file.
+pub(super) struct KeyFileContents {
+    /// The owners of keys.
+    pub owners: Vec<ApiKey>,
+    /// What holds for the clients of an identity provider, if the file says so.
+    pub subjects: Option<SubjectTerms>,
+}
+
+/// Tables of a TOML key file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyTables {
+    #[serde(default)]
     key: Vec<KeyTable>,
+    jwt: Option<SubjectTable>,
+}
+
+/// The `[jwt]` table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubjectTable {
+    weight: Option<u32>,
+    max_inflight: Option<usize>,
+    requests_per_minute: Option<u32>,
+    tokens_per_minute: Option<u32>,
+    tokens_per_day: Option<u64>,
+    tokens_per_month: Option<u64>,
+    priority: Option<bool>,
+    #[serde(default)]
+    admins: BTreeSet<String>,
 }
 
 /// One `[[key]]` table.
@@ -148,16 +175,20 @@ impl OneOrMany {
     }
 }
 
-/// Parses the owners in a file's text.
+/// Parses a file's text.
 ///
 /// # Errors
-/// If the text has an error or no key. Errors never quote a key.
-pub fn parse(text: &str) -> anyhow::Result<Vec<ApiKey>> {
+/// If the text has an error, or neither a key nor a `[jwt]` table. Errors never quote a key.
+pub(super) fn parse(text: &str) -> anyhow::Result<KeyFileContents> {
     let lines = || text.lines().map(str::trim);
-    let is_toml = lines().any(|line| line.starts_with("[[key]]"));
-    let owners = if is_toml { parse_tables(text)? } else { parse_lines(lines())? };
-    ensure!(!owners.is_empty(), "it has no key; a server without keys is open to everybody");
-    Ok(owners)
+    let is_toml = lines().any(|line| line.starts_with("[[key]]") || line.starts_with("[jwt]"));
+    let contents = match is_toml {
+        true => parse_tables(text)?,
+        false => KeyFileContents { owners: parse_lines(lines())?, subjects: None },
+    };
+    let is_empty = contents.owners.is_empty() && contents.subjects.is_none();
+    ensure!(!is_empty, "it has no key; a server without keys is open to everybody");
+    Ok(contents)
 }
 
 /// Parses one key per line; skips empty lines and those that begin with `#`.
@@ -179,14 +210,34 @@ fn parse_lines<'a>(lines: impl Iterator<Item = &'a str>) -> anyhow::Result<Vec<A
     Ok(owners)
 }
 
-fn parse_tables(text: &str) -> anyhow::Result<Vec<ApiKey>> {
+fn parse_tables(text: &str) -> anyhow::Result<KeyFileContents> {
     let parsed: Result<KeyTables, _> = toml::from_str(text);
     let tables = parsed.map_err(|error| {
         // Not the error's own text, which shows the line with its key.
         let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
         anyhow!("line {}: {}", before.matches('\n').count() + 1, error.message())
     })?;
-    tables.key.into_iter().map(owner).collect()
+    Ok(KeyFileContents {
+        owners: tables.key.into_iter().map(owner).collect::<anyhow::Result<_>>()?,
+        subjects: tables.jwt.map(|table| subject_terms(table).context("[jwt]")).transpose()?,
+    })
+}
+
+fn subject_terms(table: SubjectTable) -> anyhow::Result<SubjectTerms> {
+    Ok(SubjectTerms {
+        weight: checked_weight(table.weight)?,
+        limits: checked_limits(TenantLimits {
+            max_inflight: table.max_inflight,
+            requests_per_minute: table.requests_per_minute,
+            tokens_per_minute: table.tokens_per_minute,
+        })?,
+        budgets: checked_budgets(TokenBudgets {
+            per_day: table.tokens_per_day,
+            per_month: table.tokens_per_month,
+        })?,
+        may_set_priority: table.priority.unwrap_or(false),
+        admins: table.admins,
+    })
 }
 
 fn owner(table: KeyTable) -> anyhow::Result<ApiKey> {
@@ -200,31 +251,45 @@ fn owner(table: KeyTable) -> anyhow::Result<ApiKey> {
 }
 
 fn checked_owner(table: KeyTable) -> anyhow::Result<ApiKey> {
-    let weight = table.weight.unwrap_or(1);
-    ensure!((1..=MAX_WEIGHT).contains(&weight), "weight must be between 1 and {MAX_WEIGHT}");
-    let limits = TenantLimits {
-        max_inflight: table.max_inflight,
-        requests_per_minute: table.requests_per_minute,
-        tokens_per_minute: table.tokens_per_minute,
-    };
-    let budgets = TokenBudgets { per_day: table.tokens_per_day, per_month: table.tokens_per_month };
-    let no_zero = limits.max_inflight != Some(0)
-        && budgets.per_day != Some(0)
-        && budgets.per_month != Some(0)
-        && limits.requests_per_minute != Some(0)
-        && limits.tokens_per_minute != Some(0);
-    ensure!(no_zero, "a limit must be at least 1; remove the table to lock the owner out");
     Ok(ApiKey {
         name: Some(table.name),
         digests: digests(table.key, table.key_sha256)?,
-        weight,
-        limits,
-        budgets,
+        weight: checked_weight(table.weight)?,
+        limits: checked_limits(TenantLimits {
+            max_inflight: table.max_inflight,
+            requests_per_minute: table.requests_per_minute,
+            tokens_per_minute: table.tokens_per_minute,
+        })?,
+        budgets: checked_budgets(TokenBudgets {
+            per_day: table.tokens_per_day,
+            per_month: table.tokens_per_month,
+        })?,
         may_set_priority: table.priority.unwrap_or(false),
         is_admin: table.admin.unwrap_or(false),
         expires_s: table.expires.map(unix_s).transpose()?,
         usage: Arc::default(),
     })
+}
+
+fn checked_weight(weight: Option<u32>) -> anyhow::Result<u32> {
+    let weight = weight.unwrap_or(1);
+    ensure!((1..=MAX_WEIGHT).contains(&weight), "weight must be between 1 and {MAX_WEIGHT}");
+    Ok(weight)
+}
+
+const NO_ZERO: &str = "a limit must be at least 1; remove the table to lock the owner out";
+
+fn checked_limits(limits: TenantLimits) -> anyhow::Result<TenantLimits> {
+    let no_zero = limits.max_inflight != Some(0)
+        && limits.requests_per_minute != Some(0)
+        && limits.tokens_per_minute != Some(0);
+    ensure!(no_zero, NO_ZERO);
+    Ok(limits)
+}
+
+fn checked_budgets(budgets: TokenBudgets) -> anyhow::Result<TokenBudgets> {
+    ensure!(budgets.per_day != Some(0) && budgets.per_month != Some(0), NO_ZERO);
+    Ok(budgets)
 }
 
 fn digests(keys: Option<OneOrMany>, hashed: Option<OneOrMany>) -> anyhow::Result<Vec<KeyDigest>> {
@@ -308,7 +373,7 @@ mod tests {
 
     #[test]
     fn tables_say_what_a_key_may() {
-        let owners = parse(EXAMPLE).unwrap();
+        let owners = parse(EXAMPLE).unwrap().owners;
         let [alice, batch] = &owners[..] else { panic!("{owners:?}") };
         assert_eq!(alice.digests, [digest_of(b"password")]);
         assert_eq!((alice.weight, alice.may_set_priority, alice.is_admin), (4, true, false));
@@ -329,10 +394,25 @@ mod tests {
 
     #[test]
     fn lines_are_keys() {
-        let owners = parse("# ours\nsk-one\n\n  sk-two=  \n").unwrap();
+        let owners = parse("# ours\nsk-one\n\n  sk-two=  \n").unwrap().owners;
         let digests: Vec<_> = owners.iter().map(|owner| owner.digests[0]).collect();
         assert_eq!(digests, [digest_of(b"sk-one"), digest_of(b"sk-two=")]);
         assert!(owners.iter().all(|owner| owner.name.is_none()));
+    }
+
+    #[test]
+    fn a_table_says_what_tokens_may() {
+        let text = "[jwt]\nweight = 2\nmax_inflight = 4\ntokens_per_day = 1000\n\
+                    admins = [\"ann\"]";
+        let contents = parse(text).unwrap();
+        assert!(contents.owners.is_empty());
+        let terms = contents.subjects.unwrap();
+        assert_eq!((terms.weight, terms.limits.max_inflight), (2, Some(4)));
+        assert_eq!(terms.budgets.per_day, Some(1000));
+        assert!(terms.admins.contains("ann") && !terms.may_set_priority);
+        let both = parse(&format!("{EXAMPLE}\n[jwt]\npriority = true")).unwrap();
+        assert!(both.owners.len() == 2 && both.subjects.unwrap().may_set_priority);
+        assert!(parse(EXAMPLE).unwrap().subjects.is_none());
     }
 
     #[test]
@@ -355,8 +435,11 @@ mod tests {
             (table("key = \"sk-secret\"\nexpires = 2027-01-31T12:00:00"), "offset"),
             (table("key = \"sk-secret\"\nexpires = 12:00:00"), "expires"),
             ("[[key]]\nname = \"a b\"\nkey = \"sk-secret\"".into(), "name"),
+            ("[jwt]\nwieght = 2".into(), "line 2"),
+            ("[jwt]\nweight = 0".into(), "[jwt]: weight"),
+            ("[jwt]\nmax_inflight = 0".into(), "[jwt]: a limit must be at least 1"),
         ] {
-            let error = format!("{:#}", parse(&text).unwrap_err());
+            let error = format!("{:#}", parse(&text).err().expect("a mistake"));
             assert!(error.contains(told), "{text}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }

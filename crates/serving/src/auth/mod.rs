@@ -4,6 +4,7 @@
 mod failures;
 mod jwt;
 mod key_file;
+mod subjects;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use crate::peer::network;
 use failures::FailedAttempts;
 pub use jwt::{FetchText, JwtConfig, KeySetSource, MAX_KEY_SET_BYTES};
 use jwt::{JwtRefusal, JwtVerification, is_jwt};
-use key_file::{KeyFile, parse};
+use key_file::{KeyFile, KeyFileContents, parse};
 
 /// Interval at which the key file is checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -108,12 +109,17 @@ impl std::fmt::Debug for ApiKeys {
 
 impl ApiKeys {
     /// Loads the keys `given`, with surrounding white space removed, and those of the file at
-    /// `path`, if any.
+    /// `path`, if any. Also accepts the tokens of an identity provider, if `tokens` are configured.
     ///
     /// # Errors
-    /// If a given key is empty, or the file cannot be read, has an error, a key twice or no key: a
-    /// server meant to have keys must not start open to everybody.
-    pub fn load(given: &[String], path: Option<PathBuf>) -> anyhow::Result<Self> {
+    /// If a given key is empty; if the file cannot be read, has an error, a key twice, or no key
+    /// where there are no tokens, since a server meant to have keys must not start open to
+    /// everybody; if the provider's keys cannot be read, or no audience is given.
+    pub fn load(
+        given: &[String],
+        path: Option<PathBuf>,
+        tokens: Option<JwtConfig>,
+    ) -> anyhow::Result<Self> {
         let mut fixed = Vec::with_capacity(given.len());
         for key in given.iter().map(|key| key.trim()) {
             let hint = "an API key is empty; set one, or leave the flag and its variable out to \
@@ -126,7 +132,8 @@ impl ApiKeys {
         }
         let file = path.map(KeyFile::new);
         let text = file.as_ref().map(KeyFile::read).transpose()?;
-        let shared = SharedKeys { fixed, file, ..SharedKeys::default() };
+        let jwt = tokens.map(JwtVerification::load).transpose()?.map(Arc::new);
+        let shared = SharedKeys { fixed, file, jwt, ..SharedKeys::default() };
         if let Some(text) = text {
             shared.adopt(&text)?;
         } else {
@@ -136,27 +143,13 @@ impl ApiKeys {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Also accepts the tokens of an identity provider, as `config` says. Nobody may share these
-    /// keys yet.
-    ///
-    /// # Errors
-    /// If the provider's keys cannot be read, or no audience is given.
-    ///
-    /// # Panics
-    /// If the keys have been cloned.
-    pub fn and_tokens(mut self, config: JwtConfig) -> anyhow::Result<Self> {
-        let shared = Arc::get_mut(&mut self.0).expect("nobody shares the keys yet");
-        shared.jwt = Some(Arc::new(JwtVerification::load(config)?));
-        Ok(self)
-    }
-
     /// Returns the keys `given`, for tests and for embedding.
     ///
     /// # Panics
     /// If one is empty.
     pub fn new(given: impl IntoIterator<Item = String>) -> Self {
         let given: Vec<_> = given.into_iter().collect();
-        Self::load(&given, None).expect("no key is empty")
+        Self::load(&given, None, None).expect("no key is empty")
     }
 
     /// Returns true if the API is open to clients without a key.
@@ -257,7 +250,7 @@ impl ApiKeys {
     /// Returns the owners of all keys, and those whom tokens of an identity provider have named.
     pub fn owners(&self) -> Vec<Arc<ApiKey>> {
         let mut owners = self.table().owners.clone();
-        owners.extend(self.0.jwt.iter().flat_map(|jwt| jwt.subjects()));
+        owners.extend(self.0.jwt.iter().flat_map(|jwt| jwt.subjects().all()));
         owners
     }
 
@@ -321,16 +314,19 @@ impl SharedKeys {
         table.digests.is_empty() && self.jwt.is_none()
     }
 
-    /// Replaces the file's keys with those in `text`; returns the new number of keys. Owners that
-    /// remain keep their usage counts.
+    /// Replaces the file's keys, and the limits of an identity provider's clients, with those in
+    /// `text`; returns the new number of keys. Owners that remain keep their usage counts.
     ///
     /// # Errors
-    /// If the text has an error or no key.
+    /// If the text has an error, no key where there are no tokens, or limits of tokens there.
     fn adopt(&self, text: &str) -> anyhow::Result<usize> {
         let file = self.file.as_ref().map(KeyFile::path).unwrap_or_else(|| "".as_ref());
         let context = || format!("cannot use the API keys in {}", file.display());
         let before = self.table.read().expect(UNPOISONED).clone();
-        let mut owners = parse(text).map_err(|error| error.context(context()))?;
+        let KeyFileContents { mut owners, subjects } =
+            parse(text).map_err(|error| error.context(context()))?;
+        let needs_tokens = "[jwt] is for the tokens of an identity provider: set --jwt-keys";
+        ensure!(self.jwt.is_some() || subjects.is_none(), "{}: {needs_tokens}", context());
         for owner in &mut owners {
             let same = before.owners.iter().find(|one| one.tenant() == owner.tenant());
             owner.usage = same.map_or_else(Arc::default, |one| one.usage.clone());
@@ -343,6 +339,9 @@ impl SharedKeys {
         let table = KeyTable::new(owners, &self.mint).map_err(|error| error.context(context()))?;
         let keys = table.digests.len();
         *self.table.write().expect(UNPOISONED) = Arc::new(table);
+        if let Some(jwt) = &self.jwt {
+            jwt.subjects().adopt(subjects.unwrap_or_default());
+        }
         Ok(keys)
     }
 }

@@ -11,7 +11,7 @@ const START: Duration = Duration::ZERO;
 
 fn flags(keys: &[&str]) -> ApiKeys {
     let keys: Vec<_> = keys.iter().map(|&key| key.to_owned()).collect();
-    ApiKeys::load(&keys, None).unwrap()
+    ApiKeys::load(&keys, None, None).unwrap()
 }
 
 fn enter(keys: &ApiKeys, header: &str) -> Result<Identity, ApiError> {
@@ -28,7 +28,7 @@ impl InFile {
     fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("keys"), text).unwrap();
-        let keys = ApiKeys::load(&[], Some(folder.path().join("keys"))).unwrap();
+        let keys = ApiKeys::load(&[], Some(folder.path().join("keys")), None).unwrap();
         Self { folder, keys }
     }
 
@@ -59,16 +59,16 @@ fn only_the_right_key_opens() {
 #[test]
 fn an_empty_key_is_refused_at_start() {
     for empty in ["", " ", "\t"] {
-        assert!(ApiKeys::load(&["secret".into(), empty.into()], None).is_err(), "{empty:?}");
+        assert!(ApiKeys::load(&["secret".into(), empty.into()], None, None).is_err(), "{empty:?}");
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
     for no_key in ["", "\n", "# none yet\n"] {
         fs::write(&path, no_key).unwrap();
-        assert!(ApiKeys::load(&[], Some(path.clone())).is_err(), "{no_key:?}");
+        assert!(ApiKeys::load(&[], Some(path.clone()), None).is_err(), "{no_key:?}");
     }
     let missing = Some(Path::new("/nonexistent/keys").to_owned());
-    assert!(ApiKeys::load(&["secret".into()], missing).is_err());
+    assert!(ApiKeys::load(&["secret".into()], missing, None).is_err());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_table_says_more_of_a_key_than_a_flag() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
     fs::write(&path, "[[key]]\nname = \"a\"\nkey = \"sk-one\"\nweight = 3\n").unwrap();
-    let keys = ApiKeys::load(&["sk-one".into(), "sk-two".into()], Some(path)).unwrap();
+    let keys = ApiKeys::load(&["sk-one".into(), "sk-two".into()], Some(path), None).unwrap();
     assert_eq!(enter(&keys, "Bearer sk-one").unwrap().scheduled().weight, 3);
     assert_eq!(enter(&keys, "Bearer sk-two").unwrap().scheduled().weight, 1);
 }

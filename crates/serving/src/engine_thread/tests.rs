@@ -8,6 +8,7 @@ use loquent_infer::request::Finish;
 use loquent_infer::runner::{Capacity, Pipeline, Slot};
 use loquent_infer::sampling::Sampler;
 use loquent_infer::speculation::Speculation;
+use loquent_infer::tenant::{Tenant, TenantId};
 
 use super::*;
 use crate::admission::{AdmissionGate, Permit};
@@ -64,6 +65,7 @@ impl Burst {
             timer,
             gather_limit,
             watch: EngineWatch::default(),
+            preemption: Preemption::default(),
             embeddings,
             prefixes: None,
             next_save: Duration::ZERO,
@@ -196,31 +198,40 @@ impl Pipeline for Stuck {
     fn on_arrival(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
 }
 
-/// Starts an engine with a queue timeout and sends it `commands`. Returns the first end that it
-/// reports.
-fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Option<Finish>) {
-    let context = EngineContext {
+fn context() -> EngineContext {
+    EngineContext {
         clock: Clock::start(),
         metrics: Arc::new(Metrics::new()),
         pending: PendingPrompts::default(),
         watch: EngineWatch::default(),
         outage_limit: FOREVER,
         prefixes: None,
-    };
-    let limits = limits(Some(Duration::from_millis(20)));
-    let mut engine = start(runner, limits, Vec::new(), context).unwrap();
-    commands.into_iter().for_each(|command| engine.commands.send(command).unwrap());
-    let end = timer().unwrap().block_on(async {
+    }
+}
+
+/// Waits for the first `count` ends that `engine` reports.
+fn next_ends(engine: &mut EngineHandle, count: usize) -> Vec<(Tag, Option<Finish>)> {
+    timer().unwrap().block_on(async {
         let first = async {
-            loop {
+            let mut ends = Vec::new();
+            while ends.len() < count {
                 let step = engine.steps.recv().await.expect("the engine runs");
-                if let Some(end) = step.events.into_iter().find(|event| event.finish.is_some()) {
-                    return (end.tag, end.finish);
-                }
+                let ended = step.events.into_iter().filter(|event| event.finish.is_some());
+                ends.extend(ended.map(|event| (event.tag, event.finish)));
             }
+            ends
         };
         timeout(Duration::from_secs(60), first).await.expect("the engine says when one expires")
-    });
+    })
+}
+
+/// Starts an engine with a queue timeout and sends it `commands`. Returns the first end that it
+/// reports.
+fn first_end(runner: Box<dyn Runner>, commands: Vec<EngineCommand>) -> (Tag, Option<Finish>) {
+    let limits = limits(Some(Duration::from_millis(20)));
+    let mut engine = start(runner, limits, Vec::new(), context()).unwrap();
+    commands.into_iter().for_each(|command| engine.commands.send(command).unwrap());
+    let end = next_ends(&mut engine, 1).remove(0);
     drop(engine.commands);
     engine.thread.join().unwrap();
     end
@@ -259,4 +270,69 @@ fn a_prompt_that_cannot_be_computed_fails_and_the_engine_goes_on() {
     let (tag, finish) = first_end(runner, vec![EngineCommand::Submit(Box::new(empty))]);
     assert_eq!(tag, Tag(7));
     assert!(matches!(finish, Some(Finish::Failed(_))), "{finish:?}");
+}
+
+/// A runner whose first spare batch lasts until it is given up.
+struct Patient {
+    runner: SimRunner,
+    preemption: Preemption,
+    /// Told when that batch has begun; `None` afterwards.
+    begun: Option<std::sync::mpsc::Sender<()>>,
+}
+
+impl Runner for Patient {
+    fn capacity(&self) -> Capacity {
+        self.runner.capacity()
+    }
+
+    fn assign(&mut self, slot: Slot, sampler: Sampler) {
+        self.runner.assign(slot, sampler);
+    }
+
+    fn preemption(&self) -> Option<Preemption> {
+        Some(self.preemption.clone())
+    }
+
+    fn run(&mut self, batch: &Batch, sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
+        let Some(begun) = self.begun.take_if(|_| batch.is_spare) else {
+            return self.runner.run(batch, sampled);
+        };
+        begun.send(()).unwrap();
+        while !self.preemption.is_asked() {
+            thread::yield_now();
+        }
+        Err(RunError::Preempted)
+    }
+
+    fn fork(&mut self, from: Slot, to: Slot, len: u32) {
+        self.runner.fork(from, to, len);
+    }
+
+    fn truncate(&mut self, slot: Slot, len: u32) {
+        self.runner.truncate(slot, len);
+    }
+}
+
+#[test]
+fn a_spare_batch_is_given_up_for_whoever_waits_and_computed_afterwards() {
+    let spare = Tenant { id: TenantId(1), weight: 1, is_spare: true };
+    let command = |tag, tenant| {
+        let prompt = vec![1, 2, 3];
+        let work = Work { tag: Tag(tag), prompt, max_tokens: 5, tenant, ..Work::default() };
+        EngineCommand::Submit(Box::new(work))
+    };
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let runner = SimRunner::new(SimOptions::default());
+    let runner = Patient { runner, preemption: Preemption::default(), begun: Some(begun) };
+    let mut engine = start(Box::new(runner), limits(None), Vec::new(), context()).unwrap();
+    engine.commands.send(command(0, spare)).unwrap();
+    has_begun.recv_timeout(Duration::from_secs(60)).expect("the batch begins");
+    // Nobody waits for this one, and for the next somebody does.
+    engine.commands.send(command(1, spare)).unwrap();
+    engine.commands.send(command(2, Tenant::default())).unwrap();
+    let ends = next_ends(&mut engine, 3);
+    assert_eq!(ends[0].0, Tag(2), "{ends:?}");
+    assert!(ends.iter().all(|(_, end)| !matches!(end, Some(Finish::Failed(_)))), "{ends:?}");
+    drop(engine.commands);
+    engine.thread.join().unwrap();
 }

@@ -77,7 +77,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         std::fs::write(&path, "[[key]]\nname = \"team\"\nkey = \"sk-secret\"\n").unwrap();
-        let keys = ApiKeys::load(&["sk-other".into()], Some(path)).unwrap();
+        let keys = ApiKeys::load(&["sk-other".into()], Some(path), None).unwrap();
         keys.named()[0].usage.requests.fetch_add(3, Ordering::Relaxed);
         let metrics = Metrics::new();
         metrics.watch_keys(keys);

@@ -200,6 +200,8 @@ impl BodyWriter<'_> {
         let (number, text) = match error {
             RunError::CacheFull => (0, ""),
             RunError::Backend(text) => (1, text.as_str()),
+            // Stages have no spare batches.
+            RunError::Preempted => (1, "the batch was given up"),
             RunError::Lost(text) => (2, text.as_str()),
         };
         self.u8(number);

@@ -18,7 +18,7 @@ pub(crate) struct KeyArgs {
     /// environment variable are safer.
     #[arg(long, env = "LOQUENT_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Vec<String>,
-    /// File with API keys: one per line, or TOML with names, weights and limits
+    /// File with API keys: one per line, or TOML with names, weights and limits, also for tokens
     ///
     /// It is read again when it changes; a file with an error leaves the keys as they were.
     /// docs/keys.md describes the format.
@@ -62,12 +62,12 @@ impl KeyArgs {
     /// # Errors
     /// If a key is empty, or a file cannot be read or has an error.
     pub(super) fn api_keys(&self) -> anyhow::Result<ApiKeys> {
-        let keys = ApiKeys::load(&self.api_key, self.api_key_file.clone());
-        let keys = keys.context("--api-key, --api-key-file")?;
-        match &self.jwt_keys {
-            None => Ok(keys),
-            Some(place) => keys.and_tokens(self.jwt(place)?).context("--jwt-keys"),
-        }
+        let tokens = self.jwt_keys.as_deref().map(|place| self.jwt(place)).transpose()?;
+        let flags = match tokens {
+            None => "--api-key, --api-key-file",
+            Some(_) => "--api-key, --api-key-file, --jwt-keys",
+        };
+        ApiKeys::load(&self.api_key, self.api_key_file.clone(), tokens).context(flags)
     }
 
     fn jwt(&self, place: &str) -> anyhow::Result<JwtConfig> {
