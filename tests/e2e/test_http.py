@@ -157,7 +157,7 @@ def test_health_ready_and_metrics(http, server):
     assert server.metric('request_success_total{finished_reason="length"}') == before + 1
     text = http.get("/metrics").text
     for name in ("num_requests_running", "num_requests_waiting", "time_to_first_token_seconds_bucket",
-                 "inter_token_latency_seconds_bucket", "kv_cache_usage_perc", "prefix_cache_hits",
+                 "inter_token_latency_seconds_bucket", "kv_cache_usage_perc", "prefix_cache_hits_total",
                  "decode_batch_size_bucket"):
         assert f"loquent_{name}" in text, name
 

@@ -4,7 +4,9 @@ program, its image and each other. No cluster runs them here."""
 import json
 import os
 import re
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -220,3 +222,47 @@ def test_the_image_is_the_one_that_is_built(manifests):
         assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == user
         if container["args"][0] == "serve":
             assert home in [one["mountPath"] for one in container["volumeMounts"]], "it must be writable"
+
+
+def documents(path):
+    return list(yaml.safe_load_all((ROOT / "deploy/kubernetes" / path).read_text()))
+
+
+def test_the_runtime_for_kserve_serves_what_is_mounted(start, tmp_path):
+    [runtime] = documents("kserve/runtime.yaml")
+    assert (runtime["apiVersion"], runtime["kind"]) == ("serving.kserve.io/v1alpha1", "ServingRuntime")
+    assert [one["name"] for one in runtime["spec"]["supportedModelFormats"]] == ["gguf"]
+    [container] = runtime["spec"]["containers"]
+    assert container["name"] == "kserve-container", "KServe mounts the model into this one"
+    # As in the pod, but for the place of the model and the port.
+    shutil.copy(ROOT / "models/loquent-tiny.gguf", tmp_path)
+    places = {"--models-dir=/mnt/models": f"--models-dir={tmp_path}", "--host=0.0.0.0": "--host=127.0.0.1"}
+    own = ("--port=", "--log-format=")
+    flags = [places.get(flag, flag) for flag in container["args"][1:] if not flag.startswith(own)]
+    assert set(places) <= set(container["args"])
+    served = start(*flags)
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        get = container[probe]["httpGet"]
+        assert get["port"] == container["ports"][0]["containerPort"] == 8080
+        until = time.monotonic() + 60
+        while httpx.get(f"{served.url}{get['path']}").status_code != 200:
+            assert time.monotonic() < until, get["path"]
+            time.sleep(0.05)
+    annotations = runtime["spec"]["annotations"]
+    metrics = httpx.get(f"{served.url}{annotations['prometheus.kserve.io/path']}").text
+    assert annotations["prometheus.kserve.io/port"] == "8080" and "vllm:num_requests_waiting{" in metrics
+    body = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+
+
+def test_the_pool_of_the_gateway_is_the_replicas():
+    [pool, route] = documents("gateway/pool.yaml")
+    replicas = Manifests(ROOT / "deploy/kubernetes/replicas")
+    [(workload, _, container)] = replicas.ours()
+    assert pool["spec"]["selector"]["matchLabels"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+    ports = [port["containerPort"] for port in container["ports"] if port["protocol"] == "TCP"]
+    assert [port["number"] for port in pool["spec"]["targetPorts"]] == ports
+    [backend] = route["spec"]["rules"][0]["backendRefs"]
+    assert (backend["kind"], backend["name"]) == (pool["kind"], pool["metadata"]["name"])
+    group, version = pool["apiVersion"].split("/")
+    assert (group, version) == (backend["group"], "v1")

@@ -186,8 +186,8 @@ def test_conversations_find_their_prefixes(many):
                 answer = sdk(front).chat.completions.create(model="sim", messages=messages)
                 messages.append({"role": "assistant", "content": answer.choices[0].message.content})
                 messages.append({"role": "user", "content": f"turn {turn} say=yes"})
-        hits = sum(one.metric("prefix_cache_hits") for one in behind)
-        hit_rates[routing] = hits / sum(one.metric("prefix_cache_queries") for one in behind)
+        hits = sum(one.metric("prefix_cache_hits_total") for one in behind)
+        hit_rates[routing] = hits / sum(one.metric("prefix_cache_queries_total") for one in behind)
         affine = sum(figures(front, "affine_requests_total").values())
         assert affine == (28 if routing == "prefix" else 0)
     assert hit_rates["prefix"] > hit_rates["round-robin"] + 0.1, hit_rates

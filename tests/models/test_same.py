@@ -84,8 +84,8 @@ def test_with_the_prefix_cache_is_without(serve, smollm2, exact, server, alone):
     prompts = [chat_prompt(QUESTIONS[6]), chat_prompt(QUESTIONS[6]) + alone[6][0]]
     for prompt in [*prompts, *prompts]:
         assert greedy(server, prompt, COUNT) == greedy(without, prompt, COUNT)
-    assert server.metric("prefix_cache_hits") > 0
-    assert without.metric("prefix_cache_hits") == 0
+    assert server.metric("prefix_cache_hits_total") > 0
+    assert without.metric("prefix_cache_hits_total") == 0
 
 
 def test_drafted_is_undrafted(serve, smollm2, exact):

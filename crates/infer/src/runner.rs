@@ -156,8 +156,8 @@ pub enum RunError {
     /// sequences were freed.
     #[error("the KV cache is full")]
     CacheFull,
-    /// The batch was given up for somebody else: see [`Preemption`]. Nothing of it was computed, and
-    /// it may be retried.
+    /// The batch was given up for somebody else: see [`Preemption`]. Nothing of it was computed,
+    /// and it may be retried.
     #[error("the batch was given up for others")]
     Preempted,
     /// The back end failed; the sequences of this batch are lost, others are not.

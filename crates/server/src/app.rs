@@ -266,11 +266,16 @@ impl App {
         peer: Option<PeerAddress>,
     ) -> Result<Identity, ApiError> {
         let peer = peer.unwrap_or(PeerAddress(Ipv4Addr::UNSPECIFIED.into()));
-        let address = self.config.trusted_proxies.client_address(peer, headers);
+        let proxies = &self.config.trusted_proxies;
+        let address = proxies.client_address(peer, headers);
         let authorization = authorization(headers);
         let authorization = authorization.as_ref().map(HeaderValue::as_bytes);
         let keys = &self.config.api_keys;
-        keys.identify(authorization, address, self.clock.now(), unix_time_s())
+        let identity = keys.identify(authorization, address, self.clock.now(), unix_time_s())?;
+        Ok(match proxies.fairness_id(peer, headers) {
+            Some(name) => identity.with_fairness_id(name),
+            None => identity,
+        })
     }
 
     /// Checks that clients can be told apart, or are all on this machine: only then can they list

@@ -93,6 +93,9 @@ async fn a_request_becomes_a_span_with_its_phases() {
     assert_eq!((hex(&root.trace_id).as_str(), hex(&root.parent_span_id).as_str()), (trace, caller));
     assert_eq!(root.trace_state, "a=b");
     assert_eq!(attribute(root, "gen_ai.usage.output_tokens"), &Value::IntValue(21));
+    assert_eq!(attribute(root, "gen_ai.usage.cache_read.input_tokens"), &Value::IntValue(0));
+    assert_eq!(attribute(root, "gen_ai.provider.name"), &Value::StringValue("loquent".into()));
+    assert_eq!(attribute(root, "gen_ai.request.model"), &Value::StringValue("simulated".into()));
     assert_eq!(attribute(root, "gen_ai.response.model"), &Value::StringValue("simulated".into()));
     assert_eq!(attribute(root, "decode_batch_size"), &Value::DoubleValue(1.0));
     for name in ["decode_batch_wait_ms", "decode_batch_wait_ms_max"] {

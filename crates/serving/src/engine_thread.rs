@@ -99,8 +99,7 @@ impl EngineSender {
     /// # Errors
     /// The command, if the thread has ended.
     pub fn send(&self, command: EngineCommand) -> Result<(), SendError<EngineCommand>> {
-        let is_awaited =
-            matches!(&command, EngineCommand::Submit(work) if !work.tenant.is_spare);
+        let is_awaited = matches!(&command, EngineCommand::Submit(work) if !work.tenant.is_spare);
         self.queue.send(command)?;
         // After it was queued: the thread looks there once the batch has ended.
         if is_awaited {

@@ -249,6 +249,14 @@ impl Identity {
         }
     }
 
+    /// Returns the same client, if it has no key, as the tenant that a gateway calls `name`.
+    pub fn with_fairness_id(self, name: &[u8]) -> Self {
+        match self.key {
+            Some(_) => self,
+            None => Self { tenant: tenant_of(b"fairness", name), ..self },
+        }
+    }
+
     /// Returns the identity of this process itself, which has no tenant limits.
     pub fn in_process() -> Self {
         let limits = TenantLimits { max_inflight: Some(usize::MAX), ..TenantLimits::default() };
@@ -394,6 +402,16 @@ mod tests {
         assert_eq!((batches.scheduled().weight, batches.may_set_priority()), (1, false));
         batches.count(|usage| &usage.requests, 2);
         assert_eq!(owner.key.unwrap().usage.counts().requests, 2);
+    }
+
+    #[test]
+    fn a_gateway_tells_clients_without_keys_apart() {
+        let proxy = Identity::of_address("10.0.0.1".parse().unwrap());
+        let named = |name: &str| proxy.clone().with_fairness_id(name.as_bytes()).tenant;
+        assert_eq!(named("a"), named("a"));
+        assert!(named("a") != named("b") && named("a") != proxy.tenant);
+        let key = Identity::of_key(Arc::new(ApiKey::unnamed("sk-key")));
+        assert_eq!(key.clone().with_fairness_id(b"a").tenant, key.tenant);
     }
 
     #[test]

@@ -254,10 +254,11 @@ impl EngineMetrics {
             to.gauge("num_requests_running", "Completions in the batch."),
             to.gauge("num_requests_resting", resting),
             to.gauge("num_requests_waiting", "Completions queued for the batch."),
+            to.gauge("kv_cells", "KV cells, one per token position, used or not."),
         ];
         let counters = [
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
-            ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+            ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
+            ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache."),
             ("num_preemptions_total", preempted),
             ("spec_decode_num_draft_tokens_total", "Draft tokens computed."),
             ("spec_decode_num_accepted_tokens_total", "Draft tokens accepted."),

@@ -257,11 +257,7 @@ pub fn start(
 }
 
 impl OutputProcessor {
-    fn new(
-        engine: EngineSender,
-        bounds: StreamBounds,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    fn new(engine: EngineSender, bounds: StreamBounds, metrics: Arc<Metrics>) -> Self {
         Self {
             running: Slab::new(),
             next_generation: 0,

@@ -10,6 +10,12 @@ use ipnet::IpNet;
 /// Header to which each proxy appends the address that it received the request from.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
+/// Headers in which a gateway says whose share of the server a request uses: llm-d's, and that of
+/// the Gateway API's inference extension.
+const FAIRNESS_ID: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+/// Maximum bytes of such a name; a longer one is ignored.
+const MAX_FAIRNESS_ID_BYTES: usize = 256;
+
 /// The other end of a request's connection, in the request's extensions. For QUIC, the handshake
 /// has verified it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +78,15 @@ impl TrustedProxies {
         }
         client
     }
+
+    /// Returns the name that a trusted proxy gives to whose request it is, if it gives one.
+    pub fn fairness_id<'a>(&self, peer: PeerAddress, headers: &'a HeaderMap) -> Option<&'a [u8]> {
+        if !self.trusts(peer.0.to_canonical()) {
+            return None;
+        }
+        let name = FAIRNESS_ID.iter().find_map(|name| headers.get(*name))?.as_bytes();
+        (1..=MAX_FAIRNESS_ID_BYTES).contains(&name.len()).then_some(name)
+    }
 }
 
 /// Parses an address as written by proxies: bare, or with a port.
@@ -127,6 +142,27 @@ mod tests {
         assert_eq!(client("fd00::1", &["2001:db8::9"]), "2001:db8::9");
         assert_eq!(client("10.0.0.1", &["10.0.0.3"]), "10.0.0.3", "a client among the proxies");
         assert_eq!(client("10.0.0.1", &[]), "10.0.0.1");
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_says_whose_share_it_is() {
+        let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let name = |peer: &str, header: &'static str, value: &str| {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static(header),
+                value.parse().unwrap(),
+            )]);
+            let peer = PeerAddress(peer.parse().unwrap());
+            proxies.fairness_id(peer, &headers).map(<[u8]>::to_vec)
+        };
+        for header in FAIRNESS_ID {
+            assert_eq!(name("10.0.0.1", header, "team-a"), Some(b"team-a".to_vec()));
+            assert_eq!(name("::ffff:10.0.0.1", header, "team-a"), Some(b"team-a".to_vec()));
+            assert_eq!(name("203.0.113.5", header, "team-a"), None);
+            assert_eq!(name("10.0.0.1", header, ""), None);
+            assert_eq!(name("10.0.0.1", header, &"x".repeat(257)), None);
+        }
+        assert_eq!(name("10.0.0.1", "x-other", "team-a"), None);
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl Context {
         self.decode_view(view)
     }
 
-    /// Like [`Context::decode`], but gives up between two operations once `preemption` is asked for.
+    /// Like [`Context::decode`], but gives up between two operations once `preemption` is asked
+    /// for.
     ///
     /// # Errors
     /// Same as [`Context::decode`], and [`RunError::Preempted`], which may leave positions of the

@@ -212,8 +212,8 @@ impl Scheduler {
         // Of equals the last is taken, which is the youngest.
         candidates.max_by_key(|&slot| {
             let sequence = self.sequence(slot);
-            let is_spare = self.shares.is_spare(sequence.account);
-            (sequence.paused, is_spare, self.shares.now(sequence.account), sequence.priority)
+            let served = self.shares.now(sequence.account);
+            (sequence.paused, sequence.is_spare, served, sequence.priority)
         })
     }
 

@@ -22,7 +22,7 @@ impl Scheduler {
         // that ends below see an account that agrees with the runner's cache. Then samples are
         // taken, which may end sequences. Last come the ends that were asked for while the batch
         // was in flight; they take no token of this step.
-        let mut step = self.open_step(started, now, batch);
+        let mut step = open_step(started, now, batch);
         let drafted: usize = batch.spans.iter().map(|span| span.draft).sum();
         for span in &batch.spans {
             self.complete(span.slot);
@@ -162,7 +162,7 @@ impl Scheduler {
         batch: &Batch,
         error: &RunError,
     ) -> Step {
-        let mut step = self.open_step(started, now, batch);
+        let mut step = open_step(started, now, batch);
         if let RunError::Lost(_) = error {
             (step.events, step.was_lost) = (self.lose(started, runner, error), true);
             return step;
@@ -223,19 +223,6 @@ impl Scheduler {
             if let Some(kv) = sequence.and_then(|sequence| sequence.ending) {
                 self.end(runner, span.slot, kv);
             }
-        }
-    }
-
-    fn open_step(&self, started: Duration, now: Duration, batch: &Batch) -> Step {
-        Step {
-            started,
-            finished: now,
-            rows: batch.spans.len() as u32,
-            prefill_tokens: prefill_spans(batch).map(|span| span.tokens.len() as u32).sum(),
-            prefills: prefill_spans(batch).count() as u32,
-            events: Vec::with_capacity(batch.spans.len()),
-            was_lost: false,
-            standing: None,
         }
     }
 
@@ -300,6 +287,19 @@ impl Scheduler {
             admitted: sequence.admitted.filter(|_| sequence.generated().is_empty()),
             wait: started.saturating_sub(sequence.ready_at),
         }
+    }
+}
+
+fn open_step(started: Duration, now: Duration, batch: &Batch) -> Step {
+    Step {
+        started,
+        finished: now,
+        rows: batch.spans.len() as u32,
+        prefill_tokens: prefill_spans(batch).map(|span| span.tokens.len() as u32).sum(),
+        prefills: prefill_spans(batch).count() as u32,
+        events: Vec::with_capacity(batch.spans.len()),
+        was_lost: false,
+        standing: None,
     }
 }
 

@@ -347,9 +347,10 @@ impl Scheduler {
 
     /// Slots that may be computed, in order of admission.
     fn runnable(&self) -> impl Iterator<Item = Slot> {
-        let stands_back = |slot| self.spare_stands_back && self.is_spare(slot);
-        let may_run = move |&slot: &Slot| self.sequence(slot).may_run() && !stands_back(slot);
-        self.order.iter().copied().filter(may_run)
+        let may_run = |sequence: &Sequence| {
+            sequence.may_run() && !(sequence.is_spare && self.spare_stands_back)
+        };
+        self.order.iter().copied().filter(move |&slot| may_run(self.sequence(slot)))
     }
 
     /// Cells that are neither filled nor reserved by a batch in flight.

@@ -72,7 +72,7 @@ impl Scheduler {
             self.make_room_for_decode(runner);
             self.plan_work(now, runner, batch);
         }
-        batch.is_spare = batch.spans.iter().all(|span| self.is_spare(span.slot));
+        batch.is_spare = batch.spans.iter().all(|span| self.sequence(span.slot).is_spare);
     }
 
     /// Fills `batch` with decode rows, and with prompts for the rest.
@@ -96,12 +96,7 @@ impl Scheduler {
 
     /// Returns true if a prompt of somebody who waits for it is being computed.
     pub(super) fn computes_prompt_of_others(&self) -> bool {
-        self.runnable().any(|slot| self.pending(slot) > 1 && !self.is_spare(slot))
-    }
-
-    /// Returns true if the sequence takes only what others leave.
-    pub(super) fn is_spare(&self, slot: Slot) -> bool {
-        self.shares.is_spare(self.sequence(slot).account)
+        self.runnable().any(|slot| self.pending(slot) > 1 && !self.sequence(slot).is_spare)
     }
 
     /// Selects the sequences to advance by a token.

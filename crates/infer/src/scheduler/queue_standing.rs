@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::request::{PrefillProgress, QueueStanding, Step, Tag};
 use crate::scheduler::Scheduler;
-use crate::scheduler::shares::AccountId;
+use crate::scheduler::shares::{AccountId, Shares};
+use crate::scheduler::waiting::WaitingQueues;
 
 /// Minimum time between two reports. Readers get one every 500 ms at most; theirs may be this late.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -38,28 +39,29 @@ impl Scheduler {
             shared_tokens: self.budget.usual_tokens(self.order.len().max(1)),
             prefill_tokens: self.limits.prefill_max_tokens.min(self.capacity.batch_tokens),
             computing: computing.collect(),
-            waiting: self.waiting_in_turn(),
+            waiting: in_turn(&self.waiting, &self.shares),
         }
     }
+}
 
-    /// Returns the waiting completions in the order in which they will get places, if tenants are
-    /// served as they are now: each in its own order, and between tenants by their shares.
-    fn waiting_in_turn(&self) -> Vec<Tag> {
-        // Of each tenant: how many of its sequences have had their turn.
-        let mut queues: Vec<(AccountId, usize)> =
-            self.waiting.accounts().map(|account| (account, 0)).collect();
-        let mut order = Vec::with_capacity(self.waiting.len());
-        loop {
-            let next = queues.iter_mut().filter_map(|(account, taken)| {
-                let sequence = self.waiting.of(*account).get(*taken)?;
-                let turn = self.shares.with_more(*account, *taken as u64 + 1);
-                Some(((turn, sequence.arrival), sequence.tag, taken))
-            });
-            let Some((_, tag, taken)) = next.min_by_key(|(turn, ..)| *turn) else {
-                return order;
-            };
-            *taken += 1;
-            order.push(tag);
-        }
+/// Returns the waiting completions in the order in which they will get places, if tenants are
+/// served as they are now: each in its own order, and between tenants by their shares.
+fn in_turn(waiting: &WaitingQueues, shares: &Shares) -> Vec<Tag> {
+    // Of each tenant: how many of its sequences have had their turn.
+    let mut queues: Vec<(AccountId, usize)> =
+        waiting.accounts().map(|account| (account, 0)).collect();
+    let mut order = Vec::with_capacity(waiting.len());
+    loop {
+        let next = queues.iter_mut().filter_map(|(account, taken)| {
+            let sequence = waiting.of(*account).get(*taken)?;
+            let served = shares.with_more(*account, *taken as u64 + 1);
+            let turn = (sequence.is_spare, served);
+            Some(((turn, sequence.arrival), sequence.tag, taken))
+        });
+        let Some((_, tag, taken)) = next.min_by_key(|(turn, ..)| *turn) else {
+            return order;
+        };
+        *taken += 1;
+        order.push(tag);
     }
 }

@@ -171,7 +171,7 @@ impl Scheduler {
     /// wait. Prompts of spare work keep to what nobody notices.
     pub(super) fn prefill_budget(&self, now: Duration, decoding: &[Slot]) -> u32 {
         if !self.computes_prompt_of_others() {
-            let is_alone = decoding.iter().all(|&slot| self.is_spare(slot));
+            let is_alone = decoding.iter().all(|&slot| self.sequence(slot).is_spare);
             return self.budget.spare_tokens(if is_alone { 0 } else { decoding.len() });
         }
         let usual = self.budget.tokens(decoding.len());

@@ -30,6 +30,8 @@ pub(super) struct Sequence {
     pub arrival: u64,
     /// Account of the tenant whose share is used.
     pub account: AccountId,
+    /// True if the tenant takes only what others leave.
+    pub is_spare: bool,
     pub cache_domain: CacheDomain,
     /// When the next computation became possible.
     pub ready_at: Duration,
@@ -104,6 +106,7 @@ impl Sequence {
             priority: work.priority,
             arrival,
             account,
+            is_spare: work.tenant.is_spare,
             cache_domain: work.cache_domain,
             ready_at: now,
             admitted: None,

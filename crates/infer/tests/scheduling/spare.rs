@@ -18,7 +18,8 @@ fn awaited_work(tag: u64, prompt_tokens: u32, max_tokens: u32) -> Work {
 }
 
 fn lasting(tag: u64, prompt_tokens: u32, most: u32, owned: impl Fn(Work) -> Work) -> Work {
-    let prompt = |n: u32| (0..prompt_tokens).map(|at| 3 + (7 * tag as u32 + n + at) % 997).collect();
+    let prompt =
+        |n: u32| (0..prompt_tokens).map(|at| 3 + (7 * tag as u32 + n + at) % 997).collect();
     let works = (0..).map(|n| owned(work(tag, prompt(n * 1000), most)));
     let lasts = |work: &Work| alone(work, CONTEXT).0.len() == most as usize;
     works.take(500).find(lasts).expect("not every answer ends early")

@@ -163,8 +163,12 @@ async fn prefixes_are_reused_within_a_key_only() {
 
 /// A stream that came through a proxy at 10.0.0.1 for `client`.
 async fn forwarded(server: &Server, client: &str) -> (StatusCode, Events) {
+    through_proxy(server, "x-forwarded-for", client).await
+}
+
+async fn through_proxy(server: &Server, header: &str, value: &str) -> (StatusCode, Events) {
     let body = chat(100_000, true, json!({})).to_string();
-    let mut request = Request::post(CHAT).header("x-forwarded-for", client);
+    let mut request = Request::post(CHAT).header(header, value);
     let peer = PeerAddress("10.0.0.1".parse().unwrap());
     request.extensions_mut().unwrap().insert(peer);
     let response = server.call(request.body(Body::from(body)).unwrap()).await;
@@ -193,6 +197,25 @@ async fn without_keys_clients_are_addresses_and_only_trusted_proxies_name_them()
     assert_eq!(first, StatusCode::OK);
     let second = forwarded(&believing_nobody, "203.0.113.2").await.0;
     assert_eq!(second, StatusCode::TOO_MANY_REQUESTS, "both are the proxy's address");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_says_whose_share_a_request_uses() {
+    let one_each = |config: &mut loquent_server::ServiceConfig| {
+        config.bounds.max_inflight_per_tenant = Some(1);
+    };
+    let trusted_proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    let http = HttpConfig { trusted_proxies, ..harness::http_config() };
+    let server = Server::with_http(http, one_each);
+    let header = "x-llm-d-inference-fairness-id";
+    let (first, mut events) = through_proxy(&server, header, "team-a").await;
+    assert_eq!(first, StatusCode::OK);
+    let again = through_proxy(&server, header, "team-a").await.0;
+    assert_eq!(again, StatusCode::TOO_MANY_REQUESTS);
+    let (second, _reading) = through_proxy(&server, header, "team-b").await;
+    assert_eq!(second, StatusCode::OK);
+    server.service.stop();
+    assert!(matches!(events.finish().await, Ending::Error(_)));
 }
 
 /// `POST /v1/tokens` with a key and `wish`.

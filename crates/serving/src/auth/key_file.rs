@@ -112,7 +112,7 @@ fn is_open_to_others(_: &Path) -> bool {
 pub(super) struct KeyFileContents {
     /// The owners of keys.
     pub owners: Vec<ApiKey>,
-    /// What holds for the clients of an identity provider, if the file says so.
+    /// Weight, limits and rights of an identity provider's clients, if the file sets them.
     pub subjects: Option<SubjectTerms>,
 }
 

@@ -39,6 +39,7 @@ pub(super) struct LoadStats {
     pub resting: IntGauge,
     pub waiting: IntGauge,
     pub kv_usage: Gauge,
+    pub all_kv_cells: IntGauge,
     pub prefix_queries: IntCounter,
     pub prefix_hits: IntCounter,
     pub preemptions: IntCounter,
@@ -49,14 +50,15 @@ pub(super) struct LoadStats {
 
 impl LoadStats {
     /// Creates statistics that are exported in the given metrics.
-    pub fn new(shown: [IntGauge; 3], kv_usage: Gauge, counters: [IntCounter; 5]) -> Self {
-        let ([running, resting, waiting], kv_cells) = (shown, Arc::default());
+    pub fn new(shown: [IntGauge; 4], kv_usage: Gauge, counters: [IntCounter; 5]) -> Self {
+        let ([running, resting, waiting, all_kv_cells], kv_cells) = (shown, Arc::default());
         let [prefix_queries, prefix_hits, preemptions, draft_tokens, accepted_tokens] = counters;
         Self {
             running,
             resting,
             waiting,
             kv_usage,
+            all_kv_cells,
             prefix_queries,
             prefix_hits,
             preemptions,
@@ -98,6 +100,7 @@ impl EngineLoad {
         figures.running.add(after.running as i64 - before.running as i64);
         figures.resting.add(after.resting as i64 - before.resting as i64);
         figures.waiting.add(after.waiting as i64 - before.waiting as i64);
+        figures.all_kv_cells.add(i64::from(after.kv_cells) - i64::from(before.kv_cells));
         figures.kv_cells.change(before, after);
         figures.kv_usage.set(figures.kv_cells.share());
     }

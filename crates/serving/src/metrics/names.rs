@@ -1,9 +1,10 @@
-//! Names of the exported metrics: Loquent's own, or those of vLLM, which dashboards, llm-d and the
-//! Gateway API's inference extension look for.
+//! Names of the exported metrics: Loquent's own, those of vLLM, which dashboards, llm-d and the
+//! Gateway API's inference extension look for, and those of OpenTelemetry's conventions for
+//! generative AI.
 
 use std::str::FromStr;
 
-use prometheus::proto::{LabelPair, MetricFamily};
+use prometheus::proto::{Gauge, LabelPair, MetricFamily};
 
 /// Prefix of Loquent's own names.
 const OWN: &str = "loquent_";
@@ -17,10 +18,10 @@ const IN_VLLM: [(&str, &str); 24] = [
     ("num_requests_waiting", "num_requests_waiting"),
     ("kv_cache_usage_perc", "kv_cache_usage_perc"),
     ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
-    ("prefix_cache_queries", "prefix_cache_queries_total"),
-    ("prefix_cache_queries", "gpu_prefix_cache_queries_total"),
-    ("prefix_cache_hits", "prefix_cache_hits_total"),
-    ("prefix_cache_hits", "gpu_prefix_cache_hits_total"),
+    ("prefix_cache_queries_total", "prefix_cache_queries_total"),
+    ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    ("prefix_cache_hits_total", "prefix_cache_hits_total"),
+    ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
     ("num_preemptions_total", "num_preemptions_total"),
     ("prompt_tokens_total", "prompt_tokens_total"),
     ("generation_tokens_total", "generation_tokens_total"),
@@ -39,6 +40,19 @@ const IN_VLLM: [(&str, &str); 24] = [
     ("spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"),
 ];
 
+/// The metric whose value vLLM has among the labels of `cache_config_info`.
+const CELLS: &str = "kv_cells";
+/// Positions in a block, as vLLM counts its cache. Here a prefix may end anywhere.
+const BLOCK_CELLS: u64 = 16;
+
+/// Names of the metrics that OpenTelemetry's conventions have too: Loquent's without its prefix,
+/// and theirs in the form for Prometheus.
+const IN_OTEL: [(&str, &str); 3] = [
+    ("e2e_request_latency_seconds", "gen_ai_server_request_duration_seconds"),
+    ("time_to_first_token_seconds", "gen_ai_server_time_to_first_token_seconds"),
+    ("inter_token_latency_seconds", "gen_ai_server_time_per_output_token_seconds"),
+];
+
 /// Naming scheme of exported metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MetricNames {
@@ -49,6 +63,8 @@ pub enum MetricNames {
     Vllm,
     /// Loquent's names, and vLLM's as well.
     Both,
+    /// Loquent's names, and OpenTelemetry's as well.
+    Otel,
 }
 
 impl FromStr for MetricNames {
@@ -59,13 +75,14 @@ impl FromStr for MetricNames {
             "loquent" => Ok(Self::Loquent),
             "vllm" => Ok(Self::Vllm),
             "both" => Ok(Self::Both),
-            _ => Err("must be 'loquent', 'vllm' or 'both'"),
+            "otel" => Ok(Self::Otel),
+            _ => Err("must be 'loquent', 'vllm', 'both' or 'otel'"),
         }
     }
 }
 
 impl MetricNames {
-    /// Renames `families`, which have Loquent's names. Metrics with vLLM's names also get the
+    /// Renames `families`, which have Loquent's names. Metrics with others' names also get the
     /// model's name as a label.
     pub(super) fn apply(self, families: Vec<MetricFamily>, model: &str) -> Vec<MetricFamily> {
         if self == Self::Loquent {
@@ -76,12 +93,13 @@ impl MetricNames {
         for family in families {
             // An empty name, for those of other prefixes, is not in the table.
             let own = family.name().strip_prefix(OWN).unwrap_or_default();
-            let copies: Vec<_> =
-                IN_VLLM.iter().filter(|(name, _)| *name == own).map(|(_, name)| name).collect();
-            for name in &copies {
-                named.push(as_vllm(&family, name, model));
-            }
-            if self == Self::Both || copies.is_empty() {
+            let copies = match self {
+                Self::Otel => in_otel(&family, own, model),
+                _ => in_vllm(&family, own, model),
+            };
+            let is_replaced = self == Self::Vllm && !copies.is_empty();
+            named.extend(copies);
+            if !is_replaced {
                 named.push(family);
             }
         }
@@ -89,17 +107,52 @@ impl MetricNames {
     }
 }
 
-fn as_vllm(family: &MetricFamily, name: &str, model: &str) -> MetricFamily {
+/// Returns `family`, called `own`, under each of vLLM's names.
+fn in_vllm(family: &MetricFamily, own: &str, model: &str) -> Vec<MetricFamily> {
+    let of_all = [label("engine", "0"), label("model_name", model)];
+    if own == CELLS {
+        return vec![cache_config(family, &of_all)];
+    }
+    let names = IN_VLLM.iter().filter(|(name, _)| *name == own);
+    names.map(|(_, name)| renamed(family, format!("{VLLM}{name}"), &of_all)).collect()
+}
+
+/// Returns `family`, called `own`, under OpenTelemetry's name if there is one.
+fn in_otel(family: &MetricFamily, own: &str, model: &str) -> Vec<MetricFamily> {
+    let of_all = [label("gen_ai_provider_name", "loquent"), label("gen_ai_response_model", model)];
+    let names = IN_OTEL.iter().filter(|(name, _)| *name == own);
+    names.map(|(_, name)| renamed(family, (*name).to_owned(), &of_all)).collect()
+}
+
+fn renamed(family: &MetricFamily, name: String, more: &[LabelPair]) -> MetricFamily {
     let mut copy = family.clone();
-    copy.set_name(format!("{VLLM}{name}"));
+    copy.set_name(name);
     for metric in copy.mut_metric() {
         let mut labels = metric.take_label();
-        labels.extend([label("engine", "0"), label("model_name", model)]);
+        labels.extend_from_slice(more);
         // Prometheus' own client sorts labels, and some scrapers compare series as text.
         labels.sort_by(|one, other| one.name().cmp(other.name()));
         metric.set_label(labels);
     }
     copy
+}
+
+/// Returns the size of the cache as vLLM's `cache_config_info`, from which llm-d's scheduler reads
+/// how many prompts' beginnings a server can hold.
+fn cache_config(cells: &MetricFamily, of_all: &[LabelPair]) -> MetricFamily {
+    let mut copy = cells.clone();
+    copy.set_name(format!("{VLLM}cache_config_info"));
+    copy.set_help("Size of the KV cache, in its labels.".to_owned());
+    for metric in copy.mut_metric() {
+        let blocks = metric.get_gauge().get_value() as u64 / BLOCK_CELLS;
+        let mut one = Gauge::default();
+        one.set_value(1.0);
+        metric.set_gauge(one);
+        let sizes = [("block_size", BLOCK_CELLS), ("num_gpu_blocks", blocks)];
+        metric.set_label(sizes.map(|(name, size)| label(name, &size.to_string())).to_vec());
+    }
+    let name = copy.name().to_owned();
+    renamed(&copy, name, of_all)
 }
 
 fn label(name: &str, value: &str) -> LabelPair {
@@ -111,12 +164,14 @@ fn label(name: &str, value: &str) -> LabelPair {
 
 #[cfg(test)]
 mod tests {
+    use loquent_infer::scheduler::Load;
+
     use super::*;
     use crate::metrics::Metrics;
 
     /// Metrics that the Gateway API's inference extension and llm-d read by default, and that
     /// vLLM's own dashboards query.
-    const WANTED: [&str; 12] = [
+    const WANTED: [&str; 13] = [
         "vllm:num_requests_running{",
         "vllm:num_requests_waiting{",
         "vllm:kv_cache_usage_perc{",
@@ -129,6 +184,7 @@ mod tests {
         "vllm:request_queue_time_seconds_sum{",
         "vllm:request_prompt_tokens_bucket{",
         "vllm:request_generation_tokens_bucket{",
+        "vllm:cache_config_info{block_size=\"16\",engine=\"0\",",
     ];
 
     fn shown(names: MetricNames) -> String {
@@ -161,6 +217,32 @@ mod tests {
         assert!(has(&vllm, "loquent_stream_pauses_total"), "vLLM has no such metric");
         assert!(own.lines().all(|line| both.contains(line)));
         assert!(has(&both, "vllm:num_requests_waiting"));
+        assert!(has(&both, "loquent_kv_cells ") && !has(&vllm, "loquent_kv_cells "));
+    }
+
+    #[test]
+    fn opentelemetrys_names_stand_beside_our_own() {
+        let text = shown(MetricNames::Otel);
+        assert!(has(&text, "loquent_time_to_first_token_seconds_bucket{"));
+        for (own, name) in IN_OTEL {
+            let series = format!("{name}_bucket{{gen_ai_provider_name=\"loquent\",gen_ai_resp");
+            assert!(has(&text, &series), "{own}: {text}");
+        }
+        assert!(!text.contains("vllm:"));
+    }
+
+    #[test]
+    fn the_size_of_the_cache_is_among_the_labels() {
+        let metrics = Metrics::new();
+        let mut load = metrics.engine_load();
+        load.note(&Load { kv_cells: 4096, ..Load::default() });
+        let info = "vllm:cache_config_info{block_size=\"16\",engine=\"0\",model_name=\"m\",\
+                    num_gpu_blocks=\"256\"} 1";
+        let text = metrics.render_as(MetricNames::Vllm, "m");
+        assert!(text.lines().any(|line| line == info), "{text}");
+        assert!(metrics.render().contains("loquent_kv_cells 4096"));
+        drop(load);
+        assert!(metrics.render().contains("loquent_kv_cells 0"));
     }
 
     #[test]

@@ -32,7 +32,8 @@ impl Bench {
         let (engine, commands) = mpsc::unbounded_channel();
         let stall_limit = Duration::from_secs(10);
         let bounds = StreamBounds { buffer_bytes: BUFFER_BYTES, stall_limit };
-        let processor = OutputProcessor::new(EngineSender::to(engine), bounds, Arc::new(Metrics::new()));
+        let processor =
+            OutputProcessor::new(EngineSender::to(engine), bounds, Arc::new(Metrics::new()));
         let limits = Bounds {
             max_inflight_requests: 9,
             max_inflight_per_tenant: None,

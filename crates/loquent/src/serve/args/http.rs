@@ -37,8 +37,9 @@ pub(crate) struct HttpArgs {
     #[arg(long, env = "LOQUENT_MAX_REQUEST_MEMORY_BYTES", value_name = "N",
           default_value_t = HttpConfig::default().max_request_memory_bytes)]
     max_request_memory_bytes: usize,
-    /// Whose names metrics have at /metrics: those of loquent, those of vllm where it has the
-    /// metric (for its dashboards, llm-d and the Gateway API's inference extension), or both
+    /// Names of the metrics at /metrics: loquent's, vllm's where it has the metric (for its
+    /// dashboards, llm-d and the Gateway API's inference extension), both, or otel for loquent's
+    /// and the gen_ai_server_* histograms of OpenTelemetry's conventions
     #[arg(long, env = "LOQUENT_METRICS_NAMES", default_value = "loquent", value_name = "NAMES")]
     metrics_names: MetricNames,
     /// Threads that serve connections, in addition to the compute threads [default: one per four
