@@ -265,6 +265,8 @@ const OWN_FORMS: &[&str] = &[
     "encoding_format",
     "output_format",
     "thinking",
+    // For upstream servers alone.
+    "images",
 ];
 
 #[test]

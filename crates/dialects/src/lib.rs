@@ -35,6 +35,7 @@ pub mod ollama;
 mod openapi;
 pub mod paths;
 pub mod responses;
+mod seams;
 pub mod stored_chats;
 pub mod stream_times;
 pub mod ui_stream;

@@ -9,6 +9,7 @@ use super::error::error_json;
 use super::object::{
     SIGNATURE, ThinkingDisplay, message_id, open_message, stop_reason, usage_json,
 };
+use crate::seams::Seams;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::EventWriter;
 use loquent_serving::full_answer;
@@ -36,6 +37,7 @@ pub struct MessageEvents {
     ended: u64,
     finish: Option<String>,
     stop: Option<String>,
+    seams: Seams,
 }
 
 impl MessageEvents {
@@ -120,7 +122,9 @@ impl MessageEvents {
         let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
         let usage = usage_json(self.usage);
         let event = json!({"type": "message_delta", "delta": delta, "usage": usage});
-        put_event(out, "message_delta", &event);
+        let Value::Object(mut event) = event else { unreachable!("written above") };
+        self.seams.tell(&mut event);
+        put_event(out, "message_delta", &event.into());
         put_event(out, "message_stop", &json!({"type": "message_stop"}));
     }
 }
@@ -139,6 +143,7 @@ impl EventWriter for MessageEvents {
             Delta::Other { json, .. } => {
                 self.usage = Usage::of_members(json).unwrap_or(self.usage);
                 self.stop = full_answer::stop_reason(json).or(self.stop.take());
+                self.seams.note(json);
             }
             Delta::Error { message, .. } => {
                 self.write_error(&ApiError::internal(message.as_str()), out);

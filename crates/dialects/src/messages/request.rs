@@ -13,7 +13,7 @@ use loquent_serving::error::{ApiError, quoted};
 /// Support status of each parameter of `/v1/messages`.
 pub const PARAMETERS: &[Parameter] = &[
     supported("model", ""),
-    supported("max_tokens", "may be left out"),
+    supported("max_tokens", "may be left out; 0, which only fills the cache, is taken as 1"),
     supported(
         "messages",
         "text, plain-text documents, tools, thinking; of past images, a line of text",
@@ -102,6 +102,9 @@ pub fn lower(mut fields: Fields) -> Result<Lowered<ThinkingDisplay>, ApiError> {
     }
     let same = SAME.iter().filter_map(|name| Some(((*name).to_owned(), fields.take(name)?)));
     chat.extend(same);
+    if chat.get("max_tokens") == Some(&json!(0)) {
+        chat.insert("max_tokens".into(), 1.into());
+    }
     let fields = fields.replaced(chat);
     Ok(Lowered { endpoint: Endpoint::Chat, fields, ignored, kept: display })
 }
@@ -273,6 +276,16 @@ mod tests {
         assert_eq!(both, ask(json!("Be brief.")));
         let named = ask(json!([text("What is an x-anthropic-billing-header: ?")]));
         assert_eq!(named[0]["content"], "What is an x-anthropic-billing-header: ?");
+    }
+
+    #[test]
+    fn a_request_that_only_fills_the_cache_is_answered() {
+        let most = |most: Value| {
+            let body = json!({"max_tokens": most, "messages": [{"role": "user", "content": "hi"}]});
+            lower(Fields::parse(body.to_string().as_bytes()).unwrap()).unwrap().fields.map().clone()
+        };
+        assert_eq!(most(json!(0))["max_tokens"], 1);
+        assert_eq!(most(json!(7))["max_tokens"], 7);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::error_json;
 use super::object::{LineContent, Shape, finish, members};
+use crate::seams::Seams;
 use crate::stream_times::StreamTimes;
 use loquent_serving::clock::Clock;
 use loquent_serving::error::ApiError;
@@ -25,6 +26,7 @@ pub struct OllamaLines {
     /// A tool call whose arguments are incomplete: Ollama's clients accept only complete ones.
     call: Option<FullCall>,
     finish: Option<String>,
+    seams: Seams,
 }
 
 impl OllamaLines {
@@ -38,6 +40,7 @@ impl OllamaLines {
             usage: Usage::default(),
             call: None,
             finish: None,
+            seams: Seams::default(),
         }
     }
 
@@ -65,6 +68,7 @@ impl OllamaLines {
     fn done(&self, out: &mut Vec<u8>) {
         let mut line = members(self.shape, &self.model, &LineContent::default());
         finish(&mut line, self.finish.as_deref(), self.usage, self.times.times());
+        self.seams.tell(&mut line);
         put_line(line, out);
     }
 }
@@ -87,6 +91,7 @@ impl EventWriter for OllamaLines {
             Delta::Usage { .. } => self.usage = Usage::of_delta(delta).unwrap_or(self.usage),
             Delta::Other { json, .. } => {
                 self.usage = Usage::of_members(json).unwrap_or(self.usage);
+                self.seams.note(json);
             }
             Delta::Error { message, .. } => {
                 self.write_error(&ApiError::internal(message.as_str()), out);

@@ -39,7 +39,7 @@ pub const GENERATE_PARAMETERS: &[Parameter] = &[
     supported("format", "`json` or a JSON schema"),
     supported("options", "see below"),
     supported("think", "on, off, or an effort"),
-    refused("images", "this server accepts text only"),
+    supported("images", "for models of upstream servers, not with `raw` and `suffix`"),
     refused("template", "prompts are written by the model's own template"),
     refused("context", "send the conversation to /api/chat instead"),
     supported("keep_alive", "where the server has several models or `--model-idle-s`"),
@@ -130,9 +130,13 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
     let prompt = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
-    let only_loads = prompt.is_empty() && suffix.is_none();
+    let images = fields.array("images")?.unwrap_or_default();
+    let only_loads = prompt.is_empty() && suffix.is_none() && images.is_empty();
     let is_raw = fields.boolean("raw")?.unwrap_or(false) || suffix.is_some();
     let endpoint = match is_raw {
+        true if !images.is_empty() => {
+            return Err(fields.error("images", "is not supported with 'raw' and 'suffix'."));
+        }
         true => {
             lowered.insert("prompt".into(), prompt.into());
             lowered.extend(suffix.map(|suffix| ("suffix".to_owned(), suffix.into())));
@@ -140,7 +144,8 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
         }
         false => {
             let system = system.map(|text| json!({"role": "system", "content": text}));
-            let question = json!({"role": "user", "content": prompt});
+            let content = LoweredTurns::default().content(&fields, prompt, images, false)?;
+            let question = json!({"role": "user", "content": content});
             let messages: Vec<Value> = system.into_iter().chain([question]).collect();
             lowered.insert("messages".into(), messages.into());
             Endpoint::Chat

@@ -158,6 +158,8 @@ impl ResponseEvents {
             self.facts.completed_s = at;
         } else if takeover_number(json).is_some() {
             self.next += NUMBERS_APART;
+        } else {
+            self.facts.seams.note(json);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::seams::Seams;
 use loquent_serving::usage::Usage;
 
 /// The members of a response object that come from the request and do not change.
@@ -71,6 +72,8 @@ pub struct ResponseFacts {
     pub completed_s: Value,
     /// Token counts.
     pub usage: Option<Usage>,
+    /// Places where another upstream server went on.
+    pub seams: Seams,
 }
 
 impl ResponseTemplate {
@@ -108,6 +111,9 @@ impl ResponseTemplate {
         }
         if let Some(usage) = facts.usage {
             object["usage"] = usage_json(usage);
+        }
+        if let Value::Object(members) = &mut object {
+            facts.seams.tell(members);
         }
         object
     }

@@ -69,6 +69,11 @@ async fn images_are_passed_on_in_every_api() {
         ("/v1/messages", json!({"max_tokens": 5, "messages": anthropic}), &[(0, 1), (2, 0)][..]),
         ("/v1/responses", json!({"input": [user(input)]}), &[(0, 0)]),
         ("/api/chat", json!({"model": "m", "messages": ollama}), &[(0, 1)]),
+        (
+            "/api/generate",
+            json!({"model": "m", "prompt": "See:", "images": ["iVBORw0KGgo="]}),
+            &[(0, 1)],
+        ),
     ] {
         let response = front.post(path, body).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
