@@ -23,6 +23,14 @@ SAME = {
     "--models-dir": "--models-dir",
     "--models-max": "--max-loaded-models",
     "--sleep-idle-seconds": "--model-idle-s",
+    "--chat-template-file": "--chat-template",
+    "--chat-template-kwargs": "--chat-template-kwargs",
+}
+# Whether models think, where a request does not say.
+THINKS = {
+    "auto": [],
+    "on": ["--chat-template-kwargs", '{"enable_thinking": true}'],
+    "off": ["--chat-template-kwargs", '{"enable_thinking": false}'],
 }
 # What says nothing about an answer, or is Loquent's way in any case; the number is that of values.
 NOTHING = {
@@ -31,17 +39,6 @@ NOTHING = {
     "--no-slots": 0, "--tags": 1, "--jinja": 0, "--no-jinja": 0, "--no-ui": 0, "--verbose": 0, "-fa": 1,
     "--cache-ram": 1, "--n-predict": 1, "--no-mmproj": 0, "--backend_sampling": 0,
 }
-
-
-def with_its_template(template):
-    """A copy of the model with another chat template, in the folder that the tests write to."""
-    sys.path.insert(0, str(ROOT / "tests/e2e"))
-    from chat_templates import with_template
-
-    path = Path("tmp") / f"{template.stem}.gguf"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(with_template(MODEL.read_bytes(), template.read_bytes()))
-    return str(path)
 
 
 def translated(words):
@@ -68,8 +65,8 @@ def translated(words):
             pooling = next(words)
         elif word == "--embedding":
             embeds = True
-        elif word == "--chat-template-file":
-            arguments += ["--model", with_its_template(Path(next(words)))]
+        elif word == "--reasoning" and (switch := next(words)) in THINKS:
+            arguments += THINKS[switch]
         elif word == "--reasoning-format":
             arguments += ["--reasoning-format", "none" if next(words) == "none" else "auto"]
         else:

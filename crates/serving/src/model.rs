@@ -31,6 +31,8 @@ pub struct ChatFormat {
     pub template: ChatTemplate,
     /// True if the file has no chat template: this is probably a base model.
     pub is_guessed: bool,
+    /// Variables of the template for requests that do not set them.
+    pub variables: Vec<(String, Value)>,
     /// Text of the begin-of-sequence token, empty if there is none.
     pub bos: String,
     /// Text of the end-of-sequence token, empty if there is none.
@@ -40,7 +42,13 @@ pub struct ChatFormat {
 impl ChatFormat {
     /// Creates the format of a model that has this `template` and no tokens around its texts.
     pub fn new(template: ChatTemplate) -> Self {
-        Self { template, is_guessed: false, bos: String::new(), eos: String::new() }
+        Self {
+            template,
+            is_guessed: false,
+            variables: Vec::new(),
+            bos: String::new(),
+            eos: String::new(),
+        }
     }
 }
 
@@ -189,8 +197,8 @@ impl ServedModel {
         self.chat.template.abilities().calls
     }
 
-    /// Sets the template variables for `chat`'s reasoning parameters. Returns the names of the
-    /// parameters that have no effect on this model.
+    /// Sets the template variables for `chat`'s reasoning parameters, and those that the request
+    /// leaves to the server. Returns the names of the parameters that have no effect on this model.
     pub fn give_reasoning(&self, chat: &mut Chat) -> Vec<&'static str> {
         let template = &self.chat.template;
         let ReasoningParams { effort, verbosity, budget } = chat.reasoning.clone();
@@ -206,6 +214,9 @@ impl ServedModel {
                 true => chat.set_variable("verbosity", verbosity.into()),
                 false => ignored.push("verbosity"),
             }
+        }
+        for (name, value) in &self.chat.variables {
+            chat.set_variable(name, value.clone());
         }
         let Abilities { thinks, calls, .. } = template.abilities();
         let can_end = thinks.is_some() && calls != CallSyntax::Harmony;

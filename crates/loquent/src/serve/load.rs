@@ -72,6 +72,7 @@ fn simulated(
         chat: Arc::new(ChatFormat {
             template: ChatTemplate::new(CHATML)?,
             is_guessed: false,
+            variables: engine.chat_format.variables.clone(),
             bos: String::new(),
             eos: String::new(),
         }),
@@ -507,7 +508,8 @@ mod llama {
             String::from_utf8_lossy(name).into_owned()
         };
         let own = || model_name::of_file(path, weights.info().name.as_deref());
-        let template = weights.info().chat_template.as_deref();
+        let stated = &engine.chat_format;
+        let template = stated.template.as_deref().or(weights.info().chat_template.as_deref());
         if template.is_none() && engine.embeddings.is_none() {
             warn_of_base_model();
         }
@@ -518,6 +520,7 @@ mod llama {
             chat: Arc::new(ChatFormat {
                 template: ChatTemplate::new(source)?,
                 is_guessed: template.is_none(),
+                variables: stated.variables.clone(),
                 bos: text(vocab.bos()),
                 eos: text(vocab.eos()),
             }),
@@ -560,7 +563,10 @@ mod llama {
         let isa = Isa::available().map(Isa::name).collect::<Vec<_>>();
         let (kv_type, layers) = (&engine.kv_type, &engine.gpu_layers);
         let is_staged = engine.staged.is_wanted();
-        Ok(format!("{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {template}"))
+        let variables = &engine.chat_format.variables;
+        Ok(format!(
+            "{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {variables:?} {template}"
+        ))
     }
 
     /// Returns a hash of the length of the file at `path` and of samples spread over it.

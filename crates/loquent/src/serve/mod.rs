@@ -58,6 +58,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     args.engine.saves_spans = args.prefix_cache.is_wanted();
     // Of models that join the one whose profile is adopted.
     let others = args.engine.clone();
+    args.engine.chat_format = args.chat_format.stated()?;
     args.engine.adopt_profile(&args.source)?;
     let acme = args.acme()?;
     let mut options = args.resolve(acme.as_ref())?;

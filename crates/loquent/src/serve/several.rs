@@ -73,6 +73,10 @@ pub(super) fn prepare(
             args.served_model_name.is_none(),
             "--served-model-name is for one model; name each of several by --model NAME=FILE"
         );
+        ensure!(
+            args.chat_format.chat_template.is_none(),
+            "--chat-template is for one model; each of several has that of its file"
+        );
         ensure!(!engine.staged.is_wanted(), "--stages serves one model");
         ensure!(!args.source.file.is_pinned(), "--model-sha256 is for one model");
     }

@@ -15,6 +15,7 @@ use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 use loquent_server::StatedSampling;
 
+use super::chat_format::StatedChatFormat;
 use super::source::SourceArgs;
 use crate::profile::{self, Profile};
 use crate::serve::staged::StagedArgs;
@@ -106,6 +107,12 @@ pub(crate) struct EngineArgs {
     /// [`SamplingArgs`]: super::SamplingArgs
     #[arg(skip)]
     pub(crate) sampling: StatedSampling,
+    /// The chat template and its variables, as far as the operator states them
+    /// ([`ChatFormatArgs`], where the command has them).
+    ///
+    /// [`ChatFormatArgs`]: super::chat_format::ChatFormatArgs
+    #[arg(skip)]
+    pub(crate) chat_format: StatedChatFormat,
     /// True if keys and values must be possible to save, for `--prefix-cache-dir`.
     #[arg(skip)]
     pub(crate) saves_spans: bool,

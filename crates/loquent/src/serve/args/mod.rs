@@ -2,6 +2,7 @@
 
 mod acme;
 mod admission;
+mod chat_format;
 mod engine;
 mod http;
 mod keys;
@@ -18,6 +19,7 @@ use clap::Args;
 use loquent_server::{RequestLog, ServerConfig, ServiceConfig, ServingConfig, StreamBounds};
 
 pub(crate) use self::admission::AdmissionArgs;
+use self::chat_format::ChatFormatArgs;
 #[cfg(feature = "llama")]
 pub(crate) use self::engine::PREFILL_MAX_TOKENS;
 pub(crate) use self::engine::{EngineArgs, KvLayout, Switch};
@@ -134,6 +136,8 @@ pub struct ServeArgs {
     pub(crate) prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) chat_format: ChatFormatArgs,
     #[command(flatten)]
     streams: StreamArgs,
     #[command(flatten)]
