@@ -10,12 +10,15 @@ use crate::scheme::{Ends, ReceiverEnd, SenderEnd};
 /// Text of every token: five bytes, as in English.
 const TOKEN: &[u8] = b" text";
 
+/// A packet in flight: its time of arrival, its number in order of sending, whether it goes to the
+/// sender, and its bytes.
+type PacketInFlight = (u64, u64, bool, Vec<u8>);
+
 /// An answer's delivery. Times are in µs since the server received the request.
 pub struct Delivery<'a> {
     now_us: u64,
-    /// Packets in flight by time of arrival, then by order of sending; true for those to the
-    /// sender.
-    packets: BinaryHeap<Reverse<(u64, u64, bool, Vec<u8>)>>,
+    /// Packets in flight, the next to arrive first.
+    packets: BinaryHeap<Reverse<PacketInFlight>>,
     posted: u64,
     path: LinkState<'a>,
     sender: Box<dyn SenderEnd>,
@@ -143,8 +146,7 @@ mod tests {
     fn every_token_arrives_over_a_lossy_link_but_later() {
         let lossy =
             Channel::Bursts { good_ms: 500.0, burst_ms: 200.0, loss: 0.9, residual_loss: 0.0 };
-        for scheme in
-            [Scheme::TCP, Scheme::Loquent { tuning: Tuning::default(), congestion: None }]
+        for scheme in [Scheme::TCP, Scheme::Loquent { tuning: Tuning::default(), congestion: None }]
         {
             let (arrivals_us, _) = deliver(&scheme, lossy.clone());
             assert_eq!(arrivals_us.len(), 50, "{scheme:?}");

@@ -61,7 +61,7 @@ fn draw_case(svg: &mut Svg, plan: &QoePlan, (place, title): (usize, &str), curve
 
 /// Returns the points of a curve, the last one moved to where the curve leaves the panel.
 fn shown(curve: &Curve) -> Vec<(f64, f64)> {
-    let all = || curve.points.iter().map(|point| (point.readers as f64, point.mean_qoe));
+    let all = || curve.points.iter().map(|point| (point.readers as f64, point.summary.mean_qoe));
     let mut shown: Vec<(f64, f64)> = all().take_while(|point| point.1 >= LOWEST).collect();
     if let (Some(&(x, y)), Some((below_x, below_y))) = (shown.last(), all().nth(shown.len())) {
         let part = (y - LOWEST) / (y - below_y);
@@ -76,6 +76,10 @@ fn style(contender: &Contender) -> (Paint<'static>, &'static str) {
         QoePolicy::Andes => "eloquent-1",
         QoePolicy::ByNeed => "loquent-1",
     };
-    let dash = if matches!(contender.send, Scheme::Tcp { .. }) { "5 4" } else { "" };
+    let dash = match contender.send {
+        Scheme::Tcp { .. } => "5 4",
+        _ if contender.policy == QoePolicy::ByNeed && contender.slot_for_each => "1 3",
+        _ => "",
+    };
     (Paint(colour), dash)
 }

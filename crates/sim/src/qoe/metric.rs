@@ -10,6 +10,10 @@
 //! tokens per second, each weighted by the reader's buffer at that moment. Both papers take the
 //! time of generation; here it is the time of arrival at the reader.
 
+use serde::Serialize;
+
+use crate::stats::Samples;
+
 /// Reader's expectation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expectation {
@@ -17,6 +21,48 @@ pub struct Expectation {
     pub ttft_s: f64,
     /// Digestion speed.
     pub tokens_per_s: f64,
+}
+
+/// Experience of one reader.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ReaderQoe {
+    /// Quality of experience, 0 to 1.
+    pub qoe: f64,
+    /// Time from the request to the first token at the reader, in seconds.
+    pub ttft_s: f64,
+    /// Tokens, weighted for the effective throughput.
+    pub effective_tokens: f64,
+    /// Time from the request to the last token at the reader, in seconds.
+    pub last_s: f64,
+}
+
+/// Experience of all readers of a burst.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct QoeSummary {
+    /// Mean QoE of the readers.
+    pub mean_qoe: f64,
+    /// Share of readers with at least the QoE that counts as served well.
+    pub good_share: f64,
+    /// Effective throughput: weighted tokens per second of all readers.
+    pub effective_tokens_per_s: f64,
+    /// 99th percentile of the time to the first token.
+    pub ttft_p99_s: f64,
+}
+
+impl QoeSummary {
+    /// Sums up `readers`; those with at least the QoE `good` are served well.
+    pub fn new(readers: &[ReaderQoe], good: f64) -> Self {
+        let count = readers.len().max(1) as f64;
+        let took_s = readers.iter().map(|reader| reader.last_s).fold(f64::MIN_POSITIVE, f64::max);
+        let effective: f64 = readers.iter().map(|reader| reader.effective_tokens).sum();
+        let ttft: Samples = readers.iter().map(|reader| reader.ttft_s).collect();
+        Self {
+            mean_qoe: readers.iter().map(|reader| reader.qoe).sum::<f64>() / count,
+            good_share: readers.iter().filter(|reader| reader.qoe >= good).count() as f64 / count,
+            effective_tokens_per_s: effective / took_s,
+            ttft_p99_s: ttft.percentile(0.99).unwrap_or_default(),
+        }
+    }
 }
 
 /// Buffer up to which a token counts in full, as a share of the answer.
@@ -28,6 +74,17 @@ impl Expectation {
     /// Returns the time at which the reader expects to begin with token number `index`.
     pub fn due_s(&self, index: usize) -> f64 {
         self.ttft_s + index as f64 / self.tokens_per_s
+    }
+
+    /// Returns the experience of a reader to whom the tokens of an answer arrive at `arrivals_s`
+    /// after the request. Tokens missing from the answer's `tokens` never arrive.
+    pub fn experience(&self, arrivals_s: &[f64], tokens: usize) -> ReaderQoe {
+        ReaderQoe {
+            qoe: self.qoe(arrivals_s, tokens),
+            ttft_s: arrivals_s.first().copied().unwrap_or(f64::INFINITY),
+            effective_tokens: self.effective_tokens(arrivals_s, tokens),
+            last_s: arrivals_s.last().copied().unwrap_or(f64::INFINITY),
+        }
     }
 
     /// Returns the times at which the reader begins to digest the tokens that arrive at
@@ -132,6 +189,17 @@ mod tests {
         let half = EXPECTED.qoe(&stalled, 100);
         assert_near(half, 1.0 - 50.0 / (100.0 + triangle));
         assert!(late < half && half < 1.0);
+    }
+
+    #[test]
+    fn a_burst_is_summed_up_by_its_readers() {
+        let reader =
+            |qoe, last_s| ReaderQoe { qoe, ttft_s: last_s, effective_tokens: 30.0, last_s };
+        let summary = QoeSummary::new(&[reader(1.0, 2.0), reader(0.5, 3.0)], 0.95);
+        assert_eq!((summary.mean_qoe, summary.good_share), (0.75, 0.5));
+        assert_eq!(summary.effective_tokens_per_s, 20.0);
+        assert_near(summary.ttft_p99_s, 2.99);
+        assert_eq!(QoeSummary::new(&[], 0.95), QoeSummary::default());
     }
 
     #[test]

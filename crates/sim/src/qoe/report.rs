@@ -108,13 +108,14 @@ impl QoeReport {
 }
 
 fn cells(point: &QoePoint) -> String {
+    let summary = &point.summary;
     format!(
         "{} | {} | {:.3} | {:.0} % | {:.0} | {:.2}",
         point.readers,
         point.batch_size,
-        point.mean_qoe,
-        point.good_share * 100.0,
-        point.effective_tokens_per_s,
-        point.ttft_p99_s
+        summary.mean_qoe,
+        summary.good_share * 100.0,
+        summary.effective_tokens_per_s,
+        summary.ttft_p99_s
     )
 }

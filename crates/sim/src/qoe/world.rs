@@ -10,6 +10,7 @@ use loquent_infer::speculation::Speculation;
 
 use super::andes::{AndesRequest, AndesScheduler, ModelledReader};
 use super::delivery::Delivery;
+use super::metric::ReaderQoe;
 use super::plan::{Contender, QoeCase, QoePlan, QoePolicy};
 use crate::burst::{TimedRunner, VirtualEngine};
 use crate::channel::{Channel, LossSchedule};
@@ -43,20 +44,7 @@ pub struct BurstSetting<'a> {
     pub readers: usize,
 }
 
-/// Experience of one reader.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ReaderQoe {
-    /// Quality of experience, 0 to 1.
-    pub qoe: f64,
-    /// Time from the request to the first token at the reader, in seconds.
-    pub ttft_s: f64,
-    /// Tokens, weighted for the effective throughput.
-    pub effective_tokens: f64,
-    /// Time from the request to the last token at the reader, in seconds.
-    pub last_s: f64,
-}
-
-/// What the server knows of one reader.
+/// Knowledge of the server about one reader.
 #[derive(Debug, Clone, Copy, Default)]
 struct Knowledge {
     /// Tokens that the reader has acknowledged.
@@ -109,14 +97,13 @@ pub fn play(setting: BurstSetting<'_>) -> Vec<ReaderQoe> {
 /// Creates the engine as the policy's server configures it.
 fn engine(setting: BurstSetting<'_>) -> VirtualEngine<'_> {
     let BurstSetting { plan, case, contender, batch_size, readers } = setting;
-    let (prefill_max_tokens, itl_target, slots) = match contender.policy {
-        QoePolicy::FirstCome => (VLLM_BATCHED_TOKENS, ItlTarget::Unbounded, 2 * batch_size),
-        // What it preempts keeps its cells, whatever their number.
-        QoePolicy::Andes => {
-            (VLLM_BATCHED_TOKENS, ItlTarget::Unbounded, readers.max(2 * batch_size))
-        }
-        QoePolicy::ByNeed => (PREFILL_MAX_TOKENS, ITL_TARGET, 2 * batch_size),
+    let (prefill_max_tokens, itl_target) = match contender.policy {
+        QoePolicy::FirstCome | QoePolicy::Andes => (VLLM_BATCHED_TOKENS, ItlTarget::Unbounded),
+        QoePolicy::ByNeed => (PREFILL_MAX_TOKENS, ITL_TARGET),
     };
+    // Twice the places are Loquent's number of slots.
+    let all = if contender.slot_for_each { readers } else { 0 };
+    let slots = all.max(2 * batch_size);
     let context_tokens = case.prompt_tokens + plan.answer_tokens + 1;
     let limits = Limits {
         max_batch_size: batch_size,
@@ -255,12 +242,6 @@ impl World<'_> {
         let way_s = plan.rtt_ms / 2e3;
         let arrivals_s: Vec<f64> =
             delivery.arrivals_us().iter().map(|&at_us| at_us as f64 / 1e6 + way_s).collect();
-        let (expectation, tokens) = (plan.expectation(), plan.answer_tokens as usize);
-        ReaderQoe {
-            qoe: expectation.qoe(&arrivals_s, tokens),
-            ttft_s: arrivals_s.first().copied().unwrap_or(f64::INFINITY),
-            effective_tokens: expectation.effective_tokens(&arrivals_s, tokens),
-            last_s: arrivals_s.last().copied().unwrap_or(f64::INFINITY),
-        }
+        plan.expectation().experience(&arrivals_s, plan.answer_tokens as usize)
     }
 }
