@@ -40,14 +40,18 @@ fn a_light_burst_is_served_well_by_all() {
 fn schedulers_that_know_readers_serve_more_than_there_are_places() {
     let plan = plan();
     let of = |policy| {
-        let is_meant = |one: &qoe::Contender| one.policy == policy && one.send.kind() == "loquent";
+        // The batch has a third as many places as there are readers.
+        let slots = policy != QoePolicy::FirstCome;
+        let is_meant = |one: &qoe::Contender| {
+            one.policy == policy && one.send.kind() == "loquent" && one.slot_for_each == slots
+        };
         let contender = plan.contender.iter().position(is_meant).expect("the plan has it");
         mean(&play(&plan, contender, 48))
     };
     let first_come = of(QoePolicy::FirstCome);
     let (andes, by_need) = (of(QoePolicy::Andes), of(QoePolicy::ByNeed));
-    assert!(andes > first_come + 0.05, "{andes} {first_come}");
-    assert!(by_need > first_come + 0.05, "{by_need} {first_come}");
+    assert!(andes > first_come + 0.02, "{andes} {first_come}");
+    assert!(by_need > first_come + 0.02, "{by_need} {first_come}");
 }
 
 #[test]

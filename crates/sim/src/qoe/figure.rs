@@ -21,9 +21,9 @@ pub fn draw(plan: &QoePlan, curves: &[Curve]) -> String {
     svg.text((LEFT, 26.0), Anchor::Start, TextRole::Title, &plan.title);
     let note = format!("simulated; {}; dashed: over TCP", plan.machine.name);
     svg.text((LEFT, 46.0), Anchor::Start, TextRole::Note, &note);
-    for (case, of) in plan.case.iter().enumerate() {
+    for case in 0..plan.case.len() {
         let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.case == case).collect();
-        draw_case(&mut svg, plan, (case, &of.name), &curves);
+        draw_case(&mut svg, plan, case, &curves);
     }
     let rows = plan.case.len().div_ceil(COLUMNS);
     let bottom = TOP + ROW_HEIGHT * rows as f64 - 16.0;
@@ -37,10 +37,10 @@ pub fn draw(plan: &QoePlan, curves: &[Curve]) -> String {
     svg.finish((LEFT + columns).max(LEFT + 180.0 * plan.contender.len() as f64), bottom + 16.0)
 }
 
-fn draw_case(svg: &mut Svg, plan: &QoePlan, (place, title): (usize, &str), curves: &[&Curve]) {
+fn draw_case(svg: &mut Svg, plan: &QoePlan, case: usize, curves: &[&Curve]) {
     let of_all = curves.iter().flat_map(|curve| &curve.points);
     let most = of_all.map(|point| point.readers).max().unwrap_or(1) as f64;
-    let (column, row) = (place % COLUMNS, place / COLUMNS);
+    let (column, row) = (case % COLUMNS, case / COLUMNS);
     let panel = Panel {
         left: LEFT + column as f64 * (PANEL_WIDTH + GUTTER),
         top: TOP + row as f64 * ROW_HEIGHT,
@@ -49,6 +49,7 @@ fn draw_case(svg: &mut Svg, plan: &QoePlan, (place, title): (usize, &str), curve
         x: Axis::from_zero_exactly(most),
         y: Axis::exact(LOWEST, 1.0, false),
     };
+    let title = &plan.case[case].name;
     panel.draw(svg, Labels { title, x: "readers", y: "mean QoE", ..Labels::default() });
     svg.line(panel.at(0.0, plan.qoe), panel.at(most, plan.qoe), INK, 0.8);
     for curve in curves {

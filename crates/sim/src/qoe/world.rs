@@ -58,7 +58,7 @@ struct Knowledge {
 }
 
 /// A burst in progress. Times of deliveries count from the arrival of the requests at the server.
-struct World<'a> {
+struct LossyWorld<'a> {
     setting: BurstSetting<'a>,
     engine: VirtualEngine<'a>,
     began: Duration,
@@ -80,7 +80,7 @@ pub fn play(setting: BurstSetting<'_>) -> Vec<ReaderQoe> {
         let ends = contender.send.ends(link(reader), &ReaderBehaviour::default());
         Delivery::new(path, ends.expect("plans have no oracle"))
     };
-    let mut world = World {
+    let mut world = LossyWorld {
         setting,
         engine: engine(setting),
         began: Duration::ZERO,
@@ -117,7 +117,7 @@ fn engine(setting: BurstSetting<'_>) -> VirtualEngine<'_> {
     VirtualEngine::new(&plan.machine, runner, limits)
 }
 
-impl World<'_> {
+impl LossyWorld<'_> {
     fn submit(&mut self) {
         let BurstSetting { plan, case, .. } = self.setting;
         for reader in 0..self.setting.readers {
