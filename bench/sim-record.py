@@ -329,8 +329,8 @@ def qoe_bursts(plans):
                   "effective tokens/s", "TTFT P99, s"], rows)
 
 
-TABLES = {"qoe": qoe, "qoe-bursts": qoe_bursts, "fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
-          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst}
+TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
+          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst, "qoe": qoe, "qoe-bursts": qoe_bursts}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! Quality of experience of bursts, with loss on the links: the real scheduler by need against
-//! first come, first served and against Andes, with the metrics of the literature ([`Expectation`]).
+//! first come, first served and against Andes, with the metrics of the literature
+//! ([`Expectation`]).
 //!
 //! All requests of a burst arrive together. The engine's steps take virtual time, and each answer
 //! is delivered over a link of its own by a real scheme ([`crate::scheme`]). The result for each
