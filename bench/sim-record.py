@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench/sim.json"
 PAGES = [ROOT / name for name in ("docs/eloquent.md", "docs/demo.md", "docs/scheduling.md", "spec/delivery.md", "README.md")]
 PLANS = ["bad-weather", "channels", "fast-generators", "fig5", "fig6", "fig7", "hidden-tab", "narrow-links",
-         "outages", "pacing", "padding", "pareto", "burst"]
+         "outages", "pacing", "padding", "pareto", "burst", "qoe"]
 KEPT = ["full", "late", "delay-ms", "shown-full", "hold-ms", "added-ms", "wire-kb", "text-bits", "change-bits"]
 BLOCK = re.compile(r"<!-- sim: ([\w-]+) -->\n.*?<!-- end of sim -->", re.DOTALL)
 DEFAULTS = [("RTT 400 ms", "default, RTT 400"), ("RTT 100 ms", "default, RTT 100"), ("RTT 50 ms", "default, RTT 50")]
@@ -31,6 +31,8 @@ DEFAULTS = [("RTT 400 ms", "default, RTT 400"), ("RTT 100 ms", "default, RTT 100
 STEPS = {**{step: step for step in ("none", "16", "20", "24", "32", "48", "64", "128", "256", "largest")},
          "24, no memory": "24, each frame only as long as it needs"}
 SHIPPED_STEP = "24"
+#: The plan's names of Loquent's scheduler, as it ships and with as many slots as Andes.
+NEED = ["by need", "by need, slot for each"]
 WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
         ("bursts that lose everything, RTT 100 ms", "channels", "default, 100 % loss"),
         ("longer bursts that lose everything, RTT 100 ms", "channels", "p .9 q .8, 100 % loss"),
@@ -97,6 +99,8 @@ def written(record):
 def kept(report):
     """What the documentation uses of a report, rounded to what it means."""
     plan = report["plan"]
+    if "contender" in plan:
+        return kept_qoe(report)
     if "machine" in plan:
         return kept_bursts(report)
     rows = [{"case": row["case"], "scheme": row["scheme"],
@@ -115,6 +119,15 @@ def kept_bursts(report):
              "first_come": row["first_come"]["readers"], "by_need": row["by_need"]["readers"],
              "ratio": round(row["ratio"], 5), "bound": row["bound"]} for row in report["rows"]]
     return {"rows": rows, "changes": []}
+
+
+def kept_qoe(report):
+    """The same of the plan of QoE: each contender's bursts, and the largest of the plan's QoE."""
+    def rounded(point):
+        return point and {key: round(value, 5) for key, value in point.items()}
+    rows = [{"case": row["case"], "contender": row["contender"], "largest": rounded(row["largest"]),
+             "points": [rounded(point) for point in row["points"]]} for row in report["rows"]]
+    return {"seed": report["plan"]["seed"], "qoe": report["plan"]["qoe"], "rows": rows, "changes": []}
 
 
 def with_tables(text, record):
@@ -278,8 +291,46 @@ def burst(plans):
     return table(["prompt tokens", *head], rows)
 
 
+def qoe_rows(plans):
+    """The rows of the plan of QoE by case: of each contender its row."""
+    cases = {}
+    for row in plans["qoe"]["rows"]:
+        cases.setdefault(row["case"], {})[row["contender"]] = row
+    return cases
+
+
+def most(row):
+    """The readers of the largest burst that a contender serves well, 0 if there is none."""
+    return row["largest"]["readers"] if row["largest"] else 0
+
+
+def qoe(plans):
+    """The largest bursts of the plan's mean QoE, and how many times as many readers by need."""
+    rows = []
+    for case, row in qoe_rows(plans).items():
+        ratios = [f"{most(row[of]) / max(most(row[over]), 1):.2f}" for of in NEED for over in ("first come", "Andes")]
+        rows.append([case, *(str(most(one)) for one in row.values()), *ratios])
+    contenders = next(iter(qoe_rows(plans).values()))
+    ratios = [f"{of} / {over}" for of in NEED for over in ("first come", "Andes")]
+    return table([f"simulated: most readers at mean QoE {plans['qoe']['qoe']}", *contenders, *ratios], rows)
+
+
+def qoe_bursts(plans):
+    """Every metric of a burst of one size, the largest that all contenders have played."""
+    rows = []
+    for case, row in qoe_rows(plans).items():
+        common = set.intersection(*({point["readers"] for point in one["points"]} for one in row.values()))
+        size = max(common)
+        for name, one in row.items():
+            point = next(point for point in one["points"] if point["readers"] == size)
+            rows.append([case, str(size), name, f"{point['mean_qoe']:.3f}", f"{100 * point['good_share']:.0f} %",
+                         f"{point['effective_tokens_per_s']:,.0f}", f"{point['ttft_p99_s']:.2f}"])
+    return table(["simulated", "readers", "policy", "mean QoE", f"readers of QoE {plans['qoe']['qoe']}",
+                  "effective tokens/s", "TTFT P99, s"], rows)
+
+
 TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
-          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst}
+          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst, "qoe": qoe, "qoe-bursts": qoe_bursts}
 
 
 if __name__ == "__main__":

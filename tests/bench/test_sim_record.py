@@ -79,6 +79,33 @@ def test_a_record_of_bursts_keeps_what_the_table_needs():
     assert sim_record.burst({"burst": kept}).splitlines()[-1] == "| 16 | 2 | 3 | 1.50 | 4 |"
 
 
+def test_a_record_of_qoe_keeps_what_the_tables_need():
+    def row(contender, readers):
+        point = {"readers": 8, "batch_size": 4, "mean_qoe": 0.9712345, "good_share": 0.75,
+                 "effective_tokens_per_s": 1234.5, "ttft_p99_s": 1.5}
+        largest = point | {"readers": readers} if readers else None
+        return {"case": "c", "contender": contender, "points": [point], "largest": largest}
+    rows = [row("first come", 10), row("Andes", 0), row("by need", 15), row("by need, slot for each", 20)]
+    plan = {"contender": [], "machine": {}, "seed": 1, "qoe": 0.95}
+    kept = {"qoe": sim_record.kept({"plan": plan, "rows": rows})}
+    assert sim_record.qoe(kept).splitlines()[-1] == "| c | 10 | 0 | 15 | 20 | 1.50 | 15.00 | 2.00 | 20.00 |"
+    last = sim_record.qoe_bursts(kept).splitlines()[-1]
+    assert last == "| c | 8 | by need, slot for each | 0.971 | 75 % | 1,234 | 1.50 |"
+    assert json.loads(sim_record.written({"plans": kept})) == {"plans": kept}
+
+
+@pytest.mark.skipif(not LOQUENT, reason="LOQUENT_BIN names no binary")
+def test_the_record_of_qoe_is_the_simulators(tmp_path):
+    # One size of burst: what a burst meets does not depend on the others of its plan.
+    file = tmp_path / "qoe.toml"
+    plan = (ROOT / "plans/qoe.toml").read_text()
+    small = re.sub(r"^readers = .*$", "readers = [16]", plan, flags=re.MULTILINE)
+    file.write_text(small[: small.index("[[claim]]")])
+    recorded = [next(point for point in row["points"] if point["readers"] == 16)
+                for row in RECORD["plans"]["qoe"]["rows"]]
+    assert [row["points"][0] for row in plan_now(str(file))] == recorded, "run bench/sim-record.py"
+
+
 def test_the_record_has_every_plan_that_draws_something():
     plans = {path.stem for path in (ROOT / "plans").glob("*.toml")} - {"campaign"}
     assert plans == set(RECORD["plans"]) == set(sim_record.PLANS)

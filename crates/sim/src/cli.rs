@@ -11,12 +11,15 @@ use loquent_proto::printable::printable;
 use crate::burst::{self, BurstPlan, BurstReport};
 use crate::link::Link;
 use crate::plan::{Case, Plan};
+use crate::qoe::{self, QoePlan, QoeReport};
 use crate::report::{replay, run_plan};
 use crate::study::ProgressReport;
 use crate::{sweep, trace};
 
 /// Name of the built-in plan of bursts.
 const BURST: &str = "burst";
+/// Name of the built-in plan of bursts that are judged by quality of experience.
+const QOE: &str = "qoe";
 
 /// Run a plan in virtual time and report stalls, delays and bytes
 #[derive(Debug, Clone, clap::Args)]
@@ -71,6 +74,9 @@ impl SimArgs {
         if plan_name(&self.plan) == BURST {
             return self.bursts();
         }
+        if plan_name(&self.plan) == QOE {
+            return self.qoe();
+        }
         let mut plan = read_plan(&self.plan)?;
         plan.sessions = self.sessions.unwrap_or(plan.sessions);
         plan.seed = self.seed.unwrap_or(plan.seed);
@@ -89,12 +95,7 @@ impl SimArgs {
         if given || self.replay.is_some() || self.csv.is_some() || self.html.is_some() {
             bail!("in a plan of bursts nothing is random: only --json and --svg apply to it");
         }
-        let text = match self.plan == BURST {
-            true => burst::BUILT_IN.to_owned(),
-            false => std::fs::read_to_string(&self.plan)
-                .with_context(|| format!("cannot read {}", self.plan))?,
-        };
-        let plan = BurstPlan::parse(&self.plan, &text)?;
+        let plan = BurstPlan::parse(&self.plan, &self.text(BURST, burst::BUILT_IN)?)?;
         let meter = Meter::new((plan.machine.len() * plan.prompt_tokens.len() * 2) as u64);
         let found = burst::run(&plan, &meter);
         meter.bar.finish_and_clear();
@@ -107,6 +108,37 @@ impl SimArgs {
             false => print!("{}", printable(&report.table())),
         }
         verdict(report.is_good())
+    }
+
+    /// Runs a plan of bursts that are judged by quality of experience.
+    fn qoe(&self) -> anyhow::Result<()> {
+        let given = self.sessions.is_some() || self.seeds.is_some() || self.replay.is_some();
+        if given || self.csv.is_some() || self.html.is_some() {
+            bail!("only --seed, --threads, --json and --svg apply to a plan of QoE");
+        }
+        let mut plan = QoePlan::parse(&self.plan, &self.text(QOE, qoe::BUILT_IN)?)?;
+        plan.seed = self.seed.unwrap_or(plan.seed);
+        let meter = Meter::new(qoe::plays(&plan));
+        let curves = qoe::run(&plan, self.threads, &meter);
+        meter.bar.finish_and_clear();
+        let report = QoeReport::new(plan, curves);
+        if let Some(folder) = &self.svg {
+            write(&folder.join("qoe.svg"), &report.figure())?;
+        }
+        match self.json {
+            true => println!("{:#}", report.json()),
+            false => print!("{}", printable(&report.table())),
+        }
+        verdict(report.is_good())
+    }
+
+    /// Returns the text of the plan: the one built in if it is called by `name`, else a file.
+    fn text(&self, name: &str, built_in: &str) -> anyhow::Result<String> {
+        match self.plan == name {
+            true => Ok(built_in.to_owned()),
+            false => std::fs::read_to_string(&self.plan)
+                .with_context(|| format!("cannot read {}", self.plan)),
+        }
     }
 
     /// Runs `plan` with its own seed.
@@ -233,8 +265,8 @@ fn read_plan(name: &str) -> anyhow::Result<Plan> {
         Some((name, text)) if !Path::new(name).exists() => Ok(Plan::parse(name, text)?),
         _ => Plan::read(Path::new(name)).with_context(|| {
             let built_in = crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name);
-            // A plan of bursts has a form of its own, and is read elsewhere.
-            let mut names: Vec<_> = built_in.chain([BURST]).collect();
+            // Plans of bursts have forms of their own, and are read elsewhere.
+            let mut names: Vec<_> = built_in.chain([BURST, QOE]).collect();
             names.sort_unstable();
             format!("no plan {name:?}; there are these, or a file: {}", names.join(", "))
         }),
@@ -283,7 +315,7 @@ mod tests {
     #[test]
     fn an_unknown_plan_is_answered_with_the_names_of_all() {
         let error = read_plan("nosuch").unwrap_err().to_string();
-        for name in crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name).chain([BURST]) {
+        for name in crate::BUILT_IN_PLANS.iter().map(|(name, _)| *name).chain([BURST, QOE]) {
             assert!(error.contains(name), "{error}");
         }
         assert!(read_plan(crate::BUILT_IN_PLANS[0].0).is_ok());

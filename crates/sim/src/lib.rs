@@ -19,6 +19,7 @@ pub mod link;
 pub mod metrics;
 pub mod observer;
 pub mod plan;
+pub mod qoe;
 pub mod race;
 pub mod reader;
 pub mod report;

@@ -2,4 +2,5 @@
 
 mod burst;
 mod plans;
+mod qoe;
 mod trace;

@@ -6,11 +6,15 @@ use std::path::Path;
 
 use loquent_proto::printable::printable;
 use loquent_sim::burst::{ContentRule, ReaderOutcome};
+use loquent_sim::qoe::QoeSummary;
 use loquent_sim::stats::percentile;
 use serde_json::json;
 
 use super::run::PlayedBurst;
 use crate::BenchError;
+
+/// QoE of a reader who is served well.
+const GOOD_QOE: f64 = 0.95;
 
 /// Results of the bursts that were played.
 #[derive(Debug)]
@@ -47,6 +51,14 @@ impl BurstTable {
         self.content.share(&burst.readers) * served / burst.asked as f64
     }
 
+    /// Returns the experience of a burst's readers. A failed answer counts as a QoE of 0.
+    fn experience(burst: &PlayedBurst) -> QoeSummary {
+        let summary = QoeSummary::new(&burst.experience, GOOD_QOE);
+        let served = burst.experience.len() as f64 / burst.asked as f64;
+        let (mean_qoe, good_share) = (summary.mean_qoe * served, summary.good_share * served);
+        QoeSummary { mean_qoe, good_share, ..summary }
+    }
+
     /// Returns the causes of failed answers, each with its count.
     fn causes(&self) -> BTreeMap<String, usize> {
         let mut causes = BTreeMap::new();
@@ -59,8 +71,16 @@ impl BurstTable {
     /// Renders the table for a terminal.
     pub fn text(&self) -> String {
         let mut out = format!(
-            "{:>8} {:>8} {:>10} {:>10} {:>11} {:>11} {:>7}\n",
-            "readers", "content", "TTFT p50", "TTFT p99", "stall mean", "stall p99", "failed"
+            "{:>8} {:>8} {:>10} {:>10} {:>11} {:>11} {:>7} {:>8} {:>12}\n",
+            "readers",
+            "content",
+            "TTFT p50",
+            "TTFT p99",
+            "stall mean",
+            "stall p99",
+            "failed",
+            "QoE mean",
+            "effective/s"
         );
         for burst in &self.bursts {
             let of = |value: fn(&ReaderOutcome) -> f64| {
@@ -70,10 +90,11 @@ impl BurstTable {
             };
             let at = |sorted: &[f64], p| percentile(sorted, p).unwrap_or_default();
             let (ttft, stalls) = (of(|one| one.ttft_s), of(|one| one.stall_share * 100.0));
+            let experience = Self::experience(burst);
             let mean = stalls.iter().sum::<f64>() / stalls.len().max(1) as f64;
             let _ = writeln!(
                 out,
-                "{:>8} {:>6.1} % {:>8.2} s {:>8.2} s {:>9.2} % {:>9.2} % {:>7}",
+                "{:>8} {:>6.1} % {:>8.2} s {:>8.2} s {:>9.2} % {:>9.2} % {:>7} {:>8.3} {:>12.1}",
                 burst.asked,
                 self.share(burst) * 100.0,
                 at(&ttft, 0.5),
@@ -81,6 +102,8 @@ impl BurstTable {
                 mean,
                 at(&stalls, 0.99),
                 burst.failures.len(),
+                experience.mean_qoe,
+                experience.effective_tokens_per_s,
             );
         }
         for (cause, count) in self.causes() {
@@ -98,8 +121,13 @@ impl BurstTable {
     /// # Errors
     /// [`BenchError::Output`].
     pub fn write(&self, path: &Path) -> Result<(), BenchError> {
-        let all =
-            json!({ "content": self.content, "bursts": self.bursts, "largest": self.largest() });
+        let experience: Vec<QoeSummary> = self.bursts.iter().map(Self::experience).collect();
+        let all = json!({
+            "content": self.content,
+            "bursts": self.bursts,
+            "experience": experience,
+            "largest": self.largest(),
+        });
         std::fs::write(path, format!("{all:#}\n")).map_err(|error| BenchError::Output {
             path: path.to_owned(),
             reason: error.to_string(),
@@ -109,13 +137,20 @@ impl BurstTable {
 
 #[cfg(test)]
 mod tests {
+    use loquent_sim::qoe::ReaderQoe;
+
     use super::*;
+
+    fn experience(ttft_s: f64) -> ReaderQoe {
+        ReaderQoe { qoe: 1.0, ttft_s, effective_tokens: 20.0, last_s: 10.0 }
+    }
 
     fn burst(asked: usize, served: usize, content: usize) -> PlayedBurst {
         let ttft_s = |at: usize| if at < content { 1.0 } else { 3.0 };
         let reader = |at: usize| ReaderOutcome { ttft_s: ttft_s(at), stall_share: 0.0 };
         let failures = vec!["it broke".to_owned(); asked - served];
-        PlayedBurst { asked, readers: (0..served).map(reader).collect(), failures }
+        let experience = (0..served).map(|at| experience(ttft_s(at))).collect();
+        PlayedBurst { asked, readers: (0..served).map(reader).collect(), experience, failures }
     }
 
     #[test]
@@ -129,6 +164,7 @@ mod tests {
         assert_eq!(table.largest(), Some(10));
         let text = table.text();
         assert!(text.contains("      30   83.3 %"), "{text}");
+        assert!(text.contains("       5    0.833         50.0"), "{text}");
         assert!(text.contains("failed 5 times: it broke\n"), "{text}");
         assert!(text.ends_with("content: 10\n"), "{text}");
     }

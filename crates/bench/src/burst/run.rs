@@ -11,6 +11,7 @@ use loquent_openai::BaseUrl;
 use loquent_openai::http::HttpClient;
 use loquent_proto::Delta;
 use loquent_sim::burst::{BurstReader, ReaderOutcome};
+use loquent_sim::qoe::{Expectation, ReaderQoe};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Barrier;
@@ -42,13 +43,23 @@ pub struct BurstRun {
     pub ttft_limit: Duration,
 }
 
+impl BurstRun {
+    /// Returns the expectation of a reader, for its quality of experience.
+    fn expectation(&self) -> Expectation {
+        let tokens_per_s = 1.0 / self.token_time.as_secs_f64();
+        Expectation { ttft_s: self.ttft_limit.as_secs_f64(), tokens_per_s }
+    }
+}
+
 /// Outcome of a burst.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct PlayedBurst {
     /// Number of requests.
     pub asked: usize,
     /// Outcomes of the readers who got their whole answers.
     pub readers: Vec<ReaderOutcome>,
+    /// Experience of the same readers, in the terms of the literature.
+    pub experience: Vec<ReaderQoe>,
     /// Failure messages of the others.
     pub failures: Vec<String>,
 }
@@ -103,10 +114,13 @@ impl PreparedRun {
             };
             tokio::spawn(tokio::time::timeout(self.limit(), answer))
         });
-        let mut played = PlayedBurst { asked: readers, readers: Vec::new(), failures: Vec::new() };
+        let mut played = PlayedBurst { asked: readers, ..PlayedBurst::default() };
         for outcome in join_all(read).await {
             match outcome? {
-                Ok(Ok(outcome)) => played.readers.push(outcome),
+                Ok(Ok((outcome, experience))) => {
+                    played.readers.push(outcome);
+                    played.experience.push(experience);
+                }
                 Ok(Err(error)) => played.failures.push(format!("{error:#}")),
                 Err(_) => played.failures.push("not over in time".into()),
             }
@@ -158,23 +172,27 @@ impl PreparedRun {
     }
 }
 
-/// Sends the request and reads the answer to its end; returns the outcome of the reader.
+/// Sends the request and reads the answer to its end; returns the outcome and the experience of the
+/// reader.
 async fn read_answer(
     client: &Client,
     request: &Request,
     run: &BurstRun,
-) -> anyhow::Result<ReaderOutcome> {
+) -> anyhow::Result<(ReaderOutcome, ReaderQoe)> {
     let asked = Instant::now();
     let mut answer = match client.ask(request).await? {
         Asked::Answer(answer) => answer,
         Asked::Reply(reply) => bail!("the server answered with status {}", reply.status),
     };
     let mut reader = BurstReader::new(run.token_time);
+    let mut arrivals_s = Vec::new();
     // Nothing is held back here: a token counts from when it could be read.
     while let Some(step) = answer.next().await? {
         for delta in step.into_deltas()? {
             if delta.tokens() > 0 {
-                reader.take(asked.elapsed(), delta.tokens());
+                let at = asked.elapsed();
+                reader.take(at, delta.tokens());
+                arrivals_s.extend((0..delta.tokens()).map(|_| at.as_secs_f64()));
             }
             if let Delta::Error { message, .. } = delta {
                 bail!(message);
@@ -189,5 +207,6 @@ async fn read_answer(
         run.answer_tokens,
         answer.resumes()
     );
-    Ok(reader.outcome(Duration::ZERO))
+    let experience = run.expectation().experience(&arrivals_s, run.answer_tokens as usize);
+    Ok((reader.outcome(Duration::ZERO), experience))
 }

@@ -14,7 +14,8 @@ mod row;
 mod search;
 mod world;
 
-pub use plan::{BurstPlan, Machine, Policy};
+pub(crate) use engine::{TimedRunner, VirtualEngine};
+pub use plan::{BurstPlan, MAX_READERS, Machine, Policy};
 pub use reader::{BurstReader, ContentRule, ReaderOutcome};
 pub use report::BurstReport;
 pub use search::{LargestBurst, run};

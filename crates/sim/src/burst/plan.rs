@@ -52,6 +52,17 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Describes the first parameter that is out of range, if there is one.
+    pub fn fault(&self) -> Option<String> {
+        let table = &self.decode_ms;
+        let grows = table.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let starts = table.first().is_some_and(|(rows, _)| *rows >= 1.0);
+        let unsorted = "decode_ms lacks rows of 1 or more in ascending order".to_owned();
+        within("prompt_token_ms", self.prompt_token_ms, 0.001, 60_000.0)
+            .or_else(|| (!(grows && starts)).then_some(unsorted))
+            .or_else(|| table.iter().find_map(|(_, ms)| within("decode_ms", *ms, 0.001, 60_000.0)))
+    }
+
     /// Returns the duration of a step that advances `rows` answers and computes `prompt_tokens`.
     pub fn step_ms(&self, rows: usize, prompt_tokens: usize) -> f64 {
         // The piece of the line on which the rows lie, or the nearest one.
@@ -65,6 +76,12 @@ impl Machine {
         let rows_ms = low + (high - low) / (to - from) * (x - from);
         rows_ms.max(0.0) + self.prompt_token_ms * prompt_tokens as f64
     }
+}
+
+/// Describes `value` if it is out of range.
+fn within(name: &str, value: f64, least: f64, most: f64) -> Option<String> {
+    let fits = (least..=most).contains(&value);
+    (!fits).then(|| format!("{name} is not in {least}..={most}"))
 }
 
 /// A statement about the largest bursts on a machine.
@@ -120,10 +137,6 @@ impl BurstPlan {
     }
 
     fn fault(&self) -> Option<String> {
-        let within = |name: &str, value: f64, least: f64, most: f64| {
-            let fits = (least..=most).contains(&value);
-            (!fits).then(|| format!("{name} is not in {least}..={most}"))
-        };
         let of_all = within("answer_tokens", self.answer_tokens.into(), 1.0, 10_000.0)
             .or_else(|| within("reading_tokens_per_s", self.reading_tokens_per_s, 0.5, 50.0))
             .or_else(|| within("rtt_ms", self.rtt_ms, 0.0, 10_000.0))
@@ -142,19 +155,7 @@ impl BurstPlan {
             let most = MAX_READERS as f64;
             self.batch_sizes.iter().find_map(|&size| within("batch_sizes", size as f64, 1.0, most))
         };
-        let machines = || {
-            self.machine.iter().find_map(|machine| {
-                let table = &machine.decode_ms;
-                let grows = table.windows(2).all(|pair| pair[0].0 < pair[1].0);
-                let starts = table.first().is_some_and(|(rows, _)| *rows >= 1.0);
-                let unsorted = "decode_ms lacks rows of 1 or more in ascending order".to_owned();
-                within("prompt_token_ms", machine.prompt_token_ms, 0.001, 60_000.0)
-                    .or_else(|| (!(grows && starts)).then_some(unsorted))
-                    .or_else(|| {
-                        table.iter().find_map(|(_, ms)| within("decode_ms", *ms, 0.001, 60_000.0))
-                    })
-            })
-        };
+        let machines = || self.machine.iter().find_map(Machine::fault);
         let claims = || {
             let unknown = |claim: &&BurstClaim| {
                 !self.machine.iter().any(|machine| machine.name == claim.machine)

@@ -5,21 +5,17 @@ use std::time::Duration;
 
 use loquent_infer::budget::ItlTarget;
 use loquent_infer::reading::ReaderReport;
-use loquent_infer::request::{Step, Tag, Work};
-use loquent_infer::runner::{Batch, Runner};
-use loquent_infer::scheduler::{Limits, Scheduler};
+use loquent_infer::request::{Step, Tag};
+use loquent_infer::scheduler::Limits;
 use loquent_infer::speculation::Speculation;
 
-use super::engine::{TimedRunner, step_time};
+use super::engine::{TimedRunner, VirtualEngine};
 use super::plan::{BurstPlan, Machine, Policy};
 use super::reader::{BurstReader, ReaderOutcome};
 
 /// The server's defaults of `--prefill-max-tokens` and `--itl-target-ms`.
 const PREFILL_MAX_TOKENS: u32 = 512;
 const ITL_FACTOR: f64 = 2.0;
-/// Requests served before a burst.
-const WARM_UP_REQUESTS: u64 = 8;
-const WARM_UP_TOKENS: u32 = 32;
 
 /// Outcome of a burst.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,14 +29,11 @@ pub struct BurstOutcome {
 /// A burst in progress.
 struct World<'a> {
     plan: &'a BurstPlan,
-    machine: &'a Machine,
     policy: Policy,
-    scheduler: Scheduler,
-    runner: TimedRunner,
+    engine: VirtualEngine<'a>,
     readers: Vec<BurstReader>,
     /// Reports about readers, in order, with the times at which the server receives them.
     heard: VecDeque<(Duration, Tag, ReaderReport)>,
-    now: Duration,
 }
 
 /// Plays a burst of `readers` under `policy` with this batch size.
@@ -53,7 +46,7 @@ pub fn play(
     readers: usize,
 ) -> BurstOutcome {
     let context_tokens = prompt_tokens + plan.answer_tokens + 1;
-    let runner = TimedRunner::new(readers, context_tokens, batch_size);
+    let runner = TimedRunner::new(readers, context_tokens, 2 * batch_size);
     let limits = Limits {
         max_batch_size: batch_size,
         prefill_max_tokens: PREFILL_MAX_TOKENS,
@@ -64,74 +57,42 @@ pub fn play(
     };
     let mut world = World {
         plan,
-        machine,
         policy,
-        scheduler: Scheduler::new(runner.capacity(), limits, Vec::new()),
-        runner,
+        engine: VirtualEngine::new(machine, runner, limits),
         readers: vec![BurstReader::new(plan.token_time()); readers],
         heard: VecDeque::new(),
-        now: Duration::ZERO,
     };
-    world.warm_up(prompt_tokens);
-    let began = world.now;
-    world.now += plan.one_way();
+    world.engine.warm_up(prompt_tokens, plan.answer_tokens);
+    let began = world.engine.now;
+    world.engine.now += plan.one_way();
     world.submit(prompt_tokens);
     world.run();
-    let took = world.now.saturating_sub(began).as_secs_f64();
+    let took = world.engine.now.saturating_sub(began).as_secs_f64();
     let outcome = |reader: &BurstReader| reader.outcome(began);
     BurstOutcome { readers: world.readers.iter().map(outcome).collect(), took_s: took }
 }
 
 impl World<'_> {
-    /// Serves some requests in turn before the burst, from which the scheduler learns step
-    /// durations: a server's first requests are not its largest burst.
-    fn warm_up(&mut self, prompt_tokens: u32) {
-        for number in 0..WARM_UP_REQUESTS {
-            // Nobody reads these.
-            let tag = Tag(u64::MAX - number);
-            let prompt = vec![u32::MAX - number as u32; prompt_tokens as usize];
-            let max_tokens = WARM_UP_TOKENS.min(self.plan.answer_tokens);
-            self.scheduler.submit(self.now, Work { tag, prompt, max_tokens, ..Work::default() });
-            (0..WARM_UP_TOKENS / 4).for_each(|_| self.step());
-        }
-        self.run();
-    }
-
     fn run(&mut self) {
-        while self.scheduler.has_work() {
-            self.step();
+        while self.engine.scheduler.has_work() {
+            self.hear();
+            if let Some(step) = self.engine.step() {
+                self.deliver(&step);
+            }
         }
     }
 
     fn submit(&mut self, prompt_tokens: u32) {
         for number in 0..self.readers.len() {
             let tag = Tag(number as u64);
-            let prompt = vec![number as u32; prompt_tokens as usize];
-            let max_tokens = self.plan.answer_tokens;
-            self.scheduler.submit(self.now, Work { tag, prompt, max_tokens, ..Work::default() });
+            self.engine.submit(tag, prompt_tokens, self.plan.answer_tokens);
             if self.policy == Policy::ByNeed {
                 // The server knows how fast they read, and that they have nothing yet.
                 let token_time = self.plan.token_time();
-                let report = ReaderReport { tokens: 0, lasts_until: self.now, token_time };
-                self.scheduler.note_reader(tag, Some(report));
+                let report = ReaderReport { tokens: 0, lasts_until: self.engine.now, token_time };
+                self.engine.scheduler.note_reader(tag, Some(report));
             }
         }
-    }
-
-    fn step(&mut self) {
-        self.hear();
-        let mut batch = Batch::default();
-        self.scheduler.plan(self.now, &mut self.runner, &mut batch);
-        if batch.is_empty() {
-            assert!(!self.scheduler.has_work(), "there is work, and nobody is paused");
-            return;
-        }
-        let (started, mut sampled) = (self.now, Vec::new());
-        self.now += step_time(self.machine, &batch);
-        self.runner.run(&batch, &mut sampled).expect("it never fails");
-        let (now, runner) = (self.now, &mut self.runner);
-        let step = self.scheduler.commit(started, now, runner, &batch, &sampled);
-        self.deliver(&step);
     }
 
     /// Delivers tokens to their readers, and reports about them to the server, each half a round
@@ -151,9 +112,9 @@ impl World<'_> {
     }
 
     fn hear(&mut self) {
-        while self.heard.front().is_some_and(|(at, ..)| *at <= self.now) {
+        while self.heard.front().is_some_and(|(at, ..)| *at <= self.engine.now) {
             let (_, tag, report) = self.heard.pop_front().expect("looked at above");
-            self.scheduler.note_reader(tag, Some(report));
+            self.engine.scheduler.note_reader(tag, Some(report));
         }
     }
 }

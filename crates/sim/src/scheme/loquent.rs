@@ -252,6 +252,11 @@ impl SenderEnd for LoquentSender {
         Some(self.token_ends.borrow().partition_point(|&end| end <= self.sent_end))
     }
 
+    fn acked_tokens(&self) -> Option<usize> {
+        let cumulative = self.inner.cumulative();
+        Some(self.token_ends.borrow().partition_point(|&end| end <= cumulative))
+    }
+
     fn carried(&self, _packet: &[u8]) -> Vec<Range<usize>> {
         let (ends, Range { start, end }) = (self.token_ends.borrow(), self.last_range.clone());
         if start >= end || end <= self.text_start {

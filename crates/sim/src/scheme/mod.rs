@@ -60,6 +60,10 @@ pub trait SenderEnd {
     fn tokens_sent(&self) -> Option<usize> {
         None
     }
+    /// Returns the number of tokens that the other end has acknowledged, for schemes that tell.
+    fn acked_tokens(&self) -> Option<usize> {
+        None
+    }
     /// Returns the tokens in `packet`, whole or in part, as runs of their numbers. `packet` was
     /// just written by `poll_transmit`.
     fn carried(&self, _packet: &[u8]) -> Vec<Range<usize>> {
