@@ -1,10 +1,11 @@
 """A chat template other than the model's own, and defaults of its variables."""
 
+import shutil
 import subprocess
 
 import httpx
 
-from conftest import BINARY
+from conftest import BINARY, REPOSITORY
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
@@ -39,7 +40,10 @@ def test_a_broken_template_is_refused_when_the_server_starts(tmp_path):
     serve = [BINARY, "serve", "--port", "0", "--chat-template", file]
     ended = subprocess.run(serve, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1 and str(file) in ended.stderr, ended.stderr
-    several = [BINARY, "serve", "--port", "0", "--model", "a.gguf", "--model", "b.gguf", "--chat-template", file]
+    models = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    for model in models:
+        shutil.copy(REPOSITORY / "models/loquent-tiny.gguf", model)
+    several = [BINARY, "serve", "--port", "0", "--chat-template", file, "--model", models[0], "--model", models[1]]
     file.write_text(TEMPLATE)
     ended = subprocess.run(several, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0 and "--chat-template is for one model" in ended.stderr, ended.stderr

@@ -26,16 +26,16 @@ SAME = {
     "--chat-template-file": "--chat-template",
     "--chat-template-kwargs": "--chat-template-kwargs",
 }
-# Whether models think, where a request does not say.
+# Whether models think, where a request does not say; llama-server tells every template that they do.
 THINKS = {
-    "auto": [],
+    "auto": ["--chat-template-kwargs", '{"enable_thinking": true}'],
     "on": ["--chat-template-kwargs", '{"enable_thinking": true}'],
     "off": ["--chat-template-kwargs", '{"enable_thinking": false}'],
 }
 # What says nothing about an answer, or is Loquent's way in any case; the number is that of values.
 NOTHING = {
     "--seed": 1, "--offline": 0, "--hf-repo": 1, "--hf-file": 1, "--model": 1, "--model-url": 1, "--ubatch-size": 1,
-    "--n-gpu-layers": 1, "--cont-batching": 0, "--metrics": 0, "--kv-unified": 0, "--swa-full": 0, "--slots": 0,
+    "--n-gpu-layers": 1, "--cont-batching": 0, "--metrics": 0, "--swa-full": 0, "--slots": 0,
     "--no-slots": 0, "--tags": 1, "--jinja": 0, "--no-jinja": 0, "--no-ui": 0, "--verbose": 0, "-fa": 1,
     "--cache-ram": 1, "--n-predict": 1, "--no-mmproj": 0, "--backend_sampling": 0,
 }
@@ -43,7 +43,7 @@ NOTHING = {
 
 def translated(words):
     """Loquent's arguments for llama-server's; what it has no word for ends the program."""
-    arguments, context, slots, pooling, embeds = [], None, 1, None, False
+    arguments, context, slots, pooling, embeds, is_unified = [], None, 1, None, False, False
     words = iter(words)
     for word in words:
         if word in SAME:
@@ -65,6 +65,8 @@ def translated(words):
             pooling = next(words)
         elif word == "--embedding":
             embeds = True
+        elif word == "--kv-unified":
+            is_unified = True
         elif word == "--reasoning" and (switch := next(words)) in THINKS:
             arguments += THINKS[switch]
         elif word == "--reasoning-format":
@@ -72,7 +74,9 @@ def translated(words):
         else:
             sys.exit(f"held-out: Loquent has no setting for llama-server's {word}")
     arguments += ["--max-batch-size", str(slots)]
-    if context:
+    if context and is_unified:
+        arguments += ["--context", str(context), "--kv-cells", str(context)]
+    elif context:
         # llama-server divides it among its slots.
         arguments += ["--context", str(context // slots)]
     if embeds:

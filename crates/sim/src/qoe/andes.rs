@@ -1,4 +1,5 @@
-//! The scheduler of Andes (Liu et al., arXiv 2404.16283v2, section 4), written from the paper.
+//! Scheduler of Andes (Liu et al., arXiv 2404.16283v2), implemented anew after its published
+//! description; details may differ from its authors' own.
 //!
 //! Before each step the server predicts, for each request, the QoE after a horizon if it is served
 //! and if it is not. The difference is what serving it gains; the priority is the gain for each

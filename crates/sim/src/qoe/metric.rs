@@ -1,10 +1,10 @@
 //! Metrics of a reader's experience, as defined in the literature on text streaming.
 //!
-//! Quality of experience (QoE) is that of Andes (Liu et al., arXiv 2404.16283v2, section 3): the
-//! reader expects the first token after a time (TTFT), and further ones at a digestion speed (TDS).
-//! Tokens that arrive early wait in the client and are digested at that speed. QoE is one minus the
-//! area between the expected curve of digested tokens and the actual one, as a share of the area
-//! below the expected curve, up to the time when the last token is digested.
+//! Quality of experience (QoE) is that of Andes (Liu et al., arXiv 2404.16283v2): the reader
+//! expects the first token after a time (TTFT), and further ones at a digestion speed (TDS). Tokens
+//! that arrive early wait in the client and are digested at that speed. QoE is one minus the area
+//! between the expected curve of digested tokens and the actual one, as a share of the area below
+//! the expected curve, up to the time when the last token is digested.
 //!
 //! Effective throughput is that of TokenFlow (Chen et al., arXiv 2510.02758v1, section 7.1.3):
 //! tokens per second, each weighted by the reader's buffer at that moment. Both papers take the

@@ -32,7 +32,7 @@ pub(crate) struct ChatFormatArgs {
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 
-/// What the flags say of the served model's conversations.
+/// Chat format of the served model, as far as the flags state it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StatedChatFormat {
     /// Text of the template, if it is not the model's own.
