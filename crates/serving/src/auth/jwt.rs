@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
@@ -21,6 +21,7 @@ use ring::signature::{
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::identity::ApiKey;
 
