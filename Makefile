@@ -11,7 +11,7 @@ TARGET ?=
 # Where tools/setup installs it if the machine has none.
 DENY := PATH="$$PATH:$(CURDIR)/.venv/bin" cargo deny
 
-.PHONY: help run test test-all test-rust test-web test-e2e soak-models chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz loom miri sanitize probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
+.PHONY: help run test test-all test-rust test-web test-e2e soak-models world chaos test-clients test-agents test-python-client test-models test-engines held-out web lint lint-text doc advisories fuzz loom miri sanitize probe portable dist release test-dist sbom spec fmt bench results results-tables models setup clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ soak-models: ## Three models under mixed load where memory holds two, for SECOND
 	$(CARGO) build --locked --quiet -p loquent -p shape-model
 	LOQUENT_SOAK_S=$(or $(SECONDS),600) LOQUENT_BIN=target/debug/loquent \
 		.venv/bin/python -m pytest -q -s tests/e2e/test_models.py -k mixed_load
+
+world: ## Simulated replicas under faults, from SEEDS=5000 seeds, FIRST=0 the first; or the history of one, SEED=7 (docs/world.md)
+	@tools/setup build
+	$(CARGO) run --release --locked --quiet -p loquent-world -- $(or $(SEED),$(or $(FIRST),0) $(or $(SEEDS),5000))
 
 chaos: ## Three replicas under faults drawn from a seed, for SECONDS=60 (SEED=… ARGS='--faults kill,term'; docs/chaos.md)
 	@tools/setup build e2e

@@ -8,9 +8,10 @@
 //! is cut off (S-5.4).
 
 use std::ops::ControlFlow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use loquent_proto::chunk::ChunkWriter;
@@ -151,6 +152,8 @@ pub struct AnswerTask {
     gather_until: Micros,
     /// Time for which the timer is set.
     armed: Option<Micros>,
+    /// Number of waits so far: which of several events comes first changes in turns.
+    turn: usize,
     /// Latest time at which the task acted.
     time: Micros,
 }
@@ -186,6 +189,7 @@ impl AnswerTask {
             unread_since: None,
             gather_until: Micros::ZERO,
             armed: None,
+            turn: 0,
             time: now,
             answers,
         };
@@ -287,12 +291,20 @@ impl AnswerTask {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            command = inbox.recv() => TaskEvent::Command(command),
-            input = input => TaskEvent::Input(input),
-            () = bodies => TaskEvent::Bodies,
-            () = time => TaskEvent::Time,
-        }
+        self.turn = self.turn.wrapping_add(1);
+        let command = async { TaskEvent::Command(inbox.recv().await) };
+        let input = async { TaskEvent::Input(input.await) };
+        let bodies = async {
+            bodies.await;
+            TaskEvent::Bodies
+        };
+        let time = async {
+            time.await;
+            TaskEvent::Time
+        };
+        let events: [Pin<&mut (dyn Future<Output = TaskEvent> + Send)>; 4] =
+            [pin!(command), pin!(input), pin!(bodies), pin!(time)];
+        first_ready(events, self.turn).await
     }
 
     /// Handles the event that woke the task; breaks with the reason if the answer is over.
@@ -808,6 +820,24 @@ impl AnswerTask {
     }
 }
 
+/// Waits for the first of `futures`. If several are ready, the first from number `turn` on counts,
+/// so that none waits for the others for ever, and the order is always the same.
+async fn first_ready<T, const N: usize>(
+    mut futures: [Pin<&mut (dyn Future<Output = T> + Send)>; N],
+    turn: usize,
+) -> T {
+    futures.rotate_left(turn % N);
+    std::future::poll_fn(|context| {
+        for future in &mut futures {
+            if let Poll::Ready(first) = future.as_mut().poll(context) {
+                return Poll::Ready(first);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// Sets `timer` to fire after `left`, or not at all. If it were left unchanged while nothing is
 /// due, it would wake an idle task once for each token acknowledged in time.
 fn set_timer(timer: Pin<&mut Sleep>, left: Option<Duration>) {
@@ -817,9 +847,20 @@ fn set_timer(timer: Pin<&mut Sleep>, left: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Poll;
 
     use super::*;
+
+    #[tokio::test]
+    async fn events_that_are_ready_at_once_come_first_in_turns() {
+        for turn in 0..6 {
+            let (one, never) = (async { 0 }, std::future::pending());
+            let (two, three) = (async { 2 }, async { 3 });
+            let futures: [Pin<&mut (dyn Future<Output = usize> + Send)>; 4] =
+                [pin!(one), pin!(never), pin!(two), pin!(three)];
+            let expected = [0, 2, 2, 3][turn % 4];
+            assert_eq!(first_ready(futures, turn).await, expected, "turn {turn}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_timer_for_which_nothing_waits_any_more_wakes_nobody() {

@@ -16,7 +16,8 @@
 //!
 //! use loquent_infer::tenant::TenantId;
 //! use loquent_resumable::{ResumableAnswers, ResumableLimits};
-//! use loquent_serving::{clock::Clock, metrics::Metrics, obfuscation::ObfuscationDefault};
+//! use loquent_serving::{clock::Clock, entropy::Entropy, metrics::Metrics};
+//! use loquent_serving::obfuscation::ObfuscationDefault;
 //!
 //! let limits = ResumableLimits { answers_per_key: 1, ..ResumableLimits::default() };
 //! let answers = ResumableAnswers::new(
@@ -24,6 +25,7 @@
 //!     ObfuscationDefault::default(),
 //!     Clock::start(),
 //!     Arc::new(Metrics::new()),
+//!     Entropy::system(),
 //! );
 //! let kept = answers.reserve(TenantId(1), 0).expect("there is room");
 //! assert!(answers.reserve(TenantId(1), 0).is_err(), "one answer per key");
@@ -48,8 +50,8 @@ pub mod shared;
 pub mod sse_reader;
 mod sync;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -66,6 +68,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::clock::Clock;
+use loquent_serving::entropy::Entropy;
 use loquent_serving::error::ApiError;
 use loquent_serving::metrics::{Metrics, StreamCarrier};
 use loquent_serving::obfuscation::ObfuscationDefault;
@@ -148,11 +151,6 @@ impl Default for ResumableLimits {
 
 /// The protocol's limit on the time for which a reader may acknowledge nothing (D-7.2).
 pub const MUTE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Returns a handle that nobody can guess.
-fn random_handle() -> AnswerHandle {
-    AnswerHandle { id: rand::random(), token: rand::random() }
-}
 
 /// A connection that carries datagrams, as an answer's task sees it.
 pub trait DatagramLink: LowerLayer + Send {
@@ -299,7 +297,8 @@ struct AnswerEntry {
 }
 
 struct AnswerTable {
-    answers: HashMap<[u8; 16], AnswerEntry>,
+    /// By their ids, in whose order they are handed over and ended.
+    answers: BTreeMap<[u8; 16], AnswerEntry>,
     /// Bytes of all answers until they are forgotten, by the tenants that asked for them.
     reserved: SharedPool,
     per_tenant: HashMap<TenantId, usize>,
@@ -310,7 +309,7 @@ struct AnswerTable {
 impl AnswerTable {
     fn new(kept_bytes: usize) -> Self {
         let reserved = SharedPool::new(PoolKind::KeptAnswers, kept_bytes, Overflow::Never);
-        Self { answers: HashMap::new(), reserved, per_tenant: HashMap::new(), busy: 0 }
+        Self { answers: BTreeMap::new(), reserved, per_tenant: HashMap::new(), busy: 0 }
     }
 
     /// Returns true if `bytes` more are within the limit of all tenants together.
@@ -328,6 +327,8 @@ pub struct ResumableAnswers {
     obfuscation: ObfuscationDefault,
     clock: Clock,
     metrics: Arc<Metrics>,
+    /// Source of the answers' handles.
+    entropy: Entropy,
     table: Mutex<AnswerTable>,
     /// Idempotency keys of requests that may be repeated.
     pub idempotency: Arc<IdempotencyKeys>,
@@ -363,6 +364,19 @@ pub struct ReaderPermit {
     answers: Arc<ResumableAnswers>,
 }
 
+/// Shares of the limits that all answers and their readers hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldShares {
+    /// Answers that can be found here.
+    pub answers: usize,
+    /// Reserved bytes.
+    pub bytes: usize,
+    /// Answers that are generated, mirrored or read.
+    pub busy: usize,
+    /// Tenants with answers in progress.
+    pub tenants: usize,
+}
+
 /// A resumable answer that has begun.
 pub struct BegunAnswer {
     /// Handle with which its reader resumes it.
@@ -372,18 +386,20 @@ pub struct BegunAnswer {
 }
 
 impl ResumableAnswers {
-    /// Creates an empty table.
+    /// Creates an empty table. Handles are drawn from `entropy`.
     pub fn new(
         limits: ResumableLimits,
         obfuscation: ObfuscationDefault,
         clock: Clock,
         metrics: Arc<Metrics>,
+        entropy: Entropy,
     ) -> Arc<Self> {
         Arc::new(Self {
             limits,
             obfuscation,
             clock,
             metrics,
+            entropy,
             table: Mutex::new(AnswerTable::new(limits.kept_bytes)),
             idempotency: Arc::default(),
             idle: Notify::new(),
@@ -517,7 +533,7 @@ impl ResumableAnswers {
         path: (PathId, ReaderPath),
         (first, kept): (Option<FirstRequest>, Option<Arc<[u8]>>),
     ) -> BegunAnswer {
-        let handle = random_handle();
+        let handle = AnswerHandle { id: self.entropy.draw(), token: self.entropy.draw() };
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
         let config = self.sender_config(request.stream().include_obfuscation);
         let pump = LogPump::new(request, context);
@@ -838,6 +854,17 @@ impl ResumableAnswers {
         }
     }
 
+    /// Returns what answers and readers hold of the limits.
+    pub fn held(&self) -> HeldShares {
+        let table = self.table();
+        HeldShares {
+            answers: table.answers.len(),
+            bytes: table.reserved.held(),
+            busy: table.busy,
+            tenants: table.per_tenant.len(),
+        }
+    }
+
     /// Returns the limits.
     pub fn limits(&self) -> &ResumableLimits {
         &self.limits
@@ -923,6 +950,7 @@ mod tests {
             ObfuscationDefault::default(),
             Clock::start(),
             Arc::new(Metrics::new()),
+            Entropy::system(),
         );
         let mut kept = Vec::new();
         // Short answers at a high rate: each log has next to nothing.

@@ -39,12 +39,12 @@ impl Interpreter {
         &self,
         script: ScriptName,
         arguments: &[Vec<u8>],
-        keys: &Keyspace,
+        keys: Keyspace,
     ) -> (Keyspace, RedisReply) {
-        self.keys.borrow_mut().clone_from(keys);
+        *self.keys.borrow_mut() = keys;
         let reply = self.call(script, arguments);
         let reply = reply.unwrap_or_else(|error| panic!("{}.lua: {error}", script.name()));
-        (self.keys.borrow().clone(), reply)
+        (std::mem::take(&mut *self.keys.borrow_mut()), reply)
     }
 
     fn call(&self, script: ScriptName, arguments: &[Vec<u8>]) -> mlua::Result<RedisReply> {

@@ -87,8 +87,14 @@ impl Keyspace {
         }
     }
 
-    /// Lets `ms` pass: keys expire, and stored times become older.
+    /// Lets `ms` pass: keys expire, and stored times become older by its whole seconds.
     pub fn age(&mut self, ms: u64) {
+        self.expire_after(ms);
+        self.age_times(ms / 1000);
+    }
+
+    /// Lets keys expire that have no more than `ms` left.
+    pub fn expire_after(&mut self, ms: u64) {
         self.0.retain(|_, key| match &mut key.left_ms {
             Some(left) => {
                 *left = left.saturating_sub(ms);
@@ -96,11 +102,15 @@ impl Keyspace {
             }
             None => true,
         });
+    }
+
+    /// Makes stored times older.
+    pub fn age_times(&mut self, seconds: u64) {
         for key in self.0.values_mut() {
             let StoredValue::Fields(fields) = &mut key.value else { continue };
             let Some(time) = fields.get_mut(TIME_FIELD) else { continue };
             let then = text(time).parse::<u64>().unwrap_or(NOW_S).max(NOW_S - OLD_S);
-            *time = (then - ms / 1000).to_string().into_bytes();
+            *time = (then - seconds).to_string().into_bytes();
         }
     }
 
@@ -118,6 +128,11 @@ impl Keyspace {
             StoredValue::Fields(fields) => fields.get(field).map(|value| text(value)),
             StoredValue::Text(_) => None,
         }
+    }
+
+    /// Returns the names of all keys, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 
     /// True if there is a key of this name.

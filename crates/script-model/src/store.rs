@@ -117,7 +117,7 @@ impl ModelStore {
             return (*after, reply.clone());
         }
         let (script, arguments) = (call.script(), call.arguments());
-        let (keys, reply) = self.interpreter.run(script, &arguments, self.keys(id));
+        let (keys, reply) = self.interpreter.run(script, &arguments, self.keys(id).clone());
         let outcome = (self.intern(keys), Rc::new(reply));
         self.outcomes.insert(key, outcome.clone());
         outcome

@@ -22,6 +22,7 @@ use loquent_resumable::{ResumableAnswers, ResumableLimits};
 use loquent_serving::auth::{ApiKeys, authorization};
 use loquent_serving::body::{BodyLimits, RequestBodies};
 use loquent_serving::clock::{Clock, unix_time_s};
+use loquent_serving::entropy::Entropy;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::{Identity, Owner};
 use loquent_serving::metrics::{MetricNames, Metrics};
@@ -185,7 +186,8 @@ impl App {
             metrics.watch_keys(config.api_keys.clone());
         }
         let obfuscation = config.obfuscation;
-        let resumable = ResumableAnswers::new(limits, obfuscation, clock, metrics.clone());
+        let resumable =
+            ResumableAnswers::new(limits, obfuscation, clock, metrics.clone(), Entropy::system());
         let bodies = RequestBodies::new(BodyLimits {
             max_bytes: config.max_request_bytes,
             total_bytes: config.max_request_memory_bytes,

@@ -9,6 +9,7 @@ use loquent_infer::turns::{JobKind, Turns};
 use loquent_resumable::{MUTE_LIMIT, ResumableAnswers, ResumableLimits};
 use loquent_serving::admission::{AdmissionGate, PendingPrompts};
 use loquent_serving::clock::Clock;
+use loquent_serving::entropy::Entropy;
 use loquent_serving::identity::Identity;
 use loquent_serving::identity::token::{TokenMint, TokenWish};
 use loquent_serving::memory::{MemoryCharge, RequestMemory, SMALL_BYTES};
@@ -94,7 +95,8 @@ fn kept_answers() -> bool {
         token_time: None,
     };
     let (clock, metrics) = (Clock::start(), std::sync::Arc::new(Metrics::new()));
-    let answers = ResumableAnswers::new(limits, ObfuscationDefault::default(), clock, metrics);
+    let (padding, entropy) = (ObfuscationDefault::default(), Entropy::system());
+    let answers = ResumableAnswers::new(limits, padding, clock, metrics, entropy);
     let mut held = Vec::new();
     while let Ok(reservation) = answers.reserve(identity(GREEDY).tenant, 0) {
         held.push(reservation);

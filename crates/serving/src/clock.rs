@@ -1,8 +1,11 @@
 //! The server's only clock: the time since it started, passed to all code that decides by time.
+//!
+//! It is the clock of tokio's timers, so that in a paused runtime both are one virtual time.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 /// Reads time since a common start; cheap to copy.
 #[derive(Debug, Clone, Copy)]
@@ -22,21 +25,25 @@ impl Clock {
     }
 }
 
+/// Returns Unix time. Nothing that must not go back or jump is decided by it.
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 /// Returns the time of day as Unix time in seconds, for values shown to clients and for the expiry
 /// dates of keys.
 pub fn unix_time_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    since_epoch().as_secs()
 }
 
 /// Returns Unix time in milliseconds.
 pub fn unix_time_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the time of day in the format of RFC 3339, to the microsecond.
 pub fn timestamp() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = since_epoch();
     format!("{}.{:06}Z", date_time(since.as_secs()), since.subsec_micros())
 }
 

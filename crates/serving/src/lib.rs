@@ -39,6 +39,7 @@ pub mod completion;
 pub mod confine;
 pub mod engine_thread;
 pub mod engine_watch;
+pub mod entropy;
 pub mod error;
 pub mod event_writer;
 pub mod flush;

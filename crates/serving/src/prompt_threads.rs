@@ -11,12 +11,12 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
 use loquent_infer::share::ShareRefusal;
 use loquent_infer::tenant::Tenant;
 use loquent_infer::turns::{JobKind, Turns};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::identity::Identity;
 use crate::memory::SMALL_BYTES;

@@ -50,6 +50,18 @@ impl SharedAddress {
     }
 }
 
+impl SharedAddress {
+    /// Returns the address of a store within a test or a simulated world: `dial` opens the
+    /// connections to it.
+    ///
+    /// # Panics
+    /// Never: the address without a store is valid.
+    pub fn within(dial: Arc<dyn Dial>) -> Self {
+        let client = Client::open("redis://within").expect("an address");
+        Self { client: Arc::new(client), dial, shown: "redis://within".to_owned() }
+    }
+}
+
 impl fmt::Display for SharedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)

@@ -9,11 +9,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::file::{self, ENTRIES, JSON, Row, USAGE, UsageValue, object_of};
 use super::index::{Index, List, ObjectKey, ObjectOrder, PART_OBJECTS};

@@ -50,6 +50,7 @@ use index::{List, ObjectKey};
 use ledger::{UsageQuery, UsageRow};
 use loquent_serving::blocking_workers::BlockingWorkers;
 use loquent_serving::clock::unix_time_s;
+use loquent_serving::entropy::Entropy;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
 use memory::MemoryBackend;
@@ -137,7 +138,8 @@ impl Store {
     /// When it cannot be used; the message says what to do.
     pub async fn connect(address: &SharedAddress, limits: StoreLimits) -> Result<Self, StoreError> {
         let most_json_bytes = index::most_json_bytes(&limits);
-        let connection = SharedConnection::open(address, most_json_bytes).await?;
+        let connection =
+            SharedConnection::open(address, most_json_bytes, Entropy::system()).await?;
         tracing::info!(replica = connection.replica(), "connected to the store {address}");
         Ok(Self::of(StoreBackend::Shared(SharedBackend::new(connection, limits)), limits))
     }

@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("book", &[]),
     ("needs", &[]),
     ("script-model", &[]),
+    ("world", &["proto", "infer", "openai", "serving", "store", "resumable"]),
     ("proto", &[]),
     ("infer", &[]),
     ("formats", &["infer"]),

@@ -2,11 +2,12 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_proto::delta::MAX_RECORD_BYTES;
 use loquent_proto::{AnswerHandle, Delta};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::epochs::Epochs;
 use super::reply::{OwnerState, ReadLog};

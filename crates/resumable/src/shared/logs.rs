@@ -2,10 +2,11 @@
 //! follows.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_proto::AnswerHandle;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::followed::FollowedLog;
 use super::slot::LogSlot;

@@ -1,11 +1,12 @@
 //! Finds an answer in the store, stops it there, and reads its log from the beginning.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_proto::{AnswerHandle, Position};
 use redis::Script;
 use subtle::ConstantTimeEq;
+use tokio::time::Instant;
 
 use super::epochs::Epochs;
 use super::followed::{MOST_BYTES, whole_records};

@@ -5,10 +5,11 @@
 //! the rest stays in the log until there is room.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_proto::AnswerHandle;
 use tokio::sync::SetOnce;
+use tokio::time::Instant;
 
 use super::epochs::Epochs;
 use super::reply::{AppendOutcome, Appended};

@@ -220,7 +220,8 @@ impl SharedLogs {
         let mut call = SharedConnection::invocation(&TAKE);
         call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
         call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64).arg(head);
-        call.arg(rand::random_range(1..=EPOCH_STEP)).arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
+        call.arg(self.connection.entropy().draw_in(1..=EPOCH_STEP));
+        call.arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
         call.arg(epochs.to_text());
         let taken = match self.connection.run(&call).await {
             Ok(value) => reply::taken(StoreReply(value), REQUEST_BYTES),

@@ -2,9 +2,10 @@
 //! many answers need hardly more commands than one.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Script;
+use tokio::time::Instant;
 
 use super::logs::{LogTimes, SharedLogs, TICK};
 use super::reply::{self, Appended};

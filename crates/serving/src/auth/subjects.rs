@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 use loquent_infer::admission::TenantLimits;
+use tokio::time::Instant;
 
 use crate::budget::TokenBudgets;
 use crate::identity::ApiKey;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
+use tokio::time::Instant;
 
 use super::id::RequestId;
 use crate::identity::ApiKey;

@@ -7,11 +7,13 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_proto::{hex, printable::printable};
+use loquent_serving::entropy::Entropy;
 use redis::{ErrorKind, RedisError, Script, ScriptInvocation, Value};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
+use tokio::time::Instant;
 
 use super::reply::StoreReply;
 use super::socket::StoreSocket;
@@ -76,6 +78,7 @@ struct StoreLink {
     uptime: Mutex<StoreUptime>,
     has_retired: AtomicBool,
     replica: String,
+    entropy: Entropy,
     /// Number of times that the store had no lease of this replica when it was renewed.
     lapses: watch::Sender<u64>,
 }
@@ -124,13 +127,18 @@ impl std::fmt::Debug for SharedConnection {
 }
 
 impl SharedConnection {
-    /// Connects to the store at `address`, whose objects have at most `most_json_bytes` each.
+    /// Connects to the store at `address`, whose objects have at most `most_json_bytes` each. The
+    /// name of this replica is drawn from `entropy`.
     ///
     /// A store that cannot be reached may become available later: until then it counts as away.
     ///
     /// # Errors
     /// [`StoreError::Unusable`], when the store refuses the login.
-    pub async fn open(address: &SharedAddress, most_json_bytes: usize) -> Result<Self, StoreError> {
+    pub async fn open(
+        address: &SharedAddress,
+        most_json_bytes: usize,
+        entropy: Entropy,
+    ) -> Result<Self, StoreError> {
         let connection = Self(Arc::new(StoreLink {
             address: address.clone(),
             socket: Mutex::default(),
@@ -141,7 +149,8 @@ impl SharedConnection {
             health: Mutex::new(StoreHealth::Well),
             uptime: Mutex::new(StoreUptime::begin()),
             has_retired: AtomicBool::new(false),
-            replica: hex::encode(&rand::random::<[u8; 16]>()),
+            replica: hex::encode(&entropy.draw::<[u8; 16]>()),
+            entropy,
             lapses: watch::Sender::new(0),
         }));
         let announced = tokio::time::timeout(START_LIMIT, connection.announce()).await;
@@ -165,6 +174,11 @@ impl SharedConnection {
     /// Returns this replica's name in the store.
     pub fn replica(&self) -> &str {
         &self.0.replica
+    }
+
+    /// Returns the source of random numbers.
+    pub fn entropy(&self) -> &Entropy {
+        &self.0.entropy
     }
 
     /// Returns the address, displayed without its password.

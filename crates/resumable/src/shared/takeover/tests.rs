@@ -1,12 +1,13 @@
 //! Ownership of an answer after its owner has ended, despite other failures: against a real store.
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loquent_needs::redis::RedisServer;
 use loquent_store::address::SharedAddress;
 use redis::Cmd;
 use serde_json::{Map, json};
+use tokio::time::Instant;
 
 use super::*;
 use crate::shared::followed::FollowedPiece;
@@ -14,6 +15,7 @@ use crate::shared::kept_request::{KeptService, ReplayAsker, ReplayInputs, Replay
 use crate::shared::state::{LogState, StoreNews};
 use loquent_serving::api::request::Endpoint;
 use loquent_serving::api::sampling::GeneralSampling;
+use loquent_serving::entropy::Entropy;
 
 const HANDLE: AnswerHandle = AnswerHandle { id: [1; 16], token: [2; 16] };
 /// Time limit for an expected event.
@@ -89,7 +91,9 @@ struct Replica {
 
 impl Replica {
     async fn start(server: &RedisServer) -> Self {
-        let connection = SharedConnection::open(&address_of(server), 1 << 20).await.unwrap();
+        let address = address_of(server);
+        let opened = SharedConnection::open(&address, 1 << 20, Entropy::system()).await;
+        let connection = opened.unwrap();
         let logs = crate::shared::start(connection.clone(), Duration::from_secs(60));
         let announced = connection.clone();
         let announcing = tokio::spawn(async move { announced.keep_announced().await });

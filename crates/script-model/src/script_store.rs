@@ -1,0 +1,71 @@
+//! A small Redis with a clock, for a world that calls the scripts as replicas do.
+
+use crate::interpreter::Interpreter;
+use crate::keyspace::{Keyspace, RedisReply};
+use crate::scripts::{ScriptName, ScriptTexts};
+
+/// The scripts and the keys on which they run, one call after the other.
+pub struct ScriptStore {
+    interpreter: Interpreter,
+    keys: Keyspace,
+    /// Time that has passed since the last whole second, in milliseconds.
+    rest_ms: u64,
+}
+
+impl ScriptStore {
+    /// Creates a store without keys that runs `texts`.
+    pub fn new(texts: &ScriptTexts) -> Self {
+        Self { interpreter: Interpreter::new(texts), keys: Keyspace::default(), rest_ms: 0 }
+    }
+
+    /// Lets `ms` pass.
+    pub fn age(&mut self, ms: u64) {
+        let passed_ms = self.rest_ms + ms;
+        self.rest_ms = passed_ms % 1000;
+        self.keys.expire_after(ms);
+        self.keys.age_times(passed_ms / 1000);
+    }
+
+    /// Runs `script` with `arguments`, of which the first is the prefix of all keys.
+    ///
+    /// # Panics
+    /// When the script fails: a script of Loquent's never does.
+    pub fn run(&mut self, script: ScriptName, arguments: &[Vec<u8>]) -> RedisReply {
+        let keys = std::mem::take(&mut self.keys);
+        let (keys, reply) = self.interpreter.run(script, arguments, keys);
+        self.keys = keys;
+        reply
+    }
+
+    /// Returns all keys.
+    pub const fn keys(&self) -> &Keyspace {
+        &self.keys
+    }
+
+    /// Replaces all keys, as a failover to a server with older ones does.
+    pub fn restore(&mut self, keys: Keyspace) {
+        self.keys = keys;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announce(store: &mut ScriptStore) -> RedisReply {
+        let arguments = ["l:", "A", "3000", "0"].map(|word| word.as_bytes().to_vec());
+        store.run(ScriptName::Announce, &arguments)
+    }
+
+    #[test]
+    fn a_lease_lasts_as_long_in_small_steps_as_in_one() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        assert_eq!(announce(&mut store), RedisReply::Int(0));
+        let before = store.keys().clone();
+        (0..599).for_each(|_| store.age(5));
+        assert_eq!(announce(&mut store), RedisReply::Int(1), "5 ms are left of it");
+        store.restore(before);
+        (0..600).for_each(|_| store.age(5));
+        assert_eq!(announce(&mut store), RedisReply::Int(0));
+    }
+}

@@ -1,0 +1,131 @@
+//! The plan of a run: its questions, readers and faults, drawn from the seed.
+
+use crate::dice::Dice;
+
+/// Number of replicas.
+pub const REPLICAS: usize = 3;
+/// Time from which nothing fails any more.
+pub const FAULTS_END_MS: u64 = 20_000;
+/// Time of the first fault at the earliest.
+const FAULTS_BEGIN_MS: u64 = 500;
+/// Time of the last fault at the latest: answers are generated until then.
+const LAST_FAULT_MS: u64 = 14_000;
+/// Maximum duration of a fault.
+const LONGEST_FAULT_MS: u64 = 8_000;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorldFault {
+    /// A replica ends at once (SIGKILL), and is started again.
+    Kill,
+    /// A replica gives up its answers and ends (SIGTERM), and is started again.
+    Term,
+    /// A replica stands still (SIGSTOP), and all of its timers are late.
+    Pause,
+    /// A replica's connections to the store are closed, and new ones refused.
+    Cut,
+    /// Nothing passes between a replica and the store; it arrives later.
+    Stall,
+    /// The store stands still.
+    StorePause,
+    /// The store answers every call with an error.
+    StoreRefuses,
+    /// The store runs some calls and closes the connection in place of a reply.
+    LostReplies,
+    /// The store's replies are late.
+    Slow,
+    /// The store goes back to its state of a moment ago.
+    Failover,
+}
+
+impl WorldFault {
+    /// All kinds.
+    const ALL: [Self; 10] = [
+        Self::Kill,
+        Self::Term,
+        Self::Pause,
+        Self::Cut,
+        Self::Stall,
+        Self::StorePause,
+        Self::StoreRefuses,
+        Self::LostReplies,
+        Self::Slow,
+        Self::Failover,
+    ];
+
+    /// True if the fault hits one replica, and not the store.
+    pub const fn hits_replica(self) -> bool {
+        matches!(self, Self::Kill | Self::Term | Self::Pause | Self::Cut | Self::Stall)
+    }
+}
+
+/// A fault of the plan.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedFault {
+    /// Time when it begins.
+    pub at_ms: u64,
+    /// Time when it ends.
+    pub until_ms: u64,
+    /// The kind.
+    pub kind: WorldFault,
+    /// The replica, where it hits one.
+    pub replica: usize,
+}
+
+/// A question of the plan. Its answer depends on `seed` alone.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedQuestion {
+    /// Time when it is asked.
+    pub at_ms: u64,
+    /// The replica that is asked.
+    pub replica: usize,
+    /// Seed of the answer.
+    pub seed: u64,
+    /// Number of readers, the one who asks included.
+    pub readers: usize,
+}
+
+/// The plan of a run.
+#[derive(Debug)]
+pub struct WorldPlan {
+    /// In the order of their times.
+    pub questions: Vec<PlannedQuestion>,
+    /// In the order of their times.
+    pub faults: Vec<PlannedFault>,
+}
+
+impl WorldPlan {
+    /// Draws the plan of `seed`.
+    pub fn draw(seed: u64) -> Self {
+        let dice = Dice::new(seed, 1);
+        let mut questions: Vec<_> = (0..dice.between(1, 4)).map(|_| question(&dice)).collect();
+        questions.sort_by_key(|question| question.at_ms);
+        // A run with few kinds of faults meets their combinations more often than one with all.
+        let mut kinds: Vec<_> =
+            (0..dice.between(1, 3)).map(|_| WorldFault::ALL[dice.index(10)]).collect();
+        if dice.chance(50) {
+            kinds.push(WorldFault::Kill);
+        }
+        let fault = |_| fault(&dice, kinds[dice.index(kinds.len())]);
+        let mut faults: Vec<_> = (0..dice.between(1, 10)).map(fault).collect();
+        faults.sort_by_key(|fault| (fault.at_ms, fault.kind, fault.replica));
+        Self { questions, faults }
+    }
+}
+
+fn question(dice: &Dice) -> PlannedQuestion {
+    PlannedQuestion {
+        at_ms: dice.between(100, 6_000),
+        replica: dice.index(REPLICAS),
+        seed: dice.between(1, u64::from(u32::MAX)),
+        readers: dice.between(1, 3) as usize,
+    }
+}
+
+fn fault(dice: &Dice, kind: WorldFault) -> PlannedFault {
+    let at_ms = dice.between(FAULTS_BEGIN_MS, LAST_FAULT_MS);
+    // Most are short: a lease is three seconds.
+    let longest = if dice.chance(50) { 1_500 } else { LONGEST_FAULT_MS };
+    let until_ms = (at_ms + dice.between(50, longest)).min(FAULTS_END_MS);
+    PlannedFault { at_ms, until_ms, kind, replica: dice.index(REPLICAS) }
+}

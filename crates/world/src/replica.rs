@@ -1,0 +1,248 @@
+//! A replica: the product's own answers and store client in a runtime whose time is the world's.
+//!
+//! Each replica has a runtime, and one thread runs them in turns. To end one is therefore as final
+//! as SIGKILL, and one that is not run for a while finds, as after SIGSTOP, that all of its timers
+//! are late.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use loquent_infer::tenant::TenantId;
+use loquent_proto::{AnswerHandle, Position};
+use loquent_resumable::sse_reader::{EventsInbox, events_path};
+use loquent_resumable::{
+    HeldShares, PathId, ReaderPath, ResumableAnswers, ResumableLimits, Unreachable,
+};
+use loquent_serving::clock::Clock;
+use loquent_serving::entropy::Entropy;
+use loquent_serving::metrics::Metrics;
+use loquent_serving::obfuscation::ObfuscationDefault;
+use loquent_serving::records::RecordContext;
+use loquent_store::address::SharedAddress;
+use loquent_store::shared::connection::SharedConnection;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
+
+use crate::service::{SimulatedService, kept_question, vocab};
+use crate::store::StoreDialer;
+
+/// Turns that a replica's tasks get in a step: enough for news to pass through several of them.
+const TURNS: usize = 4;
+/// Time that a replica that ends has for the answers that it cannot hand over.
+const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+
+/// News for a reader.
+#[derive(Debug)]
+pub enum ReaderNews {
+    /// The answer has begun, and has this handle.
+    Begun(AnswerHandle),
+    /// The answer cannot be read here.
+    Refused(Unreachable),
+    /// The question is refused.
+    Rejected,
+    /// A piece of the log.
+    Piece { position: Position, bytes: Vec<u8>, is_last: bool },
+    /// The path has ended.
+    Ended,
+}
+
+/// News of all readers, each with the number of its connection.
+pub type NewsQueue = Arc<Mutex<VecDeque<(u64, ReaderNews)>>>;
+
+/// Sends news to one reader.
+struct NewsSender {
+    connection: u64,
+    queue: NewsQueue,
+}
+
+impl NewsSender {
+    fn send(&self, news: ReaderNews) {
+        let mut queue = self.queue.lock().expect("nothing panics under this lock");
+        queue.push_back((self.connection, news));
+    }
+}
+
+/// A replica that runs.
+pub struct SimulatedReplica {
+    runtime: Runtime,
+    at_ms: u64,
+    answers: Arc<ResumableAnswers>,
+    service: SimulatedService,
+    /// The store's client, once the replica has started.
+    connection: Arc<OnceLock<SharedConnection>>,
+    news: NewsQueue,
+    has_left: Arc<AtomicBool>,
+}
+
+impl SimulatedReplica {
+    /// Starts a replica at `now_ms`, whose store is behind `dialer`. `flush_tokens` is its own
+    /// setting.
+    ///
+    /// # Panics
+    /// When there is no room for a runtime.
+    pub fn start(now_ms: u64, dialer: Arc<StoreDialer>, seed: u64, flush_tokens: usize) -> Self {
+        let builder = &mut Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+        let metrics = Arc::new(Metrics::new());
+        let entropy = Entropy::seeded(seed);
+        let entered = runtime.enter();
+        let clock = Clock::start();
+        let answers = ResumableAnswers::new(
+            ResumableLimits::default(),
+            ObfuscationDefault::default(),
+            clock,
+            metrics.clone(),
+            entropy.clone(),
+        );
+        let service = SimulatedService::new(metrics, clock, flush_tokens);
+        let connection = Arc::<OnceLock<SharedConnection>>::default();
+        tokio::spawn(boot(answers.clone(), service.clone(), connection.clone(), dialer, entropy));
+        drop(entered);
+        let (news, has_left) = (NewsQueue::default(), Arc::default());
+        Self { runtime, at_ms: now_ms, answers, service, connection, news, has_left }
+    }
+
+    /// True if the replica takes requests.
+    pub fn is_ready(&self) -> bool {
+        self.connection.get().is_some()
+    }
+
+    /// True if the replica has ended by itself.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+    }
+
+    /// Returns the name in the store.
+    pub fn name(&self) -> Option<&str> {
+        self.connection.get().map(SharedConnection::replica)
+    }
+
+    /// Returns what is held of the limits.
+    pub fn held(&self) -> HeldShares {
+        self.answers.held()
+    }
+
+    /// Returns the news since the last call.
+    pub fn take_news(&self) -> VecDeque<(u64, ReaderNews)> {
+        std::mem::take(&mut *self.news.lock().expect("nothing panics under this lock"))
+    }
+
+    /// Lets time pass until `now_ms`.
+    pub fn run_until(&mut self, now_ms: u64) {
+        let passed = Duration::from_millis(now_ms - self.at_ms);
+        self.at_ms = now_ms;
+        self.runtime.block_on(async {
+            // After a pause, all of its time is gone at once.
+            tokio::time::advance(passed).await;
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    /// Asks the question with this `seed`, and reads the answer as `connection`.
+    pub fn ask(&self, seed: u64, connection: u64, rest: Duration) -> AbortHandle {
+        let sender = NewsSender { connection, queue: self.news.clone() };
+        let (answers, service) = (self.answers.clone(), self.service.clone());
+        let task = self.runtime.spawn(async move {
+            if let Some(inbox) = begin(&answers, &service, seed, &sender).await {
+                read(inbox, &sender, rest).await;
+            }
+        });
+        task.abort_handle()
+    }
+
+    /// Reads an answer from `position` on as `connection`; rests after each piece.
+    pub fn attach(
+        &self,
+        handle: AnswerHandle,
+        position: Position,
+        connection: u64,
+        rest: Duration,
+    ) -> AbortHandle {
+        let sender = NewsSender { connection, queue: self.news.clone() };
+        let answers = self.answers.clone();
+        let task = self.runtime.spawn(async move {
+            match answers.attach_events(&handle, position).await {
+                Ok((_, inbox)) => read(inbox, &sender, rest).await,
+                Err(why) => sender.send(ReaderNews::Refused(why)),
+            }
+        });
+        task.abort_handle()
+    }
+
+    /// Begins to end, as after SIGTERM.
+    pub fn leave(&self) {
+        let (answers, connection) = (self.answers.clone(), self.connection.clone());
+        let has_left = self.has_left.clone();
+        self.runtime.spawn(async move {
+            answers.hand_over().await;
+            // Whoever is not handed over may end within the limit.
+            let _ = tokio::time::timeout(DRAIN_LIMIT, answers.settled()).await;
+            answers.shut_down().await;
+            answers.flush_shared().await;
+            if let Some(connection) = connection.get() {
+                connection.retire().await;
+            }
+            has_left.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Starts a replica's use of the store, in the server's order.
+async fn boot(
+    answers: Arc<ResumableAnswers>,
+    service: SimulatedService,
+    opened: Arc<OnceLock<SharedConnection>>,
+    dialer: Arc<StoreDialer>,
+    entropy: Entropy,
+) {
+    let address = SharedAddress::within(dialer);
+    let connection = SharedConnection::open(&address, 1 << 20, entropy).await;
+    let connection = connection.expect("the store refuses nobody's login");
+    answers.share(connection.clone());
+    answers.succeed_by(Box::new(service));
+    assert!(opened.set(connection.clone()).is_ok(), "a replica starts once");
+    connection.keep_announced().await;
+}
+
+/// Begins an answer; returns its events.
+async fn begin(
+    answers: &Arc<ResumableAnswers>,
+    service: &SimulatedService,
+    seed: u64,
+    sender: &NewsSender,
+) -> Option<EventsInbox> {
+    let kept = kept_question(seed);
+    let Ok(reservation) = answers.reserve(TenantId(1), kept.len()) else {
+        sender.send(ReaderNews::Rejected);
+        return None;
+    };
+    let request = service.begin(seed);
+    let (path, inbox) = events_path(0);
+    let (vocab, path) = (vocab(), (PathId::next(), ReaderPath::Events(path)));
+    let context = RecordContext { vocab: &vocab, echo: &[] };
+    let begun = answers.start(reservation, request, &context, path, (None, Some(kept))).await;
+    sender.send(ReaderNews::Begun(begun.handle));
+    Some(inbox)
+}
+
+/// Reads an answer to the end of its path.
+async fn read(inbox: EventsInbox, sender: &NewsSender, rest: Duration) {
+    let mut taken = inbox.offset();
+    while let Some(piece) = poll_fn(|context| inbox.poll_piece(context, taken)).await {
+        let (position, bytes) = (piece.position, piece.bytes.to_vec());
+        taken = position.offset + bytes.len() as u64;
+        sender.send(ReaderNews::Piece { position, bytes, is_last: piece.is_last });
+        if piece.is_last {
+            return;
+        }
+        if !rest.is_zero() {
+            tokio::time::sleep(rest).await;
+        }
+    }
+    sender.send(ReaderNews::Ended);
+}

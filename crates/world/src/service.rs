@@ -1,0 +1,183 @@
+//! The service in a model's place: its texts depend on the question alone, so that a takeover can
+//! generate them again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use loquent_infer::tenant::TenantId;
+use loquent_infer::vocab::Vocab;
+use loquent_proto::Delta;
+use loquent_resumable::shared::kept_request::{
+    KeptService, ReplayAsker, ReplayInputs, ReplayableBody, ReplayableRequest,
+};
+use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
+use loquent_serving::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
+use loquent_serving::api::head::AnswerHead;
+use loquent_serving::api::request::{Endpoint, StreamParams};
+use loquent_serving::api::sampling::GeneralSampling;
+use loquent_serving::clock::Clock;
+use loquent_serving::error::ApiError;
+use loquent_serving::flush::{CompletionTimings, End, FinishReason, Flush};
+use loquent_serving::flush_channel::{FlushSender, flush_channel};
+use loquent_serving::metrics::Metrics;
+use loquent_serving::model::unknown_vocab::UnknownVocab;
+use loquent_serving::records::{RecordContext, RecordWriter};
+use loquent_serving::request_log::RequestLog;
+use serde_json::Map;
+
+use crate::dice::Dice;
+
+/// Name of the model.
+const MODEL: &str = "m";
+/// Unread bytes at which a generation pauses.
+const MOST_UNREAD_BYTES: usize = 8 << 10;
+/// Interval at which a paused generation looks whether it may go on.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The answer to a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerText {
+    /// Its tokens.
+    pub tokens: Vec<String>,
+    /// Time for each.
+    pub token_time: Duration,
+}
+
+impl AnswerText {
+    /// Returns the answer to the question with this `seed`.
+    pub fn of(seed: u64) -> Self {
+        const WORDS: [&str; 8] = [" one", " 2", " three ", "é", "\n", " ", " a longer word", "."];
+        let dice = Dice::new(seed, 3);
+        let tokens = (0..dice.between(10, 200)).map(|at| match dice.chance(30) {
+            true => format!(" {at}"),
+            false => WORDS[dice.index(WORDS.len())].to_owned(),
+        });
+        let tokens = tokens.collect();
+        Self { tokens, token_time: Duration::from_millis(dice.between(20, 80)) }
+    }
+
+    /// Returns the whole text.
+    pub fn whole(&self) -> String {
+        self.tokens.concat()
+    }
+}
+
+/// The service of one replica.
+#[derive(Clone)]
+pub struct SimulatedService {
+    /// Metrics and clock.
+    pub observers: Observers,
+    /// Tokens in a flush: a setting in which replicas differ, and by which they cut records.
+    pub flush_tokens: usize,
+}
+
+impl SimulatedService {
+    /// Creates the service of a replica that starts now.
+    pub fn new(metrics: Arc<Metrics>, clock: Clock, flush_tokens: usize) -> Self {
+        let request_log = RequestLog::default();
+        Self { observers: Observers { metrics, clock, telemetry: None, request_log }, flush_tokens }
+    }
+
+    /// Begins to generate the answer to the question with this `seed`.
+    pub fn begin(&self, seed: u64) -> ActiveRequest {
+        let now = self.observers.clock.now();
+        let head = AnswerHead {
+            endpoint: Endpoint::Chat,
+            id: format!("chatcmpl-{seed}"),
+            model: MODEL.to_owned(),
+            created_s: 7,
+            fingerprint: None,
+        };
+        let admitted = AdmittedRequest {
+            head,
+            stream: StreamParams::default(),
+            prompt_tokens: vec![5],
+            n: 1,
+            arrived: now,
+            accepted: now,
+            tokenized: now,
+            trace_parent: None,
+            span: None,
+            id: None,
+            key: None,
+            tenant: TenantId(1),
+        };
+        let (sender, flushes) = flush_channel();
+        tokio::spawn(generate(AnswerText::of(seed), self.flush_tokens, sender));
+        ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers.clone())
+    }
+}
+
+async fn generate(answer: AnswerText, flush_tokens: usize, sender: FlushSender) {
+    for tokens in answer.tokens.chunks(flush_tokens) {
+        tokio::time::sleep(answer.token_time * tokens.len() as u32).await;
+        while sender.unread_bytes() > MOST_UNREAD_BYTES {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let (count, text) = (tokens.len() as u32, tokens.concat());
+        let deltas = vec![Delta::Text { choice: 0, tokens: count, text }];
+        if !sender.send(Flush { tokens: count, deltas, ..Flush::default() }) {
+            return;
+        }
+    }
+    let end = End {
+        reason: FinishReason::Stop,
+        completion_tokens: answer.tokens.len() as u32,
+        reasoning_tokens: 0,
+        timings: CompletionTimings::default(),
+    };
+    let deltas = vec![Delta::Finish { choice: 0, reason: "stop".to_owned() }];
+    // Nobody reads it any more if this fails.
+    sender.send(Flush { deltas, end: Some(Box::new(end)), ..Flush::default() });
+}
+
+/// Returns the vocabulary of all answers.
+pub fn vocab() -> Arc<dyn Vocab> {
+    Arc::new(UnknownVocab)
+}
+
+/// Returns the question with this `seed` as the store keeps it.
+///
+/// # Panics
+/// Never: it is short.
+pub fn kept_question(seed: u64) -> Arc<[u8]> {
+    let marks = ReplayInputs {
+        model: MODEL.to_owned(),
+        seed,
+        sampling: GeneralSampling::LlamaServer.values(),
+        call_ids: 0,
+        asked_at_s: 7,
+        trace_parent: None,
+        stored: None,
+        asker: ReplayAsker::default(),
+        answered_by: KeptService::default(),
+    };
+    let body = ReplayableBody::of(Endpoint::Chat, &Map::new()).expect("it is short");
+    body.encode(&marks).expect("it is short")
+}
+
+impl TakeoverStarter for SimulatedService {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn check(&self, _: &ReplayableRequest) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        request: ReplayableRequest,
+        first: FirstAnswer,
+    ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
+        Box::pin(async move {
+            let mut active = Self::begin(self, request.marks.seed);
+            active.take_over(first.name);
+            let (vocab, mut first) = (vocab(), Vec::new());
+            let context = RecordContext { vocab: &vocab, echo: &[] };
+            let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
+            Ok(SecondAnswer { request: Box::new(active), records, first })
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! Worlds of fresh seeds, the same seed twice, and the planted faults.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use loquent_world::{PLANTED, run};
+use script_model::ScriptTexts;
+
+/// Number of fresh seeds, and time after which no other begins.
+const SEEDS: u64 = 400;
+const SEEDS_LIMIT: Duration = Duration::from_secs(30);
+/// Seeds in which a planted fault must be found.
+const PLANTED_SEEDS: u64 = 400;
+
+#[test]
+fn no_world_breaks_a_law() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let given = std::env::var("LOQUENT_WORLD_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = given.unwrap_or(now.as_secs());
+    println!("seeds from {first} on; LOQUENT_WORLD_SEED={first} runs them again");
+    let (begun, mut takeovers, mut whole) = (Instant::now(), 0, 0);
+    for seed in first..first + SEEDS {
+        let report = run(seed, &ScriptTexts::default());
+        if let Some(broken) = report.broken {
+            panic!("{}\nseed {seed}: {broken}", report.history.text());
+        }
+        takeovers += report.takeovers;
+        whole += report.whole;
+        if begun.elapsed() > SEEDS_LIMIT {
+            break;
+        }
+    }
+    println!("{whole} readers have whole answers, after {takeovers} takeovers");
+    assert!(whole > 0, "some worlds have readers");
+}
+
+#[test]
+fn the_same_seed_has_the_same_history() {
+    for seed in 0..10 {
+        let (one, other) = (run(seed, &ScriptTexts::default()), run(seed, &ScriptTexts::default()));
+        assert_eq!(one.history.text(), other.history.text(), "seed {seed}");
+        assert_eq!(one.history.fingerprint(), other.history.fingerprint(), "seed {seed}");
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for fault in PLANTED {
+        let texts = fault.texts();
+        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &texts).broken?)));
+        let (seed, law) = found.unwrap_or_else(|| panic!("{} is not found", fault.name));
+        println!("| {} | {law} | {} |", fault.name, seed + 1);
+        let is_expected = fault.breaks.iter().any(|part| law.contains(part));
+        assert!(is_expected, "{}: {law}", fault.name);
+    }
+}
