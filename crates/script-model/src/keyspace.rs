@@ -57,7 +57,7 @@ impl Keyspace {
     /// # Errors
     /// [`CommandError`], as Redis would refuse it, or if the command is not one of those that the
     /// scripts use.
-    pub fn run(&mut self, words: &[Vec<u8>]) -> Outcome {
+    pub(crate) fn run(&mut self, words: &[Vec<u8>]) -> Outcome {
         let name = text(words.first().map_or(&[][..], |name| name));
         let key = text(words.get(1).map_or(&[][..], |key| key));
         let rest = words.get(2..).unwrap_or_default();
