@@ -252,6 +252,7 @@ impl Identity {
     /// Returns the same client, if it has no key, as the tenant that a gateway calls `name`.
     pub fn with_fairness_id(self, name: &[u8]) -> Self {
         match self.key {
+            // A key has its own share, limits and objects, whoever passes its requests on.
             Some(_) => self,
             None => Self { tenant: tenant_of(b"fairness", name), ..self },
         }

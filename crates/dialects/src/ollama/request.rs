@@ -134,6 +134,7 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
     let only_loads = prompt.is_empty() && suffix.is_none() && images.is_empty();
     let is_raw = fields.boolean("raw")?.unwrap_or(false) || suffix.is_some();
     let endpoint = match is_raw {
+        // Plain text has no place for them.
         true if !images.is_empty() => {
             return Err(fields.error("images", "is not supported with 'raw' and 'suffix'."));
         }

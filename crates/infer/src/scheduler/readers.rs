@@ -171,6 +171,7 @@ impl Scheduler {
     /// wait. Prompts of spare work keep to what nobody notices.
     pub(super) fn prefill_budget(&self, now: Duration, decoding: &[Slot]) -> u32 {
         if !self.computes_prompt_of_others() {
+            // A step of spare work alone is given up when anybody comes: it need not be short.
             let is_alone = decoding.iter().all(|&slot| self.sequence(slot).is_spare);
             return self.budget.spare_tokens(if is_alone { 0 } else { decoding.len() });
         }

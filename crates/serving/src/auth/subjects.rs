@@ -62,6 +62,7 @@ pub(super) struct Subjects {
 impl Subjects {
     /// Returns the client `name`, whom a valid token has named.
     pub fn named(&mut self, name: String) -> Arc<ApiKey> {
+        // A provider may know more people than there is memory for.
         if self.seen.len() >= MAX_SUBJECTS && !self.seen.contains_key(&name) {
             self.forget_one();
         }

@@ -144,6 +144,7 @@ fn cache_config(cells: &MetricFamily, of_all: &[LabelPair]) -> MetricFamily {
     copy.set_name(format!("{VLLM}cache_config_info"));
     copy.set_help("Size of the KV cache, in its labels.".to_owned());
     for metric in copy.mut_metric() {
+        // Schedulers multiply both numbers; a block of one cell would be one hash for each token.
         let blocks = metric.get_gauge().get_value() as u64 / BLOCK_CELLS;
         let mut one = Gauge::default();
         one.set_value(1.0);
