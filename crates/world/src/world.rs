@@ -1,6 +1,6 @@
 //! One run: its steps, its calm, and the checks at its end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loquent_proto::{AnswerHandle, Position};
@@ -34,10 +34,6 @@ struct SimulatedAnswer {
     question: PlannedQuestion,
     whole: String,
     handle: Option<AnswerHandle>,
-    /// True if the store has had a part of it.
-    was_stored: bool,
-    /// Names of its owners.
-    owners: BTreeSet<String>,
     /// True if the store has lost something since it began.
     is_lossy: bool,
 }
@@ -71,6 +67,8 @@ struct ReplicaWorld {
     store_touched_ms: u64,
     hosts: ReplicaHosts,
     answers: Vec<SimulatedAnswer>,
+    /// By id: the owners of each answer of which the store has had a part.
+    owners: BTreeMap<String, BTreeSet<String>>,
     readers: Vec<SimulatedReader>,
     connections: u64,
     epochs: BTreeSet<(usize, u64)>,
@@ -110,6 +108,7 @@ impl ReplicaWorld {
             store_touched_ms: 0,
             hosts,
             answers: Vec::new(),
+            owners: BTreeMap::new(),
             readers: Vec::new(),
             connections: 0,
             epochs: BTreeSet::new(),
@@ -147,13 +146,15 @@ impl ReplicaWorld {
 
     /// True if replicas hold nothing any more, nor the store, unless an owner has ended.
     fn is_at_rest(&self) -> bool {
-        let is_kept = |answer: &SimulatedAnswer| {
-            let is_owner_dead = answer.owners.iter().any(|owner| self.hosts.dead.contains(owner));
-            let id = answer.handle.map(|handle| handle.id_hex()).filter(|_| !is_owner_dead);
-            id.is_some_and(|id| self.store.field(&id, "s").is_some())
+        let is_kept = |(id, owners): (&String, &BTreeSet<String>)| {
+            !self.is_any_dead(owners) && self.store.field(id, "s").is_some()
         };
         let is_free = self.hosts.held().iter().all(|held| *held == HeldShares::default());
-        is_free && !self.answers.iter().any(is_kept)
+        is_free && !self.owners.iter().any(is_kept)
+    }
+
+    fn is_any_dead(&self, owners: &BTreeSet<String>) -> bool {
+        owners.iter().any(|owner| self.hosts.dead.contains(owner))
     }
 
     fn check_readers(&mut self) {
@@ -169,9 +170,9 @@ impl ReplicaWorld {
     /// True if an answer may be lost: the store has lost a part of it, or never had it, and a
     /// replica that generated it has ended.
     fn is_excused(&self, answer: usize) -> bool {
-        let SimulatedAnswer { owners, is_lossy, was_stored, .. } = &self.answers[answer];
-        let is_owner_dead = owners.iter().any(|owner| self.hosts.dead.contains(owner));
-        is_owner_dead && *is_lossy || !was_stored
+        let SimulatedAnswer { handle, is_lossy, .. } = &self.answers[answer];
+        let owners = handle.and_then(|handle| self.owners.get(&handle.id_hex()));
+        owners.is_none_or(|owners| *is_lossy && self.is_any_dead(owners))
     }
 
     fn step(&mut self, step_ms: u64) {
@@ -241,8 +242,6 @@ impl ReplicaWorld {
             question,
             whole: AnswerText::of(seed).whole(),
             handle: None,
-            was_stored: false,
-            owners: BTreeSet::new(),
             is_lossy: false,
         });
         let line = format!("answer {answer} is asked for at {}", name_of(replica));
@@ -406,9 +405,7 @@ impl ReplicaWorld {
     fn note_takeovers(&mut self) {
         for takeover in self.store.take_takeovers() {
             let AcceptedTakeover { id, from, to } = takeover;
-            if let Some(answer) = self.answer_of(&id) {
-                answer.owners.insert(to.clone());
-            }
+            self.owners.entry(id.clone()).or_default().insert(to.clone());
             let Some(host) = self.hosts.host_of(&from) else { continue };
             if from != to && self.hosts.is_settled(host, self.now_ms) {
                 let what = format!("answer {id} is taken from {}, which lives", name_of(host));
@@ -420,17 +417,7 @@ impl ReplicaWorld {
     fn note_writes(&mut self) {
         for write in self.store.take_writes() {
             self.laws.note_write(&write);
-            if let Some(answer) = self.answer_of(&write.id) {
-                answer.was_stored = true;
-                answer.owners.insert(write.owner);
-            }
+            self.owners.entry(write.id).or_default().insert(write.owner);
         }
-    }
-
-    fn answer_of(&mut self, id: &str) -> Option<&mut SimulatedAnswer> {
-        let is_its = |answer: &&mut SimulatedAnswer| {
-            answer.handle.is_some_and(|handle| handle.id_hex() == id)
-        };
-        self.answers.iter_mut().find(is_its)
     }
 }
