@@ -23,7 +23,8 @@ def prompt(server, **more):
 def test_a_template_of_the_operator_holds_and_requests_set_its_variables(start, tmp_path):
     file = tmp_path / "chat.jinja"
     file.write_text(TEMPLATE)
-    server = start("--chat-template", str(file), "--chat-template-kwargs", '{"enable_thinking": true, "style": "terse"}')
+    defaults = '{"enable_thinking": true, "style": "terse"}'
+    server = start("--chat-template", str(file), "--chat-template-kwargs", defaults)
     assert prompt(server) == "<user>hi/think terse"
     assert prompt(server, chat_template_kwargs={"style": "long"}) == "<user>hi/think long"
     assert prompt(server, chat_template_kwargs={"enable_thinking": False}) == "<user>hi/no terse"
