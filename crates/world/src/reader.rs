@@ -25,6 +25,8 @@ pub struct ReaderConnection {
     pub leaves_ms: u64,
     /// Time when it leaves unless it gets something.
     pub patience_ms: u64,
+    /// True if the store had its place when it connected.
+    pub was_there: bool,
     /// Ends it.
     pub task: AbortHandle,
 }

@@ -299,7 +299,9 @@ impl ReplicaWorld {
         let line = format!("reader {at} reads on from {position:?} at {}", name_of(replica));
         self.history.tell(now_ms, &line);
         let patience_ms = now_ms + self.dice.between(4_000, 9_000);
-        let connection = ReaderConnection { number, replica, leaves_ms, patience_ms, task };
+        let was_there = self.has(answer, position);
+        let connection =
+            ReaderConnection { number, replica, leaves_ms, patience_ms, was_there, task };
         self.readers[at].state = ReaderState::Reads(connection);
     }
 
@@ -366,7 +368,9 @@ impl ReplicaWorld {
     }
 
     fn handle_refusal(&mut self, at: usize, why: Unreachable) {
-        let ReaderState::Reads(ReaderConnection { replica, .. }) = self.readers[at].state else {
+        let ReaderState::Reads(ReaderConnection { replica, was_there, .. }) =
+            self.readers[at].state
+        else {
             return;
         };
         if why == Unreachable::Unknown {
@@ -374,7 +378,8 @@ impl ReplicaWorld {
             let is_settled = self.hosts.is_settled(replica, self.now_ms)
                 && self.store_fault.is_none()
                 && self.now_ms >= self.store_touched_ms + 6_000;
-            if is_settled && self.has(answer, self.readers[at].position) {
+            // It may have come to the store while the replica was asking there.
+            if is_settled && was_there && self.has(answer, self.readers[at].position) {
                 let (name, position) = (name_of(replica), self.readers[at].position);
                 self.laws.breach(format!("{name} refuses {position:?} of answer {answer}"));
             }
