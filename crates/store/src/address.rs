@@ -48,9 +48,7 @@ impl SharedAddress {
         let shown = printable(&shown).into_owned();
         Ok(Self { client: Arc::new(client), dial: dial.into(), shown })
     }
-}
 
-impl SharedAddress {
     /// Returns the address of a store within a test or a simulated world: `dial` opens the
     /// connections to it.
     ///

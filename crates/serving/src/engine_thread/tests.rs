@@ -198,7 +198,8 @@ impl Pipeline for Stuck {
     fn on_arrival(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
 }
 
-fn context() -> EngineContext {
+/// Services of an engine of its own, without a store of prefixes.
+pub(super) fn context() -> EngineContext {
     EngineContext {
         clock: Clock::start(),
         metrics: Arc::new(Metrics::new()),

@@ -15,6 +15,7 @@ mod search;
 mod world;
 
 pub(crate) use engine::{TimedRunner, VirtualEngine};
+pub(crate) use plan::within;
 pub use plan::{BurstPlan, MAX_READERS, Machine, Policy};
 pub use reader::{BurstReader, ContentRule, ReaderOutcome};
 pub use report::BurstReport;

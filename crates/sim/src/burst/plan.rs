@@ -79,7 +79,7 @@ impl Machine {
 }
 
 /// Describes `value` if it is out of range.
-fn within(name: &str, value: f64, least: f64, most: f64) -> Option<String> {
+pub(crate) fn within(name: &str, value: f64, least: f64, most: f64) -> Option<String> {
     let fits = (least..=most).contains(&value);
     (!fits).then(|| format!("{name} is not in {least}..={most}"))
 }

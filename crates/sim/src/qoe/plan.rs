@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::metric::Expectation;
-use crate::burst::{MAX_READERS, Machine};
+use crate::burst::{MAX_READERS, Machine, within};
 use crate::channel::Channel;
 use crate::plan::PlanError;
 use crate::scheme::Scheme;
@@ -181,11 +181,6 @@ impl Contender {
         }
         self.send.fault()
     }
-}
-
-fn within(name: &str, value: f64, least: f64, most: f64) -> Option<String> {
-    let fits = (least..=most).contains(&value);
-    (!fits).then(|| format!("{name} is not in {least}..={most}"))
 }
 
 fn fault_of_sizes(name: &str, sizes: &[usize]) -> Option<String> {
