@@ -8,13 +8,21 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::{Buf, Bytes};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::activity::{Activity, ExchangePhase};
 use super::limits::TcpLimits;
 use loquent_serving::error::SlowBody;
+
+/// Bytes of an unread body that are read after all, so that its connection can be kept.
+const LARGEST_REST: u64 = 64 * 1024;
+/// Time that the rest of an unread body has to arrive. One round trip in most networks: a client
+/// that sends a small body right after the head has sent it by then.
+const REST_WAIT: Duration = Duration::from_millis(250);
 
 /// One request and its response on a connection; ends when dropped.
 pub struct Exchange {
@@ -41,7 +49,10 @@ impl Drop for Exchange {
 
 /// A request's body, which fails if it arrives too slowly.
 pub struct RequestBody {
-    body: Incoming,
+    /// `None` only while it is dropped.
+    body: Option<Incoming>,
+    /// Receives the body if it is dropped before its end.
+    unread: Option<oneshot::Sender<Incoming>>,
     exchange: Arc<Exchange>,
     /// Deadline for the end of the body; received bytes extend it, up to `longest_wait` from now.
     due: Instant,
@@ -52,11 +63,17 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    /// Returns the body of the request of `exchange`, whose head has just arrived.
-    pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> Self {
+    /// Returns the body of the request of `exchange`, whose head has just arrived, and what is
+    /// left of it once it has been dropped.
+    pub fn new(body: Incoming, exchange: Arc<Exchange>, limits: &TcpLimits) -> (Self, UnreadBody) {
         let longest_wait = limits.request_timeout;
         let (due, bytes_per_s) = (Instant::now() + longest_wait, limits.body_bytes_per_s.max(1));
-        Self { body, exchange, due, longest_wait, bytes_per_s, timer: None }
+        let (unread, rest) = oneshot::channel();
+        let (body, unread) = (Some(body), Some(unread));
+        (
+            Self { body, unread, exchange, due, longest_wait, bytes_per_s, timer: None },
+            UnreadBody(rest),
+        )
     }
 
     /// Resolves when the body is overdue.
@@ -79,7 +96,8 @@ impl http_body::Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+        let body = this.body.as_mut().expect("there until it is dropped");
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
             ready!(this.poll_overdue(context));
             return Poll::Ready(Some(Err(axum::Error::new(SlowBody))));
         };
@@ -95,18 +113,53 @@ impl http_body::Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(|body| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(SizeHint::default, |body| body.size_hint())
     }
 }
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
         self.exchange.activity.received(self.exchange.number);
+        if let (Some(body), Some(unread)) = (self.body.take(), self.unread.take())
+            && !body.is_end_stream()
+        {
+            // Nobody receives it if the response is on its way: the connection ends after that.
+            let _ = unread.send(body);
+        }
     }
+}
+
+/// Rest of a request's body that was dropped before its end, as when the head alone is refused.
+pub struct UnreadBody(oneshot::Receiver<Incoming>);
+
+impl UnreadBody {
+    /// Reads the rest, if there is one; returns whether the connection can have another request.
+    ///
+    /// An HTTP/1.1 server that answers early has to read the whole body or close the connection
+    /// (RFC 9112, section 9.3). Small bodies are worth it: clients often send head and body in two
+    /// packets. A body that waits for `100 Continue` never comes.
+    pub async fn read(mut self, expects_continue: bool) -> bool {
+        let Ok(mut body) = self.0.try_recv() else { return true };
+        if expects_continue || body.size_hint().lower() > LARGEST_REST {
+            return false;
+        }
+        tokio::time::timeout(REST_WAIT, read_rest(&mut body)).await.unwrap_or(false)
+    }
+}
+
+async fn read_rest(body: &mut Incoming) -> bool {
+    let mut room = LARGEST_REST;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let Some(left) = room.checked_sub(bytes) else { return false };
+        room = left;
+    }
+    true
 }
 
 /// A response's body, which records whether it waits for the client or the server.

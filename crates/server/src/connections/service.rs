@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, Request, header};
+use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
@@ -50,8 +50,16 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
         // Noted now and not when the future is polled: from here on, the client has asked.
         let exchange = Exchange::begin(&self.activity);
         Box::pin(async move {
-            let body = |body| Body::new(RequestBody::new(body, exchange.clone(), &service.limits));
-            let response = service.respond(request.map(body)).await;
+            let one_by_one = is_one_by_one(&request);
+            let expects_continue = request.headers().contains_key(header::EXPECT);
+            let (head, body) = request.into_parts();
+            let (body, unread) = RequestBody::new(body, exchange.clone(), &service.limits);
+            let request = Request::from_parts(head, Body::new(body));
+            let mut response = service.respond(request).await;
+            let goes_on = service.no_place.is_none();
+            if one_by_one && !(goes_on && unread.read(expects_continue).await) {
+                announce_close(&mut response);
+            }
             Ok(response.map(|body| ResponseBody::new(body, exchange)))
         })
     }
@@ -60,7 +68,7 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 impl ConnectionService {
     async fn respond(&self, request: Request<Body>) -> Response {
         let refusal = self.no_place.filter(|_| !is_always_answered(&request));
-        let mut response = match refusal {
+        match refusal {
             Some(no_place) => {
                 let error = refusal_for(no_place);
                 self.metrics.on_refusal(error.status());
@@ -70,12 +78,19 @@ impl ConnectionService {
                 let response = self.router.clone().oneshot(request).await;
                 response.unwrap_or_else(|never| match never {})
             }
-        };
-        if self.no_place.is_some() {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        response
     }
+}
+
+/// Tells an HTTP/1 client that its connection ends after `response`, so that it sends its next
+/// request on another.
+fn announce_close(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Returns whether requests follow each other on the connection; in HTTP/2 each has its own stream.
+fn is_one_by_one<T>(request: &Request<T>) -> bool {
+    request.version() < Version::HTTP_2
 }
 
 fn is_always_answered(request: &Request<Body>) -> bool {

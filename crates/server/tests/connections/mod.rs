@@ -5,3 +5,4 @@ mod harness;
 mod pages;
 mod places;
 mod time;
+mod unread;
