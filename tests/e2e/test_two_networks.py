@@ -1,13 +1,16 @@
-"""`loquent connect --via`: a connection over each of two networks; either may go at any time.
+"""`loquent connect --via` and `loquent chat --via`: a connection over each of two networks; either may go at any time.
 
 The networks are two loopback addresses of the client, which a relay in front of the server tells apart.
 """
 
+import os
+import subprocess
 import time
 
 import openai
 import pytest
 
+from conftest import BINARY
 from test_connect import collect, connect, question  # noqa: F401
 from test_doctor import Checkup
 
@@ -80,6 +83,23 @@ def test_over_two_lossy_networks_every_answer_is_that_of_a_clean_one(relays, con
             openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0), question(n, 60)
         )
     assert relay.lost > 20, "the networks lost next to nothing"
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_chat_goes_on_when_a_network_goes(relays, tmp_path, gone):
+    server, relay = relays("--simulate", "40")
+    command = [BINARY, "chat", "--url", relay.url, "--via", VIA, "--via-mode", "redundant", "tokens=120"]
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+        text = chat.stdout.read(60)
+        passed = relay.passed_to.copy()
+        relay.gone.add(NETWORKS[gone])
+        text += chat.stdout.read()
+        assert chat.wait() == 0, chat.stderr.read()
+    asked = {"model": "any", "messages": [{"role": "user", "content": "tokens=120"}]}
+    assert text.decode().strip() == clean(server, asked).strip()
+    other = NETWORKS[1 - gone]
+    assert relay.passed_to[other] > passed[other]
 
 
 def test_doctor_shows_both_networks(relays):

@@ -30,6 +30,7 @@ use loquent_openai::api_key::{api_key, warn_of_cleartext};
 use loquent_openai::http::HttpClient;
 
 use crate::trust::TrustArgs;
+use crate::via_args::TwoNetworksArgs;
 
 pub use answer::{AnswerEnd, AskError, TimedAnswer};
 pub use arriving::AnswerPart;
@@ -57,6 +58,7 @@ const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
   loquent chat -f main.rs 'What does this do?'   send a file with the question
   git diff | loquent chat 'Review this:' -       insert standard input at '-'
   loquent chat --url https://example.org/v1 --model m
+  loquent chat --url https://loquent.example --via wlan0,wwan0   over Wi-Fi and mobile at once
 
 `loquent run` chats with a model without a server.")]
 pub struct ChatArgs {
@@ -75,6 +77,9 @@ pub struct ChatArgs {
     /// Trust in the server's certificate.
     #[command(flatten)]
     pub trust: TrustArgs,
+    /// Networks to ask over.
+    #[command(flatten)]
+    pub networks: TwoNetworksArgs,
     /// Use HTTP only
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     pub no_quic: bool,
@@ -100,13 +105,13 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let url = if args.url.is_empty() { LOCAL_SERVER.to_owned() } else { args.url };
     let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
     let has_key = key.is_some();
-    let client = Client::new(Config {
+    let client = Client::new(args.networks.apply(Config {
         api_key: key,
         trust: args.trust.trust()?,
         quic: !args.no_quic,
         memory: crate::connect::default_state_dir(),
         ..Config::new(url.clone())
-    })?;
+    }))?;
     if let Some(warning) = warn_of_cleartext(client.http().base(), has_key) {
         eprintln!("{warning}");
     }

@@ -31,7 +31,7 @@ use resume_store::ResumeStore;
 
 use crate::trust::TrustArgs;
 use crate::user_folder::user_folder;
-use crate::via_args::{ViaArgs, ViaMode};
+use crate::via_args::TwoNetworksArgs;
 
 const EXAMPLES: &str = "Examples:
   loquent connect --url https://loquent.example
@@ -87,16 +87,7 @@ pub struct ConnectArgs {
     #[command(flatten)]
     trust: TrustArgs,
     #[command(flatten)]
-    via: ViaArgs,
-    /// Use of two networks of --via
-    #[arg(
-        long,
-        value_name = "MODE",
-        env = "LOQUENT_VIA_MODE",
-        value_enum,
-        default_value = "backup"
-    )]
-    via_mode: ViaMode,
+    networks: TwoNetworksArgs,
     /// Use HTTP only; answers can still be resumed
     #[arg(long, env = "LOQUENT_NO_QUIC")]
     no_quic: bool,
@@ -143,17 +134,15 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let key = api_key(args.api_key.as_deref(), args.api_key_file.as_deref())?;
     let own_key = key.is_some();
     let access = args.access()?;
-    let client = Client::new(Config {
+    let client = Client::new(args.networks.apply(Config {
         api_key: key,
         trust: args.trust.trust()?,
         quic: !args.no_quic,
-        via: args.via.via,
-        via_mode: args.via_mode.mode(),
         head_start: Duration::from_millis(args.head_start_ms),
         resume_limit: Duration::from_secs(args.resume_limit_s),
         memory: state_dir.clone(),
         ..Config::new(args.url)
-    })?;
+    }))?;
     let file = state_dir.map(|folder| folder.join(store_name(client.url())));
     let store = ResumeStore::open(file, SystemTime::now());
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
