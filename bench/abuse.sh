@@ -1,5 +1,5 @@
 #!/bin/sh
-# All attacks at once on `loquent serve --simulate 25`, beside 8 honest streams and keys that arrive
+# All attacks at once on `loquent serve --simulate 25`, beside 4 honest streams and keys that arrive
 # meanwhile: a quiet phase, then three rounds. The server, its users and its attackers (at nice 19) are
 # processes of this machine.
 # Prints what became of each attack, and figures with their bounds.

@@ -1,6 +1,6 @@
 """All attacks at once beside honest streams: rounds of them, and what they cost the server.
 
-Starts `loquent serve --simulate` on loopback, lets 8 honest streams and a newcomer now and then run
+Starts `loquent serve --simulate` on loopback, lets 4 honest streams and a newcomer now and then run
 for a quiet phase, then several times with all attacks beside them, and compares. Prints a table; `--json` keeps the figures.
 """
 
@@ -19,13 +19,17 @@ from processes import HERE, Child, Server
 sys.path.append(str(HERE.parent))
 from records.printed import runs, table
 
-STREAMS, TOKENS, TOKENS_PER_S = 8, 100, 25
+#: The streams are what their key's share is worth: 16 places among the honest key, two of attackers and a newcomer's.
+#: More of them would take turns, and their gaps would be those of a key that wants more than its share.
+STREAMS, TOKENS, TOKENS_PER_S = 4, 100, 25
 #: The attackers' processes, each with its share of the attacks.
 ATTACKERS = [("tcp", 0, 3), ("tcp", 1, 3), ("tcp", 2, 3), ("quic", 0, 1), ("pools", 0, 2), ("pools", 1, 2)]
 #: Short answers that keys ask for which have nothing under way, one after another; the pause is half a second at most.
 NEWCOMERS, NEWCOMERS_TOKENS, NEWCOMERS_PAUSE_S = 100, 5, 0.25
 #: What a reader left is kept for so long: less than by default, so that it is gone when memory is compared.
 GRACE_S = 2
+#: All stored answers, in MiB: less than by default, so that attackers have filled their share of it in the first round.
+STORE_MB = 16
 #: Longest wait, after a round, until the server has ended what the attackers left.
 SETTLE_S = 60
 
@@ -186,7 +190,8 @@ def main():
         sys.exit("abuse: --rounds must be at least 2: memory after a round is compared with that after an earlier one")
     keys = Keys()
     with keys.in_file() as file:
-        server = Server(options.binary, TOKENS_PER_S, "--resume-grace-s", str(GRACE_S), "--api-key-file", file)
+        bounds = ("--resume-grace-s", str(GRACE_S), "--store-mb", str(STORE_MB))
+        server = Server(options.binary, TOKENS_PER_S, *bounds, "--api-key-file", file)
         try:
             figures = measure(server, keys, options.seconds, options.rounds)
         finally:
