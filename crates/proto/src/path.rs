@@ -16,6 +16,11 @@ const REMEMBERED: usize = ACK_WINDOW as usize + 11;
 /// link.
 const RECENT: usize = 2;
 
+/// The same on a path that reorders packets. A queue cannot do that, so round trips vary by jitter
+/// there, and only the shortest of several tells how long the queue is. With 12, stalls with 80 ms
+/// of jitter were another 7 % fewer; on a link of 24 kbit/s with 40 ms of it, text came later.
+const RECENT_REORDERED: usize = 8;
+
 /// Packets this far below the largest acknowledged may still be in flight (reordering,
 /// RFC 9002 §6.1.1).
 const REORDER_PACKETS: u64 = 3;
@@ -26,7 +31,9 @@ pub struct Rtt {
     smoothed: Micros,
     variance: Micros,
     /// Latest samples, newest first.
-    recent: [Micros; RECENT],
+    recent: [Micros; RECENT_REORDERED],
+    /// A recent packet arrived after a later one.
+    is_reordering: bool,
     min: Micros,
     /// Like `min`, but never forgotten.
     least_ever: Micros,
@@ -38,7 +45,8 @@ impl Rtt {
         Self {
             smoothed: initial,
             variance: Micros(initial.0 / 4),
-            recent: [initial; RECENT],
+            recent: [initial; RECENT_REORDERED],
+            is_reordering: false,
             min: initial,
             least_ever: initial,
             sampled: false,
@@ -47,7 +55,7 @@ impl Rtt {
 
     fn sample(&mut self, rtt: Micros) {
         if !self.sampled {
-            *self = Self { sampled: true, ..Self::new(rtt) };
+            *self = Self { sampled: true, is_reordering: self.is_reordering, ..Self::new(rtt) };
             return;
         }
         let difference = self.smoothed.0.abs_diff(rtt.0);
@@ -90,7 +98,8 @@ impl Rtt {
     }
 
     fn least_recent(&self) -> Micros {
-        self.recent.into_iter().fold(Micros::MAX, Micros::min)
+        let telling = if self.is_reordering { RECENT_REORDERED } else { RECENT };
+        self.recent[..telling].iter().copied().fold(Micros::MAX, Micros::min)
     }
 }
 
@@ -124,6 +133,8 @@ pub struct PathEstimate {
     sent: VecDeque<SentPacket>,
     first_packet: u64,
     largest_acked: Option<u64>,
+    /// Latest packet that arrived after a later one.
+    reordered: Option<u64>,
     run_seen: Option<Micros>,
     arrival_seen: Option<Micros>,
 }
@@ -137,6 +148,7 @@ impl PathEstimate {
             sent: VecDeque::new(),
             first_packet,
             largest_acked: None,
+            reordered: None,
             run_seen: None,
             arrival_seen: None,
         }
@@ -172,12 +184,7 @@ impl PathEstimate {
         let Some(largest) = ack.largest.filter(|n| *n >= self.first_packet) else {
             return false;
         };
-        for packet in &mut self.sent {
-            if !packet.arrived && ack.has_packet(packet.number) == Some(true) {
-                packet.arrived = true;
-                self.arrival_seen = Some(now);
-            }
-        }
+        self.note_arrivals(now, largest, ack);
         self.look_for_runs(largest, burst);
         if self.largest_acked.is_some_and(|before| largest <= before) {
             return false;
@@ -187,6 +194,24 @@ impl PathEstimate {
         // Only the largest packet gives a sample: the receiver's hold is known for it alone.
         let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
         rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
+    }
+
+    /// Notes which packets have arrived, and whether any of them was overtaken: an acknowledgement
+    /// of a later packet had not named it.
+    fn note_arrivals(&mut self, now: Micros, largest: u64, ack: &Ack) {
+        for packet in &mut self.sent {
+            if packet.arrived || ack.has_packet(packet.number) != Some(true) {
+                continue;
+            }
+            packet.arrived = true;
+            self.arrival_seen = Some(now);
+            if self.largest_acked.is_some_and(|before| packet.number < before) {
+                self.reordered = self.reordered.max(Some(packet.number));
+            }
+        }
+        // As long as an acknowledgement can name it: what was so earlier may have changed.
+        let is_recent = |late| late + u64::from(ACK_WINDOW) > largest;
+        self.rtt.is_reordering = self.reordered.is_some_and(is_recent);
     }
 
     /// When an acknowledgement last named a packet of this path for the first time.
@@ -224,4 +249,73 @@ pub struct Burst {
     pub span: Micros,
     /// …or at least this many consecutive losses.
     pub packets: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BURST: Burst = Burst { span: Micros::from_ms(60), packets: 4 };
+
+    /// An acknowledgement of all packets up to `largest` but those in `missing`.
+    fn ack(largest: u64, missing: &[u64]) -> Ack {
+        let bit = |number: &u64| 1 << (largest - 1 - number);
+        Ack {
+            largest: Some(largest),
+            missing: missing.iter().map(bit).fold(0, |all, bit| all | bit),
+            ..Ack::default()
+        }
+    }
+
+    /// A path whose packets were sent 20 ms apart, and whose round trips are 100 ms at first.
+    fn path() -> PathEstimate {
+        let mut path = PathEstimate::new(0, Micros::from_ms(100));
+        for number in 0..60 {
+            path.on_sent(number, Micros::from_ms(number * 20), 100);
+        }
+        assert!(path.on_ack(Micros::from_ms(100), &ack(0, &[]), &BURST));
+        path
+    }
+
+    /// Notes that each packet from 1 to `last` but `missing` was acknowledged after `rtt_ms`.
+    fn later(path: &mut PathEstimate, last: u64, rtt_ms: u64, missing: Option<u64>) {
+        for number in (1..=last).filter(|number| Some(*number) != missing) {
+            let known = missing.filter(|missing| *missing < number);
+            let at = Micros::from_ms(number * 20 + rtt_ms);
+            path.on_ack(at, &ack(number, known.as_slice()), &BURST);
+        }
+    }
+
+    #[test]
+    fn two_long_round_trips_are_a_queue() {
+        let mut path = path();
+        later(&mut path, 2, 180, None);
+        assert_eq!(path.rtt.queue(), Micros::from_ms(80));
+    }
+
+    #[test]
+    fn on_a_path_that_reorders_a_queue_delays_all_of_several_packets() {
+        let mut path = path();
+        later(&mut path, 4, 180, Some(3));
+        assert_eq!(path.rtt.queue(), Micros::from_ms(80), "packet 3 may be lost");
+        // The fifth acknowledgement names it: it came after packet 4.
+        path.on_ack(Micros::from_ms(280), &ack(5, &[]), &BURST);
+        assert_eq!(path.rtt.queue(), Micros::ZERO, "the first round trip was short");
+        for number in 6..13 {
+            path.on_ack(Micros::from_ms(number * 20 + 180), &ack(number, &[]), &BURST);
+        }
+        assert_eq!(path.rtt.queue(), Micros::from_ms(80), "eight packets were delayed");
+    }
+
+    #[test]
+    fn reordering_of_long_ago_does_not_count() {
+        let mut path = path();
+        later(&mut path, 2, 100, Some(1));
+        path.on_ack(Micros::from_ms(165), &ack(3, &[]), &BURST);
+        assert!(path.rtt.is_reordering);
+        for number in 4..60 {
+            path.on_ack(Micros::from_ms(number * 20 + 100), &ack(number, &[]), &BURST);
+        }
+        assert!(!path.rtt.is_reordering);
+    }
 }
