@@ -1,6 +1,8 @@
-"""Upstream servers that die or hang under answers of every API and transport: real processes, killed and stopped."""
+"""Upstream servers that die, hang or break off under answers of every API and transport: real processes, killed and
+stopped, and connections that are reset or end in the middle of a chunk."""
 
 import concurrent.futures
+import contextlib
 import json
 import signal
 
@@ -9,7 +11,8 @@ import pytest
 
 from conftest import PATIENCE_S
 from test_connect import Proxy
-from test_upstreams import wait_until
+from test_upstreams import figures, wait_until
+from wire import Break, Wire
 
 TEXT = "One two three four five six seven eight nine ten, and so it goes on for a while. " * 2
 
@@ -65,30 +68,37 @@ def read(api, url, prompt, begun):
     return text, whole
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
+FAULTS = [signal.SIGKILL, signal.SIGSTOP, Break.RESET, Break.CUT]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["kill", "stop", "reset", "cut"])
 def test_every_api_goes_on_when_a_server_dies_or_hangs(start, tmp_path, fault):
     behind = [start("--simulate", "40", "--max-batch-size", "32") for _ in range(3)]
-    urls = ",".join(server.url for server in behind)
-    front = start("--upstream", f"sim={urls}", "--upstream-timeout-s", "2", "--max-inflight-requests", "256")
-    proxy = Proxy(front.url, tmp_path)
-    begun = []
-    try:
+    with contextlib.ExitStack() as wires:
+        ways = [wires.enter_context(Wire(server.url)) for server in behind]
+        upstream = "sim=" + ",".join(way.url for way in ways)
+        front = start("--upstream", upstream, "--upstream-timeout-s", "2", "--max-inflight-requests", "256")
+        proxy = Proxy(front.url, tmp_path)
+        wires.callback(proxy.stop)
         assert proxy.decided() == "QUIC"
-        urls = (front.url, proxy.url)
+        urls, begun = (front.url, proxy.url), []
         asks = [(api, url, f"say={index} {TEXT}") for index in range(4) for api in APIS for url in urls]
         with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
             answers = [pool.submit(read, *ask, lambda: begun.append(1)) for ask in asks]
             wait_until(lambda: len(begun) == len(asks), "all answers begin")
-            victim = max(behind, key=lambda server: server.metric("num_requests_running"))
-            assert victim.metric("num_requests_running") >= len(asks) / len(behind) / 2
-            victim.process.send_signal(fault)
+            running = [server.metric("num_requests_running") for server in behind]
+            victim = running.index(max(running))
+            assert running[victim] >= len(asks) / len(behind) / 2
+            if isinstance(fault, Break):
+                ways[victim].break_all(fault)
+            else:
+                behind[victim].process.send_signal(fault)
+                # One that is stopped could not be ended.
+                wires.callback(behind[victim].process.send_signal, signal.SIGCONT)
             for (api, url, prompt), answer in zip(asks, answers, strict=True):
                 way = "QUIC" if url == proxy.url else "SSE"
                 assert answer.result(PATIENCE_S) == (prompt.removeprefix("say="), True), (api.__name__, way)
-    finally:
-        if fault == signal.SIGSTOP:
-            victim.process.send_signal(signal.SIGCONT)
-        proxy.stop()
+        assert sum(figures(front, "moved_requests_total").values()) >= running[victim] / 2
 
 
 def test_another_server_goes_on_with_exactly_the_text_so_far(start):

@@ -51,19 +51,27 @@ class Answer:
     text: str = ""
     is_whole: bool = False
     usage: tuple = None
-    #: The text before the place where another server went on, and its tokens.
+    #: The text before the place where another server went on, and its tokens; of chats and completions.
     seam: tuple = None
+    #: The places where another server went on, as the end of an answer of another API lists them.
+    seams: list = dataclasses.field(default_factory=list)
     #: Headers of the response.
     headers: httpx.Headers = None
 
     def take(self, api, event):
         """Adds one event of a stream."""
-        if "continued" in event:
-            self.seam = self.text, event["continued"]["after_tokens"]
+        if isinstance(seam := event.get("continued"), dict):
+            self.seam = self.text, seam["after_tokens"]
+        self.seams = self.seams or listed_seams(event)
         text, usage, is_last = READERS[api.__name__](event)
         self.text += text
         self.usage = usage or self.usage
         self.is_whole |= is_last
+
+
+def listed_seams(event):
+    told = event.get("continued") or (event.get("response") or {}).get("continued")
+    return told if isinstance(told, list) else []
 
 
 def of_choice(event):

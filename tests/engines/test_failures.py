@@ -1,4 +1,5 @@
-"""Real engines that die, hang and come back: health, breaker, routing, and answers that outlive their engine."""
+"""Real engines that die, hang, break off and come back: health, breaker, routing, and answers that outlive their
+engine."""
 
 import concurrent.futures
 import contextlib
@@ -9,6 +10,7 @@ import pytest
 
 from test_connect import Proxy
 from test_upstreams import address, figures
+from wire import Break, Wire
 
 from .asks import CHAT_APIS, GREEDY, QUESTION, STORY, ask, chat, completion, messages, post, read, user
 from .engines import CONTEXT, MODEL, SEQUENCES, wait_until
@@ -17,7 +19,9 @@ TOKENS = 200
 #: Members by which an answer does not end before its limit; the other APIs have none.
 LASTING = {chat: {"ignore_eos": True}, completion: {"ignore_eos": True}}
 #: Streams of a kill under load; half of them over QUIC.
-STREAMS = 16
+STREAMS = 32
+#: What befalls an engine, or the wire in front of it.
+FAULTS = [signal.SIGKILL, signal.SIGSTOP, Break.RESET, Break.CUT]
 #: A long pause of a busy machine is no death.
 SILENCE_S = "20"
 
@@ -26,8 +30,8 @@ SILENCE_S = "20"
 def fronts(two, start):
     """Loquent in front of two engines, and the engines; flags are further ones."""
 
-    def begin(*flags):
-        urls = ",".join(one.url for one in two)
+    def begin(*flags, ways=two):
+        urls = ",".join(one.url for one in ways)
         return start("--upstream", f"{MODEL}={urls}", "--upstream-timeout-s", SILENCE_S, *flags)
 
     return begin
@@ -47,10 +51,15 @@ def fault(engine, number):
 
 
 class Strike:
-    """A fault that befalls the engine with most to do, when it is called; `with` ends it."""
+    """A fault that befalls the engine with most to do, when it is called; `with` ends it.
 
-    def __init__(self, front, engines, number):
-        self.front, self.engines, self.number, self.stack = front, engines, number, contextlib.ExitStack()
+    It is a signal, or a break of the connections through the wire by which the front reaches the engine: `wires`, if
+    there are any, in the order of the engines.
+    """
+
+    def __init__(self, front, engines, fault, wires=()):
+        self.front, self.engines, self.fault, self.stack = front, engines, fault, contextlib.ExitStack()
+        self.ways = dict(zip(engines, wires or engines, strict=True))
         self.victim = self.survivor = None
 
     def __call__(self):
@@ -58,9 +67,13 @@ class Strike:
         for one in self.engines:
             one.signal(signal.SIGSTOP)
         running = figures(self.front, "running")
-        self.survivor, self.victim = sorted(self.engines, key=lambda one: running[address(one)])
+        self.survivor, self.victim = sorted(self.engines, key=lambda one: running[address(self.ways[one])])
         self.survivor.signal(signal.SIGCONT)
-        self.stack.enter_context(fault(self.victim, self.number))
+        if isinstance(self.fault, Break):
+            self.ways[self.victim].break_all(self.fault)
+            self.victim.signal(signal.SIGCONT)
+        else:
+            self.stack.enter_context(fault(self.victim, self.fault))
 
     def __enter__(self):
         return self
@@ -94,7 +107,8 @@ def test_the_rest_of_an_answer_is_what_the_survivor_says_behind_the_beginning(tw
         if api is chat:
             assert_continued(answer, strike.survivor)
         else:
-            # The others have no member for the seam: the answer begins as that of the engine itself.
+            # The others tell the seam at the end: the answer begins as that of the engine itself.
+            assert len(answer.seams) == 1 and 1 <= answer.seams[0]["after_tokens"] <= TOKENS
             whole = ask(chat, strike.survivor.url, STORY, TOKENS)
             assert answer.text.split()[:3] == whole.text.split()[:3]
             assert_counted(answer, whole)
@@ -117,24 +131,28 @@ def assert_continued(answer, survivor):
     assert answer.text == before + rest.removeprefix(space)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
-def test_no_answer_of_many_is_lost_when_an_engine_dies_or_hangs(two, fronts, tmp_path, number):
-    # Whoever waits for a place of the survivor waits in Loquent: its own queue would look like silence.
-    front = fronts("--max-inflight-requests", "256", "--upstream-max-running", str(SEQUENCES))
-    proxy = Proxy(front.url, tmp_path)
-    try:
+@pytest.mark.parametrize("fault", FAULTS, ids=["kill", "stop", "reset", "cut"])
+def test_no_answer_of_many_is_lost_when_an_engine_dies_or_breaks_off(two, fronts, tmp_path, fault):
+    with contextlib.ExitStack() as ends:
+        wires = [ends.enter_context(Wire(one.url)) for one in two]
+        # Whoever waits for a place of the survivor waits in Loquent: its own queue would look like silence.
+        front = fronts("--max-inflight-requests", "256", "--upstream-max-running", str(SEQUENCES), ways=wires)
+        proxy = Proxy(front.url, tmp_path)
+        ends.callback(proxy.stop)
         assert proxy.decided() == "QUIC"
         apis = (*CHAT_APIS, completion)
         asks = [(apis[at % len(apis)], (front, proxy)[at % 2].url, f"Part {at}. {STORY}") for at in range(STREAMS)]
         begun = []
-        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool, Strike(front, two, number) as strike:
-            answers = [pool.submit(read, *each, TOKENS, lambda: begun.append(1), **LASTING.get(each[0], {}))
-                       for each in asks]
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool, Strike(front, two, fault, wires) as strike:
+            answers = [
+                pool.submit(read, *each, TOKENS, lambda: begun.append(1), **LASTING.get(each[0], {})) for each in asks
+            ]
             wait_until(lambda: len(begun) >= STREAMS // 2, "answers begin")
             strike()
             answers = [answer.result() for answer in answers]
-            undisturbed = [ask(api, strike.survivor.url, text, 10) if api in (chat, completion) else None
-                           for api, _, text in asks]
+            undisturbed = [
+                ask(api, strike.survivor.url, text, 10) if api in (chat, completion) else None for api, _, text in asks
+            ]
         assert sum(figures(front, "moved_requests_total").values()) >= 2
         for (api, _, _), answer, expected in zip(asks, answers, undisturbed):
             assert answer.is_whole and answer.text, api.__name__
@@ -142,8 +160,6 @@ def test_no_answer_of_many_is_lost_when_an_engine_dies_or_hangs(two, fronts, tmp
             if expected is not None:
                 assert answer.text.split()[:3] == expected.text.split()[:3]
                 assert_counted(answer, expected)
-    finally:
-        proxy.stop()
 
 
 def test_an_engine_that_is_gone_is_avoided_and_taken_back(pool, two, fronts):
