@@ -114,10 +114,10 @@ def test_the_rest_of_an_answer_is_what_the_survivor_says_behind_the_beginning(tw
             assert_counted(answer, whole)
 
 
-def assert_counted(answer, whole):
+def assert_counted(answer, whole, off_by=3):
     """The prompt counts once: what the survivor counts less what has arrived, in whose words it sees other tokens."""
     prompt, tokens = answer.usage
-    assert abs(prompt - whole.usage[0]) <= 3 and tokens <= TOKENS
+    assert abs(prompt - whole.usage[0]) <= off_by and tokens <= TOKENS
 
 
 def assert_continued(answer, survivor):
@@ -159,7 +159,8 @@ def test_no_answer_of_many_is_lost_when_an_engine_dies_or_breaks_off(two, fronts
             # Batched, a word may differ by rounding, and with it all that follow; none is lost at the seam or doubled.
             if expected is not None:
                 assert answer.text.split()[:3] == expected.text.split()[:3]
-                assert_counted(answer, expected)
+                # A busy engine puts several tokens into a chunk, which counts as one.
+                assert_counted(answer, expected, off_by=TOKENS // 4)
 
 
 def test_an_engine_that_is_gone_is_avoided_and_taken_back(pool, two, fronts):

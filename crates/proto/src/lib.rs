@@ -24,6 +24,7 @@ pub mod grease;
 pub mod headers;
 pub mod hex;
 pub mod json;
+pub mod link_time;
 pub mod log;
 pub mod message;
 pub mod obfuscation;

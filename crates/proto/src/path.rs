@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 
 use crate::Micros;
 use crate::frame::{ACK_WINDOW, Ack};
+use crate::link_time::LinkTime;
 
 /// Number of packets remembered: those that an acknowledgement can name.
 const REMEMBERED: usize = ACK_WINDOW as usize + 11;
@@ -130,6 +131,8 @@ const TELLING_PACKETS: u64 = 16;
 pub struct PathEstimate {
     /// Round-trip estimates.
     pub rtt: Rtt,
+    /// Time that the narrowest link takes for a packet, if its queue has filled.
+    pub link: LinkTime,
     sent: VecDeque<SentPacket>,
     first_packet: u64,
     largest_acked: Option<u64>,
@@ -145,6 +148,7 @@ impl PathEstimate {
     pub fn new(first_packet: u64, initial_rtt: Micros) -> Self {
         Self {
             rtt: Rtt::new(initial_rtt),
+            link: LinkTime::default(),
             sent: VecDeque::new(),
             first_packet,
             largest_acked: None,
@@ -189,11 +193,27 @@ impl PathEstimate {
         if self.largest_acked.is_some_and(|before| largest <= before) {
             return false;
         }
-        self.largest_acked = Some(largest);
+        let before = self.largest_acked.replace(largest);
         let packet = self.sent.iter().find(|packet| packet.number == largest);
         // Only the largest packet gives a sample: the receiver's hold is known for it alone.
-        let rtt = packet.map(|packet| now.since(packet.at).since(ack.hold));
-        rtt.inspect(|rtt| self.rtt.sample(*rtt)).is_some()
+        let Some(rtt) = packet.map(|packet| now.since(packet.at).since(ack.hold)) else {
+            return false;
+        };
+        self.rtt.sample(rtt);
+        if self.rtt.is_reordering {
+            self.link.break_off();
+        } else {
+            let bytes = self.arrived_bytes(before, largest);
+            self.link.on_round_trip(now.since(ack.hold), rtt, bytes);
+        }
+        true
+    }
+
+    /// Bytes of the packets that arrived behind packet `before`, up to `largest`.
+    fn arrived_bytes(&self, before: Option<u64>, largest: u64) -> u64 {
+        let is_new = |packet: &&SentPacket| Some(packet.number) > before && packet.number <= largest;
+        let new = self.sent.iter().filter(is_new);
+        new.filter(|packet| packet.arrived).map(|packet| packet.wire_bytes).sum()
     }
 
     /// Notes which packets have arrived, and whether any of them was overtaken: an acknowledgement

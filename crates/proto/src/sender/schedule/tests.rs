@@ -170,6 +170,28 @@ fn nothing_is_overdue_while_a_queue_stands() {
 }
 
 #[test]
+fn repetitions_are_no_faster_than_a_thin_link() {
+    let mut known = Known::new();
+    known.lose_a_burst();
+    // 160 bytes arrive every 64 ms, 20 kbit/s, and then the queue is gone.
+    let round_trips = [(9, 9_300, 100), (10, 9_364, 140), (11, 9_428, 180), (12, 9_700, 100)];
+    for (number, arrival_ms, rtt_ms) in round_trips {
+        known.path.on_sent(number, ms(arrival_ms - rtt_ms), 160);
+        // Those of the burst stay lost.
+        let missing = 0b111_1000 << (number - 8);
+        let ack = Ack { largest: Some(number), missing, ..Ack::default() };
+        assert!(known.path.on_ack(ms(arrival_ms), &ack, &known.config.burst));
+    }
+    let schedule = known.schedule();
+    let frame_bytes = schedule.cost(schedule.frame_bytes(60));
+    let gap = Micros(frame_bytes * 64_000 / 160);
+    assert!(gap > known.config.first_copy_gap, "a thin link");
+    assert_eq!(schedule.when_copy(T), Some(T + gap));
+    known.times.last_send = Some(T + ms(500));
+    assert_eq!(known.schedule().when_overdue(T + ms(500)), Some(T + ms(500) + gap));
+}
+
+#[test]
 fn a_steady_path_gets_no_copies_and_a_new_one_every_25_ms() {
     let mut known = Known::new();
     assert_eq!(known.schedule().when_copy(T), None);
