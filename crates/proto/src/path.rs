@@ -201,7 +201,7 @@ impl PathEstimate {
         };
         self.rtt.sample(rtt);
         if self.rtt.is_reordering {
-            self.link.break_off();
+            self.link.forget();
         } else {
             let bytes = self.arrived_bytes(before, largest);
             self.link.on_round_trip(now.since(ack.hold), rtt, bytes);
