@@ -629,7 +629,9 @@ impl ResumableAnswers {
     /// Stops an answer: its generation ends, and it can no longer be found.
     ///
     /// # Errors
-    /// When there is no such answer, or its owner cannot be reached: the answer then continues.
+    /// When there is no such answer, or the store cannot be reached: another replica's answer then
+    /// continues, and one of this replica's continues elsewhere if this one ends before the store
+    /// is back.
     pub async fn stop(&self, handle: &AnswerHandle) -> Result<(), Unreachable> {
         let Some(commands) = self.find(handle) else {
             let shared = self.find_elsewhere(handle).await?;
@@ -647,9 +649,9 @@ impl ResumableAnswers {
         self.forget(handle); // not found from here on, even if its task is busy
         let _ = commands.send(AnswerCommand::End(Code::Stopped)).await;
         if is_owned && let Some(shared) = self.shared.get() {
-            // Nor at any other replica, before this returns. Where the store is away, it is told
-            // once it is back.
-            drop(shared.stop(handle).await);
+            // Nor at any other replica, before this returns. A store that is away is told later,
+            // unless this replica ends before that.
+            shared.stop(handle).await.map_err(|_| Unreachable::Away)?;
         }
         Ok(())
     }

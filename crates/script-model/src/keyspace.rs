@@ -135,6 +135,11 @@ impl Keyspace {
         self.0.keys().map(String::as_str)
     }
 
+    /// Evicts a key.
+    pub fn evict(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
     /// True if there is a key of this name.
     pub fn has(&self, key: &str) -> bool {
         self.0.contains_key(key)

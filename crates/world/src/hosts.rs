@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use loquent_infer::tenant::TenantId;
 use loquent_resumable::HeldShares;
 
 use crate::dice::Dice;
+use crate::glue::GlueFault;
 use crate::history::WorldHistory;
-use crate::plan::{PlannedFault, REPLICAS, WorldFault};
+use crate::plan::{PlannedFault, REPLICAS, RollingUpdate, WorldFault};
 use crate::replica::{ReaderNews, SimulatedReplica};
+use crate::service::{ServiceSettings, key_of};
 use crate::store::{LinkState, SimulatedStore, name_of};
 
 /// Time after a fault from which a replica counts as undisturbed: two leases.
@@ -21,6 +24,10 @@ struct ReplicaHost {
     fault: Option<PlannedFault>,
     /// Time of the last change.
     touched_ms: u64,
+    /// Version of the replica.
+    version: u64,
+    /// Seeds of the questions that the replica was asked.
+    asked: Vec<u64>,
 }
 
 /// All hosts.
@@ -28,15 +35,17 @@ pub struct ReplicaHosts {
     seed: u64,
     dice: Dice,
     hosts: [ReplicaHost; REPLICAS],
+    update: Option<RollingUpdate>,
+    glue: Option<GlueFault>,
     /// Names in the store of the replicas that have ended.
     pub dead: BTreeSet<String>,
 }
 
 impl ReplicaHosts {
     /// Creates hosts without replicas.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, update: Option<RollingUpdate>, glue: Option<GlueFault>) -> Self {
         let (dice, hosts) = (Dice::new(seed, 4), Default::default());
-        Self { seed, dice, hosts, dead: BTreeSet::new() }
+        Self { seed, dice, hosts, update, glue, dead: BTreeSet::new() }
     }
 
     /// Starts the replica of a host.
@@ -44,11 +53,46 @@ impl ReplicaHosts {
         let host = &mut self.hosts[at];
         host.starts += 1;
         host.touched_ms = now_ms;
+        // Places of keys are the process's own.
+        host.asked.clear();
+        let is_new = |update: RollingUpdate| update.has_new[at] || host.starts > 1;
+        host.version = u64::from(self.update.is_some_and(is_new));
+        // Without a told update, takeovers are not refused: the texts themselves must differ.
+        let is_told = self.update.is_some_and(|update| update.is_told);
+        let settings = ServiceSettings {
+            flush_tokens: self.dice.between(1, 4) as usize,
+            version: host.version,
+            told_version: if is_told { host.version } else { 0 },
+        };
         // Another name and other ids than those of the replica before.
-        let seed = self.seed ^ (at as u64 + 1) << 32 ^ host.starts << 40;
-        let flush_tokens = self.dice.between(1, 4) as usize;
-        let replica = SimulatedReplica::start(now_ms, store.dialer(at), seed, flush_tokens);
-        host.replica = Some(replica);
+        let starts = if self.glue == Some(GlueFault::NameKept) { 1 } else { host.starts };
+        let seed = self.seed ^ (at as u64 + 1) << 32 ^ starts << 40;
+        let dialer = store.dialer(at);
+        host.replica = Some(SimulatedReplica::start(now_ms, dialer, seed, settings, self.glue));
+    }
+
+    /// Notes that the replica of a host is asked a question; returns its version.
+    pub fn note_question(&mut self, at: usize, seed: u64) -> u64 {
+        let host = &mut self.hosts[at];
+        host.asked.push(seed);
+        host.version
+    }
+
+    /// Returns the number of questions that the replica of a host was asked by the key of `seed`.
+    pub fn asked_by_key_of(&self, at: usize, seed: u64) -> usize {
+        let asked = self.hosts[at].asked.iter();
+        asked.filter(|other| key_of(**other) == key_of(seed)).count()
+    }
+
+    /// True if a replica of this version runs.
+    pub fn has_version(&self, version: u64) -> bool {
+        self.hosts.iter().any(|host| host.replica.is_some() && host.version == version)
+    }
+
+    /// Returns the requests begun again since the last call, each with its seed and key.
+    pub fn take_taken(&self) -> Vec<(u64, TenantId)> {
+        let replicas = self.hosts.iter().filter_map(|host| host.replica.as_ref());
+        replicas.flat_map(SimulatedReplica::take_taken).collect()
     }
 
     /// Returns the replica of a host if it takes requests.

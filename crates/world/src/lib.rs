@@ -7,7 +7,9 @@
 //! every random number, and one thread runs everything in turns: the same seed gives the same
 //! history (docs/world.md).
 
+mod deletion;
 mod dice;
+mod glue;
 mod history;
 mod hosts;
 mod laws;
@@ -21,6 +23,7 @@ mod service;
 mod store;
 mod world;
 
+pub use glue::WorldPlanting;
 pub use history::WorldHistory;
 pub use planted::{PLANTED, PlantedChange};
 pub use world::{WorldReport, run};

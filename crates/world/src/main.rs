@@ -4,11 +4,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use loquent_world::{PLANTED, WorldReport, run};
-use script_model::ScriptTexts;
+use loquent_world::{PLANTED, WorldPlanting, WorldReport, run};
 
 /// Seeds in which a planted fault is looked for.
-const PLANTED_SEEDS: u64 = 500;
+const PLANTED_SEEDS: u64 = 1_000;
 
 const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted\n\
                      SEED runs one world and prints its history; FIRST COUNT runs the worlds of \
@@ -20,7 +19,7 @@ fn main() -> ExitCode {
     let numbers: Vec<Option<u64>> = words.iter().map(|word| word.parse().ok()).collect();
     match (&words[..], &numbers[..]) {
         (["planted"], _) => planted(),
-        (_, [Some(seed)]) => tell(&run(*seed, &ScriptTexts::default())),
+        (_, [Some(seed)]) => tell(&run(*seed, &WorldPlanting::default())),
         (_, [Some(first), Some(count)]) => many(*first, *count),
         _ => {
             eprintln!("{USAGE}");
@@ -44,10 +43,10 @@ fn tell(report: &WorldReport) -> ExitCode {
 }
 
 fn many(first: u64, count: u64) -> ExitCode {
-    let (begun, texts) = (Instant::now(), ScriptTexts::default());
+    let (begun, planting) = (Instant::now(), WorldPlanting::default());
     let (mut whole, mut excused, mut takeovers) = (0, 0, 0);
     for seed in first..first + count {
-        let report = run(seed, &texts);
+        let report = run(seed, &planting);
         if report.broken.is_some() {
             return tell(&report);
         }
@@ -66,8 +65,8 @@ fn many(first: u64, count: u64) -> ExitCode {
 fn planted() -> ExitCode {
     let mut all = true;
     for fault in PLANTED {
-        let texts = fault.texts();
-        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &texts).broken?)));
+        let planting = fault.planting();
+        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &planting).broken?)));
         all &= found.is_some();
         match found {
             Some((seed, law)) => println!("{}: seed {seed}: {law}", fault.name),

@@ -36,11 +36,15 @@ pub enum WorldFault {
     Slow,
     /// The store goes back to its state of a moment ago.
     Failover,
+    /// The store's clock jumps ahead: leases are over, and what was kept is older.
+    ClockJump,
+    /// The store has no room, and evicts a key.
+    Eviction,
 }
 
 impl WorldFault {
     /// All kinds.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Kill,
         Self::Term,
         Self::Pause,
@@ -51,6 +55,8 @@ impl WorldFault {
         Self::LostReplies,
         Self::Slow,
         Self::Failover,
+        Self::ClockJump,
+        Self::Eviction,
     ];
 
     /// True if the fault hits one replica, and not the store.
@@ -83,6 +89,18 @@ pub struct PlannedQuestion {
     pub seed: u64,
     /// Number of readers, the one who asks included.
     pub readers: usize,
+    /// Time when a client deletes the answer.
+    pub deleted_at_ms: Option<u64>,
+}
+
+/// An update of the replicas' version, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct RollingUpdate {
+    /// True if the versions have different fingerprints. If not, only the texts differ.
+    pub is_told: bool,
+    /// Replicas that have the new version from the beginning; the others get it when they are
+    /// started again.
+    pub has_new: [bool; REPLICAS],
 }
 
 /// The plan of a run.
@@ -92,6 +110,8 @@ pub struct WorldPlan {
     pub questions: Vec<PlannedQuestion>,
     /// In the order of their times.
     pub faults: Vec<PlannedFault>,
+    /// The update, if there is one.
+    pub update: Option<RollingUpdate>,
 }
 
 impl WorldPlan {
@@ -101,21 +121,31 @@ impl WorldPlan {
         let mut questions: Vec<_> = (0..dice.between(1, 4)).map(|_| question(&dice)).collect();
         questions.sort_by_key(|question| question.at_ms);
         // A run with few kinds of faults meets their combinations more often than one with all.
-        let mut kinds: Vec<_> =
-            (0..dice.between(1, 3)).map(|_| WorldFault::ALL[dice.index(10)]).collect();
+        let mut kinds: Vec<_> = (0..dice.between(1, 3))
+            .map(|_| WorldFault::ALL[dice.index(WorldFault::ALL.len())])
+            .collect();
         if dice.chance(50) {
             kinds.push(WorldFault::Kill);
         }
         let fault = |_| fault(&dice, kinds[dice.index(kinds.len())]);
         let mut faults: Vec<_> = (0..dice.between(1, 10)).map(fault).collect();
         faults.sort_by_key(|fault| (fault.at_ms, fault.kind, fault.replica));
-        Self { questions, faults }
+        // Most runs have none: answers whose version is gone are excused, and test little else.
+        let update = dice.chance(30).then(|| RollingUpdate {
+            is_told: dice.chance(70),
+            has_new: [(); REPLICAS].map(|()| dice.chance(30)),
+        });
+        Self { questions, faults, update }
     }
 }
 
 fn question(dice: &Dice) -> PlannedQuestion {
+    let at_ms = dice.between(100, 6_000);
+    // Some are deleted when they have ended, and some when they have hardly begun.
+    let deleted_at_ms = dice.chance(25).then(|| at_ms + dice.between(50, 10_000));
     PlannedQuestion {
-        at_ms: dice.between(100, 6_000),
+        at_ms,
+        deleted_at_ms,
         replica: dice.index(REPLICAS),
         seed: dice.between(1, u64::from(u32::MAX)),
         readers: dice.between(1, 3) as usize,

@@ -1,22 +1,59 @@
-//! Faults that are planted in the scripts, so that it is seen that the world finds them.
+//! Planted faults, so that it is seen that the world finds them: in the scripts, in how replicas
+//! call the product, and on the way to the store.
 
 use script_model::{ScriptChange, ScriptName, ScriptTexts};
 
-/// A fault in a script.
+use crate::glue::{GlueFault, WireFault, WorldPlanting};
+
+/// A planted fault.
 pub struct PlantedChange {
     /// The fault in a few words.
     pub name: &'static str,
-    /// The changes of scripts' texts.
-    pub changes: &'static [ScriptChange],
+    /// The change.
+    cause: PlantedCause,
     /// A part of the laws that may break first.
     pub breaks: &'static [&'static str],
 }
 
 impl PlantedChange {
-    /// Returns the scripts with the fault.
-    pub fn texts(&self) -> ScriptTexts {
-        self.changes.iter().fold(ScriptTexts::default(), ScriptTexts::planted)
+    /// Returns a run's planting with the fault.
+    pub fn planting(&self) -> WorldPlanting {
+        let none = WorldPlanting::default();
+        match self.cause {
+            PlantedCause::Scripts(changes) => {
+                let texts = changes.iter().fold(ScriptTexts::default(), ScriptTexts::planted);
+                WorldPlanting { texts, ..none }
+            }
+            PlantedCause::Glue(fault) => WorldPlanting { glue: Some(fault), ..none },
+            PlantedCause::Wire(fault) => WorldPlanting { wire: Some(fault), ..none },
+        }
     }
+}
+
+/// Cause of a planted fault.
+enum PlantedCause {
+    /// The scripts' texts.
+    Scripts(&'static [ScriptChange]),
+    /// How replicas call the product.
+    Glue(GlueFault),
+    /// The way to the store.
+    Wire(WireFault),
+}
+
+const fn glue(
+    name: &'static str,
+    fault: GlueFault,
+    breaks: &'static [&'static str],
+) -> PlantedChange {
+    PlantedChange { name, cause: PlantedCause::Glue(fault), breaks }
+}
+
+const fn wire(
+    name: &'static str,
+    fault: WireFault,
+    breaks: &'static [&'static str],
+) -> PlantedChange {
+    PlantedChange { name, cause: PlantedCause::Wire(fault), breaks }
 }
 
 const fn change(script: ScriptName, from: &'static str, to: &'static str) -> ScriptChange {
@@ -27,71 +64,171 @@ const fn change(script: ScriptName, from: &'static str, to: &'static str) -> Scr
 pub const PLANTED: &[PlantedChange] = &[
     PlantedChange {
         name: "read: that somebody reads is never forgotten",
-        changes: &[change(ScriptName::Read, "id, 1, 'PX', reading_ms)", "id, 1)")],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Read,
+            "id, 1, 'PX', reading_ms)",
+            "id, 1)",
+        )]),
         breaks: &["is left of"],
     },
     PlantedChange {
         name: "read: a silent owner is dead at once",
-        changes: &[change(ScriptName::Read, "and 'none' or 'silent'", "and 'none' or 'none'")],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Read,
+            "and 'none' or 'silent'",
+            "and 'none' or 'none'",
+        )]),
         breaks: &["which lives"],
     },
     PlantedChange {
         name: "read: no epochs are told",
-        changes: &[change(ScriptName::Read, "string.sub(known[3] or '', 1, 8192)", "''")],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Read,
+            "string.sub(known[3] or '', 1, 8192)",
+            "''",
+        )]),
         breaks: &["two bytes", "refuses", "never gets", "something else"],
     },
     PlantedChange {
         name: "find: only running answers are found",
-        changes: &[change(
+        cause: PlantedCause::Scripts(&[change(
             ScriptName::Find,
             "if not known[1] then",
             "if not known[1] or known[2] ~= 'running' then",
-        )],
+        )]),
         breaks: &["refuses", "never gets"],
     },
     PlantedChange {
         name: "append: bytes that are there are appended again",
-        changes: &[change(ScriptName::Append, "string.sub(bytes, head - offset + 1)", "bytes")],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Append,
+            "string.sub(bytes, head - offset + 1)",
+            "bytes",
+        )]),
         breaks: &["two bytes", "something else"],
     },
     PlantedChange {
         name: "append: a gap is no loss",
-        changes: &[change(ScriptName::Append, "elseif head < offset then", "elseif false then")],
-        breaks: &["two bytes", "cannot be read", "something else"],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Append,
+            "elseif head < offset then",
+            "elseif false then",
+        )]),
+        breaks: &["two bytes", "cannot be read", "is left", "something else"],
     },
     PlantedChange {
         name: "append: neither fence nor owner is looked at",
-        changes: &[
+        cause: PlantedCause::Scripts(&[
             change(
                 ScriptName::Append,
                 "elseif known_fence > tonumber(fence) then",
                 "elseif false then",
             ),
             change(ScriptName::Append, "elseif known[2] ~= replica then", "elseif false then"),
-        ],
-        breaks: &["two", "something else"],
+        ]),
+        breaks: &["two", "something else", "refuses", "deleted"],
     },
     PlantedChange {
         name: "append: an ended answer is kept as long as a running one",
-        changes: &[change(
+        cause: PlantedCause::Scripts(&[change(
             ScriptName::Append,
             "state == 'ended' and ended_ms or running_ms",
             "running_ms",
-        )],
+        )]),
         breaks: &["is left of"],
     },
     PlantedChange {
         name: "take: the epoch is not stored",
-        changes: &[change(
+        cause: PlantedCause::Scripts(&[change(
             ScriptName::Take,
             "redis.call('HSET', answer, 'o', replica, 'e', epochs)",
             "redis.call('HSET', answer, 'o', replica)",
-        )],
-        breaks: &["two", "something else"],
+        )]),
+        breaks: &["two", "something else", "refuses"],
     },
     PlantedChange {
         name: "announce: no lease is renewed",
-        changes: &[change(ScriptName::Announce, "redis.call('SET', key, 1, 'PX', ARGV[3])", "")],
+        cause: PlantedCause::Scripts(&[change(
+            ScriptName::Announce,
+            "redis.call('SET', key, 1, 'PX', ARGV[3])",
+            "",
+        )]),
         breaks: &["which lives"],
     },
+    PlantedChange {
+        name: "stop: the answer stays as it is",
+        cause: PlantedCause::Scripts(&[
+            change(
+                ScriptName::Stop,
+                "redis.call('HSET', prefix .. 'a:' .. id, 's', 'stopped')",
+                "",
+            ),
+            change(ScriptName::Stop, "redis.call('DEL', prefix .. 'g:' .. id)", ""),
+        ]),
+        breaks: &["deleted"],
+    },
+    PlantedChange {
+        name: "append: a stopped answer is written",
+        cause: PlantedCause::Scripts(&[
+            change(ScriptName::Append, "if known[3] == 'stopped' then", "if false then"),
+            change(
+                ScriptName::Append,
+                "elseif known_fence > tonumber(fence) then",
+                "elseif false then",
+            ),
+        ]),
+        breaks: &["deleted"],
+    },
+    glue(
+        "takeover: versions are not compared (finding 9)",
+        GlueFault::SettingsUnchecked,
+        &["ends with an error", "shows something else", "never gets"],
+    ),
+    glue("takeover: the key is forgotten (finding 6)", GlueFault::AskerForgotten, &["not its key"]),
+    glue(
+        "takeover: the seed is forgotten",
+        GlueFault::SeedForgotten,
+        &["ends with an error", "shows something else", "never gets"],
+    ),
+    glue(
+        "SIGTERM: the engine stops first (finding 2)",
+        GlueFault::EngineStopsFirst,
+        &["ends with an error"],
+    ),
+    glue(
+        "start: a replica has the name that it had before",
+        GlueFault::NameKept,
+        &["never gets", "two", "refuses", "is left"],
+    ),
+    glue(
+        "reader: its epoch is ignored (finding 3)",
+        GlueFault::EpochForgotten,
+        &["refuses", "two", "something else", "it has"],
+    ),
+    glue("limits: a place is never returned", GlueFault::PlaceKept, &["is left", "its place"]),
+    glue("token: an id is enough", GlueFault::TokenIgnored, &["without the token"]),
+    glue("deletion: nobody is told", GlueFault::StopUntold, &["deleted"]),
+    glue("deletion: the store is not waited for", GlueFault::StopWithoutStore, &["deleted"]),
+    glue("deletion: one replica forgets the answer", GlueFault::StopHereOnly, &["deleted"]),
+    wire("announce: leases are too short", WireFault::LeaseIsShort, &["which lives"]),
+    wire(
+        "append: a call that was not run is confirmed",
+        WireFault::AppendUnsaid,
+        &["deleted", "never gets", "is left", "refuses", "two"],
+    ),
+    wire("stop: a call that was not run is confirmed", WireFault::StopUnsaid, &["deleted"]),
+    wire(
+        "read: the store of a second ago answers",
+        WireFault::ReadsAreOld,
+        &["refuses", "never gets", "two", "deleted"],
+    ),
+    wire("append: no request is stored", WireFault::RequestLost, &["never gets"]),
+    wire(
+        "read: a byte is lost",
+        WireFault::ByteLost,
+        &["cannot be read", "two", "something else", "half", "never gets", "is left"],
+    ),
+    wire("read: every owner lives", WireFault::OwnersLive, &["never gets"]),
+    wire("append: everybody is read (finding 1)", WireFault::AlwaysRead, &["is left"]),
+    wire("take: the fence is the old one", WireFault::FenceIsOld, &["never gets", "two"]),
 ];

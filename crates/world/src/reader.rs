@@ -21,6 +21,8 @@ pub struct ReaderConnection {
     pub number: u64,
     /// The replica.
     pub replica: usize,
+    /// Time when it was made.
+    pub since_ms: u64,
     /// Time when the reader leaves in any case.
     pub leaves_ms: u64,
     /// Time when it leaves unless it gets something.

@@ -26,13 +26,17 @@ use loquent_store::shared::connection::SharedConnection;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
-use crate::service::{SimulatedService, kept_question, vocab};
+use crate::glue::GlueFault;
+use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
 
 /// Turns that a replica's tasks get in a step: enough for news to pass through several of them.
 const TURNS: usize = 4;
 /// Time that a replica that ends has for the answers that it cannot hand over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Answers of a key in progress at a replica.
+pub const ANSWERS_PER_KEY: usize = 2;
 
 /// News for a reader.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub enum ReaderNews {
     Piece { position: Position, bytes: Vec<u8>, is_last: bool },
     /// The path has ended.
     Ended,
+    /// The attempt to delete the answer has this outcome.
+    Stopped(Result<(), Unreachable>),
 }
 
 /// News of all readers, each with the number of its connection.
@@ -75,15 +81,22 @@ pub struct SimulatedReplica {
     connection: Arc<OnceLock<SharedConnection>>,
     news: NewsQueue,
     has_left: Arc<AtomicBool>,
+    glue: Option<GlueFault>,
 }
 
 impl SimulatedReplica {
-    /// Starts a replica at `now_ms`, whose store is behind `dialer`. `flush_tokens` is its own
-    /// setting.
+    /// Starts a replica at `now_ms`, whose store is behind `dialer`, with `settings` of its
+    /// own and the planted fault `glue`.
     ///
     /// # Panics
     /// When there is no room for a runtime.
-    pub fn start(now_ms: u64, dialer: Arc<StoreDialer>, seed: u64, flush_tokens: usize) -> Self {
+    pub fn start(
+        now_ms: u64,
+        dialer: Arc<StoreDialer>,
+        seed: u64,
+        settings: ServiceSettings,
+        glue: Option<GlueFault>,
+    ) -> Self {
         let builder = &mut Builder::new_current_thread();
         let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
         let metrics = Arc::new(Metrics::new());
@@ -91,18 +104,19 @@ impl SimulatedReplica {
         let entered = runtime.enter();
         let clock = Clock::start();
         let answers = ResumableAnswers::new(
-            ResumableLimits::default(),
+            ResumableLimits { answers_per_key: ANSWERS_PER_KEY, ..ResumableLimits::default() },
             ObfuscationDefault::default(),
             clock,
             metrics.clone(),
             entropy.clone(),
         );
-        let service = SimulatedService::new(metrics, clock, flush_tokens);
+        let service = SimulatedService::new(metrics, clock, settings, glue);
         let connection = Arc::<OnceLock<SharedConnection>>::default();
         tokio::spawn(boot(answers.clone(), service.clone(), connection.clone(), dialer, entropy));
         drop(entered);
         let (news, has_left) = (NewsQueue::default(), Arc::default());
-        Self { runtime, at_ms: now_ms, answers, service, connection, news, has_left }
+        let at_ms = now_ms;
+        Self { runtime, at_ms, answers, service, connection, news, has_left, glue }
     }
 
     /// True if the replica takes requests.
@@ -118,6 +132,11 @@ impl SimulatedReplica {
     /// Returns the name in the store.
     pub fn name(&self) -> Option<&str> {
         self.connection.get().map(SharedConnection::replica)
+    }
+
+    /// Returns the requests begun again since the last call, each with its seed and key.
+    pub fn take_taken(&self) -> Vec<(u64, TenantId)> {
+        std::mem::take(&mut *self.service.taken.lock().expect("nothing panics under this lock"))
     }
 
     /// Returns what is held of the limits.
@@ -146,8 +165,12 @@ impl SimulatedReplica {
     /// Asks the question with this `seed`, and reads the answer as `connection`.
     pub fn ask(&self, seed: u64, connection: u64, rest: Duration) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
-        let (answers, service) = (self.answers.clone(), self.service.clone());
+        let (answers, service, glue) = (self.answers.clone(), self.service.clone(), self.glue);
         let task = self.runtime.spawn(async move {
+            if glue == Some(GlueFault::PlaceKept) {
+                // As a place that a task which never ends would hold.
+                std::mem::forget(answers.reserve(key_of(seed), 0));
+            }
             if let Some(inbox) = begin(&answers, &service, seed, &sender).await {
                 read(inbox, &sender, rest).await;
             }
@@ -165,6 +188,10 @@ impl SimulatedReplica {
     ) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let answers = self.answers.clone();
+        let position = match self.glue {
+            Some(GlueFault::EpochForgotten) => Position { epoch: 0, ..position },
+            _ => position,
+        };
         let task = self.runtime.spawn(async move {
             match answers.attach_events(&handle, position).await {
                 Ok((_, inbox)) => read(inbox, &sender, rest).await,
@@ -174,11 +201,38 @@ impl SimulatedReplica {
         task.abort_handle()
     }
 
+    /// Deletes an answer, and tells the outcome as `connection`.
+    pub fn stop(&self, handle: AnswerHandle, connection: u64) {
+        let sender = NewsSender { connection, queue: self.news.clone() };
+        let (answers, glue) = (self.answers.clone(), self.glue);
+        self.runtime.spawn(async move {
+            let outcome = match glue {
+                Some(GlueFault::StopUntold) => Ok(()),
+                Some(GlueFault::StopHereOnly) => {
+                    answers.forget(&handle);
+                    Ok(())
+                }
+                Some(GlueFault::StopWithoutStore) => match answers.stop(&handle).await {
+                    Err(Unreachable::Away) => Ok(()),
+                    outcome => outcome,
+                },
+                _ => answers.stop(&handle).await,
+            };
+            sender.send(ReaderNews::Stopped(outcome));
+        });
+    }
+
     /// Begins to end, as after SIGTERM.
     pub fn leave(&self) {
         let (answers, connection) = (self.answers.clone(), self.connection.clone());
-        let has_left = self.has_left.clone();
+        let (has_left, glue) = (self.has_left.clone(), self.glue);
+        if glue == Some(GlueFault::EngineStopsFirst) {
+            self.service.has_failed.store(true, Ordering::Relaxed);
+        }
         self.runtime.spawn(async move {
+            if glue == Some(GlueFault::EngineStopsFirst) {
+                tokio::time::sleep(DRAIN_LIMIT).await;
+            }
             answers.hand_over().await;
             // Whoever is not handed over may end within the limit.
             let _ = tokio::time::timeout(DRAIN_LIMIT, answers.settled()).await;
@@ -216,12 +270,12 @@ async fn begin(
     seed: u64,
     sender: &NewsSender,
 ) -> Option<EventsInbox> {
-    let kept = kept_question(seed);
-    let Ok(reservation) = answers.reserve(TenantId(1), kept.len()) else {
+    let kept = kept_question(seed, service.settings);
+    let Ok(reservation) = answers.reserve(key_of(seed), kept.len()) else {
         sender.send(ReaderNews::Rejected);
         return None;
     };
-    let request = service.begin(seed);
+    let request = service.begin(seed, key_of(seed));
     let (path, inbox) = events_path(0);
     let (vocab, path) = (vocab(), (PathId::next(), ReaderPath::Events(path)));
     let context = RecordContext { vocab: &vocab, echo: &[] };

@@ -2,7 +2,8 @@
 //! generate them again.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use loquent_infer::tenant::TenantId;
@@ -27,6 +28,7 @@ use loquent_serving::request_log::RequestLog;
 use serde_json::Map;
 
 use crate::dice::Dice;
+use crate::glue::GlueFault;
 
 /// Name of the model.
 const MODEL: &str = "m";
@@ -45,8 +47,18 @@ pub struct AnswerText {
 }
 
 impl AnswerText {
-    /// Returns the answer to the question with this `seed`.
-    pub fn of(seed: u64) -> Self {
+    /// Returns the answer of this `version` to the question with this `seed`.
+    pub fn of(seed: u64, version: u64) -> Self {
+        let mut answer = Self::first_version(seed);
+        // The versions' answers have the same beginning.
+        let same = Dice::new(seed, 7).index(answer.tokens.len());
+        for token in answer.tokens[same..].iter_mut().filter(|_| version > 0) {
+            token.push_str(&format!("v{version}"));
+        }
+        answer
+    }
+
+    fn first_version(seed: u64) -> Self {
         const WORDS: [&str; 8] = [" one", " 2", " three ", "é", "\n", " ", " a longer word", "."];
         let dice = Dice::new(seed, 3);
         let tokens = (0..dice.between(10, 200)).map(|at| match dice.chance(30) {
@@ -63,24 +75,64 @@ impl AnswerText {
     }
 }
 
+/// Settings in which replicas differ.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceSettings {
+    /// Tokens in a flush, by which records are cut.
+    pub flush_tokens: usize,
+    /// Version, on which texts depend.
+    pub version: u64,
+    /// Version that the fingerprint tells.
+    pub told_version: u64,
+}
+
+impl ServiceSettings {
+    /// Returns what is stored of the service.
+    fn kept(self) -> KeptService {
+        let fingerprint = format!("version {}", self.told_version);
+        KeptService { fingerprint, context_tokens: 4096 }
+    }
+}
+
+/// Returns the key that asks the question with this `seed`.
+pub const fn key_of(seed: u64) -> TenantId {
+    TenantId(1 + seed % 3)
+}
+
+/// A request that was begun again for this key.
+pub type TakenRequests = Arc<Mutex<Vec<(u64, TenantId)>>>;
+
 /// The service of one replica.
 #[derive(Clone)]
 pub struct SimulatedService {
     /// Metrics and clock.
     pub observers: Observers,
-    /// Tokens in a flush: a setting in which replicas differ, and by which they cut records.
-    pub flush_tokens: usize,
+    /// Settings.
+    pub settings: ServiceSettings,
+    /// Requests begun again, each with its seed and key.
+    pub taken: TakenRequests,
+    /// True once every generation ends with an error.
+    pub has_failed: Arc<AtomicBool>,
+    /// The planted fault.
+    glue: Option<GlueFault>,
 }
 
 impl SimulatedService {
     /// Creates the service of a replica that starts now.
-    pub fn new(metrics: Arc<Metrics>, clock: Clock, flush_tokens: usize) -> Self {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        clock: Clock,
+        settings: ServiceSettings,
+        glue: Option<GlueFault>,
+    ) -> Self {
         let request_log = RequestLog::default();
-        Self { observers: Observers { metrics, clock, telemetry: None, request_log }, flush_tokens }
+        let observers = Observers { metrics, clock, telemetry: None, request_log };
+        let (taken, has_failed) = (TakenRequests::default(), Arc::default());
+        Self { observers, settings, taken, has_failed, glue }
     }
 
-    /// Begins to generate the answer to the question with this `seed`.
-    pub fn begin(&self, seed: u64) -> ActiveRequest {
+    /// Begins to generate the answer to the question with this `seed`, asked with `key`.
+    pub fn begin(&self, seed: u64, key: TenantId) -> ActiveRequest {
         let now = self.observers.clock.now();
         let head = AnswerHead {
             endpoint: Endpoint::Chat,
@@ -101,17 +153,28 @@ impl SimulatedService {
             span: None,
             id: None,
             key: None,
-            tenant: TenantId(1),
+            tenant: key,
         };
         let (sender, flushes) = flush_channel();
-        tokio::spawn(generate(AnswerText::of(seed), self.flush_tokens, sender));
+        let answer = AnswerText::of(seed, self.settings.version);
+        let (flush_tokens, has_failed) = (self.settings.flush_tokens, self.has_failed.clone());
+        tokio::spawn(generate(answer, flush_tokens, has_failed, sender));
         ActiveRequest::new(admitted, FlushSource::Upstream(flushes), self.observers.clone())
     }
 }
 
-async fn generate(answer: AnswerText, flush_tokens: usize, sender: FlushSender) {
+async fn generate(
+    answer: AnswerText,
+    flush_tokens: usize,
+    has_failed: Arc<AtomicBool>,
+    sender: FlushSender,
+) {
     for tokens in answer.tokens.chunks(flush_tokens) {
         tokio::time::sleep(answer.token_time * tokens.len() as u32).await;
+        if has_failed.load(Ordering::Relaxed) {
+            // An end without a finish is an error.
+            return;
+        }
         while sender.unread_bytes() > MOST_UNREAD_BYTES {
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -137,11 +200,12 @@ pub fn vocab() -> Arc<dyn Vocab> {
     Arc::new(UnknownVocab)
 }
 
-/// Returns the question with this `seed` as the store keeps it.
+/// Returns the question with this `seed`, which a replica with `settings` answers, as the store
+/// keeps it.
 ///
 /// # Panics
 /// Never: it is short.
-pub fn kept_question(seed: u64) -> Arc<[u8]> {
+pub fn kept_question(seed: u64, settings: ServiceSettings) -> Arc<[u8]> {
     let marks = ReplayInputs {
         model: MODEL.to_owned(),
         seed,
@@ -150,8 +214,8 @@ pub fn kept_question(seed: u64) -> Arc<[u8]> {
         asked_at_s: 7,
         trace_parent: None,
         stored: None,
-        asker: ReplayAsker::default(),
-        answered_by: KeptService::default(),
+        asker: ReplayAsker { tenant: key_of(seed).0, ..ReplayAsker::default() },
+        answered_by: settings.kept(),
     };
     let body = ReplayableBody::of(Endpoint::Chat, &Map::new()).expect("it is short");
     body.encode(&marks).expect("it is short")
@@ -162,8 +226,12 @@ impl TakeoverStarter for SimulatedService {
         true
     }
 
-    fn check(&self, _: &ReplayableRequest) -> Result<(), ApiError> {
-        Ok(())
+    fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
+        let is_same = request.marks.answered_by == self.settings.kept();
+        if is_same || self.glue == Some(GlueFault::SettingsUnchecked) {
+            return Ok(());
+        }
+        Err(ApiError::unavailable("It is another version's answer.", 1))
     }
 
     fn begin(
@@ -172,7 +240,16 @@ impl TakeoverStarter for SimulatedService {
         first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
         Box::pin(async move {
-            let mut active = Self::begin(self, request.marks.seed);
+            let (mut seed, mut key) = (request.marks.seed, TenantId(request.marks.asker.tenant));
+            match self.glue {
+                Some(GlueFault::AskerForgotten) => key = TenantId::default(),
+                Some(GlueFault::SeedForgotten) => seed += 1,
+                _ => {}
+            }
+            let mut taken = self.taken.lock().expect("nothing panics under this lock");
+            taken.push((request.marks.seed, key));
+            drop(taken);
+            let mut active = Self::begin(self, seed, key);
             active.take_over(first.name);
             let (vocab, mut first) = (vocab(), Vec::new());
             let context = RecordContext { vocab: &vocab, echo: &[] };

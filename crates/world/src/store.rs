@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use loquent_openai::{BoxFuture, Dial, Io};
 use redis::Script;
-use script_model::{Keyspace, RedisReply, SCRIPTS, ScriptName, ScriptStore, ScriptTexts};
+use script_model::{Keyspace, RedisReply, SCRIPTS, ScriptName, ScriptStore};
 
 use crate::dice::Dice;
+use crate::glue::{WireFault, WorldPlanting};
 use crate::history::WorldHistory;
 use crate::pipe::{StoreEnd, store_pipe};
 use crate::plan::REPLICAS;
@@ -128,17 +129,19 @@ pub struct SimulatedStore {
     now_ms: u64,
     writes: Vec<AcceptedWrite>,
     takeovers: Vec<AcceptedTakeover>,
+    /// The planted fault.
+    wire: Option<WireFault>,
 }
 
 impl SimulatedStore {
-    /// Creates an empty store that runs `texts`, for the run with this `seed`.
-    pub fn new(texts: &ScriptTexts, seed: u64) -> Self {
+    /// Creates an empty store with the planted faults of `planting`, for the run with this `seed`.
+    pub fn new(planting: &WorldPlanting, seed: u64) -> Self {
         // A client knows a script by the hash of the text that it was built with.
         let named = SCRIPTS.map(|name| (Script::new(name.text()).get_hash().to_owned(), name));
         let network =
             Network { links: [LinkState::Works; REPLICAS], is_away: false, opened: Vec::new() };
         Self {
-            scripts: ScriptStore::new(texts),
+            scripts: ScriptStore::new(&planting.texts),
             names: named.into(),
             network: Arc::new(Mutex::new(network)),
             links: Vec::new(),
@@ -148,6 +151,7 @@ impl SimulatedStore {
             now_ms: 0,
             writes: Vec::new(),
             takeovers: Vec::new(),
+            wire: planting.wire,
         }
     }
 
@@ -184,6 +188,21 @@ impl SimulatedStore {
         self.scripts.age(self.now_ms - at_ms);
         // Nobody goes back to a state that never was.
         self.snapshots.retain(|(kept_ms, _)| *kept_ms <= at_ms);
+    }
+
+    /// Lets the store's clock jump ahead by `ms`.
+    pub fn jump_ahead(&mut self, ms: u64) {
+        self.scripts.age(ms);
+    }
+
+    /// Evicts a key; returns its name, if there is any key.
+    pub fn evict(&mut self) -> Option<String> {
+        let mut keys = self.scripts.keys().clone();
+        let count = keys.names().count();
+        let name = (count > 0).then(|| keys.names().nth(self.dice.index(count)))??.to_owned();
+        keys.evict(&name);
+        self.scripts.restore(keys);
+        Some(name)
     }
 
     /// Returns the writes accepted since the last call.
@@ -284,7 +303,7 @@ impl SimulatedStore {
             ScriptName::Take => self.field(&text(&arguments[1]), "o").unwrap_or_default(),
             _ => String::new(),
         };
-        let reply = self.scripts.run(script, arguments);
+        let reply = self.run_planted(script, arguments);
         history.note(&(replica, script, arguments, &reply));
         if let Some(line) = line_of(script, arguments, &reply) {
             let replica = name_of(replica);
@@ -302,6 +321,31 @@ impl SimulatedStore {
         let mut bytes = Vec::new();
         put_reply(&reply, &mut bytes);
         Some(bytes)
+    }
+
+    /// Runs a script, with the planted fault.
+    fn run_planted(&mut self, script: ScriptName, arguments: &[Vec<u8>]) -> RedisReply {
+        let Some(fault) = self.wire else { return self.scripts.run(script, arguments) };
+        let is_unsaid = fault != WireFault::AppendUnsaid || self.dice.chance(5);
+        if let Some(reply) = fault.reply_unsaid(script, arguments).filter(|_| is_unsaid) {
+            return reply;
+        }
+        // The history and the laws see what the caller sent.
+        let mut arguments = arguments.to_vec();
+        fault.change_call(script, &mut arguments);
+        let is_read = matches!(script, ScriptName::Find | ScriptName::Read);
+        // One is kept for each tenth of a second.
+        let old = self.snapshots.len().checked_sub(10).map(|at| &self.snapshots[at].1);
+        if let Some(old) = old.filter(|_| fault == WireFault::ReadsAreOld && is_read) {
+            let keys = self.scripts.keys().clone();
+            self.scripts.restore(old.clone());
+            let reply = self.scripts.run(script, &arguments);
+            self.scripts.restore(keys);
+            return reply;
+        }
+        let mut reply = self.scripts.run(script, &arguments);
+        fault.change_reply(script, &mut reply);
+        reply
     }
 
     fn note_writes(&mut self, arguments: &[Vec<u8>], reply: &RedisReply) {

@@ -6,16 +6,17 @@ use std::time::Duration;
 use loquent_proto::{AnswerHandle, Position};
 use loquent_resumable::shared::epochs::Epochs;
 use loquent_resumable::{HeldShares, Unreachable};
-use script_model::ScriptTexts;
 
+use crate::deletion::{AnswerDeletion, DeletionState};
 use crate::dice::Dice;
+use crate::glue::{GlueFault, WorldPlanting};
 use crate::history::WorldHistory;
 use crate::hosts::ReplicaHosts;
 use crate::laws::WorldLaws;
 use crate::plan::{FAULTS_END_MS, PlannedFault, PlannedQuestion, REPLICAS, WorldFault, WorldPlan};
 use crate::reader::{ReaderConnection, ReaderState, SimulatedReader};
-use crate::replica::ReaderNews;
-use crate::service::AnswerText;
+use crate::replica::{ANSWERS_PER_KEY, ReaderNews};
+use crate::service::{AnswerText, key_of};
 use crate::store::{AcceptedTakeover, SimulatedStore, StoreState, name_of, short};
 
 /// Time of a step: what is sent in one arrives in the next.
@@ -25,6 +26,15 @@ const REST_STEP_MS: u64 = 100;
 /// Time after the faults in which every reader gets its answer: a lease, a second generation, and
 /// the longest waits of readers and replicas.
 const CALM_MS: u64 = 60_000;
+/// Time after which a deletion without an answer is tried again.
+const ASK_AGAIN_MS: u64 = 5_000;
+/// Time in which an owner hears of a deletion, also of an answer that has ended: it asks for those
+/// every five seconds.
+const HEARD_AFTER_MS: u64 = 6_000;
+/// Pause before a deletion is tried again.
+const PAUSE_MS: u64 = 300;
+/// Time in which every replica that lives has a lease again.
+const LEASES_BACK_MS: u64 = 3_000;
 /// Time in which nothing is left of the answers: the grace of a minute twice, since an answer that
 /// nobody reads is generated to its end first.
 const REST_MS: u64 = 150_000;
@@ -32,10 +42,14 @@ const REST_MS: u64 = 150_000;
 /// An answer.
 struct SimulatedAnswer {
     question: PlannedQuestion,
-    whole: String,
+    /// Its text; those of all versions, if replicas do not tell them apart.
+    wholes: Vec<String>,
     handle: Option<AnswerHandle>,
+    /// Version of the replica that was asked.
+    version: u64,
     /// True if the store has lost something since it began.
     is_lossy: bool,
+    deletion: AnswerDeletion,
 }
 
 /// The result of a run.
@@ -65,20 +79,25 @@ struct ReplicaWorld {
     store: SimulatedStore,
     store_fault: Option<PlannedFault>,
     store_touched_ms: u64,
+    /// Time until which leases may be missing at the store.
+    leases_gone_until_ms: u64,
     hosts: ReplicaHosts,
     answers: Vec<SimulatedAnswer>,
     /// By id: the owners of each answer of which the store has had a part.
     owners: BTreeMap<String, BTreeSet<String>>,
     readers: Vec<SimulatedReader>,
     connections: u64,
+    /// Connections without the right token.
+    intruders: BTreeSet<u64>,
+    glue: Option<GlueFault>,
     epochs: BTreeSet<(usize, u64)>,
     laws: WorldLaws,
     history: WorldHistory,
 }
 
-/// Runs the world of `seed`, whose store runs `texts`.
-pub fn run(seed: u64, texts: &ScriptTexts) -> WorldReport {
-    let mut world = ReplicaWorld::new(seed, texts);
+/// Runs the world of `seed` with the planted faults of `planting`.
+pub fn run(seed: u64, planting: &WorldPlanting) -> WorldReport {
+    let mut world = ReplicaWorld::new(seed, planting);
     world.run();
     let is_whole = |reader: &&SimulatedReader| matches!(reader.state, ReaderState::Done);
     let whole = world.readers.iter().filter(is_whole).count();
@@ -93,24 +112,28 @@ pub fn run(seed: u64, texts: &ScriptTexts) -> WorldReport {
 }
 
 impl ReplicaWorld {
-    fn new(seed: u64, texts: &ScriptTexts) -> Self {
-        let store = SimulatedStore::new(texts, seed);
-        let mut hosts = ReplicaHosts::new(seed);
+    fn new(seed: u64, planting: &WorldPlanting) -> Self {
+        let store = SimulatedStore::new(planting, seed);
+        let plan = WorldPlan::draw(seed);
+        let mut hosts = ReplicaHosts::new(seed, plan.update, planting.glue);
         (0..REPLICAS).for_each(|at| hosts.start(at, 0, &store));
         Self {
             now_ms: 0,
-            plan: WorldPlan::draw(seed),
+            plan,
             next_fault: 0,
             next_question: 0,
             dice: Dice::new(seed, 5),
             store,
             store_fault: None,
             store_touched_ms: 0,
+            leases_gone_until_ms: 0,
             hosts,
             answers: Vec::new(),
             owners: BTreeMap::new(),
             readers: Vec::new(),
             connections: 0,
+            intruders: BTreeSet::new(),
+            glue: planting.glue,
             epochs: BTreeSet::new(),
             laws: WorldLaws::default(),
             history: WorldHistory::default(),
@@ -147,7 +170,9 @@ impl ReplicaWorld {
     /// True if replicas hold nothing any more, nor the store, unless an owner has ended.
     fn is_at_rest(&self) -> bool {
         let is_kept = |(id, owners): (&String, &BTreeSet<String>)| {
-            !self.is_any_dead(owners) && self.store.field(id, "s").is_some()
+            let may_stay = self.is_any_dead(owners) || self.has_untold_update();
+            !may_stay && !self.is_deletion_lost(id) && self.store.field(id, "s").is_some()
+                || self.is_deleted(id) && self.store.log_bytes(id) > 0
         };
         let is_free = self.hosts.held().iter().all(|held| *held == HeldShares::default());
         is_free && !self.owners.iter().any(is_kept)
@@ -160,19 +185,36 @@ impl ReplicaWorld {
     fn check_readers(&mut self) {
         for at in 0..self.readers.len() {
             let answer = self.readers[at].answer;
-            if !self.readers[at].is_over() && !self.is_excused(answer) {
+            let is_deleted = self.answers[answer].deletion.holds(self.now_ms);
+            if !self.readers[at].is_over() && (is_deleted || !self.is_excused(answer)) {
                 let what = format!("reader {at} never gets the whole answer {answer}");
                 self.laws.breach(what);
             }
         }
     }
 
-    /// True if an answer may be lost: the store has lost a part of it, or never had it, and a
-    /// replica that generated it has ended.
+    /// True if an answer may be lost: somebody deletes it, or a replica that generated it has ended
+    /// and the store has lost a part of it, or never had it, or no replica has its version.
     fn is_excused(&self, answer: usize) -> bool {
-        let SimulatedAnswer { handle, is_lossy, .. } = &self.answers[answer];
+        let SimulatedAnswer { handle, is_lossy, version, deletion, .. } = &self.answers[answer];
         let owners = handle.and_then(|handle| self.owners.get(&handle.id_hex()));
-        owners.is_none_or(|owners| *is_lossy && self.is_any_dead(owners))
+        let is_lost = *is_lossy || !self.hosts.has_version(*version);
+        deletion.was_asked
+            || self.has_untold_update()
+            || owners.is_none_or(|owners| is_lost && self.is_any_dead(owners))
+    }
+
+    /// True if replicas take answers over whose version only seems to be theirs. The third of them
+    /// ends such an answer with an error.
+    fn has_untold_update(&self) -> bool {
+        self.plan.update.is_some_and(|update| !update.is_told)
+    }
+
+    /// True if nothing has happened to a replica and the store for long.
+    fn is_undisturbed(&self, replica: usize) -> bool {
+        self.hosts.is_settled(replica, self.now_ms)
+            && self.store_fault.is_none()
+            && self.now_ms >= self.store_touched_ms + 6_000
     }
 
     fn step(&mut self, step_ms: u64) {
@@ -190,6 +232,7 @@ impl ReplicaWorld {
         {
             self.next_question += 1;
         }
+        self.drive_deletions();
         (0..self.readers.len()).for_each(|reader| self.drive_reader(reader));
         self.hosts.run_until(self.now_ms);
         self.store.run_until(self.now_ms, &mut self.history);
@@ -198,6 +241,11 @@ impl ReplicaWorld {
         }
         self.note_writes();
         self.note_takeovers();
+        for (seed, key) in self.hosts.take_taken() {
+            if key != key_of(seed) {
+                self.laws.breach(format!("an answer is generated again for {key:?}, not its key"));
+            }
+        }
     }
 
     fn begin(&mut self, fault: PlannedFault) {
@@ -214,11 +262,32 @@ impl ReplicaWorld {
             WorldFault::StoreRefuses => StoreState::Refuses,
             WorldFault::LostReplies => StoreState::LosesReplies,
             WorldFault::Slow => StoreState::IsSlow,
+            WorldFault::ClockJump | WorldFault::Eviction => StoreState::Works,
             _ => StoreState::IsAway,
         });
-        if fault.kind == WorldFault::Failover {
-            self.store.fail_over(self.dice.between(100, 1_900));
-            self.answers.iter_mut().for_each(|answer| answer.is_lossy = true);
+        if matches!(fault.kind, WorldFault::ClockJump | WorldFault::Eviction) {
+            self.leases_gone_until_ms = self.now_ms + LEASES_BACK_MS;
+        }
+        match fault.kind {
+            WorldFault::Failover => {
+                self.store.fail_over(self.dice.between(100, 1_900));
+                self.note_loss();
+            }
+            WorldFault::Eviction => {
+                let evicted = self.store.evict().unwrap_or_default();
+                self.history.tell(self.now_ms, &format!("store: evicts {evicted}"));
+                self.note_loss();
+            }
+            WorldFault::ClockJump => self.store.jump_ahead(self.dice.between(500, 20_000)),
+            _ => {}
+        }
+    }
+
+    /// Notes that the store has lost something.
+    fn note_loss(&mut self) {
+        for answer in &mut self.answers {
+            answer.is_lossy = true;
+            answer.deletion.note_loss();
         }
     }
 
@@ -233,16 +302,20 @@ impl ReplicaWorld {
 
     /// Asks a question; returns false if its replica takes none now.
     fn ask(&mut self, question: PlannedQuestion) -> bool {
-        let PlannedQuestion { replica, seed, readers, .. } = question;
+        let PlannedQuestion { replica, seed, readers, deleted_at_ms, .. } = question;
         if self.hosts.ready(replica).is_none() {
             return false;
         }
         let answer = self.answers.len();
+        let version = self.hosts.note_question(replica, seed);
+        let versions = if self.has_untold_update() { 0..=1 } else { version..=version };
         self.answers.push(SimulatedAnswer {
             question,
-            whole: AnswerText::of(seed).whole(),
+            wholes: versions.map(|version| AnswerText::of(seed, version).whole()).collect(),
             handle: None,
+            version,
             is_lossy: false,
+            deletion: AnswerDeletion::planned(deleted_at_ms),
         });
         let line = format!("answer {answer} is asked for at {}", name_of(replica));
         self.history.tell(self.now_ms, &line);
@@ -284,7 +357,12 @@ impl ReplicaWorld {
     fn connect(&mut self, at: usize, replica: usize) {
         self.connections += 1;
         let (number, now_ms) = (self.connections, self.now_ms);
-        let SimulatedReader { answer, position, .. } = self.readers[at];
+        let answer = self.readers[at].answer;
+        // A client that was told of the deletion may still ask for the beginning.
+        if self.answers[answer].deletion.holds(now_ms) && self.dice.chance(50) {
+            self.readers[at].begin_again();
+        }
+        let position = self.readers[at].position;
         let is_calm = now_ms >= FAULTS_END_MS;
         let rest = if self.dice.chance(20) { self.dice.between(20, 300) } else { 0 };
         // In the calm, readers stay where they get something.
@@ -300,9 +378,19 @@ impl ReplicaWorld {
         self.history.tell(now_ms, &line);
         let patience_ms = now_ms + self.dice.between(4_000, 9_000);
         let was_there = self.has(answer, position);
-        let connection =
-            ReaderConnection { number, replica, leaves_ms, patience_ms, was_there, task };
+        let connection = ReaderConnection {
+            number,
+            replica,
+            since_ms: now_ms,
+            leaves_ms,
+            patience_ms,
+            was_there,
+            task,
+        };
         self.readers[at].state = ReaderState::Reads(connection);
+        if let Some(handle) = self.answers[answer].handle.filter(|_| self.dice.chance(15)) {
+            self.intrude(handle, replica);
+        }
     }
 
     /// Ends a reader's connection. Without a handle, there is nothing to come back to.
@@ -311,6 +399,14 @@ impl ReplicaWorld {
         let ReaderState::Reads(connection) = &self.readers[at].state else { return };
         connection.task.abort();
         let answer = self.readers[at].answer;
+        if self.now_ms >= FAULTS_END_MS + CALM_MS / 2
+            && self.is_excused(answer)
+            && !self.answers[answer].deletion.holds(self.now_ms)
+        {
+            self.history.tell(self.now_ms, &format!("reader {at}: its answer is lost"));
+            self.readers[at].state = ReaderState::Gone;
+            return;
+        }
         if self.answers[answer].handle.is_some() {
             let pause_ms = self.dice.between(10, 1_000);
             return self.wait(at, pause_ms);
@@ -325,6 +421,12 @@ impl ReplicaWorld {
     }
 
     fn handle_news(&mut self, connection: u64, news: ReaderNews) {
+        if self.intruders.contains(&connection) {
+            return self.check_intruder(&news);
+        }
+        if let ReaderNews::Stopped(outcome) = news {
+            return self.handle_stopped(connection, outcome);
+        }
         let is_its = |reader: &SimulatedReader| match &reader.state {
             ReaderState::Reads(known) => known.number == connection,
             _ => false,
@@ -337,7 +439,8 @@ impl ReplicaWorld {
                 self.history.tell(self.now_ms, &line);
                 self.answers[answer].handle = Some(handle);
             }
-            ReaderNews::Rejected => self.leave(at, "is rejected"),
+            ReaderNews::Rejected => self.handle_rejection(at, answer),
+            ReaderNews::Stopped(_) => {}
             ReaderNews::Ended => self.leave(at, "is cut off"),
             ReaderNews::Refused(why) => self.handle_refusal(at, why),
             ReaderNews::Piece { position, bytes, is_last } => {
@@ -360,11 +463,27 @@ impl ReplicaWorld {
         if let Err(why) = self.readers[at].take(position, bytes) {
             self.laws.breach(format!("reader {at} of answer {answer}: {why}"));
         }
-        self.laws.check_reader(&self.readers[at], &self.answers[answer].whole);
+        let may_fail = self.has_untold_update();
+        self.laws.check_reader(&self.readers[at], &self.answers[answer].wholes, may_fail);
+        if let ReaderState::Reads(ReaderConnection { replica, since_ms, .. }) =
+            self.readers[at].state
+        {
+            self.check_fresh_read(answer, replica, since_ms);
+        }
         let patience_ms = self.now_ms + self.dice.between(4_000, 9_000);
         if let ReaderState::Reads(connection) = &mut self.readers[at].state {
             connection.patience_ms = patience_ms;
         }
+    }
+
+    /// A key is refused only if it may have all of its places.
+    fn handle_rejection(&mut self, at: usize, answer: usize) {
+        let PlannedQuestion { replica, seed, .. } = self.answers[answer].question;
+        let asked = self.hosts.asked_by_key_of(replica, seed);
+        if asked <= ANSWERS_PER_KEY {
+            self.laws.breach(format!("a key is refused its place {asked} of {ANSWERS_PER_KEY}"));
+        }
+        self.leave(at, "is rejected");
     }
 
     fn handle_refusal(&mut self, at: usize, why: Unreachable) {
@@ -375,9 +494,14 @@ impl ReplicaWorld {
         };
         if why == Unreachable::Unknown {
             let answer = self.readers[at].answer;
-            let is_settled = self.hosts.is_settled(replica, self.now_ms)
-                && self.store_fault.is_none()
-                && self.now_ms >= self.store_touched_ms + 6_000;
+            let deletion = self.answers[answer].deletion;
+            // Until then it comes back, and may find an owner that has not heard of it.
+            if deletion.holds(self.now_ms.saturating_sub(2 * HEARD_AFTER_MS)) {
+                self.history.tell(self.now_ms, &format!("reader {at}: its answer is deleted"));
+                self.readers[at].state = ReaderState::Gone;
+                return;
+            }
+            let is_settled = self.is_undisturbed(replica) && !deletion.was_asked;
             // It may have come to the store while the replica was asking there.
             if is_settled && was_there && self.has(answer, self.readers[at].position) {
                 let (name, position) = (name_of(replica), self.readers[at].position);
@@ -410,9 +534,11 @@ impl ReplicaWorld {
     fn note_takeovers(&mut self) {
         for takeover in self.store.take_takeovers() {
             let AcceptedTakeover { id, from, to } = takeover;
+            self.check_revival(&id, "taken over");
             self.owners.entry(id.clone()).or_default().insert(to.clone());
             let Some(host) = self.hosts.host_of(&from) else { continue };
-            if from != to && self.hosts.is_settled(host, self.now_ms) {
+            let has_lease = self.now_ms >= self.leases_gone_until_ms;
+            if from != to && has_lease && self.hosts.is_settled(host, self.now_ms) {
                 let what = format!("answer {id} is taken from {}, which lives", name_of(host));
                 self.laws.breach(what);
             }
@@ -422,7 +548,128 @@ impl ReplicaWorld {
     fn note_writes(&mut self) {
         for write in self.store.take_writes() {
             self.laws.note_write(&write);
+            self.check_revival(&write.id, "written");
             self.owners.entry(write.id).or_default().insert(write.owner);
+        }
+    }
+
+    /// Asks for the deletions that are due.
+    fn drive_deletions(&mut self) {
+        for answer in 0..self.answers.len() {
+            let Some(handle) = self.answers[answer].handle else { continue };
+            match self.answers[answer].deletion.state {
+                DeletionState::Planned { at_ms } if at_ms <= self.now_ms => {
+                    self.delete(answer, handle);
+                }
+                DeletionState::Asked { at_ms, .. } if at_ms + ASK_AGAIN_MS <= self.now_ms => {
+                    self.delete(answer, handle);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn delete(&mut self, answer: usize, handle: AnswerHandle) {
+        let (replica, now_ms) = (self.dice.index(REPLICAS), self.now_ms);
+        // It stays planned for the next step, and another replica.
+        let Some(to) = self.hosts.ready(replica) else { return };
+        self.connections += 1;
+        to.stop(handle, self.connections);
+        let deletion = &mut self.answers[answer].deletion;
+        deletion.was_asked = true;
+        deletion.state = DeletionState::Asked { connection: self.connections, at_ms: now_ms };
+        let line = format!("answer {answer} is to be deleted at {}", name_of(replica));
+        self.history.tell(now_ms, &line);
+    }
+
+    /// Takes the outcome of a deletion.
+    fn handle_stopped(&mut self, connection: u64, outcome: Result<(), Unreachable>) {
+        // An earlier attempt that is answered late says nothing about the one under way.
+        let is_its = |state: DeletionState| match state {
+            DeletionState::Asked { connection: of, .. } => of == connection,
+            _ => false,
+        };
+        let Some(answer) = self.answers.iter().position(|answer| is_its(answer.deletion.state))
+        else {
+            return;
+        };
+        let at_ms = self.now_ms;
+        self.history.tell(at_ms, &format!("answer {answer} is deleted: {outcome:?}"));
+        self.answers[answer].deletion.state = match outcome {
+            Ok(()) => DeletionState::Confirmed { at_ms },
+            Err(Unreachable::Unknown) => DeletionState::Unknown,
+            Err(_) => DeletionState::Planned { at_ms: at_ms + PAUSE_MS },
+        };
+    }
+
+    /// True if the answer with this `id` is deleted for good.
+    fn is_deleted(&self, id: &str) -> bool {
+        self.deletion_of(id).is_some_and(|deletion| deletion.holds(self.now_ms))
+    }
+
+    /// True if the store may have lost the deletion of the answer with this `id`.
+    fn is_deletion_lost(&self, id: &str) -> bool {
+        self.deletion_of(id).is_some_and(|deletion| deletion.is_lost)
+    }
+
+    fn deletion_of(&self, id: &str) -> Option<&AnswerDeletion> {
+        let is_its = |handle: AnswerHandle| handle.id_hex() == id;
+        let answer = self.answers.iter().find(|answer| answer.handle.is_some_and(is_its));
+        answer.map(|answer| &answer.deletion)
+    }
+
+    /// A deleted answer is not read afresh at a replica that nothing disturbs. An owner is not told
+    /// at once, but hears of it when it writes, or asks for the answers that it keeps.
+    fn check_fresh_read(&mut self, answer: usize, replica: usize, since_ms: u64) {
+        let id = self.answers[answer].handle.map(|handle| handle.id_hex()).unwrap_or_default();
+        let mut owners = self.owners.get(&id).into_iter().flatten();
+        let may_own = owners.any(|owner| self.hosts.host_of(owner) == Some(replica));
+        let heard_ms = since_ms.saturating_sub(if may_own { HEARD_AFTER_MS } else { 0 });
+        if self.answers[answer].deletion.holds(heard_ms) && self.is_undisturbed(replica) {
+            let name = name_of(replica);
+            self.laws.breach(format!("{name} shows answer {answer}, which is deleted"));
+        }
+    }
+
+    /// A deleted answer is neither written nor taken over, unless the store has lost its deletion.
+    fn check_revival(&mut self, id: &str, what: &str) {
+        if self.is_deleted(id) {
+            self.laws.breach(format!("answer {id} is {what} after it was deleted"));
+        }
+    }
+
+    /// Lets somebody who knows an answer's id, and not its token, try to read or to delete it.
+    fn intrude(&mut self, handle: AnswerHandle, replica: usize) {
+        let Some(at) = self.hosts.ready(replica) else { return };
+        let mut wrong = handle;
+        if self.glue != Some(GlueFault::TokenIgnored) {
+            // A single bit is enough to be refused.
+            wrong.token[0] ^= 1;
+        }
+        self.connections += 1;
+        self.intruders.insert(self.connections);
+        // Where the calls have a planted fault, other laws show it better.
+        if self.glue.is_some() || self.dice.chance(50) {
+            at.attach(wrong, Default::default(), self.connections, Default::default());
+        } else {
+            at.stop(wrong, self.connections);
+        }
+    }
+
+    /// Nobody reads or deletes an answer without its token, or learns that it is there.
+    fn check_intruder(&mut self, news: &ReaderNews) {
+        let is_refused = match news {
+            ReaderNews::Refused(why) | ReaderNews::Stopped(Err(why)) => {
+                matches!(why, Unreachable::Unknown | Unreachable::Away)
+            }
+            _ => false,
+        };
+        if !is_refused {
+            let told = match news {
+                ReaderNews::Piece { .. } => "the answer".to_owned(),
+                other => format!("{other:?}"),
+            };
+            self.laws.breach(format!("somebody without the token is told {told}"));
         }
     }
 }
