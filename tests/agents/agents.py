@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -160,6 +161,52 @@ class QwenCode(NodeAgent):
             "continue": ["--continue"],
             "schema": ["--json-schema", json.dumps(CITY)],
         }.get(mode, [])
+        return self.run([*words, prompt], place, env)
+
+
+class Continue(NodeAgent):
+    name = "Continue CLI"
+    package = "@continuedev/cli"
+    # Only its window shows an answer before its end: `cn --print` and `cn serve` have whole messages.
+    lacks = ("streams", "structured", "cancels", "server killed")
+
+    def start(self, mode, prompt, place, url):
+        env = environment(place, CONTINUE_METRICS_ENABLED="0", CONTINUE_TELEMETRY_ENABLED="0")
+        config = place / "home" / ".continue" / "config.yaml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(recipes.text(url, "yaml", "provider: openai"))
+        words = [PROGRAMS / "cn", "--config", config, "--auto"]
+        words += ["--resume"] if mode == "continue" else []
+        return self.run([*words, "--print", prompt], place, env)
+
+
+class Cline(NodeAgent):
+    name = "Cline CLI"
+    package = "cline"
+    # It goes on with a conversation in its window only: with `--json` it refuses `--id`.
+    lacks = ("structured", "resumes")
+
+    def start(self, mode, prompt, place, url):
+        # Otherwise it leaves a daemon behind that runs its sessions.
+        env = environment(place, CLINE_SESSION_BACKEND_MODE="local", CLINE_NO_AUTO_UPDATE="1")
+        words = [PROGRAMS / "cline", *recipes.command(url, "cline auth")[1:]]
+        subprocess.run(words, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        return self.run([PROGRAMS / "cline", "--json", prompt], place, env)
+
+
+class Pi(NodeAgent):
+    name = "pi"
+    package = "@earendil-works/pi-coding-agent"
+    lacks = ("structured",)
+    asks_again = True
+
+    def start(self, mode, prompt, place, url):
+        env = environment(place, PI_OFFLINE="1")
+        folder = place / "home" / ".pi" / "agent"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "models.json").write_text(recipes.text(url, "json", "openai-completions"))
+        words = [PROGRAMS / "pi", *recipes.command(url, "pi --model")[1:], "--mode", "json"]
+        words += ["--continue"] if mode == "continue" else []
         return self.run([*words, prompt], place, env)
 
 

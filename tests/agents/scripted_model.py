@@ -31,21 +31,25 @@ FILLED = ("StructuredOutput", "structured_output", "final_result")
 GATE_S = 60
 MOST_BODY = 64 << 20
 
-# The tools of agents that read a file, with their arguments for a path; the first one that is offered is called.
+# The tools of agents that read a file, the first one that is offered is called. Their arguments for a path: `None` for
+# the path alone, under the name that the tool has for it.
 READERS = {
     "exec_command": lambda path: {"cmd": f"cat {path}"},
     "shell_command": lambda path: {"command": f"cat {path}"},
     "shell": lambda path: {"command": ["cat", path]},
-    "Read": lambda path: {"file_path": path},
-    "read_file": lambda path: {"file_path": path},
-    "read": lambda path: {"filePath": path},
+    "Read": None,
+    "read_file": None,
+    "read": None,
     "Bash": lambda path: {"command": f"cat {path}", "description": "Shows the file"},
     "bash": lambda path: {"command": f"cat {path}", "description": "Shows the file"},
-    "read_word": lambda path: {"path": path},
+    "read_word": None,
+    "read_files": lambda path: {"files": [{"path": path}]},
 }
 
 
-VIEWERS = {"view_image": lambda path: {"path": path}, "Read": lambda path: {"file_path": path}}
+VIEWERS = {"view_image": None, "Read": None}
+# What tools call the path of a file.
+PATHS = ("file_path", "filePath", "filepath", "path")
 # A conversation of more messages than this does not fit, where the prompt asks for that.
 FITTING = 3
 TOO_LONG = {
@@ -103,7 +107,8 @@ class ScriptedModel:
         for verb, callers in (("read", READERS), ("look", VIEWERS)):
             name = next((name for name in callers if name in tools), None)
             if name and (found := re.search(rf"\b{verb} (\S+)", asked)):
-                return [_call(name, callers[name](found[1]))]
+                arguments = callers[name] or _path_of(tools[name])
+                return [_call(name, arguments(found[1]))]
         if found := re.search(r"\bwrite (\S+) (\S+)", asked):
             return [{"content": f"{found[1]}\n```\n{found[2]}\n```\n"}]
         if re.search(r"\brecall\b", asked):
@@ -152,6 +157,13 @@ def _forced(request, tools):
     if isinstance(choice, dict):
         return tools.get((choice.get("function") or choice).get("name"))
     return next(iter(tools.values()), None) if choice == "required" else None
+
+
+def _path_of(tool):
+    """The arguments of a tool that takes a path."""
+    names = tool["parameters"]["properties"]
+    name = next(name for name in PATHS if name in names)
+    return lambda path: {name: path}
 
 
 def _call(name, arguments):

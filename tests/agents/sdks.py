@@ -55,6 +55,14 @@ SDKS = [
     NodeLibrary("OpenAI Agents SDK, JavaScript", "@openai/agents", "openai_agents_node.mjs", ["@openai/agents"]),
     PythonLibrary("LangChain", "langchain-openai", "langchain_openai_driver.py", ["langchain_openai"]),
     PythonLibrary(
+        "LlamaIndex",
+        "llama-index-core",
+        "llama_index_driver.py",
+        ["llama_index"],
+        folder="llamaindex",
+    ),
+    NodeLibrary("Vercel's AI SDK", "ai", "ai_sdk.mjs", ["@ai-sdk/openai-compatible"]),
+    PythonLibrary(
         "instructor",
         "instructor",
         "instructor_driver.py",

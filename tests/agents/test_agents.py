@@ -6,10 +6,10 @@ import pytest
 from scripted_model import FIRST, GREETING, LAST
 from sdks import SDKS
 
-from agents import Aider, ClaudeCode, Codex, Opencode, QwenCode
+from agents import Aider, ClaudeCode, Cline, Codex, Continue, Opencode, Pi, QwenCode
 from conftest import SECONDS, WORD, whole
 
-CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Aider(), *SDKS]
+CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Continue(), Cline(), Pi(), Aider(), *SDKS]
 # What does not work, with its cause. A test that begins to pass here fails, until its line is removed.
 KNOWN_FAILURES = {}
 pytestmark = pytest.mark.timeout(4 * SECONDS)
