@@ -18,7 +18,7 @@ const TELLING_GROWTH: Micros = Micros::from_ms(20);
 /// that could measure it again; a link that has become faster is noticed by this alone.
 const MEMORY: Micros = Micros::from_ms(30_000);
 
-/// What the round trips of one path tell of its narrowest link.
+/// Estimate of the narrowest link of one path, from its round trips.
 #[derive(Debug, Clone, Default)]
 pub struct LinkTime {
     last: Option<Arrival>,

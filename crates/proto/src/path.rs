@@ -211,8 +211,8 @@ impl PathEstimate {
 
     /// Bytes of the packets that arrived behind packet `before`, up to `largest`.
     fn arrived_bytes(&self, before: Option<u64>, largest: u64) -> u64 {
-        let is_new = |packet: &&SentPacket| Some(packet.number) > before && packet.number <= largest;
-        let new = self.sent.iter().filter(is_new);
+        let is_behind = |packet: &&SentPacket| Some(packet.number) > before;
+        let new = self.sent.iter().filter(is_behind).filter(|packet| packet.number <= largest);
         new.filter(|packet| packet.arrived).map(|packet| packet.wire_bytes).sum()
     }
 
