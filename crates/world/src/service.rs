@@ -175,7 +175,7 @@ impl TakeoverStarter for SimulatedService {
             let mut active = Self::begin(self, request.marks.seed);
             active.take_over(first.name);
             let (vocab, mut first) = (vocab(), Vec::new());
-            let context = RecordContext { vocab: &vocab, echo: &[] };
+            let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
             let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
             Ok(SecondAnswer { request: Box::new(active), records, first })
         })
