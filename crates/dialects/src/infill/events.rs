@@ -19,6 +19,8 @@ pub struct InfillEvents {
     shown: ShownRequest,
     model: String,
     reason: String,
+    /// True if the request asks for progress in events, and not in comments.
+    takes_progress: bool,
     /// The stop string that ended the answer.
     word: Option<String>,
     has_new_line: bool,
@@ -35,6 +37,7 @@ impl InfillEvents {
             shown,
             model: String::new(),
             reason: String::new(),
+            takes_progress: false,
             word: None,
             has_new_line: false,
             tokens: Value::Null,
@@ -84,6 +87,7 @@ impl EventWriter for InfillEvents {
             Delta::Open { meta } => {
                 let meta: Value = serde_json::from_str(meta).map_err(|_| Error::Malformed)?;
                 self.model = meta["model"].as_str().unwrap_or_default().to_owned();
+                self.takes_progress = meta["progress"] == true;
             }
             Delta::Logprobs { json, .. } => {
                 self.tokens = serde_json::from_str(json).map_err(|_| Error::Malformed)?;
@@ -96,10 +100,21 @@ impl EventWriter for InfillEvents {
                 self.usage = Usage::of_members(json).unwrap_or(self.usage);
                 self.word = stop_reason(json).or(self.word.take());
             }
+            Delta::Progress(progress) => {
+                out.extend_from_slice(
+                    br#"data: {"index":0,"content":"","tokens":[],"stop":false,"prompt_progress":"#,
+                );
+                progress.put_json(out);
+                out.extend_from_slice(b"}\n\n");
+            }
             Delta::Done => put(out, &self.end()),
             _ => {}
         }
         Ok(())
+    }
+
+    fn takes_progress(&self) -> bool {
+        self.takes_progress
     }
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
@@ -113,10 +128,35 @@ fn put(out: &mut Vec<u8>, event: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use loquent_proto::Progress;
     use serde_json::json;
 
     use super::*;
     use crate::infill::parameters::NativeRequest;
+
+    #[test]
+    fn progress_is_an_event_if_it_is_asked_for() {
+        for (meta, told) in [
+            (r#"{"id":"a","model":"m","created":5,"progress":true}"#, true),
+            (r#"{"id":"a","model":"m","created":5}"#, false),
+        ] {
+            let mut writer =
+                InfillEvents::new(ShownRequest::default(), Clock::start(), Duration::ZERO);
+            let mut out = Vec::new();
+            writer.write(None, &Delta::Open { meta: meta.into() }, &mut out).unwrap();
+            let progress = Progress { total: 9, processed: 5, ..Progress::default() };
+            writer.write_progress(None, &progress, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            match text.strip_prefix("data: ") {
+                Some(event) => {
+                    let event: Value = serde_json::from_str(event).unwrap();
+                    assert_eq!(event["prompt_progress"]["processed"], 5);
+                    assert!(told && event["stop"] == false, "{event}");
+                }
+                None => assert!(!told && text.starts_with(':'), "{text}"),
+            }
+        }
+    }
 
     #[test]
     fn tokens_come_with_their_text_or_without_any() {

@@ -553,6 +553,7 @@ fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
     }
     let parse = |item| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(items) if items.iter().any(Value::is_string) => parse_parts(fields, items),
         Value::Array(ids) if !ids.is_empty() => Ok(Prompt::Tokens(token_ids(fields, &ids)?)),
         other => Err(fields.error("prompt", format!("{wrong}; one entry is {}.", kind_of(&other)))),
     };
@@ -817,7 +818,10 @@ mod tests {
         assert_eq!(mixed, [Prompt::Parts(vec![ids(&[1, 2]), part("a"), ids(&[3])])]);
         assert!(words(MAX_PARTS / 2).is_ok());
         assert_eq!(words(MAX_PARTS).unwrap_err().json()["error"]["param"], "prompt");
-        for wrong in [json!([1, [2]]), json!([1, "a", -1]), json!(["a", 1, {}])] {
+        let nested = text(json!({"prompt": ["b", [1, "a"]]})).unwrap().prompts;
+        assert_eq!(nested[1], Prompt::Parts(vec![ids(&[1]), part("a")]));
+        let wrong = [json!([1, [2]]), json!([1, "a", -1]), json!(["a", 1, {}]), json!([["a", []]])];
+        for wrong in wrong {
             let error = text(json!({"prompt": wrong})).unwrap_err().json();
             assert_eq!(error["error"]["param"], "prompt");
         }
