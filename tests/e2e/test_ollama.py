@@ -52,6 +52,16 @@ def test_streamed_and_whole_answers_agree(llama):
     assert generated.response == whole.message.content
 
 
+def test_log_probabilities_come_with_the_text(llama):
+    ask = dict(model="x", options={"temperature": 0, "num_predict": 6}, logprobs=True, top_logprobs=2)
+    chat = llama.chat(messages=QUESTION, **ask)
+    parts = list(llama.chat(messages=QUESTION, stream=True, **ask))
+    streamed = [entry.token for part in parts for entry in part.logprobs or []]
+    assert streamed == [entry.token for entry in chat.logprobs] and "".join(streamed).startswith(chat.message.content)
+    assert all(len(entry.top_logprobs) == 2 for entry in chat.logprobs)
+    assert llama.generate(prompt="Hi", raw=True, **ask).logprobs[0].logprob <= 0
+
+
 def test_an_answer_fits_a_schema(llama):
     answer = llama.chat(model="x", messages=QUESTION, format=SCHEMA, options={"num_predict": 200})
     assert any(city in answer.message.content for city in ("Oslo", "Rome"))

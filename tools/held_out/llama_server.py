@@ -16,6 +16,7 @@ MODEL = Path(os.environ.get("HELD_OUT_MODEL") or ROOT / "models/loquent-tiny.ggu
 SAME = {
     "--port": "--port",
     "--temp": "--temperature",
+    "--seed": "--seed",
     "--alias": "--served-model-name",
     "--api-key": "--api-key",
     "--batch-size": "--prefill-max-tokens",
@@ -23,6 +24,7 @@ SAME = {
     "--models-dir": "--models-dir",
     "--models-max": "--max-loaded-models",
     "--sleep-idle-seconds": "--model-idle-s",
+    "--chat-template": "--chat-template",
     "--chat-template-file": "--chat-template",
     "--chat-template-kwargs": "--chat-template-kwargs",
 }
@@ -34,7 +36,7 @@ THINKS = {
 }
 # What says nothing about an answer, or is Loquent's way in any case; the number is that of values.
 NOTHING = {
-    "--seed": 1, "--offline": 0, "--hf-repo": 1, "--hf-file": 1, "--model": 1, "--model-url": 1, "--ubatch-size": 1,
+    "--offline": 0, "--hf-repo": 1, "--hf-file": 1, "--model": 1, "--model-url": 1, "--ubatch-size": 1,
     "--n-gpu-layers": 1, "--cont-batching": 0, "--metrics": 0, "--swa-full": 0, "--slots": 0,
     "--no-slots": 0, "--tags": 1, "--jinja": 0, "--no-jinja": 0, "--no-ui": 0, "--verbose": 0, "-fa": 1,
     "--cache-ram": 1, "--n-predict": 1, "--no-mmproj": 0, "--backend_sampling": 0,

@@ -38,6 +38,10 @@ const SHARED: &[Parameter] = &[
         "return_progress",
         "of a stream: chunks with `prompt_progress` until the first token; others get comments",
     ),
+    supported(
+        "timings_per_token",
+        "llama-server's: `timings` in the answer, of a stream in a chunk at its end",
+    ),
     supported("resumable", "the answer can be resumed after its connection was lost"),
     supported("priority", "lower goes first; limited by the API key"),
     supported("cache_salt", "separates the prefixes that requests may share"),
@@ -81,7 +85,7 @@ const CHAT: &[Parameter] = &[
 
 /// Parameters of `/v1/completions` only.
 const TEXT: &[Parameter] = &[
-    supported("prompt", "text or token ids, one or many"),
+    supported("prompt", "text or token ids, one or many; or one that mixes both"),
     supported("echo", "with `logprobs`, the prompt's tokens have them too; allows `max_tokens: 0`"),
     supported("suffix", "where the model's vocabulary has tokens to fill in the middle"),
     supported("logprobs", "at most 20"),

@@ -35,26 +35,47 @@ const LIST: &[Parameter] = &[
     supported("order", "`asc` or `desc`"),
 ];
 
-/// Support status of each parameter of `/infill`.
-const INFILL: &[Parameter] = &[
-    supported("input_prefix", "text before the place"),
-    supported("input_suffix", "text behind it"),
-    supported("prompt", "the beginning of the line; joins the prefix"),
-    supported("n_predict", "-1: as many tokens as fit"),
-    supported("stream", ""),
+/// Support status of the parameters that `/completion` and `/infill` share.
+const NATIVE: &[Parameter] = &[
+    supported("n_predict", "-1: as many tokens as fit; 0: the prompt is computed, for the cache"),
+    supported("stream", "of one completion"),
     supported("temperature", "0 to 2; 0 is greedy"),
     supported("top_k", ""),
     supported("top_p", ""),
     supported("min_p", ""),
-    supported("seed", ""),
+    supported("repeat_penalty", "of the prompt and the whole answer"),
+    supported("presence_penalty", ""),
+    supported("frequency_penalty", ""),
+    supported("seed", "-1: a random one, which the answer names"),
     supported("stop", "at most 16 strings of 256 bytes"),
-    ignored("input_extra", "other files; the prefix has room for them"),
+    supported("logit_bias", "pairs or an object, of ids or texts; at most 1,024 tokens"),
+    supported("ignore_eos", ""),
+    supported("grammar", "GBNF"),
+    supported("json_schema", ""),
+    supported("n_probs", "at most 20; log-probabilities before sampling"),
+    supported("return_progress", "of a stream: events with `prompt_progress`; others get comments"),
+    supported("return_tokens", "the tokens' ids; streams always have them"),
+    supported("response_fields", "at most 64 paths such as `timings/predicted_n`"),
     ignored("cache_prompt", "equal prefixes are reused without it"),
+    ignored("id_slot", ""),
     ignored("samplers", ""),
     ignored("n_indent", ""),
+    ignored("n_keep", "an answer ends where the context is full"),
     ignored("t_max_prompt_ms", ""),
     ignored("t_max_predict_ms", ""),
-    refused("n_probs", "use `logprobs` at `/v1/completions`"),
+    refused("post_sampling_probs", "probabilities are those before sampling"),
+];
+
+/// Support status of each parameter of `/completion` alone.
+const COMPLETION: &[Parameter] =
+    &[supported("prompt", "text or token ids, one or many; or one that mixes both; no media")];
+
+/// Support status of each parameter of `/infill` alone.
+const INFILL: &[Parameter] = &[
+    supported("input_prefix", "text before the place"),
+    supported("input_suffix", "text behind it"),
+    supported("prompt", "the beginning of the line; joins the prefix"),
+    ignored("input_extra", "other files; the prefix has room for them"),
 ];
 
 /// The parameters of `POST /v1/ui/chat` beyond those of a chat completion. An app puts the latter
@@ -173,9 +194,18 @@ fn others() -> Vec<Api> {
     let parts = json!([{"type": "text", "text": "hi"}]);
     let ui_chat = json!({"messages": [{"role": "user", "parts": parts}]});
     vec![
-        Api::new("POST /infill", INFILL, json!({"input_prefix": "hi"}), |body| {
-            read_lowered(&body, infill::request::lower)
-        }),
+        Api::new(
+            "POST /completion",
+            COMPLETION.iter().chain(NATIVE),
+            json!({"prompt": "hi"}),
+            |body| read_lowered(&body, infill::completion::lower),
+        ),
+        Api::new(
+            "POST /infill",
+            INFILL.iter().chain(NATIVE),
+            json!({"input_prefix": "hi"}),
+            |body| read_lowered(&body, infill::request::lower),
+        ),
         Api::new("POST /v1/ui/chat", UI_CHAT, ui_chat, |body| {
             read_lowered(&body, ui_stream::request::lower)
         }),

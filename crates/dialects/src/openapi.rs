@@ -131,6 +131,7 @@ const ROUTES: &[RouteEntry] = &[
     keyed("post", "/infill", LLAMA_SERVER, "Fill in the middle of code"),
     keyed("post", "/completion", LLAMA_SERVER, "A completion in llama-server's own form"),
     keyed("post", "/apply-template", LLAMA_SERVER, "The prompt that a conversation becomes"),
+    keyed("post", "/v1/chat/completions/input_tokens", LLAMA_SERVER, "Count a chat's tokens"),
     keyed("get", "/props", LLAMA_SERVER, "Properties of a model, its template and its sampling")
         .with_query(&[("model", "the model, of several; otherwise the first")]),
     keyed("get", "/slots", LLAMA_SERVER, "How many completions are computed"),

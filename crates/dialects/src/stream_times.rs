@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use loquent_proto::Delta;
-use loquent_serving::active_request::AnswerTimes;
+use loquent_serving::answer_times::AnswerTimes;
 use loquent_serving::clock::Clock;
 
 /// Notes when the tokens of one answer pass.

@@ -72,6 +72,8 @@ fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
         include_timings: asked("include_timings"),
         include_obfuscation: options.get("include_obfuscation").and_then(Value::as_bool),
         return_progress,
+        // An upstream that knows `timings_per_token` is asked itself.
+        timings: false,
     };
     options.as_object_mut().and_then(|options| options.remove("include_timings"));
     params
@@ -80,7 +82,7 @@ fn take_stream_options(body: &mut Map<String, Value>) -> StreamParams {
 fn count_choices(endpoint: Endpoint, body: &Map<String, Value>) -> u64 {
     let n = body.get("n").and_then(Value::as_u64).unwrap_or(1);
     let prompts = match (endpoint, body.get("prompt")) {
-        (Endpoint::Text, Some(Value::Array(all))) if !all.iter().all(Value::is_number) => all.len(),
+        (Endpoint::Text, Some(Value::Array(all))) if !all.iter().any(Value::is_number) => all.len(),
         _ => 1,
     };
     n.saturating_mul(prompts as u64)

@@ -12,6 +12,11 @@ pub struct Encode {
     pub parse_special: bool,
 }
 
+impl Encode {
+    /// How a prompt is tokenized whose text the client has written as the model reads it.
+    pub const PROMPT: Self = Self { add_bos: true, parse_special: true };
+}
+
 /// Failure to tokenize a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot tokenize the text: {0}")]

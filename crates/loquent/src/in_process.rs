@@ -14,6 +14,7 @@ use loquent_bench::Target;
 use loquent_bench::target::{ArrivalStream, RequestFailure};
 use loquent_client::ClientError;
 use loquent_client::openai::{self, Arrival, ChunkSummary, Generate};
+use loquent_infer::vocab::Encode;
 use loquent_openai::http::ConnectionOptions;
 use loquent_openai::{BoxFuture, WireCounts};
 use loquent_proto::Delta as Record;
@@ -200,10 +201,9 @@ impl Target for ServiceTarget {
         Box::pin(async move {
             let prompt = Prompt::Text(text.to_owned());
             let class = WorkClass::of_bytes(&Identity::in_process(), text.len());
-            let encoding = self
-                .service
-                .prompts()
-                .for_tokenize(class, move |it| it.encode(prompt, add_special));
+            let how = Encode { add_bos: add_special, parse_special: add_special };
+            let prompts = self.service.prompts();
+            let encoding = prompts.for_tokenize(class, move |it| it.encode(prompt, how));
             encoding.await.map_err(|error| self.refusal(&error))
         })
     }

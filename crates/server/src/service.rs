@@ -21,7 +21,7 @@ use loquent_serving::active_request::{
 };
 use loquent_serving::admission::{AdmissionGate, Permit, refused};
 use loquent_serving::api::fields::Fields;
-use loquent_serving::api::head::{AnswerHead, answer_head};
+use loquent_serving::api::head::{AnswerHead, answer_head, system_fingerprint};
 use loquent_serving::api::request::{Endpoint, Request};
 use loquent_serving::body::RequestBodies;
 use loquent_serving::cache_domain::CacheDomains;
@@ -310,7 +310,8 @@ impl Service {
         self.check_model(request.model.as_deref())?;
         // Before tokenizing: a server at its limit must refuse without spending time on the prompt.
         let permits = self.admit_request(&request)?;
-        let head = answer_head(request.endpoint, self.model().name.clone());
+        let mut head = answer_head(request.endpoint, self.model().name.clone());
+        head.fingerprint = system_fingerprint(&self.fingerprint);
         let accepted = self.clock.now();
         let mut admitted = admitted_request(&request, head, arrived, accepted);
         let begun = self.begin(output, request, permits).await?;

@@ -9,6 +9,7 @@ use loquent_infer::tenant::TenantId;
 use loquent_proto::Delta;
 use serde_json::{Map, Value, json};
 
+use crate::answer_times::AnswerTimes;
 use crate::api::head::{AnswerHead, AnswerName};
 use crate::api::request::{Request, StreamParams};
 use crate::clock::Clock;
@@ -63,17 +64,6 @@ pub struct Observers {
     pub telemetry: Option<Arc<Telemetry>>,
     /// Log for the request's line when it ends.
     pub request_log: RequestLog,
-}
-
-/// Durations of an answer.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AnswerTimes {
-    /// Time to the first token.
-    pub prompt: Duration,
-    /// Time from the first token to the last.
-    pub generation: Duration,
-    /// Time from the request's arrival to the end.
-    pub total: Duration,
 }
 
 /// Source of an answer's flushes.
@@ -316,22 +306,48 @@ impl ActiveRequest {
     /// upstream server's own, and the timings if the request asks for them.
     pub fn usage_members(&self) -> Option<Map<String, Value>> {
         let reported = self.totals.reported.as_ref().and_then(|all| all.members.as_deref());
-        let timings = self.stream().include_timings.then(|| self.timings());
-        if reported.is_none() && timings.is_none() {
+        let timings = self.timing_members();
+        if reported.is_none() && timings.is_empty() {
             return None;
         }
         let reported = reported.and_then(|json| serde_json::from_str(json).ok());
         let mut members: Map<String, Value> = reported.unwrap_or_default();
         members.entry("usage").or_insert_with(|| self.usage().json());
-        members.extend(timings.map(|timings| ("loquent_timings".to_owned(), timings)));
+        members.extend(timings);
         Some(members)
+    }
+
+    /// Returns the timings that the request asks for, by the names of their members: this server's,
+    /// as part of the counts, and llama-server's.
+    pub fn timing_members(&self) -> Map<String, Value> {
+        let asked = self.stream();
+        let own = asked.include_timings.then(|| ("loquent_timings".to_owned(), self.timings()));
+        let llama = || ("timings".to_owned(), self.times().llama_timings(&self.usage()));
+        let llama = asked.timings.then(llama);
+        own.into_iter().chain(llama).collect()
     }
 
     /// Returns the durations of the answer, measured on its first completion.
     pub fn times(&self) -> AnswerTimes {
+        self.times_of(&self.timings)
+    }
+
+    /// Returns the token counts of completion `choice`, which has ended.
+    pub fn usage_of(&self, choice: usize, end: &End) -> Usage {
+        let cached = end.timings.admitted.map_or(0, |admitted| admitted.cached_tokens);
+        Usage {
+            prompt_tokens: self.admitted.prompt_tokens[choice] as u64,
+            cached_tokens: cached.into(),
+            completion_tokens: end.completion_tokens.into(),
+            reasoning_tokens: end.reasoning_tokens.into(),
+        }
+    }
+
+    /// Returns the durations of the answer, measured on the completion with these `timings`.
+    pub fn times_of(&self, timings: &CompletionTimings) -> AnswerTimes {
         let arrived = self.admitted.arrived;
-        let first = self.timings.first_token.unwrap_or(arrived);
-        let last = self.timings.last_token.unwrap_or(first);
+        let first = timings.first_token.unwrap_or(arrived);
+        let last = timings.last_token.unwrap_or(first);
         AnswerTimes {
             prompt: first.saturating_sub(arrived),
             generation: last.saturating_sub(first),

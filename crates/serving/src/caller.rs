@@ -47,7 +47,9 @@ pub fn read_for_engine(
     caller: Caller,
     config: &ServingConfig,
 ) -> Result<Request, ApiError> {
-    Ok(of_caller(Request::read(endpoint, fields)?, caller, config))
+    let mut request = Request::read(endpoint, fields)?;
+    request.sampling.seed = request.sampling.seed.or(config.seed);
+    Ok(of_caller(request, caller, config))
 }
 
 /// Applies the rights and headers of `caller` to `request`.

@@ -53,6 +53,8 @@ pub struct LogprobConfig {
     pub only_prompt: bool,
     /// True if the token that ends the text also gets log-probabilities, though it has no text.
     pub keeps_end: bool,
+    /// True if tokens are kept for their ids even without log-probabilities.
+    pub keeps_ids: bool,
 }
 
 /// State of a completion's flush after an event.
@@ -86,6 +88,7 @@ pub struct Completion {
     uncounted_tokens: u32,
     logprobs: PendingLogprobs,
     keeps_end_logprobs: bool,
+    keeps_ids: bool,
     only_prompt: bool,
     end: Option<Box<End>>,
     /// Buffer for the latest token's text.
@@ -116,6 +119,7 @@ impl Completion {
             uncounted_tokens: 0,
             logprobs: PendingLogprobs::behind(logprobs.prompt),
             keeps_end_logprobs: logprobs.keeps_end,
+            keeps_ids: logprobs.keeps_ids,
             only_prompt: logprobs.only_prompt,
             end: None,
             fresh: String::new(),
@@ -316,9 +320,9 @@ impl Completion {
 
     fn take_token(&mut self, sampled: SampledToken, ends: bool) -> Match {
         let SampledToken { token, logprobs } = sampled;
-        let has_logprobs = logprobs.is_some();
-        if let Some(logprobs) = logprobs.filter(|_| !ends || self.keeps_end_logprobs) {
-            self.logprobs.push(token, *logprobs);
+        let is_kept = logprobs.is_some() || self.keeps_ids;
+        if is_kept && (!ends || self.keeps_end_logprobs) {
+            self.logprobs.push(token, logprobs.map(|logprobs| *logprobs));
         }
         if ends {
             return Match::None; // an end token has no text, whatever its piece
@@ -330,7 +334,7 @@ impl Completion {
             piece => piece,
         };
         self.detok.push(piece, &mut self.fresh);
-        match has_logprobs {
+        match is_kept {
             true => self.take_fresh_with_logprobs(),
             false => self.take_fresh(),
         }

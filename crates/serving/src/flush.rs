@@ -40,7 +40,7 @@ pub struct TokenLogprobs {
     /// The token.
     pub token: TokenId,
     /// Log-probabilities of the token and of the best alternatives; `None` for the first token of a
-    /// prompt.
+    /// prompt, and for tokens that are kept for their ids.
     pub logprobs: Option<Logprobs>,
     /// Start of its text within the completion's, including a repeated prompt, in characters.
     pub offset: usize,

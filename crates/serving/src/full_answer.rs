@@ -4,7 +4,8 @@
 use loquent_proto::Delta;
 use serde_json::{Value, json};
 
-use crate::active_request::{ActiveRequest, AnswerTimes};
+use crate::active_request::ActiveRequest;
+use crate::answer_times::AnswerTimes;
 use crate::api::head::AnswerHead;
 use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
@@ -42,6 +43,11 @@ impl FullAnswer {
                 return Err(error);
             }
             held.add(&flush)?;
+            if let Some(end) = &flush.end {
+                let one = &mut answer.completions[flush.choice as usize];
+                one.usage = active.usage_of(flush.choice as usize, end);
+                one.times = active.times_of(&end.timings);
+            }
             answer.push(flush);
         }
         if !active.is_complete() {
@@ -87,6 +93,10 @@ pub struct FullCompletion {
     pub finish_reason: Option<String>,
     /// Stop string that ended it, if the request asks for it.
     pub stop_reason: Option<String>,
+    /// Its own token counts, once it has ended.
+    pub usage: Usage,
+    /// Its own durations, once it has ended.
+    pub times: AnswerTimes,
 }
 
 /// A tool call.

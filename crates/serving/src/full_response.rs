@@ -3,7 +3,7 @@
 use loquent_infer::vocab::Vocab;
 use serde_json::{Value, json};
 
-use crate::api::logprobs::logprobs_json;
+use crate::api::logprobs::LogprobsFormat;
 use crate::api::request::Endpoint;
 use crate::full_answer::{FullAnswer, FullCall, FullCompletion};
 
@@ -17,17 +17,21 @@ pub fn full_response(answer: &FullAnswer, vocab: &dyn Vocab) -> Value {
     let choice =
         |(index, one): (usize, &FullCompletion)| one.choice_json(head.endpoint, index, vocab);
     let choices: Vec<Value> = completions.iter().enumerate().map(choice).collect();
-    json!({
+    let mut response = json!({
         "id": head.id, "object": object, "created": head.created_s, "model": head.model,
         "choices": choices, "usage": usage.json(),
-    })
+    });
+    if let Some(fingerprint) = &head.fingerprint {
+        response["system_fingerprint"] = fingerprint.as_str().into();
+    }
+    response
 }
 
 impl FullCompletion {
     fn choice_json(&self, endpoint: Endpoint, index: usize, vocab: &dyn Vocab) -> Value {
         let logprobs = match self.logprobs.as_slice() {
             [] => Value::Null,
-            some => logprobs_json(endpoint, vocab, some),
+            some => LogprobsFormat::of(endpoint).json(vocab, some),
         };
         let mut choice = match endpoint {
             Endpoint::Chat => json!({

@@ -27,6 +27,7 @@
 
 pub mod active_request;
 pub mod admission;
+pub mod answer_times;
 pub mod api;
 pub mod auth;
 pub mod blocking_workers;

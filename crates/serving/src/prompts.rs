@@ -3,6 +3,7 @@
 //! Both may take long, so that they run on [`PromptThreads`], few enough that a burst of prompts
 //! leaves the engine its cores.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquent_formats::grammar::{AnswerShape, GrammarError, Thinking, limit_thinking};
@@ -12,7 +13,9 @@ use loquent_infer::token::TokenId;
 use loquent_infer::vocab::{Encode, EncodeError, encode_within};
 
 use crate::admission::Permit;
-use crate::api::request::{BYTES_PER_TOKEN, Endpoint, Prompt, Request};
+use crate::api::request::{
+    BYTES_PER_TOKEN, Endpoint, MAX_BIASES, Prompt, PromptPart, Request, SamplingParams,
+};
 use crate::completion::logprobs::ScoredPrompt;
 use crate::error::{ApiError, LimitedRate};
 use crate::infill::InfillTokens;
@@ -107,9 +110,9 @@ impl Prompts {
     ///
     /// # Errors
     /// 400 when the model's tokenizer or chat template refuses it.
-    pub fn encode(&self, prompt: Prompt, special: bool) -> Result<Vec<TokenId>, ApiError> {
+    pub fn encode(&self, prompt: Prompt, how: Encode) -> Result<Vec<TokenId>, ApiError> {
         match prompt {
-            Prompt::Text(text) => self.encode_text(&text, special, special),
+            Prompt::Text(text) => self.encode_text(&text, how),
             mut other => {
                 let (tokens, _) = self.encode_prompt(&mut other, Endpoint::Chat, usize::MAX)?;
                 Ok(tokens)
@@ -125,6 +128,10 @@ impl Prompts {
         match prompt {
             Prompt::Text(text) => Ok(text),
             Prompt::Tokens(tokens) => Ok(self.model.decode(&tokens)),
+            Prompt::Parts(parts) => {
+                let tokens = self.encode_parts(&parts, usize::MAX, Endpoint::Text)?;
+                Ok(self.model.decode(&tokens))
+            }
             Prompt::Chat(chat) => self.model.render_chat(&chat).map_err(|error| match error {
                 TemplateError::TooLong(bytes) => self.too_long(bytes, Endpoint::Chat),
                 error => ApiError::invalid_param("messages", error.to_string()),
@@ -178,6 +185,7 @@ impl Prompts {
             }
             prompts.push(tokens);
         }
+        self.resolve_text_bias(&mut request.sampling)?;
         let grammar = self.grammar(&request, thinking)?;
         request.charge = None;
         Ok(Prepared { request, prompts, thinking, grammar, echo, scored })
@@ -244,20 +252,71 @@ impl Prompts {
                 Err(self.too_long(text.len(), endpoint))
             }
             Prompt::Text(text) => {
-                let how = Encode { add_bos: true, parse_special: true };
-                Ok((self.encode_part(text, how, most, endpoint)?, false))
+                Ok((self.encode_part(text, Encode::PROMPT, most, endpoint)?, false))
             }
             Prompt::Tokens(tokens) => {
-                let size = self.model.vocab.size();
-                match tokens.iter().find(|&&token| token as usize >= size) {
-                    Some(bad) => Err(ApiError::invalid_param(
-                        "prompt",
-                        format!("Token {bad} is outside the vocabulary of {size} tokens."),
-                    )),
-                    None => Ok((std::mem::take(tokens), false)),
+                self.check_known(tokens)?;
+                Ok((std::mem::take(tokens), false))
+            }
+            Prompt::Parts(parts) => Ok((self.encode_parts(parts, most, endpoint)?, false)),
+        }
+    }
+
+    /// Returns the tokens of a prompt that mixes texts and token ids. A text at its beginning gets
+    /// the begin-of-sequence token.
+    fn encode_parts(
+        &self,
+        parts: &[PromptPart],
+        most: usize,
+        endpoint: Endpoint,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let mut tokens = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            match part {
+                PromptPart::Text(text) if text.len() > self.model.max_prompt_bytes() => {
+                    return Err(self.too_long(text.len(), endpoint));
+                }
+                PromptPart::Text(text) => {
+                    // Only the prompt's beginning is a sequence's.
+                    let how = Encode { add_bos: at == 0, parse_special: true };
+                    let room = most.saturating_sub(tokens.len());
+                    tokens.extend(self.encode_part(text, how, room, endpoint)?);
+                }
+                PromptPart::Tokens(ids) => {
+                    self.check_known(ids)?;
+                    tokens.extend(ids);
                 }
             }
         }
+        Ok(tokens)
+    }
+
+    fn check_known(&self, tokens: &[TokenId]) -> Result<(), ApiError> {
+        let size = self.model.vocab.size();
+        let unknown = tokens.iter().find(|&&token| token as usize >= size);
+        unknown.map_or(Ok(()), |unknown| {
+            let message = format!("Token {unknown} is outside the vocabulary of {size} tokens.");
+            Err(ApiError::invalid_param("prompt", message))
+        })
+    }
+
+    /// Adds the biases of texts to those of tokens: each token of a text gets the text's.
+    fn resolve_text_bias(&self, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+        let texts = std::mem::take(&mut sampling.text_bias);
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let mut all: BTreeMap<TokenId, f32> = sampling.logit_bias.iter().copied().collect();
+        for (text, bias) in texts {
+            let how = Encode { add_bos: false, parse_special: true };
+            all.extend(self.encode_text(&text, how)?.into_iter().map(|token| (token, bias)));
+        }
+        if all.len() > MAX_BIASES {
+            let message = format!("The texts of 'logit_bias' have more than {MAX_BIASES} tokens.");
+            return Err(ApiError::invalid_param("logit_bias", message));
+        }
+        sampling.logit_bias = all.into_iter().collect();
+        Ok(())
     }
 
     /// Returns the tokens of a prompt whose completion is followed by `suffix`.
@@ -277,12 +336,12 @@ impl Prompts {
                 return Err(self.too_long(bytes, Endpoint::Text));
             }
             Prompt::Text(text) => self.encode_part(text, how, context, Endpoint::Text)?,
-            Prompt::Tokens(_) => {
+            Prompt::Tokens(_) | Prompt::Parts(_) => {
                 self.encode_prompt(&mut prompt.clone(), Endpoint::Text, context)?.0
             }
             Prompt::Chat(_) => return Err(ApiError::internal("A chat has no suffix.")),
         };
-        let begin = self.encode_text("", true, false)?;
+        let begin = self.encode_text("", Encode { add_bos: true, ..how })?;
         let after = self.encode_part(suffix, how, context, Endpoint::Text)?;
         Ok(infill.prompt(begin, &before, &after))
     }
@@ -300,14 +359,8 @@ impl Prompts {
         encoded.ok_or_else(|| self.too_many(endpoint))
     }
 
-    fn encode_text(
-        &self,
-        text: &str,
-        add_bos: bool,
-        parse_special: bool,
-    ) -> Result<Vec<TokenId>, ApiError> {
-        let encoded = self.model.vocab.encode(text, Encode { add_bos, parse_special });
-        encoded.map_err(|error| encode_error(&error))
+    fn encode_text(&self, text: &str, how: Encode) -> Result<Vec<TokenId>, ApiError> {
+        self.model.vocab.encode(text, how).map_err(|error| encode_error(&error))
     }
 
     /// Returns the error for a prompt that was not tokenized to its end.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Delta;
 use loquent_proto::chunk::UsageInChunks;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::active_request::ActiveRequest;
 use crate::api::head::AnswerHead;
-use crate::api::logprobs::logprobs_json;
-use crate::api::request::{Endpoint, StreamParams};
+use crate::api::logprobs::LogprobsFormat;
+use crate::api::request::StreamParams;
 use crate::error::ApiError;
 use crate::flush::{Flush, TokenLogprobs};
 use crate::usage::Usage;
@@ -25,11 +25,13 @@ pub struct RecordContext<'a> {
     pub vocab: &'a Arc<dyn Vocab>,
     /// Prompts, if the request asks to have them repeated.
     pub echo: &'a [String],
+    /// Format of log-probabilities; `None` for that of the answer's endpoint.
+    pub logprobs: Option<LogprobsFormat>,
 }
 
 /// Writes one answer's records.
 pub struct RecordWriter {
-    endpoint: Endpoint,
+    logprobs: LogprobsFormat,
     vocab: Arc<dyn Vocab>,
     usage: UsageInChunks,
 }
@@ -44,7 +46,8 @@ impl RecordWriter {
         let (head, usage) = (request.head(), usage_in_chunks(request.stream()));
         put(Delta::Open { meta: meta(head, request.stream()) });
         let vocab = context.vocab.clone();
-        let writer = Self { endpoint: head.endpoint, vocab, usage };
+        let logprobs = context.logprobs.unwrap_or_else(|| LogprobsFormat::of(head.endpoint));
+        let writer = Self { logprobs, vocab, usage };
         for choice in (0..request.completions()).filter(|_| !context.echo.is_empty()) {
             let text = request.prompt_of(choice, context.echo).to_owned();
             put(Delta::Text { choice: choice as u32, tokens: 0, text });
@@ -66,15 +69,21 @@ impl RecordWriter {
 
     /// Writes the records that end a complete answer, for a log.
     pub fn finish(&self, request: &ActiveRequest, put: &mut impl FnMut(Delta)) {
-        if request.stream().include_usage {
-            let timings = request.stream().include_timings.then(|| request.timings());
-            let json = timings.map(|timings| json!({"loquent_timings": timings}).to_string());
-            if let Some(json) = json {
-                put(Delta::Other { choice: 0, json });
-            }
+        let has_usage = request.stream().include_usage;
+        Self::put_timings(request, has_usage, put);
+        if has_usage {
             put(request.usage().to_delta());
         }
         put(Delta::Done);
+    }
+
+    /// Writes the record with the timings that the request asks for. This server's belong to the
+    /// counts, `has_usage`; llama-server's come without them too.
+    fn put_timings(request: &ActiveRequest, has_usage: bool, put: &mut impl FnMut(Delta)) {
+        let members = request.timing_members();
+        if !members.is_empty() && (has_usage || request.stream().timings) {
+            put(Delta::Other { choice: 0, json: Value::from(members).to_string() });
+        }
     }
 
     /// Writes the records that end a complete answer, for an event stream without a log: the counts
@@ -85,6 +94,8 @@ impl RecordWriter {
                 Some(members) => Delta::Other { choice: 0, json: Value::from(members).to_string() },
                 None => request.usage().to_delta(),
             });
+        } else {
+            Self::put_timings(request, false, put);
         }
         put(Delta::Done);
     }
@@ -146,7 +157,7 @@ impl RecordWriter {
     }
 
     fn json(&self, logprobs: &[TokenLogprobs]) -> String {
-        logprobs_json(self.endpoint, &*self.vocab, logprobs).to_string()
+        self.logprobs.json(&*self.vocab, logprobs).to_string()
     }
 }
 
@@ -207,7 +218,7 @@ mod tests {
     #[test]
     fn long_tokens_keep_their_likeliest_alternatives() {
         let writer = RecordWriter {
-            endpoint: Endpoint::Chat,
+            logprobs: LogprobsFormat::Chat,
             vocab: Arc::new(LongTokens(vec![b'a'; 1024])),
             usage: UsageInChunks::Absent,
         };

@@ -23,6 +23,8 @@ pub struct ServingConfig {
     pub split_reasoning: bool,
     /// True if every stream ends with its token counts, even without `include_usage`.
     pub force_usage: bool,
+    /// Seed of requests that set none; `None` draws a random one for each.
+    pub seed: Option<u64>,
 }
 
 /// A chunk for each token, and reasoning apart from the text.
@@ -36,6 +38,7 @@ impl Default for ServingConfig {
             domain_secret: DomainSecret::default(),
             split_reasoning: true,
             force_usage: false,
+            seed: None,
         }
     }
 }

@@ -278,7 +278,7 @@ async fn begin(
     let request = service.begin(seed, key_of(seed));
     let (path, inbox) = events_path(0);
     let (vocab, path) = (vocab(), (PathId::next(), ReaderPath::Events(path)));
-    let context = RecordContext { vocab: &vocab, echo: &[] };
+    let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
     let begun = answers.start(reservation, request, &context, path, (None, Some(kept))).await;
     sender.send(ReaderNews::Begun(begun.handle));
     Some(inbox)

@@ -252,7 +252,7 @@ impl TakeoverStarter for SimulatedService {
             let mut active = Self::begin(self, seed, key);
             active.take_over(first.name);
             let (vocab, mut first) = (vocab(), Vec::new());
-            let context = RecordContext { vocab: &vocab, echo: &[] };
+            let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
             let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
             Ok(SecondAnswer { request: Box::new(active), records, first })
         })

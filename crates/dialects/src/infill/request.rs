@@ -1,5 +1,6 @@
 //! Translates a request to `/infill` to the fields of a completion.
 
+use super::parameters::{NativeRequest, lower_shared};
 use crate::lowered::Lowered;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::request::Endpoint;
@@ -9,24 +10,17 @@ use loquent_serving::error::ApiError;
 ///
 /// # Errors
 /// 400 with the name of the wrong field.
-pub fn lower(mut fields: Fields) -> Result<Lowered<()>, ApiError> {
-    if fields.take("n_probs").is_some() {
-        return Err(fields.error("n_probs", "is not supported; use /v1/completions."));
-    }
+pub fn lower(mut fields: Fields) -> Result<Lowered<NativeRequest>, ApiError> {
+    let kept = lower_shared(&mut fields)?;
     let prefix = fields.string("input_prefix")?;
     let suffix = fields.string("input_suffix")?;
     let line = fields.string("prompt")?.unwrap_or_default();
     if prefix.is_none() && suffix.is_none() {
         return Err(fields.error("input_prefix", "or 'input_suffix' is required."));
     }
-    let most = fields.integer("n_predict", -1..=i64::from(u32::MAX))?.filter(|most| *most > 0);
-    let mut lowered = fields.map().clone();
-    lowered.insert("prompt".into(), (prefix.unwrap_or_default() + &line).into());
-    lowered.insert("suffix".into(), suffix.into());
-    // Without a bound llama-server writes on; the default of a completion is 16.
-    lowered.insert("max_tokens".into(), most.unwrap_or(i64::from(u32::MAX)).into());
-    let (endpoint, fields) = (Endpoint::Text, fields.replaced(lowered));
-    Ok(Lowered { endpoint, fields, ignored: Vec::new(), kept: () })
+    fields.put("prompt", (prefix.unwrap_or_default() + &line).into());
+    fields.put("suffix", suffix.into());
+    Ok(Lowered { endpoint: Endpoint::Text, fields, ignored: Vec::new(), kept })
 }
 
 #[cfg(test)]
@@ -44,14 +38,13 @@ mod tests {
         });
         let wanted = json!({
             "prompt": "fn a() {\n    le", "suffix": "\n}", "max_tokens": 8, "top_k": 40,
-            "samplers": ["top_k"], "stream": true,
+            "samplers": ["top_k"], "stream": true, "include_stop_reason": true,
         });
         assert_eq!(Value::from(lower(body).unwrap().fields.into_map()), wanted);
         for (body, param) in [
             (json!({"prompt": "a"}), "input_prefix"),
             (json!({"input_prefix": 1}), "input_prefix"),
-            (json!({"input_prefix": "a", "n_probs": 3}), "n_probs"),
-            (json!({"input_prefix": "a", "n_predict": -2}), "n_predict"),
+            (json!({"input_prefix": "a", "n_predict": -3}), "n_predict"),
         ] {
             let error = lower(body).err().unwrap().json();
             assert_eq!(error["error"]["param"], param);

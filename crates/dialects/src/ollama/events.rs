@@ -25,6 +25,8 @@ pub struct OllamaLines {
     usage: Usage,
     /// A tool call whose arguments are incomplete: Ollama's clients accept only complete ones.
     call: Option<FullCall>,
+    /// Log-probabilities of the tokens of the next text, in the format of chat completions.
+    logprobs: Value,
     finish: Option<String>,
     seams: Seams,
 }
@@ -39,6 +41,7 @@ impl OllamaLines {
             times: StreamTimes::new(clock, arrived),
             usage: Usage::default(),
             call: None,
+            logprobs: Value::Null,
             finish: None,
             seams: Seams::default(),
         }
@@ -77,8 +80,13 @@ impl EventWriter for OllamaLines {
     fn write(&mut self, _: Option<u64>, delta: &Delta, out: &mut Vec<u8>) -> Result<(), Error> {
         self.times.note(delta);
         match delta {
-            Delta::Text { text, .. } if !text.is_empty() => {
-                self.put_piece(&LineContent { text, ..LineContent::default() }, out);
+            Delta::Logprobs { json, .. } => {
+                let mut logprobs: Value = serde_json::from_str(json).unwrap_or_default();
+                self.logprobs = logprobs["content"].take();
+            }
+            Delta::Text { text, .. } if !text.is_empty() || !self.logprobs.is_null() => {
+                let logprobs = self.logprobs.take();
+                self.put_piece(&LineContent { text, logprobs, ..LineContent::default() }, out);
             }
             Delta::Reasoning { text, .. } if !text.is_empty() => {
                 self.put_piece(&LineContent { thinking: text, ..LineContent::default() }, out);
@@ -100,7 +108,6 @@ impl EventWriter for OllamaLines {
             Delta::Open { .. }
             | Delta::Text { .. }
             | Delta::Reasoning { .. }
-            | Delta::Logprobs { .. }
             | Delta::Progress(_)
             | Delta::Pause { .. } => {}
         }

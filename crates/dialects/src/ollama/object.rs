@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use loquent_infer::vocab::Vocab;
 use serde_json::{Map, Value, json};
 
-use loquent_serving::active_request::AnswerTimes;
+use loquent_serving::answer_times::AnswerTimes;
+use loquent_serving::api::logprobs::LogprobsFormat;
 use loquent_serving::clock::timestamp;
 use loquent_serving::full_answer::{FullAnswer, FullCall, FullCompletion};
 use loquent_serving::usage::Usage;
@@ -27,6 +29,8 @@ pub struct LineContent<'a> {
     pub thinking: &'a str,
     /// Tool calls.
     pub calls: &'a [FullCall],
+    /// Log-probabilities of its tokens, null if the request asks for none.
+    pub logprobs: Value,
 }
 
 /// Returns the members of an object with the content `piece`.
@@ -51,6 +55,9 @@ pub fn members(shape: Shape, model: &str, piece: &LineContent<'_>) -> Map<String
                 members.insert("thinking".into(), piece.thinking.into());
             }
         }
+    }
+    if !piece.logprobs.is_null() {
+        members.insert("logprobs".into(), piece.logprobs.clone());
     }
     members.insert("done".into(), false.into());
     members
@@ -86,12 +93,17 @@ pub fn loaded(shape: Shape, model: &str, unloads: bool) -> Value {
     members.into()
 }
 
-/// Returns the object of a complete `answer`.
-pub fn full(shape: Shape, model: &str, answer: &FullAnswer) -> Value {
+/// Returns the object of a complete `answer`, whose tokens are those of `vocab`.
+pub fn full(shape: Shape, model: &str, answer: &FullAnswer, vocab: &dyn Vocab) -> Value {
     let nothing = FullCompletion::default();
     // There is one: the API has no parameter for more.
     let only = answer.completions.first().unwrap_or(&nothing);
-    let piece = LineContent { text: &only.text, thinking: &only.reasoning, calls: &only.calls };
+    let logprobs = match only.logprobs.as_slice() {
+        [] => Value::Null,
+        some => LogprobsFormat::Chat.json(vocab, some)["content"].take(),
+    };
+    let (text, thinking, calls) = (&only.text, &only.reasoning, &only.calls);
+    let piece = LineContent { text, thinking, calls, logprobs };
     let mut members = members(shape, model, &piece);
     finish(&mut members, only.finish_reason.as_deref(), answer.usage, answer.times);
     members.into()

@@ -8,7 +8,7 @@ use crate::lowered::Lowered;
 use loquent_serving::api::fields::{Fields, kind_of};
 use loquent_serving::api::media::{MediaUse, replaced};
 use loquent_serving::api::parameter_table::{Parameter, ignored, refused, sift, supported};
-use loquent_serving::api::request::Endpoint;
+use loquent_serving::api::request::{Endpoint, MAX_TOP_LOGPROBS};
 use loquent_serving::error::ApiError;
 use loquent_serving::keep_alive::KeepAlive;
 
@@ -22,8 +22,8 @@ pub const CHAT_PARAMETERS: &[Parameter] = &[
     supported("options", "see below"),
     supported("think", "on, off, or an effort"),
     supported("keep_alive", "where the server has several models or `--model-idle-s`"),
-    ignored("logprobs", ""),
-    ignored("top_logprobs", ""),
+    supported("logprobs", "of the tokens of each line"),
+    supported("top_logprobs", "with `logprobs`; at most 20"),
     ignored("truncate", "a conversation that is too long is refused"),
     ignored("shift", "an answer ends where the context is full"),
 ];
@@ -43,8 +43,8 @@ pub const GENERATE_PARAMETERS: &[Parameter] = &[
     refused("template", "prompts are written by the model's own template"),
     refused("context", "send the conversation to /api/chat instead"),
     supported("keep_alive", "where the server has several models or `--model-idle-s`"),
-    ignored("logprobs", ""),
-    ignored("top_logprobs", ""),
+    supported("logprobs", "of the tokens of each line"),
+    supported("top_logprobs", "with `logprobs`; at most 20"),
     ignored("truncate", "a prompt that is too long is refused"),
     ignored("shift", "an answer ends where the context is full"),
 ];
@@ -113,6 +113,7 @@ pub fn lower_chat(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiError
     if let Some(tools) = fields.take("tools") {
         lowered.insert("tools".into(), tools);
     }
+    lower_logprobs(&mut fields, &mut lowered, Endpoint::Chat)?;
     let kept = OllamaRequest { shape: Shape::Chat, model, only_loads, keep };
     Ok(Lowered { endpoint: Endpoint::Chat, fields: fields.replaced(lowered), ignored, kept })
 }
@@ -152,6 +153,7 @@ pub fn lower_generate(mut fields: Fields) -> Result<Lowered<OllamaRequest>, ApiE
             Endpoint::Chat
         }
     };
+    lower_logprobs(&mut fields, &mut lowered, endpoint)?;
     let kept = OllamaRequest { shape: Shape::Generate, model, only_loads, keep };
     Ok(Lowered { endpoint, fields: fields.replaced(lowered), ignored, kept })
 }
@@ -189,6 +191,26 @@ fn lower_format(fields: &mut Fields, lowered: &mut Map<String, Value>) -> Result
         Some(_) => return Err(fields.error("format", "must be \"json\" or a JSON schema.")),
     };
     lowered.insert("response_format".into(), format);
+    Ok(())
+}
+
+/// Translates `logprobs` and `top_logprobs` to those of `endpoint`.
+fn lower_logprobs(
+    fields: &mut Fields,
+    lowered: &mut Map<String, Value>,
+    endpoint: Endpoint,
+) -> Result<(), ApiError> {
+    let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?.unwrap_or(0);
+    if !fields.boolean("logprobs")?.unwrap_or(false) {
+        return Ok(());
+    }
+    match endpoint {
+        Endpoint::Chat => {
+            lowered.insert("logprobs".into(), true.into());
+            lowered.insert("top_logprobs".into(), top.into());
+        }
+        Endpoint::Text => drop(lowered.insert("logprobs".into(), top.into())),
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `truncation: auto`: drops the oldest turns of a conversation that is longer than the context.
 
 use loquent_infer::token::TokenId;
+use loquent_infer::vocab::Encode;
 use serde_json::{Map, Value};
 
 use loquent_serving::api::fields::Fields;
@@ -69,5 +70,5 @@ pub fn count(
     members.insert("messages".into(), messages.into());
     let mut fields = Fields::empty(None).replaced(members);
     let chat = Chat::parse(&mut fields)?;
-    prompts.encode(Prompt::Chat(Box::new(chat)), true)
+    prompts.encode(Prompt::Chat(Box::new(chat)), Encode::PROMPT)
 }

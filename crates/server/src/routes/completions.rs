@@ -10,6 +10,7 @@ use axum::response::Response;
 use axum::routing::post;
 use http::request::Parts;
 use http::{HeaderValue, Request as HttpRequest};
+use loquent_infer::vocab::Vocab;
 use loquent_proto::chunk::ChunkWriter;
 use loquent_proto::headers::{REPEAT_HEADER, WARNING_HEADER};
 
@@ -25,8 +26,10 @@ use loquent_serving::api::request::{Endpoint, Request};
 use loquent_serving::auth::authorization;
 use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
+use loquent_serving::full_answer::FullAnswer;
 use loquent_serving::full_response::full_response;
 use loquent_store::AnswerFence;
+use serde_json::Value;
 
 type Shared = State<Arc<App>>;
 
@@ -88,7 +91,7 @@ async fn answer_parsed(
     arrived: Duration,
     head: &Parts,
 ) -> Result<Response, ApiError> {
-    let streams = request.stream.is_some();
+    let (streams, timed) = (request.stream.is_some(), request.timings);
     let obfuscation = app.config.obfuscation.of_request(&head.extensions);
     if streams && request.resumable {
         // Only a resumable answer can be joined by its idempotency key; for others the header is
@@ -106,9 +109,18 @@ async fn answer_parsed(
     let ignored = answer.ignored.clone();
     let response = match streams {
         true => event_stream(answer.stream(app, ChunkWriter::new().obfuscate(obfuscation))),
-        false => answer.full(app, |answer, vocab| full_response(answer, &*vocab)).await?,
+        false => answer.full(app, move |answer, vocab| whole(answer, &*vocab, timed)).await?,
     };
     Ok(with_ignored(response, &ignored))
+}
+
+/// Returns a whole answer, with llama-server's timings if it is `timed`.
+fn whole(answer: &FullAnswer, vocab: &dyn Vocab, timed: bool) -> Value {
+    let mut response = full_response(answer, vocab);
+    if timed {
+        response["timings"] = answer.times.llama_timings(&answer.usage);
+    }
+    response
 }
 
 /// Begins an answer, and stores it if its request asks for that.

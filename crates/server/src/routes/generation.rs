@@ -1,11 +1,13 @@
 //! Steps that the requests of all dialects share: from a body to an answer in progress, and from
 //! that to a response.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use http::Request as HttpRequest;
+use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
 use crate::app::App;
@@ -14,6 +16,7 @@ use crate::service::StartedAnswer;
 use crate::sse::{DirectAnswer, SseBody};
 use loquent_dialects::lowered::Lowered;
 use loquent_serving::api::fields::Fields;
+use loquent_serving::api::logprobs::LogprobsFormat;
 use loquent_serving::api::request::Request;
 use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
@@ -45,6 +48,8 @@ pub struct LoweredAnswer<T> {
     pub ignored: String,
     /// True if the answer is to be streamed.
     pub streams: bool,
+    /// Format of log-probabilities in a stream; `None` for that of OpenAI's endpoint.
+    pub logprobs: Option<LogprobsFormat>,
     /// Data that only the dialect needs for its answer.
     pub kept: T,
 }
@@ -116,7 +121,12 @@ impl<T> LoweredAnswer<T> {
     /// only the dialect needs.
     pub fn of(mut started: StartedAnswer, arrived: Duration, streams: bool, kept: T) -> Self {
         let ignored = std::mem::take(&mut started.ignored);
-        Self { started, arrived, ignored, streams, kept }
+        Self { started, arrived, ignored, streams, logprobs: None, kept }
+    }
+
+    /// Returns the vocabulary of the answer's tokens.
+    pub fn vocab(&self) -> Arc<dyn Vocab> {
+        self.started.vocab.clone()
     }
 
     /// Number of prompt tokens, as far as it is known yet.
@@ -127,7 +137,7 @@ impl<T> LoweredAnswer<T> {
     /// Returns the answer as a stream, written by `events`.
     pub fn stream(self, app: &App, events: impl EventWriter + 'static) -> Body {
         let StartedAnswer { active, echo, vocab, .. } = self.started;
-        let context = RecordContext { vocab: &vocab, echo: &echo };
+        let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: self.logprobs };
         let (answer, preface) = DirectAnswer::open(active, &context, events);
         Body::new(SseBody::new(answer, preface, app.config.heartbeat))
     }

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
 use http::Request as HttpRequest;
+use loquent_infer::vocab::Encode;
 use serde_json::json;
 
 use crate::app::App;
@@ -73,7 +74,7 @@ async fn count_tokens(
         // Held as long as the prompt.
         let _charge = request.charge;
         let prompt = prompt.unwrap_or(Prompt::Tokens(Vec::new()));
-        prompts.encode(prompt, true).map(|tokens| tokens.len())
+        prompts.encode(prompt, Encode::PROMPT).map(|tokens| tokens.len())
     });
     Ok(json_response(&json!({"input_tokens": counted.await?})))
 }

@@ -27,9 +27,11 @@ use loquent_dialects::ollama::object::{full, loaded};
 use loquent_dialects::ollama::request::{OllamaRequest, lower_chat, lower_generate, without_tag};
 use loquent_serving::api::embeddings::Embedded;
 use loquent_serving::api::fields::Fields;
+use loquent_serving::api::logprobs::LogprobsFormat;
 use loquent_serving::api::sampling::GeneralSampling;
 use loquent_serving::caller::Caller;
 use loquent_serving::error::{ApiError, quoted};
+use loquent_serving::full_answer::FullAnswer;
 use loquent_serving::keep_alive::KeepAlive;
 
 type Shared = State<Arc<App>>;
@@ -135,7 +137,8 @@ async fn answer(
         return Ok(json_response(&loaded(shape, model, unloads)));
     }
     let model = model.clone();
-    let generation = parsed.start(&app).await?;
+    let mut generation = parsed.start(&app).await?;
+    generation.logprobs = Some(LogprobsFormat::Chat);
     let ignored = generation.ignored.clone();
     let response = match generation.streams {
         true => {
@@ -143,7 +146,11 @@ async fn answer(
             lines_stream(generation.stream(&app, lines))
         }
         false => {
-            generation.full(&app, |answer, asked| full(asked.shape, &asked.model, answer)).await?
+            let vocab = generation.vocab();
+            let object = move |answer: &FullAnswer, asked: OllamaRequest| {
+                full(asked.shape, &asked.model, answer, &*vocab)
+            };
+            generation.full(&app, object).await?
         }
     };
     Ok(with_ignored(response, &ignored))

@@ -232,7 +232,7 @@ async fn start(
     // By this server's clock, which tells how long it is kept; an upstream's may be anything.
     let created_s = unix_time_s();
     let mut log = RecordLog::new(usize::MAX / 2);
-    let context = RecordContext { vocab: &vocab, echo: &echo };
+    let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
     // A background response has its reserved size.
     let held = HeldAnswer::new(app.bodies.clone(), active.tenant());
     let held = (!template.background).then_some(held);

@@ -91,7 +91,7 @@ pub async fn start(
     let (of, store) = ((request.identity.owner(), AnswerFence::FIRST), request.store.take());
     let StartedAnswer { mut active, echo, vocab, .. } = app.models.start(request, arrived).await?;
     stored_chats::record(app, &vocab, of, store, &mut active);
-    let context = RecordContext { vocab: &vocab, echo: &echo };
+    let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
     let begun = app.resumable.start(reservation, active, &context, (id, path), (first, kept));
     let BegunAnswer { handle, commands } = begun.await;
     Ok(JoinedAnswer { handle, epoch: 0, commands, ignored })

@@ -157,7 +157,7 @@ pub async fn begin(
         app.store.raise_fence(kind, owner, id, first.fence).await?;
         stored_chats::record(app, &vocab, (owner, first.fence), Some(chat), &mut active);
     }
-    let context = RecordContext { vocab: &vocab, echo: &echo };
+    let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
     let mut first = Vec::new();
     let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
     Ok(SecondAnswer { request: Box::new(active), records, first })

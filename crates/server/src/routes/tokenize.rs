@@ -1,4 +1,5 @@
-//! `/tokenize` and `/detokenize`: bounded in input and output, and run off the network threads.
+//! `/tokenize` and `/detokenize`, with the members of vLLM and of llama-server, and the count of a
+//! conversation's tokens: bounded in input and output, and run off the network threads.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use axum::routing::{get, post};
 use http::Request as HttpRequest;
 use loquent_infer::detok::Detokenizer;
 use loquent_infer::token::TokenId;
+use loquent_infer::vocab::{Encode, Vocab};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -26,6 +28,8 @@ use loquent_serving::prompts::Prompts;
 
 /// Maximum bytes of text to tokenize: a long book, and less than a second of one core.
 const MAX_TEXT_BYTES: usize = 1 << 20;
+/// The same if each token comes with its text, which makes the answer several times as long.
+const MAX_PIECES_BYTES: usize = MAX_TEXT_BYTES / 4;
 /// Maximum bytes of text decoded from tokens.
 const MAX_DECODED_BYTES: usize = 8 << 20;
 
@@ -35,6 +39,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/tokenizer_info", get(tokenizer_info))
+        .route("/v1/chat/completions/input_tokens", post(chat_tokens))
 }
 
 /// A request for a prompt's thread of one model: what it asks, its model and its class of work.
@@ -72,7 +77,9 @@ impl<T: Send + 'static> ModelRequest<T> {
 /// Body of a `/tokenize` request.
 struct TokenizeRequest {
     prompt: Prompt,
-    special: bool,
+    how: Encode,
+    /// True if each token comes with its text.
+    pieces: bool,
     /// Memory charge, held as long as the prompt.
     charge: Option<Arc<MemoryCharge>>,
 }
@@ -88,8 +95,10 @@ async fn tokenize(
     let ModelRequest { service, class, asked } =
         ModelRequest::read(&app, request, TokenizeRequest::read).await?;
     let answer = service.prompts().for_tokenize(class, move |prompts| {
-        let TokenizeRequest { prompt, special, charge: _charge } = asked;
-        Ok(tokens_json(&prompts.encode(prompt, special)?, prompts.model().context_tokens))
+        let TokenizeRequest { prompt, how, pieces, charge: _charge } = asked;
+        let vocab = pieces.then_some(&*prompts.model().vocab);
+        let tokens = prompts.encode(prompt, how)?;
+        Ok(tokens_json(&tokens, vocab, prompts.model().context_tokens))
     });
     Ok(json_text(answer.await?))
 }
@@ -131,34 +140,86 @@ async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Response, ApiErro
 
 impl TokenizeRequest {
     fn read(fields: &mut Fields) -> Result<Self, ApiError> {
-        let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
-        let prompt = match (fields.string("prompt")?, fields.string("content")?) {
-            (Some(text), _) | (None, Some(text)) if text.len() > MAX_TEXT_BYTES => {
-                let message = format!("is longer than {MAX_TEXT_BYTES} bytes. Send it in parts.");
-                return Err(fields.error("prompt", message));
+        // llama-server's name for the text stands for llama-server's defaults.
+        let has = |name: &str| fields.map().contains_key(name);
+        let (name, add_bos) = match has("content") && !has("prompt") {
+            true => ("content", fields.boolean("add_special")?.unwrap_or(false)),
+            false => ("prompt", fields.boolean("add_special_tokens")?.unwrap_or(true)),
+        };
+        let parse_special = match name {
+            "content" => fields.boolean("parse_special")?.unwrap_or(true),
+            _ => add_bos,
+        };
+        let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+        let most = if pieces { MAX_PIECES_BYTES } else { MAX_TEXT_BYTES };
+        let prompt = match fields.string(name)? {
+            Some(text) if text.len() > most => {
+                let message = format!("is longer than {most} bytes. Send it in parts.");
+                return Err(fields.error(name, message));
             }
-            (Some(text), _) | (None, Some(text)) => Prompt::Text(text),
-            (None, None) if !fields.map().contains_key("messages") => {
-                let message = "Set 'prompt' (text) or 'messages' (a conversation).";
+            Some(text) => Prompt::Text(text),
+            None if !fields.map().contains_key("messages") => {
+                let message = "Set 'prompt' or 'content' (text), or 'messages' (a conversation).";
                 return Err(ApiError::invalid_param("prompt", message));
             }
-            (None, None) => Prompt::Chat(Box::new(Chat::parse(fields)?)),
+            None => Prompt::Chat(Box::new(Chat::parse(fields)?)),
         };
-        Ok(Self { prompt, special, charge: fields.charge() })
+        Ok(Self { prompt, how: Encode { add_bos, parse_special }, pieces, charge: fields.charge() })
     }
 }
 
-/// Writes the response of `/tokenize`, without a `Value` for each token.
-fn tokens_json(tokens: &[TokenId], context_tokens: u32) -> String {
+/// `POST /v1/chat/completions/input_tokens`, from llama-server: counts the tokens of a
+/// conversation, in the form of OpenAI's count for the Responses API.
+///
+/// # Errors
+/// 400 for a conversation that the model's template refuses, 404 with an upstream server.
+async fn chat_tokens(
+    State(app): State<Arc<App>>,
+    request: HttpRequest<Body>,
+) -> Result<Response, ApiError> {
+    let read = |fields: &mut Fields| Ok((Chat::parse(fields)?, fields.charge()));
+    let ModelRequest { service, class, asked } = ModelRequest::read(&app, request, read).await?;
+    if service.upstream().is_some() {
+        return Err(ApiError::not_offered("Only the upstream server can count its tokens."));
+    }
+    let (mut chat, charge) = asked;
+    let counted = service.prompts().for_tokenize(class, move |prompts| {
+        // Held as long as the conversation.
+        let _charge = charge;
+        prompts.model().give_reasoning(&mut chat);
+        let prompt = Prompt::Chat(Box::new(chat));
+        prompts.encode(prompt, Encode::PROMPT).map(|tokens| tokens.len())
+    });
+    let counted = json!({"object": "response.input_tokens", "input_tokens": counted.await?});
+    Ok(json_response(&counted))
+}
+
+/// Writes the response of `/tokenize`, without a `Value` for each token. `vocab` is given if the
+/// tokens come with their texts, as llama-server's do.
+fn tokens_json(tokens: &[TokenId], vocab: Option<&dyn Vocab>, context_tokens: u32) -> String {
     let mut json = String::with_capacity(64 + 7 * tokens.len());
     let count = tokens.len();
     let _ = write!(json, r#"{{"count":{count},"max_model_len":{context_tokens},"tokens":["#);
     for (index, token) in tokens.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        let _ = write!(json, "{comma}{token}");
+        let _ = match vocab {
+            None => write!(json, "{comma}{token}"),
+            Some(vocab) => {
+                write!(json, r#"{comma}{{"id":{token},"piece":{}}}"#, piece_json(vocab, *token))
+            }
+        };
     }
     json.push_str("]}");
     json
+}
+
+/// Returns the text of a token; its bytes if they are no whole characters.
+fn piece_json(vocab: &dyn Vocab, token: TokenId) -> Value {
+    let piece = match vocab.piece(token) {
+        [] => vocab.name(token),
+        piece => piece,
+    };
+    std::str::from_utf8(piece).map_or_else(|_| json!(piece), Value::from)
 }
 
 fn read_tokens(fields: &mut Fields) -> Result<Vec<TokenId>, ApiError> {
@@ -192,16 +253,52 @@ fn decode(prompts: &Prompts, tokens: &[TokenId]) -> Result<String, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use loquent_infer::sim_vocab::{SimVocab, TURN_END};
+
     use super::*;
 
     #[test]
     fn tokens_are_written_as_json() {
         for tokens in [vec![], vec![7], vec![0, u32::MAX, 12]] {
-            let json: Value = serde_json::from_str(&tokens_json(&tokens, 2048)).unwrap();
+            let json: Value = serde_json::from_str(&tokens_json(&tokens, None, 2048)).unwrap();
             let expected = json!({
                 "count": tokens.len(), "max_model_len": 2048, "tokens": tokens,
             });
             assert_eq!(json, expected);
         }
+    }
+
+    #[test]
+    fn pieces_that_are_no_whole_characters_are_bytes() {
+        let text = tokens_json(&[0xc3, 97, TURN_END], Some(&SimVocab), 9);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        let expected = json!([
+            {"id": 0xc3, "piece": [0xc3]},
+            {"id": 97, "piece": "a"},
+            {"id": TURN_END, "piece": "<|im_end|>"},
+        ]);
+        assert_eq!(json["tokens"], expected);
+    }
+
+    #[test]
+    fn the_name_of_the_text_decides_the_defaults() {
+        let read = |body: Value| {
+            TokenizeRequest::read(&mut Fields::parse(body.to_string().as_bytes()).unwrap())
+        };
+        for (body, add_bos, parse_special) in [
+            (json!({"prompt": "a"}), true, true),
+            (json!({"prompt": "a", "add_special_tokens": false}), false, false),
+            (json!({"prompt": "a", "content": "b"}), true, true),
+            (json!({"content": "a"}), false, true),
+            (json!({"content": "a", "add_special": true, "parse_special": false}), true, false),
+        ] {
+            let found = read(body.clone()).unwrap();
+            assert_eq!(found.how, Encode { add_bos, parse_special }, "{body}");
+            assert!(!found.pieces);
+        }
+        let text = "a".repeat(MAX_PIECES_BYTES + 1);
+        assert!(read(json!({"content": text})).is_ok());
+        let error = read(json!({"content": text, "with_pieces": true})).err().unwrap();
+        assert_eq!(error.json()["error"]["param"], "content");
     }
 }

@@ -103,6 +103,7 @@ impl CompletionBuilder<'_> {
                 // A chat's entries join to its text; a plain completion has one for each of its
                 // tokens, as OpenAI's has.
                 keeps_end: request.endpoint == Endpoint::Text,
+                keeps_ids: request.token_ids,
             },
             names_stop: request.include_stop_reason.then_some(request.endpoint),
         }

@@ -322,3 +322,31 @@ async fn openais_paths_need_no_version_and_others_say_what_there_is() {
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("http://a.example:8080/v1"), "{message}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_probabilities_come_with_the_lines() {
+    let server = start();
+    let more = json!({"logprobs": true, "top_logprobs": 2});
+    let raw = json!({"prompt": "say=one two", "raw": true});
+    let templated = json!({"prompt": "say=one two"});
+    for (path, more_of_path) in
+        [("/api/chat", json!({})), ("/api/generate", raw), ("/api/generate", templated)]
+    {
+        let mut body = say("one two", more.clone());
+        body.as_object_mut().unwrap().extend(more_of_path.as_object().unwrap().clone());
+        body["stream"] = false.into();
+        let whole = server.whole(path, &body).await;
+        let entries = whole["logprobs"].as_array().unwrap().clone();
+        assert!(entries.len() > 2 && entries[0]["logprob"].as_f64().unwrap() <= 0.0, "{whole}");
+        assert_eq!(entries[0]["top_logprobs"].as_array().unwrap().len(), 2);
+        body["stream"] = true.into();
+        let lines = lines(&server, path, &body).await;
+        let streamed = lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten();
+        assert_eq!(streamed.cloned().collect::<Vec<_>>(), entries, "{path}");
+        body["top_logprobs"] = 21.into();
+        let (status, _) = server.post(path, &body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+    }
+    let plain = server.whole("/api/chat", &say("one", json!({"stream": false}))).await;
+    assert!(plain["logprobs"].is_null());
+}

@@ -141,6 +141,7 @@ fn parse_inputs(fields: &mut Fields) -> Result<Vec<Input>, ApiError> {
     let value = fields.take("input").ok_or_else(|| fields.error("input", "is required."))?;
     let items = match value {
         Value::String(text) => return Ok(vec![text_input(0, text)?]),
+        one @ Value::Object(_) => return Ok(vec![text_input(0, text_of(0, one)?)?]),
         Value::Array(items) if !items.is_empty() => items,
         Value::Array(_) => return Err(fields.error("input", "must not be empty.")),
         other => return Err(fields.error("input", format!("{wrong}, not {}.", kind_of(&other)))),
@@ -153,9 +154,39 @@ fn parse_inputs(fields: &mut Fields) -> Result<Vec<Input>, ApiError> {
     let parse = |(index, item)| match item {
         Value::String(text) => text_input(index, text),
         Value::Array(ids) => token_input(index, &ids),
+        one @ Value::Object(_) => text_input(index, text_of(index, one)?),
         other => Err(input_error(index, format!("{wrong}, not {}.", kind_of(&other)))),
     };
     items.into_iter().enumerate().map(parse).collect()
+}
+
+/// Returns the text of an input in llama-server's forms: an object with a `prompt_string`, or with
+/// a `content` of parts.
+fn text_of(index: usize, mut input: Value) -> Result<String, ApiError> {
+    let wrong = "must have its text in 'prompt_string', or in parts of 'content' with a 'text'; \
+                 other input is not supported.";
+    let mut text = match input["prompt_string"].take() {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        _ => return Err(input_error(index, wrong)),
+    };
+    // Media beside the text are no input of a text's vector.
+    let media = &input["multimodal_data"];
+    if media.as_array().map_or(!media.is_null(), |media| !media.is_empty()) {
+        return Err(input_error(index, wrong));
+    }
+    let parts = match input["content"].take() {
+        Value::Array(parts) => parts,
+        Value::Null => Vec::new(),
+        _ => return Err(input_error(index, wrong)),
+    };
+    for part in parts {
+        match (part["type"].as_str(), part["text"].as_str()) {
+            (Some("text"), Some(more)) => text.push_str(more),
+            _ => return Err(input_error(index, wrong)),
+        }
+    }
+    Ok(text)
 }
 
 /// Checks the number of inputs.
@@ -266,6 +297,12 @@ mod tests {
         assert_eq!(inputs(json!([1, 2])), [Input::Tokens(vec![1, 2])]);
         let mixed = [Input::Text("a".into()), Input::Tokens(vec![3])];
         assert_eq!(inputs(json!(["a", [3]])), mixed);
+        let parts = json!([{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]);
+        for object in [json!({"content": parts}), json!({"prompt_string": "a b"})] {
+            let text = Input::Text("a b".into());
+            assert_eq!(inputs(object.clone()), [text.clone()]);
+            assert_eq!(inputs(json!(["c", object])), [Input::Text("c".into()), text]);
+        }
     }
 
     #[test]
@@ -275,6 +312,9 @@ mod tests {
             (json!(["a", "b", []]), "input[2]"),
             (json!([[1], [-1]]), "input[1]"),
             (json!([[1], {"text": "a"}]), "input[1]"),
+            (json!({"content": "a"}), "input[0]"),
+            (json!({"content": [{"type": "image_url", "text": "a"}]}), "input[0]"),
+            (json!({"prompt_string": "a", "multimodal_data": ["AAAA"]}), "input[0]"),
             (json!([1, "a"]), "input[0]"),
             (json!(""), "input[0]"),
             (json!([]), "'input'"),

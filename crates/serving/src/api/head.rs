@@ -16,8 +16,8 @@ pub struct AnswerHead {
     pub model: String,
     /// Time of creation, Unix time in seconds.
     pub created_s: u64,
-    /// `system_fingerprint`, OpenAI's name for a server's configuration: set only if an upstream
-    /// sends one.
+    /// `system_fingerprint`, OpenAI's name for a server's configuration. `None` until the model is
+    /// loaded, and for an upstream server that sends none.
     pub fingerprint: Option<String>,
 }
 
@@ -54,6 +54,11 @@ impl AnswerHead {
     }
 }
 
+/// Returns the `system_fingerprint` of a service with this `fingerprint`; `None` if that is empty.
+pub fn system_fingerprint(fingerprint: &str) -> Option<String> {
+    (!fingerprint.is_empty()).then(|| format!("fp_{fingerprint}"))
+}
+
 /// Creates the head of a new answer of `model`.
 pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
     let prefix = match endpoint {
@@ -66,5 +71,19 @@ pub fn answer_head(endpoint: Endpoint, model: String) -> AnswerHead {
         model,
         created_s: unix_time_s(),
         fingerprint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fingerprint_is_in_every_chunk_if_it_is_known() {
+        let mut head = answer_head(Endpoint::Chat, "m".into());
+        for (known, shown) in [("", Value::Null), ("a1", "fp_a1".into())] {
+            head.fingerprint = system_fingerprint(known);
+            assert_eq!(head.json()["system_fingerprint"], shown);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Log-probabilities as OpenAI's JSON.
+//! Log-probabilities as JSON, in the formats of OpenAI's two endpoints and of llama-server.
 
 use loquent_infer::token::TokenId;
 use loquent_infer::vocab::Vocab;
@@ -10,31 +10,70 @@ use crate::flush::TokenLogprobs;
 /// Replacement for minus infinity, which JSON lacks, as in OpenAI's answers.
 const MIN_LOGPROB: f32 = -9999.0;
 
-/// Returns the `logprobs` object of one chunk or full response.
-pub fn logprobs_json(endpoint: Endpoint, vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
-    match endpoint {
-        Endpoint::Chat => {
-            let entries = tokens.iter().filter_map(|one| chat_logprob(vocab, one));
-            let content: Vec<Value> = entries.collect();
-            json!({"content": content, "refusal": null})
+/// Format of the log-probabilities of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogprobsFormat {
+    /// The `logprobs` of chat completions.
+    Chat,
+    /// The `logprobs` of completions.
+    Text,
+    /// Members of llama-server's own completions: `tokens`, the ids of all tokens, and
+    /// `completion_probabilities`.
+    LlamaServer,
+}
+
+impl LogprobsFormat {
+    /// Returns the format of OpenAI's `endpoint`.
+    pub const fn of(endpoint: Endpoint) -> Self {
+        match endpoint {
+            Endpoint::Chat => Self::Chat,
+            Endpoint::Text => Self::Text,
         }
-        Endpoint::Text => text_logprobs(vocab, tokens),
+    }
+
+    /// Returns the object of one chunk or full response.
+    pub fn json(self, vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {
+        let entries = |entry: fn(&dyn Vocab, TokenId, f32) -> Value| {
+            let entries = tokens.iter().filter_map(|one| with_top(vocab, one, entry));
+            entries.collect::<Vec<Value>>()
+        };
+        match self {
+            Self::Chat => json!({"content": entries(chat_entry), "refusal": null}),
+            Self::Text => text_logprobs(vocab, tokens),
+            Self::LlamaServer => json!({
+                "tokens": tokens.iter().map(|one| one.token).collect::<Vec<_>>(),
+                "completion_probabilities": entries(llama_entry),
+            }),
+        }
     }
 }
 
-fn chat_logprob(vocab: &dyn Vocab, one: &TokenLogprobs) -> Option<Value> {
+/// Returns the entry of a token, with those of the most likely ones; `None` if there are no
+/// log-probabilities.
+fn with_top(
+    vocab: &dyn Vocab,
+    one: &TokenLogprobs,
+    entry: fn(&dyn Vocab, TokenId, f32) -> Value,
+) -> Option<Value> {
     let logprobs = one.logprobs.as_ref()?;
-    let entry = |token: TokenId, logprob: f32| {
-        json!({
-            "token": token_text(vocab, token),
-            "logprob": logprob.max(MIN_LOGPROB),
-            "bytes": vocab.piece(token),
-        })
-    };
-    let mut chosen = entry(one.token, logprobs.chosen);
-    chosen["top_logprobs"] =
-        logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+    let mut chosen = entry(vocab, one.token, logprobs.chosen);
+    let top = logprobs.top.iter().map(|&(token, logprob)| entry(vocab, token, logprob));
+    chosen["top_logprobs"] = top.collect();
     Some(chosen)
+}
+
+fn chat_entry(vocab: &dyn Vocab, token: TokenId, logprob: f32) -> Value {
+    json!({
+        "token": token_text(vocab, token),
+        "logprob": logprob.max(MIN_LOGPROB),
+        "bytes": vocab.piece(token),
+    })
+}
+
+fn llama_entry(vocab: &dyn Vocab, token: TokenId, logprob: f32) -> Value {
+    let mut entry = chat_entry(vocab, token, logprob);
+    entry["id"] = token.into();
+    entry
 }
 
 fn text_logprobs(vocab: &dyn Vocab, tokens: &[TokenLogprobs]) -> Value {

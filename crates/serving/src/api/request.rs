@@ -28,15 +28,17 @@ const MAX_CHOICES: usize = 64;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 /// Maximum number of alternatives per token in log-probabilities (OpenAI's limit).
-const MAX_TOP_LOGPROBS: i64 = 20;
+pub const MAX_TOP_LOGPROBS: i64 = 20;
 /// Maximum length of `cache_salt` in bytes.
 const MAX_SALT_BYTES: usize = 256;
+/// Maximum number of parts in a prompt that mixes texts and token ids.
+const MAX_PARTS: usize = 1024;
 /// Average bytes per token of English text, for estimates.
 pub const BYTES_PER_TOKEN: usize = 4;
 /// Default `max_tokens` of `/v1/completions` (OpenAI's default).
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 /// Maximum number of tokens in `logit_bias` (OpenAI's limit): each costs engine time at every step.
-const MAX_BIASES: usize = 1024;
+pub const MAX_BIASES: usize = 1024;
 /// Maximum number of names in the header that lists ignored parameters.
 const MAX_IGNORED_NAMES: usize = 16;
 
@@ -135,6 +137,17 @@ pub enum Prompt {
     Text(String),
     /// Token ids, not checked against the vocabulary yet.
     Tokens(Vec<TokenId>),
+    /// Texts and token ids, one after the other (llama-server's mixed prompts).
+    Parts(Vec<PromptPart>),
+}
+
+/// A part of a prompt that mixes texts and token ids.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptPart {
+    /// Plain text.
+    Text(String),
+    /// Token ids, not checked against the vocabulary yet.
+    Tokens(Vec<TokenId>),
 }
 
 impl Prompt {
@@ -144,13 +157,22 @@ impl Prompt {
             Self::Chat(chat) => chat.messages.iter().map(ChatMessage::bytes).sum(),
             Self::Text(text) => text.len(),
             Self::Tokens(tokens) => tokens.len() * BYTES_PER_TOKEN,
+            Self::Parts(parts) => parts.iter().map(PromptPart::bytes).sum(),
+        }
+    }
+
+    /// Returns the conversation; `None` for a plain prompt.
+    fn chat(&self) -> Option<&Chat> {
+        match self {
+            Self::Chat(chat) => Some(chat),
+            Self::Text(_) | Self::Tokens(_) | Self::Parts(_) => None,
         }
     }
 
     /// Returns the bytes of the tools that its text describes.
     fn tool_bytes(&self) -> usize {
-        let Self::Chat(chat) = self else { return 0 };
-        chat.tools.iter().flat_map(|tools| &tools.definitions).map(text_bytes).sum()
+        let tools = self.chat().and_then(|chat| chat.tools.as_ref());
+        tools.into_iter().flat_map(|tools| &tools.definitions).map(text_bytes).sum()
     }
 
     /// Takes the text once it has been tokenized; `None` for a prompt that was not plain text.
@@ -161,7 +183,17 @@ impl Prompt {
                 None
             }
             Self::Text(text) => Some(std::mem::take(text)),
-            Self::Tokens(_) => None,
+            Self::Tokens(_) | Self::Parts(_) => None,
+        }
+    }
+}
+
+impl PromptPart {
+    /// Returns the bytes of its text, or an estimate for tokens.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(tokens) => tokens.len() * BYTES_PER_TOKEN,
         }
     }
 }
@@ -182,6 +214,8 @@ pub struct SamplingParams {
     /// Tokens, sorted and without duplicates, with the values added to their logits, within
     /// `-100..=100`; shared by all completions.
     pub logit_bias: Arc<[(TokenId, f32)]>,
+    /// Texts with the values added to the logits of their tokens (llama-server's form).
+    pub text_bias: Vec<(String, f32)>,
     /// `Some(k)`: returns the log-probabilities of the sampled token and of the k most likely ones.
     pub logprobs: Option<u8>,
     /// Forbids the model's end tokens, so that only `max_tokens` ends the text.
@@ -208,6 +242,8 @@ pub struct StreamParams {
     pub include_obfuscation: Option<bool>,
     /// Sends progress before the first token as chunks (`return_progress`) instead of comments.
     pub return_progress: bool,
+    /// Adds llama-server's `timings` to the last chunk (`timings_per_token`).
+    pub timings: bool,
 }
 
 /// A valid request for completions.
@@ -234,6 +270,10 @@ pub struct Request {
     pub form: Option<RequestedForm>,
     /// Options of the stream; `None` if the answer is sent as a single body.
     pub stream: Option<StreamParams>,
+    /// Adds llama-server's `timings` to the answer (`timings_per_token`).
+    pub timings: bool,
+    /// Keeps the ids of the answer's tokens, for APIs that return them.
+    pub token_ids: bool,
     /// True if the answer can be resumed after its connection is lost (S-5.1).
     pub resumable: bool,
     /// Stream interval; `None` means the server's default.
@@ -298,7 +338,7 @@ impl Request {
         }
         let form = parse_form(&mut fields)?;
         let echo = endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false);
-        let request = Self {
+        let mut request = Self {
             endpoint,
             model: fields.string("model")?,
             prompts,
@@ -308,6 +348,7 @@ impl Request {
             include_stop_reason: fields.boolean("include_stop_reason")?.unwrap_or(false),
             sampling: parse_sampling(&mut fields, endpoint)?,
             form,
+            timings: fields.boolean("timings_per_token")?.unwrap_or(false),
             stream: parse_stream(&mut fields)?,
             resumable: fields.boolean("resumable")?.unwrap_or(false),
             interval: parse_interval(&mut fields)?,
@@ -322,6 +363,9 @@ impl Request {
             ignored: fields.rest(),
             ..Self::empty(endpoint)
         };
+        if let Some(stream) = &mut request.stream {
+            stream.timings = request.timings;
+        }
         if request.sampling.ignore_eos && request.is_constrained() {
             let message = "'ignore_eos' contradicts required tools and forms such as 'response_format': \
                            these answers end by themselves. Remove one of the two.";
@@ -352,6 +396,8 @@ impl Request {
             sampling: SamplingParams::default(),
             form: None,
             stream: None,
+            timings: false,
+            token_ids: false,
             resumable: false,
             interval: None,
             priority: 0,
@@ -391,18 +437,12 @@ impl Request {
 
     /// Returns the tools that the answer may or must call.
     pub fn tools(&self) -> Option<&ToolUse> {
-        self.prompts.iter().find_map(|prompt| match prompt {
-            Prompt::Chat(chat) => chat.tools.as_ref(),
-            Prompt::Text(_) | Prompt::Tokens(_) => None,
-        })
+        self.prompts.iter().find_map(|prompt| prompt.chat()?.tools.as_ref())
     }
 
     /// Maximum number of reasoning tokens, with the name of the parameter that sets it.
     pub fn thinking_budget(&self) -> Option<(u32, &'static str)> {
-        self.prompts.iter().find_map(|prompt| match prompt {
-            Prompt::Chat(chat) => chat.reasoning.budget,
-            Prompt::Text(_) | Prompt::Tokens(_) => None,
-        })
+        self.prompts.iter().find_map(|prompt| prompt.chat()?.reasoning.budget)
     }
 
     /// True if the answer must follow a grammar.
@@ -425,7 +465,9 @@ impl Request {
 
     /// Returns the bytes of text that are tokenized for this request, its tools included.
     pub fn prompt_bytes(&self) -> usize {
-        self.prompts.iter().map(|prompt| prompt.bytes() + prompt.tool_bytes()).sum()
+        let biases = self.sampling.text_bias.iter().map(|(text, _)| text.len());
+        let prompts = self.prompts.iter().map(|prompt| prompt.bytes() + prompt.tool_bytes());
+        prompts.chain(biases).sum()
     }
 
     /// Returns the names of ignored parameters to report to the client: all but annotations.
@@ -502,26 +544,54 @@ fn parse_prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
     if items.iter().all(Value::is_number) {
         return Ok(vec![Prompt::Tokens(token_ids(fields, &items)?)]);
     }
+    // So is an array of numbers and texts.
+    if items.iter().any(Value::is_number) {
+        return Ok(vec![parse_parts(fields, items)?]);
+    }
     if items.len() > MAX_CHOICES {
         return Err(fields.error("prompt", format!("has more than {MAX_CHOICES} entries.")));
     }
     let parse = |item| match item {
         Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(items) if items.iter().any(Value::is_string) => parse_parts(fields, items),
         Value::Array(ids) if !ids.is_empty() => Ok(Prompt::Tokens(token_ids(fields, &ids)?)),
         other => Err(fields.error("prompt", format!("{wrong}; one entry is {}.", kind_of(&other)))),
     };
     items.into_iter().map(parse).collect()
 }
 
+/// Reads one prompt that mixes texts and token ids. Neighbouring ids become one part.
+fn parse_parts(fields: &Fields, items: Vec<Value>) -> Result<Prompt, ApiError> {
+    let mut parts: Vec<PromptPart> = Vec::new();
+    for item in items {
+        if parts.len() > MAX_PARTS {
+            return Err(fields.error("prompt", format!("has more than {MAX_PARTS} parts.")));
+        }
+        match (item, parts.last_mut()) {
+            (Value::String(text), _) => parts.push(PromptPart::Text(text)),
+            (id @ Value::Number(_), Some(PromptPart::Tokens(ids))) => {
+                ids.push(token_id(fields, &id)?);
+            }
+            (id @ Value::Number(_), _) => {
+                parts.push(PromptPart::Tokens(vec![token_id(fields, &id)?]));
+            }
+            (other, _) => {
+                let wrong = "with token ids may hold texts besides; one entry is";
+                return Err(fields.error("prompt", format!("{wrong} {}.", kind_of(&other))));
+            }
+        }
+    }
+    Ok(Prompt::Parts(parts))
+}
+
 fn token_ids(fields: &Fields, ids: &[Value]) -> Result<Vec<TokenId>, ApiError> {
-    let id = |value: &Value| value.as_u64().and_then(|id| TokenId::try_from(id).ok());
-    ids.iter()
-        .map(|value| {
-            id(value).ok_or_else(|| {
-                fields.error("prompt", format!("has no token {}.", quoted(&value.to_string())))
-            })
-        })
-        .collect()
+    ids.iter().map(|id| token_id(fields, id)).collect()
+}
+
+fn token_id(fields: &Fields, id: &Value) -> Result<TokenId, ApiError> {
+    let token = id.as_u64().and_then(|id| TokenId::try_from(id).ok());
+    token
+        .ok_or_else(|| fields.error("prompt", format!("has no token {}.", quoted(&id.to_string()))))
 }
 
 fn parse_max_tokens(
@@ -594,6 +664,7 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
         logit_bias: parse_logit_bias(fields)?,
+        text_bias: Vec::new(),
         logprobs: parse_logprobs(fields, endpoint)?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
     })
@@ -657,6 +728,7 @@ fn parse_stream(fields: &mut Fields) -> Result<Option<StreamParams>, ApiError> {
         include_timings: options.boolean("include_timings")?.unwrap_or(false),
         include_obfuscation: options.boolean("include_obfuscation")?,
         return_progress,
+        timings: false,
     };
     fields.ignore_rest(options);
     Ok(Some(params))
@@ -731,6 +803,27 @@ mod tests {
             let error = chat(body.clone()).unwrap_err().json();
             assert_eq!(error["error"]["param"], *name, "{body}: {error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
+        }
+    }
+
+    #[test]
+    fn a_prompt_may_mix_texts_and_token_ids() {
+        let words = |count: usize| {
+            let items = (0..count).flat_map(|_| [json!("a"), json!(1)]);
+            text(json!({"prompt": items.collect::<Vec<_>>()}))
+        };
+        let mixed = text(json!({"prompt": [1, 2, "a", 3]})).unwrap().prompts;
+        let part = |text: &str| PromptPart::Text(text.into());
+        let ids = |ids: &[TokenId]| PromptPart::Tokens(ids.to_vec());
+        assert_eq!(mixed, [Prompt::Parts(vec![ids(&[1, 2]), part("a"), ids(&[3])])]);
+        assert!(words(MAX_PARTS / 2).is_ok());
+        assert_eq!(words(MAX_PARTS).unwrap_err().json()["error"]["param"], "prompt");
+        let nested = text(json!({"prompt": ["b", [1, "a"]]})).unwrap().prompts;
+        assert_eq!(nested[1], Prompt::Parts(vec![ids(&[1]), part("a")]));
+        let wrong = [json!([1, [2]]), json!([1, "a", -1]), json!(["a", 1, {}]), json!([["a", []]])];
+        for wrong in wrong {
+            let error = text(json!({"prompt": wrong})).unwrap_err().json();
+            assert_eq!(error["error"]["param"], "prompt");
         }
     }
 
@@ -904,7 +997,7 @@ mod tests {
             json!([[]]),
             json!([-1]),
             json!({}),
-            json!([1, "a"]),
+            json!([1, ["a"]]),
             json!([5_000_000_000u64]),
         ] {
             assert_eq!(

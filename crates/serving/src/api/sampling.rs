@@ -179,7 +179,7 @@ impl SamplingDefaults {
 }
 
 /// Returns a number as the shortest text that means it: 0.8, not 0.800000011920929.
-fn shortest(number: f32) -> Value {
+pub fn shortest(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 

@@ -52,9 +52,9 @@ impl PendingLogprobs {
     }
 
     /// Adds a generated token, before its text.
-    pub fn push(&mut self, token: TokenId, logprobs: Logprobs) {
+    pub fn push(&mut self, token: TokenId, logprobs: Option<Logprobs>) {
         let offset = self.generated_chars;
-        self.held.push(TokenLogprobs { token, logprobs: Some(logprobs), offset });
+        self.held.push(TokenLogprobs { token, logprobs, offset });
     }
 
     /// Notes that tokens became `text`, and that `shown` was released to the client, including text

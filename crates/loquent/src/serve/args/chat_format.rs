@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use loquent_formats::template::ChatTemplate;
+use loquent_formats::template::{self, ChatTemplate};
 use serde_json::{Map, Value};
 
 /// Maximum size of a file with a template.
@@ -16,7 +16,8 @@ const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conversations")]
 pub(crate) struct ChatFormatArgs {
-    /// File with the chat template, in Jinja, in place of the model's own
+    /// File with the chat template, in Jinja, in place of the model's own; or the template itself,
+    /// or `chatml`
     #[arg(
         long,
         visible_alias = "chat-template-file",
@@ -48,9 +49,14 @@ impl ChatFormatArgs {
     /// If it cannot be read, is too large, or is no template.
     pub(crate) fn stated(&self) -> anyhow::Result<StatedChatFormat> {
         let variables = self.chat_template_kwargs.clone().unwrap_or_default();
-        let template = self.chat_template.as_deref().map(|path| {
-            read_template(path)
-                .with_context(|| format!("--chat-template: cannot use {}", path.display()))
+        let template = self.chat_template.as_deref().map(|stated| match stated.to_str() {
+            Some("chatml") => Ok(template::CHATML.to_owned()),
+            // No name of a file has these.
+            Some(text) if text.contains("{{") || text.contains("{%") => {
+                checked(text.to_owned()).context("--chat-template: cannot use this text")
+            }
+            _ => read_template(stated)
+                .with_context(|| format!("--chat-template: cannot use {}", stated.display())),
         });
         Ok(StatedChatFormat {
             template: template.transpose()?,
@@ -64,7 +70,11 @@ fn read_template(path: &Path) -> anyhow::Result<String> {
     File::open(path)?.take(MAX_TEMPLATE_BYTES + 1).read_to_string(&mut text)?;
     let fits = text.len() as u64 <= MAX_TEMPLATE_BYTES;
     ensure!(fits, "it is larger than {MAX_TEMPLATE_BYTES} bytes");
-    // Said when the server starts, and not in the first answer.
+    checked(text)
+}
+
+/// Returns `text` if it is a template: said when the server starts, and not in the first answer.
+fn checked(text: String) -> anyhow::Result<String> {
     ChatTemplate::new(&text)?;
     Ok(text)
 }
@@ -114,6 +124,13 @@ mod tests {
             assert!(error.contains("--chat-template") && error.contains(told), "{name}: {error}");
         }
         assert!(stated(&["--chat-template", "/nonexistent"]).is_err());
+        let text = "{{ messages[0].content }}";
+        for (given, template) in [("chatml", template::CHATML), (text, text)] {
+            let found = stated(&["--chat-template", given]).unwrap().template;
+            assert_eq!(found.as_deref(), Some(template));
+        }
+        let error = format!("{:#}", stated(&["--chat-template", "{% for"]).unwrap_err());
+        assert!(error.contains("--chat-template: cannot use this text"), "{error}");
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl ServeArgs {
         // Compose files set a variable to nothing where it has no value.
         let otlp_endpoint = self.otlp_endpoint.clone().filter(|url| !url.is_empty());
         let mut serving = self.streams.serving(self.strict_model, self.keys.share_prefix_cache);
+        serving.seed = self.sampling.seed;
         let prefix_store = self.prefix_cache.open(&self.engine)?;
         if let Some(store) = &prefix_store {
             serving.domain_secret = store.secret();

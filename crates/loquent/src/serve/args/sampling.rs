@@ -30,6 +30,9 @@ pub(crate) struct SamplingArgs {
     /// say; 1 is off [default: the model's, else 1]
     #[arg(long, env = "LOQUENT_REPEAT_PENALTY", value_name = "X", value_parser = parse_penalty)]
     repeat_penalty: Option<f32>,
+    /// Seed of the random numbers for requests that set none [default: a random one for each]
+    #[arg(long, env = "LOQUENT_SEED", value_name = "N")]
+    pub(super) seed: Option<u64>,
 }
 
 impl SamplingArgs {
