@@ -220,10 +220,11 @@ def weak(plans):
         full = [value(plans, plan, case, scheme, "full") for scheme in three]
         delay = [value(plans, plan, case, scheme, "delay-ms") for scheme in three]
         gain = [percent(full[2] / other - 1, 0) if other else "no stalls" for other in full[:2]]
-        rows.append([name, ", ".join(map(ratio, full)), *gain, ", ".join(f"{ms:,.0f}" for ms in delay),
+        bound = ratio(value(plans, plan, case, "Oracle 25 ms", "full"))
+        rows.append([name, ", ".join(map(ratio, full)), bound, *gain, ", ".join(f"{ms:,.0f}" for ms in delay),
                      kilobytes(plans, plan, case, three)])
-    return table(["simulated; each: TCP, Eloquent, Loquent", "stall ratio", "against TCP", "against Eloquent",
-                  "mean delay, ms", "kB/s"], rows)
+    return table(["simulated; each: TCP, Eloquent, Loquent", "stall ratio", "bound at 25 ms", "against TCP",
+                  "against Eloquent", "mean delay, ms", "kB/s"], rows)
 
 
 def readme(plans):
