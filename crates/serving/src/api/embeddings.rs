@@ -300,7 +300,7 @@ mod tests {
         let parts = json!([{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]);
         for object in [json!({"content": parts}), json!({"prompt_string": "a b"})] {
             let text = Input::Text("a b".into());
-            assert_eq!(inputs(object.clone()), [text.clone()]);
+            assert_eq!(inputs(object.clone()), std::slice::from_ref(&text));
             assert_eq!(inputs(json!(["c", object])), [Input::Text("c".into()), text]);
         }
     }
