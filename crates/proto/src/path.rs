@@ -56,7 +56,7 @@ impl Rtt {
 
     fn sample(&mut self, rtt: Micros) {
         if !self.sampled {
-            *self = Self { sampled: true, is_reordering: self.is_reordering, ..Self::new(rtt) };
+            *self = Self { sampled: true, ..Self::new(rtt) };
             return;
         }
         let difference = self.smoothed.0.abs_diff(rtt.0);
@@ -203,16 +203,14 @@ impl PathEstimate {
         if self.rtt.is_reordering {
             self.link.forget();
         } else {
-            let bytes = self.arrived_bytes(before, largest);
-            self.link.on_round_trip(now.since(ack.hold), rtt, bytes);
+            self.link.on_round_trip(now.since(ack.hold), rtt, self.arrived_bytes(before));
         }
         true
     }
 
-    /// Bytes of the packets that arrived behind packet `before`, up to `largest`.
-    fn arrived_bytes(&self, before: Option<u64>, largest: u64) -> u64 {
-        let is_behind = |packet: &&SentPacket| Some(packet.number) > before;
-        let new = self.sent.iter().filter(is_behind).filter(|packet| packet.number <= largest);
+    /// Bytes of the packets behind packet `before` that have arrived.
+    fn arrived_bytes(&self, before: Option<u64>) -> u64 {
+        let new = self.sent.iter().filter(|packet| Some(packet.number) > before);
         new.filter(|packet| packet.arrived).map(|packet| packet.wire_bytes).sum()
     }
 

@@ -40,6 +40,14 @@ enum PlantedCause {
     Wire(WireFault),
 }
 
+const fn scripts(
+    name: &'static str,
+    changes: &'static [ScriptChange],
+    breaks: &'static [&'static str],
+) -> PlantedChange {
+    PlantedChange { name, cause: PlantedCause::Scripts(changes), breaks }
+}
+
 const fn glue(
     name: &'static str,
     fault: GlueFault,
@@ -62,123 +70,95 @@ const fn change(script: ScriptName, from: &'static str, to: &'static str) -> Scr
 
 /// All planted faults.
 pub const PLANTED: &[PlantedChange] = &[
-    PlantedChange {
-        name: "read: that somebody reads is never forgotten",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Read,
-            "id, 1, 'PX', reading_ms)",
-            "id, 1)",
-        )]),
-        breaks: &["is left of"],
-    },
-    PlantedChange {
-        name: "read: a silent owner is dead at once",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Read,
-            "and 'none' or 'silent'",
-            "and 'none' or 'none'",
-        )]),
-        breaks: &["which lives"],
-    },
-    PlantedChange {
-        name: "read: no epochs are told",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Read,
-            "string.sub(known[3] or '', 1, 8192)",
-            "''",
-        )]),
-        breaks: &["two bytes", "refuses", "never gets", "something else"],
-    },
-    PlantedChange {
-        name: "find: only running answers are found",
-        cause: PlantedCause::Scripts(&[change(
+    scripts(
+        "read: that somebody reads is never forgotten",
+        &[change(ScriptName::Read, "id, 1, 'PX', reading_ms)", "id, 1)")],
+        &["is left of"],
+    ),
+    scripts(
+        "read: a silent owner is dead at once",
+        &[change(ScriptName::Read, "and 'none' or 'silent'", "and 'none' or 'none'")],
+        &["which lives"],
+    ),
+    scripts(
+        "read: no epochs are told",
+        &[change(ScriptName::Read, "string.sub(known[3] or '', 1, 8192)", "''")],
+        &["two bytes", "refuses", "never gets", "something else"],
+    ),
+    scripts(
+        "find: only running answers are found",
+        &[change(
             ScriptName::Find,
             "if not known[1] then",
             "if not known[1] or known[2] ~= 'running' then",
-        )]),
-        breaks: &["refuses", "never gets"],
-    },
-    PlantedChange {
-        name: "append: bytes that are there are appended again",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Append,
-            "string.sub(bytes, head - offset + 1)",
-            "bytes",
-        )]),
-        breaks: &["two bytes", "something else"],
-    },
-    PlantedChange {
-        name: "append: a gap is no loss",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Append,
-            "elseif head < offset then",
-            "elseif false then",
-        )]),
-        breaks: &["two bytes", "cannot be read", "is left", "something else"],
-    },
-    PlantedChange {
-        name: "append: neither fence nor owner is looked at",
-        cause: PlantedCause::Scripts(&[
+        )],
+        &["refuses", "never gets"],
+    ),
+    scripts(
+        "append: bytes that are there are appended again",
+        &[change(ScriptName::Append, "string.sub(bytes, head - offset + 1)", "bytes")],
+        &["two bytes", "something else"],
+    ),
+    scripts(
+        "append: a gap is no loss",
+        &[change(ScriptName::Append, "elseif head < offset then", "elseif false then")],
+        &["two bytes", "cannot be read", "is left", "something else"],
+    ),
+    scripts(
+        "append: neither fence nor owner is looked at",
+        &[
             change(
                 ScriptName::Append,
                 "elseif known_fence > tonumber(fence) then",
                 "elseif false then",
             ),
             change(ScriptName::Append, "elseif known[2] ~= replica then", "elseif false then"),
-        ]),
-        breaks: &["two", "something else", "refuses", "deleted"],
-    },
-    PlantedChange {
-        name: "append: an ended answer is kept as long as a running one",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Append,
-            "state == 'ended' and ended_ms or running_ms",
-            "running_ms",
-        )]),
-        breaks: &["is left of"],
-    },
-    PlantedChange {
-        name: "take: the epoch is not stored",
-        cause: PlantedCause::Scripts(&[change(
+        ],
+        &["two", "something else", "refuses", "deleted"],
+    ),
+    scripts(
+        "append: an ended answer is kept as long as a running one",
+        &[change(ScriptName::Append, "state == 'ended' and ended_ms or running_ms", "running_ms")],
+        &["is left of"],
+    ),
+    scripts(
+        "take: the epoch is not stored",
+        &[change(
             ScriptName::Take,
             "redis.call('HSET', answer, 'o', replica, 'e', epochs)",
             "redis.call('HSET', answer, 'o', replica)",
-        )]),
-        breaks: &["two", "something else", "refuses"],
-    },
-    PlantedChange {
-        name: "announce: no lease is renewed",
-        cause: PlantedCause::Scripts(&[change(
-            ScriptName::Announce,
-            "redis.call('SET', key, 1, 'PX', ARGV[3])",
-            "",
-        )]),
-        breaks: &["which lives"],
-    },
-    PlantedChange {
-        name: "stop: the answer stays as it is",
-        cause: PlantedCause::Scripts(&[
+        )],
+        &["two", "something else", "refuses"],
+    ),
+    scripts(
+        "announce: no lease is renewed",
+        &[change(ScriptName::Announce, "redis.call('SET', key, 1, 'PX', ARGV[3])", "")],
+        &["which lives"],
+    ),
+    scripts(
+        "stop: the answer stays as it is",
+        &[
             change(
                 ScriptName::Stop,
                 "redis.call('HSET', prefix .. 'a:' .. id, 's', 'stopped')",
                 "",
             ),
             change(ScriptName::Stop, "redis.call('DEL', prefix .. 'g:' .. id)", ""),
-        ]),
-        breaks: &["deleted"],
-    },
-    PlantedChange {
-        name: "append: a stopped answer is written",
-        cause: PlantedCause::Scripts(&[
+        ],
+        &["deleted"],
+    ),
+    scripts(
+        "append: a stopped answer is written",
+        &[
             change(ScriptName::Append, "if known[3] == 'stopped' then", "if false then"),
             change(
                 ScriptName::Append,
                 "elseif known_fence > tonumber(fence) then",
                 "elseif false then",
             ),
-        ]),
-        breaks: &["deleted"],
-    },
+        ],
+        &["deleted"],
+    ),
     glue(
         "takeover: versions are not compared (finding 9)",
         GlueFault::SettingsUnchecked,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use bytes::{Buf, Bytes};
 use http_body::{Body as _, Frame, SizeHint};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -19,7 +19,7 @@ use super::limits::TcpLimits;
 use loquent_serving::error::SlowBody;
 
 /// Bytes of an unread body that are read after all, so that its connection can be kept.
-const LARGEST_REST: u64 = 64 * 1024;
+const LARGEST_REST: usize = 64 * 1024;
 /// Time that the rest of an unread body has to arrive. One round trip in most networks: a client
 /// that sends a small body right after the head has sent it by then.
 const REST_WAIT: Duration = Duration::from_millis(250);
@@ -143,21 +143,20 @@ impl UnreadBody {
     /// (RFC 9112, section 9.3). Small bodies are worth it: clients often send head and body in two
     /// packets. A body that waits for `100 Continue` never comes.
     pub async fn read(mut self, expects_continue: bool) -> bool {
-        let Ok(mut body) = self.0.try_recv() else { return true };
-        if expects_continue || body.size_hint().lower() > LARGEST_REST {
+        let Ok(body) = self.0.try_recv() else { return true };
+        if expects_continue || body.size_hint().lower() > LARGEST_REST as u64 {
             return false;
         }
-        tokio::time::timeout(REST_WAIT, read_rest(&mut body)).await.unwrap_or(false)
+        tokio::time::timeout(REST_WAIT, read_rest(body)).await.unwrap_or(false)
     }
 }
 
-async fn read_rest(body: &mut Incoming) -> bool {
-    let mut room = LARGEST_REST;
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return false };
-        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-        let Some(left) = room.checked_sub(bytes) else { return false };
-        room = left;
+async fn read_rest(body: Incoming) -> bool {
+    let mut rest = Limited::new(body, LARGEST_REST);
+    while let Some(frame) = rest.frame().await {
+        if frame.is_err() {
+            return false;
+        }
     }
     true
 }
