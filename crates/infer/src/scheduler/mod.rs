@@ -138,8 +138,8 @@ pub struct Scheduler {
     holds_prompts: bool,
     /// True while a step is planned in which spare work has no part.
     spare_stands_back: bool,
-    /// Number of steps whose rows were chosen so far.
-    rounds: u64,
+    /// Number of decode rows chosen so far.
+    rows: u64,
     /// Rows that sequences with unknown readers are owed, if there are too few rows for all.
     row_credit: u64,
     load: Load,
@@ -191,7 +191,7 @@ impl Scheduler {
             awaits_runner: false,
             holds_prompts: false,
             spare_stands_back: false,
-            rounds: 0,
+            rows: 0,
             row_credit: 0,
             load: Load { kv_cells: capacity.kv_cells, ..Load::default() },
             stood_at: None,

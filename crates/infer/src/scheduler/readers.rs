@@ -158,10 +158,12 @@ impl Scheduler {
             known.truncate(most - rows);
             decoding = [unknown, known].concat();
         }
-        self.rounds += 1;
         for slot in &decoding {
+            // Each row has its own number: by one for all of a step, those that come first in the
+            // order of admission would be in every step, and the others take turns at the rest.
+            self.rows += 1;
             let sequence = self.active[slot.index()].as_mut().expect("decoding slots run");
-            sequence.last_row = self.rounds;
+            sequence.last_row = self.rows;
         }
         decoding
     }

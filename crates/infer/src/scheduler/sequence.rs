@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     pub reading: Option<Reading>,
     /// True while the reader has enough in hand: nothing is computed for now; slot and KV are kept.
     pub rests: bool,
-    /// Number of the latest step with a row of this sequence.
+    /// Number of this sequence's latest row among those of all sequences.
     pub last_row: u64,
     /// Tokens in a batch that was planned and not yet committed; 0 if in none.
     pub in_flight: u32,

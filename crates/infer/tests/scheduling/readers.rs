@@ -14,6 +14,8 @@ use super::toy::*;
 const CONTEXT: usize = 400;
 /// Ten tokens a second.
 const TOKEN_MS: u64 = 100;
+/// Steps in which rows are counted.
+const STEPS: usize = 200;
 
 /// A request whose answer has at least `least` tokens, unlike any other tag's.
 fn long_answer(tag: u64, prompt_tokens: usize, least: usize) -> Work {
@@ -141,6 +143,32 @@ fn prompts_get_the_time_that_readers_have() {
     assert!(rested <= known && answered <= 5, "{rested} steps, {answered} tokens");
 }
 
+/// Rows that each unknown reader's sequence gets in [`STEPS`], if it has a place, beside sequences
+/// of `known` readers that were resting until they had too little in hand.
+fn rows_of_unknown(bench: &mut Bench, known: u64, unknown: u64, token_ms: u64) -> Vec<usize> {
+    bench.runner.memory = 1;
+    (0..known).for_each(|tag| bench.submit(&circling(tag, 4, 300, CONTEXT)));
+    (0..10).for_each(|_| _ = bench.step());
+    (0..known).for_each(|tag| bench.note_reader(tag, Some((1_500, token_ms))));
+    let all = known..known + unknown;
+    all.clone().for_each(|tag| bench.submit(&circling(tag, 4, 300, CONTEXT)));
+    (0..5).for_each(|_| _ = bench.step());
+    // Who has no place waits for one, as ever.
+    let placed: Vec<u64> = all.filter(|tag| bench.admitted.contains_key(tag)).collect();
+    let before: Vec<usize> = placed.iter().map(|&tag| tokens(bench, tag)).collect();
+    (0..STEPS).for_each(|_| _ = bench.step());
+    placed.iter().zip(before).map(|(&tag, before)| tokens(bench, tag) - before).collect()
+}
+
+#[test]
+fn sequences_that_share_rows_take_turns_in_full() {
+    // A reader of 50 tokens a second does not rest for long: there are four for three rows.
+    let mut bench = bench(3);
+    let rows = rows_of_unknown(&mut bench, 1, 3, 20);
+    let (least, most) = (rows.iter().min().unwrap(), rows.iter().max().unwrap());
+    assert!(rows.len() == 3 && *most < STEPS && most - least <= 1, "{rows:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -153,25 +181,12 @@ proptest! {
         unknown in 1..5u64,
         token_ms in 20..200u64,
     ) {
-        const STEPS: usize = 200;
         let mut bench = bench(places);
-        bench.runner.memory = 1;
-        (0..known).for_each(|tag| bench.submit(&circling(tag, 4, 300, CONTEXT)));
-        (0..10).for_each(|_| _ = bench.step());
-        (0..known).for_each(|tag| bench.note_reader(tag, Some((1_500, token_ms))));
-        let all = known..known + unknown;
-        all.clone().for_each(|tag| bench.submit(&circling(tag, 4, 300, CONTEXT)));
-        (0..5).for_each(|_| _ = bench.step());
-        // Who has no place waits for one, as ever.
-        let placed: Vec<u64> = all.filter(|tag| bench.admitted.contains_key(tag)).collect();
-        let before: Vec<usize> = placed.iter().map(|&tag| tokens(&bench, tag)).collect();
-        (0..STEPS).for_each(|_| _ = bench.step());
         let share = (places as f64 / (known + unknown) as f64).min(1.0);
         // One for the rounding of turns.
         let due = (share * STEPS as f64).floor() as usize - 1;
-        for (&tag, before) in placed.iter().zip(before) {
-            let served = tokens(&bench, tag) - before;
-            prop_assert!(served >= due, "{served} of {due} for {tag}");
+        for served in rows_of_unknown(&mut bench, known, unknown, token_ms) {
+            prop_assert!(served >= due, "{served} of {due}");
         }
         bench.run();
         prop_assert_eq!(bench.ended.len() as u64, known + unknown);
