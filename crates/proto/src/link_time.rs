@@ -1,6 +1,6 @@
 //! Time that a thin link takes for a packet, measured while its queue fills.
 //!
-//! A queue that fills is never empty, so packets leave it back to back: what arrives within a time
+//! A queue that fills is never empty, so packets leave it back to back: what passes within a time
 //! is what the link carries in it, however fast it was sent (packet pairs, S. Keshav 1991, over
 //! more than two packets and with acknowledgements in place of arrivals). A path whose queue never
 //! fills has no such time, and is as fast as it needs to be.
@@ -50,7 +50,7 @@ struct Measured {
 
 impl LinkTime {
     /// Notes a measured round trip `rtt` of a packet that arrived at `at`, on the receiver's side
-    /// of the acknowledgement's hold; `bytes` arrived since the packet of the round trip before.
+    /// of the acknowledgement's hold; `bytes` were sent since the packet of the round trip before.
     pub fn on_round_trip(&mut self, at: Micros, rtt: Micros, bytes: u64) {
         let before = self.last.replace(Arrival { at, rtt });
         let Some(before) = before.filter(|before| rtt > before.rtt) else {

@@ -126,6 +126,11 @@ pub struct RecentPackets {
 /// of losses at the start of an answer does not count as a lasting loss rate.
 const TELLING_PACKETS: u64 = 16;
 
+/// Weight of the latest lost packet in [`PathEstimate::repeated_loss`] is one part of this. With 8,
+/// independent losses of 30 % passed for runs now and then; with 32, runs were known later, at up
+/// to 6 % more bytes (`plans/channels.toml`).
+const REPEATED_LOSS_MEMORY: u32 = 16;
+
 /// The estimates of one path, from its recent packets and their acknowledgements.
 #[derive(Debug, Clone)]
 pub struct PathEstimate {
@@ -139,6 +144,10 @@ pub struct PathEstimate {
     /// Latest packet that arrived after a later one.
     reordered: Option<u64>,
     run_seen: Option<Micros>,
+    /// Packets below this number are counted in `repeated_loss`.
+    judged: u64,
+    /// Packets that were lost behind a lost one, per mille of all behind a lost one; smoothed.
+    repeated_loss: u32,
     arrival_seen: Option<Micros>,
 }
 
@@ -154,6 +163,8 @@ impl PathEstimate {
             largest_acked: None,
             reordered: None,
             run_seen: None,
+            judged: first_packet,
+            repeated_loss: 0,
             arrival_seen: None,
         }
     }
@@ -190,6 +201,7 @@ impl PathEstimate {
         };
         self.note_arrivals(now, largest, ack);
         self.look_for_runs(largest, burst);
+        self.judge_losses(largest);
         if self.largest_acked.is_some_and(|before| largest <= before) {
             return false;
         }
@@ -203,15 +215,17 @@ impl PathEstimate {
         if self.rtt.is_reordering {
             self.link.forget();
         } else {
-            self.link.on_round_trip(now.since(ack.hold), rtt, self.arrived_bytes(before));
+            self.link.on_round_trip(now.since(ack.hold), rtt, self.carried_bytes(before));
         }
         true
     }
 
-    /// Bytes of the packets behind packet `before` that have arrived.
-    fn arrived_bytes(&self, before: Option<u64>) -> u64 {
-        let new = self.sent.iter().filter(|packet| Some(packet.number) > before);
-        new.filter(|packet| packet.arrived).map(|packet| packet.wire_bytes).sum()
+    /// Bytes of the packets behind packet `before`, up to the largest acknowledged. Lost ones
+    /// count: most are lost behind the narrowest link, which took its time for them.
+    fn carried_bytes(&self, before: Option<u64>) -> u64 {
+        let carried = |number| Some(number) > before && Some(number) <= self.largest_acked;
+        let carried = self.sent.iter().filter(|packet| carried(packet.number));
+        carried.map(|packet| packet.wire_bytes).sum()
     }
 
     /// Notes which packets have arrived, and whether any of them was overtaken: an acknowledgement
@@ -240,6 +254,27 @@ impl PathEstimate {
     /// When the last loss run that was long enough for a burst ended.
     pub const fn last_burst(&self) -> Option<Micros> {
         self.run_seen
+    }
+
+    /// Returns true if most packets behind a lost one are lost too. A packet soon after a lost one
+    /// then saves little, and a packet helps most once a loss is known. On a path that reorders,
+    /// several copies arrive sooner than one, whatever it loses.
+    pub const fn loses_in_runs(&self) -> bool {
+        self.repeated_loss > 500 && !self.rtt.is_reordering
+    }
+
+    /// Counts the packets behind lost ones whose fate is known now.
+    fn judge_losses(&mut self, largest: u64) {
+        for (before, packet) in self.sent.iter().zip(self.sent.iter().skip(1)) {
+            let is_known = packet.number + REORDER_PACKETS <= largest;
+            if packet.number < self.judged || !is_known || before.arrived {
+                continue;
+            }
+            let lost = if packet.arrived { 0 } else { 1000 };
+            let weighted = (REPEATED_LOSS_MEMORY - 1) * self.repeated_loss + lost;
+            self.repeated_loss = weighted / REPEATED_LOSS_MEMORY;
+        }
+        self.judged = self.judged.max((largest + 1).saturating_sub(REORDER_PACKETS));
     }
 
     fn look_for_runs(&mut self, largest: u64, burst: &Burst) {
@@ -323,6 +358,35 @@ mod tests {
             path.on_ack(Micros::from_ms(number * 20 + 180), &ack(number, &[]), &BURST);
         }
         assert_eq!(path.rtt.queue(), Micros::from_ms(80), "eight packets were delayed");
+    }
+
+    #[test]
+    fn losses_come_in_runs_if_most_packets_behind_a_lost_one_are_lost_too() {
+        let lose = |lost: fn(u64) -> bool| {
+            let mut path = PathEstimate::new(0, Micros::from_ms(100));
+            for number in 0..200 {
+                path.on_sent(number, Micros::from_ms(number * 20), 100);
+                if number % 4 == 3 {
+                    let missing: Vec<u64> = (number.saturating_sub(u64::from(ACK_WINDOW))..number)
+                        .filter(|n| lost(*n))
+                        .collect();
+                    let at = Micros::from_ms(number * 20 + 100);
+                    path.on_ack(at, &ack(number, &missing), &BURST);
+                }
+            }
+            path.loses_in_runs()
+        };
+        assert!(lose(|number| number % 20 > 12), "seven in a row");
+        assert!(!lose(|number| number % 2 == 0), "every other one");
+        assert!(!lose(|number| number % 20 < 2), "two in a row: one of two");
+        assert!(!lose(|_| false));
+    }
+
+    #[test]
+    fn bytes_of_lost_packets_count_as_carried() {
+        let mut path = path();
+        path.on_ack(Micros::from_ms(160), &ack(3, &[1, 2]), &BURST);
+        assert_eq!(path.carried_bytes(Some(0)), 300);
     }
 
     #[test]

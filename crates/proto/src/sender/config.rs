@@ -36,8 +36,8 @@ pub struct SenderConfig {
     /// Maximum gap between packets while anything is unacknowledged. Default 200 ms, as
     /// in the paper's scheme.
     pub max_gap: Micros,
-    /// Gap between packets once an acknowledgement is overdue: a tenth of the round trip, within
-    /// these bounds. Default 5 to 40 ms.
+    /// Gap between packets once an acknowledgement is overdue: a tenth of the round trip, or a
+    /// twentieth on a path that loses in runs, within these bounds. Default 5 to 40 ms.
     pub retransmit_gap: [Micros; 2],
     /// Upper limit of the gap, which grows with the time that the acknowledgement is overdue.
     /// Default 60 ms. On a path that has acknowledged nothing yet, the limit is [`Self::max_gap`].
@@ -57,6 +57,14 @@ pub struct SenderConfig {
     /// before the next text divides the gap best. On `plans/channels.toml` with a round trip of 100
     /// ms, stalls fall by a tenth at equal bytes.
     pub first_copy_gap: Micros,
+    /// The same two where most packets behind a lost one are lost too; the gap shrinks as the round
+    /// trip grows. Default 30 to 60 ms, and 45 ms (`plans/pareto.toml`).
+    pub run_copy_gap: [Micros; 2],
+    /// See [`Self::run_copy_gap`].
+    pub run_first_copy_gap: Micros,
+    /// Minimum time after which an acknowledgement is overdue for such copies to be sent. Default
+    /// 75 ms.
+    pub copies_from: Micros,
     /// Gap between packets while the path is unknown. Default 25 ms.
     pub start_copy_gap: Micros,
     /// Time for which a new path counts as unknown. Default 500 ms.
@@ -105,6 +113,9 @@ impl Default for SenderConfig {
             path_down_after: ms(500),
             copy_gap: [ms(16), ms(25)],
             first_copy_gap: ms(40),
+            run_copy_gap: [ms(30), ms(60)],
+            run_first_copy_gap: ms(45),
+            copies_from: ms(75),
             start_copy_gap: ms(25),
             start: ms(500),
             burst_memory: ms(8_000),

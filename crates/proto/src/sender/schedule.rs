@@ -17,6 +17,10 @@ pub(super) const SPARE_BYTES_MIN: u64 = 128;
 /// Maximum gap between tokens that counts as fast (§8, first rule).
 const FAST_TEXT: Micros = Micros::from_ms(50);
 
+/// Gap between copies times the round trip, in µs², on a path that loses in runs: 60 ms at a round
+/// trip of 200 ms, 30 ms at 400. The sooner a loss is known, the less the copies before it save.
+const RUN_COPY: u64 = 12_000_000_000;
+
 /// Reason for sending a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendReason {
@@ -191,7 +195,9 @@ impl Schedule<'_> {
             return None;
         }
         let [least, most] = self.config.retransmit_gap;
-        let least = Micros(self.path.rtt.smoothed().0 / 10).clamp(least, most);
+        // Within a run of losses most repetitions are lost too: it takes more of them.
+        let part = if self.path.loses_in_runs() { 20 } else { 10 };
+        let least = Micros(self.path.rtt.smoothed().0 / part).clamp(least, most);
         // An outage of a second is not over sooner for a packet every 5 ms: the longer it lasts,
         // the longer the gap, which loses at most a tenth of the outage once it ends.
         let growing = least.max(Micros(last.since(overdue).0 / 10));
@@ -222,7 +228,7 @@ impl Schedule<'_> {
     /// §8, third rule: a copy sent before its need can be known.
     fn when_copy(&self, last: Micros) -> Option<Micros> {
         let gap = match self.loss_pattern(last) {
-            LossPattern::Bursty => self.burst_copy_gap(last),
+            LossPattern::Bursty => self.burst_copy_gap(last)?,
             LossPattern::Unknown => self.config.start_copy_gap,
             LossPattern::Steady => return None,
         };
@@ -251,12 +257,22 @@ impl Schedule<'_> {
         }
     }
 
-    /// Gap after the packet at `last` on a path with bursts of losses.
-    fn burst_copy_gap(&self, last: Micros) -> Micros {
-        let [least, most] = self.config.copy_gap;
-        let gap = Micros(self.path.rtt.smoothed().0 / 6).clamp(least, most);
+    /// Gap after the packet at `last` on a path with bursts of losses; `None` if its losses come in
+    /// runs and are known so soon that copies before that save nothing.
+    fn burst_copy_gap(&self, last: Micros) -> Option<Micros> {
+        let rtt = self.path.rtt.smoothed();
+        let (gap, first) = if self.path.loses_in_runs() {
+            if self.path.rtt.overdue_after() < self.config.copies_from {
+                return None;
+            }
+            let [least, most] = self.config.run_copy_gap;
+            (Micros(RUN_COPY / rtt.0.max(1)).clamp(least, most), self.config.run_first_copy_gap)
+        } else {
+            let [least, most] = self.config.copy_gap;
+            (Micros(rtt.0 / 6).clamp(least, most), self.config.first_copy_gap)
+        };
         let after_new_text = self.times.last_new_text == Some(last);
-        if after_new_text { gap.max(self.config.first_copy_gap) } else { gap }
+        Some(if after_new_text { gap.max(first) } else { gap })
     }
 
     /// Moves a copy at `at` away from expected new text, which carries everything that the copy

@@ -38,7 +38,7 @@ enum Parameter {
     RetransmitGapMaxMs,
     /// `queue_tolerance` in ms.
     QueueToleranceMs,
-    /// Both ends of `copy_gap`, and `first_copy_gap`, in ms: copies at a fixed gap.
+    /// All gaps between copies but the first of a path, in ms.
     CopyGapMs,
     /// `start_copy_gap` in ms.
     StartCopyGapMs,
@@ -63,7 +63,10 @@ impl Parameter {
             Self::MaxGapMs => config.max_gap = ms,
             Self::RetransmitGapMaxMs => config.retransmit_gap_max = ms,
             Self::QueueToleranceMs => config.queue_tolerance = ms,
-            Self::CopyGapMs => (config.copy_gap, config.first_copy_gap) = ([ms; 2], ms),
+            Self::CopyGapMs => {
+                (config.copy_gap, config.first_copy_gap) = ([ms; 2], ms);
+                (config.run_copy_gap, config.run_first_copy_gap) = ([ms; 2], ms);
+            }
             Self::StartCopyGapMs => config.start_copy_gap = ms,
             Self::BurstMemoryMs => config.burst_memory = ms,
             Self::BucketBytesPerS => config.bucket_bytes_per_s = value,

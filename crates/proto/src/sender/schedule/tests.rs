@@ -83,6 +83,18 @@ impl Known {
         assert_eq!(self.path.last_burst(), Some(ms(9_080)));
     }
 
+    /// Loses packets in runs of eight until that is known; the round trip is `rtt_ms`.
+    fn lose_in_runs(&mut self, rtt_ms: u64) {
+        for run in 0..10 {
+            (0..12).for_each(|i| self.path.on_sent(12 * run + i, ms(9_000 + 2 * i), 160));
+            // Those of earlier runs stay lost.
+            let missing = (0..=run.min(4)).fold(0, |all, run| all | 0b111_1111_1000 << (12 * run));
+            let ack = Ack { largest: Some(12 * run + 11), missing, ..Ack::default() };
+            self.path.on_ack(ms(9_022 + rtt_ms), &ack, &self.config.burst);
+        }
+        assert!(self.path.loses_in_runs());
+    }
+
     fn schedule(&self) -> Schedule<'_> {
         Schedule {
             config: &self.config,
@@ -157,6 +169,27 @@ fn an_overdue_acknowledgement_repeats_at_a_growing_gap() {
     assert_eq!(when(&known, 250), at(300), "the floor under all gaps");
     known.progress.on_acknowledged(100);
     assert_eq!(when(&known, 250), None, "nothing is unacknowledged");
+}
+
+#[test]
+fn within_a_run_of_losses_repetitions_leave_twice_as_often() {
+    let mut known = Known::new();
+    known.lose_in_runs(200);
+    let overdue = known.path.rtt.overdue_after() + ms(20);
+    assert_eq!(known.schedule().when_overdue(T + overdue), Some(T + overdue + ms(10)));
+}
+
+#[test]
+fn on_a_path_that_loses_in_runs_copies_are_fewer_the_sooner_a_loss_is_known() {
+    for (rtt_ms, first, next) in
+        [(400, at(45), at(75)), (200, at(60), at(105)), (100, at(60), at(105)), (50, None, None)]
+    {
+        let mut known = Known::new();
+        known.lose_in_runs(rtt_ms);
+        known.rhythm.push_gap = ms(1_000);
+        assert_eq!(known.schedule().when_copy(T), first, "{rtt_ms} ms");
+        assert_eq!(known.schedule().when_copy(T + ms(45)), next, "{rtt_ms} ms");
+    }
 }
 
 #[test]
