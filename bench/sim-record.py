@@ -201,15 +201,20 @@ def fig7(plans):
 
 
 def channels(plans):
-    """The default channel and the clean link, with everybody's bytes."""
-    schemes = ["TCP", "Eloquent", "Loquent", "Oracle 25 ms"]
+    """Every channel, with everybody's bytes."""
+    senders = ["TCP", "Duplication x5", "Eloquent", "Loquent behind CUBIC", "Loquent"]
     rows = []
-    for name, case in [*DEFAULTS, ("clean link, RTT 100 ms", "clean")]:
-        full = [value(plans, "channels", case, scheme, "full") for scheme in schemes]
-        against = percent(full[2] / full[1] - 1, 0) if full[1] else ""
-        rows.append([name, *map(ratio, full), against, kilobytes(plans, "channels", case, schemes[:3])])
-    return table(["simulated, 360 sessions", "TCP", "Eloquent", "Loquent", "bound at 25 ms",
-                  "Loquent against Eloquent", "kB/s of TCP, Eloquent, Loquent"], rows)
+    for case in dict.fromkeys(row["case"] for row in plans["channels"]["rows"]):
+        full = [value(plans, "channels", case, scheme, "full") for scheme in [*senders, "Oracle 25 ms"]]
+        gain = percent(full[4] / full[2] - 1, 0) if full[2] >= 0.005 else ""
+        delay = [value(plans, "channels", case, scheme, "delay-ms") for scheme in ("Eloquent", "Loquent")]
+        wire = [value(plans, "channels", case, scheme, "wire-kb") for scheme in ("Eloquent", "Loquent")]
+        rows.append([case, *map(ratio, full), gain, ", ".join(f"{ms:,.0f}" for ms in delay),
+                     kilobytes(plans, "channels", case, ["TCP", "Duplication x5", "Eloquent", "Loquent"]),
+                     f"{wire[1] / wire[0]:.1f}"])
+    return table(["simulated stall ratio, 360 sessions", "TCP", "duplication ×5", "Eloquent", "Loquent behind CUBIC",
+                  "Loquent", "bound at 25 ms", "Loquent against Eloquent", "mean delay of Eloquent, Loquent, ms",
+                  "kB/s of TCP, duplication, Eloquent, Loquent", "bytes, of Eloquent's"], rows)
 
 
 def weak(plans):
