@@ -4,10 +4,10 @@
 
 use std::arch::x86_64::*;
 
-use super::scaling::{FINE_MINIMA, group_with};
+use super::scaling::{FINE_MINIMA, HALF_MINIMA, OFFSET, group_with, is_offset, total_with};
 use super::unpack::{
-    CacheLevel, FINE_UNITS, MinUnit, Prefetch, Q4_1_WORDS, Q5_1_WORDS, RowBlocks, Tile, WeightRows,
-    high, low, scales_and_mins,
+    CacheLevel, FINE_UNITS, MinUnit, PackedQ2K, PackedQ3K, PackedSixteens, Prefetch, Q4_1_WORDS,
+    Q5_1_WORDS, RowBlocks, Tile, WeightRows, high, low, scales_and_mins,
 };
 use super::{ActivationBlock, LANES};
 use crate::weight_format::WeightFormat;
@@ -16,8 +16,8 @@ use crate::weight_format::WeightFormat;
 const CALLS: usize = 4;
 
 /// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, and
-/// returns true, if there are few enough rows and the format is Q4_K, Q4_1 or Q5_1. `tile` is used
-/// for scales.
+/// returns true, if there are few enough rows: up to four of Q4_K, Q4_1 or Q5_1, one of Q2_K or
+/// Q3_K. `tile` is used for scales.
 ///
 /// # Safety
 /// As for [`super::micro_kernel::multiply`].
@@ -43,6 +43,12 @@ pub(super) unsafe fn multiply(
     // SAFETY: passed on from the caller; the functions require only that the weights are readable.
     unsafe {
         match totals {
+            [a] if format == WeightFormat::Q2K => {
+                multiply_sixteens::<PackedQ2K, HALF_MINIMA>(weights, activations, tile, a);
+            }
+            [a] if format == WeightFormat::Q3K => {
+                multiply_sixteens::<PackedQ3K, OFFSET>(weights, activations, tile, a);
+            }
             [a] => product!([a]),
             [a, b] => product!([a, b]),
             [a, b, c] => product!([a, b, c]),
@@ -111,6 +117,67 @@ unsafe fn multiply_q4_k<const R: usize>(
     for (total, result) in totals.into_iter().zip(results) {
         *total = result;
     }
+}
+
+/// Multiplies blocks with a scale for every sixteen weights with one row of activations; `Z` is the
+/// number of the format's [`super::scaling::Zero`]. With two rows and more this was not faster than
+/// unpacking into memory.
+///
+/// # Safety
+/// The sixteen weight rows are readable.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+unsafe fn multiply_sixteens<P: PackedSixteens, const Z: u8>(
+    weights: WeightRows,
+    activations: &[ActivationBlock],
+    tile: &mut Tile,
+    total: &mut __m512,
+) {
+    for (i, activations) in activations.iter().enumerate() {
+        let (rows, mut ahead, lines) = block_of(&weights, i, P::BYTES);
+        ahead.lines(lines);
+        // SAFETY: by the caller the sixteen rows are readable; this function has AVX-512.
+        let packed = unsafe { P::read(rows, tile) };
+        let mut sum = _mm512_setzero_ps();
+        ahead.lines(lines);
+        for half in 0..2 {
+            sum = half_with::<P, Z>(sum, &packed, half, tile, activations);
+            ahead.lines(lines);
+        }
+        *total = total_with::<Z>(*total, sum, tile, activations);
+    }
+}
+
+/// Adds to `sum` the scaled products of half `half` of a block: eight groups of sixteen weights.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn half_with<P: PackedSixteens, const Z: u8>(
+    mut sum: __m512,
+    packed: &P,
+    half: usize,
+    tile: &Tile,
+    activations: &ActivationBlock,
+) -> __m512 {
+    let mut products = [_mm512_setzero_si512(); 8];
+    if const { is_offset(Z) } {
+        for (products, sum) in products.iter_mut().zip(&activations.sums[8 * half..]) {
+            *products = _mm512_set1_epi32(*sum);
+        }
+    }
+    for (side, words) in [0..4, 4..8].into_iter().enumerate() {
+        for word in words {
+            // SAFETY: this function has AVX-512.
+            let quants = unsafe { packed.words(half, word) };
+            for (i, quants) in quants.into_iter().enumerate() {
+                let four = _mm512_set1_epi32(activations.words()[32 * half + 8 * i + word]);
+                let products = &mut products[2 * i + side];
+                *products = _mm512_dpbusd_epi32(*products, quants, four);
+            }
+        }
+    }
+    for (group, products) in (8 * half..).zip(products) {
+        sum = group_with::<Z>(sum, products, tile.group(group), activations.factors(group));
+    }
+    sum
 }
 
 /// Multiplies blocks of `WORDS` words, of which the last eight may be incomplete.

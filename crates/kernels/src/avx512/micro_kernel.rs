@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use super::scaling::{Zero, group_with, is_offset, total_with};
 use super::unpack::{
-    CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_0,
-    q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+    CacheLevel, PackedQ2K, PackedQ3K, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4,
+    q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, sixteens,
 };
 use super::{ActivationBlock, few_rows};
 use crate::BLOCK;
@@ -194,7 +194,7 @@ fn cache_level(rows: usize) -> CacheLevel {
 /// Defines the products of a format. Parameters: the unpacking function, its number of prefetching
 /// steps, bytes of a block, groups.
 macro_rules! format_rows {
-    ($module:ident, $unpack:ident, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
+    ($module:ident, $unpack:expr, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
         mod $module {
             use super::*;
 
@@ -221,12 +221,12 @@ macro_rules! format_rows {
                         // SAFETY: by the caller: these are the rows' blocks.
                         unsafe {
                             if i + 1 < blocks || last_bytes == $bytes {
-                                $unpack(rows, tile, &mut ahead, lines);
+                                ($unpack)(rows, tile, &mut ahead, lines);
                             } else {
                                 let (whole, row_bytes) = rows.filled::<$bytes>(last_bytes);
                                 let start = whole.as_flattened().as_ptr();
                                 let rows = RowBlocks { start, row_bytes };
-                                $unpack(rows, tile, &mut ahead, lines);
+                                ($unpack)(rows, tile, &mut ahead, lines);
                             }
                         }
                     }
@@ -246,8 +246,8 @@ macro_rules! format_rows {
     };
 }
 
-format_rows!(q2_k_rows, q2_k, 2, 84, 16, Zero::HalfMinima);
-format_rows!(q3_k_rows, q3_k, 2, 110, 16, Zero::Offset);
+format_rows!(q2_k_rows, sixteens::<PackedQ2K>, 2, 84, 16, Zero::HalfMinima);
+format_rows!(q3_k_rows, sixteens::<PackedQ3K>, 2, 110, 16, Zero::Offset);
 format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
 format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
 format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);

@@ -24,6 +24,7 @@ pub(super) enum Zero {
 
 pub(super) const MINIMA: u8 = Zero::Minima as u8;
 pub(super) const HALF_MINIMA: u8 = Zero::HalfMinima as u8;
+pub(super) const OFFSET: u8 = Zero::Offset as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
 pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
 

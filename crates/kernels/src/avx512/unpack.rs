@@ -370,88 +370,146 @@ pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
     }
 }
 
-/// Stores the four weights of 2 bits in each byte of eight words, whose upper bits `upper` adds: of
-/// 128 weights of each row, those of registers `8 j` to `8 j + 7` are bits `2 j` and `2 j + 1`.
+/// A block of sixteen rows in a format with a scale for every sixteen weights, still packed.
+pub(super) trait PackedSixteens: Sized {
+    /// Bytes of a block.
+    const BYTES: usize;
+
+    /// Reads a block, and stores its scales and minima in `tile`.
+    ///
+    /// # Safety
+    /// All sixteen rows have a readable block, and the processor has AVX-512.
+    unsafe fn read(rows: RowBlocks, tile: &mut Tile) -> Self;
+
+    /// Returns word `word` of each of the four groups of 32 weights in half `half` of the block.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    unsafe fn words(&self, half: usize, word: usize) -> [__m512i; 4];
+}
+
+/// Unpacks a block of Q2_K or Q3_K.
+///
+/// # Safety
+/// All sixteen rows have a readable block.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn put_pairs(packed: &[__m512i], quants: &mut [__m512i], upper: impl Fn(usize, usize) -> __m512i) {
-    for (i, packed) in packed.iter().enumerate() {
-        for j in 0..4 {
-            let moved = _mm512_srl_epi32(*packed, _mm_cvtsi32_si128(2 * j as i32));
-            let pair = _mm512_and_si512(moved, _mm512_set1_epi32(0x0303_0303));
-            quants[8 * j + i] = _mm512_or_si512(pair, upper(i, j));
+pub(super) unsafe fn sixteens<P: PackedSixteens>(
+    rows: RowBlocks,
+    tile: &mut Tile,
+    ahead: &mut Prefetch,
+    lines: usize,
+) {
+    ahead.lines(lines);
+    // SAFETY: by the caller.
+    let packed = unsafe { P::read(rows, tile) };
+    ahead.lines(lines);
+    for (half, quants) in tile.quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for word in 0..8 {
+            // SAFETY: this function has AVX-512.
+            let words = unsafe { packed.words(half, word) };
+            for (group, words) in words.into_iter().enumerate() {
+                quants[8 * group + word] = words;
+            }
         }
     }
 }
 
-/// Unpacks a block of Q2_K.
-///
-/// # Safety
-/// All sixteen rows have a readable block of 84 bytes.
+/// Returns the four pairs of bits in each byte, the lowest first.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn q2_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
-    // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
-    // SAFETY: a block has 84 bytes; the last that is read is 82 + 1.
-    let (scales, [unit, min_unit]) = unsafe { (rows.four_columns(0), rows.two_halves(80)) };
-    tile.min_unit = min_unit;
-    let even = _mm512_set1_epi32(0x00ff_00ff);
-    for (i, words) in scales.into_iter().enumerate() {
-        for j in 0..4 {
-            let scale = _mm512_cvtepi32_ps(byte(low(words), j));
-            tile.scales[4 * i + j] = _mm512_mul_ps(scale, unit);
+fn pairs_of_bits(words: __m512i) -> [__m512i; 4] {
+    let lowest = |words: __m512i| _mm512_and_si512(words, _mm512_set1_epi32(0x0303_0303));
+    [
+        lowest(words),
+        lowest(_mm512_srli_epi32::<2>(words)),
+        lowest(_mm512_srli_epi32::<4>(words)),
+        lowest(_mm512_srli_epi32::<6>(words)),
+    ]
+}
+
+/// A block of Q2_K: pairs of bits.
+pub(super) struct PackedQ2K([__m512i; 16]);
+
+impl PackedSixteens for PackedQ2K {
+    const BYTES: usize = 84;
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn read(rows: RowBlocks, tile: &mut Tile) -> Self {
+        // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
+        // SAFETY: a block has 84 bytes.
+        let (scales, [unit, min_unit]) = unsafe { (rows.four_columns(0), rows.two_halves(80)) };
+        tile.min_unit = min_unit;
+        let even = _mm512_set1_epi32(0x00ff_00ff);
+        for (i, words) in scales.into_iter().enumerate() {
+            for j in 0..4 {
+                let scale = _mm512_cvtepi32_ps(byte(low(words), j));
+                tile.scales[4 * i + j] = _mm512_mul_ps(scale, unit);
+            }
+            let mins = high(words);
+            tile.mins[2 * i] = _mm512_and_si512(mins, even);
+            tile.mins[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi32::<8>(mins), even);
         }
-        let mins = high(words);
-        tile.mins[2 * i] = _mm512_and_si512(mins, even);
-        tile.mins[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi32::<8>(mins), even);
+        // SAFETY: a block has 84 bytes; 64 from 16 on are read.
+        Self(unsafe { rows.columns(16) })
     }
-    ahead.lines(lines);
-    // SAFETY: a block has 84 bytes; 64 from 16 on are read.
-    let packed = unsafe { rows.columns(16) };
-    ahead.lines(lines);
-    let none = _mm512_setzero_si512();
-    for (half, packed) in packed.as_chunks::<8>().0.iter().enumerate() {
-        put_pairs(packed, &mut tile.quants[32 * half..][..32], |_, _| none);
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn words(&self, half: usize, word: usize) -> [__m512i; 4] {
+        pairs_of_bits(self.0[8 * half + word])
     }
 }
 
-/// Unpacks a block of Q3_K.
-///
-/// # Safety
-/// All sixteen rows have a readable block of 110 bytes.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn q3_k(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch, lines: usize) {
-    // The block: 32 bytes of third bits, 64 of bit pairs, twelve of scales, the unit.
-    // SAFETY: a block has 110 bytes; the last that is read is 108 + 1.
-    let ([_, first, second, upper], unit) = unsafe { (rows.four_columns(92), rows.halves(108)) };
-    // Scales have four bits in the first eight bytes, low nibbles before high ones, and two in the
-    // last four.
-    let with_upper = |lower: __m512i, group: u32| {
-        let bits = _mm512_srl_epi32(upper, _mm_cvtsi32_si128(2 * group as i32));
-        let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0303_0303));
-        _mm512_or_si512(lower, _mm512_slli_epi32::<4>(bits))
-    };
-    let lower = [low(first), low(second), high(first), high(second)];
-    for (i, lower) in lower.into_iter().enumerate() {
-        let words = with_upper(lower, i as u32);
-        for j in 0..4 {
-            let scale = _mm512_sub_epi32(byte(words, j), _mm512_set1_epi32(32));
-            tile.scales[4 * i + j] = _mm512_mul_ps(_mm512_cvtepi32_ps(scale), unit);
+/// A block of Q3_K: pairs of bits, and third bits.
+pub(super) struct PackedQ3K {
+    pairs: [__m512i; 16],
+    /// Bit `n` of byte `i` is the third bit of weight `i` in group `n` of 32.
+    thirds: [__m512i; 8],
+}
+
+impl PackedSixteens for PackedQ3K {
+    const BYTES: usize = 110;
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn read(rows: RowBlocks, tile: &mut Tile) -> Self {
+        // The block: 32 bytes of third bits, 64 of bit pairs, twelve of scales, the unit.
+        // SAFETY: a block has 110 bytes; the last that is read is 108 + 1.
+        let ([_, first, second, upper], unit) =
+            unsafe { (rows.four_columns(92), rows.halves(108)) };
+        // Scales have four bits in the first eight bytes, low nibbles before high ones, and two in
+        // the last four.
+        let lower = [low(first), low(second), high(first), high(second)];
+        let upper = pairs_of_bits(upper);
+        for (i, lower) in lower.into_iter().enumerate() {
+            let words = _mm512_or_si512(lower, _mm512_slli_epi32::<4>(upper[i]));
+            for j in 0..4 {
+                let scale = _mm512_sub_epi32(byte(words, j), _mm512_set1_epi32(32));
+                tile.scales[4 * i + j] = _mm512_mul_ps(_mm512_cvtepi32_ps(scale), unit);
+            }
         }
+        // SAFETY: a block has 110 bytes; 64 from 0 and from 32 on are read.
+        let (start, pairs) = unsafe { (rows.columns(0), rows.columns(32)) };
+        Self { pairs, thirds: start.as_chunks().0[0] }
     }
-    // SAFETY: a block has 110 bytes; 64 from 0 on are read.
-    let third = unsafe { rows.columns(0) };
-    ahead.lines(lines);
-    // SAFETY: a block has 110 bytes; 64 from 32 on are read.
-    let packed = unsafe { rows.columns(32) };
-    ahead.lines(lines);
-    for (half, packed) in packed.as_chunks::<8>().0.iter().enumerate() {
-        // Bit `n` of byte `i` is the third bit of weight `i` in group `n` of 32.
-        put_pairs(packed, &mut tile.quants[32 * half..][..32], |i, j| {
-            let bits = _mm512_srl_epi32(third[i], _mm_cvtsi32_si128((4 * half + j) as i32));
-            _mm512_slli_epi32::<2>(_mm512_and_si512(bits, _mm512_set1_epi32(0x0101_0101)))
-        });
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn words(&self, half: usize, word: usize) -> [__m512i; 4] {
+        let [a, b, c, d] = pairs_of_bits(self.pairs[8 * half + word]);
+        // The lower four bits of each byte are those of this half.
+        let thirds = _mm512_srl_epi32(self.thirds[word], _mm_cvtsi32_si128(4 * half as i32));
+        let with = |pair: __m512i, moved: __m512i| {
+            _mm512_or_si512(pair, _mm512_and_si512(moved, _mm512_set1_epi32(0x0404_0404)))
+        };
+        [
+            with(a, _mm512_slli_epi32::<2>(thirds)),
+            with(b, _mm512_slli_epi32::<1>(thirds)),
+            with(c, thirds),
+            with(d, _mm512_srli_epi32::<1>(thirds)),
+        ]
     }
 }
 

@@ -1,7 +1,7 @@
 //! Measures products by our kernels and by llama.cpp's, in its own repacked layout if it has one:
 //! run by hand, on one thread.
 //!
-//! `cargo test -p loquent-engine --lib kernels::numeric::speed --release -- --ignored --nocapture`
+//! `cargo test -p loquent-kernels --lib numeric::speed --release -- --ignored --nocapture`
 
 use std::ptr;
 use std::time::{Duration, Instant};
