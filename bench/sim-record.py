@@ -106,9 +106,10 @@ def kept(report):
     rows = [{"case": row["case"], "scheme": row["scheme"],
              **{key: [round(row[key]["mean"], 5), round(row[key]["ci95"], 5)] for key in KEPT if key in row}}
             for row in report["rows"]]
+    # There is no change to what hardly ever stalls.
     changes = [{**{key: change[key] for key in ("case", "of", "over", "metric")},
                 "change": [round(change["change"][key], 5) for key in ("mean", "low", "high")]}
-               for change in report["changes"]]
+               for change in report["changes"] if None not in change["change"].values()]
     return {"seed": plan["seed"], "sessions": plan["sessions"], "seconds": plan["seconds"],
             "claims": len(report["claims"]), "rows": rows, "changes": changes}
 
