@@ -36,7 +36,7 @@ pub struct SenderConfig {
     /// Maximum gap between packets while anything is unacknowledged. Default 200 ms, as
     /// in the paper's scheme.
     pub max_gap: Micros,
-    /// Gap between packets once an acknowledgement is overdue: a tenth of the round trip, or a
+    /// Gap between packets once an acknowledgement is overdue: a third of the round trip, or a
     /// twentieth on a path that loses in runs, within these bounds. Default 5 to 40 ms.
     pub retransmit_gap: [Micros; 2],
     /// Upper limit of the gap, which grows with the time that the acknowledgement is overdue.

@@ -195,8 +195,9 @@ impl Schedule<'_> {
             return None;
         }
         let [least, most] = self.config.retransmit_gap;
-        // Within a run of losses most repetitions are lost too: it takes more of them.
-        let part = if self.path.loses_in_runs() { 20 } else { 10 };
+        // Within a run of losses most repetitions are lost too: it takes many. Otherwise the first
+        // is likely to arrive, and what leaves until its acknowledgement is wasted.
+        let part = if self.path.loses_in_runs() { 20 } else { 3 };
         let least = Micros(self.path.rtt.smoothed().0 / part).clamp(least, most);
         // An outage of a second is not over sooner for a packet every 5 ms: the longer it lasts,
         // the longer the gap, which loses at most a tenth of the outage once it ends.
