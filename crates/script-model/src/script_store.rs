@@ -26,6 +26,11 @@ impl ScriptStore {
         self.keys.age_times(passed_ms / 1000);
     }
 
+    /// Lets the clock go back by `ms`.
+    pub fn rewind(&mut self, ms: u64) {
+        self.keys.rewind(ms);
+    }
+
     /// Runs `script` with `arguments`, of which the first is the prefix of all keys.
     ///
     /// # Panics

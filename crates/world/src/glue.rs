@@ -28,6 +28,14 @@ pub enum GlueFault {
     StopWithoutStore,
     /// A deletion is confirmed, and only one replica forgets the answer.
     StopHereOnly,
+    /// The end of a response is stored once, whatever comes of it (finding 5).
+    EndTriedOnce,
+    /// A cancellation is confirmed, though the end is not stored.
+    CancelWithoutStore,
+    /// The number of an event is not compared with those that were stored.
+    NumberUnchecked,
+    /// A replica that ends does not leave its responses to others.
+    ResponsesKept,
 }
 
 /// A fault on the way between replicas and the store.

@@ -30,8 +30,11 @@ fn main() -> ExitCode {
 
 fn tell(report: &WorldReport) -> ExitCode {
     print!("{}", report.history.text());
-    let WorldReport { seed, whole, excused, takeovers, history, .. } = report;
-    println!("seed {seed}: {whole} whole, {excused} excused, {takeovers} takeovers");
+    let WorldReport { seed, whole, clients, excused, takeovers, history, .. } = report;
+    println!(
+        "seed {seed}: {whole} whole, {excused} excused, {takeovers} takeovers, {clients} clients \
+         of responses"
+    );
     println!("fingerprint {:016x}", history.fingerprint());
     match &report.broken {
         Some(law) => {
@@ -44,19 +47,20 @@ fn tell(report: &WorldReport) -> ExitCode {
 
 fn many(first: u64, count: u64) -> ExitCode {
     let (begun, planting) = (Instant::now(), WorldPlanting::default());
-    let (mut whole, mut excused, mut takeovers) = (0, 0, 0);
+    let (mut whole, mut clients, mut excused, mut takeovers) = (0, 0, 0, 0);
     for seed in first..first + count {
         let report = run(seed, &planting);
         if report.broken.is_some() {
             return tell(&report);
         }
         whole += report.whole;
+        clients += report.clients;
         excused += report.excused;
         takeovers += report.takeovers;
     }
     println!(
         "{count} worlds from seed {first}: {whole} readers whole, {excused} excused, {takeovers} \
-         takeovers, {:.1} s",
+         takeovers, {clients} clients of responses, {:.1} s",
         begun.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS

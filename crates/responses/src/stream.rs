@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use loquent_proto::Delta;
 
-use super::generation::{Generated, Generation};
-use super::live::LiveReader;
-use super::record_log::{RecordLog, read_records};
-use super::storing::{KeptRecords, ResponseRecorder, Saving, write};
-use loquent_dialects::responses::events::ResponseEvents;
+use crate::generation::{Generated, Generation};
+use crate::live::LiveReader;
+use crate::record_log::{RecordLog, read_records};
+use crate::storing::{KeptRecords, ResponseRecorder, Saving, write};
+use loquent_dialects::responses::events::{NUMBERS_APART, ResponseEvents, takeover_number};
 use loquent_dialects::responses::object::ResponseStatus;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::{EventSource, EventWriter, StreamStatus};
@@ -90,12 +90,31 @@ impl EventSource for DirectResponse {
     }
 }
 
+/// Rejects the event number `first` if the event before it was sent by a replica before it was
+/// stored in `log`: the event with that number now has another place in the text.
+///
+/// # Errors
+/// 410 for such a number.
+pub fn check_number(log: &RecordLog, first: u64) -> Result<(), ApiError> {
+    let mut is_unknown = false;
+    log.read(0, |delta| {
+        if let Delta::Other { json, .. } = delta
+            && let Some(at) = takeover_number(&json)
+        {
+            is_unknown |= (at + 1..at + NUMBERS_APART).contains(&first);
+        }
+    });
+    let message = "The replica that sent this event has ended before it was stored. Read the \
+                   response from its beginning.";
+    if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
+}
+
 /// Source of the records of a response that is read separately from its generation.
 pub enum Records {
     /// The response may still be generated.
     Live(LiveReader),
-    /// The response has ended; with its memory charge.
-    Ended(RecordLog, #[expect(dead_code, reason = "held until the log is gone")] MemoryCharge),
+    /// The response has ended; with its memory charge, which is held until the log is gone.
+    Ended(RecordLog, MemoryCharge),
 }
 
 /// Reads a response from its beginning. Events that its reader already has are not written again.
