@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquent_dialects::responses::events::{EventRange, ResponseEvents, TAKEN_OVER_AT};
+use loquent_dialects::responses::events::{EventRange, MAX_GAPS, ResponseEvents, takeover_record};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::{Delta, Replay};
 use loquent_resumable::ResumableAnswers;
@@ -15,8 +15,8 @@ use loquent_serving::blocking_workers::BlockingWorkers;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
 use loquent_store::recorder::StoreTarget;
+use loquent_store::shared::connection::SharedConnection;
 use loquent_store::{AnswerFence, Kind, Progress, Store};
-use serde_json::json;
 
 use crate::generation::Generation;
 use crate::live::{LiveResponses, NewResponse};
@@ -128,7 +128,9 @@ impl ResponseTakeover<'_> {
     ) -> Result<(NewResponse, Generation), ApiError> {
         let known = Replay::of(stored.log.bytes()).map_err(|_| unreadable())?;
         let created_s = answer.request.head().created_s;
-        let log = with_seam(&stored, self.answers.limits().log_bytes);
+        let entropy = self.store.shared().map(SharedConnection::entropy);
+        let gaps = entropy.map_or(1, |entropy| entropy.draw_in(1..=MAX_GAPS));
+        let log = with_seam(&stored, gaps, self.answers.limits().log_bytes);
         let generation = Generation::again(answer, known);
         let StoredResponse { template, input, request, .. } = stored;
         let input = KeptInput {
@@ -149,16 +151,16 @@ fn unreadable() -> ApiError {
     ApiError::internal("The stored response cannot be read.")
 }
 
-/// Returns the records of `stored` with the record behind which this replica's events begin, in a
-/// log of at most `max_bytes`.
-fn with_seam(stored: &StoredResponse, max_bytes: usize) -> RecordLog {
+/// Returns the records of `stored` with the record behind which this replica's events begin, whose
+/// numbers are `gaps` gaps away, in a log of at most `max_bytes`.
+fn with_seam(stored: &StoredResponse, gaps: u64, max_bytes: usize) -> RecordLog {
     let mut events = ResponseEvents::new(stored.template.clone(), EventRange::Nothing);
     let mut log = RecordLog::new(usize::MAX / 2);
     stored.log.read(0, |delta| {
         events.note(&delta);
         log.push(&delta).expect("there is room");
     });
-    let seam = json!({TAKEN_OVER_AT: events.next_number()}).to_string();
+    let seam = takeover_record(events.next_number(), gaps);
     log.push(&Delta::Other { choice: 0, json: seam }).expect("there is room");
     log.bounded(max_bytes)
 }

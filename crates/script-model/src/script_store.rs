@@ -73,4 +73,43 @@ mod tests {
         (0..600).for_each(|_| store.age(5));
         assert_eq!(announce(&mut store), RedisReply::Int(0));
     }
+
+    /// Stores an object with this progress and the fence 1; returns true if it is stored.
+    fn put(store: &mut ScriptStore, progress: &str) -> bool {
+        let arguments = [
+            "l:",
+            "me",
+            "2",
+            "r1",
+            "0",
+            "3600",
+            "checkpoint",
+            progress,
+            "A",
+            "{}",
+            "2",
+            "9",
+            "9",
+            "1",
+        ];
+        let arguments = arguments.map(|word| word.as_bytes().to_vec());
+        store.run(ScriptName::Put, &arguments) == RedisReply::Int(1)
+    }
+
+    #[test]
+    fn a_checkpoint_that_comes_late_does_not_replace_the_end() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        assert!(put(&mut store, "running") && put(&mut store, "ended"));
+        assert!(!put(&mut store, "running"), "it was sent before the end");
+        assert!(put(&mut store, "ended"), "the reply to the first was lost");
+    }
+
+    #[test]
+    fn an_object_that_was_deleted_after_its_end_is_not_stored_again() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        assert!(put(&mut store, "running") && put(&mut store, "ended"));
+        let remove = ["l:", "3600", "me", "2", "r1", "60000"].map(|word| word.as_bytes().to_vec());
+        assert_eq!(store.run(ScriptName::Remove, &remove), RedisReply::Int(1));
+        assert!(!put(&mut store, "ended"), "its replica did not know that the store had it");
+    }
 }

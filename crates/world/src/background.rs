@@ -64,9 +64,7 @@ impl ReplicaResponses {
 
     /// Leaves the responses to other replicas, as after SIGTERM.
     pub async fn leave(&self) {
-        if self.glue != Some(GlueFault::ResponsesKept) {
-            self.live.leave().await;
-        }
+        self.live.leave().await;
     }
 
     /// Waits, within a time limit, until the responses that have ended are stored.
@@ -170,7 +168,7 @@ impl ReplicaResponses {
             return self.live_reader(live, first);
         }
         let StoredResponse { template, log, .. } = self.load(OWNER, id).await?;
-        self.check(&log, first)?;
+        self.check(&template, &log, first)?;
         if let Some(live) = self.live.find(OWNER, id) {
             // It was taken over just now, and has a seam that the stored records lack.
             return self.live_reader(live, first);
@@ -183,15 +181,20 @@ impl ReplicaResponses {
     }
 
     fn live_reader(&self, live: Arc<LiveResponse>, first: u64) -> Result<ResponseReader, ApiError> {
-        live.check(|log| self.check(log, first))?;
+        live.check(|log| self.check(&live.template, log, first))?;
         let events = ResponseEvents::new(live.template.clone(), EventRange::From(first));
         Ok(ResponseReader::new(Records::Live(LiveReader::new(live)), events).0)
     }
 
-    fn check(&self, log: &RecordLog, first: u64) -> Result<(), ApiError> {
+    fn check(
+        &self,
+        template: &ResponseTemplate,
+        log: &RecordLog,
+        first: u64,
+    ) -> Result<(), ApiError> {
         match self.glue {
             Some(GlueFault::NumberUnchecked) => Ok(()),
-            _ => check_number(log, first),
+            _ => check_number(template, log, first),
         }
     }
 

@@ -199,6 +199,11 @@ impl ReplicaHosts {
         replicas.map(SimulatedReplica::responses).sum()
     }
 
+    /// Returns the name in the store of the replica of a host.
+    pub fn name(&self, at: usize) -> Option<String> {
+        self.hosts[at].replica.as_ref()?.name().map(str::to_owned)
+    }
+
     /// Returns the version of the replica of a host.
     pub fn version(&self, at: usize) -> u64 {
         self.hosts[at].version

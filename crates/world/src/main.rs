@@ -1,5 +1,5 @@
 //! Runs worlds: `replica-world SEED` tells the history of one, `replica-world FIRST COUNT` runs
-//! many, `replica-world planted` finds the planted faults.
+//! many, `replica-world planted [WORD]` finds the planted faults.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,16 +9,18 @@ use loquent_world::{PLANTED, WorldPlanting, WorldReport, run};
 /// Seeds in which a planted fault is looked for.
 const PLANTED_SEEDS: u64 = 1_000;
 
-const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted\n\
+const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted [WORD]\n\
                      SEED runs one world and prints its history; FIRST COUNT runs the worlds of \
-                     so many seeds and stops at the first broken law; planted finds planted faults";
+                     so many seeds and stops at the first broken law; planted finds planted \
+                     faults, or those with the word in their names";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let numbers: Vec<Option<u64>> = words.iter().map(|word| word.parse().ok()).collect();
     match (&words[..], &numbers[..]) {
-        (["planted"], _) => planted(),
+        (["planted"], _) => planted(""),
+        (["planted", word], _) => planted(word),
         (_, [Some(seed)]) => tell(&run(*seed, &WorldPlanting::default())),
         (_, [Some(first), Some(count)]) => many(*first, *count),
         _ => {
@@ -66,9 +68,9 @@ fn many(first: u64, count: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn planted() -> ExitCode {
+fn planted(word: &str) -> ExitCode {
     let mut all = true;
-    for fault in PLANTED {
+    for fault in PLANTED.iter().filter(|fault| fault.name.contains(word)) {
         let planting = fault.planting();
         let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &planting).broken?)));
         all &= found.is_some();

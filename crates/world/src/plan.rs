@@ -39,13 +39,16 @@ pub enum WorldFault {
     Failover,
     /// The store's clock jumps ahead: leases are over, and what was kept is older.
     ClockJump,
+    /// The store's clock goes back, as after a failover to a machine whose clock is behind: leases
+    /// last longer.
+    ClockBack,
     /// The store has no room, and evicts a key.
     Eviction,
 }
 
 impl WorldFault {
     /// All kinds.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Kill,
         Self::Term,
         Self::Pause,
@@ -57,6 +60,7 @@ impl WorldFault {
         Self::Slow,
         Self::Failover,
         Self::ClockJump,
+        Self::ClockBack,
         Self::Eviction,
     ];
 

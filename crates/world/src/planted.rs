@@ -190,6 +190,51 @@ pub const PLANTED: &[PlantedChange] = &[
     glue("deletion: nobody is told", GlueFault::StopUntold, &["deleted"]),
     glue("deletion: the store is not waited for", GlueFault::StopWithoutStore, &["deleted"]),
     glue("deletion: one replica forgets the answer", GlueFault::StopHereOnly, &["deleted"]),
+    scripts(
+        "put: no fence is looked at",
+        &[change(ScriptName::Put, "fence < newest or", "")],
+        &["after it was deleted", "shows something else", "two events", "is deleted", "never"],
+    ),
+    scripts(
+        "claim: the fence stays as it is",
+        &[change(ScriptName::Claim, "or '1') + 1", "or '1')")],
+        &["two events", "shows something else", "cancelled, is", "as if it ran", "never learns"],
+    ),
+    scripts(
+        "get: every replica lives",
+        &[change(
+            ScriptName::Get,
+            "if replica == '' or replica == ARGV[7] or lives == 'silent' and has_ended then",
+            "if false then",
+        )],
+        &["never learns"],
+    ),
+    scripts(
+        "get: a silent replica has ended",
+        &[change(ScriptName::Get, "local lives = 'silent'", "local lives = 'none'")],
+        &["which lives"],
+    ),
+    glue("reader: it waits for those that trickle", GlueFault::ReadersInTurn, &["waits at"]),
+    glue(
+        "response: its end is stored once (finding 5)",
+        GlueFault::EndTriedOnce,
+        &["its end was told"],
+    ),
+    glue(
+        "response: a cancellation does not wait for the store",
+        GlueFault::CancelWithoutStore,
+        &["cancelled, is"],
+    ),
+    glue(
+        "response: an event's number is not compared",
+        GlueFault::NumberUnchecked,
+        &["streamed differently", "a stream", "two events"],
+    ),
+    wire(
+        "put: an object that was not stored is confirmed",
+        WireFault::PutUnsaid,
+        &["never learns", "is gone", "cancelled, is"],
+    ),
     wire("announce: leases are too short", WireFault::LeaseIsShort, &["which lives"]),
     wire(
         "append: a call that was not run is confirmed",

@@ -28,6 +28,7 @@ use loquent_store::shared::connection::SharedConnection;
 use loquent_store::{Store, StoreLimits};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
 use crate::background::ReplicaResponses;
@@ -121,6 +122,8 @@ pub struct SimulatedReplica {
     store: Arc<OnceLock<Store>>,
     news: NewsQueue,
     has_left: Arc<AtomicBool>,
+    /// Lock of the planted fault [`GlueFault::ReadersInTurn`].
+    turn: Arc<AsyncMutex<()>>,
     glue: Option<GlueFault>,
 }
 
@@ -156,9 +159,9 @@ impl SimulatedReplica {
         let (own, its) = (answers.clone(), service.clone());
         let responses = ReplicaResponses::new(own, its, store.clone(), glue);
         drop(entered);
-        let (news, has_left) = (NewsQueue::default(), Arc::default());
+        let (news, has_left, turn) = (NewsQueue::default(), Arc::default(), Arc::default());
         let at_ms = now_ms;
-        Self { runtime, at_ms, answers, service, responses, store, news, has_left, glue }
+        Self { runtime, at_ms, answers, service, responses, store, news, has_left, turn, glue }
     }
 
     /// True if the replica takes requests.
@@ -214,13 +217,14 @@ impl SimulatedReplica {
     pub fn ask(&self, seed: u64, connection: u64, rest: Duration) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let (answers, service, glue) = (self.answers.clone(), self.service.clone(), self.glue);
+        let turn = self.turn();
         let task = self.runtime.spawn(async move {
             if glue == Some(GlueFault::PlaceKept) {
                 // As a place that a task which never ends would hold.
                 std::mem::forget(answers.reserve(key_of(seed), 0));
             }
             if let Some(inbox) = begin(&answers, &service, seed, &sender).await {
-                read(inbox, &sender, rest).await;
+                read(inbox, &sender, rest, turn).await;
             }
         });
         task.abort_handle()
@@ -236,17 +240,23 @@ impl SimulatedReplica {
     ) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let answers = self.answers.clone();
+        let turn = self.turn();
         let position = match self.glue {
             Some(GlueFault::EpochForgotten) => Position { epoch: 0, ..position },
             _ => position,
         };
         let task = self.runtime.spawn(async move {
             match answers.attach_events(&handle, position).await {
-                Ok((_, inbox)) => read(inbox, &sender, rest).await,
+                Ok((_, inbox)) => read(inbox, &sender, rest, turn).await,
                 Err(why) => sender.send(ReaderNews::Refused(why)),
             }
         });
         task.abort_handle()
+    }
+
+    /// Returns the lock that readers take in turns, where that is planted.
+    fn turn(&self) -> Option<Arc<AsyncMutex<()>>> {
+        (self.glue == Some(GlueFault::ReadersInTurn)).then(|| self.turn.clone())
     }
 
     /// Deletes an answer, and tells the outcome as `connection`.
@@ -367,10 +377,21 @@ async fn begin(
     Some(inbox)
 }
 
-/// Reads an answer to the end of its path.
-async fn read(inbox: EventsInbox, sender: &NewsSender, rest: Duration) {
+/// Reads an answer to the end of its path, and rests after each piece. Who has a `turn` takes a
+/// piece, and rests, only while nobody else does.
+async fn read(
+    inbox: EventsInbox,
+    sender: &NewsSender,
+    rest: Duration,
+    turn: Option<Arc<AsyncMutex<()>>>,
+) {
     let mut taken = inbox.offset();
     while let Some(piece) = poll_fn(|context| inbox.poll_piece(context, taken)).await {
+        let turn = turn.as_ref().map(|turn| turn.lock());
+        let _turn = match turn {
+            Some(turn) => Some(turn.await),
+            None => None,
+        };
         let (position, bytes) = (piece.position, piece.bytes.to_vec());
         taken = position.offset + bytes.len() as u64;
         sender.send(ReaderNews::Piece { position, bytes, is_last: piece.is_last });

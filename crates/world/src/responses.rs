@@ -94,6 +94,8 @@ struct SimulatedResponse {
     is_lossy: bool,
     /// True once the store has had its end.
     has_end: bool,
+    /// Name in the store of the replica that first told a client of the end.
+    told_by: Option<String>,
     /// By number: name and text of the events that clients have seen.
     events: BTreeMap<u64, (String, String)>,
 }
@@ -154,6 +156,7 @@ impl WorldResponses {
             version: 0,
             is_lossy: false,
             has_end: false,
+            told_by: None,
             events: BTreeMap::new(),
         };
         let responses = plan.iter().map(simulated).collect();
@@ -404,7 +407,9 @@ impl WorldResponses {
         let Some(at) = self.responses.iter().position(is_its) else { return };
         history.tell(at_ms, &format!("response {at} is deleted: {outcome:?}"));
         self.responses[at].deletion.state = match outcome {
-            // A deletion whose answer was lost leaves nothing for the next one.
+            // Its owner may write again what the store has lost.
+            Ok(false) if self.responses[at].is_lossy => DeletionState::Unknown,
+            // A deletion whose reply was lost leaves nothing for the next one.
             Ok(_) => DeletionState::Confirmed { at_ms },
             Err(_) => DeletionState::Planned { at_ms: at_ms + PAUSE_MS },
         };
@@ -454,7 +459,7 @@ impl WorldResponses {
         self.check_object(response, object)?;
         self.check_finality(at, Some(status), moment)?;
         match is_end(status) {
-            true => self.clients[at].state = ClientState::Done,
+            true => self.end(at, moment),
             false => self.wait(at, moment.now_ms, 2_000),
         }
         Ok(())
@@ -502,7 +507,7 @@ impl WorldResponses {
         }
         let known = &mut self.responses[response];
         let seen = known.events.entry(number).or_insert((name.to_owned(), delta.to_owned()));
-        if (&*seen.0, &*seen.1) != (name, delta) && !known.is_lossy {
+        if (&*seen.0, &*seen.1) != (name, delta) {
             return Err(format!("response {response} has two events {number}"));
         }
         if !known.wholes.iter().any(|whole| whole.starts_with(&client.text)) {
@@ -519,8 +524,18 @@ impl WorldResponses {
         if text != text_of(object) {
             return Err(format!("response {response} is polled and streamed differently"));
         }
-        self.clients[at].state = ClientState::Done;
+        self.end(at, moment);
         Ok(())
+    }
+
+    /// Notes that a client knows how its response ended.
+    fn end(&mut self, at: usize, moment: &WorldMoment<'_>) {
+        let ClientState::Asks(call) = &self.clients[at].state else { return };
+        let told_by = &mut self.responses[self.clients[at].response].told_by;
+        if told_by.is_none() {
+            *told_by = moment.hosts.name(call.replica);
+        }
+        self.clients[at].state = ClientState::Done;
     }
 
     /// A cancellation or a deletion that was confirmed before a client asks is final, wherever
@@ -584,7 +599,7 @@ impl WorldResponses {
         Ok(())
     }
 
-    /// Notes what the store has accepted. Nothing of a deleted response is stored, nothing but its
+    /// Notes what the store has accepted. A replica that has told the end does not begin again. Nothing of a deleted response is stored, nothing but its
     /// end of one that has ended, and nobody loses a response who lives.
     pub fn note_store(
         &mut self,
@@ -603,6 +618,12 @@ impl WorldResponses {
             known.has_end |= is_ended;
         }
         for claim in store.take_claims() {
+            if let Some(known) = self.responses.iter().find(|it| it.id == claim.id)
+                && !known.is_lossy
+                && known.told_by.as_ref() == Some(&claim.to)
+            {
+                laws.breach(format!("{} runs again, though its end was told", claim.id));
+            }
             let Some(host) = moment.hosts.host_of(&claim.from) else { continue };
             let is_disturbed = !moment.has_leases || !moment.hosts.is_settled(host, moment.now_ms);
             if claim.from != claim.to && !is_disturbed {

@@ -108,6 +108,8 @@ pub struct AcceptedWrite {
     pub epoch: u64,
     /// The owner's name.
     pub owner: String,
+    /// True if the answer ends with it.
+    pub is_end: bool,
 }
 
 /// A takeover that the store has accepted.
@@ -368,7 +370,11 @@ impl SimulatedStore {
     /// Runs a script, with the planted fault.
     fn run_planted(&mut self, script: ScriptName, arguments: &[Vec<u8>]) -> RedisReply {
         let Some(fault) = self.wire else { return self.scripts.run(script, arguments) };
-        let is_unsaid = fault != WireFault::AppendUnsaid || self.dice.chance(5);
+        let is_unsaid = match fault {
+            WireFault::AppendUnsaid => self.dice.chance(5),
+            WireFault::PutUnsaid => self.dice.chance(20),
+            _ => true,
+        };
         if let Some(reply) = fault.reply_unsaid(script, arguments).filter(|_| is_unsaid) {
             return reply;
         }
@@ -397,7 +403,8 @@ impl SimulatedStore {
             if is_stored && !call[5].is_empty() {
                 let (id, owner) = (text(&call[0]), text(&arguments[1]));
                 let epoch = last_epoch(&text(&call[7]));
-                self.writes.push(AcceptedWrite { id, epoch, owner });
+                let is_end = call[3] == b"ended";
+                self.writes.push(AcceptedWrite { id, epoch, owner, is_end });
             }
         }
     }

@@ -40,6 +40,8 @@ const LEASES_BACK_MS: u64 = 3_000;
 /// nobody reads is generated to its end first.
 const REST_MS: u64 = 150_000;
 
+/// Time within which a reader has the rest of an answer that has ended.
+const SOON_MS: u64 = 3_000;
 /// Time after a fault of the store from which it counts as undisturbed: two leases.
 const STORE_SETTLED_MS: u64 = 6_000;
 
@@ -111,10 +113,14 @@ struct ReplicaWorld {
     dice: Dice,
     store: SimulatedStore,
     condition: StoreCondition,
+    /// Time by which the store's clock has gone back, in all.
+    gone_back_ms: u64,
     hosts: ReplicaHosts,
     answers: Vec<SimulatedAnswer>,
     /// By id: the owners of each answer of which the store has had a part.
     owners: BTreeMap<String, BTreeSet<String>>,
+    /// By id: time when the store had the end of an answer.
+    ended_ms: BTreeMap<String, u64>,
     readers: Vec<SimulatedReader>,
     responses: WorldResponses,
     connections: u64,
@@ -159,9 +165,11 @@ impl ReplicaWorld {
             dice: Dice::new(seed, 5),
             store,
             condition: StoreCondition::default(),
+            gone_back_ms: 0,
             hosts,
             answers: Vec::new(),
             owners: BTreeMap::new(),
+            ended_ms: BTreeMap::new(),
             readers: Vec::new(),
             responses,
             connections: 0,
@@ -175,7 +183,8 @@ impl ReplicaWorld {
 
     fn run(&mut self) {
         while self.laws.broken().is_none() && !self.is_through() {
-            if self.now_ms >= FAULTS_END_MS + CALM_MS {
+            // Leases last longer by the time by which the clock has gone back.
+            if self.now_ms >= FAULTS_END_MS + CALM_MS + self.gone_back_ms {
                 return self.check_readers();
             }
             // Without readers, only what is left over can be wrong.
@@ -185,7 +194,7 @@ impl ReplicaWorld {
         }
         let through_ms = self.now_ms;
         while self.laws.broken().is_none() && !self.is_at_rest() {
-            if self.now_ms >= through_ms + REST_MS {
+            if self.now_ms >= through_ms + REST_MS + self.gone_back_ms {
                 let held: usize = self.hosts.held().iter().map(|held| held.bytes).sum();
                 let what = format!("something is left of the answers, {held} bytes at replicas");
                 return self.laws.breach(what);
@@ -302,7 +311,9 @@ impl ReplicaWorld {
             WorldFault::StoreRefuses => StoreState::Refuses,
             WorldFault::LostReplies => StoreState::LosesReplies,
             WorldFault::Slow => StoreState::IsSlow,
-            WorldFault::ClockJump | WorldFault::Eviction => StoreState::Works,
+            WorldFault::ClockJump | WorldFault::ClockBack | WorldFault::Eviction => {
+                StoreState::Works
+            }
             _ => StoreState::IsAway,
         });
         if matches!(fault.kind, WorldFault::ClockJump | WorldFault::Eviction) {
@@ -319,6 +330,11 @@ impl ReplicaWorld {
                 self.note_loss();
             }
             WorldFault::ClockJump => self.store.jump_ahead(self.dice.between(500, 20_000)),
+            WorldFault::ClockBack => {
+                let back_ms = self.dice.between(500, 20_000);
+                self.store.jump_back(back_ms);
+                self.gone_back_ms += back_ms;
+            }
             _ => {}
         }
     }
@@ -385,6 +401,7 @@ impl ReplicaWorld {
             }
             ReaderState::Reads(connection) => {
                 let ReaderConnection { replica, leaves_ms, patience_ms, .. } = *connection;
+                self.check_wait(at);
                 if !self.hosts.is_up(replica) {
                     self.leave(at, "loses its replica");
                 } else if leaves_ms.min(patience_ms) <= self.now_ms {
@@ -405,12 +422,17 @@ impl ReplicaWorld {
         }
         let position = self.readers[at].position;
         let is_calm = now_ms >= FAULTS_END_MS;
-        let rest = if self.dice.chance(20) { self.dice.between(20, 300) } else { 0 };
+        let rest = match self.dice.between(0, 9) {
+            0 => self.dice.between(20, 300),
+            // It trickles.
+            1 => self.dice.between(500, 2_500),
+            _ => 0,
+        };
         // In the calm, readers stay where they get something.
         let leaves = !is_calm && self.dice.chance(40);
         let leaves_ms = if leaves { now_ms + self.dice.between(50, 4_000) } else { u64::MAX };
         let to = self.hosts.ready(replica).expect("it was chosen because it is ready");
-        let rest = Duration::from_millis(rest);
+        let (rest, rests) = (Duration::from_millis(rest), rest > 0);
         let task = match self.answers[answer].handle {
             Some(handle) => to.attach(handle, position, number, rest),
             None => to.ask(self.answers[answer].question.seed, number, rest),
@@ -425,6 +447,7 @@ impl ReplicaWorld {
             since_ms: now_ms,
             leaves_ms,
             patience_ms,
+            rests,
             was_there,
             task,
         };
@@ -440,7 +463,7 @@ impl ReplicaWorld {
         let ReaderState::Reads(connection) = &self.readers[at].state else { return };
         connection.task.abort();
         let answer = self.readers[at].answer;
-        if self.now_ms >= FAULTS_END_MS + CALM_MS / 2
+        if self.now_ms >= FAULTS_END_MS + CALM_MS / 2 + self.gone_back_ms
             && self.is_excused(answer)
             && !self.answers[answer].deletion.holds(self.now_ms)
         {
@@ -522,6 +545,25 @@ impl ReplicaWorld {
         }
     }
 
+    /// Who takes all at once has an answer soon after the store has it, however slowly others read,
+    /// wherever nothing is disturbed.
+    fn check_wait(&mut self, at: usize) {
+        let SimulatedReader { answer, state: ReaderState::Reads(connection), .. } =
+            &self.readers[at]
+        else {
+            return;
+        };
+        let known = &self.answers[*answer];
+        let ended_ms = known.handle.and_then(|handle| self.ended_ms.get(&handle.id_hex()));
+        let since_ms = ended_ms.copied().unwrap_or(u64::MAX).max(connection.since_ms);
+        let is_late = self.now_ms >= since_ms.saturating_add(SOON_MS) && !connection.rests;
+        let is_excused = known.is_lossy || known.deletion.was_asked;
+        if is_late && !is_excused && self.is_undisturbed(connection.replica) {
+            let name = name_of(connection.replica);
+            self.laws.breach(format!("reader {at} waits at {name} for an answer that has ended"));
+        }
+    }
+
     /// A key is refused only if it may have all of its places.
     fn handle_rejection(&mut self, at: usize, answer: usize) {
         let PlannedQuestion { replica, seed, .. } = self.answers[answer].question;
@@ -594,6 +636,9 @@ impl ReplicaWorld {
     fn note_writes(&mut self) {
         for write in self.store.take_writes() {
             self.laws.note_write(&write);
+            if write.is_end {
+                self.ended_ms.entry(write.id.clone()).or_insert(self.now_ms);
+            }
             self.check_revival(&write.id, "written");
             self.owners.entry(write.id).or_default().insert(write.owner);
         }

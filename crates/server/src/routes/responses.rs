@@ -340,7 +340,7 @@ async fn retrieve(
     // This before the store, which has each response by the time it is gone from here.
     if let Some(live) = app.responses.find(owner, &id) {
         let template = live.template.clone();
-        live.check(|log| check_number(log, first))?;
+        live.check(|log| check_number(&template, log, first))?;
         return match streams {
             true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
             false => whole_live(&app, &identity, live).await,
@@ -348,13 +348,13 @@ async fn retrieve(
     }
     let mut charge = MemoryCharge::of(&identity);
     let response = stored(&app, owner, &id, &mut charge).await?;
-    check_number(&response.log, first)?;
+    check_number(&response.template, &response.log, first)?;
     if !streams {
         return whole_stored(&app, response, charge).await;
     }
     if let Some(live) = app.responses.find(owner, &id) {
         // It was taken over just now, and has a seam that the stored records lack.
-        live.check(|log| check_number(log, first))?;
+        live.check(|log| check_number(&live.template, log, first))?;
         return Ok(read(
             &app,
             Records::Live(LiveReader::new(live)),
