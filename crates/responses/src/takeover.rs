@@ -112,7 +112,7 @@ impl ResponseTakeover<'_> {
         let Some(object) = stored else { return Ok(()) };
         let stored = StoredResponse::decode(&object.json);
         let stored = stored.filter(|stored| !stored.log.is_ended()).ok_or_else(unreadable)?;
-        let (new, generation) = self.continued((owner, fence), stored, answer)?;
+        let (new, generation) = self.continued(owner, fence, stored, answer)?;
         self.responses.start(new, generation, reservation).await?;
         claim.keep();
         Ok(())
@@ -122,13 +122,15 @@ impl ResponseTakeover<'_> {
     /// fence.
     fn continued(
         &self,
-        (owner, fence): (Owner, AnswerFence),
+        owner: Owner,
+        fence: AnswerFence,
         stored: StoredResponse,
         answer: SecondAnswer,
     ) -> Result<(NewResponse, Generation), ApiError> {
         let known = Replay::of(stored.log.bytes()).map_err(|_| unreadable())?;
         let created_s = answer.request.head().created_s;
         let entropy = self.store.shared().map(SharedConnection::entropy);
+        // Only a shared store can lose a takeover.
         let gaps = entropy.map_or(1, |entropy| entropy.draw_in(1..=MAX_GAPS));
         let log = with_seam(&stored, gaps, self.answers.limits().log_bytes);
         let generation = Generation::again(answer, known);

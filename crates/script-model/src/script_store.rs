@@ -56,6 +56,7 @@ impl ScriptStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyspace::NOW_S;
 
     fn announce(store: &mut ScriptStore) -> RedisReply {
         let arguments = ["l:", "A", "3000", "0"].map(|word| word.as_bytes().to_vec());
@@ -76,23 +77,11 @@ mod tests {
 
     /// Stores an object with this progress and the fence 1; returns true if it is stored.
     fn put(store: &mut ScriptStore, progress: &str) -> bool {
-        let arguments = [
-            "l:",
-            "me",
-            "2",
-            "r1",
-            "0",
-            "3600",
-            "checkpoint",
-            progress,
-            "A",
-            "{}",
-            "2",
-            "9",
-            "9",
-            "1",
-        ];
-        let arguments = arguments.map(|word| word.as_bytes().to_vec());
+        let created = format!("{NOW_S:016x}");
+        let place = ["l:", "me", "2", "r1", created.as_str(), "3600"];
+        let rest = ["checkpoint", progress, "A", "{}", "2", "9", "9", "1"];
+        let words = place.into_iter().chain(rest);
+        let arguments: Vec<_> = words.map(|word| word.as_bytes().to_vec()).collect();
         store.run(ScriptName::Put, &arguments) == RedisReply::Int(1)
     }
 

@@ -387,9 +387,9 @@ async fn read(
 ) {
     let mut taken = inbox.offset();
     while let Some(piece) = poll_fn(|context| inbox.poll_piece(context, taken)).await {
-        let turn = turn.as_ref().map(|turn| turn.lock());
-        let _turn = match turn {
-            Some(turn) => Some(turn.await),
+        // Held while it rests, so that whoever trickles holds up all others.
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
             None => None,
         };
         let (position, bytes) = (piece.position, piece.bytes.to_vec());

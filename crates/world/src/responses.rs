@@ -218,6 +218,7 @@ impl WorldResponses {
             CancelState::Asked { at_ms, .. } => at_ms + PATIENCE_MS <= moment.now_ms,
             CancelState::Never | CancelState::Confirmed { .. } => false,
         };
+        // What is deleted has no status that could be final.
         if !is_due || self.responses[at].deletion.was_asked {
             return;
         }
@@ -271,6 +272,7 @@ impl WorldResponses {
             }
             ClientState::Asks(call) => {
                 let is_cut = !moment.hosts.is_up(call.replica);
+                // A replica that is gone closes its connections.
                 if is_cut || call.patience_ms <= now_ms {
                     call.task.abort();
                     self.wait(at, now_ms, 1_000);
@@ -283,6 +285,7 @@ impl WorldResponses {
     fn connect(&mut self, at: usize, moment: &WorldMoment<'_>, history: &mut WorldHistory) {
         let (now_ms, replica) = (moment.now_ms, self.dice.index(REPLICAS));
         let ResponseClient { response, streams, next, .. } = self.clients[at];
+        // An id is no secret.
         let is_stranger = self.dice.chance(10);
         let request = match streams {
             _ if is_stranger => ResponseRequest::Retrieve(Owner([8; 16])),
@@ -311,12 +314,13 @@ impl WorldResponses {
         connection: u64,
         news: ResponseNews,
         moment: &WorldMoment<'_>,
-        (laws, history): (&mut WorldLaws, &mut WorldHistory),
+        laws: &mut WorldLaws,
+        history: &mut WorldHistory,
     ) {
         match news {
             ResponseNews::Created(outcome) => self.note_created(connection, outcome, moment),
             ResponseNews::Cancelled(outcome) => {
-                self.note_cancelled(connection, outcome, moment, (laws, history));
+                self.note_cancelled(connection, outcome, moment, laws, history);
             }
             ResponseNews::Deleted(outcome) => {
                 self.note_deleted(connection, outcome, moment.now_ms, history);
@@ -346,6 +350,7 @@ impl WorldResponses {
         };
         let Some(at) = self.responses.iter().position(is_its) else { return };
         if outcome.is_err() {
+            // Nobody has learned its id.
             self.responses[at].creation = CreationState::Unknown;
             return;
         }
@@ -355,6 +360,7 @@ impl WorldResponses {
             let streams = self.dice.chance(60);
             self.add_client(at, streams, until_ms);
         }
+        // The others may have read it before it was cancelled or deleted.
         self.add_client(at, false, LAST_LOOK_MS);
     }
 
@@ -369,7 +375,8 @@ impl WorldResponses {
         connection: u64,
         outcome: Result<Value, u16>,
         moment: &WorldMoment<'_>,
-        (laws, history): (&mut WorldLaws, &mut WorldHistory),
+        laws: &mut WorldLaws,
+        history: &mut WorldHistory,
     ) {
         let is_its = |it: &SimulatedResponse| match it.cancel {
             CancelState::Asked { connection: of, .. } => of == connection,
@@ -384,6 +391,7 @@ impl WorldResponses {
                 let was_in_time = status_of(object) == "cancelled";
                 CancelState::Confirmed { at_ms, was_in_time }
             }
+            // It is deleted, or the store has lost it: laws about that are elsewhere.
             Err(404) => CancelState::Never,
             Err(_) => CancelState::Planned { at_ms: at_ms + PAUSE_MS },
         };
@@ -521,6 +529,7 @@ impl WorldResponses {
         history.tell(moment.now_ms, &format!("client {at} reads to the end: {status}"));
         self.check_object(response, object)?;
         self.check_finality(at, Some(status), moment)?;
+        // The object comes with the last event, and has what came before.
         if text != text_of(object) {
             return Err(format!("response {response} is polled and streamed differently"));
         }
@@ -551,6 +560,7 @@ impl WorldResponses {
             return Ok(());
         };
         let known = &self.responses[*response];
+        // A replica that wakes still has what another one has ended.
         if known.is_lossy || !moment.is_undisturbed(call.replica) {
             return Ok(());
         }
@@ -599,8 +609,9 @@ impl WorldResponses {
         Ok(())
     }
 
-    /// Notes what the store has accepted. A replica that has told the end does not begin again. Nothing of a deleted response is stored, nothing but its
-    /// end of one that has ended, and nobody loses a response who lives.
+    /// Notes what the store has accepted. Nothing of a deleted response is stored, nothing but its
+    /// end of one that has ended, and nobody loses a response who lives. A replica that has told
+    /// the end does not begin again.
     pub fn note_store(
         &mut self,
         store: &mut SimulatedStore,

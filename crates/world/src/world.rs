@@ -487,8 +487,8 @@ impl ReplicaWorld {
     fn handle_news(&mut self, connection: u64, news: ReaderNews) {
         if let ReaderNews::Response(news) = news {
             let moment = self.condition.moment(self.now_ms, &self.hosts);
-            let told = (&mut self.laws, &mut self.history);
-            return self.responses.handle_news(connection, news, &moment, told);
+            let (laws, history) = (&mut self.laws, &mut self.history);
+            return self.responses.handle_news(connection, news, &moment, laws, history);
         }
         if self.intruders.contains(&connection) {
             return self.check_intruder(&news);
@@ -545,8 +545,8 @@ impl ReplicaWorld {
         }
     }
 
-    /// Who takes all at once has an answer soon after the store has it, however slowly others read,
-    /// wherever nothing is disturbed.
+    /// A reader that takes all at once has an answer soon after the store has it, however slowly
+    /// others read, wherever nothing is disturbed.
     fn check_wait(&mut self, at: usize) {
         let SimulatedReader { answer, state: ReaderState::Reads(connection), .. } =
             &self.readers[at]
