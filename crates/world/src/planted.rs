@@ -102,7 +102,7 @@ pub const PLANTED: &[PlantedChange] = &[
     scripts(
         "append: a gap is no loss",
         &[change(ScriptName::Append, "elseif head < offset then", "elseif false then")],
-        &["two bytes", "cannot be read", "is left", "something else"],
+        &["refuses", "two bytes", "cannot be read", "is left", "something else"],
     ),
     scripts(
         "append: neither fence nor owner is looked at",
@@ -114,7 +114,7 @@ pub const PLANTED: &[PlantedChange] = &[
             ),
             change(ScriptName::Append, "elseif known[2] ~= replica then", "elseif false then"),
         ],
-        &["two", "something else", "refuses", "deleted"],
+        &["is left", "two", "something else", "refuses", "deleted"],
     ),
     scripts(
         "append: an ended answer is kept as long as a running one",
@@ -239,7 +239,7 @@ pub const PLANTED: &[PlantedChange] = &[
     wire(
         "append: a call that was not run is confirmed",
         WireFault::AppendUnsaid,
-        &["deleted", "never gets", "is left", "refuses", "two"],
+        &["waits at", "deleted", "never gets", "is left", "refuses", "two"],
     ),
     wire("stop: a call that was not run is confirmed", WireFault::StopUnsaid, &["deleted"]),
     wire(
