@@ -72,7 +72,8 @@ fn planted(word: &str) -> ExitCode {
     let mut all = true;
     for fault in PLANTED.iter().filter(|fault| fault.name.contains(word)) {
         let planting = fault.planting();
-        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &planting).broken?)));
+        let mut seeds = fault.first_seed..PLANTED_SEEDS;
+        let found = seeds.find_map(|seed| Some((seed, run(seed, &planting).broken?)));
         all &= found.is_some();
         match found {
             Some((seed, law)) => println!("{}: seed {seed}: {law}", fault.name),

@@ -13,9 +13,16 @@ pub struct PlantedChange {
     cause: PlantedCause,
     /// A part of the laws that may break first.
     pub breaks: &'static [&'static str],
+    /// Seed with which to begin: the worlds before it are known not to show the fault.
+    pub first_seed: u64,
 }
 
 impl PlantedChange {
+    /// Returns the same fault, looked for from the seed `first` on.
+    const fn from_seed(self, first: u64) -> Self {
+        Self { first_seed: first, ..self }
+    }
+
     /// Returns a run's planting with the fault.
     pub fn planting(&self) -> WorldPlanting {
         let none = WorldPlanting::default();
@@ -45,7 +52,7 @@ const fn scripts(
     changes: &'static [ScriptChange],
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Scripts(changes), breaks }
+    PlantedChange { name, cause: PlantedCause::Scripts(changes), breaks, first_seed: 0 }
 }
 
 const fn glue(
@@ -53,7 +60,7 @@ const fn glue(
     fault: GlueFault,
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Glue(fault), breaks }
+    PlantedChange { name, cause: PlantedCause::Glue(fault), breaks, first_seed: 0 }
 }
 
 const fn wire(
@@ -61,7 +68,7 @@ const fn wire(
     fault: WireFault,
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Wire(fault), breaks }
+    PlantedChange { name, cause: PlantedCause::Wire(fault), breaks, first_seed: 0 }
 }
 
 const fn change(script: ScriptName, from: &'static str, to: &'static str) -> ScriptChange {
@@ -208,7 +215,8 @@ pub const PLANTED: &[PlantedChange] = &[
             "if false then",
         )],
         &["never learns"],
-    ),
+    )
+    .from_seed(380),
     scripts(
         "get: a silent replica has ended",
         &[change(ScriptName::Get, "local lives = 'silent'", "local lives = 'none'")],
@@ -224,7 +232,8 @@ pub const PLANTED: &[PlantedChange] = &[
         "response: a cancellation does not wait for the store",
         GlueFault::CancelWithoutStore,
         &["cancelled, is"],
-    ),
+    )
+    .from_seed(320),
     glue(
         "response: an event's number is not compared",
         GlueFault::NumberUnchecked,
