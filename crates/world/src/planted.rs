@@ -19,7 +19,7 @@ pub struct PlantedChange {
 
 impl PlantedChange {
     /// Returns the same fault, looked for from the seed `first` on.
-    const fn from_seed(self, first: u64) -> Self {
+    const fn beginning_at(self, first: u64) -> Self {
         Self { first_seed: first, ..self }
     }
 
@@ -216,7 +216,7 @@ pub const PLANTED: &[PlantedChange] = &[
         )],
         &["never learns"],
     )
-    .from_seed(380),
+    .beginning_at(380),
     scripts(
         "get: a silent replica has ended",
         &[change(ScriptName::Get, "local lives = 'silent'", "local lives = 'none'")],
@@ -233,7 +233,7 @@ pub const PLANTED: &[PlantedChange] = &[
         GlueFault::CancelWithoutStore,
         &["cancelled, is"],
     )
-    .from_seed(320),
+    .beginning_at(320),
     glue(
         "response: an event's number is not compared",
         GlueFault::NumberUnchecked,
