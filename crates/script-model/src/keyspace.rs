@@ -1,10 +1,11 @@
-//! The keys of a small Redis: strings and hashes with an age instead of a clock.
+//! The keys of a small Redis: strings, hashes and sorted sets with an age instead of a clock.
 //!
 //! Time stands still here and the keys grow older: a key has the time that it has left, and a time
 //! that a script wrote into the field [`TIME_FIELD`] moves into the past. Two key spaces that
 //! differ only by when they were reached are therefore equal, which bounds their number.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// The store's time, in seconds; it never changes.
 pub const NOW_S: u64 = 1_000_000;
@@ -32,6 +33,8 @@ pub enum RedisReply {
 enum StoredValue {
     Text(Vec<u8>),
     Fields(BTreeMap<String, Vec<u8>>),
+    /// Members of a sorted set, each with its score.
+    Scores(BTreeMap<Vec<u8>, i64>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,6 +86,14 @@ impl Keyspace {
             },
             ("HSET", pairs) if pairs.len() % 2 == 0 => self.set_fields(key, pairs),
             ("HINCRBY", [field, by]) => self.increase(key, field, int(by)?),
+            ("INCR", []) => self.count(key, 1),
+            ("INCRBY", [by]) => self.count(key, signed(by)?),
+            ("ZADD", [score, member]) => self.set_score(key, member, signed(score)?),
+            ("ZINCRBY", [by, member]) => self.add_score(key, member, signed(by)?),
+            ("ZREM", [member]) => self.remove_member(&key, member),
+            ("ZRANGE", [from, to]) => self.members(&key, int(from)?..=int(to)?, false),
+            ("ZREVRANGE", [from, to]) => self.members(&key, int(from)?..=int(to)?, true),
+            ("ZREVRANGE", [from, to, _]) => self.members_scored(&key, int(from)?..=int(to)?),
             _ => Err(CommandError(format!("the model has no command {name} of {rest:?}"))),
         }
     }
@@ -106,11 +117,22 @@ impl Keyspace {
 
     /// Makes stored times older.
     pub fn age_times(&mut self, seconds: u64) {
+        self.change_times(|then| then - seconds);
+    }
+
+    /// Lets the clock go back by `ms`: keys live longer, and stored times move towards the future
+    /// by its whole seconds.
+    pub fn rewind(&mut self, ms: u64) {
+        self.0.values_mut().filter_map(|key| key.left_ms.as_mut()).for_each(|left| *left += ms);
+        self.change_times(|then| then + ms / 1000);
+    }
+
+    fn change_times(&mut self, change: impl Fn(u64) -> u64) {
         for key in self.0.values_mut() {
             let StoredValue::Fields(fields) = &mut key.value else { continue };
             let Some(time) = fields.get_mut(TIME_FIELD) else { continue };
             let then = text(time).parse::<u64>().unwrap_or(NOW_S).max(NOW_S - OLD_S);
-            *time = (then - seconds).to_string().into_bytes();
+            *time = change(then).to_string().into_bytes();
         }
     }
 
@@ -118,7 +140,7 @@ impl Keyspace {
     pub fn bytes(&self, key: &str) -> Option<&[u8]> {
         match &self.0.get(key)?.value {
             StoredValue::Text(bytes) => Some(bytes),
-            StoredValue::Fields(_) => None,
+            StoredValue::Fields(_) | StoredValue::Scores(_) => None,
         }
     }
 
@@ -126,7 +148,7 @@ impl Keyspace {
     pub fn hash_field(&self, key: &str, field: &str) -> Option<String> {
         match &self.0.get(key)?.value {
             StoredValue::Fields(fields) => fields.get(field).map(|value| text(value)),
-            StoredValue::Text(_) => None,
+            StoredValue::Text(_) | StoredValue::Scores(_) => None,
         }
     }
 
@@ -148,7 +170,7 @@ impl Keyspace {
     fn text_of(&self, key: &str) -> Result<Option<Vec<u8>>, CommandError> {
         match self.0.get(key).map(|key| &key.value) {
             Some(StoredValue::Text(bytes)) => Ok(Some(bytes.clone())),
-            Some(StoredValue::Fields(_)) => Err(wrong_type(key)),
+            Some(_) => Err(wrong_type(key)),
             None => Ok(None),
         }
     }
@@ -187,7 +209,7 @@ impl Keyspace {
                 let value = fields.get(&text(field)).cloned();
                 Ok(value.map_or(RedisReply::Nil, RedisReply::Bulk))
             }
-            Some(StoredValue::Text(_)) => Err(wrong_type(key)),
+            Some(_) => Err(wrong_type(key)),
             None => Ok(RedisReply::Nil),
         }
     }
@@ -197,7 +219,7 @@ impl Keyspace {
         let empty = || StoredKey { value: StoredValue::Fields(BTreeMap::new()), left_ms: None };
         match &mut self.0.entry(key).or_insert_with(empty).value {
             StoredValue::Fields(fields) => Ok(fields),
-            StoredValue::Text(_) => Err(error),
+            StoredValue::Text(_) | StoredValue::Scores(_) => Err(error),
         }
     }
 
@@ -218,6 +240,84 @@ impl Keyspace {
     }
 }
 
+impl Keyspace {
+    /// Adds to the number in a string.
+    fn count(&mut self, key: String, by: i64) -> Outcome {
+        let before = self.text_of(&key)?.map_or(Ok(0), |text| signed(&text))?;
+        let left_ms = self.0.get(&key).and_then(|found| found.left_ms);
+        let value = StoredValue::Text((before + by).to_string().into_bytes());
+        self.0.insert(key, StoredKey { value, left_ms });
+        Ok(RedisReply::Int(before + by))
+    }
+
+    fn scores(&mut self, key: String) -> Result<&mut BTreeMap<Vec<u8>, i64>, CommandError> {
+        let error = wrong_type(&key);
+        let empty = || StoredKey { value: StoredValue::Scores(BTreeMap::new()), left_ms: None };
+        match &mut self.0.entry(key).or_insert_with(empty).value {
+            StoredValue::Scores(scores) => Ok(scores),
+            StoredValue::Text(_) | StoredValue::Fields(_) => Err(error),
+        }
+    }
+
+    fn set_score(&mut self, key: String, member: &[u8], score: i64) -> Outcome {
+        let before = self.scores(key)?.insert(member.to_vec(), score);
+        Ok(RedisReply::Int(before.is_none().into()))
+    }
+
+    fn add_score(&mut self, key: String, member: &[u8], by: i64) -> Outcome {
+        let score = self.scores(key)?.entry(member.to_vec()).or_insert(0);
+        *score += by;
+        Ok(RedisReply::Bulk(score.to_string().into_bytes()))
+    }
+
+    fn remove_member(&mut self, key: &str, member: &[u8]) -> Outcome {
+        if !self.has(key) {
+            return Ok(RedisReply::Int(0));
+        }
+        let scores = self.scores(key.to_owned())?;
+        let was_there = scores.remove(member).is_some();
+        if scores.is_empty() {
+            // As in Redis, a set without members is no key.
+            self.0.remove(key);
+        }
+        Ok(RedisReply::Int(was_there.into()))
+    }
+
+    /// Returns the members at these places and their scores, in the order of both.
+    fn ranked(
+        &self,
+        key: &str,
+        places: RangeInclusive<u64>,
+        highest_first: bool,
+    ) -> Result<Vec<(Vec<u8>, i64)>, CommandError> {
+        let scores = match self.0.get(key).map(|key| &key.value) {
+            Some(StoredValue::Scores(scores)) => scores,
+            Some(_) => return Err(wrong_type(key)),
+            None => return Ok(Vec::new()),
+        };
+        let mut all: Vec<_> = scores.iter().map(|(member, score)| (*score, member)).collect();
+        all.sort();
+        if highest_first {
+            all.reverse();
+        }
+        let (first, last) = (*places.start() as usize, *places.end() as usize);
+        let wanted = all.into_iter().take(last + 1).skip(first);
+        Ok(wanted.map(|(score, member)| (member.clone(), score)).collect())
+    }
+
+    fn members(&self, key: &str, places: RangeInclusive<u64>, highest_first: bool) -> Outcome {
+        let ranked = self.ranked(key, places, highest_first)?.into_iter();
+        Ok(RedisReply::List(ranked.map(|(member, _)| RedisReply::Bulk(member)).collect()))
+    }
+
+    fn members_scored(&self, key: &str, places: RangeInclusive<u64>) -> Outcome {
+        let pairs = self.ranked(key, places, true)?.into_iter().flat_map(|(member, score)| {
+            [RedisReply::Bulk(member), RedisReply::Bulk(score.to_string().into_bytes())]
+        });
+        Ok(RedisReply::List(pairs.collect()))
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -225,6 +325,11 @@ fn text(bytes: &[u8]) -> String {
 fn int(bytes: &[u8]) -> Result<u64, CommandError> {
     let text = text(bytes);
     text.parse().map_err(|_| CommandError(format!("{text:?} is no number from 0 on")))
+}
+
+fn signed(bytes: &[u8]) -> Result<i64, CommandError> {
+    let text = text(bytes);
+    text.parse().map_err(|_| CommandError(format!("{text:?} is no number")))
 }
 
 fn length(len: usize) -> RedisReply {
@@ -284,6 +389,38 @@ mod tests {
         keys.age(1_000_000);
         keys.age(1_000_000);
         assert!(keys.has("answer"));
+    }
+
+    #[test]
+    fn members_come_in_the_order_of_their_scores() {
+        let mut keys = Keyspace::default();
+        for command in ["ZADD set 2 b", "ZADD set 2 a", "ZINCRBY set 1 c", "ZINCRBY set -3 d"] {
+            run(&mut keys, command);
+        }
+        let bulk = |text: &str| RedisReply::Bulk(text.into());
+        let all = ["d", "c", "a", "b"].map(bulk).to_vec();
+        assert_eq!(run(&mut keys, "ZRANGE set 0 9"), RedisReply::List(all));
+        let last = ["b", "2"].map(bulk).to_vec();
+        assert_eq!(run(&mut keys, "ZREVRANGE set 0 0 WITHSCORES"), RedisReply::List(last));
+        for member in ["a", "b", "c", "d"] {
+            assert_eq!(run(&mut keys, &format!("ZREM set {member}")), RedisReply::Int(1));
+        }
+        assert!(!keys.has("set"), "a set without members is no key");
+        run(&mut keys, "INCRBY total 3");
+        assert_eq!(run(&mut keys, "INCRBY total -5"), RedisReply::Int(-2));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_lets_keys_live_longer() {
+        let mut keys = Keyspace::default();
+        run(&mut keys, "SET lease 1 PX 2000");
+        run(&mut keys, &format!("HSET answer w {NOW_S}"));
+        keys.rewind(3000);
+        keys.age(4000);
+        assert!(keys.has("lease"));
+        assert_eq!(keys.hash_field("answer", "w"), Some((NOW_S - 1).to_string()));
+        keys.age(1000);
+        assert!(!keys.has("lease"));
     }
 
     #[test]

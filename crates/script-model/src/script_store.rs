@@ -26,6 +26,11 @@ impl ScriptStore {
         self.keys.age_times(passed_ms / 1000);
     }
 
+    /// Lets the clock go back by `ms`.
+    pub fn rewind(&mut self, ms: u64) {
+        self.keys.rewind(ms);
+    }
+
     /// Runs `script` with `arguments`, of which the first is the prefix of all keys.
     ///
     /// # Panics
@@ -51,6 +56,7 @@ impl ScriptStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyspace::NOW_S;
 
     fn announce(store: &mut ScriptStore) -> RedisReply {
         let arguments = ["l:", "A", "3000", "0"].map(|word| word.as_bytes().to_vec());
@@ -67,5 +73,32 @@ mod tests {
         store.restore(before);
         (0..600).for_each(|_| store.age(5));
         assert_eq!(announce(&mut store), RedisReply::Int(0));
+    }
+
+    /// Stores an object with this progress and the fence 1; returns true if it is stored.
+    fn put(store: &mut ScriptStore, progress: &str) -> bool {
+        let created = format!("{NOW_S:016x}");
+        let place = ["l:", "me", "2", "r1", created.as_str(), "3600"];
+        let rest = ["checkpoint", progress, "A", "{}", "2", "9", "9", "1"];
+        let words = place.into_iter().chain(rest);
+        let arguments: Vec<_> = words.map(|word| word.as_bytes().to_vec()).collect();
+        store.run(ScriptName::Put, &arguments) == RedisReply::Int(1)
+    }
+
+    #[test]
+    fn a_checkpoint_that_comes_late_does_not_replace_the_end() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        assert!(put(&mut store, "running") && put(&mut store, "ended"));
+        assert!(!put(&mut store, "running"), "it was sent before the end");
+        assert!(put(&mut store, "ended"), "the reply to the first was lost");
+    }
+
+    #[test]
+    fn an_object_that_was_deleted_after_its_end_is_not_stored_again() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        assert!(put(&mut store, "running") && put(&mut store, "ended"));
+        let remove = ["l:", "3600", "me", "2", "r1", "60000"].map(|word| word.as_bytes().to_vec());
+        assert_eq!(store.run(ScriptName::Remove, &remove), RedisReply::Int(1));
+        assert!(!put(&mut store, "ended"), "its replica did not know that the store had it");
     }
 }

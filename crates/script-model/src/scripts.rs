@@ -17,10 +17,20 @@ pub enum ScriptName {
     Stop,
     /// Takes an answer over.
     Take,
+    /// Stores an object.
+    Put,
+    /// Reads an object.
+    Get,
+    /// Takes an object over.
+    Claim,
+    /// Leaves an object to other replicas.
+    Disown,
+    /// Deletes an object.
+    Remove,
 }
 
 /// All scripts, in the order of [`ScriptName`].
-pub const SCRIPTS: [ScriptName; 7] = [
+pub const SCRIPTS: [ScriptName; 12] = [
     ScriptName::Announce,
     ScriptName::Append,
     ScriptName::Find,
@@ -28,6 +38,11 @@ pub const SCRIPTS: [ScriptName; 7] = [
     ScriptName::Release,
     ScriptName::Stop,
     ScriptName::Take,
+    ScriptName::Put,
+    ScriptName::Get,
+    ScriptName::Claim,
+    ScriptName::Disown,
+    ScriptName::Remove,
 ];
 
 impl ScriptName {
@@ -47,6 +62,11 @@ impl ScriptName {
             }
             Self::Stop => include_str!("../../resumable/src/shared/scripts/stop.lua"),
             Self::Take => include_str!("../../resumable/src/shared/scripts/take.lua"),
+            Self::Put => include_str!("../../store/src/shared/scripts/put.lua"),
+            Self::Get => include_str!("../../store/src/shared/scripts/get.lua"),
+            Self::Claim => include_str!("../../store/src/shared/scripts/claim.lua"),
+            Self::Disown => include_str!("../../store/src/shared/scripts/disown.lua"),
+            Self::Remove => include_str!("../../store/src/shared/scripts/remove.lua"),
         }
     }
 
@@ -60,6 +80,11 @@ impl ScriptName {
             Self::Release => "release",
             Self::Stop => "stop",
             Self::Take => "take",
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Claim => "claim",
+            Self::Disown => "disown",
+            Self::Remove => "remove",
         }
     }
 }
@@ -77,7 +102,7 @@ pub struct ScriptChange {
 
 /// The texts of all scripts.
 #[derive(Debug, Clone)]
-pub struct ScriptTexts([String; 7]);
+pub struct ScriptTexts([String; 12]);
 
 impl Default for ScriptTexts {
     fn default() -> Self {

@@ -38,7 +38,6 @@ mod pool_law;
 mod quic;
 pub mod quic_links;
 mod rate_headers;
-mod responses;
 mod routes;
 mod server;
 mod service;

@@ -141,7 +141,12 @@ impl Store {
         let connection =
             SharedConnection::open(address, most_json_bytes, Entropy::system()).await?;
         tracing::info!(replica = connection.replica(), "connected to the store {address}");
-        Ok(Self::of(StoreBackend::Shared(SharedBackend::new(connection, limits)), limits))
+        Ok(Self::behind(connection, limits))
+    }
+
+    /// Returns the store behind `connection`, which other replicas may use too.
+    pub fn behind(connection: SharedConnection, limits: StoreLimits) -> Self {
+        Self::of(StoreBackend::Shared(SharedBackend::new(connection, limits)), limits)
     }
 
     /// Returns the connection to a store that replicas share; `None` if the store is local to this

@@ -28,6 +28,14 @@ pub enum GlueFault {
     StopWithoutStore,
     /// A deletion is confirmed, and only one replica forgets the answer.
     StopHereOnly,
+    /// The readers at a replica take their pieces one after the other.
+    ReadersInTurn,
+    /// The end of a response is stored once, whatever comes of it (finding 5).
+    EndTriedOnce,
+    /// A cancellation is confirmed, though the end is not stored.
+    CancelWithoutStore,
+    /// The number of an event is not compared with those that were stored.
+    NumberUnchecked,
 }
 
 /// A fault on the way between replicas and the store.
@@ -51,6 +59,8 @@ pub enum WireFault {
     AlwaysRead,
     /// A new owner is told the fence of the one before.
     FenceIsOld,
+    /// Some objects are not stored, and the replies say that they were.
+    PutUnsaid,
 }
 
 impl WireFault {
@@ -74,6 +84,7 @@ impl WireFault {
     /// Returns the reply to a call that is not run.
     pub fn reply_unsaid(self, script: ScriptName, arguments: &[Vec<u8>]) -> Option<RedisReply> {
         match (self, script) {
+            (Self::PutUnsaid, ScriptName::Put) => Some(RedisReply::Int(1)),
             (Self::StopUnsaid, ScriptName::Stop) => Some(RedisReply::Int(1)),
             (Self::AppendUnsaid, ScriptName::Append) => {
                 let replies = arguments[5..].chunks_exact(8).flat_map(|call| {

@@ -193,6 +193,22 @@ impl ReplicaHosts {
         replicas.flat_map(SimulatedReplica::take_news).collect()
     }
 
+    /// Returns the number of background responses that replicas generate, or have still to store.
+    pub fn responses(&self) -> usize {
+        let replicas = self.hosts.iter().filter_map(|host| host.replica.as_ref());
+        replicas.map(SimulatedReplica::responses).sum()
+    }
+
+    /// Returns the name in the store of the replica of a host.
+    pub fn name(&self, at: usize) -> Option<String> {
+        self.hosts[at].replica.as_ref()?.name().map(str::to_owned)
+    }
+
+    /// Returns the version of the replica of a host.
+    pub fn version(&self, at: usize) -> u64 {
+        self.hosts[at].version
+    }
+
     /// Returns what each replica holds of its limits.
     pub fn held(&self) -> Vec<HeldShares> {
         let replicas = self.hosts.iter().filter_map(|host| host.replica.as_ref());

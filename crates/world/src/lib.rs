@@ -7,6 +7,7 @@
 //! every random number, and one thread runs everything in turns: the same seed gives the same
 //! history (docs/world.md).
 
+mod background;
 mod deletion;
 mod dice;
 mod glue;
@@ -19,6 +20,7 @@ mod planted;
 mod reader;
 mod replica;
 mod resp;
+mod responses;
 mod service;
 mod store;
 mod world;

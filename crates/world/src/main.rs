@@ -1,5 +1,5 @@
 //! Runs worlds: `replica-world SEED` tells the history of one, `replica-world FIRST COUNT` runs
-//! many, `replica-world planted` finds the planted faults.
+//! many, `replica-world planted [WORD]` finds the planted faults.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,16 +9,18 @@ use loquent_world::{PLANTED, WorldPlanting, WorldReport, run};
 /// Seeds in which a planted fault is looked for.
 const PLANTED_SEEDS: u64 = 1_000;
 
-const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted\n\
+const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted [WORD]\n\
                      SEED runs one world and prints its history; FIRST COUNT runs the worlds of \
-                     so many seeds and stops at the first broken law; planted finds planted faults";
+                     so many seeds and stops at the first broken law; planted finds planted \
+                     faults, or those with the word in their names";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let numbers: Vec<Option<u64>> = words.iter().map(|word| word.parse().ok()).collect();
     match (&words[..], &numbers[..]) {
-        (["planted"], _) => planted(),
+        (["planted"], _) => planted(""),
+        (["planted", word], _) => planted(word),
         (_, [Some(seed)]) => tell(&run(*seed, &WorldPlanting::default())),
         (_, [Some(first), Some(count)]) => many(*first, *count),
         _ => {
@@ -30,8 +32,11 @@ fn main() -> ExitCode {
 
 fn tell(report: &WorldReport) -> ExitCode {
     print!("{}", report.history.text());
-    let WorldReport { seed, whole, excused, takeovers, history, .. } = report;
-    println!("seed {seed}: {whole} whole, {excused} excused, {takeovers} takeovers");
+    let WorldReport { seed, whole, clients, excused, takeovers, history, .. } = report;
+    println!(
+        "seed {seed}: {whole} whole, {excused} excused, {takeovers} takeovers, {clients} clients \
+         of responses"
+    );
     println!("fingerprint {:016x}", history.fingerprint());
     match &report.broken {
         Some(law) => {
@@ -44,29 +49,31 @@ fn tell(report: &WorldReport) -> ExitCode {
 
 fn many(first: u64, count: u64) -> ExitCode {
     let (begun, planting) = (Instant::now(), WorldPlanting::default());
-    let (mut whole, mut excused, mut takeovers) = (0, 0, 0);
+    let (mut whole, mut clients, mut excused, mut takeovers) = (0, 0, 0, 0);
     for seed in first..first + count {
         let report = run(seed, &planting);
         if report.broken.is_some() {
             return tell(&report);
         }
         whole += report.whole;
+        clients += report.clients;
         excused += report.excused;
         takeovers += report.takeovers;
     }
     println!(
         "{count} worlds from seed {first}: {whole} readers whole, {excused} excused, {takeovers} \
-         takeovers, {:.1} s",
+         takeovers, {clients} clients of responses, {:.1} s",
         begun.elapsed().as_secs_f64()
     );
     ExitCode::SUCCESS
 }
 
-fn planted() -> ExitCode {
+fn planted(word: &str) -> ExitCode {
     let mut all = true;
-    for fault in PLANTED {
+    for fault in PLANTED.iter().filter(|fault| fault.name.contains(word)) {
         let planting = fault.planting();
-        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &planting).broken?)));
+        let mut seeds = fault.first_seed..PLANTED_SEEDS;
+        let found = seeds.find_map(|seed| Some((seed, run(seed, &planting).broken?)));
         all &= found.is_some();
         match found {
             Some((seed, law)) => println!("{}: seed {seed}: {law}", fault.name),

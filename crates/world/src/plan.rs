@@ -1,6 +1,7 @@
 //! The plan of a run: its questions, readers and faults, drawn from the seed.
 
 use crate::dice::Dice;
+use crate::service::RESPONSE_SEEDS;
 
 /// Number of replicas.
 pub const REPLICAS: usize = 3;
@@ -38,13 +39,16 @@ pub enum WorldFault {
     Failover,
     /// The store's clock jumps ahead: leases are over, and what was kept is older.
     ClockJump,
+    /// The store's clock goes back, as after a failover to a machine whose clock is behind: leases
+    /// last longer.
+    ClockBack,
     /// The store has no room, and evicts a key.
     Eviction,
 }
 
 impl WorldFault {
     /// All kinds.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Kill,
         Self::Term,
         Self::Pause,
@@ -56,6 +60,7 @@ impl WorldFault {
         Self::Slow,
         Self::Failover,
         Self::ClockJump,
+        Self::ClockBack,
         Self::Eviction,
     ];
 
@@ -93,6 +98,23 @@ pub struct PlannedQuestion {
     pub deleted_at_ms: Option<u64>,
 }
 
+/// A background response of the plan.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedResponse {
+    /// Time when it is asked for.
+    pub at_ms: u64,
+    /// The replica that is asked.
+    pub replica: usize,
+    /// Seed of its answer.
+    pub seed: u64,
+    /// Number of clients that read it.
+    pub clients: usize,
+    /// Time when a client cancels it.
+    pub cancelled_at_ms: Option<u64>,
+    /// Time when a client deletes it.
+    pub deleted_at_ms: Option<u64>,
+}
+
 /// An update of the replicas' version, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct RollingUpdate {
@@ -108,6 +130,8 @@ pub struct RollingUpdate {
 pub struct WorldPlan {
     /// In the order of their times.
     pub questions: Vec<PlannedQuestion>,
+    /// In the order of their times.
+    pub responses: Vec<PlannedResponse>,
     /// In the order of their times.
     pub faults: Vec<PlannedFault>,
     /// The update, if there is one.
@@ -135,7 +159,11 @@ impl WorldPlan {
             is_told: dice.chance(70),
             has_new: [(); REPLICAS].map(|()| dice.chance(30)),
         });
-        Self { questions, faults, update }
+        let dice = Dice::new(seed, 8);
+        let count = dice.between(0, 2);
+        let mut responses: Vec<_> = (0..count).map(|_| response(&dice)).collect();
+        responses.sort_by_key(|response| response.at_ms);
+        Self { questions, responses, faults, update }
     }
 }
 
@@ -149,6 +177,19 @@ fn question(dice: &Dice) -> PlannedQuestion {
         replica: dice.index(REPLICAS),
         seed: dice.between(1, u64::from(u32::MAX)),
         readers: dice.between(1, 3) as usize,
+    }
+}
+
+fn response(dice: &Dice) -> PlannedResponse {
+    let at_ms = dice.between(100, 6_000);
+    let later = |percent| dice.chance(percent).then(|| at_ms + dice.between(50, 12_000));
+    PlannedResponse {
+        at_ms,
+        replica: dice.index(REPLICAS),
+        seed: RESPONSE_SEEDS + dice.between(1, u64::from(u32::MAX)),
+        clients: dice.between(1, 3) as usize,
+        cancelled_at_ms: later(25),
+        deleted_at_ms: later(25),
     }
 }
 

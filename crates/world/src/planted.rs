@@ -13,9 +13,16 @@ pub struct PlantedChange {
     cause: PlantedCause,
     /// A part of the laws that may break first.
     pub breaks: &'static [&'static str],
+    /// Seed with which to begin: the worlds before it are known not to show the fault.
+    pub first_seed: u64,
 }
 
 impl PlantedChange {
+    /// Returns the same fault, looked for from the seed `first` on.
+    const fn beginning_at(self, first: u64) -> Self {
+        Self { first_seed: first, ..self }
+    }
+
     /// Returns a run's planting with the fault.
     pub fn planting(&self) -> WorldPlanting {
         let none = WorldPlanting::default();
@@ -45,7 +52,7 @@ const fn scripts(
     changes: &'static [ScriptChange],
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Scripts(changes), breaks }
+    PlantedChange { name, cause: PlantedCause::Scripts(changes), breaks, first_seed: 0 }
 }
 
 const fn glue(
@@ -53,7 +60,7 @@ const fn glue(
     fault: GlueFault,
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Glue(fault), breaks }
+    PlantedChange { name, cause: PlantedCause::Glue(fault), breaks, first_seed: 0 }
 }
 
 const fn wire(
@@ -61,7 +68,7 @@ const fn wire(
     fault: WireFault,
     breaks: &'static [&'static str],
 ) -> PlantedChange {
-    PlantedChange { name, cause: PlantedCause::Wire(fault), breaks }
+    PlantedChange { name, cause: PlantedCause::Wire(fault), breaks, first_seed: 0 }
 }
 
 const fn change(script: ScriptName, from: &'static str, to: &'static str) -> ScriptChange {
@@ -102,7 +109,7 @@ pub const PLANTED: &[PlantedChange] = &[
     scripts(
         "append: a gap is no loss",
         &[change(ScriptName::Append, "elseif head < offset then", "elseif false then")],
-        &["two bytes", "cannot be read", "is left", "something else"],
+        &["refuses", "two bytes", "cannot be read", "is left", "something else"],
     ),
     scripts(
         "append: neither fence nor owner is looked at",
@@ -114,7 +121,7 @@ pub const PLANTED: &[PlantedChange] = &[
             ),
             change(ScriptName::Append, "elseif known[2] ~= replica then", "elseif false then"),
         ],
-        &["two", "something else", "refuses", "deleted"],
+        &["is left", "two", "something else", "refuses", "deleted"],
     ),
     scripts(
         "append: an ended answer is kept as long as a running one",
@@ -190,11 +197,58 @@ pub const PLANTED: &[PlantedChange] = &[
     glue("deletion: nobody is told", GlueFault::StopUntold, &["deleted"]),
     glue("deletion: the store is not waited for", GlueFault::StopWithoutStore, &["deleted"]),
     glue("deletion: one replica forgets the answer", GlueFault::StopHereOnly, &["deleted"]),
+    scripts(
+        "put: no fence is looked at",
+        &[change(ScriptName::Put, "fence < newest or", "")],
+        &["after it was deleted", "shows something else", "two events", "is deleted", "never"],
+    ),
+    scripts(
+        "claim: the fence stays as it is",
+        &[change(ScriptName::Claim, "or '1') + 1", "or '1')")],
+        &["two events", "shows something else", "cancelled, is", "as if it ran", "never learns"],
+    ),
+    scripts(
+        "get: every replica lives",
+        &[change(
+            ScriptName::Get,
+            "if replica == '' or replica == ARGV[7] or lives == 'silent' and has_ended then",
+            "if false then",
+        )],
+        &["never learns"],
+    )
+    .beginning_at(380),
+    scripts(
+        "get: a silent replica has ended",
+        &[change(ScriptName::Get, "local lives = 'silent'", "local lives = 'none'")],
+        &["which lives"],
+    ),
+    glue("reader: it waits for those that trickle", GlueFault::ReadersInTurn, &["waits at"]),
+    glue(
+        "response: its end is stored once (finding 5)",
+        GlueFault::EndTriedOnce,
+        &["its end was told"],
+    ),
+    glue(
+        "response: a cancellation does not wait for the store",
+        GlueFault::CancelWithoutStore,
+        &["cancelled, is"],
+    )
+    .beginning_at(320),
+    glue(
+        "response: an event's number is not compared",
+        GlueFault::NumberUnchecked,
+        &["streamed differently", "a stream", "two events"],
+    ),
+    wire(
+        "put: an object that was not stored is confirmed",
+        WireFault::PutUnsaid,
+        &["never learns", "is gone", "cancelled, is"],
+    ),
     wire("announce: leases are too short", WireFault::LeaseIsShort, &["which lives"]),
     wire(
         "append: a call that was not run is confirmed",
         WireFault::AppendUnsaid,
-        &["deleted", "never gets", "is left", "refuses", "two"],
+        &["waits at", "deleted", "never gets", "is left", "refuses", "two"],
     ),
     wire("stop: a call that was not run is confirmed", WireFault::StopUnsaid, &["deleted"]),
     wire(

@@ -18,14 +18,20 @@ use loquent_resumable::{
 };
 use loquent_serving::clock::Clock;
 use loquent_serving::entropy::Entropy;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Owner;
 use loquent_serving::metrics::Metrics;
 use loquent_serving::obfuscation::ObfuscationDefault;
 use loquent_serving::records::RecordContext;
 use loquent_store::address::SharedAddress;
 use loquent_store::shared::connection::SharedConnection;
+use loquent_store::{Store, StoreLimits};
+use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
+use crate::background::ReplicaResponses;
 use crate::glue::GlueFault;
 use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
@@ -53,6 +59,40 @@ pub enum ReaderNews {
     Ended,
     /// The attempt to delete the answer has this outcome.
     Stopped(Result<(), Unreachable>),
+    /// News of a background response.
+    Response(ResponseNews),
+}
+
+/// News for a client of a background response. An error is its HTTP status.
+#[derive(Debug)]
+pub enum ResponseNews {
+    /// The response is created.
+    Created(Result<(), u16>),
+    /// The response's object.
+    Object(Result<Value, u16>),
+    /// An event of its stream.
+    Event(Value),
+    /// The stream has ended, cleanly or not.
+    Ended(Result<(), u16>),
+    /// The response's object after it was cancelled.
+    Cancelled(Result<Value, u16>),
+    /// The response is deleted, if there was one.
+    Deleted(Result<bool, u16>),
+}
+
+/// Request for a background response.
+#[derive(Debug, Clone, Copy)]
+pub enum ResponseRequest {
+    /// Creates the response to the question with this seed.
+    Create(u64),
+    /// Reads its object.
+    Retrieve(Owner),
+    /// Reads its events from this number on.
+    Stream(u64),
+    /// Cancels it.
+    Cancel,
+    /// Deletes it.
+    Delete,
 }
 
 /// News of all readers, each with the number of its connection.
@@ -77,10 +117,13 @@ pub struct SimulatedReplica {
     at_ms: u64,
     answers: Arc<ResumableAnswers>,
     service: SimulatedService,
+    responses: ReplicaResponses,
     /// The store's client, once the replica has started.
-    connection: Arc<OnceLock<SharedConnection>>,
+    store: Arc<OnceLock<Store>>,
     news: NewsQueue,
     has_left: Arc<AtomicBool>,
+    /// Lock of the planted fault [`GlueFault::ReadersInTurn`].
+    turn: Arc<AsyncMutex<()>>,
     glue: Option<GlueFault>,
 }
 
@@ -111,17 +154,19 @@ impl SimulatedReplica {
             entropy.clone(),
         );
         let service = SimulatedService::new(metrics, clock, settings, glue);
-        let connection = Arc::<OnceLock<SharedConnection>>::default();
-        tokio::spawn(boot(answers.clone(), service.clone(), connection.clone(), dialer, entropy));
+        let store = Arc::<OnceLock<Store>>::default();
+        tokio::spawn(boot(answers.clone(), service.clone(), store.clone(), dialer, entropy));
+        let (own, its) = (answers.clone(), service.clone());
+        let responses = ReplicaResponses::new(own, its, store.clone(), glue);
         drop(entered);
-        let (news, has_left) = (NewsQueue::default(), Arc::default());
+        let (news, has_left, turn) = (NewsQueue::default(), Arc::default(), Arc::default());
         let at_ms = now_ms;
-        Self { runtime, at_ms, answers, service, connection, news, has_left, glue }
+        Self { runtime, at_ms, answers, service, responses, store, news, has_left, turn, glue }
     }
 
     /// True if the replica takes requests.
     pub fn is_ready(&self) -> bool {
-        self.connection.get().is_some()
+        self.store.get().is_some()
     }
 
     /// True if the replica has ended by itself.
@@ -131,7 +176,13 @@ impl SimulatedReplica {
 
     /// Returns the name in the store.
     pub fn name(&self) -> Option<&str> {
-        self.connection.get().map(SharedConnection::replica)
+        self.store.get().and_then(Store::shared).map(SharedConnection::replica)
+    }
+
+    /// Returns the number of background responses that are generated here, or whose end is not
+    /// stored yet.
+    pub fn responses(&self) -> usize {
+        self.responses.count()
     }
 
     /// Returns the requests begun again since the last call, each with its seed and key.
@@ -166,13 +217,14 @@ impl SimulatedReplica {
     pub fn ask(&self, seed: u64, connection: u64, rest: Duration) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let (answers, service, glue) = (self.answers.clone(), self.service.clone(), self.glue);
+        let turn = self.turn();
         let task = self.runtime.spawn(async move {
             if glue == Some(GlueFault::PlaceKept) {
                 // As a place that a task which never ends would hold.
                 std::mem::forget(answers.reserve(key_of(seed), 0));
             }
             if let Some(inbox) = begin(&answers, &service, seed, &sender).await {
-                read(inbox, &sender, rest).await;
+                read(inbox, &sender, rest, turn).await;
             }
         });
         task.abort_handle()
@@ -188,17 +240,23 @@ impl SimulatedReplica {
     ) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let answers = self.answers.clone();
+        let turn = self.turn();
         let position = match self.glue {
             Some(GlueFault::EpochForgotten) => Position { epoch: 0, ..position },
             _ => position,
         };
         let task = self.runtime.spawn(async move {
             match answers.attach_events(&handle, position).await {
-                Ok((_, inbox)) => read(inbox, &sender, rest).await,
+                Ok((_, inbox)) => read(inbox, &sender, rest, turn).await,
                 Err(why) => sender.send(ReaderNews::Refused(why)),
             }
         });
         task.abort_handle()
+    }
+
+    /// Returns the lock that readers take in turns, where that is planted.
+    fn turn(&self) -> Option<Arc<AsyncMutex<()>>> {
+        (self.glue == Some(GlueFault::ReadersInTurn)).then(|| self.turn.clone())
     }
 
     /// Deletes an answer, and tells the outcome as `connection`.
@@ -222,9 +280,40 @@ impl SimulatedReplica {
         });
     }
 
+    /// Sends a request for the background response `id`, and tells its outcome as `connection`.
+    pub fn request(&self, id: &str, request: ResponseRequest, connection: u64) -> AbortHandle {
+        let sender = NewsSender { connection, queue: self.news.clone() };
+        let (responses, id) = (self.responses.clone(), id.to_owned());
+        let status = |error: ApiError| error.status();
+        let task = self.runtime.spawn(async move {
+            let tell = |news| sender.send(ReaderNews::Response(news));
+            tell(match request {
+                ResponseRequest::Create(seed) => {
+                    ResponseNews::Created(responses.create(&id, seed).await.map_err(status))
+                }
+                ResponseRequest::Retrieve(owner) => {
+                    ResponseNews::Object(responses.retrieve(owner, &id).await.map_err(status))
+                }
+                ResponseRequest::Stream(first) => {
+                    let take = |event| tell(ResponseNews::Event(event));
+                    ResponseNews::Ended(responses.stream(&id, first, take).await.map_err(status))
+                }
+                ResponseRequest::Cancel => {
+                    ResponseNews::Cancelled(responses.cancel(&id).await.map_err(status))
+                }
+                ResponseRequest::Delete => {
+                    ResponseNews::Deleted(responses.delete(&id).await.map_err(status))
+                }
+            });
+        });
+        task.abort_handle()
+    }
+
     /// Begins to end, as after SIGTERM.
     pub fn leave(&self) {
-        let (answers, connection) = (self.answers.clone(), self.connection.clone());
+        let (answers, store) = (self.answers.clone(), self.store.clone());
+        let responses = self.responses.clone();
+        self.service.is_leaving.store(true, Ordering::Relaxed);
         let (has_left, glue) = (self.has_left.clone(), self.glue);
         if glue == Some(GlueFault::EngineStopsFirst) {
             self.service.has_failed.store(true, Ordering::Relaxed);
@@ -233,13 +322,16 @@ impl SimulatedReplica {
             if glue == Some(GlueFault::EngineStopsFirst) {
                 tokio::time::sleep(DRAIN_LIMIT).await;
             }
-            answers.hand_over().await;
+            if store.get().is_some_and(|store| store.outage().is_none()) {
+                tokio::join!(answers.hand_over(), responses.leave());
+            }
             // Whoever is not handed over may end within the limit.
             let _ = tokio::time::timeout(DRAIN_LIMIT, answers.settled()).await;
             answers.shut_down().await;
             answers.flush_shared().await;
-            if let Some(connection) = connection.get() {
-                connection.retire().await;
+            responses.flush().await;
+            if let Some(store) = store.get() {
+                store.close().await;
             }
             has_left.store(true, Ordering::Relaxed);
         });
@@ -250,7 +342,7 @@ impl SimulatedReplica {
 async fn boot(
     answers: Arc<ResumableAnswers>,
     service: SimulatedService,
-    opened: Arc<OnceLock<SharedConnection>>,
+    opened: Arc<OnceLock<Store>>,
     dialer: Arc<StoreDialer>,
     entropy: Entropy,
 ) {
@@ -259,7 +351,8 @@ async fn boot(
     let connection = connection.expect("the store refuses nobody's login");
     answers.share(connection.clone());
     answers.succeed_by(Box::new(service));
-    assert!(opened.set(connection.clone()).is_ok(), "a replica starts once");
+    let store = Store::behind(connection.clone(), StoreLimits::default());
+    assert!(opened.set(store).is_ok(), "a replica starts once");
     connection.keep_announced().await;
 }
 
@@ -284,10 +377,21 @@ async fn begin(
     Some(inbox)
 }
 
-/// Reads an answer to the end of its path.
-async fn read(inbox: EventsInbox, sender: &NewsSender, rest: Duration) {
+/// Reads an answer to the end of its path, and rests after each piece. Who has a `turn` takes a
+/// piece, and rests, only while nobody else does.
+async fn read(
+    inbox: EventsInbox,
+    sender: &NewsSender,
+    rest: Duration,
+    turn: Option<Arc<AsyncMutex<()>>>,
+) {
     let mut taken = inbox.offset();
     while let Some(piece) = poll_fn(|context| inbox.poll_piece(context, taken)).await {
+        // Held while it rests, so that whoever trickles holds up all others.
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
         let (position, bytes) = (piece.position, piece.bytes.to_vec());
         taken = position.offset + bytes.len() as u64;
         sender.send(ReaderNews::Piece { position, bytes, is_last: piece.is_last });

@@ -17,7 +17,7 @@ use loquent_serving::active_request::{ActiveRequest, AdmittedRequest, FlushSourc
 use loquent_serving::api::head::AnswerHead;
 use loquent_serving::api::request::{Endpoint, StreamParams};
 use loquent_serving::api::sampling::GeneralSampling;
-use loquent_serving::clock::Clock;
+use loquent_serving::clock::{Clock, unix_time_s};
 use loquent_serving::error::ApiError;
 use loquent_serving::flush::{CompletionTimings, End, FinishReason, Flush};
 use loquent_serving::flush_channel::{FlushSender, flush_channel};
@@ -94,9 +94,13 @@ impl ServiceSettings {
     }
 }
 
-/// Returns the key that asks the question with this `seed`.
+/// Seed from which on questions are those of background responses.
+pub const RESPONSE_SEEDS: u64 = 1 << 40;
+
+/// Returns the key that asks the question with this `seed`. Each background response has one of its
+/// own, since its places are not counted here.
 pub const fn key_of(seed: u64) -> TenantId {
-    TenantId(1 + seed % 3)
+    TenantId(if seed < RESPONSE_SEEDS { 1 + seed % 3 } else { seed })
 }
 
 /// A request that was begun again for this key.
@@ -113,6 +117,8 @@ pub struct SimulatedService {
     pub taken: TakenRequests,
     /// True once every generation ends with an error.
     pub has_failed: Arc<AtomicBool>,
+    /// True once the replica takes no requests.
+    pub is_leaving: Arc<AtomicBool>,
     /// The planted fault.
     glue: Option<GlueFault>,
 }
@@ -128,7 +134,7 @@ impl SimulatedService {
         let request_log = RequestLog::default();
         let observers = Observers { metrics, clock, telemetry: None, request_log };
         let (taken, has_failed) = (TakenRequests::default(), Arc::default());
-        Self { observers, settings, taken, has_failed, glue }
+        Self { observers, settings, taken, has_failed, is_leaving: Arc::default(), glue }
     }
 
     /// Begins to generate the answer to the question with this `seed`, asked with `key`.
@@ -138,7 +144,8 @@ impl SimulatedService {
             endpoint: Endpoint::Chat,
             id: format!("chatcmpl-{seed}"),
             model: MODEL.to_owned(),
-            created_s: 7,
+            // A response whose end is not stored is kept until it is too old.
+            created_s: if seed < RESPONSE_SEEDS { 7 } else { unix_time_s() },
             fingerprint: None,
         };
         let admitted = AdmittedRequest {
@@ -223,7 +230,7 @@ pub fn kept_question(seed: u64, settings: ServiceSettings) -> Arc<[u8]> {
 
 impl TakeoverStarter for SimulatedService {
     fn is_ready(&self) -> bool {
-        true
+        !self.is_leaving.load(Ordering::Relaxed)
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {

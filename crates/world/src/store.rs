@@ -4,9 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use loquent_openai::{BoxFuture, Dial, Io};
+use loquent_proto::hex;
+use loquent_store::Kind;
 use redis::Script;
 use script_model::{Keyspace, RedisReply, SCRIPTS, ScriptName, ScriptStore};
 
+use crate::background::OWNER;
 use crate::dice::Dice;
 use crate::glue::{WireFault, WorldPlanting};
 use crate::history::WorldHistory;
@@ -105,6 +108,8 @@ pub struct AcceptedWrite {
     pub epoch: u64,
     /// The owner's name.
     pub owner: String,
+    /// True if the answer ends with it.
+    pub is_end: bool,
 }
 
 /// A takeover that the store has accepted.
@@ -115,6 +120,14 @@ pub struct AcceptedTakeover {
     pub from: String,
     /// Name of the owner from now on.
     pub to: String,
+}
+
+/// An object of a response that the store has accepted.
+pub struct AcceptedObject {
+    /// Id of the response.
+    pub id: String,
+    /// True if the response has ended.
+    pub is_ended: bool,
 }
 
 /// The store of the world.
@@ -129,6 +142,9 @@ pub struct SimulatedStore {
     now_ms: u64,
     writes: Vec<AcceptedWrite>,
     takeovers: Vec<AcceptedTakeover>,
+    objects: Vec<AcceptedObject>,
+    /// Takeovers of responses.
+    claims: Vec<AcceptedTakeover>,
     /// The planted fault.
     wire: Option<WireFault>,
 }
@@ -151,6 +167,8 @@ impl SimulatedStore {
             now_ms: 0,
             writes: Vec::new(),
             takeovers: Vec::new(),
+            objects: Vec::new(),
+            claims: Vec::new(),
             wire: planting.wire,
         }
     }
@@ -195,6 +213,11 @@ impl SimulatedStore {
         self.scripts.age(ms);
     }
 
+    /// Lets the store's clock go back by `ms`.
+    pub fn jump_back(&mut self, ms: u64) {
+        self.scripts.rewind(ms);
+    }
+
     /// Evicts a key; returns its name, if there is any key.
     pub fn evict(&mut self) -> Option<String> {
         let mut keys = self.scripts.keys().clone();
@@ -213,6 +236,21 @@ impl SimulatedStore {
     /// Returns the takeovers accepted since the last call.
     pub fn take_takeovers(&mut self) -> Vec<AcceptedTakeover> {
         std::mem::take(&mut self.takeovers)
+    }
+
+    /// Returns the objects accepted since the last call.
+    pub fn take_objects(&mut self) -> Vec<AcceptedObject> {
+        std::mem::take(&mut self.objects)
+    }
+
+    /// Returns the takeovers of responses accepted since the last call.
+    pub fn take_claims(&mut self) -> Vec<AcceptedTakeover> {
+        std::mem::take(&mut self.claims)
+    }
+
+    /// True if there is an object of the response with this `id`.
+    pub fn has_response(&self, id: &str) -> bool {
+        self.scripts.keys().has(&response_key(&owner_digits(), id))
     }
 
     /// Returns a field of the answer with this `id`, if there is one.
@@ -301,10 +339,14 @@ impl SimulatedStore {
         let arguments = &command[3..];
         let owner = match script {
             ScriptName::Take => self.field(&text(&arguments[1]), "o").unwrap_or_default(),
+            ScriptName::Claim => {
+                let key = response_key(&text(&arguments[1]), &text(&arguments[3]));
+                self.scripts.keys().hash_field(&key, "r").unwrap_or_default()
+            }
             _ => String::new(),
         };
         let reply = self.run_planted(script, arguments);
-        history.note(&(replica, script, arguments, &reply));
+        note_call(history, replica, script, arguments, &reply);
         if let Some(line) = line_of(script, arguments, &reply) {
             let replica = name_of(replica);
             history.tell(self.now_ms, &format!("{replica} {line}"));
@@ -314,6 +356,8 @@ impl SimulatedStore {
         }
         if script == ScriptName::Take {
             self.note_takeover(arguments, &reply, owner);
+        } else {
+            self.note_object(script, arguments, &reply, owner);
         }
         if self.state == StoreState::LosesReplies && self.dice.chance(20) {
             return None;
@@ -326,7 +370,11 @@ impl SimulatedStore {
     /// Runs a script, with the planted fault.
     fn run_planted(&mut self, script: ScriptName, arguments: &[Vec<u8>]) -> RedisReply {
         let Some(fault) = self.wire else { return self.scripts.run(script, arguments) };
-        let is_unsaid = fault != WireFault::AppendUnsaid || self.dice.chance(5);
+        let is_unsaid = match fault {
+            WireFault::AppendUnsaid => self.dice.chance(5),
+            WireFault::PutUnsaid => self.dice.chance(20),
+            _ => true,
+        };
         if let Some(reply) = fault.reply_unsaid(script, arguments).filter(|_| is_unsaid) {
             return reply;
         }
@@ -355,8 +403,29 @@ impl SimulatedStore {
             if is_stored && !call[5].is_empty() {
                 let (id, owner) = (text(&call[0]), text(&arguments[1]));
                 let epoch = last_epoch(&text(&call[7]));
-                self.writes.push(AcceptedWrite { id, epoch, owner });
+                let is_end = call[3] == b"ended";
+                self.writes.push(AcceptedWrite { id, epoch, owner, is_end });
             }
+        }
+    }
+
+    fn note_object(
+        &mut self,
+        script: ScriptName,
+        arguments: &[Vec<u8>],
+        reply: &RedisReply,
+        from: String,
+    ) {
+        match (script, reply) {
+            (ScriptName::Put, RedisReply::Int(1)) => {
+                let (id, is_ended) = (text(&arguments[3]), arguments[7] == b"ended");
+                self.objects.push(AcceptedObject { id, is_ended });
+            }
+            (ScriptName::Claim, RedisReply::Int(_)) => {
+                let (id, to) = (text(&arguments[3]), text(&arguments[4]));
+                self.claims.push(AcceptedTakeover { id, from, to });
+            }
+            _ => {}
         }
     }
 
@@ -367,6 +436,35 @@ impl SimulatedStore {
             self.takeovers.push(AcceptedTakeover { id, from, to });
         }
     }
+}
+
+/// Notes a call in the fingerprint. Objects have the time of day, so only their lengths count.
+fn note_call(
+    history: &mut WorldHistory,
+    replica: usize,
+    script: ScriptName,
+    arguments: &[Vec<u8>],
+    reply: &RedisReply,
+) {
+    match (script, reply) {
+        (ScriptName::Put, _) => {
+            let (id, len) = (&arguments[3], arguments[9].len());
+            history.note(&(replica, script, id, &arguments[6..9], len, reply));
+        }
+        (ScriptName::Get, RedisReply::List(parts)) => {
+            let len = parts.last().map_or(0, |json| said(json).len());
+            history.note(&(replica, script, arguments, &parts[..parts.len() - 1], len));
+        }
+        _ => history.note(&(replica, script, arguments, reply)),
+    }
+}
+
+fn owner_digits() -> String {
+    hex::encode(&OWNER.0)
+}
+
+fn response_key(owner: &str, id: &str) -> String {
+    format!("{PREFIX}o:{owner}:{}{id}", Kind::Response as u8)
 }
 
 /// Returns the name of a replica in histories.
@@ -414,7 +512,15 @@ fn line_of(script: ScriptName, arguments: &[Vec<u8>], reply: &RedisReply) -> Opt
             Some(format!("gives back {}: {} {}", short(&arguments[1]), word(4), field(0)))
         }
         ScriptName::Stop => Some(format!("stops {}: {}", short(&arguments[1]), field(0))),
-        ScriptName::Find | ScriptName::Read | ScriptName::Announce => None,
+        ScriptName::Put => {
+            let (progress, fence, len) = (word(7), word(13), arguments[9].len());
+            let id = word(3);
+            Some(format!("stores {id} {progress} fence {fence} of {len} bytes: {}", field(0)))
+        }
+        ScriptName::Claim => Some(format!("claims {}: {}", word(3), field(0))),
+        ScriptName::Disown => Some(format!("leaves {}: {}", word(3), field(0))),
+        ScriptName::Remove => Some(format!("deletes {}: {}", word(4), field(0))),
+        ScriptName::Find | ScriptName::Read | ScriptName::Announce | ScriptName::Get => None,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::laws::WorldLaws;
 use crate::plan::{FAULTS_END_MS, PlannedFault, PlannedQuestion, REPLICAS, WorldFault, WorldPlan};
 use crate::reader::{ReaderConnection, ReaderState, SimulatedReader};
 use crate::replica::{ANSWERS_PER_KEY, ReaderNews};
+use crate::responses::{WorldMoment, WorldResponses};
 use crate::service::{AnswerText, key_of};
 use crate::store::{AcceptedTakeover, SimulatedStore, StoreState, name_of, short};
 
@@ -38,6 +39,38 @@ const LEASES_BACK_MS: u64 = 3_000;
 /// Time in which nothing is left of the answers: the grace of a minute twice, since an answer that
 /// nobody reads is generated to its end first.
 const REST_MS: u64 = 150_000;
+
+/// Time within which a reader has the rest of an answer that has ended.
+const SOON_MS: u64 = 3_000;
+/// Time after a fault of the store from which it counts as undisturbed: two leases.
+const STORE_SETTLED_MS: u64 = 6_000;
+
+/// Condition of the store.
+#[derive(Default)]
+struct StoreCondition {
+    fault: Option<PlannedFault>,
+    /// Time of the last change.
+    touched_ms: u64,
+    /// Time until which leases may be missing.
+    leases_gone_until_ms: u64,
+}
+
+impl StoreCondition {
+    /// True if nothing has happened to the store for long.
+    fn is_settled(&self, now_ms: u64) -> bool {
+        self.fault.is_none() && now_ms >= self.touched_ms + STORE_SETTLED_MS
+    }
+
+    fn has_leases(&self, now_ms: u64) -> bool {
+        now_ms >= self.leases_gone_until_ms
+    }
+
+    /// Returns what the responses' clients need to know of a world with these `hosts`.
+    fn moment<'a>(&self, now_ms: u64, hosts: &'a ReplicaHosts) -> WorldMoment<'a> {
+        let (is_store_settled, has_leases) = (self.is_settled(now_ms), self.has_leases(now_ms));
+        WorldMoment { now_ms, hosts, is_store_settled, has_leases }
+    }
+}
 
 /// An answer.
 struct SimulatedAnswer {
@@ -63,6 +96,8 @@ pub struct WorldReport {
     pub history: WorldHistory,
     /// Number of readers that got a whole answer.
     pub whole: usize,
+    /// Number of clients that learned how their background response ended.
+    pub clients: usize,
     /// Number of readers whose answer was lost, as the documentation says.
     pub excused: usize,
     /// Number of takeovers that readers have seen.
@@ -77,15 +112,17 @@ struct ReplicaWorld {
     next_question: usize,
     dice: Dice,
     store: SimulatedStore,
-    store_fault: Option<PlannedFault>,
-    store_touched_ms: u64,
-    /// Time until which leases may be missing at the store.
-    leases_gone_until_ms: u64,
+    condition: StoreCondition,
+    /// Time by which the store's clock has gone back, in all.
+    gone_back_ms: u64,
     hosts: ReplicaHosts,
     answers: Vec<SimulatedAnswer>,
     /// By id: the owners of each answer of which the store has had a part.
     owners: BTreeMap<String, BTreeSet<String>>,
+    /// By id: time when the store had the end of an answer.
+    ended_ms: BTreeMap<String, u64>,
     readers: Vec<SimulatedReader>,
+    responses: WorldResponses,
     connections: u64,
     /// Connections without the right token.
     intruders: BTreeSet<u64>,
@@ -105,6 +142,7 @@ pub fn run(seed: u64, planting: &WorldPlanting) -> WorldReport {
         seed,
         broken: world.laws.broken().map(str::to_owned),
         whole,
+        clients: world.responses.done(),
         excused: world.readers.len() - whole,
         takeovers: world.epochs.len(),
         history: world.history,
@@ -115,6 +153,8 @@ impl ReplicaWorld {
     fn new(seed: u64, planting: &WorldPlanting) -> Self {
         let store = SimulatedStore::new(planting, seed);
         let plan = WorldPlan::draw(seed);
+        let may_differ = plan.update.is_some_and(|update| !update.is_told);
+        let responses = WorldResponses::new(seed, &plan.responses, may_differ);
         let mut hosts = ReplicaHosts::new(seed, plan.update, planting.glue);
         (0..REPLICAS).for_each(|at| hosts.start(at, 0, &store));
         Self {
@@ -124,13 +164,14 @@ impl ReplicaWorld {
             next_question: 0,
             dice: Dice::new(seed, 5),
             store,
-            store_fault: None,
-            store_touched_ms: 0,
-            leases_gone_until_ms: 0,
+            condition: StoreCondition::default(),
+            gone_back_ms: 0,
             hosts,
             answers: Vec::new(),
             owners: BTreeMap::new(),
+            ended_ms: BTreeMap::new(),
             readers: Vec::new(),
+            responses,
             connections: 0,
             intruders: BTreeSet::new(),
             glue: planting.glue,
@@ -142,16 +183,18 @@ impl ReplicaWorld {
 
     fn run(&mut self) {
         while self.laws.broken().is_none() && !self.is_through() {
-            if self.now_ms >= FAULTS_END_MS + CALM_MS {
+            // Leases last longer by the time by which the clock has gone back.
+            if self.now_ms >= FAULTS_END_MS + CALM_MS + self.gone_back_ms {
                 return self.check_readers();
             }
             // Without readers, only what is left over can be wrong.
-            let is_read = !self.readers.iter().all(SimulatedReader::is_over);
+            let is_read =
+                !self.readers.iter().all(SimulatedReader::is_over) || !self.responses.is_over();
             self.step(if is_read { STEP_MS } else { REST_STEP_MS });
         }
         let through_ms = self.now_ms;
         while self.laws.broken().is_none() && !self.is_at_rest() {
-            if self.now_ms >= through_ms + REST_MS {
+            if self.now_ms >= through_ms + REST_MS + self.gone_back_ms {
                 let held: usize = self.hosts.held().iter().map(|held| held.bytes).sum();
                 let what = format!("something is left of the answers, {held} bytes at replicas");
                 return self.laws.breach(what);
@@ -164,7 +207,8 @@ impl ReplicaWorld {
     fn is_through(&self) -> bool {
         let is_asked = self.next_question == self.plan.questions.len();
         let is_calm = self.now_ms >= FAULTS_END_MS;
-        is_asked && is_calm && self.readers.iter().all(SimulatedReader::is_over)
+        let is_read = self.readers.iter().all(SimulatedReader::is_over);
+        is_asked && is_calm && is_read && self.responses.is_over()
     }
 
     /// True if replicas hold nothing any more, nor the store, unless an owner has ended.
@@ -175,7 +219,9 @@ impl ReplicaWorld {
                 || self.is_deleted(id) && self.store.log_bytes(id) > 0
         };
         let is_free = self.hosts.held().iter().all(|held| *held == HeldShares::default());
-        is_free && !self.owners.iter().any(is_kept)
+        let are_ended = self.hosts.responses() == 0;
+        let are_deleted = self.responses.are_deleted(&self.store, self.now_ms);
+        is_free && are_ended && are_deleted && !self.owners.iter().any(is_kept)
     }
 
     fn is_any_dead(&self, owners: &BTreeSet<String>) -> bool {
@@ -183,6 +229,7 @@ impl ReplicaWorld {
     }
 
     fn check_readers(&mut self) {
+        self.responses.check_end(&self.hosts, &mut self.laws);
         for at in 0..self.readers.len() {
             let answer = self.readers[at].answer;
             let is_deleted = self.answers[answer].deletion.holds(self.now_ms);
@@ -212,9 +259,7 @@ impl ReplicaWorld {
 
     /// True if nothing has happened to a replica and the store for long.
     fn is_undisturbed(&self, replica: usize) -> bool {
-        self.hosts.is_settled(replica, self.now_ms)
-            && self.store_fault.is_none()
-            && self.now_ms >= self.store_touched_ms + 6_000
+        self.hosts.is_settled(replica, self.now_ms) && self.condition.is_settled(self.now_ms)
     }
 
     fn step(&mut self, step_ms: u64) {
@@ -233,6 +278,8 @@ impl ReplicaWorld {
             self.next_question += 1;
         }
         self.drive_deletions();
+        let moment = self.condition.moment(self.now_ms, &self.hosts);
+        self.responses.drive(&moment, &mut self.history);
         (0..self.readers.len()).for_each(|reader| self.drive_reader(reader));
         self.hosts.run_until(self.now_ms);
         self.store.run_until(self.now_ms, &mut self.history);
@@ -241,6 +288,8 @@ impl ReplicaWorld {
         }
         self.note_writes();
         self.note_takeovers();
+        let moment = self.condition.moment(self.now_ms, &self.hosts);
+        self.responses.note_store(&mut self.store, &moment, &mut self.laws);
         for (seed, key) in self.hosts.take_taken() {
             if key != key_of(seed) {
                 self.laws.breach(format!("an answer is generated again for {key:?}, not its key"));
@@ -252,21 +301,23 @@ impl ReplicaWorld {
         if fault.kind.hits_replica() {
             return self.hosts.begin(fault, &mut self.store, &mut self.history);
         }
-        if self.store_fault.is_some() {
+        if self.condition.fault.is_some() {
             return;
         }
-        (self.store_fault, self.store_touched_ms) = (Some(fault), self.now_ms);
+        (self.condition.fault, self.condition.touched_ms) = (Some(fault), self.now_ms);
         self.history.tell(self.now_ms, &format!("store: {:?}", fault.kind));
         self.store.set_state(match fault.kind {
             WorldFault::StorePause => StoreState::Stands,
             WorldFault::StoreRefuses => StoreState::Refuses,
             WorldFault::LostReplies => StoreState::LosesReplies,
             WorldFault::Slow => StoreState::IsSlow,
-            WorldFault::ClockJump | WorldFault::Eviction => StoreState::Works,
+            WorldFault::ClockJump | WorldFault::ClockBack | WorldFault::Eviction => {
+                StoreState::Works
+            }
             _ => StoreState::IsAway,
         });
         if matches!(fault.kind, WorldFault::ClockJump | WorldFault::Eviction) {
-            self.leases_gone_until_ms = self.now_ms + LEASES_BACK_MS;
+            self.condition.leases_gone_until_ms = self.now_ms + LEASES_BACK_MS;
         }
         match fault.kind {
             WorldFault::Failover => {
@@ -279,6 +330,11 @@ impl ReplicaWorld {
                 self.note_loss();
             }
             WorldFault::ClockJump => self.store.jump_ahead(self.dice.between(500, 20_000)),
+            WorldFault::ClockBack => {
+                let back_ms = self.dice.between(500, 20_000);
+                self.store.jump_back(back_ms);
+                self.gone_back_ms += back_ms;
+            }
             _ => {}
         }
     }
@@ -289,12 +345,13 @@ impl ReplicaWorld {
             answer.is_lossy = true;
             answer.deletion.note_loss();
         }
+        self.responses.note_loss();
     }
 
     fn mend(&mut self) {
         self.hosts.mend(self.now_ms, &mut self.store, &mut self.history);
-        if self.store_fault.is_some_and(|fault| fault.until_ms <= self.now_ms) {
-            (self.store_fault, self.store_touched_ms) = (None, self.now_ms);
+        if self.condition.fault.is_some_and(|fault| fault.until_ms <= self.now_ms) {
+            (self.condition.fault, self.condition.touched_ms) = (None, self.now_ms);
             self.history.tell(self.now_ms, "store: works");
             self.store.set_state(StoreState::Works);
         }
@@ -344,6 +401,7 @@ impl ReplicaWorld {
             }
             ReaderState::Reads(connection) => {
                 let ReaderConnection { replica, leaves_ms, patience_ms, .. } = *connection;
+                self.check_wait(at);
                 if !self.hosts.is_up(replica) {
                     self.leave(at, "loses its replica");
                 } else if leaves_ms.min(patience_ms) <= self.now_ms {
@@ -364,12 +422,17 @@ impl ReplicaWorld {
         }
         let position = self.readers[at].position;
         let is_calm = now_ms >= FAULTS_END_MS;
-        let rest = if self.dice.chance(20) { self.dice.between(20, 300) } else { 0 };
+        let rest = match self.dice.between(0, 9) {
+            0 => self.dice.between(20, 300),
+            // It trickles.
+            1 => self.dice.between(500, 2_500),
+            _ => 0,
+        };
         // In the calm, readers stay where they get something.
         let leaves = !is_calm && self.dice.chance(40);
         let leaves_ms = if leaves { now_ms + self.dice.between(50, 4_000) } else { u64::MAX };
         let to = self.hosts.ready(replica).expect("it was chosen because it is ready");
-        let rest = Duration::from_millis(rest);
+        let (rest, rests) = (Duration::from_millis(rest), rest > 0);
         let task = match self.answers[answer].handle {
             Some(handle) => to.attach(handle, position, number, rest),
             None => to.ask(self.answers[answer].question.seed, number, rest),
@@ -384,6 +447,7 @@ impl ReplicaWorld {
             since_ms: now_ms,
             leaves_ms,
             patience_ms,
+            rests,
             was_there,
             task,
         };
@@ -399,7 +463,7 @@ impl ReplicaWorld {
         let ReaderState::Reads(connection) = &self.readers[at].state else { return };
         connection.task.abort();
         let answer = self.readers[at].answer;
-        if self.now_ms >= FAULTS_END_MS + CALM_MS / 2
+        if self.now_ms >= FAULTS_END_MS + CALM_MS / 2 + self.gone_back_ms
             && self.is_excused(answer)
             && !self.answers[answer].deletion.holds(self.now_ms)
         {
@@ -421,6 +485,11 @@ impl ReplicaWorld {
     }
 
     fn handle_news(&mut self, connection: u64, news: ReaderNews) {
+        if let ReaderNews::Response(news) = news {
+            let moment = self.condition.moment(self.now_ms, &self.hosts);
+            let (laws, history) = (&mut self.laws, &mut self.history);
+            return self.responses.handle_news(connection, news, &moment, laws, history);
+        }
         if self.intruders.contains(&connection) {
             return self.check_intruder(&news);
         }
@@ -440,7 +509,7 @@ impl ReplicaWorld {
                 self.answers[answer].handle = Some(handle);
             }
             ReaderNews::Rejected => self.handle_rejection(at, answer),
-            ReaderNews::Stopped(_) => {}
+            ReaderNews::Stopped(_) | ReaderNews::Response(_) => {}
             ReaderNews::Ended => self.leave(at, "is cut off"),
             ReaderNews::Refused(why) => self.handle_refusal(at, why),
             ReaderNews::Piece { position, bytes, is_last } => {
@@ -473,6 +542,25 @@ impl ReplicaWorld {
         let patience_ms = self.now_ms + self.dice.between(4_000, 9_000);
         if let ReaderState::Reads(connection) = &mut self.readers[at].state {
             connection.patience_ms = patience_ms;
+        }
+    }
+
+    /// A reader that takes all at once has an answer soon after the store has it, however slowly
+    /// others read, wherever nothing is disturbed.
+    fn check_wait(&mut self, at: usize) {
+        let SimulatedReader { answer, state: ReaderState::Reads(connection), .. } =
+            &self.readers[at]
+        else {
+            return;
+        };
+        let known = &self.answers[*answer];
+        let ended_ms = known.handle.and_then(|handle| self.ended_ms.get(&handle.id_hex()));
+        let since_ms = ended_ms.copied().unwrap_or(u64::MAX).max(connection.since_ms);
+        let is_late = self.now_ms >= since_ms.saturating_add(SOON_MS) && !connection.rests;
+        let is_excused = known.is_lossy || known.deletion.was_asked;
+        if is_late && !is_excused && self.is_undisturbed(connection.replica) {
+            let name = name_of(connection.replica);
+            self.laws.breach(format!("reader {at} waits at {name} for an answer that has ended"));
         }
     }
 
@@ -537,7 +625,7 @@ impl ReplicaWorld {
             self.check_revival(&id, "taken over");
             self.owners.entry(id.clone()).or_default().insert(to.clone());
             let Some(host) = self.hosts.host_of(&from) else { continue };
-            let has_lease = self.now_ms >= self.leases_gone_until_ms;
+            let has_lease = self.condition.has_leases(self.now_ms);
             if from != to && has_lease && self.hosts.is_settled(host, self.now_ms) {
                 let what = format!("answer {id} is taken from {}, which lives", name_of(host));
                 self.laws.breach(what);
@@ -548,6 +636,9 @@ impl ReplicaWorld {
     fn note_writes(&mut self) {
         for write in self.store.take_writes() {
             self.laws.note_write(&write);
+            if write.is_end {
+                self.ended_ms.entry(write.id.clone()).or_insert(self.now_ms);
+            }
             self.check_revival(&write.id, "written");
             self.owners.entry(write.id).or_default().insert(write.owner);
         }

@@ -46,7 +46,8 @@ fn the_same_seed_has_the_same_history() {
 fn planted_faults_are_found() {
     for fault in PLANTED {
         let planting = fault.planting();
-        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, &planting).broken?)));
+        let mut seeds = fault.first_seed..PLANTED_SEEDS;
+        let found = seeds.find_map(|seed| Some((seed, run(seed, &planting).broken?)));
         let (seed, law) = found.unwrap_or_else(|| panic!("{} is not found", fault.name));
         println!("| {} | {law} | {} |", fault.name, seed + 1);
         let is_expected = fault.breaks.iter().any(|part| law.contains(part));

@@ -20,10 +20,16 @@ pub const CANCELLED: &str = "cancelled";
 pub const LOST: &str = "lost";
 /// Member of the record that another replica writes when it takes over a response: the number of
 /// the next event.
-pub const TAKEN_OVER_AT: &str = "loquent_taken_over_at";
+const TAKEN_OVER_AT: &str = "loquent_taken_over_at";
 /// Gap left in the event numbers by a takeover. A reader may have received more events from the
 /// replica that has ended than were stored; numbers within the gap belong to those alone.
+/// The gap is a multiple of this.
 pub const NUMBERS_APART: u64 = 1 << 20;
+/// Maximum of that multiple, which is random: after a store has lost a takeover, the events of the
+/// next one have other numbers.
+pub const MAX_GAPS: u64 = 512;
+/// Member of the same record with the gap.
+const GAP: &str = "loquent_numbers_apart";
 /// Member of the record with the time when the response was complete.
 pub const COMPLETED_AT: &str = "completed_at";
 
@@ -156,8 +162,8 @@ impl ResponseEvents {
             && let Some(at) = members.remove(COMPLETED_AT)
         {
             self.facts.completed_s = at;
-        } else if takeover_number(json).is_some() {
-            self.next += NUMBERS_APART;
+        } else if let Some(gap) = takeover_gap(json) {
+            self.next += gap;
         } else {
             self.facts.seams.note(json);
         }
@@ -436,12 +442,20 @@ impl EventWriter for ResponseEvents {
     }
 }
 
-/// Returns the number of the event that would have come next when a response was taken over, if
-/// `json` records a takeover.
-pub fn takeover_number(json: &str) -> Option<u64> {
+/// Returns the record of a takeover at the event that would have been number `at`, which leaves
+/// `gaps` times [`NUMBERS_APART`] numbers out.
+pub fn takeover_record(at: u64, gaps: u64) -> String {
+    json!({TAKEN_OVER_AT: at, GAP: gaps * NUMBERS_APART}).to_string()
+}
+
+/// Returns the gap that a takeover leaves in the numbers of events, if `json` records a takeover.
+pub fn takeover_gap(json: &str) -> Option<u64> {
     // Nearly all of these are something else.
     json.contains(TAKEN_OVER_AT).then_some(())?;
-    serde_json::from_str::<Value>(json).ok()?.get(TAKEN_OVER_AT)?.as_u64()
+    let record: Value = serde_json::from_str(json).ok()?;
+    record.get(TAKEN_OVER_AT)?.as_u64()?;
+    // One that an earlier version has written has no gap.
+    Some(record.get(GAP).and_then(Value::as_u64).unwrap_or(NUMBERS_APART))
 }
 
 fn broken(code: &str, message: &str) -> ResponseStatus {

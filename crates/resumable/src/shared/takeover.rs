@@ -21,6 +21,7 @@ use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::api::head::AnswerName;
+use loquent_serving::api::request::StreamParams;
 use loquent_serving::error::ApiError;
 use loquent_serving::records::RecordWriter;
 use loquent_store::shared::connection::SharedConnection;
@@ -56,6 +57,8 @@ pub struct FirstAnswer {
     pub name: Option<AnswerName>,
     /// Fence with which the answer is generated from here on.
     pub fence: AnswerFence,
+    /// Streaming parameters in place of those of the request, if any.
+    pub stream: Option<StreamParams>,
 }
 
 /// Starts requests again: the interface to the rest of the server.
@@ -200,7 +203,7 @@ impl SharedLogs {
         let give_back = async move { logs.give_back(&id, fence, GivenBack::Unused).await };
         let claim = TakeoverClaim::new(give_back);
         let Heritage { request, name, replay } = heritage;
-        let first = FirstAnswer { name, fence: AnswerFence(fence) };
+        let first = FirstAnswer { name, fence: AnswerFence(fence), stream: None };
         let answer = successor.begin(request, first).await.map_err(Refused::of)?;
         // With its request, for a store that loses the answer and gets it again from here.
         let slot = LogSlot::new(handle, fence, task).with_request(kept.into());

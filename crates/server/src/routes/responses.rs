@@ -1,7 +1,6 @@
 //! The routes of `/v1/responses`.
 
 pub mod resolve;
-pub mod takeover;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,25 +19,23 @@ use crate::app::App;
 use crate::charged_body::charged_json;
 use crate::json_response::{json_response, json_text};
 use crate::models::ModelEntry;
-use crate::responses::generation::{Generated, Generation};
-use crate::responses::live::{LiveReader, LiveResponse, NewResponse};
-use crate::responses::record_log::{END_RESERVE_BYTES, RecordLog};
-use crate::responses::stored::{KeptInput, StoredResponse};
-use crate::responses::storing::{KeptRecords, ResponseRecorder};
-use crate::responses::stream::{DirectResponse, Records, ResponseReader};
 use crate::routes::parse_request::marks;
 use crate::routes::responses::resolve::{conversation, load};
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use loquent_dialects::responses::compact;
-use loquent_dialects::responses::events::{
-    EventRange, NUMBERS_APART, ResponseEvents, takeover_number,
-};
+use loquent_dialects::responses::events::{EventRange, ResponseEvents};
 use loquent_dialects::responses::input;
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_dialects::responses::paging::page;
 use loquent_dialects::responses::request::{NAMES, ResponseRequest, Truncation};
 use loquent_dialects::responses::truncate::{count, truncate};
+use loquent_responses::generation::{Generated, Generation};
+use loquent_responses::live::{LiveReader, LiveResponse, NewResponse};
+use loquent_responses::record_log::{END_RESERVE_BYTES, RecordLog};
+use loquent_responses::stored::{KeptInput, StoredResponse};
+use loquent_responses::storing::{KeptRecords, ResponseRecorder};
+use loquent_responses::stream::{DirectResponse, Records, ResponseReader, check_number};
 use loquent_resumable::shared::kept_request::ReplayableBody;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -343,7 +340,7 @@ async fn retrieve(
     // This before the store, which has each response by the time it is gone from here.
     if let Some(live) = app.responses.find(owner, &id) {
         let template = live.template.clone();
-        live.check(|log| check_number(log, first))?;
+        live.check(|log| check_number(&template, log, first))?;
         return match streams {
             true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
             false => whole_live(&app, &identity, live).await,
@@ -351,13 +348,13 @@ async fn retrieve(
     }
     let mut charge = MemoryCharge::of(&identity);
     let response = stored(&app, owner, &id, &mut charge).await?;
-    check_number(&response.log, first)?;
+    check_number(&response.template, &response.log, first)?;
     if !streams {
         return whole_stored(&app, response, charge).await;
     }
     if let Some(live) = app.responses.find(owner, &id) {
         // It was taken over just now, and has a seam that the stored records lack.
-        live.check(|log| check_number(log, first))?;
+        live.check(|log| check_number(&live.template, log, first))?;
         return Ok(read(
             &app,
             Records::Live(LiveReader::new(live)),
@@ -372,22 +369,6 @@ async fn retrieve(
         }
         false => Err(elsewhere()),
     }
-}
-
-/// Rejects `first` if its event was sent by a replica before it was stored: the event with that
-/// number now has another place in the text.
-fn check_number(log: &RecordLog, first: u64) -> Result<(), ApiError> {
-    let mut is_unknown = false;
-    log.read(0, |delta| {
-        if let Delta::Other { json, .. } = delta
-            && let Some(at) = takeover_number(&json)
-        {
-            is_unknown |= (at + 1..at + NUMBERS_APART).contains(&first);
-        }
-    });
-    let message = "The replica that sent this event has ended before it was stored. Read the response from its \
-                   beginning.";
-    if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
 }
 
 /// Returns the error for requests that only the generating replica can serve.
@@ -413,7 +394,7 @@ async fn cancel(
 ) -> Caught {
     let owner = identity.owner();
     if let Some(live) = app.responses.find(owner, &id) {
-        live.cancel().await;
+        live.cancel().await?;
         return whole_live(&app, &identity, live).await;
     }
     let mut charge = MemoryCharge::of(&identity);
@@ -434,13 +415,7 @@ async fn delete(
     Path(id): Path<String>,
     Extension(identity): Extension<Identity>,
 ) -> Caught {
-    let owner = identity.owner();
-    if let Some(live) = app.responses.find(owner, &id) {
-        // To its end, for its last checkpoint would bring back what is deleted here.
-        live.cancel().await;
-        app.responses.forget(&live);
-    }
-    match app.store.delete(Kind::Response, owner, &id).await? {
+    match app.responses.delete(&app.store, identity.owner(), &id).await? {
         true => Ok(json_response(&json!({"id": id, "object": "response", "deleted": true}))),
         false => Err(ApiError::no_stored("response", &id)),
     }

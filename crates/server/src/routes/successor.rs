@@ -38,11 +38,11 @@ impl AppTakeover {
 
 impl TakeoverStarter for AppTakeover {
     fn is_ready(&self) -> bool {
-        self.0.upgrade().is_some_and(|app| app.ready().is_ok())
+        self.0.upgrade().is_some_and(|app| app.is_ready())
     }
 
     fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
-        model_of(&*self.app()?, request).map(drop)
+        self.app()?.check(request)
     }
 
     fn begin(
@@ -50,7 +50,25 @@ impl TakeoverStarter for AppTakeover {
         request: ReplayableRequest,
         first: FirstAnswer,
     ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
-        Box::pin(async move { begin(&*self.app()?, request, first, None).await })
+        Box::pin(async move { TakeoverStarter::begin(&*self.app()?, request, first).await })
+    }
+}
+
+impl TakeoverStarter for App {
+    fn is_ready(&self) -> bool {
+        self.ready().is_ok()
+    }
+
+    fn check(&self, request: &ReplayableRequest) -> Result<(), ApiError> {
+        model_of(self, request).map(drop)
+    }
+
+    fn begin(
+        &self,
+        request: ReplayableRequest,
+        first: FirstAnswer,
+    ) -> Pin<Box<dyn Future<Output = Result<SecondAnswer, ApiError>> + Send + '_>> {
+        Box::pin(begin(self, request, first))
     }
 }
 
@@ -61,7 +79,7 @@ const ELSEWHERE_RETRY_S: u64 = 2;
 ///
 /// # Errors
 /// 404 for a model that is not served here, 503 for one that gives other answers here.
-pub fn model_of<'a>(app: &'a App, request: &ReplayableRequest) -> Result<&'a ModelEntry, ApiError> {
+fn model_of<'a>(app: &'a App, request: &ReplayableRequest) -> Result<&'a ModelEntry, ApiError> {
     let model = &request.marks.model;
     let entry = app.models.find(Some(model))?;
     // A server with one model answers with that, whatever a request calls it.
@@ -90,7 +108,7 @@ fn check_service(entry: &ModelEntry, first: &KeptService) -> Result<(), ApiError
 
 /// Returns the sender of a request, according to this server's keys. If the key is unknown, only
 /// the server's own limits apply; prefixes still stay separate from those of others.
-pub fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
+fn identity_of(app: &App, asker: ReplayAsker) -> Identity {
     let ReplayAsker { owner, tenant, token_salt } = asker;
     let key = app.config.api_keys.owners().into_iter().find(|key| key.owner() == owner);
     let token = token_salt.map(|salt| TokenScope { cache_salt: salt.into() });
@@ -134,21 +152,19 @@ async fn start_again(
     app.models.start(request, app.clock.now()).await
 }
 
-/// Starts the answer to `kept` again, under the name that `first` has for its readers. `stream`
-/// replaces the request's own streaming parameters, if given.
+/// Starts the answer to `kept` again, under the name that `first` has for its readers.
 ///
 /// # Errors
 /// As [`start_again`]; those of the store.
-pub async fn begin(
+async fn begin(
     app: &App,
     kept: ReplayableRequest,
     first: FirstAnswer,
-    stream: Option<StreamParams>,
 ) -> Result<SecondAnswer, ApiError> {
     let stored = kept.marks.stored.as_ref().map(|ReplayMetadata { owner, metadata }| {
         (*owner, Box::new(ChatToStore::of(&kept.fields, metadata.clone())))
     });
-    let started = start_again(app, kept, stream).await?;
+    let started = start_again(app, kept, first.stream).await?;
     let StartedAnswer { mut active, echo, vocab, .. } = started;
     active.take_over(first.name);
     if let Some((owner, chat)) = stored {

@@ -181,8 +181,8 @@ impl SharedBackend {
         Ok(rows)
     }
 
-    /// Deletes an object; returns true if it existed and had not expired. If its answer is
-    /// incomplete, the replica that generates it can no longer store it.
+    /// Deletes an object; returns true if it existed and had not expired. The replica that
+    /// generates its answer can no longer store it.
     ///
     /// # Errors
     /// When the store cannot be used.

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::app::App;
-use crate::responses::stored::StoredResponse;
-use crate::routes::responses::takeover;
 use loquent_dialects::responses::input::{check_count, name_items, response_of_item};
 use loquent_dialects::responses::request::ResponseRequest;
+use loquent_responses::stored::StoredResponse;
+use loquent_responses::takeover::ResponseTakeover;
 use loquent_serving::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
 use loquent_serving::error::{ApiError, quoted};
 use loquent_serving::identity::Owner;
 use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
-use loquent_store::{Kind, Progress};
+use loquent_store::Kind;
 
 /// Maximum number of responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;
@@ -36,11 +36,14 @@ pub async fn load(
     let unreadable = || ApiError::internal("The stored response cannot be read.");
     let decode = move || StoredResponse::decode(&bytes).ok_or_else(unreadable);
     let response = app.bodies.workers().run_if(parsed_bytes > SMALL_BYTES, decode).await?;
-    Ok(Some(match object.progress {
-        Progress::RunningElsewhere => response,
-        Progress::Running if takeover::adopt(app, owner, &response).await => response,
-        Progress::Running | Progress::Ended => response.end_if_lost(),
-    }))
+    let takeover = ResponseTakeover {
+        responses: &app.responses,
+        answers: &app.resumable,
+        starter: app,
+        store: &app.store,
+        workers: app.bodies.workers(),
+    };
+    Ok(Some(takeover.read(owner, object.progress, response).await))
 }
 
 /// Returns the items of the whole conversation: those before `request`, and its own, which get ids.

@@ -1,5 +1,6 @@
 -- Deletes an object: remove.lua PREFIX AGE_S OWNER KIND ID KEEP_MS. Returns whether there was one that is not too old.
--- Of an answer that is incomplete nothing is stored any more: its fence is above that of any replica.
+-- Nothing is stored of its answer any more, also if that is complete: its replica may not know that the store has it,
+-- and try again. Its fence is above that of any replica.
 -- Deletes what is too old: remove.lua PREFIX AGE_S.
 local prefix = ARGV[1]
 local weights, total = prefix .. 'w', prefix .. 'b'
@@ -39,10 +40,8 @@ end
 
 local owner, kind, id, keep_ms = unpack(ARGV, 3, 6)
 local name = owner .. ':' .. kind .. id
-local member, progress = unpack(redis.call('HMGET', prefix .. 'o:' .. name, 'm', 'p'))
+local member = redis.call('HGET', prefix .. 'o:' .. name, 'm')
 if not member then return 0 end
-if progress == 'running' then
-    redis.call('SET', prefix .. 'x:' .. name, '4503599627370496', 'PX', keep_ms)
-end
+redis.call('SET', prefix .. 'x:' .. name, '4503599627370496', 'PX', keep_ms)
 drop(owner, member)
 return string.sub(member, 1, 16) >= cutoff and 1 or 0

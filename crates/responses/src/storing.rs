@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use loquent_proto::Delta;
 
-use super::record_log::RecordLog;
-use super::stored::{KeptInput, StoredResponse};
+use crate::record_log::RecordLog;
+use crate::stored::{KeptInput, StoredResponse};
 use loquent_dialects::responses::events::ResponseEvents;
 use loquent_serving::event_writer::EventWriter;
 use loquent_store::object::WriteMode;

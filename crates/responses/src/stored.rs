@@ -6,7 +6,7 @@ use loquent_proto::Delta;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::record_log::RecordLog;
+use crate::record_log::RecordLog;
 use loquent_dialects::responses::events::{EventRange, LOST, ResponseEvents};
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_serving::memory::MemoryCharge;

@@ -2,7 +2,7 @@
 //! number of readers, which may come and go, and stores them periodically, so that a restart loses
 //! little.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,16 +14,16 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::generation::{Generated, Generation};
-use super::record_log::RecordLog;
-use super::stored::{StoredResponse, object};
-use super::storing::ResponseRecorder;
+use crate::generation::{Generated, Generation};
+use crate::record_log::RecordLog;
+use crate::stored::{StoredResponse, object};
+use crate::storing::ResponseRecorder;
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_resumable::Reservation;
 use loquent_serving::api::json::{ValueSize, count_values};
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
-use loquent_store::StoreError;
+use loquent_store::{Kind, Store, StoreError};
 
 /// Interval at which a growing response is stored. A restart loses the text since the last
 /// checkpoint.
@@ -35,6 +35,9 @@ const TAKEN: &str =
 const TAKEN_RETRY_S: u64 = 1;
 /// Maximum time for which a shutdown waits for responses to be stored.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+/// Error for a client that cancels a response whose end the store does not have.
+const NOT_STORED: &str =
+    "The end of this response is not stored yet, or another replica generates it. Try again.";
 /// Error for readers of a response that this server leaves to another replica at shutdown.
 const LEFT: &str = "Another server goes on with the response: read it again.";
 
@@ -58,12 +61,24 @@ pub struct LiveResponse {
     pub template: ResponseTemplate,
     state: Mutex<LiveState>,
     cancelled: Notify,
-    /// True once the response has ended and is in the store, or storing it has failed.
-    settled: watch::Sender<bool>,
+    /// Signals that the response is deleted: its end is not to be stored any more.
+    deleted: Notify,
+    settlement: watch::Sender<Settlement>,
     /// True once its task is over.
     left: watch::Sender<bool>,
     /// True if another replica is to continue the response.
     is_left: AtomicBool,
+}
+
+/// State of a response's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settlement {
+    /// There is no end yet, or it is being stored.
+    Open,
+    /// The store has the end.
+    Stored,
+    /// The store does not have the end, or has another replica's.
+    NotStored,
 }
 
 struct LiveState {
@@ -71,7 +86,7 @@ struct LiveState {
     /// Number of readers so far; each reader gets its number from this.
     readers: u64,
     /// Wakers of the readers that wait for more.
-    waiting: HashMap<u64, Waker>,
+    waiting: BTreeMap<u64, Waker>,
 }
 
 /// Reads a background response. Dropping it removes its waker.
@@ -88,12 +103,18 @@ pub struct EndedResponse<'a>(&'a LiveResponse);
 struct LiveEntry {
     table: Arc<LiveResponses>,
     live: Arc<LiveResponse>,
+    /// True once a task generates the response. Until then nobody has seen more of it than the
+    /// store has.
+    has_task: bool,
 }
 
 impl Drop for LiveEntry {
     fn drop(&mut self) {
-        self.live.break_off();
-        self.live.settled.send_replace(true);
+        match self.has_task {
+            true => self.live.break_off(),
+            false => self.live.give_up(),
+        }
+        self.live.settle(Settlement::NotStored);
         self.live.left.send_replace(true);
         self.table.forget(&self.live);
     }
@@ -124,10 +145,11 @@ impl LiveResponses {
         let live = Arc::new(LiveResponse::new(new));
         // First: an object of this replica that is not here is one that it has lost.
         self.table().insert(live.key(), live.clone());
-        let entry = LiveEntry { table: self.clone(), live: live.clone() };
+        let mut entry = LiveEntry { table: self.clone(), live: live.clone(), has_task: false };
         if !live.save().await? {
             return Err(ApiError::unavailable(TAKEN, TAKEN_RETRY_S));
         }
+        entry.has_task = true;
         let leaving = self.is_leaving.subscribe();
         tokio::spawn(async move {
             entry.live.carry(generation, reservation, leaving).await;
@@ -167,9 +189,38 @@ impl LiveResponses {
         found.filter(|live| !live.is_left.load(Ordering::Relaxed))
     }
 
+    /// Deletes the response `id` of `owner`, here and in the `store`; returns true if there was
+    /// one.
+    ///
+    /// # Errors
+    /// If the store cannot be used; the response has ended then, if it was generated here.
+    pub async fn delete(&self, store: &Store, owner: Owner, id: &str) -> Result<bool, StoreError> {
+        let live = self.find(owner, id);
+        if let Some(live) = &live {
+            // To its end, for its last checkpoint would bring back what is deleted here. An end
+            // that is not stored need not be.
+            drop(live.cancel().await);
+        }
+        let was_there = store.delete(Kind::Response, owner, id).await?;
+        if let Some(live) = live {
+            live.deleted.notify_one();
+            self.forget(&live);
+        }
+        Ok(was_there)
+    }
+
+    /// Returns the number of responses that are generated, or whose end is not stored yet.
+    pub fn count(&self) -> usize {
+        self.table().len()
+    }
+
     /// Removes `live`, which has ended.
-    pub fn forget(&self, live: &LiveResponse) {
-        self.table().remove(&live.key());
+    fn forget(&self, live: &Arc<LiveResponse>) {
+        let (key, mut table) = (live.key(), self.table());
+        // This replica may have taken the same response over meanwhile.
+        if table.get(&key).is_some_and(|known| Arc::ptr_eq(known, live)) {
+            table.remove(&key);
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Key, Arc<LiveResponse>>> {
@@ -180,10 +231,11 @@ impl LiveResponses {
 impl LiveResponse {
     fn new(new: NewResponse) -> Self {
         let NewResponse { recorder, template, log } = new;
-        let state = Mutex::new(LiveState { log, readers: 0, waiting: HashMap::new() });
-        let (cancelled, settled) = (Notify::new(), watch::Sender::new(false));
+        let state = Mutex::new(LiveState { log, readers: 0, waiting: BTreeMap::new() });
+        let (cancelled, deleted) = (Notify::new(), Notify::new());
+        let settlement = watch::Sender::new(Settlement::Open);
         let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
-        Self { recorder, template, state, cancelled, settled, left, is_left }
+        Self { recorder, template, state, cancelled, deleted, settlement, left, is_left }
     }
 
     fn key(&self) -> Key {
@@ -225,11 +277,31 @@ impl LiveResponse {
     }
 
     /// Cancels the response, and waits until it has ended and been stored.
-    pub async fn cancel(&self) {
+    ///
+    /// # Errors
+    /// 503 if its end is not stored: should this replica end now, another one goes on with the
+    /// response.
+    pub async fn cancel(&self) -> Result<(), ApiError> {
         // This is remembered where `run` is busy with a checkpoint.
         self.cancelled.notify_one();
+        let mut settlement = self.settlement.subscribe();
+        let settled = settlement.wait_for(|settlement| *settlement != Settlement::Open).await;
         // The sender is in `self`, so that this cannot fail.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+        match settled.is_ok_and(|settlement| *settlement == Settlement::Stored) {
+            true => Ok(()),
+            false => Err(ApiError::unavailable(NOT_STORED, TAKEN_RETRY_S)),
+        }
+    }
+
+    /// Notes the state of the end, of which the first counts.
+    fn settle(&self, settlement: Settlement) {
+        self.settlement.send_if_modified(|known| {
+            let is_first = *known == Settlement::Open;
+            if is_first {
+                *known = settlement;
+            }
+            is_first
+        });
     }
 
     /// Generates the response to its end and stores it.
@@ -246,13 +318,21 @@ impl LiveResponse {
             return;
         }
         let first = self.save().await;
-        self.settled.send_replace(true);
+        let is_stored = matches!(first, Ok(true));
+        self.settle(if is_stored { Settlement::Stored } else { Settlement::NotStored });
         drop(reservation);
         match first {
             Ok(true) => {}
             Ok(false) => tracing::warn!("another replica has taken over a response"),
-            // Until then it can be read only here.
-            Err(error) => self.recorder.save_later(&self.log(), &error).await,
+            Err(error) => {
+                let log = self.log();
+                tokio::select! {
+                    biased;
+                    () = self.deleted.notified() => {}
+                    // Until then it can be read only here.
+                    () = self.recorder.save_later(&log, &error) => {}
+                }
+            }
         }
     }
 
@@ -270,7 +350,7 @@ impl LiveResponse {
         loop {
             // A step that another branch interrupts has taken no flush yet, so nothing is lost.
             tokio::select! {
-                () = self.step(&mut generation) => {}
+                biased;
                 () = is_asked_to_leave(&mut leaving), if self.recorder.can_be_left() => {
                     return self.leave().await;
                 }
@@ -279,16 +359,15 @@ impl LiveResponse {
                     let bytes = self.state().log.bytes().len();
                     match self.save_if(bytes > stored_bytes).await {
                         Ok(true) => stored_bytes = bytes,
-                        Ok(false) => {
-                            self.is_left.store(true, Ordering::Relaxed);
-                            return Self::wake_readers(self.state());
-                        }
+                        Ok(false) => return self.give_up(),
                         Err(_) => {}
                     }
                     // A store that is away takes as long as the time to the next one: what is
                     // generated would wait for one after the other.
                     checkpoint.reset();
                 }
+                // Last: the others are rarely ready.
+                () = self.step(&mut generation) => {}
             }
             if self.state().log.is_ended() {
                 return;
@@ -303,6 +382,12 @@ impl LiveResponse {
         if let Err(error) = self.recorder.leave(self.log()).await {
             tracing::debug!(%error, "another replica goes on from an older part of a response");
         }
+        Self::wake_readers(self.state());
+    }
+
+    /// Leaves the response to whoever generates it now. Its readers' streams break off.
+    fn give_up(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
         Self::wake_readers(self.state());
     }
 
@@ -424,10 +509,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::responses::stored::KeptInput;
+    use crate::stored::KeptInput;
     use loquent_serving::blocking_workers::BlockingWorkers;
     use loquent_store::recorder::StoreTarget;
-    use loquent_store::{AnswerFence, Kind, Store, StoreLimits};
+    use loquent_store::{AnswerFence, StoreLimits};
 
     fn live() -> Arc<LiveResponse> {
         let object = json!({"id": "resp_1"});
@@ -449,13 +534,13 @@ mod tests {
     async fn a_task_that_panics_leaves_nobody_waiting() {
         let (table, live) = (Arc::new(LiveResponses::default()), live());
         table.table().insert(live.key(), live.clone());
-        let entry = LiveEntry { table: table.clone(), live: live.clone() };
+        let entry = LiveEntry { table: table.clone(), live: live.clone(), has_task: true };
         let task = tokio::spawn(async move {
             let _entry = entry;
             panic!("on purpose");
         });
         // Not before the task has begun to run: this waits for it.
-        live.cancel().await;
+        assert!(live.cancel().await.is_err(), "its end is not stored");
         assert!(task.await.unwrap_err().is_panic());
         assert!(table.find(Owner::NOBODY, "resp_1").is_none());
         let mut context = Context::from_waker(Waker::noop());

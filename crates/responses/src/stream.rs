@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use loquent_proto::Delta;
 
-use super::generation::{Generated, Generation};
-use super::live::LiveReader;
-use super::record_log::{RecordLog, read_records};
-use super::storing::{KeptRecords, ResponseRecorder, Saving, write};
-use loquent_dialects::responses::events::ResponseEvents;
-use loquent_dialects::responses::object::ResponseStatus;
+use crate::generation::{Generated, Generation};
+use crate::live::LiveReader;
+use crate::record_log::{RecordLog, read_records};
+use crate::storing::{KeptRecords, ResponseRecorder, Saving, write};
+use loquent_dialects::responses::events::{EventRange, ResponseEvents, takeover_gap};
+use loquent_dialects::responses::object::{ResponseStatus, ResponseTemplate};
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::{EventSource, EventWriter, StreamStatus};
 use loquent_serving::memory::MemoryCharge;
@@ -90,12 +90,50 @@ impl EventSource for DirectResponse {
     }
 }
 
+/// Rejects the event number `first` of the response with this `template` and `log` if the event
+/// before it was sent by a replica before it was stored: the event with that number now has another
+/// place in the text, or there is none.
+///
+/// # Errors
+/// 410 for such a number.
+pub fn check_number(
+    template: &ResponseTemplate,
+    log: &RecordLog,
+    first: u64,
+) -> Result<(), ApiError> {
+    if first == 0 || !was_taken_over(log) {
+        return Ok(());
+    }
+    let mut events = ResponseEvents::new(template.clone(), EventRange::Nothing);
+    let mut is_unknown = false;
+    log.read(0, |delta| {
+        let at = events.next_number();
+        events.note(&delta);
+        is_unknown |= is_takeover(&delta) && (at + 1..events.next_number()).contains(&first);
+    });
+    // The store has lost the takeover behind which that event was.
+    is_unknown |= first > events.next_number();
+    let message = "The replica that sent this event has ended before it was stored. Read the \
+                   response from its beginning.";
+    if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
+}
+
+fn was_taken_over(log: &RecordLog) -> bool {
+    let mut was_taken_over = false;
+    log.read(0, |delta| was_taken_over |= is_takeover(&delta));
+    was_taken_over
+}
+
+fn is_takeover(delta: &Delta) -> bool {
+    matches!(delta, Delta::Other { json, .. } if takeover_gap(json).is_some())
+}
+
 /// Source of the records of a response that is read separately from its generation.
 pub enum Records {
     /// The response may still be generated.
     Live(LiveReader),
-    /// The response has ended; with its memory charge.
-    Ended(RecordLog, #[expect(dead_code, reason = "held until the log is gone")] MemoryCharge),
+    /// The response has ended; with its memory charge, which is held until the log is gone.
+    Ended(RecordLog, MemoryCharge),
 }
 
 /// Reads a response from its beginning. Events that its reader already has are not written again.
@@ -156,5 +194,35 @@ impl EventSource for ResponseReader {
 
     fn heartbeat(&self) -> Bytes {
         self.events.heartbeat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquent_dialects::responses::events::takeover_record;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_that_was_never_stored_is_gone() {
+        let template = ResponseTemplate { object: json!({"id": "resp_1"}), background: true };
+        let check = |log: &RecordLog, first| check_number(&template, log, first).is_ok();
+        let mut log = RecordLog::new(1 << 16);
+        let meta = json!({"model": "m", "created": 7}).to_string();
+        for delta in [Delta::Open { meta }, Delta::text("so far")] {
+            log.push(&delta).unwrap();
+        }
+        assert!(check(&log, 99), "nobody else has sent events of it");
+        let mut events = ResponseEvents::new(template.clone(), EventRange::Nothing);
+        log.read(0, |delta| events.note(&delta));
+        let (at, gap) = (events.next_number(), 3 << 20);
+        let json = takeover_record(at, 3);
+        for delta in [Delta::Other { choice: 0, json }, Delta::text(" and on")] {
+            log.push(&delta).unwrap();
+        }
+        assert!(check(&log, 0) && check(&log, at) && check(&log, at + gap + 1));
+        assert!(!check(&log, at + 1) && !check(&log, at + gap - 1), "the dead replica's");
+        assert!(!check(&log, at + gap + 2), "that of a takeover that the store has lost");
     }
 }

@@ -1,0 +1,168 @@
+//! Continues a background response whose replica has ended, when its client requests it here.
+
+use std::sync::Arc;
+
+use loquent_dialects::responses::events::{EventRange, MAX_GAPS, ResponseEvents, takeover_record};
+use loquent_infer::tenant::TenantId;
+use loquent_proto::{Delta, Replay};
+use loquent_resumable::ResumableAnswers;
+use loquent_resumable::shared::kept_request::{self, ReplayableRequest};
+use loquent_resumable::shared::takeover::{
+    FirstAnswer, SecondAnswer, TakeoverClaim, TakeoverStarter, name_in,
+};
+use loquent_serving::api::request::StreamParams;
+use loquent_serving::blocking_workers::BlockingWorkers;
+use loquent_serving::error::ApiError;
+use loquent_serving::identity::Owner;
+use loquent_store::recorder::StoreTarget;
+use loquent_store::shared::connection::SharedConnection;
+use loquent_store::{AnswerFence, Kind, Progress, Store};
+
+use crate::generation::Generation;
+use crate::live::{LiveResponses, NewResponse};
+use crate::record_log::RecordLog;
+use crate::stored::{KeptInput, StoredResponse};
+use crate::storing::ResponseRecorder;
+
+/// `Retry-After` in seconds for a response that this replica cannot continue now.
+const LATER_RETRY_S: u64 = 2;
+
+/// The parts of a replica that continue a response.
+pub struct ResponseTakeover<'a> {
+    /// Responses that are generated here.
+    pub responses: &'a Arc<LiveResponses>,
+    /// Limits for those and for resumable answers.
+    pub answers: &'a Arc<ResumableAnswers>,
+    /// Starts requests again.
+    pub starter: &'a dyn TakeoverStarter,
+    /// The store.
+    pub store: &'a Store,
+    /// Workers that render long objects.
+    pub workers: &'a BlockingWorkers,
+}
+
+impl ResponseTakeover<'_> {
+    /// Returns `response` of `owner`, whose object in the store has this `progress`. If its replica
+    /// has ended, it continues here, or has failed if it cannot continue anywhere.
+    pub async fn read(
+        &self,
+        owner: Owner,
+        progress: Progress,
+        response: StoredResponse,
+    ) -> StoredResponse {
+        match progress {
+            Progress::RunningElsewhere => response,
+            Progress::Running if self.adopt(owner, &response).await => response,
+            Progress::Running | Progress::Ended => response.end_if_lost(),
+        }
+    }
+
+    /// Takes over generation of `response`, whose replica has ended. Returns true if the response
+    /// continues, here or elsewhere, or may do so later.
+    async fn adopt(&self, owner: Owner, response: &StoredResponse) -> bool {
+        let request = response.request.as_deref();
+        let Some(request) = request.and_then(|text| kept_request::decode(text.as_bytes())) else {
+            return false;
+        };
+        match self.try_adopt(owner, response, request).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!("the response of a replica that has ended does not go on: {error}");
+                // Later, or at another replica, it may.
+                error.retry_after_s().is_some()
+            }
+        }
+    }
+
+    async fn try_adopt(
+        &self,
+        owner: Owner,
+        response: &StoredResponse,
+        request: ReplayableRequest,
+    ) -> Result<(), ApiError> {
+        if !self.starter.is_ready() {
+            let message = "This replica takes no requests now.";
+            return Err(ApiError::unavailable(message, LATER_RETRY_S));
+        }
+        self.starter.check(&request)?;
+        let id = response.template.id();
+        let _turn = self.responses.takeover.lock().await;
+        if self.responses.find(owner, id).is_some() {
+            return Ok(());
+        }
+        let tenant = TenantId(request.marks.asker.tenant);
+        let reservation = self.answers.reserve(tenant, 0)?;
+        // Begun before it is claimed: what cannot begin here is left to another replica.
+        let first = FirstAnswer {
+            name: name_in(response.log.bytes()),
+            fence: AnswerFence::FIRST,
+            stream: Some(StreamParams { include_usage: true, ..StreamParams::default() }),
+        };
+        let answer = self.starter.begin(request, first).await?;
+        let Some(fence) = self.store.claim(Kind::Response, owner, id).await? else {
+            return Ok(());
+        };
+        let (store, claimed) = (self.store.clone(), id.to_owned());
+        let claim = TakeoverClaim::new(async move {
+            drop(store.disown(Kind::Response, owner, &claimed).await);
+        });
+        // Its owner's last word, which nothing follows.
+        let stored = self.store.get(Kind::Response, owner, id).await?;
+        // Whoever has deleted it meanwhile asks no more.
+        let Some(object) = stored else { return Ok(()) };
+        let stored = StoredResponse::decode(&object.json);
+        let stored = stored.filter(|stored| !stored.log.is_ended()).ok_or_else(unreadable)?;
+        let (new, generation) = self.continued(owner, fence, stored, answer)?;
+        self.responses.start(new, generation, reservation).await?;
+        claim.keep();
+        Ok(())
+    }
+
+    /// Returns `stored`, which continues with `answer` and is stored for this owner with this
+    /// fence.
+    fn continued(
+        &self,
+        owner: Owner,
+        fence: AnswerFence,
+        stored: StoredResponse,
+        answer: SecondAnswer,
+    ) -> Result<(NewResponse, Generation), ApiError> {
+        let known = Replay::of(stored.log.bytes()).map_err(|_| unreadable())?;
+        let created_s = answer.request.head().created_s;
+        let entropy = self.store.shared().map(SharedConnection::entropy);
+        // Only a shared store can lose a takeover.
+        let gaps = entropy.map_or(1, |entropy| entropy.draw_in(1..=MAX_GAPS));
+        let log = with_seam(&stored, gaps, self.answers.limits().log_bytes);
+        let generation = Generation::again(answer, known);
+        let StoredResponse { template, input, request, .. } = stored;
+        let input = KeptInput {
+            head: StoredResponse::encode_head(&template, &input, None).into(),
+            running: StoredResponse::encode_head(&template, &input, request.as_deref()).into(),
+            items: input,
+            charge: None,
+        };
+        let (store, workers) = (self.store.clone(), self.workers.clone());
+        let target = StoreTarget { store, workers, kind: Kind::Response, owner, fence };
+        let id = template.id().to_owned();
+        let recorder = ResponseRecorder { target, id, created_s, input };
+        Ok((NewResponse { recorder, template, log }, generation))
+    }
+}
+
+fn unreadable() -> ApiError {
+    ApiError::internal("The stored response cannot be read.")
+}
+
+/// Returns the records of `stored` with the record behind which this replica's events begin, whose
+/// numbers are `gaps` gaps away, in a log of at most `max_bytes`.
+fn with_seam(stored: &StoredResponse, gaps: u64, max_bytes: usize) -> RecordLog {
+    let mut events = ResponseEvents::new(stored.template.clone(), EventRange::Nothing);
+    let mut log = RecordLog::new(usize::MAX / 2);
+    stored.log.read(0, |delta| {
+        events.note(&delta);
+        log.push(&delta).expect("there is room");
+    });
+    let seam = takeover_record(events.next_number(), gaps);
+    log.push(&Delta::Other { choice: 0, json: seam }).expect("there is room");
+    log.bounded(max_bytes)
+}

@@ -1,0 +1,238 @@
+//! The background responses of one replica, which are called as the server's routes call them.
+
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+
+use loquent_dialects::responses::events::{EventRange, ResponseEvents};
+use loquent_dialects::responses::object::ResponseTemplate;
+use loquent_responses::generation::Generation;
+use loquent_responses::live::{LiveReader, LiveResponse, LiveResponses, NewResponse};
+use loquent_responses::record_log::RecordLog;
+use loquent_responses::stored::{KeptInput, StoredResponse};
+use loquent_responses::storing::ResponseRecorder;
+use loquent_responses::stream::{Records, ResponseReader, check_number};
+use loquent_responses::takeover::ResponseTakeover;
+use loquent_resumable::ResumableAnswers;
+use loquent_serving::blocking_workers::BlockingWorkers;
+use loquent_serving::clock::unix_time_s;
+use loquent_serving::error::ApiError;
+use loquent_serving::event_writer::{EventSource, StreamStatus};
+use loquent_serving::identity::Owner;
+use loquent_serving::memory::MemoryCharge;
+use loquent_serving::records::RecordContext;
+use loquent_store::recorder::StoreTarget;
+use loquent_store::{AnswerFence, Kind, Store};
+use serde_json::{Value, json};
+
+use crate::glue::GlueFault;
+use crate::service::{SimulatedService, kept_question, key_of, vocab};
+
+/// Owner of all responses.
+pub const OWNER: Owner = Owner([7; 16]);
+/// `Retry-After` in seconds for requests that only another replica can serve.
+const ELSEWHERE_RETRY_S: u64 = 2;
+
+/// The background responses of one replica.
+#[derive(Clone)]
+pub struct ReplicaResponses {
+    live: Arc<LiveResponses>,
+    answers: Arc<ResumableAnswers>,
+    service: SimulatedService,
+    store: Arc<OnceLock<Store>>,
+    workers: BlockingWorkers,
+    glue: Option<GlueFault>,
+}
+
+impl ReplicaResponses {
+    /// Creates those of a replica that has `answers` and `service`, and that uses `store` once it
+    /// has started.
+    pub fn new(
+        answers: Arc<ResumableAnswers>,
+        service: SimulatedService,
+        store: Arc<OnceLock<Store>>,
+        glue: Option<GlueFault>,
+    ) -> Self {
+        let (live, workers) = (Arc::default(), BlockingWorkers::new(1));
+        Self { live, answers, service, store, workers, glue }
+    }
+
+    /// Returns the number of responses that are generated here, or whose end is not stored yet.
+    pub fn count(&self) -> usize {
+        self.live.count()
+    }
+
+    /// Leaves the responses to other replicas, as after SIGTERM.
+    pub async fn leave(&self) {
+        self.live.leave().await;
+    }
+
+    /// Waits, within a time limit, until the responses that have ended are stored.
+    pub async fn flush(&self) {
+        self.live.flush().await;
+    }
+
+    fn store(&self) -> &Store {
+        self.store.get().expect("only a replica that has started is asked")
+    }
+
+    /// Creates the response `id` to the question with this `seed`.
+    ///
+    /// # Errors
+    /// If it cannot be stored.
+    pub async fn create(&self, id: &str, seed: u64) -> Result<(), ApiError> {
+        let reservation = self.answers.reserve(key_of(seed), 0)?;
+        let template = ResponseTemplate { object: json!({"id": id}), background: true };
+        let request = kept_question(seed, self.service.settings);
+        let request = str::from_utf8(&request).ok();
+        let input = KeptInput {
+            head: StoredResponse::encode_head(&template, &[], None).into(),
+            running: StoredResponse::encode_head(&template, &[], request).into(),
+            ..KeptInput::default()
+        };
+        let active = self.service.begin(seed, key_of(seed));
+        let mut log = RecordLog::new(usize::MAX / 2);
+        let vocab = vocab();
+        let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
+        let generation = Generation::open(active, None, &context, &mut |delta| {
+            log.push(&delta).expect("the first record fits");
+        });
+        let log = log.bounded(self.answers.limits().log_bytes);
+        let (store, workers) = (self.store().clone(), self.workers.clone());
+        let (kind, owner, fence) = (Kind::Response, OWNER, AnswerFence::FIRST);
+        let target = StoreTarget { store, workers, kind, owner, fence };
+        // What is too old to be kept is not tried again.
+        let is_planted = self.glue == Some(GlueFault::EndTriedOnce);
+        let created_s = if is_planted { 0 } else { unix_time_s() };
+        let recorder = ResponseRecorder { target, id: id.to_owned(), created_s, input };
+        let new = NewResponse { recorder, template, log };
+        self.live.start(new, generation, reservation).await.map(drop)
+    }
+
+    /// Returns the object of the response `id` of `owner`.
+    ///
+    /// # Errors
+    /// 404 if there is none, 503 without the store.
+    pub async fn retrieve(&self, owner: Owner, id: &str) -> Result<Value, ApiError> {
+        match self.live.find(owner, id) {
+            Some(live) => Ok(live.object()),
+            None => Ok(self.load(owner, id).await?.object()),
+        }
+    }
+
+    async fn load(&self, owner: Owner, id: &str) -> Result<StoredResponse, ApiError> {
+        let unknown = || ApiError::no_stored("response", id);
+        let object = self.store().get(Kind::Response, owner, id).await?.ok_or_else(unknown)?;
+        let unreadable = || ApiError::internal("The stored response cannot be read.");
+        let response = StoredResponse::decode(&object.json).ok_or_else(unreadable)?;
+        let takeover = ResponseTakeover {
+            responses: &self.live,
+            answers: &self.answers,
+            starter: &self.service,
+            store: self.store(),
+            workers: &self.workers,
+        };
+        Ok(takeover.read(owner, object.progress, response).await)
+    }
+
+    /// Reads the events of the response `id` from number `first` on, and passes each to `take`;
+    /// returns once the stream has ended cleanly.
+    ///
+    /// # Errors
+    /// As [`Self::retrieve`], 410 for an event that was never stored, and why the stream broke off.
+    pub async fn stream(
+        &self,
+        id: &str,
+        first: u64,
+        mut take: impl FnMut(Value) + Send,
+    ) -> Result<(), ApiError> {
+        let mut reader = self.reader(id, first).await?;
+        loop {
+            let mut out = Vec::new();
+            let status = poll_fn(|context| match reader.poll_events(context, &mut out) {
+                StreamStatus::Open if out.is_empty() => Poll::Pending,
+                status => Poll::Ready(status),
+            });
+            let status = status.await;
+            events_in(&out).for_each(&mut take);
+            match status {
+                StreamStatus::Open => {}
+                StreamStatus::Complete => return Ok(()),
+                StreamStatus::Broken(why) => return Err(why),
+            }
+        }
+    }
+
+    async fn reader(&self, id: &str, first: u64) -> Result<ResponseReader, ApiError> {
+        if let Some(live) = self.live.find(OWNER, id) {
+            return self.live_reader(live, first);
+        }
+        let StoredResponse { template, log, .. } = self.load(OWNER, id).await?;
+        self.check(&template, &log, first)?;
+        if let Some(live) = self.live.find(OWNER, id) {
+            // It was taken over just now, and has a seam that the stored records lack.
+            return self.live_reader(live, first);
+        }
+        if !log.is_ended() {
+            return Err(elsewhere());
+        }
+        let events = ResponseEvents::new(template, EventRange::From(first));
+        Ok(ResponseReader::new(Records::Ended(log, MemoryCharge::default()), events).0)
+    }
+
+    fn live_reader(&self, live: Arc<LiveResponse>, first: u64) -> Result<ResponseReader, ApiError> {
+        live.check(|log| self.check(&live.template, log, first))?;
+        let events = ResponseEvents::new(live.template.clone(), EventRange::From(first));
+        Ok(ResponseReader::new(Records::Live(LiveReader::new(live)), events).0)
+    }
+
+    fn check(
+        &self,
+        template: &ResponseTemplate,
+        log: &RecordLog,
+        first: u64,
+    ) -> Result<(), ApiError> {
+        match self.glue {
+            Some(GlueFault::NumberUnchecked) => Ok(()),
+            _ => check_number(template, log, first),
+        }
+    }
+
+    /// Cancels the response `id`; returns its object.
+    ///
+    /// # Errors
+    /// As [`Self::retrieve`], and 503 where another replica generates it.
+    pub async fn cancel(&self, id: &str) -> Result<Value, ApiError> {
+        if let Some(live) = self.live.find(OWNER, id) {
+            match live.cancel().await {
+                Err(_) if self.glue == Some(GlueFault::CancelWithoutStore) => {}
+                outcome => outcome?,
+            }
+            return Ok(live.object());
+        }
+        let response = self.load(OWNER, id).await?;
+        match response.log.is_ended() {
+            true => Ok(response.object()),
+            false => Err(elsewhere()),
+        }
+    }
+
+    /// Deletes the response `id`; returns true if there was one.
+    ///
+    /// # Errors
+    /// 503 without the store.
+    pub async fn delete(&self, id: &str) -> Result<bool, ApiError> {
+        Ok(self.live.delete(self.store(), OWNER, id).await?)
+    }
+}
+
+fn elsewhere() -> ApiError {
+    ApiError::unavailable("Another replica is generating this response.", ELSEWHERE_RETRY_S)
+}
+
+/// Returns the events in the text of an event stream.
+fn events_in(text: &[u8]) -> impl Iterator<Item = Value> {
+    let text = str::from_utf8(text).expect("events are text");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    lines.filter_map(|data| serde_json::from_str(data).ok())
+}
