@@ -167,8 +167,9 @@ class QwenCode(NodeAgent):
 class Continue(NodeAgent):
     name = "Continue CLI"
     package = "@continuedev/cli"
-    # Only its window shows an answer before its end: `cn --print` and `cn serve` have whole messages.
-    lacks = ("streams", "structured", "cancels", "server killed")
+    # It asks for a stream, and neither its window nor `cn --print` nor `cn serve` shows an answer before its end.
+    lacks = ("streams", "structured")
+    asks_again = True
 
     def start(self, mode, prompt, place, url):
         env = environment(place, CONTINUE_METRICS_ENABLED="0", CONTINUE_TELEMETRY_ENABLED="0")
@@ -183,14 +184,17 @@ class Continue(NodeAgent):
 class Cline(NodeAgent):
     name = "Cline CLI"
     package = "cline"
-    # It goes on with a conversation in its window only: with `--json` it refuses `--id`.
-    lacks = ("structured", "resumes")
+    lacks = ("structured",)
 
     def start(self, mode, prompt, place, url):
         # Otherwise it leaves a daemon behind that runs its sessions.
         env = environment(place, CLINE_SESSION_BACKEND_MODE="local", CLINE_NO_AUTO_UPDATE="1")
         words = [PROGRAMS / "cline", *recipes.command(url, "cline auth")[1:]]
         subprocess.run(words, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        if mode == "continue":
+            # With `--json` it refuses `--id`; editors go on with a conversation, over this.
+            env.update(CLINE_PROVIDER="openai-compatible", CLINE_MODEL="any", CLINE_API_KEY="none")
+            return self.drive("cline_acp.py", [PROGRAMS / "cline", prompt], place, env)
         return self.run([PROGRAMS / "cline", "--json", prompt], place, env)
 
 
@@ -238,6 +242,28 @@ class Aider(Client):
 
     def version(self):
         return installed("aider", self.package)
+
+
+class OpenWebUI(Client):
+    """Open WebUI with one of its two kinds of connection; its driver is the page that a browser shows."""
+
+    package = "open-webui"
+    lacks = ("structured",)
+    # Its server goes on when the page stops an answer.
+    is_library = True
+
+    def __init__(self, kind, variable):
+        self.name, self.variable = f"Open WebUI, {kind} API", variable
+
+    def start(self, mode, prompt, place, url):
+        env = environment(place, **recipes.variables(url, self.variable, "open-webui serve"))
+        # Its maker's variant without models for searching documents: no torch, and nothing to download.
+        env.update(USE_SLIM_DOCKER="true", OFFLINE_MODE="true", DATA_DIR=str(place / "home" / "open-webui"))
+        words = [INSTALLED / "python" / "open-webui" / "bin" / "python", HERE / "drivers" / "open_webui_driver.py"]
+        return Process([str(word) for word in [*words, mode, prompt]], place, env, is_driver=True)
+
+    def version(self):
+        return installed("open-webui", self.package)
 
 
 def installed(folder, package):

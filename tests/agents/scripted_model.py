@@ -3,7 +3,8 @@
 The prompt chooses what it does, so an agent needs no fixture of its own:
 
     read FILE     calls the agent's own tool that reads a file or runs a command, then says the word that it found
-    add A B       calls the tool `add`, then says its result
+    add A B       calls the tool `add_numbers`, then says its result; first lets the agent search for it, if it is not
+                  offered yet
     look FILE     calls the agent's own tool that shows an image, then greets
     overflow      is refused, as vLLM refuses a prompt that is too long, until the conversation was shortened
     recall        says the word that an earlier turn of the conversation has
@@ -15,6 +16,7 @@ The prompt chooses what it does, so an agent needs no fixture of its own:
 A request with a JSON schema gets an object that fits it.
 """
 
+import itertools
 import json
 import queue
 import re
@@ -47,6 +49,8 @@ READERS = {
 }
 
 
+# By this tool Claude Code lets the model find those tools that it does not offer at once.
+SEARCH = "ToolSearch"
 VIEWERS = {"view_image": None, "Read": None}
 # What tools call the path of a file.
 PATHS = ("file_path", "filePath", "filepath", "path")
@@ -89,11 +93,11 @@ class ScriptedModel:
         """The steps of an answer: deltas of chunks, and `None` where it waits at the gate."""
         messages = [one for one in request["messages"] if one["role"] not in ("system", "developer")]
         last = messages[-1] if messages else {"role": "user", "content": ""}
-        if last["role"] == "tool":
-            return [{"content": _said(text_of(last))}]
         asked = _asked(messages)
         schema = _schema_of(request)
         tools = {one["function"]["name"]: one["function"] for one in request.get("tools") or []}
+        if last["role"] == "tool" and not _is_of_search(messages):
+            return [{"content": _said(text_of(last))}]
         if schema is not None:
             return [{"content": json.dumps(example(schema))}]
         filled = next((name for name in FILLED if name in tools), None)
@@ -104,6 +108,8 @@ class ScriptedModel:
         if found := re.search(r"\badd (\d+) (\d+)", asked):
             if adder := next((name for name in tools if name.endswith("add_numbers")), None):
                 return [_call(adder, {"a": int(found[1]), "b": int(found[2])})]
+            if SEARCH in tools and last["role"] != "tool":
+                return [_call(SEARCH, {"query": "add_numbers", "max_results": 5})]
         for verb, callers in (("read", READERS), ("look", VIEWERS)):
             name = next((name for name in callers if name in tools), None)
             if name and (found := re.search(rf"\b{verb} (\S+)", asked)):
@@ -147,6 +153,12 @@ def _said(result):
     return f"The result has {found[0]}." if found else f"The result is {result.strip()[:200]}"
 
 
+def _is_of_search(messages):
+    """Whether the last message is the result of a search for tools."""
+    calls = [call["function"]["name"] for one in messages for call in one.get("tool_calls") or []]
+    return calls[-1:] == [SEARCH]
+
+
 def _schema_of(request):
     wanted = request.get("response_format") or {}
     return wanted["json_schema"].get("schema", {}) if wanted.get("type") == "json_schema" else None
@@ -167,7 +179,7 @@ def _path_of(tool):
 
 
 def _call(name, arguments):
-    call = {"index": 0, "id": "call_1", "type": "function"}
+    call = {"index": 0, "id": f"call_{next(_IDS)}", "type": "function"}
     return {"tool_calls": [{**call, "function": {"name": name, "arguments": json.dumps(arguments)}}]}
 
 
@@ -281,5 +293,7 @@ def _finish(deltas):
     return "tool_calls" if any("tool_calls" in step for step in deltas) else "stop"
 
 
+# Agents pair calls and results by them, over the whole conversation.
+_IDS = itertools.count(1)
 _HEAD = {"id": "chatcmpl-script", "created": 1, "model": "scripted"}
 _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}

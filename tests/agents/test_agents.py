@@ -1,15 +1,18 @@
 """Unmodified agents and SDKs against the real binary, with a scripted model behind it: whole loops."""
 
 import re
+import time
 
 import pytest
 from scripted_model import FIRST, GREETING, LAST
 from sdks import SDKS
 
-from agents import Aider, ClaudeCode, Cline, Codex, Continue, Opencode, Pi, QwenCode
+from agents import Aider, ClaudeCode, Cline, Codex, Continue, Opencode, OpenWebUI, Pi, QwenCode
 from conftest import SECONDS, WORD, whole
 
-CLIENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Continue(), Cline(), Pi(), Aider(), *SDKS]
+OPEN_WEBUI = [OpenWebUI("OpenAI", "OPENAI_API_BASE_URL"), OpenWebUI("Ollama", "OLLAMA_BASE_URL")]
+AGENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Continue(), Cline(), Pi(), Aider()]
+CLIENTS = [*AGENTS, *OPEN_WEBUI, *SDKS]
 # What does not work, with its cause. A test that begins to pass here fails, until its line is removed.
 KNOWN_FAILURES = {}
 pytestmark = pytest.mark.timeout(4 * SECONDS)
@@ -75,12 +78,31 @@ def test_a_conversation_goes_on_in_a_new_process(client, run):
     assert f"It was {WORD}." in whole(run(client, "continue", "recall"))
 
 
+def begin(client, run, model):
+    """Starts an answer and waits until its beginning is shown; of a client that shows none, until the model waits."""
+    process = run(client, "stream", "be long")
+    model.waiting.get(timeout=SECONDS)
+    if "streams" not in client.lacks:
+        process.wait_for(FIRST, SECONDS)
+    return process
+
+
+def wait_until_idle(server):
+    """Waits until no answer is under way."""
+    for _ in range(10 * SECONDS):
+        if server.metric("num_requests_running") == 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError("an answer that nobody reads is still under way")
+
+
 @column("cancels")
 def test_an_interrupted_answer_is_aborted_at_the_model(client, run, model):
-    process = run(client, "stream", "be long")
-    process.wait_for(FIRST, SECONDS)
+    process = begin(client, run, model)
+    assert run.server.metric("num_requests_running") == 1
     process.interrupt()
     model.broken_off.get(timeout=SECONDS)
+    wait_until_idle(run.server)
     assert LAST not in process.printed
     assert process.is_running() or not client.is_library, process.said()
     process.close_input()
@@ -89,8 +111,7 @@ def test_an_interrupted_answer_is_aborted_at_the_model(client, run, model):
 
 @column("server killed")
 def test_a_server_that_is_killed_in_the_middle(client, run, model, serve):
-    process = run(client, "stream", "be long")
-    process.wait_for(FIRST, SECONDS)
+    process = begin(client, run, model)
     run.server.stop()
     run.server = serve()
     model.gate.set()

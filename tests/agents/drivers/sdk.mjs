@@ -27,6 +27,8 @@ export async function main({ ask, stream, goOn, schema }) {
     return;
   }
   const controller = new AbortController();
+  // The Agents SDK has set one that ends the process as soon as its traces are sent.
+  process.removeAllListeners("SIGINT");
   process.once("SIGINT", () => controller.abort());
   try {
     for await (const piece of stream(prompt, controller.signal)) process.stdout.write(piece);
