@@ -289,6 +289,17 @@ mod tests {
     }
 
     #[test]
+    fn a_result_of_a_tool_search_names_the_tools_that_were_found() {
+        let found = |name: &str| json!({"type": "tool_reference", "tool_name": name});
+        let result = json!({
+            "type": "tool_result", "tool_use_id": "t", "content": [found("add"), found("take")],
+        });
+        let messages = messages_of(&json!({"messages": [{"role": "user", "content": [result]}]}));
+        let lines = "The tool add can be called.\nThe tool take can be called.";
+        assert_eq!(messages[0], json!({"role": "tool", "tool_call_id": "t", "content": lines}));
+    }
+
+    #[test]
     fn a_turn_without_blocks_is_a_turn() {
         let turns = |content: Value| {
             messages_of(&json!({"messages": [{"role": "user", "content": content}]}))

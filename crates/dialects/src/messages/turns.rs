@@ -166,10 +166,21 @@ fn tool_result(mut block: Fields, ignored: &mut Vec<String>) -> Result<Value, Ap
             let mut inner = inner?;
             let kind = kind(&mut inner)?;
             said.text.push_str(if index == 0 { "" } else { "\n" });
-            said.push(inner, &kind, media, ignored)?;
+            match kind.as_str() {
+                "tool_reference" => said.text.push_str(&tool_reference(inner)?),
+                other => said.push(inner, other, media, ignored)?,
+            }
         }
     }
     Ok(json!({"role": "tool", "tool_call_id": id, "content": said.into_value()}))
+}
+
+/// Returns a line about a tool that the client's own tool search has found. Its definition is in
+/// the prompt already: chat templates have no place for one that comes later.
+fn tool_reference(mut block: Fields) -> Result<String, ApiError> {
+    let name = block.string("tool_name")?;
+    let name = name.ok_or_else(|| block.error("tool_name", "is required."))?;
+    Ok(format!("The tool {name} can be called."))
 }
 
 fn lower_assistant(turn: &Fields, content: Value, chat: &mut Vec<Value>) -> Result<(), ApiError> {
