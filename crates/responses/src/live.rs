@@ -385,7 +385,7 @@ impl LiveResponse {
         Self::wake_readers(self.state());
     }
 
-    /// Leaves the response to whoever generates it now. Its readers' streams break off.
+    /// Leaves the response to the replica that generates it now, and ends its readers' streams.
     fn give_up(&self) {
         self.is_left.store(true, Ordering::Relaxed);
         Self::wake_readers(self.state());

@@ -108,7 +108,7 @@ impl ResponseTakeover<'_> {
         });
         // Its owner's last word, which nothing follows.
         let stored = self.store.get(Kind::Response, owner, id).await?;
-        // Whoever has deleted it meanwhile asks no more.
+        // It was deleted meanwhile, so there is nothing to continue.
         let Some(object) = stored else { return Ok(()) };
         let stored = StoredResponse::decode(&object.json);
         let stored = stored.filter(|stored| !stored.log.is_ended()).ok_or_else(unreadable)?;
