@@ -113,6 +113,13 @@ struct SentPacket {
     arrived: bool,
 }
 
+impl SentPacket {
+    /// Returns true if the packet has arrived or is lost, once `largest` was acknowledged.
+    const fn has_fate(&self, largest: u64) -> bool {
+        self.number + REORDER_PACKETS <= largest
+    }
+}
+
 /// Fates of the packets that an acknowledgement can still name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentPackets {
@@ -181,7 +188,7 @@ impl PathEstimate {
     pub fn recent_packets(&self) -> Option<RecentPackets> {
         let largest = self.largest_acked?;
         let (mut known, mut lost, mut bytes) = (0, 0, 0);
-        for packet in self.sent.iter().filter(|p| p.number + REORDER_PACKETS <= largest) {
+        for packet in self.sent.iter().filter(|packet| packet.has_fate(largest)) {
             known += 1;
             lost += u64::from(!packet.arrived);
             bytes += packet.wire_bytes;
@@ -223,8 +230,8 @@ impl PathEstimate {
     /// Bytes of the packets behind packet `before`, up to the largest acknowledged. Lost ones
     /// count: most are lost behind the narrowest link, which took its time for them.
     fn carried_bytes(&self, before: Option<u64>) -> u64 {
-        let carried = |number| Some(number) > before && Some(number) <= self.largest_acked;
-        let carried = self.sent.iter().filter(|packet| carried(packet.number));
+        let is_carried = |number| Some(number) > before && Some(number) <= self.largest_acked;
+        let carried = self.sent.iter().filter(|packet| is_carried(packet.number));
         carried.map(|packet| packet.wire_bytes).sum()
     }
 
@@ -266,8 +273,7 @@ impl PathEstimate {
     /// Counts the packets behind lost ones whose fate is known now.
     fn judge_losses(&mut self, largest: u64) {
         for (before, packet) in self.sent.iter().zip(self.sent.iter().skip(1)) {
-            let is_known = packet.number + REORDER_PACKETS <= largest;
-            if packet.number < self.judged || !is_known || before.arrived {
+            if packet.number < self.judged || !packet.has_fate(largest) || before.arrived {
                 continue;
             }
             let lost = if packet.arrived { 0 } else { 1000 };
@@ -279,7 +285,7 @@ impl PathEstimate {
 
     fn look_for_runs(&mut self, largest: u64, burst: &Burst) {
         let (mut first, mut lost) = (Micros::ZERO, 0);
-        for packet in self.sent.iter().filter(|p| p.number + REORDER_PACKETS <= largest) {
+        for packet in self.sent.iter().filter(|packet| packet.has_fate(largest)) {
             if packet.arrived {
                 lost = 0;
                 continue;
