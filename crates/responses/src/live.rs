@@ -82,7 +82,11 @@ enum Settlement {
 }
 
 struct LiveState {
+    /// The records that readers see.
     log: RecordLog,
+    /// The same records with the end, from when it is known until it is shown. Readers wait while
+    /// it is being stored: had another replica taken the response over, this would not be its end.
+    ended: Option<RecordLog>,
     /// Number of readers so far; each reader gets its number from this.
     readers: u64,
     /// Wakers of the readers that wait for more.
@@ -231,7 +235,8 @@ impl LiveResponses {
 impl LiveResponse {
     fn new(new: NewResponse) -> Self {
         let NewResponse { recorder, template, log } = new;
-        let state = Mutex::new(LiveState { log, readers: 0, waiting: BTreeMap::new() });
+        let state = LiveState { log, ended: None, readers: 0, waiting: BTreeMap::new() };
+        let state = Mutex::new(state);
         let (cancelled, deleted) = (Notify::new(), Notify::new());
         let settlement = watch::Sender::new(Settlement::Open);
         let (left, is_left) = (watch::Sender::new(false), AtomicBool::new(false));
@@ -271,7 +276,7 @@ impl LiveResponse {
         &self.recorder.input.items
     }
 
-    /// Returns the complete response if it has ended. Readers learn of the end before it is stored.
+    /// Returns the complete response if it has ended: the store has it, or cannot be used.
     pub fn ended(&self) -> Option<EndedResponse<'_>> {
         self.state().log.is_ended().then_some(EndedResponse(self))
     }
@@ -318,27 +323,31 @@ impl LiveResponse {
             return;
         }
         let first = self.save().await;
+        match &first {
+            Ok(false) => {
+                tracing::warn!("another replica has taken over a response");
+                self.give_up();
+            }
+            // Without the store there is no other place for it.
+            Ok(true) | Err(_) => self.show_end(),
+        }
         let is_stored = matches!(first, Ok(true));
         self.settle(if is_stored { Settlement::Stored } else { Settlement::NotStored });
         drop(reservation);
-        match first {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!("another replica has taken over a response"),
-            Err(error) => {
-                let log = self.log();
-                tokio::select! {
-                    biased;
-                    () = self.deleted.notified() => {}
-                    // Until then it can be read only here.
-                    () = self.recorder.save_later(&log, &error) => {}
-                }
+        if let Err(error) = first {
+            let log = self.log();
+            tokio::select! {
+                biased;
+                () = self.deleted.notified() => {}
+                // Until then it can be read only here.
+                () = self.recorder.save_later(&log, &error) => {}
             }
         }
     }
 
     /// Returns true if the response is no longer generated here.
     fn ends(&self) -> bool {
-        self.state().log.is_ended() || self.is_left.load(Ordering::Relaxed)
+        self.state().has_end() || self.is_left.load(Ordering::Relaxed)
     }
 
     /// Collects the records of `generation` until it ends or is left to another replica.
@@ -369,7 +378,7 @@ impl LiveResponse {
                 // Last: the others are rarely ready.
                 () = self.step(&mut generation) => {}
             }
-            if self.state().log.is_ended() {
+            if self.state().has_end() {
                 return;
             }
         }
@@ -408,10 +417,16 @@ impl LiveResponse {
 
     fn push(&self, delta: &Delta) {
         let mut state = self.state();
-        if state.log.push(delta).is_err() {
-            let message = "The response is longer than the server keeps (--stream-log-bytes).";
-            let full = Delta::Error { code: "too_long".into(), message: message.into() };
-            state.log.push(&full).expect("there is room for an end");
+        if state.push(delta) {
+            Self::wake_readers(state);
+        }
+    }
+
+    /// Shows the end to readers.
+    fn show_end(&self) {
+        let mut state = self.state();
+        if let Some(ended) = state.ended.take() {
+            state.log = ended;
         }
         Self::wake_readers(state);
     }
@@ -424,6 +439,7 @@ impl LiveResponse {
         if is_open && !self.is_left.load(Ordering::Relaxed) {
             let message = "The server failed while it generated this response.";
             self.push(&Delta::Error { code: "server_error".into(), message: message.into() });
+            self.show_end();
         }
     }
 
@@ -433,7 +449,34 @@ impl LiveResponse {
 
     /// Stores the records so far; returns false if the response now belongs to another replica.
     async fn save(&self) -> Result<bool, StoreError> {
-        self.recorder.save(self.log()).await
+        let ended = self.state().ended.clone();
+        self.recorder.save(ended.unwrap_or_else(|| self.log())).await
+    }
+}
+
+impl LiveState {
+    /// Returns true if there is an end, which readers may not see yet.
+    fn has_end(&self) -> bool {
+        self.ended.is_some() || self.log.is_ended()
+    }
+
+    /// Appends `delta`, which nobody sees yet if it is the end; returns true if there is more for
+    /// readers. What comes behind the end is ignored.
+    fn push(&mut self, delta: &Delta) -> bool {
+        if self.has_end() {
+            return false;
+        }
+        if !delta.is_last() && self.log.push(delta).is_ok() {
+            return true;
+        }
+        let mut ended = self.log.clone();
+        if !delta.is_last() || ended.push(delta).is_err() {
+            let message = "The response is longer than the server keeps (--stream-log-bytes).";
+            let full = Delta::Error { code: "too_long".into(), message: message.into() };
+            ended.push(&full).expect("there is room for an end");
+        }
+        self.ended = Some(ended);
+        false
     }
 }
 
@@ -546,6 +589,25 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         let (piece, is_last) = LiveReader::new(live).poll_piece(&mut context, 0);
         assert!(is_last && !piece.is_empty(), "its readers hear of the end");
+    }
+
+    #[test]
+    fn the_end_is_shown_after_it_is_stored() {
+        let live = live();
+        let reader = LiveReader::new(live.clone());
+        let mut context = Context::from_waker(Waker::noop());
+        live.push(&Delta::text("all"));
+        let shown = reader.poll_piece(&mut context, 0).0.len();
+        live.push(&Delta::Done);
+        live.push(&Delta::text("behind the end"));
+        assert!(live.ends(), "what is stored next has the end");
+        assert_eq!(reader.poll_piece(&mut context, shown), (Vec::new(), false));
+        assert_eq!(live.object()["status"], "in_progress");
+        assert!(live.ended().is_none());
+        live.show_end();
+        let (piece, is_last) = reader.poll_piece(&mut context, shown);
+        assert!(is_last && piece.len() < shown);
+        assert_eq!(live.object()["status"], "completed");
     }
 
     #[test]

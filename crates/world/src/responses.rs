@@ -94,7 +94,9 @@ struct SimulatedResponse {
     is_lossy: bool,
     /// True once the store has had its end.
     has_end: bool,
-    /// Name in the store of the replica that first told a client of the end.
+    /// Name in the store of the replica that generates it.
+    owner: Option<String>,
+    /// Name in the store of the owner that first told a client of the end.
     told_by: Option<String>,
     /// By number: name and text of the events that clients have seen.
     events: BTreeMap<u64, (String, String)>,
@@ -156,6 +158,7 @@ impl WorldResponses {
             version: 0,
             is_lossy: false,
             has_end: false,
+            owner: None,
             told_by: None,
             events: BTreeMap::new(),
         };
@@ -199,6 +202,7 @@ impl WorldResponses {
                 let response = &mut self.responses[at];
                 response.creation = CreationState::Asked { connection, at_ms: moment.now_ms };
                 response.version = moment.hosts.version(replica);
+                response.owner = moment.hosts.name(replica);
                 let versions =
                     if self.may_differ { 0..=1 } else { response.version..=response.version };
                 response.wholes = versions.map(|it| AnswerText::of(seed, it).whole()).collect();
@@ -466,10 +470,10 @@ impl WorldResponses {
         history.tell(moment.now_ms, &format!("client {at} reads that it is {status}"));
         self.check_object(response, object)?;
         self.check_finality(at, Some(status), moment)?;
-        match is_end(status) {
-            true => self.end(at, moment),
-            false => self.wait(at, moment.now_ms, 2_000),
+        if is_end(status) {
+            return self.end(at, status, moment);
         }
+        self.wait(at, moment.now_ms, 2_000);
         Ok(())
     }
 
@@ -533,18 +537,31 @@ impl WorldResponses {
         if text != text_of(object) {
             return Err(format!("response {response} is polled and streamed differently"));
         }
-        self.end(at, moment);
-        Ok(())
+        self.end(at, status, moment)
     }
 
-    /// Notes that a client knows how its response ended.
-    fn end(&mut self, at: usize, moment: &WorldMoment<'_>) {
-        let ClientState::Asks(call) = &self.clients[at].state else { return };
-        let told_by = &mut self.responses[self.clients[at].response].told_by;
-        if told_by.is_none() {
-            *told_by = moment.hosts.name(call.replica);
+    /// Notes that a client knows how its response ended. Where nothing is disturbed, the store has
+    /// the end before that, unless nobody can go on with what has failed.
+    fn end(&mut self, at: usize, status: &str, moment: &WorldMoment<'_>) -> Result<(), String> {
+        let ResponseClient { response, state: ClientState::Asks(call), .. } = &self.clients[at]
+        else {
+            return Ok(());
+        };
+        let (response, replica) = (*response, call.replica);
+        let known = &mut self.responses[response];
+        let teller = moment.hosts.name(replica);
+        // Whoever has lost it to another replica may get it back.
+        if known.told_by.is_none() && known.owner == teller {
+            known.told_by = teller;
         }
         self.clients[at].state = ClientState::Done;
+        let known = &self.responses[response];
+        let is_excused = known.has_end || known.is_lossy || status == "failed";
+        if !is_excused && moment.is_undisturbed(replica) {
+            let name = name_of(replica);
+            return Err(format!("{name} tells the end of response {response}, not stored"));
+        }
+        Ok(())
     }
 
     /// A cancellation or a deletion that was confirmed before a client asks is final, wherever
@@ -611,7 +628,7 @@ impl WorldResponses {
 
     /// Notes what the store has accepted. Nothing of a deleted response is stored, nothing but its
     /// end of one that has ended, and nobody loses a response who lives. A replica that has told
-    /// the end does not begin again.
+    /// the end does not begin again, unless another one has meanwhile.
     pub fn note_store(
         &mut self,
         store: &mut SimulatedStore,
@@ -629,11 +646,12 @@ impl WorldResponses {
             known.has_end |= is_ended;
         }
         for claim in store.take_claims() {
-            if let Some(known) = self.responses.iter().find(|it| it.id == claim.id)
-                && !known.is_lossy
-                && known.told_by.as_ref() == Some(&claim.to)
-            {
-                laws.breach(format!("{} runs again, though its end was told", claim.id));
+            if let Some(known) = self.responses.iter_mut().find(|it| it.id == claim.id) {
+                if !known.is_lossy && known.told_by.as_ref() == Some(&claim.to) {
+                    laws.breach(format!("{} runs again, though its end was told", claim.id));
+                }
+                known.told_by = None;
+                known.owner = Some(claim.to.clone());
             }
             let Some(host) = moment.hosts.host_of(&claim.from) else { continue };
             let is_disturbed = !moment.has_leases || !moment.hosts.is_settled(host, moment.now_ms);
