@@ -3,6 +3,7 @@
 
 pub mod generation;
 pub mod live;
+pub mod lookup;
 pub mod record_log;
 pub mod stored;
 pub mod storing;

@@ -1,25 +1,20 @@
 //! Continues a background response whose replica has ended, when its client requests it here.
 
-use std::sync::Arc;
-
 use loquent_dialects::responses::events::{EventRange, MAX_GAPS, ResponseEvents, takeover_record};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::{Delta, Replay};
-use loquent_resumable::ResumableAnswers;
 use loquent_resumable::shared::kept_request::{self, ReplayableRequest};
-use loquent_resumable::shared::takeover::{
-    FirstAnswer, SecondAnswer, TakeoverClaim, TakeoverStarter, name_in,
-};
+use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverClaim, name_in};
 use loquent_serving::api::request::StreamParams;
-use loquent_serving::blocking_workers::BlockingWorkers;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
 use loquent_store::recorder::StoreTarget;
 use loquent_store::shared::connection::SharedConnection;
-use loquent_store::{AnswerFence, Kind, Progress, Store};
+use loquent_store::{AnswerFence, Kind, Progress};
 
 use crate::generation::Generation;
-use crate::live::{LiveResponses, NewResponse};
+use crate::live::NewResponse;
+use crate::lookup::ResponseLookup;
 use crate::record_log::RecordLog;
 use crate::stored::{KeptInput, StoredResponse};
 use crate::storing::ResponseRecorder;
@@ -27,24 +22,10 @@ use crate::storing::ResponseRecorder;
 /// `Retry-After` in seconds for a response that this replica cannot continue now.
 const LATER_RETRY_S: u64 = 2;
 
-/// The parts of a replica that continue a response.
-pub struct ResponseTakeover<'a> {
-    /// Responses that are generated here.
-    pub responses: &'a Arc<LiveResponses>,
-    /// Limits for those and for resumable answers.
-    pub answers: &'a Arc<ResumableAnswers>,
-    /// Starts requests again.
-    pub starter: &'a dyn TakeoverStarter,
-    /// The store.
-    pub store: &'a Store,
-    /// Workers that render long objects.
-    pub workers: &'a BlockingWorkers,
-}
-
-impl ResponseTakeover<'_> {
+impl ResponseLookup<'_> {
     /// Returns `response` of `owner`, whose object in the store has this `progress`. If its replica
     /// has ended, it continues here, or has failed if it cannot continue anywhere.
-    pub async fn read(
+    pub(crate) async fn revive(
         &self,
         owner: Owner,
         progress: Progress,
@@ -86,8 +67,8 @@ impl ResponseTakeover<'_> {
         }
         self.starter.check(&request)?;
         let id = response.template.id();
-        let _turn = self.responses.takeover.lock().await;
-        if self.responses.find(owner, id).is_some() {
+        let _turn = self.live.takeover.lock().await;
+        if self.live.find(owner, id).is_some() {
             return Ok(());
         }
         let tenant = TenantId(request.marks.asker.tenant);
@@ -113,7 +94,7 @@ impl ResponseTakeover<'_> {
         let stored = StoredResponse::decode(&object.json);
         let stored = stored.filter(|stored| !stored.log.is_ended()).ok_or_else(unreadable)?;
         let (new, generation) = self.continued(owner, fence, stored, answer)?;
-        self.responses.start(new, generation, reservation).await?;
+        self.live.start(new, generation, reservation).await?;
         claim.keep();
         Ok(())
     }
@@ -141,7 +122,7 @@ impl ResponseTakeover<'_> {
             items: input,
             charge: None,
         };
-        let (store, workers) = (self.store.clone(), self.workers.clone());
+        let (store, workers) = (self.store.clone(), self.bodies.workers().clone());
         let target = StoreTarget { store, workers, kind: Kind::Response, owner, fence };
         let id = template.id().to_owned();
         let recorder = ResponseRecorder { target, id, created_s, input };

@@ -18,6 +18,7 @@ use crate::page_file::PageFile;
 use crate::quic_links::QuicLinks;
 use crate::service::Service;
 use loquent_responses::live::LiveResponses;
+use loquent_responses::lookup::ResponseLookup;
 use loquent_resumable::{ResumableAnswers, ResumableLimits};
 use loquent_serving::auth::{ApiKeys, authorization};
 use loquent_serving::body::{BodyLimits, RequestBodies};
@@ -173,6 +174,12 @@ impl App {
     pub fn store_target(&self, kind: Kind, owner: Owner, fence: AnswerFence) -> StoreTarget {
         let workers = self.bodies.workers().clone();
         StoreTarget { store: self.store.clone(), workers, kind, owner, fence }
+    }
+
+    /// Returns what finds the responses of `/v1/responses`.
+    pub fn response_lookup(&self) -> ResponseLookup<'_> {
+        let Self { responses: live, resumable: answers, store, bodies, .. } = self;
+        ResponseLookup { live, answers, starter: self, store, bodies }
     }
 
     /// Creates the state of a server whose model is still loading: requests get 503.

@@ -7,14 +7,14 @@ use std::task::Poll;
 use loquent_dialects::responses::events::{EventRange, ResponseEvents};
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_responses::generation::Generation;
-use loquent_responses::live::{LiveReader, LiveResponse, LiveResponses, NewResponse};
+use loquent_responses::live::{LiveResponses, NewResponse};
+use loquent_responses::lookup::ResponseLookup;
 use loquent_responses::record_log::RecordLog;
 use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::ResponseRecorder;
-use loquent_responses::stream::{Records, ResponseReader, check_number};
-use loquent_responses::takeover::ResponseTakeover;
+use loquent_responses::stream::ResponseReader;
 use loquent_resumable::ResumableAnswers;
-use loquent_serving::blocking_workers::BlockingWorkers;
+use loquent_serving::body::{BodyLimits, RequestBodies};
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::{EventSource, StreamStatus};
@@ -30,8 +30,8 @@ use crate::service::{SimulatedService, kept_question, key_of, vocab};
 
 /// Owner of all responses.
 pub const OWNER: Owner = Owner([7; 16]);
-/// `Retry-After` in seconds for requests that only another replica can serve.
-const ELSEWHERE_RETRY_S: u64 = 2;
+/// Limits of what a replica holds of requests and of what it reads from the store.
+const BODY_LIMITS: BodyLimits = BodyLimits { max_bytes: 1 << 20, total_bytes: 64 << 20 };
 
 /// The background responses of one replica.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct ReplicaResponses {
     answers: Arc<ResumableAnswers>,
     service: SimulatedService,
     store: Arc<OnceLock<Store>>,
-    workers: BlockingWorkers,
+    bodies: Arc<RequestBodies>,
     glue: Option<GlueFault>,
 }
 
@@ -53,8 +53,8 @@ impl ReplicaResponses {
         store: Arc<OnceLock<Store>>,
         glue: Option<GlueFault>,
     ) -> Self {
-        let (live, workers) = (Arc::default(), BlockingWorkers::new(1));
-        Self { live, answers, service, store, workers, glue }
+        let (live, bodies) = (Arc::default(), RequestBodies::new(BODY_LIMITS));
+        Self { live, answers, service, store, bodies, glue }
     }
 
     /// Returns the number of responses that are generated here, or whose end is not stored yet.
@@ -98,7 +98,7 @@ impl ReplicaResponses {
             log.push(&delta).expect("the first record fits");
         });
         let log = log.bounded(self.answers.limits().log_bytes);
-        let (store, workers) = (self.store().clone(), self.workers.clone());
+        let (store, workers) = (self.store().clone(), self.bodies.workers().clone());
         let (kind, owner, fence) = (Kind::Response, OWNER, AnswerFence::FIRST);
         let target = StoreTarget { store, workers, kind, owner, fence };
         // What is too old to be kept is not tried again.
@@ -114,25 +114,18 @@ impl ReplicaResponses {
     /// # Errors
     /// 404 if there is none, 503 without the store.
     pub async fn retrieve(&self, owner: Owner, id: &str) -> Result<Value, ApiError> {
-        match self.live.find(owner, id) {
-            Some(live) => Ok(live.object()),
-            None => Ok(self.load(owner, id).await?.object()),
-        }
+        let found = self.lookup().get(owner, id, &mut MemoryCharge::default()).await?;
+        Ok(found.object())
     }
 
-    async fn load(&self, owner: Owner, id: &str) -> Result<StoredResponse, ApiError> {
-        let unknown = || ApiError::no_stored("response", id);
-        let object = self.store().get(Kind::Response, owner, id).await?.ok_or_else(unknown)?;
-        let unreadable = || ApiError::internal("The stored response cannot be read.");
-        let response = StoredResponse::decode(&object.json).ok_or_else(unreadable)?;
-        let takeover = ResponseTakeover {
-            responses: &self.live,
+    fn lookup(&self) -> ResponseLookup<'_> {
+        ResponseLookup {
+            live: &self.live,
             answers: &self.answers,
             starter: &self.service,
             store: self.store(),
-            workers: &self.workers,
-        };
-        Ok(takeover.read(owner, object.progress, response).await)
+            bodies: &self.bodies,
+        }
     }
 
     /// Reads the events of the response `id` from number `first` on, and passes each to `take`;
@@ -164,38 +157,14 @@ impl ReplicaResponses {
     }
 
     async fn reader(&self, id: &str, first: u64) -> Result<ResponseReader, ApiError> {
-        if let Some(live) = self.live.find(OWNER, id) {
-            return self.live_reader(live, first);
+        let mut charge = MemoryCharge::default();
+        let found = self.lookup().get(OWNER, id, &mut charge).await?;
+        if self.glue != Some(GlueFault::NumberUnchecked) {
+            found.check_number(first)?;
         }
-        let StoredResponse { template, log, .. } = self.load(OWNER, id).await?;
-        self.check(&template, &log, first)?;
-        if let Some(live) = self.live.find(OWNER, id) {
-            // It was taken over just now, and has a seam that the stored records lack.
-            return self.live_reader(live, first);
-        }
-        if !log.is_ended() {
-            return Err(elsewhere());
-        }
+        let (template, records) = found.into_records(charge)?;
         let events = ResponseEvents::new(template, EventRange::From(first));
-        Ok(ResponseReader::new(Records::Ended(log, MemoryCharge::default()), events).0)
-    }
-
-    fn live_reader(&self, live: Arc<LiveResponse>, first: u64) -> Result<ResponseReader, ApiError> {
-        live.check(|log| self.check(&live.template, log, first))?;
-        let events = ResponseEvents::new(live.template.clone(), EventRange::From(first));
-        Ok(ResponseReader::new(Records::Live(LiveReader::new(live)), events).0)
-    }
-
-    fn check(
-        &self,
-        template: &ResponseTemplate,
-        log: &RecordLog,
-        first: u64,
-    ) -> Result<(), ApiError> {
-        match self.glue {
-            Some(GlueFault::NumberUnchecked) => Ok(()),
-            _ => check_number(template, log, first),
-        }
+        Ok(ResponseReader::new(records, events).0)
     }
 
     /// Cancels the response `id`; returns its object.
@@ -203,18 +172,14 @@ impl ReplicaResponses {
     /// # Errors
     /// As [`Self::retrieve`], and 503 where another replica generates it.
     pub async fn cancel(&self, id: &str) -> Result<Value, ApiError> {
-        if let Some(live) = self.live.find(OWNER, id) {
-            match live.cancel().await {
-                Err(_) if self.glue == Some(GlueFault::CancelWithoutStore) => {}
-                outcome => outcome?,
-            }
+        if self.glue == Some(GlueFault::CancelWithoutStore)
+            && let Some(live) = self.live.find(OWNER, id)
+        {
+            drop(live.cancel().await);
             return Ok(live.object());
         }
-        let response = self.load(OWNER, id).await?;
-        match response.log.is_ended() {
-            true => Ok(response.object()),
-            false => Err(elsewhere()),
-        }
+        let cancelled = self.lookup().cancel(OWNER, id, &mut MemoryCharge::default()).await?;
+        Ok(cancelled.object())
     }
 
     /// Deletes the response `id`; returns true if there was one.
@@ -224,10 +189,6 @@ impl ReplicaResponses {
     pub async fn delete(&self, id: &str) -> Result<bool, ApiError> {
         Ok(self.live.delete(self.store(), OWNER, id).await?)
     }
-}
-
-fn elsewhere() -> ApiError {
-    ApiError::unavailable("Another replica is generating this response.", ELSEWHERE_RETRY_S)
 }
 
 /// Returns the events in the text of an event stream.

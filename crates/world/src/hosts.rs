@@ -157,15 +157,18 @@ impl ReplicaHosts {
             let Some(fault) = self.hosts[at].fault.filter(|fault| fault.until_ms <= now_ms) else {
                 continue;
             };
+            let is_gone = matches!(fault.kind, WorldFault::Kill | WorldFault::Term);
+            if is_gone && self.hosts[at].replica.is_some() {
+                // Whoever has not left in time is killed. Its readers see that it is gone before
+                // another one is there.
+                self.end_replica(at);
+                continue;
+            }
             history.tell(now_ms, &format!("{}: no {:?} any more", name_of(at), fault.kind));
             let host = &mut self.hosts[at];
             (host.fault, host.touched_ms) = (None, now_ms);
             match fault.kind {
-                WorldFault::Kill | WorldFault::Term => {
-                    // Whoever has not left in time is killed.
-                    self.end_replica(at);
-                    self.start(at, now_ms, store);
-                }
+                WorldFault::Kill | WorldFault::Term => self.start(at, now_ms, store),
                 WorldFault::Cut | WorldFault::Stall => store.set_link(at, LinkState::Works),
                 _ => {}
             }

@@ -20,7 +20,7 @@ use crate::charged_body::charged_json;
 use crate::json_response::{json_response, json_text};
 use crate::models::ModelEntry;
 use crate::routes::parse_request::marks;
-use crate::routes::responses::resolve::{conversation, load};
+use crate::routes::responses::resolve::conversation;
 use crate::service::StartedAnswer;
 use crate::sse::{SseBody, event_stream, with_ignored};
 use loquent_dialects::responses::compact;
@@ -31,11 +31,12 @@ use loquent_dialects::responses::paging::page;
 use loquent_dialects::responses::request::{NAMES, ResponseRequest, Truncation};
 use loquent_dialects::responses::truncate::{count, truncate};
 use loquent_responses::generation::{Generated, Generation};
-use loquent_responses::live::{LiveReader, LiveResponse, NewResponse};
+use loquent_responses::live::NewResponse;
+use loquent_responses::lookup::FoundResponse;
 use loquent_responses::record_log::{END_RESERVE_BYTES, RecordLog};
 use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::{KeptRecords, ResponseRecorder};
-use loquent_responses::stream::{DirectResponse, Records, ResponseReader, check_number};
+use loquent_responses::stream::{DirectResponse, Records, ResponseReader};
 use loquent_resumable::shared::kept_request::ReplayableBody;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -45,7 +46,7 @@ use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::EventSource;
 use loquent_serving::held_answer::HeldAnswer;
-use loquent_serving::identity::{Identity, Owner};
+use loquent_serving::identity::Identity;
 use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
 use loquent_serving::prompt_threads::WorkClass;
 use loquent_serving::prompts::Prompts;
@@ -55,9 +56,6 @@ use loquent_store::{AnswerFence, Kind};
 
 type Shared = State<Arc<App>>;
 type Caught = Result<Response, ApiError>;
-
-/// `Retry-After` in seconds for requests that only another replica can serve.
-const ELSEWHERE_RETRY_S: u64 = 2;
 
 /// Returns the routes, for clients whose key has been checked.
 pub fn routes() -> Router<Arc<App>> {
@@ -113,11 +111,12 @@ async fn create(State(app): Shared, request: HttpRequest<Body>) -> Caught {
             let StartedResponse { recorder, template, generation, log, .. } = started;
             let new = NewResponse { recorder, template, log };
             let live = app.responses.start(new, generation, reservation).await?;
+            let (found, charge) = (FoundResponse::Live(live), MemoryCharge::of(&identity));
             match streams {
-                false => whole_live(&app, &identity, live).await?,
+                false => object(&app, found, charge).await?,
                 true => {
-                    let template = live.template.clone();
-                    read(&app, Records::Live(LiveReader::new(live)), template, 0, padding)
+                    let (template, records) = found.into_records(charge)?;
+                    read(&app, records, template, 0, padding)
                 }
             }
         }
@@ -302,16 +301,10 @@ async fn whole(started: StartedResponse, stores: bool) -> Result<ResponseEvents,
     Ok(events)
 }
 
-/// Returns the current state of `live`.
-async fn whole_live(app: &App, identity: &Identity, live: Arc<LiveResponse>) -> Caught {
-    let (charge, bytes) = (MemoryCharge::of(identity), live.bytes());
-    charged_json(&app.bodies, charge, bytes, move || Ok(live.object().to_string())).await
-}
-
-/// Returns a response read from the store, with its memory charge.
-async fn whole_stored(app: &App, response: StoredResponse, charge: MemoryCharge) -> Caught {
-    let bytes = response.log.bytes().len();
-    charged_json(&app.bodies, charge, bytes, move || Ok(response.object().to_string())).await
+/// Returns the current object of `found`, which was found with `charge`.
+async fn object(app: &App, found: FoundResponse, charge: MemoryCharge) -> Caught {
+    let bytes = found.bytes();
+    charged_json(&app.bodies, charge, bytes, move || Ok(found.object().to_string())).await
 }
 
 /// Streams the events of `records` from number `first` on.
@@ -337,54 +330,14 @@ async fn retrieve(
     let streams = query.switch("stream")?.unwrap_or(false);
     let first = query.number("starting_after")?.map_or(0, |last| last.saturating_add(1));
     let padding = padding(&app, &extensions, query.switch("include_obfuscation")?);
-    // This before the store, which has each response by the time it is gone from here.
-    if let Some(live) = app.responses.find(owner, &id) {
-        let template = live.template.clone();
-        live.check(|log| check_number(&template, log, first))?;
-        return match streams {
-            true => Ok(read(&app, Records::Live(LiveReader::new(live)), template, first, padding)),
-            false => whole_live(&app, &identity, live).await,
-        };
-    }
     let mut charge = MemoryCharge::of(&identity);
-    let response = stored(&app, owner, &id, &mut charge).await?;
-    check_number(&response.template, &response.log, first)?;
+    let found = app.response_lookup().get(owner, &id, &mut charge).await?;
+    found.check_number(first)?;
     if !streams {
-        return whole_stored(&app, response, charge).await;
+        return object(&app, found, charge).await;
     }
-    if let Some(live) = app.responses.find(owner, &id) {
-        // It was taken over just now, and has a seam that the stored records lack.
-        live.check(|log| check_number(&live.template, log, first))?;
-        return Ok(read(
-            &app,
-            Records::Live(LiveReader::new(live)),
-            response.template,
-            first,
-            padding,
-        ));
-    }
-    match response.log.is_ended() {
-        true => {
-            Ok(read(&app, Records::Ended(response.log, charge), response.template, first, padding))
-        }
-        false => Err(elsewhere()),
-    }
-}
-
-/// Returns the error for requests that only the generating replica can serve.
-fn elsewhere() -> ApiError {
-    let message = "Another replica is generating this response: read it without 'stream', or try again when it has \
-                   ended.";
-    ApiError::unavailable(message, ELSEWHERE_RETRY_S)
-}
-
-async fn stored(
-    app: &App,
-    owner: Owner,
-    id: &str,
-    charge: &mut MemoryCharge,
-) -> Result<StoredResponse, ApiError> {
-    load(app, owner, id, charge).await?.ok_or_else(|| ApiError::no_stored("response", id))
+    let (template, records) = found.into_records(charge)?;
+    Ok(read(&app, records, template, first, padding))
 }
 
 async fn cancel(
@@ -392,22 +345,9 @@ async fn cancel(
     Path(id): Path<String>,
     Extension(identity): Extension<Identity>,
 ) -> Caught {
-    let owner = identity.owner();
-    if let Some(live) = app.responses.find(owner, &id) {
-        live.cancel().await?;
-        return whole_live(&app, &identity, live).await;
-    }
     let mut charge = MemoryCharge::of(&identity);
-    let response = stored(&app, owner, &id, &mut charge).await?;
-    if !response.template.background {
-        let message = "Only responses with 'background' can be cancelled.";
-        return Err(ApiError::invalid_param("id", message));
-    }
-    if !response.log.is_ended() {
-        return Err(elsewhere());
-    }
-    // It has ended already: cancelling twice is no error.
-    whole_stored(&app, response, charge).await
+    let found = app.response_lookup().cancel(identity.owner(), &id, &mut charge).await?;
+    object(&app, found, charge).await
 }
 
 async fn delete(
@@ -427,16 +367,10 @@ async fn input_items(
     Extension(identity): Extension<Identity>,
     uri: Uri,
 ) -> Caught {
-    let owner = identity.owner();
-    if let Some(live) = app.responses.find(owner, &id) {
-        let (charge, bytes) = (MemoryCharge::of(&identity), live.bytes());
-        let render = move || page(live.input(), Query::of(&uri));
-        return charged_json(&app.bodies, charge, bytes, render).await;
-    }
     let mut charge = MemoryCharge::of(&identity);
-    let response = stored(&app, owner, &id, &mut charge).await?;
-    let render = move || page(&response.input, Query::of(&uri));
-    charged_json(&app.bodies, charge, 0, render).await
+    let found = app.response_lookup().get(identity.owner(), &id, &mut charge).await?;
+    let bytes = found.bytes();
+    charged_json(&app.bodies, charge, bytes, move || page(found.input(), Query::of(&uri))).await
 }
 
 /// `POST /v1/responses/compact`: sums a conversation up.

@@ -3,8 +3,9 @@
 -- write comes late, or who would write again what the store has lost.
 local prefix, id = ARGV[1], ARGV[2]
 redis.call('SET', prefix .. 'x:' .. id, '4503599627370496', 'PX', ARGV[4])
+-- Of an answer whose other key was evicted, the log may be left.
+redis.call('DEL', prefix .. 'g:' .. id)
 if redis.call('EXISTS', prefix .. 'a:' .. id) == 0 then return 0 end
 redis.call('HSET', prefix .. 'a:' .. id, 's', 'stopped')
-redis.call('DEL', prefix .. 'g:' .. id)
 redis.call('PEXPIRE', prefix .. 'a:' .. id, ARGV[3])
 return 1

@@ -7,44 +7,15 @@ use serde_json::Value;
 use crate::app::App;
 use loquent_dialects::responses::input::{check_count, name_items, response_of_item};
 use loquent_dialects::responses::request::ResponseRequest;
+use loquent_responses::lookup::FoundResponse;
 use loquent_responses::stored::StoredResponse;
-use loquent_responses::takeover::ResponseTakeover;
-use loquent_serving::api::json::{MAX_VALUES, VALUE_BYTES, ValueSize};
+use loquent_serving::api::json::{MAX_VALUES, ValueSize};
 use loquent_serving::error::{ApiError, quoted};
 use loquent_serving::identity::Owner;
 use loquent_serving::memory::{MemoryCharge, SMALL_BYTES};
-use loquent_store::Kind;
 
 /// Maximum number of responses whose items a request may refer to.
 const MAX_REFERENCED: usize = 16;
-
-/// Loads the response `id` of `owner` from the store, charging its memory to `charge`.
-///
-/// # Errors
-/// If the store cannot be read, or there is no memory for the response.
-pub async fn load(
-    app: &App,
-    owner: Owner,
-    id: &str,
-    charge: &mut MemoryCharge,
-) -> Result<Option<StoredResponse>, ApiError> {
-    let Some(object) = app.store.get(Kind::Response, owner, id).await? else { return Ok(None) };
-    let bytes = object.json;
-    // Before parsing: a tree of values takes many times the bytes of its text.
-    let parsed_bytes = app.bodies.count_values(&bytes).await? * VALUE_BYTES + 2 * bytes.len();
-    app.bodies.memory().take(charge, parsed_bytes).await?;
-    let unreadable = || ApiError::internal("The stored response cannot be read.");
-    let decode = move || StoredResponse::decode(&bytes).ok_or_else(unreadable);
-    let response = app.bodies.workers().run_if(parsed_bytes > SMALL_BYTES, decode).await?;
-    let takeover = ResponseTakeover {
-        responses: &app.responses,
-        answers: &app.resumable,
-        starter: app,
-        store: &app.store,
-        workers: app.bodies.workers(),
-    };
-    Ok(Some(takeover.read(owner, object.progress, response).await))
-}
 
 /// Returns the items of the whole conversation: those before `request`, and its own, which get ids.
 ///
@@ -116,13 +87,14 @@ impl<'a> Resolver<'a> {
         id: &str,
         param: &str,
     ) -> Result<Option<StoredResponse>, ApiError> {
-        let Some(live) = self.app.responses.find(self.owner, id) else {
-            let loaded = load(self.app, self.owner, id, &mut self.charge).await?;
-            return match loaded {
-                // Another replica's.
-                Some(response) if !response.log.is_ended() => Err(still_generated(param)),
-                loaded => Ok(loaded),
-            };
+        let live = match self.app.response_lookup().find(self.owner, id, &mut self.charge).await? {
+            // Another replica's.
+            Some(FoundResponse::Stored(response)) if !response.log.is_ended() => {
+                return Err(still_generated(param));
+            }
+            Some(FoundResponse::Stored(response)) => return Ok(Some(response)),
+            Some(FoundResponse::Live(live)) => live,
+            None => return Ok(None),
         };
         // The store may have a checkpoint of it yet, which is not the whole answer.
         let Some(ended) = live.ended() else { return Err(still_generated(param)) };
