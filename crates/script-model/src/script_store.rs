@@ -101,4 +101,21 @@ mod tests {
         assert_eq!(store.run(ScriptName::Remove, &remove), RedisReply::Int(1));
         assert!(!put(&mut store, "ended"), "its replica did not know that the store had it");
     }
+
+    fn words(text: &str) -> Vec<Vec<u8>> {
+        text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_stop_deletes_the_log_of_an_evicted_answer() {
+        let mut store = ScriptStore::new(&ScriptTexts::default());
+        let write = words("p: A 60000 60000 3000 7 1 0 running token bytes request 1,0");
+        store.run(ScriptName::Append, &write);
+        assert!(store.keys().has("p:a:7") && store.keys().has("p:g:7"));
+        let mut keys = store.keys().clone();
+        keys.evict("p:a:7");
+        store.restore(keys);
+        assert_eq!(store.run(ScriptName::Stop, &words("p: 7 60000 60000")), RedisReply::Int(0));
+        assert!(!store.keys().has("p:g:7"), "nobody finds it any more");
+    }
 }
