@@ -290,7 +290,9 @@ impl LoweredTurns {
                 None => self.answered(name.as_deref()),
             };
             message["tool_call_id"] = id.into();
-            message["name"] = name.into();
+            if let Some(name) = name {
+                message["name"] = name.into();
+            }
         }
         self.messages.push(message);
         Ok(())
@@ -363,5 +365,24 @@ fn image_type(base64: &str) -> &'static str {
         Some("R0lG") => "gif",
         Some("UklG") => "webp",
         _ => "png",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_of_a_tool_has_a_name_only_if_the_client_gives_one() {
+        let call = json!({"function": {"name": "add", "arguments": {}}});
+        let asked = json!({"model": "any", "messages": [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "3"},
+            {"role": "tool", "content": "3", "tool_name": "add"},
+        ]});
+        let lowered = lower_chat(Fields::parse(asked.to_string().as_bytes()).unwrap()).unwrap();
+        let messages = &lowered.fields.map()["messages"];
+        assert_eq!(messages[1].get("name"), None, "null is no name to other servers");
+        assert_eq!(messages[2]["name"], "add");
     }
 }
