@@ -117,5 +117,10 @@ mod tests {
         store.restore(keys);
         assert_eq!(store.run(ScriptName::Stop, &words("p: 7 60000 60000")), RedisReply::Int(0));
         assert!(!store.keys().has("p:g:7"), "nobody finds it any more");
+        let RedisReply::List(read) = store.run(ScriptName::Read, &words("p: B 9 9 3000 7 0"))
+        else {
+            panic!("a list of what is known");
+        };
+        assert_eq!(read[0], RedisReply::Bulk(b"stopped".to_vec()), "who has a copy learns of it");
     }
 }

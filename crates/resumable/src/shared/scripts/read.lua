@@ -17,13 +17,18 @@ for i = 6, #ARGV, 2 do
     local id, offset = ARGV[i], tonumber(ARGV[i + 1])
     local log = prefix .. 'g:' .. id
     local known = redis.call('HMGET', prefix .. 'a:' .. id, 's', 'o', 'e')
+    local state = known[1]
+    if not state and redis.call('GET', prefix .. 'x:' .. id) == '4503599627370496' then
+        -- It was stopped after its other key was evicted: who has a copy learns of it.
+        state = 'stopped'
+    end
     local head, bytes = redis.call('STRLEN', log), ''
     if head > offset and room > 0 then
         bytes = redis.call('GETRANGE', log, offset, math.min(head, offset + room) - 1)
         room = room - #bytes
     end
     redis.call('SET', prefix .. 'r:' .. id, 1, 'PX', reading_ms)
-    out[#out + 1] = string.sub(known[1] or 'unknown', 1, 16)
+    out[#out + 1] = string.sub(state or 'unknown', 1, 16)
     out[#out + 1] = owner_state(known[2])
     out[#out + 1] = head
     out[#out + 1] = bytes
