@@ -8,6 +8,7 @@
 //! history (docs/world.md).
 
 mod background;
+mod datagrams;
 mod deletion;
 mod dice;
 mod glue;

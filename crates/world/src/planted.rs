@@ -121,7 +121,7 @@ pub const PLANTED: &[PlantedChange] = &[
             ),
             change(ScriptName::Append, "elseif known[2] ~= replica then", "elseif false then"),
         ],
-        &["is left", "two", "something else", "refuses", "deleted"],
+        &["is left", "two", "something else", "refuses", "deleted", "waits at"],
     ),
     scripts(
         "append: an ended answer is kept as long as a running one",
@@ -216,13 +216,14 @@ pub const PLANTED: &[PlantedChange] = &[
         )],
         &["never learns"],
     )
-    .beginning_at(380),
+    .beginning_at(520),
     scripts(
         "get: a silent replica has ended",
         &[change(ScriptName::Get, "local lives = 'silent'", "local lives = 'none'")],
         &["which lives"],
     ),
     glue("reader: it waits for those that trickle", GlueFault::ReadersInTurn, &["waits at"]),
+    glue("reader: its end is not told", GlueFault::LeaveUntold, &["is left"]),
     glue(
         "response: its end is stored once (finding 5)",
         GlueFault::EndTriedOnce,
@@ -260,7 +261,7 @@ pub const PLANTED: &[PlantedChange] = &[
     wire(
         "read: a byte is lost",
         WireFault::ByteLost,
-        &["cannot be read", "two", "something else", "half", "never gets", "is left"],
+        &["cannot be read", "two", "something else", "half", "never gets", "is left", "waits at"],
     ),
     wire("read: every owner lives", WireFault::OwnersLive, &["never gets"]),
     wire("append: everybody is read (finding 1)", WireFault::AlwaysRead, &["is left"]),

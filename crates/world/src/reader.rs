@@ -80,6 +80,12 @@ impl SimulatedReader {
         self.refusals += 1;
     }
 
+    /// Forgets the bytes of a record that is not whole.
+    pub fn forget_partial(&mut self) {
+        self.position.offset -= self.partial.len() as u64;
+        self.partial.clear();
+    }
+
     /// Takes a piece.
     ///
     /// # Errors

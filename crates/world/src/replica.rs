@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use loquent_infer::tenant::TenantId;
-use loquent_proto::{AnswerHandle, Position};
+use loquent_proto::{AnswerHandle, Error, Position};
 use loquent_resumable::sse_reader::{EventsInbox, events_path};
 use loquent_resumable::{
-    HeldShares, PathId, ReaderPath, ResumableAnswers, ResumableLimits, Unreachable,
+    AttachedReader, CommandSender, HeldShares, PathId, ReaderPath, ResumableAnswers,
+    ResumableLimits, Unreachable,
 };
 use loquent_serving::clock::Clock;
 use loquent_serving::entropy::Entropy;
@@ -32,6 +33,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
 use crate::background::ReplicaResponses;
+use crate::datagrams::{PathEnd, PathQuality, datagram_path};
 use crate::glue::GlueFault;
 use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
@@ -57,6 +59,8 @@ pub enum ReaderNews {
     Piece { position: Position, bytes: Vec<u8>, is_last: bool },
     /// The path has ended.
     Ended,
+    /// The log that came by datagrams cannot be read.
+    Unreadable(Error),
     /// The attempt to delete the answer has this outcome.
     Stopped(Result<(), Unreachable>),
     /// News of a background response.
@@ -98,14 +102,48 @@ pub enum ResponseRequest {
 /// News of all readers, each with the number of its connection.
 pub type NewsQueue = Arc<Mutex<VecDeque<(u64, ReaderNews)>>>;
 
+/// Way in which a reader gets its answer.
+#[derive(Debug, Clone, Copy)]
+pub enum ReaderTransport {
+    /// An event stream; its reader rests after each piece.
+    Events {
+        /// Time of a rest.
+        rest: Duration,
+    },
+    /// Datagrams over a path of this quality.
+    Datagrams(PathQuality),
+}
+
+/// The reader's end of a path.
+enum ReadingEnd {
+    Events {
+        inbox: EventsInbox,
+        rest: Duration,
+        /// Lock of the planted fault [`GlueFault::ReadersInTurn`].
+        turn: Option<Arc<AsyncMutex<()>>>,
+    },
+    Datagrams(PathEnd),
+}
+
+impl ReadingEnd {
+    /// Reads an answer, whose task takes `commands`, from `position` on.
+    async fn read(self, commands: CommandSender, position: Position, sender: &NewsSender) {
+        match self {
+            Self::Events { inbox, rest, turn } => read_events(inbox, sender, rest, turn).await,
+            Self::Datagrams(end) => end.read(commands, position, sender).await,
+        }
+    }
+}
+
 /// Sends news to one reader.
-struct NewsSender {
+pub struct NewsSender {
     connection: u64,
     queue: NewsQueue,
 }
 
 impl NewsSender {
-    fn send(&self, news: ReaderNews) {
+    /// Sends `news`.
+    pub fn send(&self, news: ReaderNews) {
         let mut queue = self.queue.lock().expect("nothing panics under this lock");
         queue.push_back((self.connection, news));
     }
@@ -214,44 +252,61 @@ impl SimulatedReplica {
     }
 
     /// Asks the question with this `seed`, and reads the answer as `connection`.
-    pub fn ask(&self, seed: u64, connection: u64, rest: Duration) -> AbortHandle {
+    pub fn ask(&self, seed: u64, connection: u64, transport: ReaderTransport) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let (answers, service, glue) = (self.answers.clone(), self.service.clone(), self.glue);
-        let turn = self.turn();
+        let (id, path, end) = self.path(transport, 0);
         let task = self.runtime.spawn(async move {
             if glue == Some(GlueFault::PlaceKept) {
                 // As a place that a task which never ends would hold.
                 std::mem::forget(answers.reserve(key_of(seed), 0));
             }
-            if let Some(inbox) = begin(&answers, &service, seed, &sender).await {
-                read(inbox, &sender, rest, turn).await;
+            if let Some(commands) = begin(&answers, &service, seed, (id, path), &sender).await {
+                end.read(commands, Position::default(), &sender).await;
             }
         });
         task.abort_handle()
     }
 
-    /// Reads an answer from `position` on as `connection`; rests after each piece.
+    /// Reads an answer from `position` on as `connection`.
     pub fn attach(
         &self,
         handle: AnswerHandle,
         position: Position,
         connection: u64,
-        rest: Duration,
+        transport: ReaderTransport,
     ) -> AbortHandle {
         let sender = NewsSender { connection, queue: self.news.clone() };
         let answers = self.answers.clone();
-        let turn = self.turn();
+        let (id, path, end) = self.path(transport, position.offset);
         let position = match self.glue {
             Some(GlueFault::EpochForgotten) => Position { epoch: 0, ..position },
             _ => position,
         };
         let task = self.runtime.spawn(async move {
-            match answers.attach_events(&handle, position).await {
-                Ok((_, inbox)) => read(inbox, &sender, rest, turn).await,
+            match answers.attach(&handle, position, id, path).await {
+                Ok(AttachedReader { commands, epoch, .. }) => {
+                    end.read(commands, Position { epoch, ..position }, &sender).await;
+                }
                 Err(why) => sender.send(ReaderNews::Refused(why)),
             }
         });
         task.abort_handle()
+    }
+
+    /// Creates a path for an answer from `offset` on; returns both of its ends.
+    fn path(&self, transport: ReaderTransport, offset: u64) -> (PathId, ReaderPath, ReadingEnd) {
+        match transport {
+            ReaderTransport::Events { rest } => {
+                let ((path, inbox), turn) = (events_path(offset), self.turn());
+                let end = ReadingEnd::Events { inbox, rest, turn };
+                (PathId::next(), ReaderPath::Events(path), end)
+            }
+            ReaderTransport::Datagrams(quality) => {
+                let (path, end) = datagram_path(quality, self.glue);
+                (end.id, path, ReadingEnd::Datagrams(end))
+            }
+        }
     }
 
     /// Returns the lock that readers take in turns, where that is planted.
@@ -356,30 +411,30 @@ async fn boot(
     connection.keep_announced().await;
 }
 
-/// Begins an answer; returns its events.
+/// Begins an answer, to be read over `path`; returns what takes its commands.
 async fn begin(
     answers: &Arc<ResumableAnswers>,
     service: &SimulatedService,
     seed: u64,
+    path: (PathId, ReaderPath),
     sender: &NewsSender,
-) -> Option<EventsInbox> {
+) -> Option<CommandSender> {
     let kept = kept_question(seed, service.settings);
     let Ok(reservation) = answers.reserve(key_of(seed), kept.len()) else {
         sender.send(ReaderNews::Rejected);
         return None;
     };
     let request = service.begin(seed, key_of(seed));
-    let (path, inbox) = events_path(0);
-    let (vocab, path) = (vocab(), (PathId::next(), ReaderPath::Events(path)));
+    let vocab = vocab();
     let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
     let begun = answers.start(reservation, request, &context, path, (None, Some(kept))).await;
     sender.send(ReaderNews::Begun(begun.handle));
-    Some(inbox)
+    Some(begun.commands)
 }
 
 /// Reads an answer to the end of its path, and rests after each piece. Who has a `turn` takes a
 /// piece, and rests, only while nobody else does.
-async fn read(
+async fn read_events(
     inbox: EventsInbox,
     sender: &NewsSender,
     rest: Duration,

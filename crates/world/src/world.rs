@@ -7,6 +7,7 @@ use loquent_proto::{AnswerHandle, Position};
 use loquent_resumable::shared::epochs::Epochs;
 use loquent_resumable::{HeldShares, Unreachable};
 
+use crate::datagrams::PathQuality;
 use crate::deletion::{AnswerDeletion, DeletionState};
 use crate::dice::Dice;
 use crate::glue::{GlueFault, WorldPlanting};
@@ -15,7 +16,7 @@ use crate::hosts::ReplicaHosts;
 use crate::laws::WorldLaws;
 use crate::plan::{FAULTS_END_MS, PlannedFault, PlannedQuestion, REPLICAS, WorldFault, WorldPlan};
 use crate::reader::{ReaderConnection, ReaderState, SimulatedReader};
-use crate::replica::{ANSWERS_PER_KEY, ReaderNews};
+use crate::replica::{ANSWERS_PER_KEY, ReaderNews, ReaderTransport};
 use crate::responses::{WorldMoment, WorldResponses};
 use crate::service::{AnswerText, key_of};
 use crate::store::{AcceptedTakeover, SimulatedStore, StoreState, name_of, short};
@@ -420,6 +421,11 @@ impl ReplicaWorld {
         if self.answers[answer].deletion.holds(now_ms) && self.dice.chance(50) {
             self.readers[at].begin_again();
         }
+        let by_datagrams = self.dice.chance(40);
+        if by_datagrams {
+            // A receiver begins with a whole record.
+            self.readers[at].forget_partial();
+        }
         let position = self.readers[at].position;
         let is_calm = now_ms >= FAULTS_END_MS;
         let rest = match self.dice.between(0, 9) {
@@ -432,12 +438,17 @@ impl ReplicaWorld {
         let leaves = !is_calm && self.dice.chance(40);
         let leaves_ms = if leaves { now_ms + self.dice.between(50, 4_000) } else { u64::MAX };
         let to = self.hosts.ready(replica).expect("it was chosen because it is ready");
-        let (rest, rests) = (Duration::from_millis(rest), rest > 0);
-        let task = match self.answers[answer].handle {
-            Some(handle) => to.attach(handle, position, number, rest),
-            None => to.ask(self.answers[answer].question.seed, number, rest),
+        let transport = match by_datagrams {
+            true => ReaderTransport::Datagrams(PathQuality::draw(&self.dice)),
+            false => ReaderTransport::Events { rest: Duration::from_millis(rest) },
         };
-        let line = format!("reader {at} reads on from {position:?} at {}", name_of(replica));
+        let rests = by_datagrams || rest > 0;
+        let task = match self.answers[answer].handle {
+            Some(handle) => to.attach(handle, position, number, transport),
+            None => to.ask(self.answers[answer].question.seed, number, transport),
+        };
+        let way = if by_datagrams { " by datagrams" } else { "" };
+        let line = format!("reader {at} reads on from {position:?} at {}{way}", name_of(replica));
         self.history.tell(now_ms, &line);
         let patience_ms = now_ms + self.dice.between(4_000, 9_000);
         let was_there = self.has(answer, position);
@@ -511,6 +522,9 @@ impl ReplicaWorld {
             ReaderNews::Rejected => self.handle_rejection(at, answer),
             ReaderNews::Stopped(_) | ReaderNews::Response(_) => {}
             ReaderNews::Ended => self.leave(at, "is cut off"),
+            ReaderNews::Unreadable(error) => {
+                self.laws.breach(format!("reader {at} cannot read answer {answer}: {error}"));
+            }
             ReaderNews::Refused(why) => self.handle_refusal(at, why),
             ReaderNews::Piece { position, bytes, is_last } => {
                 self.handle_piece(at, position, &bytes);
@@ -741,7 +755,8 @@ impl ReplicaWorld {
         self.intruders.insert(self.connections);
         // Where the calls have a planted fault, other laws show it better.
         if self.glue.is_some() || self.dice.chance(50) {
-            at.attach(wrong, Default::default(), self.connections, Default::default());
+            let transport = ReaderTransport::Events { rest: Duration::ZERO };
+            at.attach(wrong, Position::default(), self.connections, transport);
         } else {
             at.stop(wrong, self.connections);
         }
