@@ -105,6 +105,29 @@ def test_schemathesis_names_each_operation_that_fails():
             schemathesis.parse(api_report(**broken))
 
 
+def test_schemathesis_names_the_operation_that_a_sequence_of_calls_ends_with():
+    said = """
+_____ POST /api/show _____
+1. Test Case ID: a
+- ST201 Server error
+    curl -X POST http://127.0.0.1:1/api/show
+_____ Stateful tests _____
+1. Test Case ID: b
+- ST201 Server error
+    curl -X POST -d '{"from": "http://127.0.0.1:1/x"}' http://127.0.0.1:1/api/chat
+2. Test Case ID: c
+- ST202 Something else
+    curl -X GET 'http://127.0.0.1:1/v1/models?a=b'
+===== WARNINGS =====
+    curl -X GET http://127.0.0.1:1/health
+"""
+    failure = {"type": "ServerError", "title": "Server error", "count": 2, "operations": ["GET /a", "Stateful tests"]}
+    named = [it.id for it in schemathesis.parse(api_report(failures=[failure], errors=[]), said).findings]
+    assert named == ["schemathesis/ServerError/GET /a", "schemathesis/ServerError/POST /api/chat"]
+    unnamed = [it.id for it in schemathesis.parse(api_report(failures=[failure], errors=[])).findings]
+    assert unnamed[1] == "schemathesis/ServerError/Stateful tests"
+
+
 def wapiti_report(pages=80, **kinds):
     return {"infos": {"crawled_pages_nbr": pages}, "vulnerabilities": kinds, "anomalies": {"Internal Server Error": []}}
 
