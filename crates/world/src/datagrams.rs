@@ -19,8 +19,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::dice::Dice;
-use crate::glue::GlueFault;
-use crate::replica::{NewsSender, ReaderNews};
+use crate::news::{NewsSender, ReaderNews};
 
 /// Number of the answer within its connection, which carries nothing else.
 const CHANNEL: u64 = 7;
@@ -53,7 +52,7 @@ impl PathQuality {
     }
 }
 
-/// What happens to the packets of a path.
+/// Fate of the packets of a path.
 struct PacketPath {
     quality: PathQuality,
     dice: Dice,
@@ -88,6 +87,7 @@ struct SimulatedLink {
 
 impl LowerLayer for SimulatedLink {
     fn acks(&self) -> u64 {
+        // QUIC acknowledges every packet that gets through.
         self.path.passed.load(Ordering::Relaxed)
     }
 }
@@ -120,18 +120,15 @@ pub struct PathEnd {
     frames: mpsc::Receiver<StreamFrame>,
     /// Id of the path.
     pub id: PathId,
-    /// The planted fault [`GlueFault::LeaveUntold`].
-    is_untold: bool,
 }
 
-/// Creates a path with this `quality` and the planted fault `glue`; returns both of its ends.
-pub fn datagram_path(quality: PathQuality, glue: Option<GlueFault>) -> (ReaderPath, PathEnd) {
+/// Creates a path with this `quality`; returns both of its ends.
+pub fn datagram_path(quality: PathQuality) -> (ReaderPath, PathEnd) {
     let path = Arc::new(PacketPath::new(quality));
     let (sender, packets) = mpsc::unbounded_channel();
     let (frames_sender, frames) = mpsc::channel(MAX_FRAMES);
     let link = Box::new(SimulatedLink { path: path.clone(), packets: sender });
-    let is_untold = glue == Some(GlueFault::LeaveUntold);
-    let end = PathEnd { path, packets, frames, id: PathId::next(), is_untold };
+    let end = PathEnd { path, packets, frames, id: PathId::next() };
     (ReaderPath::Datagrams { channel: CHANNEL, link, frames: frames_sender }, end)
 }
 
@@ -161,16 +158,11 @@ struct PathReader<'a> {
 struct LeaveOnDrop {
     commands: CommandSender,
     id: PathId,
-    /// The planted fault [`GlueFault::LeaveUntold`].
-    is_untold: bool,
 }
 
 impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
         let (commands, id) = (self.commands.clone(), self.id);
-        if self.is_untold {
-            return;
-        }
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(commands.send(AnswerCommand::Leave(id)).await) });
         }
@@ -180,7 +172,7 @@ impl Drop for LeaveOnDrop {
 impl PathEnd {
     /// Reads the answer behind `commands` from `position` on, to its end or the path's.
     pub async fn read(self, commands: CommandSender, position: Position, sender: &NewsSender) {
-        let Self { path, mut packets, mut frames, id, is_untold } = self;
+        let Self { path, mut packets, mut frames, id } = self;
         let config = ReceiverConfig::with_another_path();
         let mut reader = PathReader {
             path,
@@ -190,13 +182,14 @@ impl PathEnd {
             sent: 0,
             by_stream: false,
             position,
-            leave: LeaveOnDrop { commands, id, is_untold },
+            leave: LeaveOnDrop { commands, id },
             sender,
         };
         while reader.drive().await {
             let wake_at = reader.wake_at();
             tokio::select! {
                 biased;
+                // None once the answer's task has dropped its end: what it says is in the frames.
                 Some((at, packet)) = packets.recv() => reader.put(at, Packet::ToReader(packet)),
                 frame = frames.recv() => match frame {
                     Some(StreamFrame::Frame(frame)) => reader.handle_frame(&frame),
@@ -253,7 +246,7 @@ impl PathReader<'_> {
     }
 
     async fn tell_server(&self, frame: Bytes) {
-        let LeaveOnDrop { commands, id, .. } = &self.leave;
+        let LeaveOnDrop { commands, id } = &self.leave;
         drop(commands.send(AnswerCommand::Frame(*id, frame)).await);
     }
 

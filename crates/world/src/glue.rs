@@ -30,8 +30,6 @@ pub enum GlueFault {
     StopHereOnly,
     /// The readers at a replica take their pieces one after the other.
     ReadersInTurn,
-    /// A reader by datagrams that is gone counts as one that reads.
-    LeaveUntold,
     /// The end of a response is stored once, whatever comes of it (finding 5).
     EndTriedOnce,
     /// A cancellation is confirmed, though the end is not stored.

@@ -8,8 +8,9 @@ use loquent_resumable::HeldShares;
 use crate::dice::Dice;
 use crate::glue::GlueFault;
 use crate::history::WorldHistory;
+use crate::news::ReaderNews;
 use crate::plan::{PlannedFault, REPLICAS, RollingUpdate, WorldFault};
-use crate::replica::{ReaderNews, SimulatedReplica};
+use crate::replica::SimulatedReplica;
 use crate::service::{ServiceSettings, key_of};
 use crate::store::{LinkState, SimulatedStore, name_of};
 

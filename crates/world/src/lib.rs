@@ -15,6 +15,7 @@ mod glue;
 mod history;
 mod hosts;
 mod laws;
+mod news;
 mod pipe;
 mod plan;
 mod planted;

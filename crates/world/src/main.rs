@@ -9,6 +9,9 @@ use loquent_world::{PLANTED, WorldPlanting, WorldReport, run};
 /// Seeds in which a planted fault is looked for.
 const PLANTED_SEEDS: u64 = 1_000;
 
+/// Worlds after which the progress is told.
+const PROGRESS_EVERY: u64 = 500;
+
 const USAGE: &str = "usage: replica-world SEED | FIRST COUNT | planted [WORD]\n\
                      SEED runs one world and prints its history; FIRST COUNT runs the worlds of \
                      so many seeds and stops at the first broken law; planted finds planted \
@@ -59,6 +62,10 @@ fn many(first: u64, count: u64) -> ExitCode {
         clients += report.clients;
         excused += report.excused;
         takeovers += report.takeovers;
+        let done = seed - first + 1;
+        if done.is_multiple_of(PROGRESS_EVERY) && done < count {
+            eprintln!("{done} of {count} worlds, {:.0} s", begun.elapsed().as_secs_f64());
+        }
     }
     println!(
         "{count} worlds from seed {first}: {whole} readers whole, {excused} excused, {takeovers} \

@@ -185,7 +185,7 @@ pub const PLANTED: &[PlantedChange] = &[
     glue(
         "start: a replica has the name that it had before",
         GlueFault::NameKept,
-        &["never gets", "two", "refuses", "is left"],
+        &["never gets", "two", "refuses", "is left", "something else"],
     ),
     glue(
         "reader: its epoch is ignored (finding 3)",
@@ -223,7 +223,6 @@ pub const PLANTED: &[PlantedChange] = &[
         &["which lives"],
     ),
     glue("reader: it waits for those that trickle", GlueFault::ReadersInTurn, &["waits at"]),
-    glue("reader: its end is not told", GlueFault::LeaveUntold, &["is left"]),
     glue(
         "response: its end is stored once (finding 5)",
         GlueFault::EndTriedOnce,

@@ -27,8 +27,8 @@ pub struct ReaderConnection {
     pub leaves_ms: u64,
     /// Time when it leaves unless it gets something.
     pub patience_ms: u64,
-    /// True if it rests after each piece.
-    pub rests: bool,
+    /// True if it takes all at once that an event stream has.
+    pub takes_all: bool,
     /// True if the store had its place when it connected.
     pub was_there: bool,
     /// Ends it.

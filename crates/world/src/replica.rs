@@ -5,13 +5,14 @@
 //! are late.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use loquent_infer::tenant::TenantId;
-use loquent_proto::{AnswerHandle, Error, Position};
+use loquent_proto::{AnswerHandle, Position};
 use loquent_resumable::sse_reader::{EventsInbox, events_path};
 use loquent_resumable::{
     AttachedReader, CommandSender, HeldShares, PathId, ReaderPath, ResumableAnswers,
@@ -27,7 +28,6 @@ use loquent_serving::records::RecordContext;
 use loquent_store::address::SharedAddress;
 use loquent_store::shared::connection::SharedConnection;
 use loquent_store::{Store, StoreLimits};
-use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
@@ -35,6 +35,7 @@ use tokio::task::AbortHandle;
 use crate::background::ReplicaResponses;
 use crate::datagrams::{PathEnd, PathQuality, datagram_path};
 use crate::glue::GlueFault;
+use crate::news::{NewsQueue, NewsSender, ReaderNews, ResponseNews};
 use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
 
@@ -45,44 +46,6 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(3);
 
 /// Answers of a key in progress at a replica.
 pub const ANSWERS_PER_KEY: usize = 2;
-
-/// News for a reader.
-#[derive(Debug)]
-pub enum ReaderNews {
-    /// The answer has begun, and has this handle.
-    Begun(AnswerHandle),
-    /// The answer cannot be read here.
-    Refused(Unreachable),
-    /// The question is refused.
-    Rejected,
-    /// A piece of the log.
-    Piece { position: Position, bytes: Vec<u8>, is_last: bool },
-    /// The path has ended.
-    Ended,
-    /// The log that came by datagrams cannot be read.
-    Unreadable(Error),
-    /// The attempt to delete the answer has this outcome.
-    Stopped(Result<(), Unreachable>),
-    /// News of a background response.
-    Response(ResponseNews),
-}
-
-/// News for a client of a background response. An error is its HTTP status.
-#[derive(Debug)]
-pub enum ResponseNews {
-    /// The response is created.
-    Created(Result<(), u16>),
-    /// The response's object.
-    Object(Result<Value, u16>),
-    /// An event of its stream.
-    Event(Value),
-    /// The stream has ended, cleanly or not.
-    Ended(Result<(), u16>),
-    /// The response's object after it was cancelled.
-    Cancelled(Result<Value, u16>),
-    /// The response is deleted, if there was one.
-    Deleted(Result<bool, u16>),
-}
 
 /// Request for a background response.
 #[derive(Debug, Clone, Copy)]
@@ -99,9 +62,6 @@ pub enum ResponseRequest {
     Delete,
 }
 
-/// News of all readers, each with the number of its connection.
-pub type NewsQueue = Arc<Mutex<VecDeque<(u64, ReaderNews)>>>;
-
 /// Way in which a reader gets its answer.
 #[derive(Debug, Clone, Copy)]
 pub enum ReaderTransport {
@@ -112,6 +72,22 @@ pub enum ReaderTransport {
     },
     /// Datagrams over a path of this quality.
     Datagrams(PathQuality),
+}
+
+impl ReaderTransport {
+    /// True if the reader takes all at once that an event stream has.
+    pub const fn takes_all(self) -> bool {
+        matches!(self, Self::Events { rest: Duration::ZERO })
+    }
+}
+
+impl fmt::Display for ReaderTransport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Events { .. } => Ok(()),
+            Self::Datagrams(_) => out.write_str(" by datagrams"),
+        }
+    }
 }
 
 /// The reader's end of a path.
@@ -132,20 +108,6 @@ impl ReadingEnd {
             Self::Events { inbox, rest, turn } => read_events(inbox, sender, rest, turn).await,
             Self::Datagrams(end) => end.read(commands, position, sender).await,
         }
-    }
-}
-
-/// Sends news to one reader.
-pub struct NewsSender {
-    connection: u64,
-    queue: NewsQueue,
-}
-
-impl NewsSender {
-    /// Sends `news`.
-    pub fn send(&self, news: ReaderNews) {
-        let mut queue = self.queue.lock().expect("nothing panics under this lock");
-        queue.push_back((self.connection, news));
     }
 }
 
@@ -303,7 +265,7 @@ impl SimulatedReplica {
                 (PathId::next(), ReaderPath::Events(path), end)
             }
             ReaderTransport::Datagrams(quality) => {
-                let (path, end) = datagram_path(quality, self.glue);
+                let (path, end) = datagram_path(quality);
                 (end.id, path, ReadingEnd::Datagrams(end))
             }
         }

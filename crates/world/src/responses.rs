@@ -12,8 +12,9 @@ use crate::dice::Dice;
 use crate::history::WorldHistory;
 use crate::hosts::ReplicaHosts;
 use crate::laws::WorldLaws;
+use crate::news::ResponseNews;
 use crate::plan::{FAULTS_END_MS, PlannedResponse, REPLICAS};
-use crate::replica::{ResponseNews, ResponseRequest};
+use crate::replica::ResponseRequest;
 use crate::service::AnswerText;
 use crate::store::{AcceptedObject, SimulatedStore, name_of};
 

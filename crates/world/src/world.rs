@@ -14,9 +14,10 @@ use crate::glue::{GlueFault, WorldPlanting};
 use crate::history::WorldHistory;
 use crate::hosts::ReplicaHosts;
 use crate::laws::WorldLaws;
+use crate::news::ReaderNews;
 use crate::plan::{FAULTS_END_MS, PlannedFault, PlannedQuestion, REPLICAS, WorldFault, WorldPlan};
 use crate::reader::{ReaderConnection, ReaderState, SimulatedReader};
-use crate::replica::{ANSWERS_PER_KEY, ReaderNews, ReaderTransport};
+use crate::replica::{ANSWERS_PER_KEY, ReaderTransport};
 use crate::responses::{WorldMoment, WorldResponses};
 use crate::service::{AnswerText, key_of};
 use crate::store::{AcceptedTakeover, SimulatedStore, StoreState, name_of, short};
@@ -421,34 +422,23 @@ impl ReplicaWorld {
         if self.answers[answer].deletion.holds(now_ms) && self.dice.chance(50) {
             self.readers[at].begin_again();
         }
-        let by_datagrams = self.dice.chance(40);
-        if by_datagrams {
+        let transport = self.draw_transport();
+        if matches!(transport, ReaderTransport::Datagrams(_)) {
             // A receiver begins with a whole record.
             self.readers[at].forget_partial();
         }
         let position = self.readers[at].position;
         let is_calm = now_ms >= FAULTS_END_MS;
-        let rest = match self.dice.between(0, 9) {
-            0 => self.dice.between(20, 300),
-            // It trickles.
-            1 => self.dice.between(500, 2_500),
-            _ => 0,
-        };
         // In the calm, readers stay where they get something.
         let leaves = !is_calm && self.dice.chance(40);
         let leaves_ms = if leaves { now_ms + self.dice.between(50, 4_000) } else { u64::MAX };
         let to = self.hosts.ready(replica).expect("it was chosen because it is ready");
-        let transport = match by_datagrams {
-            true => ReaderTransport::Datagrams(PathQuality::draw(&self.dice)),
-            false => ReaderTransport::Events { rest: Duration::from_millis(rest) },
-        };
-        let rests = by_datagrams || rest > 0;
         let task = match self.answers[answer].handle {
             Some(handle) => to.attach(handle, position, number, transport),
             None => to.ask(self.answers[answer].question.seed, number, transport),
         };
-        let way = if by_datagrams { " by datagrams" } else { "" };
-        let line = format!("reader {at} reads on from {position:?} at {}{way}", name_of(replica));
+        let line =
+            format!("reader {at} reads on from {position:?} at {}{transport}", name_of(replica));
         self.history.tell(now_ms, &line);
         let patience_ms = now_ms + self.dice.between(4_000, 9_000);
         let was_there = self.has(answer, position);
@@ -458,7 +448,7 @@ impl ReplicaWorld {
             since_ms: now_ms,
             leaves_ms,
             patience_ms,
-            rests,
+            takes_all: transport.takes_all(),
             was_there,
             task,
         };
@@ -466,6 +456,20 @@ impl ReplicaWorld {
         if let Some(handle) = self.answers[answer].handle.filter(|_| self.dice.chance(15)) {
             self.intrude(handle, replica);
         }
+    }
+
+    /// Draws the way in which a reader gets its answer.
+    fn draw_transport(&self) -> ReaderTransport {
+        if self.dice.chance(40) {
+            return ReaderTransport::Datagrams(PathQuality::draw(&self.dice));
+        }
+        let rest_ms = match self.dice.between(0, 9) {
+            0 => self.dice.between(20, 300),
+            // It trickles.
+            1 => self.dice.between(500, 2_500),
+            _ => 0,
+        };
+        ReaderTransport::Events { rest: Duration::from_millis(rest_ms) }
     }
 
     /// Ends a reader's connection. Without a handle, there is nothing to come back to.
@@ -570,7 +574,7 @@ impl ReplicaWorld {
         let known = &self.answers[*answer];
         let ended_ms = known.handle.and_then(|handle| self.ended_ms.get(&handle.id_hex()));
         let since_ms = ended_ms.copied().unwrap_or(u64::MAX).max(connection.since_ms);
-        let is_late = self.now_ms >= since_ms.saturating_add(SOON_MS) && !connection.rests;
+        let is_late = self.now_ms >= since_ms.saturating_add(SOON_MS) && connection.takes_all;
         let is_excused = known.is_lossy || known.deletion.was_asked;
         if is_late && !is_excused && self.is_undisturbed(connection.replica) {
             let name = name_of(connection.replica);
