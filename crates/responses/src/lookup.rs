@@ -154,9 +154,9 @@ impl FoundResponse {
     /// Those of [`check_number`].
     pub fn check_number(&self, first: u64) -> Result<(), ApiError> {
         match self {
-            Self::Live(live) => live.check(|log| check_number(&live.template, log, first)),
+            Self::Live(live) => live.check(|log| check_number(&live.template, log, first, true)),
             Self::Stored(StoredResponse { template, log, .. }) => {
-                check_number(template, log, first)
+                check_number(template, log, first, log.is_ended())
             }
         }
     }
