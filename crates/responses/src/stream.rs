@@ -113,7 +113,7 @@ pub fn check_number(
         is_unknown |= is_takeover(&delta) && (at + 1..events.next_number()).contains(&first);
     });
     // The store has lost the takeover behind which that event was.
-    is_unknown |= is_all && first > events.next_number();
+    is_unknown |= is_all && !events.is_lost() && first > events.next_number();
     let message = "The response has no event with this number. If a replica sent one, it has ended \
                    before the event was stored: read the response from its beginning.";
     if is_unknown { Err(ApiError::gone(message)) } else { Ok(()) }
@@ -194,7 +194,7 @@ impl EventSource for ResponseReader {
 
 #[cfg(test)]
 mod tests {
-    use loquent_dialects::responses::events::takeover_record;
+    use loquent_dialects::responses::events::{LOST, takeover_record};
     use serde_json::json;
 
     use super::*;
@@ -210,6 +210,9 @@ mod tests {
         }
         assert!(!check(&log, 99), "that of a takeover that the store has lost");
         assert!(check_number(&template, &log, 99, false).is_ok(), "its owner may have sent it");
+        let mut lost = log.clone();
+        lost.push(&Delta::Error { code: LOST.into(), message: "restarted".into() }).unwrap();
+        assert!(check(&lost, 99), "it hears of that");
         let mut events = ResponseEvents::new(template.clone(), EventRange::Nothing);
         log.read(0, |delta| events.note(&delta));
         let (at, gap) = (events.next_number(), 3 << 20);

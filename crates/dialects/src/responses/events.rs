@@ -91,6 +91,12 @@ impl ResponseEvents {
         &self.status
     }
 
+    /// Returns true if the response has ended because its server was restarted. Every reader hears
+    /// of that, also one that has seen events which were never stored.
+    pub fn is_lost(&self) -> bool {
+        matches!(&self.status, ResponseStatus::Failed { code, .. } if code == LOST)
+    }
+
     /// Marks the response as not stored, from here on.
     pub fn not_stored(&mut self) {
         self.template.object["store"] = false.into();
@@ -416,13 +422,12 @@ impl ResponseEvents {
         let number = self.next;
         // Events that this reader does not want count too, or its numbers would be its own.
         self.next += 1;
-        let is_lost = matches!(&self.status, ResponseStatus::Failed { code, .. } if code == LOST);
         match self.wanted {
             EventRange::Nothing => None,
             EventRange::From(first) if number >= first => Some(number),
             // A server that was restarted lost the last events before its end. A reader that has
             // seen those still has to hear of the end.
-            EventRange::From(first) if is_lost => Some(first),
+            EventRange::From(first) if self.is_lost() => Some(first),
             EventRange::From(_) => None,
         }
     }
