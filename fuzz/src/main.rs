@@ -31,7 +31,10 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
         loquent_formats,
         loquent_openai,
         loquent_proto,
+        loquent_resumable,
+        loquent_responses,
         loquent_server,
+        loquent_serving,
         loquent_sim
     );
     let name = std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET names the target to run");

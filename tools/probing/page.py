@@ -19,6 +19,7 @@ status from 500 on, panics, or still computes for a tool that is gone.
 ```console
 make probe                      # all tools: about twenty minutes
 make probe ONLY=h2spec,aioquic  # two of them
+make probe ONLY=libfuzzer       # an hour of fuzzing, which the first does not have
 tools/probe --help
 ```
 

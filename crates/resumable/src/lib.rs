@@ -38,6 +38,8 @@ mod datagram_reader;
 mod event_reader;
 mod events_slot;
 pub mod fit_record;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod idempotency;
 mod log_pump;
 mod log_snapshots;

@@ -1,11 +1,15 @@
 //! Fuzz targets of the server: input from clients, and text from models.
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use bytes::{Bytes, BytesMut};
 use loquent_dialects::batches::batch::BatchEndpoint;
 use loquent_dialects::batches::lines::{BatchRequest, find_lines};
 use loquent_dialects::batches::upload::read_upload;
 use loquent_formats::grammar::{CallSyntax, ThinkTags, Thinking, ToolShape};
 use loquent_proto::Delta;
+use web_transport_quinn::proto::{Capsule, ConnectRequest, Settings};
 
 use crate::origin::{is_page_of_host, is_page_of_ports, is_page_of_this_machine};
 use crate::quic::{RequestHead, StreamMessage};
@@ -30,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "batch_input", run: batch_input, base_kib: 64, per_byte: 1024 },
     Target { name: "prefix_block", run: prefix_block, base_kib: 4, per_byte: 4 },
     Target { name: "request_body", run: request_body, base_kib: 16, per_byte: 1024 },
+    Target { name: "web_transport", run: web_transport, base_kib: 64, per_byte: 256 },
 ];
 
 /// A file of the prefix cache is the block of its name, whole and unchanged, or refused.
@@ -102,6 +107,29 @@ fn quic_stream(input: &[u8]) {
     assert_eq!(messages, again);
     for message in messages {
         let _ = RequestHead::parse(&message.payload);
+    }
+}
+
+/// What a browser sends before its session is open (draft-ietf-webtrans-http3, section 3): settings,
+/// the CONNECT request, and capsules on its stream. Each is read or refused.
+fn web_transport(input: &[u8]) {
+    let Some((&choice, mut input)) = input.split_first() else { return };
+    let mut context = Context::from_waker(Waker::noop());
+    match choice % 3 {
+        0 => drop(pin!(Settings::read(&mut input)).poll(&mut context)),
+        1 => match pin!(ConnectRequest::read(&mut input)).poll(&mut context) {
+            Poll::Ready(Ok(request)) => {
+                let host = request.url.host_str().unwrap_or_default();
+                let origin = request.headers.get(http::header::ORIGIN);
+                let _ = origin.map(|it| is_page_of_ports(it.as_bytes(), host, &[443, 443]));
+            }
+            other => assert!(other.is_ready(), "a slice never waits"),
+        },
+        _ => {
+            while let Poll::Ready(Ok(Some(_))) = pin!(Capsule::read(&mut input)).poll(&mut context)
+            {
+            }
+        }
     }
 }
 

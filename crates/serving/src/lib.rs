@@ -48,6 +48,8 @@ pub mod flush_channel;
 pub mod forecast;
 pub mod full_answer;
 pub mod full_response;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod held_answer;
 pub mod identity;
 pub mod infill;

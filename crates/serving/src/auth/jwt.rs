@@ -27,11 +27,11 @@ use crate::identity::ApiKey;
 /// Maximum bytes of a token.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// Maximum bytes of a subject: it is a name in logs and in the ledger.
-const MAX_SUBJECT_BYTES: usize = 128;
+pub(crate) const MAX_SUBJECT_BYTES: usize = 128;
 /// Maximum bytes of a key set.
 pub const MAX_KEY_SET_BYTES: usize = 1 << 20;
 /// Maximum keys of a set that are used: a token without a key's name is checked with each.
-const MAX_JWKS: usize = 32;
+pub(crate) const MAX_JWKS: usize = 32;
 /// Difference between the provider's clock and ours that is forgiven, in seconds.
 const LEEWAY_S: u64 = 30;
 /// Interval at which a file is read again.
@@ -68,7 +68,7 @@ pub struct JwtConfig {
 
 /// Reason why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum JwtRefusal {
+pub(crate) enum JwtRefusal {
     /// The provider has not signed it.
     Unsigned,
     /// The provider has signed it, but it is not valid here and now, for this reason.
@@ -76,7 +76,7 @@ pub(super) enum JwtRefusal {
 }
 
 /// Checks tokens, and remembers whom they name.
-pub(super) struct JwtVerification {
+pub(crate) struct JwtVerification {
     config: JwtConfig,
     keys: RwLock<Arc<Vec<PublicKey>>>,
     subjects: Mutex<Subjects>,
@@ -84,7 +84,7 @@ pub(super) struct JwtVerification {
     unknown_key: Notify,
 }
 
-struct PublicKey {
+pub(crate) struct PublicKey {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
@@ -124,7 +124,7 @@ fn read_file(path: &PathBuf) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// If it is no key set, or has no such key.
-fn parse_key_set(text: &str) -> anyhow::Result<Vec<PublicKey>> {
+pub(crate) fn parse_key_set(text: &str) -> anyhow::Result<Vec<PublicKey>> {
     ensure!(text.len() <= MAX_KEY_SET_BYTES, "it is larger than {MAX_KEY_SET_BYTES} bytes");
     let set: Value = serde_json::from_str(text).context("it is no JSON")?;
     let keys = set["keys"].as_array().context("it is no JSON Web Key Set: 'keys' is missing")?;

@@ -109,7 +109,7 @@ fn is_open_to_others(_: &Path) -> bool {
 }
 
 /// Contents of a key file.
-pub(super) struct KeyFileContents {
+pub(crate) struct KeyFileContents {
     /// The owners of keys.
     pub owners: Vec<ApiKey>,
     /// Weight, limits and rights of an identity provider's clients, if the file sets them.
@@ -179,7 +179,7 @@ impl OneOrMany {
 ///
 /// # Errors
 /// If the text has an error, or neither a key nor a `[jwt]` table. Errors never quote a key.
-pub(super) fn parse(text: &str) -> anyhow::Result<KeyFileContents> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<KeyFileContents> {
     let lines = || text.lines().map(str::trim);
     let is_toml = lines().any(|line| line.starts_with("[[key]]") || line.starts_with("[jwt]"));
     let contents = match is_toml {

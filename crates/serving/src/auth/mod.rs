@@ -2,8 +2,8 @@
 //! token of an identity provider.
 
 mod failures;
-mod jwt;
-mod key_file;
+pub(crate) mod jwt;
+pub(crate) mod key_file;
 mod subjects;
 
 use std::collections::HashMap;

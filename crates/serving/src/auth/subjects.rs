@@ -14,7 +14,7 @@ const MAX_SUBJECTS: usize = 10_000;
 
 /// Weight, limits and rights of each subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SubjectTerms {
+pub(crate) struct SubjectTerms {
     pub weight: u32,
     pub limits: TenantLimits,
     pub budgets: TokenBudgets,
@@ -54,7 +54,7 @@ impl SubjectTerms {
 
 /// The subjects that tokens have named, each with the time when it was named last.
 #[derive(Default)]
-pub(super) struct Subjects {
+pub(crate) struct Subjects {
     terms: SubjectTerms,
     seen: HashMap<String, (Arc<ApiKey>, Instant)>,
 }

@@ -202,7 +202,7 @@ impl TokenMint {
 }
 
 impl BrowserToken {
-    fn bytes(&self) -> [u8; SIGNED_BYTES] {
+    pub(crate) fn bytes(&self) -> [u8; SIGNED_BYTES] {
         let requests = self.max_requests.unwrap_or(0).to_be_bytes();
         let parts: [&[u8]; 6] = [
             &[VERSION],
@@ -215,7 +215,7 @@ impl BrowserToken {
         parts.concat().try_into().expect("the parts are as long as they always are")
     }
 
-    fn parse(signed: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(signed: &[u8]) -> Option<Self> {
         let (&version, rest) = signed.split_first()?;
         let (expires_s, rest) = rest.split_first_chunk()?;
         let (requests, rest) = rest.split_first_chunk()?;
