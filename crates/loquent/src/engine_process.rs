@@ -14,7 +14,7 @@ use loquent_infer::runner::{Capacity, Runner};
 
 use crate::serve::args::EngineArgs;
 use crate::serve::load::{Computing, DefaultContext, computing};
-use crate::shutdown;
+use crate::{private_memory, shutdown};
 
 /// Arguments of the engine's process.
 #[derive(Debug, Args)]
@@ -35,6 +35,7 @@ impl EngineProcessArgs {
     /// # Errors
     /// If standard input is not a socket. Errors of the model are reported to the server.
     pub fn run(self) -> anyhow::Result<()> {
+        private_memory::keep();
         // Signals are the server's: it finishes answers before it ends, and this process with it.
         shutdown::ignore()?;
         let stream = io::stdin().as_fd().try_clone_to_owned()?;

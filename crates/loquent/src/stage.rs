@@ -18,6 +18,7 @@ use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
 use loquent_formats::gguf::split::StageKeys;
 
+use crate::private_memory;
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
 
 /// KV cells for which `--gpu-layers auto` leaves room before a server has requested a number: the
@@ -67,6 +68,7 @@ impl StageArgs {
     /// # Errors
     /// If the file is not a stage file, or the address cannot be used.
     pub fn run(self) -> anyhow::Result<()> {
+        private_memory::keep();
         let trust = self.trust.trust()?;
         let addresses = self.listen.to_socket_addrs();
         let addresses: Vec<_> =

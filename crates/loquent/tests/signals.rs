@@ -23,8 +23,11 @@ struct Loquent {
 impl Loquent {
     fn start(arguments: &[&str], set: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
-        command.args(arguments).envs(set.iter().copied()).stderr(Stdio::piped());
-        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        Self::spawn(command.args(arguments).envs(set.iter().copied())).unwrap()
+    }
+
+    fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = channel();
         // Reads to the end, so that the process never waits for a full pipe.
@@ -34,7 +37,7 @@ impl Loquent {
                 let _ = sender.send(line);
             }
         });
-        Self { child, lines }
+        Ok(Self { child, lines })
     }
 
     /// Waits for a line with `marker` and returns what follows it.
@@ -114,6 +117,26 @@ fn signals_end_a_server_that_downloads_its_model() {
         let (mut server, _request, _cache) = downloading();
         assert_eq!(server.end_at_once(signal), Some(0), "nothing had to drain");
     }
+}
+
+/// What shows the memory of such a process belongs to root, as proc(5) says.
+#[test]
+fn only_root_can_read_the_memory_of_a_server() {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    command.args(["serve", "--port", "0", "--simulate", "1000"]);
+    let owner = |folder: &str| std::fs::metadata(folder).unwrap().uid();
+    if owner("/proc/self") == 0 {
+        command.uid(65_534);
+    }
+    let mut server = match Loquent::spawn(&mut command) {
+        Ok(server) => server,
+        Err(error) => return loquent_needs::Need::Users.lack(error),
+    };
+    server.after("http://");
+    assert_eq!(owner(&format!("/proc/{}/mem", server.child.id())), 0);
+    assert_eq!(server.end_at_once("-TERM"), Some(0));
 }
 
 /// The path prefix of the bundled model's two halves; `None` if the model is missing.

@@ -37,7 +37,7 @@ use self::args::EngineArgs;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
 use crate::logging::LogFormat;
-use crate::{descriptors, shutdown};
+use crate::{descriptors, private_memory, shutdown};
 
 /// Maximum threads for blocking work, besides those that tokenize prompts.
 const MAX_BLOCKING_THREADS: usize = 16;
@@ -53,6 +53,7 @@ const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 /// If an option is invalid, the model cannot be loaded, or the address cannot be used. The message
 /// contains advice.
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
+    private_memory::keep();
     let signalled = shutdown::defer()?;
     args.engine.sampling = args.sampling.stated();
     args.engine.saves_spans = args.prefix_cache.is_wanted();
