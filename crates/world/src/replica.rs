@@ -40,7 +40,7 @@ use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, v
 use crate::store::StoreDialer;
 
 /// Turns that a replica's tasks get in a step: enough for news to pass through several of them.
-const TURNS: usize = 4;
+const TURNS: usize = 1;
 /// Time that a replica that ends has for the answers that it cannot hand over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
 

@@ -13,6 +13,7 @@ mod control_tags;
 mod gbnf;
 mod json_rule;
 mod lark;
+mod panics;
 mod pending;
 mod refused;
 mod syntax;
@@ -31,6 +32,7 @@ use loquent_infer::vocab::Vocab;
 use serde_json::Value;
 
 use control_tags::ControlTags;
+use panics::quietly;
 use pending::{Pending, Position};
 use refused::RefusedGrammars;
 use worker::{Lane, Workers};
@@ -138,6 +140,7 @@ impl Compiler {
         // Verbose errors quote the whole grammar, which is the server's text, not the user's.
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().initial_lexer_fuel = COMPILE_FUEL;
+        panics::install(&factory);
         let workers = Workers::start().map_err(|error| failed(error.to_string()))?;
         Ok(Self { factory, workers, tags: ControlTags::of(vocab), refused: Mutex::default() })
     }
@@ -164,11 +167,11 @@ impl Compiler {
             }
             GrammarError::Schema(reason)
         };
-        let parser = self.factory.create_parser(grammar);
+        let parser = quietly(|| self.factory.create_parser(grammar));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| wrong(error.to_string()))?));
         // The first mask shows whether the grammar stays within the limits at all: an error now is
         // the request's, later it would end an answer.
-        let mask = matcher.compute_mask().map_err(|error| wrong(error.to_string()))?;
+        let mask = quietly(|| matcher.compute_mask()).map_err(|error| wrong(error.to_string()))?;
         let first = Arc::new(Mutex::new(Position { matcher, mask: Ok(mask) }));
         let (lane, workers) = (Arc::default(), self.workers.clone());
         Ok(SharedGrammar(Arc::new(Compiled { first, lane, workers })))
@@ -177,7 +180,11 @@ impl Compiler {
 
 fn first_line(error: &str) -> String {
     let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("unknown");
-    line.chars().take(300).collect()
+    let line: String = line.chars().take(300).collect();
+    match line.strip_prefix("panic: ") {
+        Some(what) => format!("llguidance cannot compile it ({what})"),
+        None => line,
+    }
 }
 
 struct Compiled {

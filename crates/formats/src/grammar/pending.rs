@@ -13,6 +13,7 @@ use llguidance::toktrie::SimpleVob;
 use loquent_infer::sampling::Constraint;
 use loquent_infer::token::{RowError, TokenId};
 
+use super::panics::quietly;
 use super::worker::{Lane, Workers};
 use crate::sync::mpsc::Receiver;
 
@@ -40,10 +41,10 @@ impl Position {
         if tokens.is_empty() {
             return self;
         }
-        self.mask = match self.matcher.consume_tokens(tokens) {
-            Ok(()) => self.matcher.compute_mask_or_eos().map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
+        let Self { matcher, .. } = &mut self;
+        let mask =
+            quietly(|| matcher.consume_tokens(tokens).and_then(|()| matcher.compute_mask_or_eos()));
+        self.mask = mask.map_err(|error| error.to_string());
         self
     }
 }

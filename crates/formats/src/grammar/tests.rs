@@ -434,3 +434,11 @@ fn a_short_grammar_that_doubles_forty_times_is_refused() {
     assert!(compiler.compile(&shape).is_err());
     assert!(compiler.factory.limits().initial_lexer_fuel < 500_000, "it is given up early");
 }
+
+#[test]
+fn a_panic_inside_llguidance_is_a_refusal() {
+    let form = Some(AnswerForm::Lark("start:<|tool▁call▁end|>ot".into()));
+    let shape = AnswerShape { form, ..AnswerShape::default() };
+    let refused = compiler().compile(&shape).err().expect("no such token").to_string();
+    assert!(refused.starts_with("llguidance cannot compile it ("), "{refused}");
+}
