@@ -27,6 +27,7 @@ static CHOSEN: LazyLock<Target> = LazyLock::new(|| {
     let all = targets_of!(
         loquent,
         loquent_client,
+        loquent_dialects,
         loquent_engine,
         loquent_formats,
         loquent_openai,

@@ -9,8 +9,9 @@ from .report import Finding, Report, Unreadable, one_line
 
 NAME = "libfuzzer"
 #: Time for each of the targets, in seconds: an hour in all.
-SECONDS = 360
+SECONDS = 300
 TARGETS = [
+    "answer_events",
     "browser_token",
     "grammar",
     "grammar_text",
@@ -19,11 +20,12 @@ TARGETS = [
     "key_file",
     "key_set",
     "store_reply",
+    "stored_object",
     "stored_response",
     "web_transport",
 ]
 CHECKS = (
-    "parsers of grammars, keys, tokens, JWT, WebTransport's heads, a store's replies and what it holds: "
+    "parsers of grammars, keys, tokens, JWT, WebTransport's heads, a store's replies and what it holds, records of upstream servers: "
     f"{len(TARGETS) * SECONDS // 60} minutes of inputs"
 )
 #: Building the fuzzer, and ending it.

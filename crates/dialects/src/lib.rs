@@ -27,6 +27,8 @@ mod chat_parameters;
 #[cfg(test)]
 mod compatibility;
 pub mod durable;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod infill;
 pub mod lowered;
 pub mod messages;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loquent_proto::Delta;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::record_log::RecordLog;
 use loquent_dialects::responses::events::{EventRange, LOST, ResponseEvents};
@@ -37,6 +37,16 @@ struct StoredHead<'a> {
     /// The request as text, while the response is generated.
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<&'a str>,
+}
+
+/// The same, read. What writes into the objects panics at anything else.
+#[derive(Deserialize)]
+struct ReadHead {
+    object: Map<String, Value>,
+    #[serde(default)]
+    background: bool,
+    input: Vec<Map<String, Value>>,
+    request: Option<String>,
 }
 
 /// A response in its stored form.
@@ -75,11 +85,10 @@ impl StoredResponse {
     /// Decodes a stored response; `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == SEPARATOR)?;
-        let mut head: Value = serde_json::from_slice(&bytes[..end]).ok()?;
-        let Value::Array(input) = head["input"].take() else { return None };
-        let background = head["background"] == true;
-        let template = ResponseTemplate { object: head["object"].take(), background };
-        let request = head["request"].as_str().map(str::to_owned);
+        let head: ReadHead = serde_json::from_slice(&bytes[..end]).ok()?;
+        let ReadHead { object, background, input, request } = head;
+        let template = ResponseTemplate { object: object.into(), background };
+        let input = input.into_iter().map(Value::Object).collect();
         let log = RecordLog::from_bytes(bytes[end + 1..].to_vec());
         Some(Self { template, input, log, request })
     }
@@ -137,8 +146,11 @@ mod tests {
         assert_eq!(read.request.as_deref(), Some("{\"again\":1}"));
         assert_eq!(read.log.bytes(), log.bytes());
         assert_eq!(read.object(), object(&template(), &log));
-        assert!(StoredResponse::decode(b"").is_none());
-        assert!(StoredResponse::decode(b"{}\n").is_none());
+        for other in
+            ["", "{}\n", "7\n", r#"{"object":7,"input":[]}"#, r#"{"object":{},"input":[7]}"#]
+        {
+            assert!(StoredResponse::decode(format!("{other}\n").as_bytes()).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl EventWriter for OllamaLines {
         match delta {
             Delta::Logprobs { json, .. } => {
                 let mut logprobs: Value = serde_json::from_str(json).unwrap_or_default();
-                self.logprobs = logprobs["content"].take();
+                self.logprobs = logprobs.get_mut("content").map(Value::take).unwrap_or_default();
             }
             Delta::Text { text, .. } if !text.is_empty() || !self.logprobs.is_null() => {
                 let logprobs = self.logprobs.take();

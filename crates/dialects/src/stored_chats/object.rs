@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use loquent_infer::vocab::Vocab;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::stored_chats::request::ListFilter;
 use loquent_serving::api::stored_chat::ChatToStore;
@@ -59,8 +59,9 @@ fn lines(stored: &StoredObject) -> (&[u8], &[u8]) {
 pub fn with_metadata(stored: &StoredObject, metadata: Value) -> Result<StoredObject, ApiError> {
     let (first, messages) = lines(stored);
     // The messages, by far the longer line, are copied unread.
-    let mut completion: Value = serde_json::from_slice(first).map_err(unreadable)?;
-    completion["metadata"] = metadata;
+    let mut completion: Map<String, Value> = serde_json::from_slice(first).map_err(unreadable)?;
+    completion.insert("metadata".to_owned(), metadata);
+    let completion = Value::from(completion);
     let messages = str::from_utf8(messages).map_err(unreadable)?;
     Ok(object(&stored.id, stored.created_s, &completion, messages))
 }

@@ -70,8 +70,12 @@ async fn defaults_of_server(client: &Client, model: &str) -> Option<Value> {
     let query =
         form_urlencoded::Serializer::new(String::new()).append_pair("model", model).finish();
     let props = client.http().get(&format!("/props?{query}"), MAX_PROPS_BYTES).await.ok()?;
-    let mut props: Value = serde_json::from_slice(&props).ok()?;
-    let mut defaults = props["default_generation_settings"]["params"].take();
+    defaults_in(&props)
+}
+
+fn defaults_in(props: &[u8]) -> Option<Value> {
+    let mut props: Value = serde_json::from_slice(props).ok()?;
+    let mut defaults = props.pointer_mut("/default_generation_settings/params")?.take();
     // llama.cpp has a name of its own for it.
     if let Some(penalty) = defaults.get("repeat_penalty").cloned() {
         defaults["repetition_penalty"] = penalty;
@@ -103,4 +107,22 @@ async fn ask_engine(service: &Arc<Service>, question: &Generate) -> Result<Arriv
     let request = loquent_server::Request::parse(Endpoint::Chat, body.as_bytes());
     let started = service.start(request.map_err(refused)?, arrived).await.map_err(refused)?;
     Ok(Arriving::InProcess(Box::new(started.active)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn any_props_have_defaults_or_none() {
+        let read = |props: &Value| defaults_in(props.to_string().as_bytes());
+        let params = json!({"top_k": 40, "repeat_penalty": 1.1});
+        let known = read(&json!({"default_generation_settings": {"params": params}})).unwrap();
+        assert_eq!((&known["top_k"], &known["repetition_penalty"]), (&json!(40), &json!(1.1)));
+        for other in [json!(7), json!([]), json!({"default_generation_settings": 7})] {
+            assert_eq!(read(&other), None, "{other}");
+        }
+    }
 }
