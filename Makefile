@@ -3,6 +3,7 @@
 SHELL := /bin/sh
 # llama.cpp for this machine's instruction sets; see tools/cpu-env.
 CARGO := tools/with-cpu-env cargo
+WORLD = "$${CARGO_TARGET_DIR:-target}/release/replica-world"
 PORT ?= 8080
 ARGS ?=
 MODEL =
@@ -57,7 +58,8 @@ soak-models: ## Three models under mixed load where memory holds two, for SECOND
 
 world: ## Simulated replicas under faults, from SEEDS=5000 seeds, FIRST=0 the first; or the history of one, SEED=7 (docs/world.md)
 	@tools/setup build
-	$(CARGO) run --release --locked --quiet -p loquent-world -- $(or $(SEED),$(or $(FIRST),0) $(or $(SEEDS),5000))
+	$(CARGO) build --release --locked --quiet -p loquent-world
+	$(if $(SEED),$(WORLD) $(SEED),tools/worlds.py $(WORLD) $(or $(FIRST),0) $(or $(SEEDS),5000) $(ARGS))
 
 chaos: ## Three replicas under faults drawn from a seed, for SECONDS=60 (SEED=… ARGS='--faults kill,term'; docs/chaos.md)
 	@tools/setup build e2e

@@ -35,6 +35,23 @@ pub struct Capacity {
     pub shares_prefix: bool,
 }
 
+/// KV cells for each slot of a cache that all share: a usual prompt, and the answer up to where its
+/// reader has text in hand.
+const CELLS_PER_SLOT: u32 = 256;
+
+/// Maximum slots by the size of the cache: one less than the sequences that llama.cpp has, since
+/// the prefix cache on disk needs one.
+const MOST_SLOTS: u16 = 255;
+
+impl Capacity {
+    /// Returns the slots of a cache of `kv_cells` that all share: twice the places of the batch, so
+    /// that prefixes are kept and answers may rest, and more if there are cells for more.
+    pub fn shared_slots(max_batch_size: u16, kv_cells: u32) -> u16 {
+        let by_cells = (kv_cells / CELLS_PER_SLOT).min(MOST_SLOTS.into()) as u16;
+        by_cells.max(max_batch_size.saturating_mul(2))
+    }
+}
+
 /// Consecutive tokens of one sequence inside a [`Batch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {

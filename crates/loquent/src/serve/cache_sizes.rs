@@ -4,7 +4,9 @@
 #[cfg(feature = "llama")]
 use loquent_engine::KvType;
 #[cfg(feature = "llama")]
-use loquent_engine::llama::{LlamaModel, available_bytes};
+use loquent_engine::llama::{History, LlamaModel, available_bytes};
+#[cfg(feature = "llama")]
+use loquent_infer::runner::Capacity;
 
 /// Returns the tokens of a KV cache without a given size.
 pub(crate) fn default_kv_cells(context_tokens: u32, max_batch_size: u16) -> u32 {
@@ -109,17 +111,43 @@ impl ContextNeeds {
     }
 }
 
+/// Kind of a KV cache.
+#[cfg(feature = "llama")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotLayout {
+    /// All sequences share its cells.
+    Shared,
+    /// They share its cells, but each has a state or a window beside them, which takes memory.
+    OwnState,
+    /// Each has an equal part.
+    EqualParts,
+}
+
+#[cfg(feature = "llama")]
+impl SlotLayout {
+    /// Returns the kind of the cache of `model`.
+    pub(crate) fn of(model: &LlamaModel, is_unified: bool) -> Self {
+        match (is_unified, model.info().history) {
+            (true, History::Whole) => Self::Shared,
+            (true, History::Window(_) | History::State) => Self::OwnState,
+            (false, _) => Self::EqualParts,
+        }
+    }
+}
+
 /// Returns the number of sequences that can have KV at once in a cache of `kv_cells` tokens.
 #[cfg(feature = "llama")]
 pub(crate) fn slots(
     max_batch_size: u16,
     context_tokens: u32,
     kv_cells: u32,
-    is_unified: bool,
+    layout: SlotLayout,
 ) -> u16 {
-    if is_unified {
-        // Half of the slots are for kept prefixes, so that not every request evicts one.
-        return max_batch_size.saturating_mul(2).min(loquent_engine::llama::MAX_SLOTS);
+    let most = loquent_engine::llama::MAX_SLOTS;
+    match layout {
+        SlotLayout::Shared => return Capacity::shared_slots(max_batch_size, kv_cells).min(most),
+        SlotLayout::OwnState => return max_batch_size.saturating_mul(2).min(most),
+        SlotLayout::EqualParts => {}
     }
     // llama.cpp gives each sequence an equal part, and no prefix is kept: more slots would only
     // make every part too short for the context.
@@ -174,10 +202,18 @@ mod tests {
         for (batch, context, cells, expected) in
             [(16, 2048, 8192, 4), (16, 256, 8192, 16), (16, 8192, 8192, 1), (4, 2048, 65_536, 4)]
         {
-            let slots = slots(batch, context, cells, false);
+            let slots = slots(batch, context, cells, SlotLayout::EqualParts);
             assert_eq!(slots, expected);
             assert!(cells / u32::from(slots) >= context);
         }
-        assert_eq!(slots(16, 2048, 8192, true), 32);
+    }
+
+    #[test]
+    fn a_shared_cache_has_slots_for_its_cells() {
+        let shared = |batch, cells| slots(batch, 2048, cells, SlotLayout::Shared);
+        assert_eq!([shared(16, 8192), shared(16, 32_768), shared(2, 300)], [32, 128, 4]);
+        // The prefix cache on disk needs one of llama.cpp's 256, if the batch leaves any.
+        assert_eq!([shared(16, 1 << 20), shared(128, 1 << 20), shared(200, 512)], [255, 256, 256]);
+        assert_eq!(slots(16, 2048, 1 << 20, SlotLayout::OwnState), 32);
     }
 }

@@ -56,8 +56,8 @@ fn simulated(
     let (context_tokens, kv_cells) = engine.sizes(SIMULATED_CONTEXT_TOKENS)?;
     let batch = engine.max_batch_size;
     let capacity = Capacity {
-        // As with llama.cpp: half of the slots are for kept prefixes.
-        slots: batch.saturating_mul(2),
+        // As with llama.cpp.
+        slots: Capacity::shared_slots(batch, kv_cells),
         kv_cells,
         context_tokens,
         batch_tokens: engine.batch_tokens(kv_cells),
@@ -155,7 +155,7 @@ mod llama {
     use sha2::{Digest, Sha256};
 
     use super::super::args::{KvLayout, Switch};
-    use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS};
+    use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS, SlotLayout};
     use super::super::launcher::launcher;
     use super::super::model_name;
     use super::super::sampling_defaults::sampling_defaults;
@@ -427,7 +427,7 @@ mod llama {
         sizes: (u32, u32),
     ) -> anyhow::Result<Box<dyn Runner>> {
         let EmbeddingTraits { pooling, is_causal } = weights.embedding_traits()?;
-        let options = runner_options(engine, threads, sizes)?;
+        let options = runner_options(engine, weights, threads, sizes)?;
         let embedder = |pooling| LlamaEmbedder::new(weights.clone(), &options, pooling);
         match (engine.embeddings, pooling) {
             (None, None) if !is_causal => bail!(
@@ -459,6 +459,7 @@ mod llama {
 
     fn runner_options(
         engine: &EngineArgs,
+        weights: &LlamaModel,
         threads: NonZeroU16,
         (context_tokens, kv_cells): (u32, u32),
     ) -> anyhow::Result<RunnerOptions> {
@@ -468,7 +469,8 @@ mod llama {
         }
         let batch_tokens = engine.batch_tokens(kv_cells);
         let kv_unified = engine.tuning.kv_layout != Some(KvLayout::Split);
-        let slots = cache_sizes::slots(batch, context_tokens, kv_cells, kv_unified);
+        let layout = SlotLayout::of(weights, kv_unified);
+        let slots = cache_sizes::slots(batch, context_tokens, kv_cells, layout);
         if slots < batch {
             tracing::warn!(
                 "with --kv-layout split, {kv_cells} KV cells hold {slots} sequences of \

@@ -18,7 +18,7 @@ use super::measure::{Effort, Unmeasured, chat_sampling, decode_ms, prefill_rate}
 use super::search::Speed;
 use crate::profile::{StepTime, TunedSettings};
 use crate::serve::args::PREFILL_MAX_TOKENS;
-use crate::serve::cache_sizes::{ContextNeeds, default_kv_cells, slots};
+use crate::serve::cache_sizes::{ContextNeeds, SlotLayout, default_kv_cells, slots};
 
 /// Prompt tokens per prefill measurement.
 const PREFILL_TOKENS: u32 = 512;
@@ -139,8 +139,9 @@ impl LlamaLab {
         let context_tokens = needs.default_context();
         let kv_cells = default_kv_cells(context_tokens, batch);
         let batch_tokens = (PREFILL_MAX_TOKENS + u32::from(batch)).min(kv_cells);
+        let layout = SlotLayout::of(&self.model, settings.kv_unified);
         let options = RunnerOptions {
-            slots: slots(batch, context_tokens, kv_cells, settings.kv_unified),
+            slots: slots(batch, context_tokens, kv_cells, layout),
             kv_cells,
             context_tokens,
             batch_tokens,

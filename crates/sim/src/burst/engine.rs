@@ -72,11 +72,13 @@ pub struct TimedRunner {
 }
 
 impl TimedRunner {
-    /// Creates a runner with `slots` and with cells for `sequences` of `context_tokens`.
-    pub fn new(sequences: usize, context_tokens: u32, slots: usize) -> Self {
-        let slots = u16::try_from(slots).expect("plans bound it");
+    /// Creates a runner with the slots that the server has for `batch_size`, and with cells for
+    /// `sequences` of `context_tokens`.
+    pub fn new(sequences: usize, context_tokens: u32, batch_size: usize) -> Self {
         // Enough for all to their ends: bursts are to be limited by time, not by memory.
         let kv_cells = sequences as u32 * context_tokens + context_tokens;
+        let batch_size = u16::try_from(batch_size).expect("plans bound it");
+        let slots = Capacity::shared_slots(batch_size, kv_cells);
         let batch_tokens = 2_048.max(u32::from(slots));
         let capacity =
             Capacity { slots, kv_cells, context_tokens, batch_tokens, shares_prefix: true };

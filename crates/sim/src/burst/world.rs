@@ -46,7 +46,7 @@ pub fn play(
     readers: usize,
 ) -> BurstOutcome {
     let context_tokens = prompt_tokens + plan.answer_tokens + 1;
-    let runner = TimedRunner::new(readers, context_tokens, 2 * batch_size);
+    let runner = TimedRunner::new(readers, context_tokens, batch_size);
     let limits = Limits {
         max_batch_size: batch_size,
         prefill_max_tokens: PREFILL_MAX_TOKENS,

@@ -79,7 +79,6 @@ fn style(contender: &Contender) -> (Paint<'static>, &'static str) {
     };
     let dash = match contender.send {
         Scheme::Tcp { .. } => "5 4",
-        _ if contender.policy == QoePolicy::ByNeed && contender.slot_for_each => "1 3",
         _ => "",
     };
     (Paint(colour), dash)

@@ -75,10 +75,6 @@ pub struct Contender {
     pub policy: QoePolicy,
     /// Delivery to the readers.
     pub send: Scheme,
-    /// True to give the engine a slot for each reader, so that preempting costs nothing; else it
-    /// has twice as many as places in the batch.
-    #[serde(default)]
-    pub slot_for_each: bool,
 }
 
 /// Order in which requests are served.

@@ -101,9 +101,6 @@ fn engine(setting: BurstSetting<'_>) -> VirtualEngine<'_> {
         QoePolicy::FirstCome | QoePolicy::Andes => (VLLM_BATCHED_TOKENS, ItlTarget::Unbounded),
         QoePolicy::ByNeed => (PREFILL_MAX_TOKENS, ITL_TARGET),
     };
-    // Twice the places are Loquent's number of slots.
-    let all = if contender.slot_for_each { readers } else { 0 };
-    let slots = all.max(2 * batch_size);
     let context_tokens = case.prompt_tokens + plan.answer_tokens + 1;
     let limits = Limits {
         max_batch_size: batch_size,
@@ -113,7 +110,7 @@ fn engine(setting: BurstSetting<'_>) -> VirtualEngine<'_> {
         speculation: Speculation::Off,
         queue_timeout: None,
     };
-    let runner = TimedRunner::new(readers, context_tokens, slots);
+    let runner = TimedRunner::new(readers, context_tokens, batch_size);
     VirtualEngine::new(&plan.machine, runner, limits)
 }
 
