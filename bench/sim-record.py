@@ -31,8 +31,8 @@ DEFAULTS = [("RTT 400 ms", "default, RTT 400"), ("RTT 100 ms", "default, RTT 100
 STEPS = {**{step: step for step in ("none", "16", "20", "24", "32", "48", "64", "128", "256", "largest")},
          "24, no memory": "24, each frame only as long as it needs"}
 SHIPPED_STEP = "24"
-#: The plan's name of Loquent's scheduler.
-NEED = "by need"
+#: The plan's name of Loquent's scheduler, and of those that it is compared with.
+NEED, OTHERS = "by need", ["first come, TCP", "first come", "Andes"]
 WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
         ("bursts that lose everything, RTT 100 ms", "channels", "default, 100 % loss"),
         ("longer bursts that lose everything, RTT 100 ms", "channels", "p .9 q .8, 100 % loss"),
@@ -315,10 +315,10 @@ def qoe(plans):
     """The largest bursts of the plan's mean QoE, and how many times as many readers by need."""
     rows = []
     for case, row in qoe_rows(plans).items():
-        ratios = [f"{most(row[NEED]) / max(most(row[over]), 1):.2f}" for over in ("first come", "Andes")]
+        ratios = [f"{most(row[NEED]) / max(most(row[over]), 1):.2f}" for over in OTHERS]
         rows.append([case, *(str(most(one)) for one in row.values()), *ratios])
     contenders = next(iter(qoe_rows(plans).values()))
-    ratios = [f"{NEED} / {over}" for over in ("first come", "Andes")]
+    ratios = [f"{NEED} / {over}" for over in OTHERS]
     return table([f"simulated: most readers at mean QoE {plans['qoe']['qoe']}", *contenders, *ratios], rows)
 
 
