@@ -85,12 +85,12 @@ def test_a_record_of_qoe_keeps_what_the_tables_need():
                  "effective_tokens_per_s": 1234.5, "ttft_p99_s": 1.5}
         largest = point | {"readers": readers} if readers else None
         return {"case": "c", "contender": contender, "points": [point], "largest": largest}
-    rows = [row("first come", 10), row("Andes", 0), row("by need", 15), row("by need, slot for each", 20)]
+    rows = [row("first come, TCP", 5), row("first come", 10), row("Andes", 0), row("by need", 15)]
     plan = {"contender": [], "machine": {}, "seed": 1, "qoe": 0.95}
     kept = {"qoe": sim_record.kept({"plan": plan, "rows": rows})}
-    assert sim_record.qoe(kept).splitlines()[-1] == "| c | 10 | 0 | 15 | 20 | 1.50 | 15.00 | 2.00 | 20.00 |"
+    assert sim_record.qoe(kept).splitlines()[-1] == "| c | 5 | 10 | 0 | 15 | 3.00 | 1.50 | 15.00 |"
     last = sim_record.qoe_bursts(kept).splitlines()[-1]
-    assert last == "| c | 8 | by need, slot for each | 0.971 | 75 % | 1,234 | 1.50 |"
+    assert last == "| c | 8 | by need | 0.971 | 75 % | 1,234 | 1.50 |"
     assert json.loads(sim_record.written({"plans": kept})) == {"plans": kept}
 
 

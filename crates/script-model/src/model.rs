@@ -494,7 +494,7 @@ impl ScriptModel {
     }
 
     /// Returns the distance from the last epoch's number in the store to the next one's. The
-    /// server draws it at random from 512 numbers; the model draws one that was never used.
+    /// server draws it at random from thousands; the model draws one that was never used.
     fn epoch_step(&self, world: &ModelWorld) -> u16 {
         if !self.rules.numbers_are_new {
             return 1;

@@ -31,9 +31,10 @@ use loquent_store::{AnswerFence, StoreError};
 
 /// Maximum bytes of a log to compare with.
 const LOG_BYTES: usize = 4 << 20;
-/// Maximum distance of an epoch's number from the one before. The distance is random: after the
-/// store has lost a takeover, the next one gets another number.
-const EPOCH_STEP: u64 = 512;
+/// Part of the numbers left among which the number of the next epoch is drawn. It is random: after
+/// the store has lost a takeover, the next one gets another number, in all but one of 16,384 cases.
+/// For more than a hundred owners there are numbers left.
+const EPOCH_PART: u64 = 8;
 /// Time for which a replica with another answer leaves this one to the others, in seconds.
 const DIFFERS_RETRY_S: u64 = 30;
 
@@ -223,7 +224,8 @@ impl SharedLogs {
         let mut call = SharedConnection::invocation(&TAKE);
         call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
         call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64).arg(head);
-        call.arg(self.connection.entropy().draw_in(1..=EPOCH_STEP));
+        let left = position::MAX_EPOCH.saturating_sub(epochs.current());
+        call.arg(self.connection.entropy().draw_in(1..=(left / EPOCH_PART).max(1)));
         call.arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
         call.arg(epochs.to_text());
         let taken = match self.connection.run(&call).await {
