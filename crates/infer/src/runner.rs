@@ -47,6 +47,7 @@ impl Capacity {
     /// Returns the slots of a cache of `kv_cells` that all share: twice the places of the batch, so
     /// that prefixes are kept and answers may rest, and more if there are cells for more.
     pub fn shared_slots(max_batch_size: u16, kv_cells: u32) -> u16 {
+        // A slot without cells would only evict the prefix of another.
         let by_cells = (kv_cells / CELLS_PER_SLOT).min(MOST_SLOTS.into()) as u16;
         by_cells.max(max_batch_size.saturating_mul(2))
     }

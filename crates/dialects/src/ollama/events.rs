@@ -81,6 +81,7 @@ impl EventWriter for OllamaLines {
         self.times.note(delta);
         match delta {
             Delta::Logprobs { json, .. } => {
+                // It may be an upstream server's: an object, or anything else.
                 let mut logprobs: Value = serde_json::from_str(json).unwrap_or_default();
                 self.logprobs = logprobs.get_mut("content").map(Value::take).unwrap_or_default();
             }

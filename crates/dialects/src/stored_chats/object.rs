@@ -59,6 +59,7 @@ fn lines(stored: &StoredObject) -> (&[u8], &[u8]) {
 pub fn with_metadata(stored: &StoredObject, metadata: Value) -> Result<StoredObject, ApiError> {
     let (first, messages) = lines(stored);
     // The messages, by far the longer line, are copied unread.
+    // A member can be added to an object only.
     let mut completion: Map<String, Value> = serde_json::from_slice(first).map_err(unreadable)?;
     completion.insert("metadata".to_owned(), metadata);
     let completion = Value::from(completion);

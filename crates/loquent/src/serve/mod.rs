@@ -21,6 +21,7 @@ mod several;
 mod staged;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -53,8 +54,7 @@ const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
 /// If an option is invalid, the model cannot be loaded, or the address cannot be used. The message
 /// contains advice.
 pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
-    private_memory::keep();
-    let signalled = shutdown::defer()?;
+    let signalled = prepare_process()?;
     args.engine.sampling = args.sampling.stated();
     args.engine.saves_spans = args.prefix_cache.is_wanted();
     // Of models that join the one whose profile is adopted.
@@ -102,6 +102,13 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
     });
     runtime.shutdown_timeout(RUNTIME_END_LIMIT);
     outcome
+}
+
+/// Makes the process's memory private, and returns the flag that SIGTERM and Ctrl-C set.
+fn prepare_process() -> std::io::Result<Arc<AtomicBool>> {
+    // Before any key is read.
+    private_memory::keep();
+    shutdown::defer()
 }
 
 /// Starts the runtime with `threads` for connections.

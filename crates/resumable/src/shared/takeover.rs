@@ -224,6 +224,7 @@ impl SharedLogs {
         let mut call = SharedConnection::invocation(&TAKE);
         call.arg(handle.id_hex()).arg(self.connection.replica()).arg(mode.name());
         call.arg(REQUEST_BYTES).arg(FENCE_KEPT.as_millis() as u64).arg(head);
+        // The first owners draw from most numbers: answers have few.
         let left = position::MAX_EPOCH.saturating_sub(epochs.current());
         call.arg(self.connection.entropy().draw_in(1..=(left / EPOCH_PART).max(1)));
         call.arg(position::MAX_EPOCH).arg(DIFFERS_RETRY_S);
