@@ -26,21 +26,24 @@ RECORD, PAGE = ROOT / "crates/world/record.json", ROOT / "docs/world.md"
 PART = 500
 SAID = re.compile(r"(\d+) worlds from seed \d+: (\d+) readers whole, (\d+) excused, (\d+) takeovers, (\d+) clients")
 COUNTS = ("worlds", "whole", "excused", "takeovers", "clients")
+#: The same, and their sum, in the order of the table's columns.
+SHOWN = ("worlds", "sessions", "whole", "excused", "clients", "takeovers")
 #: The headings of the section, and of the one behind it.
 TITLE, NEXT = "## Recorded runs\n", "## Planted faults\n"
 HEAD = """
 `make world SEEDS=128000 FIRST=… ARGS=--record` keeps a run in `crates/world/record.json`, from which this table is
-made. A session is a reader of an answer or a client of a background response. *Excused* are readers whose answer was
-deleted, or lost with the store's data.
+made. A session is a reader of an answer or a client of a background response. *Whole* are readers that got all of their
+answer, *excused* those whose answer was deleted, or lost with the store's data.
 
-| first seed | worlds | sessions | readers with the whole answer | excused | clients of responses | takeovers | broken laws | tree | date |
+| first seed | worlds | sessions | whole | excused | clients of responses | takeovers | broken laws | tree | date |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 def run_part(binary, first, count):
     """The counts of some worlds, and what the program said if a law is broken."""
-    done = subprocess.run([binary, str(first), str(count)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = [binary, str(first), str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     counts = SAID.search(done.stdout)
     if done.returncode or not counts:
         return None, done.stdout
@@ -71,8 +74,8 @@ def sessions(run):
 
 
 def row(run):
-    cells = [run["first"], *(f"{run[name]:,}" for name in ("worlds", "sessions", "whole", "excused", "clients", "takeovers"))]
-    return f"| {' | '.join(map(str, cells))} | none | {run['tree']} | {run['date']} |\n"
+    counts = " | ".join(f"{run[name]:,}" for name in SHOWN)
+    return f"| {run['first']} | {counts} | none | {run['tree']} | {run['date']} |\n"
 
 
 def with_table(text, record):

@@ -157,6 +157,10 @@ BENCHES = {
                    "bench/burst.py --loquent {loquent}",
                    "Steps take as long as loquent-tiny's. A burst counts as served where nearly all of its readers "
                    "never run out of text."),
+    "qoe": Bench("bursts of readers, a third of them on a lossy link", 10, SMOLLM2,
+                 "bench/qoe.py --model {models}/smollm2.gguf --loquent {loquent}",
+                 "Real packets: all links have a round trip of 100 ms, a third of them lose 15 %. The clients compute on "
+                 "the same machine.", root=True),
     "abuse": Bench("all attacks at once beside honest streams", 11, SIMULATED, "bench/abuse.sh 600 2",
                    modules=("aioquic",)),
     "portable": Bench("the portable binary beside the native one", 8, QWEN,

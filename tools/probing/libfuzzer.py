@@ -25,7 +25,8 @@ TARGETS = [
     "web_transport",
 ]
 CHECKS = (
-    "parsers of grammars, keys, tokens, JWT, WebTransport's heads, a store's replies and what it holds, records of upstream servers: "
+    "parsers of grammars, keys, tokens, JWT, WebTransport's heads, a store's replies and what it holds, records of "
+    "upstream servers: "
     f"{len(TARGETS) * SECONDS // 60} minutes of inputs"
 )
 #: Building the fuzzer, and ending it.
