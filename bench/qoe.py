@@ -33,8 +33,8 @@ def main():
             with serving(options, batch, flags) as port:
                 for readers in map(int, options.readers.split(",")):
                     found[batch, order, readers] = burst(options, port, readers)
-    print("| readers | order of service | best batch size | mean QoE | of those on the lossy link | readers of QoE 0.95 | "
-          "TTFT P99, s |")
+    print("| readers | order of service | best batch size | mean QoE | of those on the lossy link | "
+          "readers of QoE 0.95 | TTFT P99, s |")
     print("|" + " --- |" * 7)
     for readers in map(int, options.readers.split(",")):
         for order in ORDERS:
@@ -83,8 +83,8 @@ def burst(options, port, readers):
 @contextlib.contextmanager
 def serving(options, batch, flags):
     """A server on a free port: the port."""
-    command = [options.loquent, "serve", "--model", options.model, "--no-prefix-cache", "--port", "0", "--no-request-log",
-               "--context", "1024", "--kv-cells", "65536", "--max-batch-size", batch, *flags]
+    command = [options.loquent, "serve", "--model", options.model, "--no-prefix-cache", "--no-request-log",
+               "--port", "0", "--context", "1024", "--kv-cells", "65536", "--max-batch-size", batch, *flags]
     # Nobody reads its log later: warnings alone fill no pipe.
     quiet = {**os.environ, "LOQUENT_LOG": "warn"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet) as server:
