@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from conftest import REPOSITORY
-from probing import h2spec, page, quic, schemathesis, slowhttptest, testssl, wapiti
+from probing import h2spec, libfuzzer, page, quic, schemathesis, slowhttptest, testssl, wapiti
 from probing.report import Explanation, Finding, Unreadable, explanations, judge
 
-TOOLS = (h2spec, testssl, slowhttptest, quic, wapiti, schemathesis)
+TOOLS = (h2spec, testssl, slowhttptest, quic, wapiti, schemathesis, libfuzzer)
 PREFACE = "Sends invalid connection preface"
 
 
@@ -192,6 +192,22 @@ def test_a_planted_finding_fails_the_run(names, status, tmp_path):
     assert run.returncode == status, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == f"probe: 1 tools, 3 checks, {status} unexplained findings"
     assert ("UNEXPLAINED testssl/heartbleed" in run.stdout) == bool(status)
+
+
+@pytest.mark.parametrize("status, said, findings", [
+    (0, "stat::number_of_executed_units: 4711\n", []),
+    (1, "thread panicked at fuzz.rs:9:5:\nstat::number_of_executed_units: 12\n", ["libfuzzer/jwt/broken"]),
+    (1, "==7== ERROR: libFuzzer: timeout after 60 seconds\n", ["libfuzzer/jwt/broken"]),
+])
+def test_a_fuzzer_that_breaks_a_promise_has_a_finding(status, said, findings):
+    report = libfuzzer.parse("jwt", status, said)
+    assert [it.id for it in report.findings] == findings
+    assert report.checks == report.passed + len(findings)
+
+
+def test_a_fuzzer_that_did_not_run_gave_no_report():
+    with pytest.raises(Unreadable):
+        libfuzzer.parse("jwt", 1, "error: could not compile")
 
 
 def test_the_page_is_that_of_the_record():

@@ -321,6 +321,10 @@ impl ReplicaWorld {
         if matches!(fault.kind, WorldFault::ClockJump | WorldFault::Eviction) {
             self.condition.leases_gone_until_ms = self.now_ms + LEASES_BACK_MS;
         }
+        if fault.kind == WorldFault::Slow {
+            // Who has to connect again meanwhile may miss a whole lease.
+            self.condition.leases_gone_until_ms = fault.until_ms + LEASES_BACK_MS;
+        }
         match fault.kind {
             WorldFault::Failover => {
                 self.store.fail_over(self.dice.between(100, 1_900));
