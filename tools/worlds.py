@@ -2,7 +2,7 @@
 """Runs many worlds of replicas on all processors, and keeps what they showed.
 
     tools/worlds.py BINARY FIRST COUNT             COUNT seeds from FIRST on; a broken law prints its history
-    tools/worlds.py BINARY FIRST COUNT --record    keeps the run in crates/world/record.json and docs/world.md
+    tools/worlds.py BINARY FIRST COUNT --record    keeps the run in tools/worlds.json and docs/world.md
     tools/worlds.py BINARY FIRST COUNT --jobs 1    on one processor
 
 BINARY is target/release/replica-world; `make world` builds it and calls this.
@@ -21,7 +21,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RECORD, PAGE = ROOT / "crates/world/record.json", ROOT / "docs/world.md"
+RECORD, PAGE = ROOT / "tools/worlds.json", ROOT / "docs/world.md"
 #: Worlds of one process: some ten seconds, so that progress is told and processors end together.
 PART = 500
 SAID = re.compile(r"(\d+) worlds from seed \d+: (\d+) readers whole, (\d+) excused, (\d+) takeovers, (\d+) clients")
@@ -31,7 +31,7 @@ SHOWN = ("worlds", "sessions", "whole", "excused", "clients", "takeovers")
 #: The headings of the section, and of the one behind it.
 TITLE, NEXT = "## Recorded runs\n", "## Planted faults\n"
 HEAD = """
-`make world SEEDS=128000 FIRST=… ARGS=--record` keeps a run in `crates/world/record.json`, from which this table is
+`make world SEEDS=128000 FIRST=… ARGS=--record` keeps a run in `tools/worlds.json`, from which this table is
 made. A session is a reader of an answer or a client of a background response. *Whole* are readers that got all of their
 answer, *excused* those whose answer was deleted, or lost with the store's data.
 
