@@ -157,7 +157,7 @@ BENCHES = {
                    "bench/burst.py --loquent {loquent}",
                    "Steps take as long as loquent-tiny's. A burst counts as served where nearly all of its readers "
                    "never run out of text."),
-    "qoe": Bench("bursts of readers, a third of them on a lossy link", 10, SMOLLM2,
+    "qoe": Bench("bursts of readers, a third of them on a lossy link", 7, SMOLLM2,
                  "bench/qoe.py --model {models}/smollm2.gguf --loquent {loquent}",
                  "Real packets: all links have a round trip of 100 ms, a third of them lose 15 %. The clients compute on "
                  "the same machine.", root=True),
