@@ -439,6 +439,6 @@ fn a_short_grammar_that_doubles_forty_times_is_refused() {
 fn a_panic_inside_llguidance_is_a_refusal() {
     let form = Some(AnswerForm::Lark("start:<|tool▁call▁end|>ot".into()));
     let shape = AnswerShape { form, ..AnswerShape::default() };
-    let refused = compiler().compile(&shape).err().expect("no such token").to_string();
+    let refused = compiler().compile(&shape).expect_err("there is no such token").to_string();
     assert!(refused.starts_with("llguidance cannot compile it ("), "{refused}");
 }
