@@ -22,7 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD, PAGE = ROOT / "tools/worlds.json", ROOT / "docs/world.md"
-#: Worlds of one process: some ten seconds, so that progress is told and processors end together.
+#: Worlds in one process, which take about ten seconds: progress is shown often, and all processors finish together.
 PART = 500
 SAID = re.compile(r"(\d+) worlds from seed \d+: (\d+) readers whole, (\d+) excused, (\d+) takeovers, (\d+) clients")
 COUNTS = ("worlds", "whole", "excused", "takeovers", "clients")
