@@ -9,17 +9,16 @@ counts. Prints a Markdown table; about five minutes. The engine sleeps, so a bus
 """
 
 import argparse
-import contextlib
 import json
-import os
 import pathlib
-import re
 import subprocess
+import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
 from records.printed import runs
 
-READY = re.compile(r"on (http://\S+)")
 ORDERS = {"first come, first served": [], "by need": ["--reading-speed", "10"]}
 
 
@@ -50,31 +49,17 @@ def arguments():
 
 def largest(options, batch, flags):
     """The most readers that a server with these settings keeps content."""
-    with tempfile.TemporaryDirectory() as folder, serving(options, batch, flags) as url:
+    serve = ["--simulate", options.steps, "--no-prefix-cache", "--kv-cells", "131072", "--no-request-log",
+             "--max-batch-size", batch, *flags]
+    with tempfile.TemporaryDirectory() as folder, \
+            servers.loquent(options.loquent, serve, pathlib.Path(folder, "loquent.log")) as server:
         report = pathlib.Path(folder, "burst.json")
         # Status 1: of no burst enough readers were content.
-        done = subprocess.run([options.loquent, "bench", "burst", "--url", url, "--prompt-tokens", options.prompt_tokens,
-                               "--readers", options.readers, "--quiet", "--json", report])
+        done = subprocess.run([options.loquent, "bench", "burst", "--url", server.url, "--prompt-tokens",
+                               options.prompt_tokens, "--readers", options.readers, "--quiet", "--json", report])
         if done.returncode not in (0, 1):
             raise SystemExit(f"burst: loquent bench burst ended with {done.returncode}")
         return json.loads(report.read_text())["largest"] or 0
-
-
-@contextlib.contextmanager
-def serving(options, batch, flags):
-    """A server on a free port: its URL."""
-    command = [options.loquent, "serve", "--simulate", options.steps, "--no-prefix-cache", "--port", "0",
-               "--kv-cells", "131072", "--no-request-log", "--max-batch-size", batch, *flags]
-    # Nobody reads its log later: warnings alone fill no pipe.
-    quiet = {**os.environ, "LOQUENT_LOG": "warn"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet) as server:
-        try:
-            ready = next(filter(None, map(READY.search, server.stderr)), None)
-            if not ready:
-                raise SystemExit("burst: the server did not start")
-            yield ready[1]
-        finally:
-            server.terminate()
 
 
 if __name__ == "__main__":

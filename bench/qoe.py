@@ -10,17 +10,16 @@ the same machine.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import pathlib
-import re
 import subprocess
+import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import servers
 from records.printed import runs
 
-READY = re.compile(r"on http://\S+?:(\d+)")
 ORDERS = {"first come, first served": [], "by need": ["--reading-speed", "10"]}
 LINKS = {"clean": [], "lossy": ["--loss", "default"]}
 
@@ -30,9 +29,12 @@ def main():
     found = {}
     for batch in options.batches.split(","):
         for order, flags in ORDERS.items():
-            with serving(options, batch, flags) as port:
+            serve = ["--model", options.model, "--no-prefix-cache", "--no-request-log", "--context", "1024",
+                     "--kv-cells", "65536", "--max-batch-size", batch, *flags]
+            with tempfile.TemporaryDirectory() as folder, \
+                    servers.loquent(options.loquent, serve, pathlib.Path(folder, "loquent.log")) as server:
                 for readers in map(int, options.readers.split(",")):
-                    found[batch, order, readers] = burst(options, port, readers)
+                    found[batch, order, readers] = burst(options, server.port, readers)
     print("| readers | order of service | best batch size | mean QoE | of those on the lossy link | "
           "readers of QoE 0.95 | TTFT P99, s |")
     print("|" + " --- |" * 7)
@@ -85,23 +87,6 @@ def burst(options, port, readers):
     first = sorted(reader["ttft_s"] for reader in everyone)
     return {"qoe": mean(everyone), "lossy": mean(of["lossy"]), "ttft_p99": first[int(0.99 * (len(first) - 1))],
             "good": sum(reader["qoe"] >= 0.95 for reader in everyone) / len(everyone)}
-
-
-@contextlib.contextmanager
-def serving(options, batch, flags):
-    """A server on a free port: the port."""
-    command = [options.loquent, "serve", "--model", options.model, "--no-prefix-cache", "--no-request-log",
-               "--port", "0", "--context", "1024", "--kv-cells", "65536", "--max-batch-size", batch, *flags]
-    # Nobody reads its log later: warnings alone fill no pipe.
-    quiet = {**os.environ, "LOQUENT_LOG": "warn"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet) as server:
-        try:
-            ready = next(filter(None, map(READY.search, server.stderr)), None)
-            if not ready:
-                raise SystemExit("qoe: the server did not start")
-            yield ready[1]
-        finally:
-            server.terminate()
 
 
 if __name__ == "__main__":

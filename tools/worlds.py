@@ -20,7 +20,12 @@ import subprocess
 import sys
 import time
 
+from chaos.record import with_section
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "bench"))
+from records import history  # noqa: E402
+
 RECORD, PAGE = ROOT / "tools/worlds.json", ROOT / "docs/world.md"
 #: Worlds in one process, which take about ten seconds: progress is shown often, and all processors finish together.
 PART = 500
@@ -80,8 +85,7 @@ def row(run):
 
 def with_table(text, record):
     """The page's text with the section of the record."""
-    before, _, rest = text.partition(TITLE)
-    return before + TITLE + HEAD + "".join(map(row, record)) + "\n" + rest[rest.index(NEXT):]
+    return with_section(text, TITLE, HEAD + "".join(map(row, record)), NEXT)
 
 
 def keep(run, path=RECORD, page=PAGE):
@@ -92,11 +96,10 @@ def keep(run, path=RECORD, page=PAGE):
 
 
 def tree():
-    """The tree that the worlds are of. Raises RuntimeError for one that is in no commit."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    if changed := git("status", "--porcelain", "--untracked-files=no").strip():
-        raise RuntimeError(f"a recorded run is of a commit, and there are changes:\n{changed}")
-    return git("rev-parse", "--short", "HEAD^{tree}").strip()
+    """The tree that the worlds are of. Ends the program where it is in no commit."""
+    if changed := history.dirty(ROOT):
+        raise SystemExit(f"worlds: a recorded run is of a commit, and these differ from it: {', '.join(changed)}")
+    return history.tree(ROOT)[:8]
 
 
 def main():

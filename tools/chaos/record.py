@@ -39,9 +39,13 @@ def keep(run, path=RECORD, page=PAGE):
 
 def with_table(text, record):
     """The page's text with the section of the record."""
-    before, _, rest = text.partition(TITLE)
-    behind = rest[rest.index(NEXT):]
-    return before + TITLE + HEAD + "".join(row(run) for run in record) + "\n" + behind
+    return with_section(text, TITLE, HEAD + "".join(map(row, record)), NEXT)
+
+
+def with_section(text, title, body, behind):
+    """The text of a page with another body between the headings `title` and `behind`."""
+    before, _, rest = text.partition(title)
+    return before + title + body + "\n" + rest[rest.index(behind):]
 
 
 def row(run):
