@@ -27,10 +27,12 @@ pub enum ScriptName {
     Disown,
     /// Deletes an object.
     Remove,
+    /// Raises the fence of an object.
+    Fence,
 }
 
 /// All scripts, in the order of [`ScriptName`].
-pub const SCRIPTS: [ScriptName; 12] = [
+pub const SCRIPTS: [ScriptName; 13] = [
     ScriptName::Announce,
     ScriptName::Append,
     ScriptName::Find,
@@ -43,6 +45,7 @@ pub const SCRIPTS: [ScriptName; 12] = [
     ScriptName::Claim,
     ScriptName::Disown,
     ScriptName::Remove,
+    ScriptName::Fence,
 ];
 
 impl ScriptName {
@@ -67,6 +70,7 @@ impl ScriptName {
             Self::Claim => include_str!("../../store/src/shared/scripts/claim.lua"),
             Self::Disown => include_str!("../../store/src/shared/scripts/disown.lua"),
             Self::Remove => include_str!("../../store/src/shared/scripts/remove.lua"),
+            Self::Fence => include_str!("../../store/src/shared/scripts/fence.lua"),
         }
     }
 
@@ -85,6 +89,7 @@ impl ScriptName {
             Self::Claim => "claim",
             Self::Disown => "disown",
             Self::Remove => "remove",
+            Self::Fence => "fence",
         }
     }
 }
@@ -102,7 +107,7 @@ pub struct ScriptChange {
 
 /// The texts of all scripts.
 #[derive(Debug, Clone)]
-pub struct ScriptTexts([String; 12]);
+pub struct ScriptTexts([String; 13]);
 
 impl Default for ScriptTexts {
     fn default() -> Self {

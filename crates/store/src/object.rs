@@ -116,9 +116,9 @@ pub enum WriteMode {
     Put,
     /// Only to replace an older object.
     Replace,
-    /// Once, when the answer is complete. Refused if the fence is too low, or if a replica has
-    /// taken the answer over and finds it already stored. In a store local to this process, the
-    /// same as [`Self::Put`].
+    /// Once, when the answer is complete. Refused if the fence is too low, or if the answer is
+    /// stored already: the reply to the first attempt was lost, and a client may have changed the
+    /// object since. In a store local to this process, the same as [`Self::Put`].
     Complete(AnswerFence),
     /// Repeatedly while the answer is generated, and when it is complete. Refused if the fence is
     /// too low. In a store local to this process, the same as [`Self::Put`].

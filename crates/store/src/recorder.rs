@@ -51,7 +51,7 @@ pub struct StoreTarget {
 impl StoreTarget {
     /// Stores the object that `render` returns under the target's fence, in the given mode. An
     /// object of many `bytes` is rendered by a worker: it takes longer than a network thread may
-    /// be kept. Returns false if the answer is another replica's to store.
+    /// be kept. Returns false if the answer is stored already, or another replica's to store.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -99,7 +99,7 @@ impl StoreTarget {
             pause = (2 * pause).min(RETRY_LAST);
             match attempt().await {
                 Ok(true) => return,
-                Ok(false) => return tracing::warn!("another replica has taken over an answer"),
+                Ok(false) => return tracing::info!("an answer is stored, or not ours to store"),
                 Err(StoreError::TooLarge { .. } | StoreError::LongId) => return,
                 Err(error) => tracing::debug!(%error, "an answer could not be stored"),
             }
@@ -180,7 +180,7 @@ impl<O: RecordedObject> Recording<O> {
         };
         match place.put(object.clone(), WriteMode::Complete).await {
             Ok(true) => {}
-            Ok(false) => tracing::info!("the answer {id} is another replica's to store"),
+            Ok(false) => tracing::info!("the answer {id} is stored, or not ours to store"),
             Err(error @ (StoreError::TooLarge { .. } | StoreError::LongId)) => {
                 tracing::warn!("the answer {id} is not stored: {error}");
             }

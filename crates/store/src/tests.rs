@@ -467,6 +467,7 @@ mod shared {
         assert_eq!(complete("a", 1).await, Ok(false), "what was deleted does not come back");
         // Complete before its owner ended, and changed by its client since.
         assert_eq!(complete("b", 1).await, Ok(true));
+        assert_eq!(complete("b", 1).await, Ok(false), "it is tried again: the reply was lost");
         store.raise_fence(CHAT, ANN, "b", AnswerFence(3)).await.unwrap();
         store.raise_fence(CHAT, ANN, "b", AnswerFence(2)).await.unwrap();
         assert_eq!(complete("b", 3).await, Ok(false));

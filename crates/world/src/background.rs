@@ -14,7 +14,7 @@ use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::ResponseRecorder;
 use loquent_responses::stream::ResponseReader;
 use loquent_resumable::ResumableAnswers;
-use loquent_serving::body::{BodyLimits, RequestBodies};
+use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::{EventSource, StreamStatus};
@@ -28,10 +28,8 @@ use serde_json::{Value, json};
 use crate::glue::GlueFault;
 use crate::service::{SimulatedService, kept_question, key_of, vocab};
 
-/// Owner of all responses.
+/// Owner of all responses and chats.
 pub const OWNER: Owner = Owner([7; 16]);
-/// Limits of what a replica holds of requests and of what it reads from the store.
-const BODY_LIMITS: BodyLimits = BodyLimits { max_bytes: 1 << 20, total_bytes: 64 << 20 };
 
 /// The background responses of one replica.
 #[derive(Clone)]
@@ -51,10 +49,10 @@ impl ReplicaResponses {
         answers: Arc<ResumableAnswers>,
         service: SimulatedService,
         store: Arc<OnceLock<Store>>,
+        bodies: Arc<RequestBodies>,
         glue: Option<GlueFault>,
     ) -> Self {
-        let (live, bodies) = (Arc::default(), RequestBodies::new(BODY_LIMITS));
-        Self { live, answers, service, store, bodies, glue }
+        Self { live: Arc::default(), answers, service, store, bodies, glue }
     }
 
     /// Returns the number of responses that are generated here, or whose end is not stored yet.

@@ -36,6 +36,12 @@ pub enum GlueFault {
     CancelWithoutStore,
     /// The number of an event is not compared with those that were stored.
     NumberUnchecked,
+    /// The end of an answer does not wait until the chat is stored.
+    EndBeforeChat,
+    /// A takeover forgets that the chat is to be stored.
+    ChatForgotten,
+    /// An annotation stores a chat that was deleted meanwhile.
+    AnnotationRevives,
 }
 
 /// A fault on the way between replicas and the store.

@@ -8,6 +8,7 @@
 //! history (docs/world.md).
 
 mod background;
+mod chats;
 mod datagrams;
 mod deletion;
 mod dice;
@@ -25,6 +26,7 @@ mod resp;
 mod responses;
 mod service;
 mod store;
+mod stored_chats;
 mod world;
 
 pub use glue::WorldPlanting;

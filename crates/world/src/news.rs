@@ -26,6 +26,8 @@ pub enum ReaderNews {
     Stopped(Result<(), Unreachable>),
     /// News of a background response.
     Response(ResponseNews),
+    /// News of a stored chat.
+    Chat(ChatNews),
 }
 
 /// News for a client of a background response. An error is its HTTP status.
@@ -43,6 +45,17 @@ pub enum ResponseNews {
     Cancelled(Result<Value, u16>),
     /// The response is deleted, if there was one.
     Deleted(Result<bool, u16>),
+}
+
+/// News for a client of a stored chat. An error is its HTTP status.
+#[derive(Debug)]
+pub enum ChatNews {
+    /// The completion.
+    Completion(Result<Value, u16>),
+    /// Its metadata is replaced.
+    Annotated(Result<(), u16>),
+    /// It is deleted.
+    Deleted(Result<(), u16>),
 }
 
 /// News of all readers, each with the number of its connection.

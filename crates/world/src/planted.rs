@@ -239,10 +239,31 @@ pub const PLANTED: &[PlantedChange] = &[
         GlueFault::NumberUnchecked,
         &["streamed differently", "a stream", "two events"],
     ),
+    scripts(
+        "put: a chat that is stored is stored again",
+        &[change(ScriptName::Put, "or mode == 'complete' and member then", "then")],
+        &["lost its annotation"],
+    )
+    .beginning_at(480),
+    glue(
+        "chat: the end does not wait for the store",
+        GlueFault::EndBeforeChat,
+        &["its chat is not stored"],
+    ),
+    glue(
+        "chat: a takeover forgets that it is stored",
+        GlueFault::ChatForgotten,
+        &["its chat is not stored"],
+    ),
+    glue(
+        "chat: an annotation stores what was deleted",
+        GlueFault::AnnotationRevives,
+        &["after it was deleted", "is deleted"],
+    ),
     wire(
         "put: an object that was not stored is confirmed",
         WireFault::PutUnsaid,
-        &["never learns", "is gone", "cancelled, is"],
+        &["never learns", "is gone", "cancelled, is", "its chat is not stored", "never stored"],
     ),
     wire("announce: leases are too short", WireFault::LeaseIsShort, &["which lives"]),
     wire(

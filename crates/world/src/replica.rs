@@ -18,6 +18,7 @@ use loquent_resumable::{
     AttachedReader, CommandSender, HeldShares, PathId, ReaderPath, ResumableAnswers,
     ResumableLimits, Unreachable,
 };
+use loquent_serving::body::{BodyLimits, RequestBodies};
 use loquent_serving::clock::Clock;
 use loquent_serving::entropy::Entropy;
 use loquent_serving::error::ApiError;
@@ -27,22 +28,27 @@ use loquent_serving::obfuscation::ObfuscationDefault;
 use loquent_serving::records::RecordContext;
 use loquent_store::address::SharedAddress;
 use loquent_store::shared::connection::SharedConnection;
-use loquent_store::{Store, StoreLimits};
+use loquent_store::{AnswerFence, Store, StoreLimits};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
 use crate::background::ReplicaResponses;
+use crate::chats::metadata;
 use crate::datagrams::{PathEnd, PathQuality, datagram_path};
 use crate::glue::GlueFault;
-use crate::news::{NewsQueue, NewsSender, ReaderNews, ResponseNews};
-use crate::service::{ServiceSettings, SimulatedService, kept_question, key_of, vocab};
+use crate::news::{ChatNews, NewsQueue, NewsSender, ReaderNews, ResponseNews};
+use crate::service::{ServiceSettings, SimulatedService, is_stored, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
+use crate::stored_chats::ReplicaChats;
 
 /// Turns that a replica's tasks get in a step: enough for news to pass through several of them.
 const TURNS: usize = 1;
 /// Time that a replica that ends has for the answers that it cannot hand over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Limits of what a replica holds of requests and of what it reads from the store.
+const BODY_LIMITS: BodyLimits = BodyLimits { max_bytes: 1 << 20, total_bytes: 64 << 20 };
 
 /// Answers of a key in progress at a replica.
 pub const ANSWERS_PER_KEY: usize = 2;
@@ -58,6 +64,17 @@ pub enum ResponseRequest {
     Stream(u64),
     /// Cancels it.
     Cancel,
+    /// Deletes it.
+    Delete,
+}
+
+/// Request for a stored chat.
+#[derive(Debug, Clone, Copy)]
+pub enum ChatRequest {
+    /// Reads it.
+    Read(Owner),
+    /// Replaces its metadata.
+    Annotate,
     /// Deletes it.
     Delete,
 }
@@ -153,11 +170,13 @@ impl SimulatedReplica {
             metrics.clone(),
             entropy.clone(),
         );
-        let service = SimulatedService::new(metrics, clock, settings, glue);
         let store = Arc::<OnceLock<Store>>::default();
+        let bodies = RequestBodies::new(BODY_LIMITS);
+        let chats = ReplicaChats::new(store.clone(), bodies.clone(), glue);
+        let service = SimulatedService::new(metrics, clock, settings, chats, glue);
         tokio::spawn(boot(answers.clone(), service.clone(), store.clone(), dialer, entropy));
         let (own, its) = (answers.clone(), service.clone());
-        let responses = ReplicaResponses::new(own, its, store.clone(), glue);
+        let responses = ReplicaResponses::new(own, its, store.clone(), bodies.clone(), glue);
         drop(entered);
         let (news, has_left, turn) = (NewsQueue::default(), Arc::default(), Arc::default());
         let at_ms = now_ms;
@@ -326,6 +345,25 @@ impl SimulatedReplica {
         task.abort_handle()
     }
 
+    /// Sends a request for the stored chat `id`, and tells its outcome as `connection`.
+    pub fn request_chat(&self, id: &str, request: ChatRequest, connection: u64) -> AbortHandle {
+        let sender = NewsSender { connection, queue: self.news.clone() };
+        let (chats, id) = (self.service.chats.clone(), id.to_owned());
+        let status = |error: ApiError| error.status();
+        let task = self.runtime.spawn(async move {
+            sender.send(ReaderNews::Chat(match request {
+                ChatRequest::Read(owner) => {
+                    ChatNews::Completion(chats.read(owner, &id).await.map_err(status))
+                }
+                ChatRequest::Annotate => {
+                    ChatNews::Annotated(chats.annotate(&id, metadata()).await.map_err(status))
+                }
+                ChatRequest::Delete => ChatNews::Deleted(chats.delete(&id).await.map_err(status)),
+            }));
+        });
+        task.abort_handle()
+    }
+
     /// Begins to end, as after SIGTERM.
     pub fn leave(&self) {
         let (answers, store) = (self.answers.clone(), self.store.clone());
@@ -386,7 +424,10 @@ async fn begin(
         sender.send(ReaderNews::Rejected);
         return None;
     };
-    let request = service.begin(seed, key_of(seed));
+    let mut request = service.begin(seed, key_of(seed));
+    if is_stored(seed) {
+        service.chats.record(&mut request, AnswerFence::FIRST);
+    }
     let vocab = vocab();
     let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
     let begun = answers.start(reservation, request, &context, path, (None, Some(kept))).await;

@@ -633,18 +633,19 @@ impl WorldResponses {
     pub fn note_store(
         &mut self,
         store: &mut SimulatedStore,
+        objects: &[AcceptedObject],
         moment: &WorldMoment<'_>,
         laws: &mut WorldLaws,
     ) {
-        for AcceptedObject { id, is_ended } in store.take_objects() {
-            let Some(known) = self.responses.iter_mut().find(|it| it.id == id) else { continue };
+        for AcceptedObject { id, is_ended } in objects {
+            let Some(known) = self.responses.iter_mut().find(|it| it.id == *id) else { continue };
             if known.deletion.holds(moment.now_ms) {
                 laws.breach(format!("{id} is stored after it was deleted"));
             }
-            if known.has_end && !is_ended && !known.is_lossy {
+            if known.has_end && !*is_ended && !known.is_lossy {
                 laws.breach(format!("{id} has ended, and is stored as if it ran"));
             }
-            known.has_end |= is_ended;
+            known.has_end |= *is_ended;
         }
         for claim in store.take_claims() {
             if let Some(known) = self.responses.iter_mut().find(|it| it.id == claim.id) {

@@ -10,7 +10,7 @@ use loquent_infer::tenant::TenantId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Delta;
 use loquent_resumable::shared::kept_request::{
-    KeptService, ReplayAsker, ReplayInputs, ReplayableBody, ReplayableRequest,
+    KeptService, ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody, ReplayableRequest,
 };
 use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverStarter};
 use loquent_serving::active_request::{ActiveRequest, AdmittedRequest, FlushSource, Observers};
@@ -25,10 +25,12 @@ use loquent_serving::metrics::Metrics;
 use loquent_serving::model::unknown_vocab::UnknownVocab;
 use loquent_serving::records::{RecordContext, RecordWriter};
 use loquent_serving::request_log::RequestLog;
-use serde_json::Map;
+use serde_json::{Map, json};
 
+use crate::background::OWNER;
 use crate::dice::Dice;
 use crate::glue::GlueFault;
+use crate::stored_chats::ReplicaChats;
 
 /// Name of the model.
 const MODEL: &str = "m";
@@ -103,6 +105,19 @@ pub const fn key_of(seed: u64) -> TenantId {
     TenantId(if seed < RESPONSE_SEEDS { 1 + seed % 3 } else { seed })
 }
 
+/// Creation time of all chats, later than any clock of a test: none is too old to be stored.
+const CHAT_CREATED_S: u64 = 4_000_000_000;
+
+/// True if the answer to the question with this `seed` is a chat to be stored.
+pub const fn is_stored(seed: u64) -> bool {
+    seed < RESPONSE_SEEDS && seed % 5 < 2
+}
+
+/// Returns the id of the answer to the question with this `seed`.
+pub fn chat_id(seed: u64) -> String {
+    format!("chatcmpl-{seed}")
+}
+
 /// A request that was begun again for this key.
 pub type TakenRequests = Arc<Mutex<Vec<(u64, TenantId)>>>;
 
@@ -117,6 +132,8 @@ pub struct SimulatedService {
     pub taken: TakenRequests,
     /// True once every generation ends with an error.
     pub has_failed: Arc<AtomicBool>,
+    /// What stores chats.
+    pub chats: ReplicaChats,
     /// True once the replica takes no requests.
     pub is_leaving: Arc<AtomicBool>,
     /// The planted fault.
@@ -129,12 +146,14 @@ impl SimulatedService {
         metrics: Arc<Metrics>,
         clock: Clock,
         settings: ServiceSettings,
+        chats: ReplicaChats,
         glue: Option<GlueFault>,
     ) -> Self {
         let request_log = RequestLog::default();
         let observers = Observers { metrics, clock, telemetry: None, request_log };
         let (taken, has_failed) = (TakenRequests::default(), Arc::default());
-        Self { observers, settings, taken, has_failed, is_leaving: Arc::default(), glue }
+        let is_leaving = Arc::default();
+        Self { observers, settings, taken, has_failed, chats, is_leaving, glue }
     }
 
     /// Begins to generate the answer to the question with this `seed`, asked with `key`.
@@ -142,10 +161,10 @@ impl SimulatedService {
         let now = self.observers.clock.now();
         let head = AnswerHead {
             endpoint: Endpoint::Chat,
-            id: format!("chatcmpl-{seed}"),
+            id: chat_id(seed),
             model: MODEL.to_owned(),
             // A response whose end is not stored is kept until it is too old.
-            created_s: if seed < RESPONSE_SEEDS { 7 } else { unix_time_s() },
+            created_s: if seed < RESPONSE_SEEDS { CHAT_CREATED_S } else { unix_time_s() },
             fingerprint: None,
         };
         let admitted = AdmittedRequest {
@@ -220,7 +239,7 @@ pub fn kept_question(seed: u64, settings: ServiceSettings) -> Arc<[u8]> {
         call_ids: 0,
         asked_at_s: 7,
         trace_parent: None,
-        stored: None,
+        stored: is_stored(seed).then(|| ReplayMetadata { owner: OWNER, metadata: json!({}) }),
         asker: ReplayAsker { tenant: key_of(seed).0, ..ReplayAsker::default() },
         answered_by: settings.kept(),
     };
@@ -253,11 +272,13 @@ impl TakeoverStarter for SimulatedService {
                 Some(GlueFault::SeedForgotten) => seed += 1,
                 _ => {}
             }
-            let mut taken = self.taken.lock().expect("nothing panics under this lock");
-            taken.push((request.marks.seed, key));
-            drop(taken);
+            let taken = (request.marks.seed, key);
+            self.taken.lock().expect("nothing panics under this lock").push(taken);
             let mut active = Self::begin(self, seed, key);
             active.take_over(first.name);
+            if request.marks.stored.is_some() {
+                self.chats.take_over(&mut active, first.fence).await?;
+            }
             let (vocab, mut first) = (vocab(), Vec::new());
             let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
             let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));

@@ -122,11 +122,11 @@ pub struct AcceptedTakeover {
     pub to: String,
 }
 
-/// An object of a response that the store has accepted.
+/// A response or a chat that the store has accepted.
 pub struct AcceptedObject {
-    /// Id of the response.
+    /// Its id.
     pub id: String,
-    /// True if the response has ended.
+    /// True if its answer has ended.
     pub is_ended: bool,
 }
 
@@ -250,7 +250,12 @@ impl SimulatedStore {
 
     /// True if there is an object of the response with this `id`.
     pub fn has_response(&self, id: &str) -> bool {
-        self.scripts.keys().has(&response_key(&owner_digits(), id))
+        self.scripts.keys().has(&object_key(&owner_digits(), Kind::Response, id))
+    }
+
+    /// True if there is a stored chat with this `id`.
+    pub fn has_chat(&self, id: &str) -> bool {
+        self.scripts.keys().has(&object_key(&owner_digits(), Kind::ChatCompletion, id))
     }
 
     /// Returns a field of the answer with this `id`, if there is one.
@@ -340,7 +345,8 @@ impl SimulatedStore {
         let owner = match script {
             ScriptName::Take => self.field(&text(&arguments[1]), "o").unwrap_or_default(),
             ScriptName::Claim => {
-                let key = response_key(&text(&arguments[1]), &text(&arguments[3]));
+                let (owner, id) = (text(&arguments[1]), text(&arguments[3]));
+                let key = object_key(&owner, Kind::Response, &id);
                 self.scripts.keys().hash_field(&key, "r").unwrap_or_default()
             }
             _ => String::new(),
@@ -463,8 +469,8 @@ fn owner_digits() -> String {
     hex::encode(&OWNER.0)
 }
 
-fn response_key(owner: &str, id: &str) -> String {
-    format!("{PREFIX}o:{owner}:{}{id}", Kind::Response as u8)
+fn object_key(owner: &str, kind: Kind, id: &str) -> String {
+    format!("{PREFIX}o:{owner}:{}{id}", kind as u8)
 }
 
 /// Returns the name of a replica in histories.
@@ -520,6 +526,7 @@ fn line_of(script: ScriptName, arguments: &[Vec<u8>], reply: &RedisReply) -> Opt
         ScriptName::Claim => Some(format!("claims {}: {}", word(3), field(0))),
         ScriptName::Disown => Some(format!("leaves {}: {}", word(3), field(0))),
         ScriptName::Remove => Some(format!("deletes {}: {}", word(4), field(0))),
+        ScriptName::Fence => Some(format!("fences {} with {}: {}", word(3), word(4), field(0))),
         ScriptName::Find | ScriptName::Read | ScriptName::Announce | ScriptName::Get => None,
     }
 }

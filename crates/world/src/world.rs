@@ -7,6 +7,7 @@ use loquent_proto::{AnswerHandle, Position};
 use loquent_resumable::shared::epochs::Epochs;
 use loquent_resumable::{HeldShares, Unreachable};
 
+use crate::chats::WorldChats;
 use crate::datagrams::PathQuality;
 use crate::deletion::{AnswerDeletion, DeletionState};
 use crate::dice::Dice;
@@ -19,7 +20,7 @@ use crate::plan::{FAULTS_END_MS, PlannedFault, PlannedQuestion, REPLICAS, WorldF
 use crate::reader::{ReaderConnection, ReaderState, SimulatedReader};
 use crate::replica::{ANSWERS_PER_KEY, ReaderTransport};
 use crate::responses::{WorldMoment, WorldResponses};
-use crate::service::{AnswerText, key_of};
+use crate::service::{AnswerText, is_stored, key_of};
 use crate::store::{AcceptedTakeover, SimulatedStore, StoreState, name_of, short};
 
 /// Time of a step: what is sent in one arrives in the next.
@@ -125,6 +126,7 @@ struct ReplicaWorld {
     ended_ms: BTreeMap<String, u64>,
     readers: Vec<SimulatedReader>,
     responses: WorldResponses,
+    chats: WorldChats,
     connections: u64,
     /// Connections without the right token.
     intruders: BTreeSet<u64>,
@@ -174,6 +176,7 @@ impl ReplicaWorld {
             ended_ms: BTreeMap::new(),
             readers: Vec::new(),
             responses,
+            chats: WorldChats::new(seed),
             connections: 0,
             intruders: BTreeSet::new(),
             glue: planting.glue,
@@ -191,15 +194,17 @@ impl ReplicaWorld {
             }
             // Without readers, only what is left over can be wrong.
             let is_read =
-                !self.readers.iter().all(SimulatedReader::is_over) || !self.responses.is_over();
+                !self.readers.iter().all(SimulatedReader::is_over) || !self.are_clients_over();
             self.step(if is_read { STEP_MS } else { REST_STEP_MS });
         }
         let through_ms = self.now_ms;
-        while self.laws.broken().is_none() && !self.is_at_rest() {
+        while self.laws.broken().is_none() && !(self.is_at_rest() && self.lost_chat().is_none()) {
             if self.now_ms >= through_ms + REST_MS + self.gone_back_ms {
                 let held: usize = self.hosts.held().iter().map(|held| held.bytes).sum();
-                let what = format!("something is left of the answers, {held} bytes at replicas");
-                return self.laws.breach(what);
+                return self.laws.breach(match self.lost_chat() {
+                    Some(answer) => format!("the chat of answer {answer} is never stored"),
+                    None => format!("something is left of the answers, {held} bytes at replicas"),
+                });
             }
             self.step(REST_STEP_MS);
         }
@@ -210,7 +215,12 @@ impl ReplicaWorld {
         let is_asked = self.next_question == self.plan.questions.len();
         let is_calm = self.now_ms >= FAULTS_END_MS;
         let is_read = self.readers.iter().all(SimulatedReader::is_over);
-        is_asked && is_calm && is_read && self.responses.is_over()
+        is_asked && is_calm && is_read && self.are_clients_over()
+    }
+
+    /// True if the clients of responses and chats are through.
+    fn are_clients_over(&self) -> bool {
+        self.responses.is_over() && self.chats.is_over()
     }
 
     /// True if replicas hold nothing any more, nor the store, unless an owner has ended.
@@ -222,7 +232,8 @@ impl ReplicaWorld {
         };
         let is_free = self.hosts.held().iter().all(|held| *held == HeldShares::default());
         let are_ended = self.hosts.responses() == 0;
-        let are_deleted = self.responses.are_deleted(&self.store, self.now_ms);
+        let are_deleted = self.responses.are_deleted(&self.store, self.now_ms)
+            && self.chats.are_deleted(&self.store, self.now_ms);
         is_free && are_ended && are_deleted && !self.owners.iter().any(is_kept)
     }
 
@@ -282,16 +293,19 @@ impl ReplicaWorld {
         self.drive_deletions();
         let moment = self.condition.moment(self.now_ms, &self.hosts);
         self.responses.drive(&moment, &mut self.history);
+        self.chats.drive(&moment, &mut self.history);
         (0..self.readers.len()).for_each(|reader| self.drive_reader(reader));
         self.hosts.run_until(self.now_ms);
         self.store.run_until(self.now_ms, &mut self.history);
         for (connection, news) in self.hosts.take_news() {
             self.handle_news(connection, news);
         }
+        let (objects, laws) = (self.store.take_objects(), &mut self.laws);
+        let moment = self.condition.moment(self.now_ms, &self.hosts);
+        self.responses.note_store(&mut self.store, &objects, &moment, laws);
+        self.chats.note_objects(&objects, &moment, laws);
         self.note_writes();
         self.note_takeovers();
-        let moment = self.condition.moment(self.now_ms, &self.hosts);
-        self.responses.note_store(&mut self.store, &moment, &mut self.laws);
         for (seed, key) in self.hosts.take_taken() {
             if key != key_of(seed) {
                 self.laws.breach(format!("an answer is generated again for {key:?}, not its key"));
@@ -352,6 +366,7 @@ impl ReplicaWorld {
             answer.deletion.note_loss();
         }
         self.responses.note_loss();
+        self.chats.note_loss();
     }
 
     fn mend(&mut self) {
@@ -372,6 +387,9 @@ impl ReplicaWorld {
         let answer = self.answers.len();
         let version = self.hosts.note_question(replica, seed);
         let versions = if self.has_untold_update() { 0..=1 } else { version..=version };
+        if is_stored(seed) {
+            self.chats.add(answer, seed, versions.clone(), self.now_ms);
+        }
         self.answers.push(SimulatedAnswer {
             question,
             wholes: versions.map(|version| AnswerText::of(seed, version).whole()).collect(),
@@ -509,6 +527,10 @@ impl ReplicaWorld {
             let (laws, history) = (&mut self.laws, &mut self.history);
             return self.responses.handle_news(connection, news, &moment, laws, history);
         }
+        if let ReaderNews::Chat(news) = news {
+            let (laws, history) = (&mut self.laws, &mut self.history);
+            return self.chats.handle_news(connection, news, self.now_ms, laws, history);
+        }
         if self.intruders.contains(&connection) {
             return self.check_intruder(&news);
         }
@@ -528,7 +550,7 @@ impl ReplicaWorld {
                 self.answers[answer].handle = Some(handle);
             }
             ReaderNews::Rejected => self.handle_rejection(at, answer),
-            ReaderNews::Stopped(_) | ReaderNews::Response(_) => {}
+            ReaderNews::Stopped(_) | ReaderNews::Response(_) | ReaderNews::Chat(_) => {}
             ReaderNews::Ended => self.leave(at, "is cut off"),
             ReaderNews::Unreadable(error) => {
                 self.laws.breach(format!("reader {at} cannot read answer {answer}: {error}"));
@@ -660,9 +682,35 @@ impl ReplicaWorld {
             self.laws.note_write(&write);
             if write.is_end {
                 self.ended_ms.entry(write.id.clone()).or_insert(self.now_ms);
+                self.check_chat(&write.id);
             }
             self.check_revival(&write.id, "written");
             self.owners.entry(write.id).or_default().insert(write.owner);
+        }
+    }
+
+    /// Returns an answer that has ended and whose chat is not stored, though its owners live, and
+    /// try again for as long as the store is away.
+    fn lost_chat(&self) -> Option<usize> {
+        let is_lost = |answer: &usize| {
+            let SimulatedAnswer { handle, deletion, .. } = &self.answers[*answer];
+            let Some(id) = handle.map(|handle| handle.id_hex()) else { return false };
+            let is_excused = deletion.was_asked
+                || self.has_untold_update()
+                || self.owners.get(&id).is_none_or(|owners| self.is_any_dead(owners));
+            !is_excused && self.ended_ms.contains_key(&id) && !self.chats.is_stored(*answer)
+        };
+        (0..self.answers.len()).find(is_lost)
+    }
+
+    /// The chat of an answer is stored before the answer's end, wherever nothing is disturbed.
+    fn check_chat(&mut self, id: &str) {
+        let is_calm = (0..REPLICAS).all(|replica| self.is_undisturbed(replica));
+        let is_its = |handle: AnswerHandle| handle.id_hex() == id;
+        let answer = self.answers.iter().position(|answer| answer.handle.is_some_and(is_its));
+        let Some(answer) = answer.filter(|_| is_calm && !self.has_untold_update()) else { return };
+        if !self.answers[answer].deletion.was_asked && !self.chats.is_stored(answer) {
+            self.laws.breach(format!("answer {answer} has ended, and its chat is not stored"));
         }
     }
 

@@ -1,7 +1,7 @@
 -- Stores an object: put.lua PREFIX OWNER KIND ID CREATED AGE_S MODE PROGRESS REPLICA JSON BYTES
 -- OWNER_LIMIT LIMIT FENCE. Returns 1, or 0 if there was none to replace, or it is not to be completed with FENCE:
--- its answer was taken over with a higher one, or was complete before it was taken over with this one; or a checkpoint
--- comes behind the end, over a connection that stood still.
+-- its answer was taken over with a higher one, or is complete already, and may have been changed since, and the reply
+-- was lost; or a checkpoint comes behind the end, over a connection that stood still.
 -- An owner's list has members that sort as their objects do: time, number (16 hex digits each), kind, id.
 local prefix, owner, kind, id, created, age = unpack(ARGV, 1, 6)
 local mode, progress, replica, json = unpack(ARGV, 7, 10)
@@ -39,7 +39,7 @@ end
 if mode == 'complete' or mode == 'checkpoint' then
     local newest = tonumber(redis.call('GET', prefix .. 'x:' .. owner .. ':' .. kind .. id) or '1')
     local fence = tonumber(ARGV[14])
-    if fence < newest or mode == 'complete' and fence > 1 and member then return 0 end
+    if fence < newest or mode == 'complete' and member then return 0 end
     if progress == 'running' and redis.call('HGET', object, 'p') == 'ended' then return 0 end
 end
 local before = 0
