@@ -216,6 +216,33 @@ describe("the laboratory", { skip: chromiumPath() === null && "no Chromium is in
     assert.equal(await page.locator(".lab-pane").count(), 4);
   });
 
+  test("it opens a history of the world of replicas, shows one answer of it, and goes back", async (t) => {
+    const page = await openReady(t);
+    const choose = (text) => page.getByLabel("Open a history").setInputFiles({ name: "seed-7.txt", mimeType: "text/plain", buffer: Buffer.from(text) });
+    await choose("no history");
+    await page.getByText("seed-7.txt has no history: it is what make world SEED=N prints.").waitFor();
+    const lines = [
+      "0.100 answer 0 is asked for at C",
+      "0.120 answer 0 is 947b6f",
+      "0.300 B: Pause",
+      "0.400 C writes 947b6f running fence 1 at 0+113: stored",
+      "0.500 answer 1 is asked for at A",
+      "0.600 B: no Pause any more",
+      "broken: answer 0 has two bytes between 251 and 254 of epoch 0",
+    ];
+    await choose(lines.join("\n"));
+    await page.getByRole("heading", { name: "A world of replicas: seed-7.txt" }).waitFor();
+    await page.getByText(lines.at(-1)).waitFor();
+    const events = () => page.locator(".world-text").allTextContents();
+    assert.equal((await events()).length, 6);
+    await page.getByLabel("Show").selectOption("answer 1");
+    assert.deepEqual(await events(), ["B: Pause", "answer 1 is asked for at A", "B: no Pause any more"]);
+    assert.equal(await page.locator(".world-faulty").count(), 2);
+    await assertAccessible(page, "a history");
+    await page.getByRole("button", { name: "Back to the laboratory" }).click();
+    await playable(page);
+  });
+
   for (const colorScheme of ["light", "dark"]) {
     test(`axe finds nothing (${colorScheme})`, async (t) => {
       const page = await openReady(t, { colorScheme });

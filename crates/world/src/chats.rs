@@ -97,7 +97,11 @@ impl WorldChats {
         seed: u64,
         versions: impl Iterator<Item = u64>,
         now_ms: u64,
+        history: &mut WorldHistory,
     ) {
+        let line =
+            format!("chat {} is that of answer {answer}: {}", self.chats.len(), chat_id(seed));
+        history.tell(now_ms, &line);
         let later =
             |percent| self.dice.chance(percent).then(|| now_ms + self.dice.between(50, 14_000));
         let annotation = later(50).map_or(Annotation::Never, |at_ms| Annotation::Planned { at_ms });
@@ -225,7 +229,7 @@ impl WorldChats {
         let replica = self.dice.index(REPLICAS);
         let to = moment.hosts.ready(replica)?;
         self.connections += 1;
-        let line = format!("chat {at}: {request:?} at {}", name_of(replica));
+        let line = format!("chat {at}: {request} at {}", name_of(replica));
         history.tell(moment.now_ms, &line);
         let task = to.request_chat(&self.chats[at].id, request, self.connections);
         Some((self.connections, replica, task))
@@ -247,8 +251,11 @@ impl WorldChats {
                     _ => false,
                 };
                 let Some(at) = self.chats.iter().position(is_its) else { return };
-                let what = outcome.as_ref().map(|completion| &completion["metadata"]);
-                history.tell(now_ms, &format!("chat {at} is read: {what:?}"));
+                let what = match &outcome {
+                    Ok(completion) => format!("metadata {}", completion["metadata"]),
+                    Err(status) => status.to_string(),
+                };
+                history.tell(now_ms, &format!("chat {at} is read: {what}"));
                 if let Err(what) = self.check_read(at, &outcome) {
                     laws.breach(what);
                 }

@@ -33,7 +33,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
-use crate::background::ReplicaResponses;
+use crate::background::{OWNER, ReplicaResponses};
 use crate::chats::metadata;
 use crate::datagrams::{PathEnd, PathQuality, datagram_path};
 use crate::glue::GlueFault;
@@ -68,6 +68,18 @@ pub enum ResponseRequest {
     Delete,
 }
 
+impl fmt::Display for ResponseRequest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(_) => out.write_str("create"),
+            Self::Retrieve(owner) => write!(out, "read{}", stranger(*owner)),
+            Self::Stream(first) => write!(out, "stream from {first}"),
+            Self::Cancel => out.write_str("cancel"),
+            Self::Delete => out.write_str("delete"),
+        }
+    }
+}
+
 /// Request for a stored chat.
 #[derive(Debug, Clone, Copy)]
 pub enum ChatRequest {
@@ -77,6 +89,21 @@ pub enum ChatRequest {
     Annotate,
     /// Deletes it.
     Delete,
+}
+
+impl fmt::Display for ChatRequest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(owner) => write!(out, "read{}", stranger(*owner)),
+            Self::Annotate => out.write_str("annotate"),
+            Self::Delete => out.write_str("delete"),
+        }
+    }
+}
+
+/// Returns what a history adds to a request with another key.
+fn stranger(owner: Owner) -> &'static str {
+    if owner == OWNER { "" } else { " with another key" }
 }
 
 /// Way in which a reader gets its answer.

@@ -207,7 +207,8 @@ impl WorldResponses {
                 let versions =
                     if self.may_differ { 0..=1 } else { response.version..=response.version };
                 response.wholes = versions.map(|it| AnswerText::of(seed, it).whole()).collect();
-                let line = format!("response {at} is asked for at {}", name_of(replica));
+                let (id, name) = (&self.responses[at].id, name_of(replica));
+                let line = format!("response {at} is asked for as {id} at {name}");
                 history.tell(moment.now_ms, &line);
             }
             CreationState::Asked { at_ms, .. } if at_ms + PATIENCE_MS <= moment.now_ms => {
@@ -301,7 +302,7 @@ impl WorldResponses {
             return self.wait(at, now_ms, 200);
         };
         let name = name_of(replica);
-        history.tell(now_ms, &format!("client {at} of response {response}: {request:?} at {name}"));
+        history.tell(now_ms, &format!("client {at} of response {response}: {request} at {name}"));
         let patience_ms = now_ms + self.dice.between(3_000, 9_000);
         let since_ms = now_ms;
         let call = ClientCall { connection, replica, since_ms, patience_ms, is_stranger, task };

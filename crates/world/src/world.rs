@@ -388,7 +388,7 @@ impl ReplicaWorld {
         let version = self.hosts.note_question(replica, seed);
         let versions = if self.has_untold_update() { 0..=1 } else { version..=version };
         if is_stored(seed) {
-            self.chats.add(answer, seed, versions.clone(), self.now_ms);
+            self.chats.add(answer, seed, versions.clone(), self.now_ms, &mut self.history);
         }
         self.answers.push(SimulatedAnswer {
             question,
@@ -459,8 +459,11 @@ impl ReplicaWorld {
             Some(handle) => to.attach(handle, position, number, transport),
             None => to.ask(self.answers[answer].question.seed, number, transport),
         };
-        let line =
-            format!("reader {at} reads on from {position:?} at {}{transport}", name_of(replica));
+        let Position { epoch, offset } = position;
+        let line = format!(
+            "reader {at} of answer {answer} reads on from {offset} of epoch {epoch} at {}{transport}",
+            name_of(replica)
+        );
         self.history.tell(now_ms, &line);
         let patience_ms = now_ms + self.dice.between(4_000, 9_000);
         let was_there = self.has(answer, position);

@@ -7,6 +7,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 
 import { authorization } from "../chat/server.js";
 import { changeSettings, keepSettings, settings } from "../chat/settings.js";
+import { lazy } from "../shell/lazy.js";
 import { Controls } from "./controls.js";
 import type { Recording } from "./decode.js";
 import { describeEvents, describeLanes, describeStalls } from "./describe.js";
@@ -20,6 +21,10 @@ import { Playhead } from "./playhead.js";
 import { RunRefused, fetchRun } from "./run.js";
 import { FIRST_SCHEMES, aboutScheme, simplyScheme } from "./schemes.js";
 import { ComparisonTable } from "./table.js";
+import { HistoryOpener } from "./world/opener.js";
+import type { OpenedHistory } from "./world/opener.js";
+
+const HistoryView = lazy(async () => (await import("./world/view.js")).HistoryView);
 
 /** Shows the laboratory in `root`. */
 export function mountLab(root: HTMLElement): void {
@@ -45,6 +50,7 @@ function Laboratory(): VNode {
   const run = useRun(parameters, playhead);
   const recording = run.is === "ready" ? run.recording : null;
   const [told, setTold] = useState("");
+  const [opened, setOpened] = useState<OpenedHistory | null>(null);
 
   useEffect(() => {
     const follow = (): void => setLink(read(location.hash));
@@ -62,6 +68,13 @@ function Laboratory(): VNode {
     setView(chosen);
   };
   const step = (direction: 1 | -1): void => stepTo(recording, playhead, direction);
+  if (opened !== null) {
+    return (
+      <div class="lab">
+        <HistoryView {...opened} onClose={() => setOpened(null)} />
+      </div>
+    );
+  }
   const lanes = recording?.lanes.map(({ lane }) => lane) ?? [];
   const isReady = recording !== null;
   const ways = (
@@ -103,6 +116,7 @@ function Laboratory(): VNode {
         </p>
         {view === "first" && <Player playhead={playhead} isReady={isReady} onStep={step} hasPlayButton={false} />}
         <Controls parameters={parameters} onChange={change} />
+        <HistoryOpener onOpen={setOpened} />
       </details>
       {recording?.isCut && <p class="lab-note">The run was longer than the server tells; the rest is left out.</p>}
       {view === "all" && recording && <ComparisonTable lanes={lanes} playhead={playhead} />}

@@ -5,6 +5,7 @@ import { PageHeader } from "../shell/header.js";
 import "../shell/base.css";
 import "./lab.css";
 import "./live/live.css";
+import "./world/world.css";
 import { mountLab } from "./lab.js";
 
 const app = document.getElementById("app");

@@ -1,0 +1,16 @@
+// A history from a file of the reader's choice.
+
+import { MAX_HISTORY_BYTES, readHistory } from "./history.js";
+import type { OpenedHistory } from "./opener.js";
+
+/**
+ * Reads a history.
+ *
+ * @throws Error, with what to do, if the file is too large, cannot be read, or is none.
+ */
+export async function openFile(file: File): Promise<OpenedHistory> {
+  if (file.size > MAX_HISTORY_BYTES) throw new Error(`${file.name} has more than ${MAX_HISTORY_BYTES >> 20} MiB.`);
+  const history = readHistory(await file.text());
+  if (history === null) throw new Error(`${file.name} has no history: it is what make world SEED=N prints.`);
+  return { name: file.name, history };
+}
