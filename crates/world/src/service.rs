@@ -132,7 +132,7 @@ pub struct SimulatedService {
     pub taken: TakenRequests,
     /// True once every generation ends with an error.
     pub has_failed: Arc<AtomicBool>,
-    /// What stores chats.
+    /// The replica's stored chats.
     pub chats: ReplicaChats,
     /// True once the replica takes no requests.
     pub is_leaving: Arc<AtomicBool>,
