@@ -26,10 +26,8 @@ use loquent_store::{AnswerFence, Kind, Store};
 use serde_json::{Value, json};
 
 use crate::glue::GlueFault;
+use crate::requests::OWNER;
 use crate::service::{SimulatedService, kept_question, key_of, vocab};
-
-/// Owner of all responses and chats.
-pub const OWNER: Owner = Owner([7; 16]);
 
 /// The background responses of one replica.
 #[derive(Clone)]

@@ -1,17 +1,16 @@
 //! The stored chats of a run: their clients, and the laws that hold for them.
 
 use loquent_serving::identity::Owner;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::task::AbortHandle;
 
-use crate::background::OWNER;
 use crate::deletion::{AnswerDeletion, DeletionState};
 use crate::dice::Dice;
 use crate::history::WorldHistory;
 use crate::laws::WorldLaws;
 use crate::news::ChatNews;
 use crate::plan::{FAULTS_END_MS, REPLICAS};
-use crate::replica::ChatRequest;
+use crate::requests::{ChatRequest, OWNER, annotation};
 use crate::responses::WorldMoment;
 use crate::service::{AnswerText, chat_id};
 use crate::store::{AcceptedObject, SimulatedStore, name_of};
@@ -312,6 +311,7 @@ impl WorldChats {
         let chat = &self.chats[at];
         let ReadingState::Asks(call) = &chat.reading else { return Ok(()) };
         let completion = match outcome {
+            // Without the store nobody can tell whose it is.
             Err(404 | 503) if call.is_stranger => return Ok(()),
             Err(503) => return Ok(()),
             Err(404) if call.was_stored && chat.must_stay() => {
@@ -332,11 +332,12 @@ impl WorldChats {
         if !chat.wholes.iter().any(is_whole) {
             return Err(format!("chat {at} is not a whole answer: {tokens} tokens, {text:?}"));
         }
+        // A store that has lost data may have lost the change, and kept the chat.
         let is_kept = match chat.annotation {
             Annotation::Confirmed { at_ms } => at_ms >= call.since_ms || chat.is_lossy,
             _ => true,
         };
-        if !is_kept && completion["metadata"] != metadata() {
+        if !is_kept && completion["metadata"] != annotation() {
             return Err(format!("chat {at} has lost its annotation"));
         }
         Ok(())
@@ -370,9 +371,4 @@ impl WorldChats {
             |chat: &SimulatedChat| chat.deletion.holds(now_ms) && store.has_chat(&chat.id);
         !self.chats.iter().any(is_left)
     }
-}
-
-/// Returns the metadata of an annotated chat.
-pub fn metadata() -> Value {
-    json!({"note": "kept"})
 }

@@ -22,6 +22,7 @@ mod plan;
 mod planted;
 mod reader;
 mod replica;
+mod requests;
 mod resp;
 mod responses;
 mod service;

@@ -22,7 +22,6 @@ use loquent_serving::body::{BodyLimits, RequestBodies};
 use loquent_serving::clock::Clock;
 use loquent_serving::entropy::Entropy;
 use loquent_serving::error::ApiError;
-use loquent_serving::identity::Owner;
 use loquent_serving::metrics::Metrics;
 use loquent_serving::obfuscation::ObfuscationDefault;
 use loquent_serving::records::RecordContext;
@@ -33,11 +32,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 
-use crate::background::{OWNER, ReplicaResponses};
-use crate::chats::metadata;
+use crate::background::ReplicaResponses;
 use crate::datagrams::{PathEnd, PathQuality, datagram_path};
 use crate::glue::GlueFault;
 use crate::news::{ChatNews, NewsQueue, NewsSender, ReaderNews, ResponseNews};
+use crate::requests::{ChatRequest, ResponseRequest, annotation};
 use crate::service::{ServiceSettings, SimulatedService, is_stored, kept_question, key_of, vocab};
 use crate::store::StoreDialer;
 use crate::stored_chats::ReplicaChats;
@@ -52,59 +51,6 @@ const BODY_LIMITS: BodyLimits = BodyLimits { max_bytes: 1 << 20, total_bytes: 64
 
 /// Answers of a key in progress at a replica.
 pub const ANSWERS_PER_KEY: usize = 2;
-
-/// Request for a background response.
-#[derive(Debug, Clone, Copy)]
-pub enum ResponseRequest {
-    /// Creates the response to the question with this seed.
-    Create(u64),
-    /// Reads its object.
-    Retrieve(Owner),
-    /// Reads its events from this number on.
-    Stream(u64),
-    /// Cancels it.
-    Cancel,
-    /// Deletes it.
-    Delete,
-}
-
-impl fmt::Display for ResponseRequest {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Create(_) => out.write_str("create"),
-            Self::Retrieve(owner) => write!(out, "read{}", stranger(*owner)),
-            Self::Stream(first) => write!(out, "stream from {first}"),
-            Self::Cancel => out.write_str("cancel"),
-            Self::Delete => out.write_str("delete"),
-        }
-    }
-}
-
-/// Request for a stored chat.
-#[derive(Debug, Clone, Copy)]
-pub enum ChatRequest {
-    /// Reads it.
-    Read(Owner),
-    /// Replaces its metadata.
-    Annotate,
-    /// Deletes it.
-    Delete,
-}
-
-impl fmt::Display for ChatRequest {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(owner) => write!(out, "read{}", stranger(*owner)),
-            Self::Annotate => out.write_str("annotate"),
-            Self::Delete => out.write_str("delete"),
-        }
-    }
-}
-
-/// Returns what a history adds to a request with another key.
-fn stranger(owner: Owner) -> &'static str {
-    if owner == OWNER { "" } else { " with another key" }
-}
 
 /// Way in which a reader gets its answer.
 #[derive(Debug, Clone, Copy)]
@@ -383,7 +329,7 @@ impl SimulatedReplica {
                     ChatNews::Completion(chats.read(owner, &id).await.map_err(status))
                 }
                 ChatRequest::Annotate => {
-                    ChatNews::Annotated(chats.annotate(&id, metadata()).await.map_err(status))
+                    ChatNews::Annotated(chats.annotate(&id, annotation()).await.map_err(status))
                 }
                 ChatRequest::Delete => ChatNews::Deleted(chats.delete(&id).await.map_err(status)),
             }));

@@ -6,7 +6,6 @@ use loquent_serving::identity::Owner;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
-use crate::background::OWNER;
 use crate::deletion::{AnswerDeletion, DeletionState};
 use crate::dice::Dice;
 use crate::history::WorldHistory;
@@ -14,7 +13,7 @@ use crate::hosts::ReplicaHosts;
 use crate::laws::WorldLaws;
 use crate::news::ResponseNews;
 use crate::plan::{FAULTS_END_MS, PlannedResponse, REPLICAS};
-use crate::replica::ResponseRequest;
+use crate::requests::{OWNER, ResponseRequest};
 use crate::service::AnswerText;
 use crate::store::{AcceptedObject, SimulatedStore, name_of};
 

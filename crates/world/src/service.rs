@@ -27,9 +27,9 @@ use loquent_serving::records::{RecordContext, RecordWriter};
 use loquent_serving::request_log::RequestLog;
 use serde_json::{Map, json};
 
-use crate::background::OWNER;
 use crate::dice::Dice;
 use crate::glue::GlueFault;
+use crate::requests::OWNER;
 use crate::stored_chats::ReplicaChats;
 
 /// Name of the model.

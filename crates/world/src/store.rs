@@ -9,12 +9,12 @@ use loquent_store::Kind;
 use redis::Script;
 use script_model::{Keyspace, RedisReply, SCRIPTS, ScriptName, ScriptStore};
 
-use crate::background::OWNER;
 use crate::dice::Dice;
 use crate::glue::{WireFault, WorldPlanting};
 use crate::history::WorldHistory;
 use crate::pipe::{StoreEnd, store_pipe};
 use crate::plan::REPLICAS;
+use crate::requests::OWNER;
 use crate::resp::{put_reply, take_command};
 
 /// Prefix of all keys.

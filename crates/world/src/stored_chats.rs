@@ -14,15 +14,15 @@ use loquent_serving::error::ApiError;
 use loquent_serving::flush::{Flush, FlushObserver};
 use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::identity::Owner;
+use loquent_serving::model::unknown_vocab::UnknownVocab;
 use loquent_serving::usage::Usage;
 use loquent_store::object::StoredObject;
 use loquent_store::recorder::{AnswerRecorder, StoreTarget};
 use loquent_store::{AnswerFence, Kind, Store};
 use serde_json::{Value, json};
 
-use crate::background::OWNER;
 use crate::glue::GlueFault;
-use crate::service::vocab;
+use crate::requests::OWNER;
 
 /// The stored chats of one replica.
 #[derive(Clone)]
@@ -48,8 +48,10 @@ impl ReplicaChats {
 
     /// Arranges for the answer to `active` to be stored when it is complete.
     pub fn record(&self, active: &mut ActiveRequest, fence: AnswerFence) {
+        // The laws look at nothing that a request would add.
         let fields = Fields::parse(b"{}").expect("it is an object");
-        let object = StoredChat { chat: ChatToStore::of(&fields, json!({})), vocab: vocab() };
+        let vocab = Arc::new(UnknownVocab);
+        let object = StoredChat { chat: ChatToStore::of(&fields, json!({})), vocab };
         let (store, workers) = (self.store().clone(), self.bodies.workers().clone());
         let (kind, owner) = (Kind::ChatCompletion, OWNER);
         let target = StoreTarget { store, workers, kind, owner, fence };
@@ -73,6 +75,7 @@ impl ReplicaChats {
         if self.glue == Some(GlueFault::ChatForgotten) {
             return Ok(());
         }
+        // An owner that wakes up stores nothing from here on.
         let (kind, id) = (Kind::ChatCompletion, &active.head().id);
         self.store().raise_fence(kind, OWNER, id, fence).await?;
         self.record(active, fence);
