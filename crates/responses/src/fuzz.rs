@@ -10,8 +10,8 @@ pub use target::Target;
 pub const TARGETS: &[Target] =
     &[Target { name: "stored_response", run: stored_response, base_kib: 64, per_byte: 1024 }];
 
-/// Stored bytes are none of ours, or a response with an object and an end; what is stored of that
-/// is the same response.
+/// Every stored response that can be read has an object and an end, and is the same after it is
+/// stored again.
 fn stored_response(input: &[u8]) {
     let Some(read) = StoredResponse::decode(input) else { return };
     let request = read.request.clone();

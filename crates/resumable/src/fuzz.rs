@@ -18,7 +18,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store_reply", run: store_reply, base_kib: 64 * 1024, per_byte: 256 },
 ];
 
-/// A request in the store is none of ours, or can be stored again as it is.
+/// Every kept request that can be read is the same after it is stored again.
 fn kept_request(input: &[u8]) {
     let Some(kept) = decode(input) else { return };
     let Some(body) = ReplayableBody::of(kept.endpoint, kept.fields.map()) else { return };

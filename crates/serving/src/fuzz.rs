@@ -89,7 +89,7 @@ fn jwt(input: &[u8]) {
     let token = format!("{text}.{}", encoded(signature.expect("the system has entropy")));
     if let Ok(client) = verification().verify(token.as_bytes()) {
         let name = client.name.as_deref().expect("a client has a name");
-        let subject = name.strip_prefix("jwt:").expect("it is told from names of keys");
+        let subject = name.strip_prefix("jwt:").expect("a subject's name cannot be that of a key");
         assert!((1..=MAX_SUBJECT_BYTES).contains(&subject.len()));
     }
 }
