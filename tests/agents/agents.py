@@ -266,6 +266,9 @@ class OpenWebUI(Client):
         return installed("open-webui", self.package)
 
 
+OPEN_WEBUI = [OpenWebUI("OpenAI", "OPENAI_API_BASE_URL"), OpenWebUI("Ollama", "OLLAMA_BASE_URL")]
+
+
 def installed(folder, package):
     """The version of a package in one of the environments."""
     (found,) = (INSTALLED / "python" / folder / "lib").glob(

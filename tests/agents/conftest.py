@@ -3,12 +3,16 @@
 import importlib.util
 import json
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 from scripted_model import ScriptedModel
 
+# Programs inherit that SIGINT is ignored, as it is where a shell has started the tests in the background.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # By its path: several folders of tests have a file of that name.
 PATH = Path(__file__).parents[1] / "e2e" / "conftest.py"
 SPEC = importlib.util.spec_from_file_location("e2e_conftest", PATH)

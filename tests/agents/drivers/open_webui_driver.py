@@ -1,11 +1,12 @@
 """Starts Open WebUI and chats as its page does: over its API, with an answer's pieces from its socket.
 
 open_webui_driver.py MODE PROMPT, in the environment that Open WebUI is installed in. SIGINT is the page's button that
-stops an answer; the process then lives until its input ends.
+stops an answer; the process then lives until its input ends. In mode "page" its own page in Chromium chats.
 """
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -118,9 +119,22 @@ async def is_healthy(url, http, server):
     return False
 
 
+async def chat_on_page(page, prompt):
+    """Lets the page that a browser shows chat; returns whether it showed a whole answer."""
+    _, token = page.http.headers["authorization"].split()
+    driver = Path(__file__).with_name("open_webui_page.mjs")
+    words = ["node", driver, page.url, token, prompt]
+    # Chromium puts a socket there, whose path must be short.
+    env = {**os.environ, "TMPDIR": "/tmp"}
+    browser = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL, env=env)
+    return await browser.wait() == 0
+
+
 async def chat(page, mode, prompt):
     """Runs the mode; returns whether the answer came to its own end."""
     await page.enter()
+    if mode == "page":
+        return await chat_on_page(page, prompt)
     chats = await page.get("/api/v1/chats/") if mode == "continue" else []
     chat = await page.ask(prompt, chats[0]["id"] if chats else None)
     loop, stops = asyncio.get_running_loop(), []
