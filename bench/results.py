@@ -194,6 +194,8 @@ def prerequisite(bench, options):
             return f"there is no {file} in the folder of the models: tools/models fetches it"
     if "{peers}" in bench.command and not peers(options):
         return "there is no server to compare with: bench/peers/build.sh builds some"
+    if "{vllm}" in bench.command and not (options.peers / "vllm/version").exists():
+        return "there is no vLLM: bench/peers/build.sh vllm installs it"
     if "{portable}" in bench.command and not (options.portable and options.portable.exists()):
         return "there is no portable binary: tools/portable builds one"
     return None
@@ -277,7 +279,8 @@ def prepared(command, options):
     if "{fastapi}" in command and not options.fastapi:
         options.fastapi = fastapi_python()
     make_models(command, options)
-    return {key: getattr(options, key) for key in ("llama", "models", "peers", "loquent", "portable", "fastapi")}
+    places = {key: getattr(options, key) for key in ("llama", "models", "peers", "loquent", "portable", "fastapi")}
+    return {**places, "vllm": options.peers / "vllm"}
 
 
 def python():
@@ -320,6 +323,8 @@ def versions(bench, places, options):
     if "{llama}" in bench.command:
         found["llama-server"] = machine.read(places["llama"] / "version") or \
             machine.output(places["llama"] / "llama-server", "--version")
+    if "{vllm}" in bench.command:
+        found["vLLM"] = machine.read(places["vllm"] / "version")
     if "{peers}" in bench.command:
         found |= {str(path.parent.relative_to(options.peers)): machine.read(path)
                   for files in peers(options).values() for path in files}
@@ -335,7 +340,7 @@ def versions(bench, places, options):
 def shown(command, options):
     """The command without the paths of this machine."""
     names = {"loquent": "loquent", "models": "MODELS", "peers": "PEERS", "llama": "LLAMA", "portable": "PORTABLE",
-             "fastapi": "FASTAPI"}
+             "fastapi": "FASTAPI", "vllm": "VLLM"}
     return command.format(**names, **not_paths(options))
 
 

@@ -31,8 +31,8 @@ TRAINED = {"smollm2.gguf", "gemma3-270m.gguf"}
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """`{models}`, `{peers}`, `{llama}`, `{loquent}`, `{portable}` and `{fastapi}` in the command are paths of this
-    machine, `{tune}` the minutes in which each peer's settings are searched, `{against}` which peers."""
+    """`{models}`, `{peers}`, `{llama}`, `{vllm}`, `{loquent}`, `{portable}` and `{fastapi}` in the command are paths of
+    this machine, `{tune}` the minutes in which each peer's settings are searched, `{against}` which peers."""
 
     about: str
     #: How long it takes; with `{peers}`, with each of them once its settings are found.
@@ -65,6 +65,8 @@ LINK = ("Real packets through an emulated link between two network namespaces (`
 CPU_NOTE = ("`loquent-http2` is one connection for all 64 streams, as of a gateway; FastAPI has 64 HTTP/1.1 "
             "connections in each row, so only the rows of `loquent` compare like with like.")
 
+THROUGH = "160 requests, 16 at once, alternating. Both servers and the generator share the processors."
+
 BENCHES = {
     "stage15": Bench("16 of 40 requests at once, beside other servers", 3, QWEN, compare("stage15", "q.gguf"), BESIDE +
                      " Loquent takes memory for its cache as it fills (`engine/llama/lazy_zero.rs`), llama-server at "
@@ -88,7 +90,12 @@ BENCHES = {
                         "processors with it. llama-server has its usual settings and a thread for each processor."),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
-                      "160 requests, 16 at once, alternating. Both servers and the generator share the processors."),
+                      THROUGH),
+    "upstream-smollm2": Bench("llama-server directly and through Loquent, on SmolLM2-135M", 4, SMOLLM2,
+                              load("upstream", " --model {models}/smollm2.gguf --llama {llama}"), THROUGH),
+    "upstream-vllm": Bench("vLLM directly and through Loquent, on SmolLM2-135M", 8,
+                           "SmolLM2-135M-Instruct, trained, bfloat16",
+                           load("upstream", " --model {models}/smollm2.gguf --vllm {vllm}"), THROUGH),
     "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
