@@ -347,13 +347,13 @@ impl WorldChats {
     pub fn note_objects(
         &mut self,
         objects: &[AcceptedObject],
-        moment: &WorldMoment<'_>,
+        now_ms: u64,
         laws: &mut WorldLaws,
     ) {
         for AcceptedObject { id, .. } in objects {
             let Some(chat) = self.chats.iter_mut().find(|chat| chat.id == *id) else { continue };
             chat.is_stored = true;
-            if chat.deletion.holds(moment.now_ms) {
+            if chat.deletion.holds(now_ms) {
                 laws.breach(format!("{id} is stored after it was deleted"));
             }
         }

@@ -303,7 +303,7 @@ impl ReplicaWorld {
         let (objects, laws) = (self.store.take_objects(), &mut self.laws);
         let moment = self.condition.moment(self.now_ms, &self.hosts);
         self.responses.note_store(&mut self.store, &objects, &moment, laws);
-        self.chats.note_objects(&objects, &moment, laws);
+        self.chats.note_objects(&objects, self.now_ms, laws);
         self.note_writes();
         self.note_takeovers();
         for (seed, key) in self.hosts.take_taken() {
