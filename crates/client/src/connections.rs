@@ -386,10 +386,13 @@ impl Connections {
         self.0.known_servers.remember(&self.0.url, KnownServer { winner, offer });
     }
 
-    /// Closes a dead connection, so that everything on it moves elsewhere; the next request starts
-    /// a new attempt at once.
+    /// Gives up a connection that seems to be dead: the next request starts a new attempt at once.
+    /// It is closed, so that all answers move elsewhere at once, unless it has plain requests, which
+    /// cannot: then each answer moves when it has waited for long enough.
     pub(crate) fn give_up(&self, quic: &QuicConnection) {
-        quic.close();
+        if !quic.has_tunnels() {
+            quic.close();
+        }
         let mut dialing = self.0.networks[quic.network()].dialing();
         if matches!(&dialing.state, QuicState::Up(current) if current.is(quic)) {
             dialing.state = QuicState::Down;

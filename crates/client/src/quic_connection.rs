@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -79,8 +79,20 @@ struct Inner {
     endpoint: Endpoint,
     routes: Routes,
     next_channel: AtomicU64,
+    /// Number of [`Tunnel`]s.
+    tunnels: AtomicUsize,
     rebound: Mutex<Option<Instant>>,
     network: OwnNetwork,
+}
+
+/// A plain request on a connection, or the response to it, which cannot go on over another one.
+/// Keeps the connection open.
+pub(crate) struct Tunnel(QuicConnection);
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.0.0.tunnels.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The network that a connection stays on.
@@ -180,6 +192,7 @@ impl QuicConnection {
             endpoint,
             routes: Routes::default(),
             next_channel: AtomicU64::new(0),
+            tunnels: AtomicUsize::new(0),
             rebound: Mutex::new(None),
             network,
         }));
@@ -223,6 +236,17 @@ impl QuicConnection {
     /// Returns true if both are the same connection.
     pub fn is(&self, other: &QuicConnection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Counts a plain request on the connection.
+    pub(crate) fn tunnel(&self) -> Tunnel {
+        self.0.tunnels.fetch_add(1, Ordering::Relaxed);
+        Tunnel(self.clone())
+    }
+
+    /// Returns true if there are plain requests on the connection.
+    pub(crate) fn has_tunnels(&self) -> bool {
+        self.0.tunnels.load(Ordering::Relaxed) > 0
     }
 
     /// Closes the connection for all its clones.

@@ -10,7 +10,7 @@ use loquent_openai::http::{HttpResponse, refusal_of};
 use crate::ClientError;
 use crate::known_servers::Transport;
 use crate::message::{MessageKind, ResponseHead};
-use crate::quic_connection::{MessageStream, QuicConnection};
+use crate::quic_connection::{MessageStream, Tunnel};
 
 /// A response whose head has arrived.
 pub struct Reply {
@@ -23,8 +23,7 @@ pub struct Reply {
 
 enum Body {
     Http(Box<HttpResponse>),
-    /// Holds the connection so that it does not count as idle.
-    Quic(Box<MessageStream>, QuicConnection),
+    Quic(Box<MessageStream>, Tunnel),
 }
 
 impl Reply {
@@ -33,13 +32,9 @@ impl Reply {
         Reply { status: response.status().as_u16(), headers, body: Body::Http(Box::new(response)) }
     }
 
-    pub(crate) fn by_quic(
-        head: &ResponseHead,
-        stream: MessageStream,
-        link: QuicConnection,
-    ) -> Reply {
+    pub(crate) fn by_quic(head: &ResponseHead, stream: MessageStream, tunnel: Tunnel) -> Reply {
         let headers = end_to_end(&header_map(&head.headers));
-        Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), link) }
+        Reply { status: head.status, headers, body: Body::Quic(Box::new(stream), tunnel) }
     }
 
     /// Returns the transport that the response came over.
@@ -65,7 +60,7 @@ impl Reply {
     pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         let stream = match &mut self.body {
             Body::Http(response) => return Ok(response.body_mut().piece().await?),
-            Body::Quic(stream, _link) => stream,
+            Body::Quic(stream, _tunnel) => stream,
         };
         match stream.incoming.next().await? {
             None => Ok(None),

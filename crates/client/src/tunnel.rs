@@ -111,10 +111,17 @@ impl Request {
             let _ = stream.send.finish();
             stream.incoming.next().await
         };
-        match unless_silent(connections, quic, first).await? {
+        let (message, tunnel) = if self.method.is_idempotent() {
+            (unless_silent(connections, quic, first).await?, quic.tunnel())
+        } else {
+            // It is sent only once, and may come through an outage: QUIC's own time limit holds.
+            let tunnel = quic.tunnel();
+            (first.await?, tunnel)
+        };
+        match message {
             Some(Message { kind: MessageKind::Response, payload }) => {
                 let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
-                Ok(Reply::by_quic(&head, stream, quic.clone()))
+                Ok(Reply::by_quic(&head, stream, tunnel))
             }
             Some(_) => {
                 stream.refuse();

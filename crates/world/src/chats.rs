@@ -344,12 +344,7 @@ impl WorldChats {
     }
 
     /// Notes what the store has accepted: nothing of a chat that is deleted.
-    pub fn note_objects(
-        &mut self,
-        objects: &[AcceptedObject],
-        now_ms: u64,
-        laws: &mut WorldLaws,
-    ) {
+    pub fn note_objects(&mut self, objects: &[AcceptedObject], now_ms: u64, laws: &mut WorldLaws) {
         for AcceptedObject { id, .. } in objects {
             let Some(chat) = self.chats.iter_mut().find(|chat| chat.id == *id) else { continue };
             chat.is_stored = true;

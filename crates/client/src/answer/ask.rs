@@ -45,7 +45,7 @@ pub(crate) async fn ask_over_quic(
         Some(Message { kind: MessageKind::Response, payload }) => {
             let head = ResponseHead::parse(&payload).inspect_err(|_| stream.refuse())?;
             let _ = stream.send.finish();
-            Ok(Asked::Reply(Reply::by_quic(&head, stream, quic.clone())))
+            Ok(Asked::Reply(Reply::by_quic(&head, stream, quic.tunnel())))
         }
         Some(Message { kind: MessageKind::Answer, payload }) => {
             let head = AnswerHead::parse(&payload).inspect_err(|_| stream.refuse())?;

@@ -247,6 +247,31 @@ async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
 }
 
 #[tokio::test]
+async fn a_request_that_cannot_be_sent_again_outlives_an_outage_that_answers_flee() {
+    let expected = pieces(200);
+    let server = StandIn::start(&expected, GAP, Fault::None).await;
+    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
+    server.offer_port(relay.address.port());
+    let client = Client::new(Config { head_start: Duration::from_secs(3), ..config(&server) });
+    let client = client.unwrap();
+    assert_eq!(client.warm_up().await, Transport::Quic);
+    let mut answer = begin(&client).await;
+    let patient = Request::new(Method::POST, "/patient", "");
+    let third = expected[..60].concat().len();
+    let reading = read(&mut answer, |text| match text.len() {
+        len if len >= 2 * third => relay.mend(),
+        len if len >= third => relay.cut(),
+        _ => {}
+    });
+    let (whole, reply) = tokio::join!(reading, client.request(&patient));
+    assert_whole(&whole, &expected);
+    assert_eq!((answer.transport(), answer.resumes()), (Transport::Http, 1));
+    let mut reply = reply.unwrap();
+    assert_eq!((reply.status, reply.transport()), (200, Transport::Quic));
+    assert_eq!(reply.read_all(1000).await.unwrap(), r#"{"said":"all"}"#);
+}
+
+#[tokio::test]
 async fn an_outage_is_survived_over_quic() {
     let expected = pieces(150);
     let server = StandIn::start(&expected, GAP, Fault::None).await;

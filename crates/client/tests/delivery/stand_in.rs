@@ -207,9 +207,7 @@ impl StandIn {
 
     /// Whether the log of every answer is whole: no more will be written.
     pub fn has_said_all(&self) -> bool {
-        let answers = self.shared.answers.lock().unwrap();
-        let all = self.shared.deltas().len();
-        answers.values().all(|kept| kept.state.lock().unwrap().pushed == all)
+        self.shared.has_said_all()
     }
 
     /// What was asked so far, discovery left out.
@@ -276,6 +274,11 @@ impl Shared {
     fn due(&self, kept: &Kept) -> usize {
         let gaps = kept.asked_at.elapsed().as_micros() / self.gap.as_micros().max(1);
         (gaps as usize + 1).min(self.deltas().len())
+    }
+
+    fn has_said_all(&self) -> bool {
+        let answers = self.answers.lock().unwrap();
+        answers.values().all(|kept| kept.state.lock().unwrap().pushed == self.deltas().len())
     }
 
     fn keep(&self) -> (String, Arc<Kept>) {
@@ -461,6 +464,12 @@ impl Stream {
         let (status, body) = match head["path"].as_str() {
             _ if refused => {
                 (429, json!({"error": {"message": "try later", "type": "rate_limit_error"}}))
+            }
+            Some("/patient") => {
+                while !self.shared.has_said_all() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                (200, json!({"said": "all"}))
             }
             Some("/v1/models") => (200, json!({"data": [{"id": "m"}]})),
             _ => (404, json!({"error": {"message": "no such path"}})),
