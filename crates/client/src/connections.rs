@@ -387,8 +387,8 @@ impl Connections {
     }
 
     /// Gives up a connection that seems to be dead: the next request starts a new attempt at once.
-    /// It is closed, so that all answers move elsewhere at once, unless it has plain requests, which
-    /// cannot: then each answer moves when it has waited for long enough.
+    /// It is closed, so that all answers move elsewhere at once, unless it has plain requests,
+    /// which cannot: then each answer moves when it has waited for long enough.
     pub(crate) fn give_up(&self, quic: &QuicConnection) {
         if !quic.has_tunnels() {
             quic.close();
