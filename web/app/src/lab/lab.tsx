@@ -7,7 +7,6 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 
 import { authorization } from "../chat/server.js";
 import { changeSettings, keepSettings, settings } from "../chat/settings.js";
-import { lazy } from "../shell/lazy.js";
 import { Controls } from "./controls.js";
 import type { Recording } from "./decode.js";
 import { describeEvents, describeLanes, describeStalls } from "./describe.js";
@@ -23,8 +22,6 @@ import { FIRST_SCHEMES, aboutScheme, simplyScheme } from "./schemes.js";
 import { ComparisonTable } from "./table.js";
 import { HistoryOpener } from "./world/opener.js";
 import type { OpenedHistory } from "./world/opener.js";
-
-const HistoryView = lazy(async () => (await import("./world/view.js")).HistoryView);
 
 /** Shows the laboratory in `root`. */
 export function mountLab(root: HTMLElement): void {
@@ -69,9 +66,10 @@ function Laboratory(): VNode {
   };
   const step = (direction: 1 | -1): void => stepTo(recording, playhead, direction);
   if (opened !== null) {
+    const { name, history, View } = opened;
     return (
       <div class="lab">
-        <HistoryView {...opened} onClose={() => setOpened(null)} />
+        <View name={name} history={history} onClose={() => setOpened(null)} />
       </div>
     );
   }

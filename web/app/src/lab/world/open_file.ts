@@ -2,6 +2,7 @@
 
 import { MAX_HISTORY_BYTES, readHistory } from "./history.js";
 import type { OpenedHistory } from "./opener.js";
+import { HistoryView } from "./view.js";
 
 /**
  * Reads a history.
@@ -12,5 +13,5 @@ export async function openFile(file: File): Promise<OpenedHistory> {
   if (file.size > MAX_HISTORY_BYTES) throw new Error(`${file.name} has more than ${MAX_HISTORY_BYTES >> 20} MiB.`);
   const history = readHistory(await file.text());
   if (history === null) throw new Error(`${file.name} has no history: it is what make world SEED=N prints.`);
-  return { name: file.name, history };
+  return { name: file.name, history, View: HistoryView };
 }

@@ -1,23 +1,26 @@
 // Opens a history of the world of replicas from a file.
 
-import type { VNode } from "preact";
+import type { ComponentType, VNode } from "preact";
 import { useState } from "preact/hooks";
 
-import { withPart } from "../../shell/lazy.js";
 import type { WorldHistory } from "./history.js";
+import type { HistoryViewProps } from "./view.js";
 
-/** A history, and the name of its file. */
+/** A history, the name of its file, and what shows it. */
 export interface OpenedHistory {
   readonly name: string;
   readonly history: WorldHistory;
+  readonly View: ComponentType<HistoryViewProps>;
 }
 
 export function HistoryOpener({ onOpen }: { readonly onOpen: (opened: OpenedHistory) => void }): VNode {
   const [problem, setProblem] = useState("");
   const open = ({ currentTarget }: Event): void => {
     const [file] = (currentTarget as HTMLInputElement).files ?? [];
+    // What few need is loaded with the first file.
+    const opened = file && import("./open_file.js").then(({ openFile }) => openFile(file));
+    opened?.then(onOpen, (error: Error) => setProblem(error.message));
     // The same file, changed, can be chosen again.
-    if (file) withPart(import("./open_file.js"), ({ openFile }) => void openFile(file).then(onOpen, (error: Error) => setProblem(error.message)));
     (currentTarget as HTMLInputElement).value = "";
   };
   return (

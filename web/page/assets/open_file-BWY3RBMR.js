@@ -1,1 +1,0 @@
-import{b as t}from"./chunk-RYPQ3LKM.js";async function i(r){if(r.size>8388608)throw new Error(`${r.name} has more than ${8} MiB.`);let o=t(await r.text());if(o===null)throw new Error(`${r.name} has no history: it is what make world SEED=N prints.`);return{name:r.name,history:o}}export{i as openFile};
