@@ -95,7 +95,7 @@ BENCHES = {
                               load("upstream", " --model {models}/smollm2.gguf --llama {llama}"), THROUGH),
     "upstream-vllm": Bench("vLLM directly and through Loquent, on SmolLM2-135M", 8,
                            "SmolLM2-135M-Instruct, trained, bfloat16",
-                           load("upstream", " --model {models}/smollm2.gguf --vllm {vllm}"), THROUGH),
+                           load("upstream", " --model {models}/smollm2.gguf --vllm {vllm} --runs 7"), THROUGH),
     "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
