@@ -20,8 +20,8 @@ import { Playhead } from "./playhead.js";
 import { RunRefused, fetchRun } from "./run.js";
 import { FIRST_SCHEMES, aboutScheme, simplyScheme } from "./schemes.js";
 import { ComparisonTable } from "./table.js";
+import type { OpenedHistory } from "./world/open_file.js";
 import { HistoryOpener } from "./world/opener.js";
-import type { OpenedHistory } from "./world/opener.js";
 
 /** Shows the laboratory in `root`. */
 export function mountLab(root: HTMLElement): void {

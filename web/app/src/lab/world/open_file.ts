@@ -1,8 +1,18 @@
 // A history from a file of the reader's choice.
 
+import type { ComponentType } from "preact";
+
 import { MAX_HISTORY_BYTES, readHistory } from "./history.js";
-import type { OpenedHistory } from "./opener.js";
+import type { WorldHistory } from "./history.js";
 import { HistoryView } from "./view.js";
+import type { HistoryViewProps } from "./view.js";
+
+/** A history, the name of its file, and what shows it. */
+export interface OpenedHistory {
+  readonly name: string;
+  readonly history: WorldHistory;
+  readonly View: ComponentType<HistoryViewProps>;
+}
 
 /**
  * Reads a history.

@@ -1,17 +1,9 @@
 // Opens a history of the world of replicas from a file.
 
-import type { ComponentType, VNode } from "preact";
+import type { VNode } from "preact";
 import { useState } from "preact/hooks";
 
-import type { WorldHistory } from "./history.js";
-import type { HistoryViewProps } from "./view.js";
-
-/** A history, the name of its file, and what shows it. */
-export interface OpenedHistory {
-  readonly name: string;
-  readonly history: WorldHistory;
-  readonly View: ComponentType<HistoryViewProps>;
-}
+import type { OpenedHistory } from "./open_file.js";
 
 export function HistoryOpener({ onOpen }: { readonly onOpen: (opened: OpenedHistory) => void }): VNode {
   const [problem, setProblem] = useState("");
