@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from scripted_model import ScriptedModel
+from scripted_model import FIRST, LAST, ScriptedModel
 
 # Programs inherit that SIGINT is ignored, as it is where a shell has started the tests in the background.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -92,6 +92,14 @@ def whole(process):
     """All that it printed, after a clean end."""
     assert process.wait(SECONDS) == 0, process.said()
     return process.printed
+
+
+def assert_streamed(process, model):
+    """Holds that the beginning of a long answer is shown before its end is there, and the end then."""
+    process.wait_for(FIRST, SECONDS)
+    assert LAST not in process.printed
+    model.gate.set()
+    assert LAST.strip() in whole(process)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ from scripted_model import FIRST, GREETING, LAST
 from sdks import SDKS
 
 from agents import OPEN_WEBUI, Aider, ClaudeCode, Cline, Codex, Continue, Opencode, Pi, QwenCode
-from conftest import SECONDS, WORD, whole
+from conftest import SECONDS, WORD, assert_streamed, whole
 
 AGENTS = [Codex(), ClaudeCode(), Opencode(), QwenCode(), Continue(), Cline(), Pi(), Aider()]
 CLIENTS = [*AGENTS, *OPEN_WEBUI, *SDKS]
@@ -42,11 +42,7 @@ def test_an_answer_arrives(client, run):
 
 @column("streams")
 def test_the_beginning_is_shown_before_the_end_is_there(client, run, model):
-    process = run(client, "stream", "be long")
-    process.wait_for(FIRST, SECONDS)
-    assert LAST not in process.printed
-    model.gate.set()
-    assert LAST.strip() in whole(process)
+    assert_streamed(run(client, "stream", "be long"), model)
 
 
 @column("tools")

@@ -7,10 +7,10 @@ import sys
 import zlib
 
 import pytest
-from scripted_model import FIRST, GREETING, LAST, text_of
+from scripted_model import GREETING, text_of
 
 from agents import HERE, OPEN_WEBUI, ClaudeCode, Codex
-from conftest import SECONDS, whole
+from conftest import SECONDS, assert_streamed, whole
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
 # What the model says of 19 and 23. The number alone is in many an id that an agent prints.
@@ -90,11 +90,7 @@ def test_claude_code_shortens_a_conversation_that_is_too_long(run, model):
 
 @pytest.mark.parametrize("client", OPEN_WEBUI, ids=["OpenAI", "Ollama"])
 def test_open_webuis_page_shows_an_answer_as_it_comes(client, run, model):
-    process = run(client, "page", "be long")
-    process.wait_for(FIRST, SECONDS)
-    assert LAST not in process.printed
-    model.gate.set()
-    assert LAST.strip() in whole(process)
+    assert_streamed(run(client, "page", "be long"), model)
 
 
 def test_claude_code_keeps_a_short_conversation_as_it_is(run):

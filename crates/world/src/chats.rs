@@ -9,18 +9,14 @@ use crate::dice::Dice;
 use crate::history::WorldHistory;
 use crate::laws::WorldLaws;
 use crate::news::ChatNews;
-use crate::plan::{FAULTS_END_MS, REPLICAS};
+use crate::plan::REPLICAS;
 use crate::requests::{ChatRequest, OWNER, annotation};
-use crate::responses::WorldMoment;
+use crate::responses::{LAST_LOOK_MS, PATIENCE_MS, WorldMoment};
 use crate::service::{AnswerText, chat_id};
 use crate::store::{AcceptedObject, SimulatedStore, name_of};
 
 /// Number of the first connection of a client of a chat.
 const FIRST_CONNECTION: u64 = 1 << 33;
-/// Time after which a call without an answer is given up.
-const PATIENCE_MS: u64 = 6_000;
-/// Time at which a client looks at each chat for the last time: nothing is disturbed any more.
-const LAST_LOOK_MS: u64 = FAULTS_END_MS + 8_000;
 
 /// State of an annotation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -200,11 +196,7 @@ impl WorldChats {
     }
 
     fn drive_deletion(&mut self, at: usize, moment: &WorldMoment<'_>, history: &mut WorldHistory) {
-        let is_due = match self.chats[at].deletion.state {
-            DeletionState::Planned { at_ms } => at_ms <= moment.now_ms,
-            DeletionState::Asked { at_ms, .. } => at_ms + PATIENCE_MS <= moment.now_ms,
-            _ => false,
-        };
+        let is_due = self.chats[at].deletion.is_due(moment.now_ms, PATIENCE_MS);
         if !is_due || moment.now_ms >= LAST_LOOK_MS {
             return;
         }
@@ -212,8 +204,7 @@ impl WorldChats {
             let chat = &mut self.chats[at];
             // A deletion whose reply was lost leaves nothing for the next one.
             chat.was_stored = chat.is_stored;
-            chat.deletion.was_asked = true;
-            chat.deletion.state = DeletionState::Asked { connection, at_ms: moment.now_ms };
+            chat.deletion.ask(connection, moment.now_ms);
         }
     }
 
@@ -319,7 +310,7 @@ impl WorldChats {
             }
             Err(404) => return Ok(()),
             Err(status) => return Err(format!("chat {at} is answered with {status}")),
-            Ok(_) if call.is_stranger => return Err(format!("a stranger is told chat {at}")),
+            Ok(_) if call.is_stranger => return Err(format!("chat {at} is shown to another key")),
             Ok(completion) => completion,
         };
         if chat.deletion.holds(call.since_ms) {

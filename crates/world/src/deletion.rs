@@ -36,6 +36,22 @@ impl AnswerDeletion {
         Self { state, was_asked: false, is_lost: false }
     }
 
+    /// True if it is to be asked for at `now_ms`: for the first time, or again because there was no
+    /// outcome within `patience_ms`.
+    pub const fn is_due(&self, now_ms: u64, patience_ms: u64) -> bool {
+        match self.state {
+            DeletionState::Planned { at_ms } => at_ms <= now_ms,
+            DeletionState::Asked { at_ms, .. } => at_ms + patience_ms <= now_ms,
+            _ => false,
+        }
+    }
+
+    /// Notes that it is asked for as `connection`.
+    pub const fn ask(&mut self, connection: u64, at_ms: u64) {
+        self.was_asked = true;
+        self.state = DeletionState::Asked { connection, at_ms };
+    }
+
     /// Notes that the store has lost something.
     pub const fn note_loss(&mut self) {
         self.is_lost |= self.was_asked;

@@ -20,13 +20,13 @@ use crate::store::{AcceptedObject, SimulatedStore, name_of};
 /// Number of the first connection of a client of a response.
 pub const FIRST_CONNECTION: u64 = 1 << 32;
 /// Time after which a call without an answer is given up.
-const PATIENCE_MS: u64 = 6_000;
+pub const PATIENCE_MS: u64 = 6_000;
 /// Pause before a call is tried again.
 const PAUSE_MS: u64 = 300;
 /// Time in which an owner hears that its response was deleted: with its next checkpoint.
 const HEARD_AFTER_MS: u64 = 6_000;
 /// Time at which a last client looks at each response: nothing is disturbed any more.
-const LAST_LOOK_MS: u64 = FAULTS_END_MS + 8_000;
+pub const LAST_LOOK_MS: u64 = FAULTS_END_MS + 8_000;
 
 /// Facts about the world at this moment.
 pub struct WorldMoment<'a> {
@@ -238,20 +238,13 @@ impl WorldResponses {
     }
 
     fn drive_deletion(&mut self, at: usize, moment: &WorldMoment<'_>, history: &mut WorldHistory) {
-        let is_due = match self.responses[at].deletion.state {
-            DeletionState::Planned { at_ms } => at_ms <= moment.now_ms,
-            DeletionState::Asked { at_ms, .. } => at_ms + PATIENCE_MS <= moment.now_ms,
-            _ => false,
-        };
-        if !is_due {
+        if !self.responses[at].deletion.is_due(moment.now_ms, PATIENCE_MS) {
             return;
         }
         let replica = self.dice.index(REPLICAS);
         let asked = self.ask(at, replica, ResponseRequest::Delete, moment);
         let Some((connection, _)) = asked else { return };
-        let deletion = &mut self.responses[at].deletion;
-        deletion.was_asked = true;
-        deletion.state = DeletionState::Asked { connection, at_ms: moment.now_ms };
+        self.responses[at].deletion.ask(connection, moment.now_ms);
         let line = format!("response {at} is to be deleted at {}", name_of(replica));
         history.tell(moment.now_ms, &line);
     }

@@ -85,7 +85,7 @@ impl ReplicaChats {
     /// Returns the completion `id` of `owner`.
     ///
     /// # Errors
-    /// 404 if there is none, 503 without the store.
+    /// 404 if there is no such completion, 503 if the store is away.
     pub async fn read(&self, owner: Owner, id: &str) -> Result<Value, ApiError> {
         let stored = self.find(owner, id).await?;
         Ok(serde_json::from_slice(completion(&stored)).expect("a stored completion is JSON"))

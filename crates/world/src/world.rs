@@ -198,7 +198,7 @@ impl ReplicaWorld {
             self.step(if is_read { STEP_MS } else { REST_STEP_MS });
         }
         let through_ms = self.now_ms;
-        while self.laws.broken().is_none() && !(self.is_at_rest() && self.lost_chat().is_none()) {
+        while self.laws.broken().is_none() && !self.is_at_rest() {
             if self.now_ms >= through_ms + REST_MS + self.gone_back_ms {
                 let held: usize = self.hosts.held().iter().map(|held| held.bytes).sum();
                 return self.laws.breach(match self.lost_chat() {
@@ -234,7 +234,8 @@ impl ReplicaWorld {
         let are_ended = self.hosts.responses() == 0;
         let are_deleted = self.responses.are_deleted(&self.store, self.now_ms)
             && self.chats.are_deleted(&self.store, self.now_ms);
-        is_free && are_ended && are_deleted && !self.owners.iter().any(is_kept)
+        let are_stored = self.lost_chat().is_none();
+        is_free && are_ended && are_deleted && are_stored && !self.owners.iter().any(is_kept)
     }
 
     fn is_any_dead(&self, owners: &BTreeSet<String>) -> bool {
@@ -709,9 +710,10 @@ impl ReplicaWorld {
     /// The chat of an answer is stored before the answer's end, wherever nothing is disturbed.
     fn check_chat(&mut self, id: &str) {
         let is_calm = (0..REPLICAS).all(|replica| self.is_undisturbed(replica));
-        let is_its = |handle: AnswerHandle| handle.id_hex() == id;
-        let answer = self.answers.iter().position(|answer| answer.handle.is_some_and(is_its));
-        let Some(answer) = answer.filter(|_| is_calm && !self.has_untold_update()) else { return };
+        let Some(answer) = self.answer_of(id).filter(|_| is_calm && !self.has_untold_update())
+        else {
+            return;
+        };
         if !self.answers[answer].deletion.was_asked && !self.chats.is_stored(answer) {
             self.laws.breach(format!("answer {answer} has ended, and its chat is not stored"));
         }
@@ -721,14 +723,8 @@ impl ReplicaWorld {
     fn drive_deletions(&mut self) {
         for answer in 0..self.answers.len() {
             let Some(handle) = self.answers[answer].handle else { continue };
-            match self.answers[answer].deletion.state {
-                DeletionState::Planned { at_ms } if at_ms <= self.now_ms => {
-                    self.delete(answer, handle);
-                }
-                DeletionState::Asked { at_ms, .. } if at_ms + ASK_AGAIN_MS <= self.now_ms => {
-                    self.delete(answer, handle);
-                }
-                _ => {}
+            if self.answers[answer].deletion.is_due(self.now_ms, ASK_AGAIN_MS) {
+                self.delete(answer, handle);
             }
         }
     }
@@ -739,9 +735,7 @@ impl ReplicaWorld {
         let Some(to) = self.hosts.ready(replica) else { return };
         self.connections += 1;
         to.stop(handle, self.connections);
-        let deletion = &mut self.answers[answer].deletion;
-        deletion.was_asked = true;
-        deletion.state = DeletionState::Asked { connection: self.connections, at_ms: now_ms };
+        self.answers[answer].deletion.ask(self.connections, now_ms);
         let line = format!("answer {answer} is to be deleted at {}", name_of(replica));
         self.history.tell(now_ms, &line);
     }
@@ -777,9 +771,13 @@ impl ReplicaWorld {
     }
 
     fn deletion_of(&self, id: &str) -> Option<&AnswerDeletion> {
+        self.answer_of(id).map(|answer| &self.answers[answer].deletion)
+    }
+
+    /// Returns the number of the answer with this `id`.
+    fn answer_of(&self, id: &str) -> Option<usize> {
         let is_its = |handle: AnswerHandle| handle.id_hex() == id;
-        let answer = self.answers.iter().find(|answer| answer.handle.is_some_and(is_its));
-        answer.map(|answer| &answer.deletion)
+        self.answers.iter().position(|answer| answer.handle.is_some_and(is_its))
     }
 
     /// A deleted answer is not read afresh at a replica that nothing disturbs. An owner is not told

@@ -218,16 +218,22 @@ async fn a_new_address_in_mid_answer_shows_every_token_once() {
     }
 }
 
-#[tokio::test]
-async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
-    let expected = pieces(200);
-    let server = StandIn::start(&expected, GAP, Fault::None).await;
+/// Starts a server, and a client whose QUIC connection to it goes through a relay.
+async fn over_relay(pieces: &[String]) -> (StandIn, Relay, Client) {
+    let server = StandIn::start(pieces, GAP, Fault::None).await;
     let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
     server.offer_port(relay.address.port());
     // Long enough for a handshake on a busy machine; where QUIC is dead it is waited for in vain.
     let client = Client::new(Config { head_start: Duration::from_secs(3), ..config(&server) });
     let client = client.unwrap();
     assert_eq!(client.warm_up().await, Transport::Quic);
+    (server, relay, client)
+}
+
+#[tokio::test]
+async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
+    let expected = pieces(200);
+    let (server, relay, client) = over_relay(&expected).await;
     let mut answer = begin(&client).await;
     let lateness = Lateness::watch();
     let third = expected[..60].concat().len();
@@ -249,12 +255,7 @@ async fn quic_that_dies_for_good_is_replaced_by_server_sent_events() {
 #[tokio::test]
 async fn a_request_that_cannot_be_sent_again_outlives_an_outage_that_answers_flee() {
     let expected = pieces(200);
-    let server = StandIn::start(&expected, GAP, Fault::None).await;
-    let relay = Relay::start(server.quic, NetworkConditions::FINE).await;
-    server.offer_port(relay.address.port());
-    let client = Client::new(Config { head_start: Duration::from_secs(3), ..config(&server) });
-    let client = client.unwrap();
-    assert_eq!(client.warm_up().await, Transport::Quic);
+    let (_server, relay, client) = over_relay(&expected).await;
     let mut answer = begin(&client).await;
     let patient = Request::new(Method::POST, "/patient", "");
     let third = expected[..60].concat().len();

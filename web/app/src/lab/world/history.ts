@@ -13,7 +13,7 @@ export interface WorldEvent {
   /** Where it begins, and where it ends; the same if nothing crosses the network. */
   readonly from: Place;
   readonly to: Place;
-  /** What a fault does to `from`: null if the event is none. */
+  /** Whether a fault begins or ends at `from`; null if the event is no fault. */
   readonly fault: "begins" | "ends" | null;
   /** Names of the answers and responses that it is about. */
   readonly subjects: readonly string[];

@@ -17,7 +17,7 @@ export interface OpenedHistory {
 /**
  * Reads a history.
  *
- * @throws Error, with what to do, if the file is too large, cannot be read, or is none.
+ * @throws Error, with what to do, if the file is too large, cannot be read, or has no history.
  */
 export async function openFile(file: File): Promise<OpenedHistory> {
   if (file.size > MAX_HISTORY_BYTES) throw new Error(`${file.name} has more than ${MAX_HISTORY_BYTES >> 20} MiB.`);

@@ -86,15 +86,13 @@ function Row({ event }: { readonly event: WorldEvent }): VNode {
 
 /** The classes of the cell of `place`: its state, and its part in the event. */
 function marks({ from, to, fault, faulty }: WorldEvent, place: Place): string {
-  const [first, last] = [PLACES.indexOf(from), PLACES.indexOf(to)].sort((a, b) => a - b);
-  const at = PLACES.indexOf(place);
+  const ends = [PLACES.indexOf(from), PLACES.indexOf(to)];
+  const [first, last, at] = [Math.min(...ends), Math.max(...ends), PLACES.indexOf(place)];
   const classes = ["world-cell"];
   if (faulty.includes(place)) classes.push("world-faulty");
-  if (at === PLACES.indexOf(from) && fault === null) classes.push("world-from");
-  if (at === PLACES.indexOf(to) && from !== to) classes.push("world-to");
-  if (first !== undefined && last !== undefined) {
-    if (at > first && at <= last) classes.push("world-left");
-    if (at >= first && at < last) classes.push("world-right");
-  }
+  if (place === from && fault === null) classes.push("world-from");
+  if (place === to && from !== to) classes.push("world-to");
+  if (at > first && at <= last) classes.push("world-left");
+  if (at >= first && at < last) classes.push("world-right");
   return classes.join(" ");
 }
