@@ -41,6 +41,14 @@ static_assert(offsetof(block_q6_K, qh) == 128 && offsetof(block_q6_K, scales) ==
 static_assert(QK4_0 == 32 && QK4_NL == 32 && QK_MXFP4 == 32);
 static_assert(offsetof(block_iq4_xs, d) == 0 && offsetof(block_iq4_xs, scales_h) == 2 &&
               offsetof(block_iq4_xs, scales_l) == 4 && offsetof(block_iq4_xs, qs) == 8 && sizeof(block_iq4_xs) == 136);
+static_assert(offsetof(block_iq2_xxs, d) == 0 && offsetof(block_iq2_xxs, qs) == 2 && sizeof(block_iq2_xxs) == 66);
+static_assert(offsetof(block_iq2_xs, d) == 0 && offsetof(block_iq2_xs, qs) == 2 && offsetof(block_iq2_xs, scales) == 66 &&
+              sizeof(block_iq2_xs) == 74);
+static_assert(offsetof(block_iq2_s, d) == 0 && offsetof(block_iq2_s, qs) == 2 && offsetof(block_iq2_s, qh) == 66 &&
+              offsetof(block_iq2_s, scales) == 74 && sizeof(block_iq2_s) == 82);
+static_assert(offsetof(block_iq3_xxs, d) == 0 && offsetof(block_iq3_xxs, qs) == 2 && sizeof(block_iq3_xxs) == 98);
+static_assert(offsetof(block_iq3_s, d) == 0 && offsetof(block_iq3_s, qs) == 2 && offsetof(block_iq3_s, qh) == 66 &&
+              offsetof(block_iq3_s, signs) == 74 && offsetof(block_iq3_s, scales) == 106 && sizeof(block_iq3_s) == 110);
 static_assert(offsetof(block_q4_0, d) == 0 && offsetof(block_q4_0, qs) == 2 && sizeof(block_q4_0) == 18);
 // Their first four bytes are the scale and the minimum, which have no names in C++.
 static_assert(offsetof(block_q4_1, qs) == 4 && sizeof(block_q4_1) == 20);

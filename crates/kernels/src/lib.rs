@@ -32,6 +32,8 @@ mod avx2;
 mod avx512;
 #[cfg(own_kernels)]
 mod ggml_hook;
+#[cfg(own_kernels)]
+mod grids;
 mod isa;
 #[cfg(own_kernels)]
 mod matmul;

@@ -10,6 +10,7 @@ use super::unpack::{
     UnpackedBlock, filled, iq4_nl, iq4_xs, mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k,
     q6_k, q8_0,
 };
+use super::unpack_grids::{iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 use super::{Arrangement, GroupedActivations, LANES, ROWS_AT_ONCE};
 use crate::BLOCK;
 use crate::matmul::{ExpertRoutes, MatMul, MatrixRows};
@@ -241,6 +242,11 @@ fn unpack(format: WeightFormat, vnni: bool, bytes: &[u8], into: &mut [UnpackedBl
         WeightFormat::Q5K => blocks!(q5_k),
         WeightFormat::Q6K => blocks!(q6_k),
         WeightFormat::Iq4Xs => blocks!(iq4_xs),
+        WeightFormat::Iq2Xxs => blocks!(iq2_xxs),
+        WeightFormat::Iq2Xs => blocks!(iq2_xs),
+        WeightFormat::Iq2S => blocks!(iq2_s),
+        WeightFormat::Iq3Xxs => blocks!(iq3_xxs),
+        WeightFormat::Iq3S => blocks!(iq3_s),
         WeightFormat::Q8_0 => blocks!(q8_0),
         WeightFormat::Q5_0 => blocks!(q5_0),
         WeightFormat::Q4_0 => blocks!(q4_0),

@@ -16,6 +16,7 @@ mod pack;
 mod products;
 mod registers;
 mod unpack;
+mod unpack_grids;
 
 use super::BLOCK;
 

@@ -9,11 +9,11 @@ use std::arch::x86_64::*;
 
 use super::products::{
     five_bits_scaled, four_bits_scaled, fours, halves_scaled, halves_vnni_scaled, pairs,
-    signed_bytes_scaled, whole_vnni_scaled, with_block,
+    signed_bytes_scaled, signed_halves_scaled, whole_vnni_scaled, with_block,
 };
 use super::registers::sum_each;
 use super::unpack::{self, UnpackedBlock, filled};
-use super::{Arrangement, GROUPS, GroupedActivations, ROWS_AT_ONCE};
+use super::{Arrangement, GROUPS, GroupedActivations, ROWS_AT_ONCE, unpack_grids};
 use crate::weight_format::WeightFormat;
 
 /// Maximum parts of a row.
@@ -61,6 +61,11 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
         (WeightFormat::Q5K, false) => plain::q5_k,
         (WeightFormat::Q6K, false) => plain::q6_k,
         (WeightFormat::Iq4Xs, false) => plain::iq4_xs,
+        (WeightFormat::Iq2Xxs, false) => plain::iq2_xxs,
+        (WeightFormat::Iq2Xs, false) => plain::iq2_xs,
+        (WeightFormat::Iq2S, false) => plain::iq2_s,
+        (WeightFormat::Iq3Xxs, false) => plain::iq3_xxs,
+        (WeightFormat::Iq3S, false) => plain::iq3_s,
         (WeightFormat::Q8_0, false) => plain::q8_0,
         (WeightFormat::Q5_0, false) => plain::q5_0,
         (WeightFormat::Q4_0, false) => plain::q4_0,
@@ -74,6 +79,11 @@ pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
         (WeightFormat::Q5K, true) => vnni::q5_k,
         (WeightFormat::Q6K, true) => vnni::q6_k,
         (WeightFormat::Iq4Xs, true) => vnni::iq4_xs,
+        (WeightFormat::Iq2Xxs, true) => vnni::iq2_xxs,
+        (WeightFormat::Iq2Xs, true) => vnni::iq2_xs,
+        (WeightFormat::Iq2S, true) => vnni::iq2_s,
+        (WeightFormat::Iq3Xxs, true) => vnni::iq3_xxs,
+        (WeightFormat::Iq3S, true) => vnni::iq3_s,
         (WeightFormat::Q8_0, true) => vnni::q8_0,
         (WeightFormat::Q5_0, true) => vnni::q5_0,
         (WeightFormat::Q4_0, true) => vnni::q4_0,
@@ -113,7 +123,13 @@ macro_rules! formats {
         $module:ident,
         $features:literal,
         $vnni:literal,
-        $(($unpack:ident, $format:ident, $function:ident, $scaled:ident, $mins:literal)),*
+        $((
+            $unpack:ident,
+            $format:ident,
+            $from:ident::$function:ident,
+            $scaled:ident,
+            $mins:literal
+        )),*
     ) => {
         mod $module {
             use super::*;
@@ -138,12 +154,12 @@ macro_rules! formats {
                         let mut sum = _mm256_setzero_ps();
                         for (block, activations) in blocks.iter().zip(&activations[first..end]) {
                             prefetch(block);
-                            let weights = unpack::$function::<$vnni>(block);
+                            let weights = $from::$function::<$vnni>(block);
                             let scaled = $scaled(&weights, activations);
                             sum = with_block::<$mins>(sum, scaled, &weights, activations);
                         }
                         if end > whole.len() {
-                            let weights = unpack::$function::<$vnni>(&filled(rest));
+                            let weights = $from::$function::<$vnni>(&filled(rest));
                             let scaled = $scaled(&weights, &activations[end - 1]);
                             sum = with_block::<$mins>(sum, scaled, &weights, &activations[end - 1]);
                         }
@@ -166,37 +182,47 @@ formats!(
     plain,
     "avx2,fma,f16c",
     false,
-    (q2_k, Q2K, q2_k, halves_scaled, 2),
-    (q3_k, Q3K, q3_k, halves_scaled, 2),
-    (q4_k, Q4K, q4_k_crossed, four_bits_crossed, 1),
-    (q5_k, Q5K, q5_k_crossed, five_bits_crossed, 1),
-    (q6_k, Q6K, q6_k_crossed, q6_k_halves, 2),
-    (iq4_xs, Iq4Xs, iq4_xs, signed_bytes_scaled, 0),
-    (q8_0, Q8_0, q8_0, signed_bytes_scaled, 0),
-    (q5_0, Q5_0, q5_0, five_bits_scaled, 1),
-    (q4_0, Q4_0, q4_0, four_bits_scaled, 1),
-    (q5_1, Q5_1, q5_1, five_bits_scaled, 1),
-    (q4_1, Q4_1, q4_1, four_bits_scaled, 1),
-    (iq4_nl, Iq4Nl, iq4_nl, signed_bytes_scaled, 0),
-    (mxfp4, Mxfp4, mxfp4, five_bits_scaled, 1)
+    (q2_k, Q2K, unpack::q2_k, halves_scaled, 2),
+    (q3_k, Q3K, unpack::q3_k, halves_scaled, 2),
+    (q4_k, Q4K, unpack::q4_k_crossed, four_bits_crossed, 1),
+    (q5_k, Q5K, unpack::q5_k_crossed, five_bits_crossed, 1),
+    (q6_k, Q6K, unpack::q6_k_crossed, q6_k_halves, 2),
+    (iq4_xs, Iq4Xs, unpack::iq4_xs, signed_bytes_scaled, 0),
+    (iq2_xxs, Iq2Xxs, unpack_grids::iq2_xxs, signed_bytes_scaled, 0),
+    (iq2_xs, Iq2Xs, unpack_grids::iq2_xs, signed_halves_scaled, 0),
+    (iq2_s, Iq2S, unpack_grids::iq2_s, signed_halves_scaled, 0),
+    (iq3_xxs, Iq3Xxs, unpack_grids::iq3_xxs, signed_bytes_scaled, 0),
+    (iq3_s, Iq3S, unpack_grids::iq3_s, signed_bytes_scaled, 0),
+    (q8_0, Q8_0, unpack::q8_0, signed_bytes_scaled, 0),
+    (q5_0, Q5_0, unpack::q5_0, five_bits_scaled, 1),
+    (q4_0, Q4_0, unpack::q4_0, four_bits_scaled, 1),
+    (q5_1, Q5_1, unpack::q5_1, five_bits_scaled, 1),
+    (q4_1, Q4_1, unpack::q4_1, four_bits_scaled, 1),
+    (iq4_nl, Iq4Nl, unpack::iq4_nl, signed_bytes_scaled, 0),
+    (mxfp4, Mxfp4, unpack::mxfp4, five_bits_scaled, 1)
 );
 formats!(
     vnni,
     "avx2,fma,f16c,avxvnni",
     true,
-    (q2_k, Q2K, q2_k, halves_vnni_scaled, 2),
-    (q3_k, Q3K, q3_k, halves_vnni_scaled, 2),
-    (q4_k, Q4K, q4_k_crossed, whole_crossed, 1),
-    (q5_k, Q5K, q5_k_crossed, whole_crossed, 1),
-    (q6_k, Q6K, q6_k_crossed, halves_crossed, 2),
-    (iq4_xs, Iq4Xs, iq4_xs, whole_vnni_scaled, 1),
-    (q8_0, Q8_0, q8_0, whole_vnni_scaled, 1),
-    (q5_0, Q5_0, q5_0, whole_vnni_scaled, 1),
-    (q4_0, Q4_0, q4_0, whole_vnni_scaled, 1),
-    (q5_1, Q5_1, q5_1, whole_vnni_scaled, 1),
-    (q4_1, Q4_1, q4_1, whole_vnni_scaled, 1),
-    (iq4_nl, Iq4Nl, iq4_nl, whole_vnni_scaled, 1),
-    (mxfp4, Mxfp4, mxfp4, whole_vnni_scaled, 1)
+    (q2_k, Q2K, unpack::q2_k, halves_vnni_scaled, 2),
+    (q3_k, Q3K, unpack::q3_k, halves_vnni_scaled, 2),
+    (q4_k, Q4K, unpack::q4_k_crossed, whole_crossed, 1),
+    (q5_k, Q5K, unpack::q5_k_crossed, whole_crossed, 1),
+    (q6_k, Q6K, unpack::q6_k_crossed, halves_crossed, 2),
+    (iq4_xs, Iq4Xs, unpack::iq4_xs, whole_vnni_scaled, 1),
+    (iq2_xxs, Iq2Xxs, unpack_grids::iq2_xxs, whole_vnni_scaled, 1),
+    (iq2_xs, Iq2Xs, unpack_grids::iq2_xs, halves_vnni_scaled, 2),
+    (iq2_s, Iq2S, unpack_grids::iq2_s, halves_vnni_scaled, 2),
+    (iq3_xxs, Iq3Xxs, unpack_grids::iq3_xxs, whole_vnni_scaled, 1),
+    (iq3_s, Iq3S, unpack_grids::iq3_s, whole_vnni_scaled, 1),
+    (q8_0, Q8_0, unpack::q8_0, whole_vnni_scaled, 1),
+    (q5_0, Q5_0, unpack::q5_0, whole_vnni_scaled, 1),
+    (q4_0, Q4_0, unpack::q4_0, whole_vnni_scaled, 1),
+    (q5_1, Q5_1, unpack::q5_1, whole_vnni_scaled, 1),
+    (q4_1, Q4_1, unpack::q4_1, whole_vnni_scaled, 1),
+    (iq4_nl, Iq4Nl, unpack::iq4_nl, whole_vnni_scaled, 1),
+    (mxfp4, Mxfp4, unpack::mxfp4, whole_vnni_scaled, 1)
 );
 
 /// Returns two registers whose sum has the groups of `first` in its lower lanes and those of

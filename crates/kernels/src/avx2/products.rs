@@ -3,7 +3,7 @@
 //! Without VNNI two products are summed in 16 bits, and then as many of these sums as cannot
 //! overflow before they are widened: eight for Q4_K, Q4_0 and Q4_1 (8 * 2 * 15 * 127), four for
 //! Q5_K, Q5_0, Q5_1 and MXFP4 (4 * 2 * 31 * 127), two for Q6_K (2 * 2 * 63 * 127), which Q3_K and
-//! Q2_K share, one for Q8_0 and IQ4 (2 * 128 * 127).
+//! Q2_K share, and for IQ2 (2 * 2 * 43 * 127), one for Q8_0, IQ4 and IQ3 (2 * 128 * 127).
 
 use std::arch::x86_64::*;
 
@@ -31,7 +31,16 @@ pub(super) fn dot_products(format: WeightFormat, vnni: bool) -> DotProducts {
             false,
         ) => five_bits,
         (WeightFormat::Q2K | WeightFormat::Q3K | WeightFormat::Q6K, false) => halves,
-        (WeightFormat::Q8_0 | WeightFormat::Iq4Nl | WeightFormat::Iq4Xs, false) => signed_bytes,
+        (WeightFormat::Iq2Xs | WeightFormat::Iq2S, false) => signed_halves,
+        (
+            WeightFormat::Q8_0
+            | WeightFormat::Iq4Nl
+            | WeightFormat::Iq4Xs
+            | WeightFormat::Iq2Xxs
+            | WeightFormat::Iq3Xxs
+            | WeightFormat::Iq3S,
+            false,
+        ) => signed_bytes,
     }
 }
 
@@ -65,6 +74,7 @@ rows!(four_bits, "avx2,fma", four_bits_scaled, 1);
 rows!(five_bits, "avx2,fma", five_bits_scaled, 1);
 rows!(halves, "avx2,fma", halves_scaled, 2);
 rows!(signed_bytes, "avx2,fma", signed_bytes_scaled, 0);
+rows!(signed_halves, "avx2,fma", signed_halves_scaled, 0);
 rows!(whole_vnni, "avx2,fma,avxvnni", whole_vnni_scaled, 1);
 rows!(halves_vnni, "avx2,fma,avxvnni", halves_vnni_scaled, 2);
 
@@ -143,8 +153,6 @@ pub(super) fn halves_scaled(weights: &UnpackedBlock, activations: &GroupedActiva
     _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
 }
 
-/// The instruction multiplies unsigned with signed bytes, so the weights' signs are moved to the
-/// activations.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn signed_bytes_scaled(
@@ -153,12 +161,38 @@ pub(super) fn signed_bytes_scaled(
 ) -> __m256 {
     let ones = _mm256_set1_epi16(1);
     let mut products = _mm256_setzero_si256();
-    for (r, weights) in weights.quants.iter().enumerate() {
-        let signed = _mm256_sign_epi8(quants(activations, r), *weights);
-        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(*weights), signed);
+    for r in 0..weights.quants.len() {
+        let pairs = signed_pairs(weights, activations, r);
         products = _mm256_add_epi32(products, _mm256_madd_epi16(pairs, ones));
     }
     _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
+}
+
+/// [`halves_scaled`] with signed weights.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn signed_halves_scaled(
+    weights: &UnpackedBlock,
+    activations: &GroupedActivations,
+) -> __m256 {
+    let mut products = _mm256_setzero_si256();
+    for r in (0..weights.quants.len()).step_by(2) {
+        let pairs = [r, r + 1].map(|r| signed_pairs(weights, activations, r));
+        let sum = _mm256_add_epi16(pairs[0], pairs[1]);
+        let scaled = _mm256_madd_epi16(sum, weights.factors[r / 4]);
+        products = _mm256_add_epi32(products, scaled);
+    }
+    _mm256_mul_ps(_mm256_cvtepi32_ps(products), weights.scales[0])
+}
+
+/// Products of register `r` of signed weights, summed two by two in 16 bits. The instruction
+/// multiplies unsigned with signed bytes, so the weights' signs are moved to the activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn signed_pairs(weights: &UnpackedBlock, activations: &GroupedActivations, r: usize) -> __m256i {
+    let weights = weights.quants[r];
+    let signed = _mm256_sign_epi8(quants(activations, r), weights);
+    _mm256_maddubs_epi16(_mm256_abs_epi8(weights), signed)
 }
 
 /// The products of registers `FROM` to `TO`.

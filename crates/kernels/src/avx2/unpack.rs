@@ -11,8 +11,8 @@ use crate::weight_format::{IQ4_VALUES, MXFP4_VALUES};
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct UnpackedBlock {
-    /// 256 quants in the order of [`turned`]: unsigned bytes, but signed ones for Q8_0 and IQ4
-    /// without VNNI.
+    /// 256 quants in the order of [`turned`]: unsigned bytes, but without VNNI signed ones for
+    /// Q8_0 and all formats that begin with IQ.
     pub(super) quants: [__m256i; 8],
     /// Integer part of the scales of first and second halves of groups, twice in each lane as 16
     /// bits. Used without VNNI, where sums of two products have 16 bits and are multiplied with it.
@@ -42,7 +42,7 @@ impl UnpackedBlock {
     /// or for its absence.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new<const VNNI: bool>(
+    pub(super) fn new<const VNNI: bool>(
         quants: [__m256i; 8],
         unit: __m256,
         whole: [__m256i; 2],
@@ -71,7 +71,7 @@ pub(super) fn filled<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 #[inline]
 #[target_feature(enable = "f16c")]
-fn half(low: u8, high: u8) -> f32 {
+pub(super) fn half(low: u8, high: u8) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes([low, high])))))
 }
 
@@ -193,7 +193,7 @@ pub(super) fn q6_k<const VNNI: bool>(block: &[u8; 210]) -> UnpackedBlock {
 /// second halves.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
+pub(super) fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
     let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     let sorted = _mm_shuffle_epi8(sixteen, order);
     [_mm256_cvtepi8_epi32(sorted), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(sorted, sorted))]
@@ -202,7 +202,7 @@ fn by_halves(sixteen: __m128i) -> [__m256i; 2] {
 /// Multiplies the numbers of first and of second halves with `unit`.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn times([first, second]: [__m256i; 2], unit: __m256) -> [__m256; 2] {
+pub(super) fn times([first, second]: [__m256i; 2], unit: __m256) -> [__m256; 2] {
     [
         _mm256_mul_ps(_mm256_cvtepi32_ps(first), unit),
         _mm256_mul_ps(_mm256_cvtepi32_ps(second), unit),
@@ -449,7 +449,7 @@ fn units<const BYTES: usize, const N: usize>(block: &[u8; N], at: usize) -> __m2
 /// bytes, so there they become unsigned around 128.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
+pub(super) fn signed<const VNNI: bool>(quants: [__m256i; 8], scales: __m256) -> UnpackedBlock {
     let sign = _mm256_set1_epi8(if VNNI { -128 } else { 0 });
     let mins = _mm256_mul_ps(scales, _mm256_set1_ps(128.0));
     let mut block = UnpackedBlock { quants, ..UnpackedBlock::zero() };

@@ -49,6 +49,11 @@ impl<U: TileUnit> TileProducts<U> {
             WeightFormat::Q8_0
             | WeightFormat::Iq4Nl
             | WeightFormat::Iq4Xs
+            | WeightFormat::Iq2Xxs
+            | WeightFormat::Iq2Xs
+            | WeightFormat::Iq2S
+            | WeightFormat::Iq3Xxs
+            | WeightFormat::Iq3S
             | WeightFormat::Mxfp4 => i8::MIN,
         };
         let factors = [[GroupFactors { scale: 0.0, quants: 0 }; 8]; TILE_ROWS];

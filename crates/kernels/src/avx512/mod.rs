@@ -13,6 +13,7 @@ mod micro_kernel;
 mod pack;
 mod scaling;
 mod unpack;
+mod unpack_grids;
 
 use super::BLOCK;
 

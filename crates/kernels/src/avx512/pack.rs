@@ -133,9 +133,14 @@ fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
         // The sums themselves, which are multiplied with the minima.
         WeightFormat::Q5_1 | WeightFormat::Q4_1 => offset_by_32(&mut sums, 1, of_32),
         // Signed bytes, or tables of them, became unsigned around 128.
-        WeightFormat::Q8_0 | WeightFormat::Iq4Nl | WeightFormat::Iq4Xs | WeightFormat::Mxfp4 => {
-            offset_by_32(&mut sums, -128, of_32);
-        }
+        WeightFormat::Q8_0
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs
+        | WeightFormat::Iq2Xxs
+        | WeightFormat::Iq3Xxs
+        | WeightFormat::Iq3S
+        | WeightFormat::Mxfp4 => offset_by_32(&mut sums, -128, of_32),
+        WeightFormat::Iq2Xs | WeightFormat::Iq2S => sums = sixteens.map(|sum| -128 * sum),
     }
     sums
 }

@@ -7,19 +7,25 @@ use super::pack::pack;
 use super::unpack::{Tile, WeightRows};
 use super::*;
 use crate::amx::{Amx, SoftTiles};
+use crate::numeric::{noise, quantised};
 use crate::weight_format::WeightFormat;
 use crate::{Isa, sys};
 
 const BLOCKS: usize = 3;
 const ROW: usize = BLOCKS * BLOCK;
 
-const FORMATS: [(WeightFormat, sys::ggml_type); 13] = [
+const FORMATS: [(WeightFormat, sys::ggml_type); 18] = [
     (WeightFormat::Q2K, sys::GGML_TYPE_Q2_K),
     (WeightFormat::Q3K, sys::GGML_TYPE_Q3_K),
     (WeightFormat::Q4K, sys::GGML_TYPE_Q4_K),
     (WeightFormat::Q5K, sys::GGML_TYPE_Q5_K),
     (WeightFormat::Q6K, sys::GGML_TYPE_Q6_K),
     (WeightFormat::Iq4Xs, sys::GGML_TYPE_IQ4_XS),
+    (WeightFormat::Iq2Xxs, sys::GGML_TYPE_IQ2_XXS),
+    (WeightFormat::Iq2Xs, sys::GGML_TYPE_IQ2_XS),
+    (WeightFormat::Iq2S, sys::GGML_TYPE_IQ2_S),
+    (WeightFormat::Iq3Xxs, sys::GGML_TYPE_IQ3_XXS),
+    (WeightFormat::Iq3S, sys::GGML_TYPE_IQ3_S),
     (WeightFormat::Q8_0, sys::GGML_TYPE_Q8_0),
     (WeightFormat::Q5_0, sys::GGML_TYPE_Q5_0),
     (WeightFormat::Q4_0, sys::GGML_TYPE_Q4_0),
@@ -31,35 +37,6 @@ const FORMATS: [(WeightFormat, sys::ggml_type); 13] = [
 
 fn is_available() -> bool {
     Isa::Avx512Vnni.is_here_for_a_test()
-}
-
-/// Pseudo-random numbers between -1 and 1, the same in every run.
-fn noise(seed: u32, count: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-/// Returns `values` quantised by ggml, and dequantised again.
-fn quantised(kind: sys::ggml_type, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
-    let rows = (values.len() / ROW) as i64;
-    // SAFETY: ggml writes as many bytes as the type's row size, of which 4 per value is a bound,
-    // and reads them back into as many floats.
-    unsafe {
-        sys::ggml_quantize_init(kind);
-        let mut bytes = vec![0u8; values.len() * 4];
-        let from = values.as_ptr();
-        let to = bytes.as_mut_ptr().cast();
-        let len = sys::ggml_quantize_chunk(kind, from, to, 0, rows, ROW as i64, std::ptr::null());
-        bytes.truncate(len);
-        let mut back = vec![0.0; values.len()];
-        let to_float = (*sys::ggml_get_type_traits(kind)).to_float.expect("a quantised type");
-        to_float(bytes.as_ptr().cast(), back.as_mut_ptr(), values.len() as i64);
-        (bytes, back)
-    }
 }
 
 /// Activation rows, packed: all first blocks, all second ones.
@@ -111,7 +88,7 @@ fn single_weights_are_ggmls() {
         return;
     }
     for (format, kind) in FORMATS {
-        let (bytes, back) = quantised(kind, &noise(1, LANES * ROW));
+        let (bytes, back) = quantised(kind, &noise(1, LANES * ROW), ROW);
         // The product with a row that is 1 at one place and 0 elsewhere is the weight there.
         let one = |at: usize| (0..ROW).map(|i| f32::from(u8::from(i == at))).collect();
         let rows: Vec<Vec<f32>> = (0..ROW).map(one).collect();
@@ -131,7 +108,7 @@ fn a_row_does_not_depend_on_its_company() {
     }
     let rows: Vec<Vec<f32>> = (0..11).map(|i| noise(100 + i, ROW)).collect();
     for (format, kind) in FORMATS {
-        let (bytes, _) = quantised(kind, &noise(2, 2 * LANES * ROW));
+        let (bytes, _) = quantised(kind, &noise(2, 2 * LANES * ROW), ROW);
         let all = product::<2>(format, &bytes, &rows);
         for count in 1..rows.len() {
             let some = product::<2>(format, &bytes, &rows[..count]);
@@ -156,7 +133,7 @@ fn tiles_give_the_very_bits_of_registers() {
     }
     let rows: Vec<Vec<f32>> = (0..35).map(|i| noise(200 + i, ROW)).collect();
     for (format, kind) in FORMATS {
-        let (bytes, _) = quantised(kind, &noise(3, 2 * LANES * ROW));
+        let (bytes, _) = quantised(kind, &noise(3, 2 * LANES * ROW), ROW);
         let (half, counted) = (bytes.len() / 2, AtomicUsize::new(0));
         let soft = &mut TileProducts::new(SoftTiles::new(&counted), format);
         let amx = &mut TileProducts::new(Amx::default(), format);

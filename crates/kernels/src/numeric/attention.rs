@@ -3,8 +3,7 @@
 use half::f16;
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
-use super::products::quantised;
-use super::{Deviation, Isa, isas, noise, sys};
+use super::{Deviation, Isa, isas, noise, quantised, sys};
 use crate::attention::HEAD_SIZES;
 
 /// Errors below this are ignored: keys and values are 16-bit floats, whose own rounding is ten

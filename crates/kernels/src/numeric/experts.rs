@@ -2,8 +2,8 @@
 //! for many, experts chosen by no token or by every one.
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
-use super::products::{cases, quantised, with_outliers};
-use super::{Deviation, Isa, noise, sys};
+use super::products::{cases, with_outliers};
+use super::{Deviation, Isa, noise, quantised, sys};
 
 /// Experts of a layer.
 const EXPERTS: usize = 6;

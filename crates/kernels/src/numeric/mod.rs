@@ -9,8 +9,10 @@ mod attention;
 mod experts;
 mod products;
 mod speed;
+mod weights;
 
 use super::{Isa, sys};
+pub(super) use weights::quantised;
 
 /// Maximum ratio of our error to llama.cpp's: both round the same numbers to the same grids, but
 /// break ties and add in another order. Measured: 0.9 to 1.02 if activations are rounded.
@@ -23,7 +25,7 @@ fn isas() -> impl Iterator<Item = Isa> {
 }
 
 /// Pseudo-random numbers between -1 and 1, the same in every run.
-fn noise(seed: u32, count: usize) -> Vec<f32> {
+pub(super) fn noise(seed: u32, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

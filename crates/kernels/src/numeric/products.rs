@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
-use super::{Deviation, Isa, isas, noise, sys};
+use super::{Deviation, Isa, isas, noise, quantised, sys};
 
 /// Formats with a scale for every 32 weights: a row of any multiple of 32.
 const FINE_FORMATS: [sys::ggml_type; 7] = [
@@ -18,13 +18,18 @@ const FINE_FORMATS: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 /// Formats with blocks of 256 weights.
-const WIDE_FORMATS: [sys::ggml_type; 6] = [
+const WIDE_FORMATS: [sys::ggml_type; 11] = [
     sys::GGML_TYPE_Q2_K,
     sys::GGML_TYPE_Q3_K,
     sys::GGML_TYPE_Q4_K,
     sys::GGML_TYPE_Q5_K,
     sys::GGML_TYPE_Q6_K,
     sys::GGML_TYPE_IQ4_XS,
+    sys::GGML_TYPE_IQ2_XXS,
+    sys::GGML_TYPE_IQ2_XS,
+    sys::GGML_TYPE_IQ2_S,
+    sys::GGML_TYPE_IQ3_XXS,
+    sys::GGML_TYPE_IQ3_S,
 ];
 
 /// Each instruction set with each format.
@@ -92,27 +97,6 @@ fn quantised_noise(format: sys::ggml_type, rows: usize, inner: usize) -> (Vec<u8
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let make = || quantised(format, &noise(1, inner * rows), inner);
     known.entry((format, rows, inner)).or_insert_with(make).clone()
-}
-
-/// Quantises `values` in rows of `inner` with ggml, and dequantises them again.
-pub(super) fn quantised(
-    format: sys::ggml_type,
-    values: &[f32],
-    inner: usize,
-) -> (Vec<u8>, Vec<f32>) {
-    let rows = (values.len() / inner) as i64;
-    // SAFETY: ggml writes as many bytes as rows of the type have, and reads them back into as
-    // many floats.
-    unsafe {
-        sys::ggml_quantize_init(format);
-        let mut bytes = vec![0u8; rows as usize * sys::ggml_row_size(format, inner as i64)];
-        let (from, to) = (values.as_ptr(), bytes.as_mut_ptr().cast());
-        sys::ggml_quantize_chunk(format, from, to, 0, rows, inner as i64, std::ptr::null());
-        let mut back = vec![0.0; values.len()];
-        let to_float = (*sys::ggml_get_type_traits(format)).to_float.expect("a quantised type");
-        to_float(bytes.as_ptr().cast(), back.as_mut_ptr(), values.len() as i64);
-        (bytes, back)
-    }
 }
 
 /// Compares a product of both sides with the exact one, row by row; returns ours.

@@ -7,8 +7,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
-use super::products::{cases, quantised};
-use super::{Isa, noise, sys};
+use super::products::cases;
+use super::{Isa, noise, quantised, sys};
 
 /// Elements of a row.
 const INNER: usize = 2048;
