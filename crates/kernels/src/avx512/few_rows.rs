@@ -4,6 +4,7 @@
 
 use std::arch::x86_64::*;
 
+use super::grid_products::{self, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::scaling::{FINE_MINIMA, HALF_MINIMA, OFFSET, group_with, is_offset, total_with};
 use super::unpack::{
     CacheLevel, FINE_UNITS, MinUnit, PackedQ2K, PackedQ3K, PackedSixteens, Prefetch, Q4_1_WORDS,
@@ -29,6 +30,11 @@ pub(super) unsafe fn multiply(
     tile: &mut Tile,
     totals: &mut [__m512],
 ) -> bool {
+    macro_rules! grid {
+        ($format:ty, $bytes:literal, $activations:expr, $totals:expr) => {
+            grid_products::multiply::<$format, $bytes, _>(weights, $activations, $totals)
+        };
+    }
     macro_rules! product {
         ($totals:expr) => {{
             let (activations, totals) = (activations.as_chunks().0, $totals);
@@ -36,6 +42,11 @@ pub(super) unsafe fn multiply(
                 WeightFormat::Q4K => multiply_q4_k(weights, activations, tile, totals),
                 WeightFormat::Q4_1 => multiply_units::<Q4_1_WORDS, _>(weights, activations, totals),
                 WeightFormat::Q5_1 => multiply_units::<Q5_1_WORDS, _>(weights, activations, totals),
+                WeightFormat::Iq2Xxs => grid!(Iq2Xxs, 66, activations, totals),
+                WeightFormat::Iq2Xs => grid!(Iq2Xs, 74, activations, totals),
+                WeightFormat::Iq2S => grid!(Iq2S, 82, activations, totals),
+                WeightFormat::Iq3Xxs => grid!(Iq3Xxs, 98, activations, totals),
+                WeightFormat::Iq3S => grid!(Iq3S, 110, activations, totals),
                 _ => return false,
             }
         }};

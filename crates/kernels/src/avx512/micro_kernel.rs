@@ -2,12 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use super::grid_products::{self, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::scaling::{Zero, group_with, is_offset, total_with};
 use super::unpack::{
     CacheLevel, PackedQ2K, PackedQ3K, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4,
     q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, sixteens,
 };
-use super::unpack_grids::{iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs};
 use super::{ActivationBlock, few_rows};
 use crate::BLOCK;
 use crate::weight_format::WeightFormat;
@@ -268,11 +268,11 @@ format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
 format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
 format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);
 format_rows!(iq4_xs_rows, iq4_xs, 2, 136, 8, Zero::Offset);
-format_rows!(iq2_xxs_rows, iq2_xxs, 8, 66, 8, Zero::Offset);
-format_rows!(iq2_xs_rows, iq2_xs, 8, 74, 16, Zero::Offset);
-format_rows!(iq2_s_rows, iq2_s, 8, 82, 16, Zero::Offset);
-format_rows!(iq3_xxs_rows, iq3_xxs, 8, 98, 8, Zero::Offset);
-format_rows!(iq3_s_rows, iq3_s, 8, 110, 8, Zero::Offset);
+format_rows!(iq2_xxs_rows, grid_products::unpack::<Iq2Xxs, 66>, 4, 66, 8, Zero::WholeOffset);
+format_rows!(iq2_xs_rows, grid_products::unpack::<Iq2Xs, 74>, 4, 74, 16, Zero::WholeOffset);
+format_rows!(iq2_s_rows, grid_products::unpack::<Iq2S, 82>, 4, 82, 16, Zero::WholeOffset);
+format_rows!(iq3_xxs_rows, grid_products::unpack::<Iq3Xxs, 98>, 4, 98, 8, Zero::WholeOffset);
+format_rows!(iq3_s_rows, grid_products::unpack::<Iq3S, 110>, 4, 110, 8, Zero::WholeOffset);
 format_rows!(q8_0_rows, q8_0, 4, 272, 8, Zero::FineOffset);
 format_rows!(q5_0_rows, q5_0, 8, 176, 8, Zero::FineOffset);
 format_rows!(q4_0_rows, q4_0, 8, 144, 8, Zero::FineOffset);

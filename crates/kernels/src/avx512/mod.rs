@@ -8,12 +8,12 @@
 mod amx;
 pub(super) mod attention;
 mod few_rows;
+mod grid_products;
 pub(super) mod matmul;
 mod micro_kernel;
 mod pack;
 mod scaling;
 mod unpack;
-mod unpack_grids;
 
 use super::BLOCK;
 

@@ -20,6 +20,9 @@ pub(super) enum Zero {
     /// Weights with a minimum for every 32: `scale * quant + min`, with a scale for each group of
     /// activations.
     FineMinima,
+    /// Like `Offset`, with scales that are integers times the block's unit. Sums of a block are
+    /// integers too, hence the same in any order; registers of floats hold their bits.
+    WholeOffset,
 }
 
 pub(super) const MINIMA: u8 = Zero::Minima as u8;
@@ -27,6 +30,7 @@ pub(super) const HALF_MINIMA: u8 = Zero::HalfMinima as u8;
 pub(super) const OFFSET: u8 = Zero::Offset as u8;
 pub(super) const FINE_OFFSET: u8 = Zero::FineOffset as u8;
 pub(super) const FINE_MINIMA: u8 = Zero::FineMinima as u8;
+pub(super) const WHOLE_OFFSET: u8 = Zero::WholeOffset as u8;
 
 /// Returns true if products begin with the corrections for a constant that is added to weights.
 pub(super) const fn is_offset(zero: u8) -> bool {
@@ -48,6 +52,10 @@ pub(super) fn group_with<const Z: u8>(
     [mut scale, min]: [__m512; 2],
     factors: GroupFactors,
 ) -> __m512 {
+    if Z == WHOLE_OFFSET {
+        let scaled = _mm512_mullo_epi32(products, _mm512_castps_si512(scale));
+        return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(sum), scaled));
+    }
     if const { is_fine(Z) } {
         scale = _mm512_mul_ps(scale, _mm512_set1_ps(factors.scale));
     }
@@ -74,7 +82,15 @@ pub(super) fn total_with<const Z: u8>(
     let sum = match Z {
         MINIMA => tile.less_minima::<4>(sum, activations),
         HALF_MINIMA => tile.less_minima::<8>(sum, activations),
+        WHOLE_OFFSET => whole_sum(_mm512_castps_si512(sum), tile.unit),
         _ => sum,
     };
     _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), total)
+}
+
+/// Returns a block's sum of integers, multiplied with the unit of its scales.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn whole_sum(sum: __m512i, unit: __m512) -> __m512 {
+    _mm512_mul_ps(_mm512_cvtepi32_ps(sum), unit)
 }

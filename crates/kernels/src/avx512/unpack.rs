@@ -17,13 +17,14 @@ pub(super) struct Tile {
     /// Quants as unsigned bytes: lane `r` of register `i` has numbers `4 i` to `4 i + 3` of row
     /// `r`.
     pub(super) quants: [__m512i; BLOCK / 4],
-    /// A scale for every 32 (or, of Q6_K, Q3_K and Q2_K, sixteen) weights.
+    /// A scale for every 32 (or, of formats with halves, sixteen) weights; the bits of an integer
+    /// in formats with grids.
     pub(super) scales: [__m512; GROUPS],
     /// Minima of Q4_K and Q5_K (four) and Q2_K (eight) as pairs of 16-bit integers, in the order
     /// of [`super::ActivationBlock::sums`].
     pub(super) mins: [__m512i; MIN_PAIRS],
-    /// Multiplier of the minima.
-    pub(super) min_unit: __m512,
+    /// Multiplier of the minima or, of scales that are integers, of the scales.
+    pub(super) unit: __m512,
     /// Minima of every 32 weights of Q5_1 and Q4_1, which are added: weight = scale * quant + min.
     pub(super) fine_mins: [__m512; FINE_UNITS],
 }
@@ -43,7 +44,7 @@ impl Tile {
             quants: [integers; BLOCK / 4],
             scales: [floats; GROUPS],
             mins: [integers; MIN_PAIRS],
-            min_unit: floats,
+            unit: floats,
             fine_mins: [floats; FINE_UNITS],
         }
     }
@@ -67,7 +68,7 @@ impl Tile {
         for (mins, sums) in self.mins[..PAIRS].iter().zip(activations.sums) {
             minima = _mm512_dpwssd_epi32(minima, *mins, _mm512_set1_epi32(sums));
         }
-        _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), self.min_unit, sum)
+        _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), self.unit, sum)
     }
 }
 
@@ -95,7 +96,7 @@ pub(super) struct RowBlocks {
 
 impl RowBlocks {
     #[inline]
-    fn row(self, row: usize) -> *const u8 {
+    pub(super) fn row(self, row: usize) -> *const u8 {
         self.start.wrapping_add(row * self.row_bytes)
     }
 
@@ -164,7 +165,7 @@ impl RowBlocks {
     /// All sixteen rows have these sixteen bytes.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn four_columns(self, at: usize) -> [__m512i; 4] {
+    unsafe fn four_columns(self, at: usize) -> [__m512i; 4] {
         let mut rows = [_mm512_setzero_si512(); 4];
         for (i, rows) in rows.iter_mut().enumerate() {
             // SAFETY: the caller guarantees that the row has sixteen readable bytes from `at` on.
@@ -247,7 +248,7 @@ fn crossed([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
 /// Transposes a square of sixteen words by sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     // In each 128 bits of `squares[i][j]`: word 4 q + j, where q is their place, of the rows 4 i
     // to 4 i + 3. Plain loops: a closure given to the library's functions would not be inlined.
     let mut squares = [[_mm512_setzero_si512(); 4]; 4];
@@ -315,7 +316,7 @@ impl Prefetch {
 /// Returns byte `i` of every word, as integers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn byte(words: __m512i, i: usize) -> __m512i {
+fn byte(words: __m512i, i: usize) -> __m512i {
     let low = _mm512_set1_epi32(0xff);
     match i {
         0 => _mm512_and_si512(words, low),
@@ -348,7 +349,7 @@ pub(super) fn high(bytes: __m512i) -> __m512i {
 pub(super) unsafe fn scales_and_mins(rows: RowBlocks, tile: &mut Tile) {
     // SAFETY: the caller guarantees that the rows have sixteen bytes, which are all that is read.
     let [units, first, second, third] = unsafe { rows.four_columns(0) };
-    tile.min_unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(units)));
+    tile.unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(units)));
     let unit = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(units));
     // The first four scales and minima have 6 bits in a byte each, whose upper two bits are those
     // of the last four; the lower four bits of these share bytes.
@@ -440,7 +441,7 @@ impl PackedSixteens for PackedQ2K {
         // The block: sixteen scales and minima of 4 bits, 64 bytes of bit pairs, both units.
         // SAFETY: a block has 84 bytes.
         let (scales, [unit, min_unit]) = unsafe { (rows.four_columns(0), rows.two_halves(80)) };
-        tile.min_unit = min_unit;
+        tile.unit = min_unit;
         let even = _mm512_set1_epi32(0x00ff_00ff);
         for (i, words) in scales.into_iter().enumerate() {
             for j in 0..4 {
@@ -762,7 +763,7 @@ fn add_fifth_bits(fifth: __m512i, quants: &mut [__m512i]) {
 /// the lane of its row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn mask_of_bits(bits: __m512i, word: usize) -> __mmask64 {
+fn mask_of_bits(bits: __m512i, word: usize) -> __mmask64 {
     // In each byte of a word of 32 bits: the word's first byte.
     let first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
     // Four bits of a byte for each word.
