@@ -60,6 +60,11 @@ impl ServerSet {
     pub fn contains(self, server: usize) -> bool {
         self.0 >> server & 1 == 1
     }
+
+    /// Returns the number of servers in the set.
+    pub fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
 }
 
 /// A request's place at a server, returned with [`Balancer::leave`].

@@ -2,9 +2,11 @@
 //!
 //! If a server is unreachable or busy, or breaks off before its answer has begun, the request moves
 //! to the next server, and after the last one to the upstream's fallbacks. A request that may have
-//! reached a server is sent at most once more: it may have crashed that server.
+//! reached a server is sent at most once more: it may have crashed that server. The rest of an answer
+//! that has begun waits for some seconds for a server that is back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
@@ -27,6 +29,10 @@ use loquent_serving::error::{ApiError, ServerSign};
 const MAX_UNHEARD: u32 = 2;
 /// Maximum number of times that an answer is continued at another server.
 const MAX_CONTINUED: u32 = 4;
+/// Maximum time from the end of an answer's server until another one goes on. Servers that are busy
+/// beside each other fail their health checks for some seconds, and llama-server restarts in as
+/// many.
+const CONTINUATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// A request to any server of an upstream.
 pub struct OutgoingRequest {
@@ -63,8 +69,8 @@ pub struct Dispatch {
     chain: Vec<Arc<Pool>>,
     /// Index in `chain` of the current upstream.
     at: usize,
-    /// Servers of the current upstream that were already tried.
-    tried: ServerSet,
+    /// Servers that were already tried, of each upstream in `chain`.
+    tried: Vec<ServerSet>,
     /// Server that was tried last.
     latest: Option<(Arc<Pool>, usize)>,
     /// Number of servers that may have received the request and did not answer.
@@ -79,17 +85,19 @@ pub struct Dispatch {
     original: Option<Map<String, Value>>,
     /// Number of times that the answer was continued.
     continued: u32,
+    /// Time until which the rest of an answer waits for a server, by the upstream's clock.
+    waits_until: Duration,
 }
 
 impl Dispatch {
     /// Creates a dispatch of `request` to `pool`. Sends nothing yet.
     pub fn new(pool: &Arc<Pool>, request: OutgoingRequest) -> Self {
-        let (chain, tried) = (pool.chain(), ServerSet::default());
+        let chain = pool.chain();
         Self {
             request,
-            chain,
             at: 0,
-            tried,
+            tried: vec![ServerSet::default(); chain.len()],
+            chain,
             latest: None,
             unheard: 0,
             failure: None,
@@ -97,6 +105,7 @@ impl Dispatch {
             moved_because: String::new(),
             original: None,
             continued: 0,
+            waits_until: Duration::ZERO,
         }
     }
 
@@ -127,12 +136,14 @@ impl Dispatch {
         self.moved_because = error.to_string();
         self.failure = Some(error.clone());
         // Any other server may have come back meanwhile.
-        (self.at, self.unheard, self.tried) = (0, 0, ServerSet::default());
-        if let Some((pool, server)) = &self.latest
-            && Arc::ptr_eq(pool, &self.chain[0])
+        (self.at, self.unheard) = (0, 0);
+        self.tried.fill(ServerSet::default());
+        if let Some((latest, server)) = &self.latest
+            && let Some(at) = self.chain.iter().position(|pool| Arc::ptr_eq(pool, latest))
         {
-            self.tried.insert(*server);
+            self.tried[at].insert(*server);
         }
+        self.waits_until = self.chain[0].clock.now() + CONTINUATION_LIMIT;
         Ok(true)
     }
 
@@ -204,20 +215,31 @@ impl Dispatch {
         }
         loop {
             let pool = &self.chain[self.at];
-            match pool.take_place(self.request.wanted, self.tried).await {
+            match pool.take_place(self.request.wanted, self.tried[self.at]).await {
                 Ok(place) => {
-                    self.tried.insert(place.index());
+                    self.tried[self.at].insert(place.index());
                     let latest = self.latest.replace((pool.clone(), place.index()));
                     latest.into_iter().for_each(|(pool, server)| pool.note_moved(server));
                     return Ok(place);
                 }
-                Err(_) if self.at + 1 < self.chain.len() => {
-                    self.at += 1;
-                    self.tried = ServerSet::default();
+                Err(_) if self.at + 1 < self.chain.len() => self.at += 1,
+                Err(none) => {
+                    let Some(left) = self.wait_left() else {
+                        return Err(self.failure.clone().unwrap_or_else(|| down(none)));
+                    };
+                    pool.wait_for_server(none.retry_in.min(left)).await;
+                    self.at = 0;
                 }
-                Err(none) => return Err(self.failure.clone().unwrap_or_else(|| down(none))),
             }
         }
+    }
+
+    /// Returns for how long the request still waits for a server; `None` if it is not for the rest
+    /// of an answer, or there is no server that was not tried.
+    fn wait_left(&self) -> Option<Duration> {
+        let left = self.waits_until.checked_sub(self.chain[0].clock.now())?;
+        let mut upstreams = self.chain.iter().zip(&self.tried);
+        upstreams.any(|(pool, tried)| tried.count() < pool.servers.len()).then_some(left)
     }
 
     /// Begins the span of the attempt at the server of `place`.

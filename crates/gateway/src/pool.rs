@@ -9,7 +9,7 @@ use http::header::{self, HeaderMap};
 use loquent_infer::tenant::Tenant;
 use loquent_openai::http::{HttpResponse, bearer};
 use loquent_openai::{BaseUrl, HttpError};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::affinity::PromptKey;
 use super::balancer::{
@@ -87,6 +87,8 @@ pub struct Pool {
     pub clock: Clock,
     api_key: Option<HeaderValue>,
     state: Mutex<PoolState>,
+    /// Notified when a health check finds a server up again.
+    is_back: Notify,
     /// Upstreams that take the requests no server of this one can take.
     fallbacks: OnceLock<Vec<Weak<Self>>>,
 }
@@ -113,6 +115,7 @@ impl Pool {
             clock,
             api_key: config.api_key.as_deref().map(bearer).transpose()?,
             state: Mutex::new(PoolState { balancer, room: WaitingRoom::default() }),
+            is_back: Notify::new(),
             fallbacks: OnceLock::new(),
         })
     }
@@ -174,6 +177,11 @@ impl Pool {
         place.unwrap_or(Err(NoServer { retry_in: Duration::ZERO }))
     }
 
+    /// Waits until a health check finds a server up again, at most for `limit`.
+    pub async fn wait_for_server(&self, limit: Duration) {
+        let _ = tokio::time::timeout(limit, self.is_back.notified()).await;
+    }
+
     /// Gives the available places to waiting requests.
     fn serve_waiting(self: &Arc<Self>) {
         let served = {
@@ -225,6 +233,9 @@ impl Pool {
     /// Records the outcome of a health check. Returns whether the server is up if that changed.
     pub fn note_check(self: &Arc<Self>, server: usize, passed: bool) -> Option<bool> {
         let changed = self.state().balancer.note_check(self.clock.now(), server, passed);
+        if changed == Some(true) {
+            self.is_back.notify_waiters();
+        }
         self.serve_waiting();
         changed
     }

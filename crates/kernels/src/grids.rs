@@ -85,6 +85,14 @@ fn learned<const RUN: usize, const N: usize>(
     grid
 }
 
+/// Returns the run with this index.
+#[inline]
+pub(super) fn looked_up<T: Copy, const N: usize>(grid: &[T; N], index: usize) -> T {
+    // SAFETY: a reference. The read is volatile, or the compiler joins the reads of several runs to
+    // one instruction, which takes longer than they do.
+    unsafe { std::ptr::read_volatile(&raw const grid[index]) }
+}
+
 /// Returns the signs of 32 weights, a bit each, of which every eighth is left out of `sevens`, a
 /// byte for seven: it makes the number of negative weights even.
 #[inline]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::GROUPS;
 use super::registers::turned;
 use super::unpack::{UnpackedBlock, by_halves, half, signed, times};
-use crate::grids::{self, with_eighth_signs};
+use crate::grids::{self, looked_up, with_eighth_signs};
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -15,7 +15,7 @@ pub(super) fn iq3_xxs<const VNNI: bool>(block: &[u8; 98]) -> UnpackedBlock {
         (&**grids::IQ3_XXS, [_mm256_setzero_si256(); GROUPS], [0; GROUPS]);
     for group in 0..GROUPS {
         let packed = word(block, 66 + 4 * group);
-        let run = |i: usize| grid[usize::from(block[2 + 8 * group + i])];
+        let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]));
         quants[group] = with_signs(fours(run), with_eighth_signs(four_sevens(packed)));
         scales[group] = packed >> 28;
     }
@@ -32,7 +32,7 @@ pub(super) fn iq3_s<const VNNI: bool>(block: &[u8; 110]) -> UnpackedBlock {
     let numbers = word(block, 106);
     for group in 0..GROUPS {
         let ninth = usize::from(block[66 + group]);
-        let run = |i: usize| grid[usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8];
+        let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8);
         quants[group] = with_signs(fours(run), word(block, 74 + 4 * group));
         scales[group] = numbers >> (4 * group) & 15;
     }
@@ -47,7 +47,7 @@ pub(super) fn iq2_xxs<const VNNI: bool>(block: &[u8; 66]) -> UnpackedBlock {
         (&**grids::IQ2_XXS, [_mm256_setzero_si256(); GROUPS], [0; GROUPS]);
     for group in 0..GROUPS {
         let packed = word(block, 6 + 8 * group);
-        let run = |i: usize| grid[usize::from(block[2 + 8 * group + i])];
+        let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]));
         quants[group] = with_signs(eights(run), with_eighth_signs(four_sevens(packed)));
         scales[group] = packed >> 28;
     }
@@ -63,7 +63,7 @@ pub(super) fn iq2_xs<const VNNI: bool>(block: &[u8; 74]) -> UnpackedBlock {
     for (group, quants) in quants.iter_mut().enumerate() {
         let (low, high) = (word(block, 2 + 8 * group), word(block, 6 + 8 * group));
         let packed = |i: usize| (if i < 2 { low } else { high }) >> (16 * (i % 2));
-        let run = |i: usize| grid[packed(i) as usize & 0x1ff];
+        let run = |i: usize| looked_up(grid, packed(i) as usize & 0x1ff);
         let seven = |i: usize| (packed(i) >> 9 & 0x7f) << (8 * i);
         let signs = with_eighth_signs(seven(0) | seven(1) | seven(2) | seven(3));
         *quants = with_signs(eights(run), signs);
@@ -81,7 +81,8 @@ pub(super) fn iq2_s<const VNNI: bool>(block: &[u8; 82]) -> UnpackedBlock {
     for (group, quants) in quants.iter_mut().enumerate() {
         let upper = usize::from(block[66 + group]);
         let run = |i: usize| {
-            grid[usize::from(block[2 + 4 * group + i]) | (upper >> (2 * i) & 3) << 8]
+            let index = usize::from(block[2 + 4 * group + i]) | (upper >> (2 * i) & 3) << 8;
+            looked_up(grid, index)
         };
         *quants = with_signs(eights(run), word(block, 34 + 4 * group));
     }

@@ -17,8 +17,8 @@ use crate::weight_format::WeightFormat;
 const CALLS: usize = 4;
 
 /// Adds to `totals` the products of sixteen rows of weights with all rows of `activations`, and
-/// returns true, if there are few enough rows: up to four of Q4_K, Q4_1 or Q5_1, one of Q2_K or
-/// Q3_K. `tile` is used for scales.
+/// returns true, if there are few enough rows: up to four of Q4_K, Q4_1, Q5_1 or a format with a
+/// grid, one of Q2_K or Q3_K. `tile` is used for scales.
 ///
 /// # Safety
 /// As for [`super::micro_kernel::multiply`].

@@ -7,10 +7,7 @@ use std::arch::x86_64::*;
 use super::scaling::whole_sum;
 use super::unpack::{CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, transposed};
 use super::{ActivationBlock, LANES};
-use crate::grids;
-
-/// Maximum rows of activations that are multiplied at once. With more, tiles are faster.
-pub(super) const FEW_ROWS: usize = 2;
+use crate::grids::{self, looked_up};
 
 /// A format with a grid, as blocks of `BYTES` bytes that begin with a unit.
 pub(super) trait GridFormat<const BYTES: usize> {
@@ -305,14 +302,6 @@ impl RowParts {
         let numbers = _mm512_zextsi256_si512(_mm256_srli_epi32::<28>(packed));
         Self { signs: with_eighth_signs(_mm256_or_si256(low, high)), numbers }
     }
-}
-
-/// Returns the run with this index.
-#[inline]
-fn looked_up<T: Copy, const N: usize>(grid: &[T; N], index: usize) -> T {
-    // SAFETY: a reference. The read is volatile, or the compiler joins the reads of several runs to
-    // one instruction, which takes longer than they do.
-    unsafe { std::ptr::read_volatile(&raw const grid[index]) }
 }
 
 /// Returns run number `run` of eight weights from two of four.

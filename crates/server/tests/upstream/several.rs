@@ -154,6 +154,31 @@ async fn an_answer_goes_on_at_another_server_behind_what_has_arrived() {
 }
 
 #[tokio::test]
+async fn the_rest_of_an_answer_waits_for_a_server_that_is_down() {
+    let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
+    let (bad, (held, gone)) = (StandIn::start(Act::Close(begun)).await, unused());
+    let front = Front::new(&format!("{},{gone}", bad.url));
+    let until = async |name: &str, wanted: f64| {
+        let changed = async {
+            while total(&front, name) != wanted {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, changed).await.unwrap_or_else(|_| panic!("{name}"));
+    };
+    until("up", 1.0).await;
+    let asking = async { read(front.ask(json!({})).await).await };
+    let returning = async {
+        until("failures_total", 1.0).await;
+        let rest = stream(&[ROLE, SECOND, FINISH, "[DONE]"]);
+        StandIn::on(held.listen(64).unwrap(), Act::Keep(rest))
+    };
+    let (read, _back) = tokio::join!(asking, returning);
+    assert!(read.done && !read.broken, "{:?}", read.events);
+    assert_eq!((read.text().as_str(), read.finish()), ("Hello", Some("stop")));
+}
+
+#[tokio::test]
 async fn servers_that_all_break_off_are_not_tried_for_ever() {
     let (read, requests) = broken_off(json!({}), 6).await;
     assert!(read.broken && !read.done);

@@ -34,7 +34,10 @@ pub struct StandIn {
 
 impl StandIn {
     pub async fn start(act: Act) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), act)
+    }
+
+    pub fn on(listener: TcpListener, act: Act) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (seen, requests) = mpsc::unbounded_channel();
         let (leaving, left) = mpsc::unbounded_channel();
