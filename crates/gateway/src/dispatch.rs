@@ -2,8 +2,8 @@
 //!
 //! If a server is unreachable or busy, or breaks off before its answer has begun, the request moves
 //! to the next server, and after the last one to the upstream's fallbacks. A request that may have
-//! reached a server is sent at most once more: it may have crashed that server. The rest of an answer
-//! that has begun waits for some seconds for a server that is back.
+//! reached a server is sent at most once more: it may have crashed that server. The rest of an
+//! answer that has begun waits some seconds for a server if none accepts requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,8 @@ impl Dispatch {
         self.original.get_or_insert(replaced);
         self.continued += 1;
         self.moved_because = error.to_string();
-        self.failure = Some(error.clone());
+        // If there is no server, that is the reason why the answer ends.
+        self.failure = None;
         // Any other server may have come back meanwhile.
         (self.at, self.unheard) = (0, 0);
         self.tried.fill(ServerSet::default());

@@ -71,7 +71,8 @@ fn learned<const RUN: usize, const N: usize>(
     let mut grid = [[0; RUN]; N];
     let runs = const { BLOCK / RUN };
     // SAFETY: the type exists.
-    let to_float = unsafe { (*sys::ggml_get_type_traits(kind)).to_float.expect("a quantised type") };
+    let to_float =
+        unsafe { (*sys::ggml_get_type_traits(kind)).to_float.expect("a quantised type") };
     for (first, grid) in (0..N).step_by(runs).zip(grid.chunks_mut(runs)) {
         let (mut block, mut weights) = (BlockBytes([0; 110]), [0.0f32; BLOCK]);
         block.0[..2].copy_from_slice(&unit.to_le_bytes());

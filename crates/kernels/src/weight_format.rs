@@ -3,11 +3,11 @@
 //! The formats are those of ggml-common.h. Q4_K and Q5_K have eight groups of 32 with 6-bit scales
 //! and minima. Q6_K has sixteen groups of 16 with 8-bit scales, Q3_K with 6-bit ones, Q2_K with
 //! 4-bit scales and minima. IQ4_XS has eight groups of 32 with 6-bit scales, whose nibbles are
-//! looked up in a table. IQ2_XXS, IQ3_XXS and IQ3_S have eight groups of 32 with 4-bit scales, IQ2_XS
-//! and IQ2_S sixteen of 16; their weights are runs from a grid ([`crate::grids`]) with a sign each.
-//! Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4 have blocks of 32 with a scale each, Q5_1 and Q4_1 blocks of
-//! 32 with a scale and a minimum, of which eight are processed together; a row may end within
-//! eight.
+//! looked up in a table. IQ2_XXS, IQ3_XXS and IQ3_S have eight groups of 32 with 4-bit scales,
+//! IQ2_XS and IQ2_S sixteen of 16; their weights are runs from a grid ([`crate::grids`]) with a
+//! sign each. Q8_0, Q5_0, Q4_0, IQ4_NL and MXFP4 have blocks of 32 with a scale each, Q5_1 and Q4_1
+//! blocks of 32 with a scale and a minimum, of which eight are processed together; a row may end
+//! within eight.
 
 use super::{BLOCK, sys};
 

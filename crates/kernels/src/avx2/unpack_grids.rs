@@ -32,7 +32,9 @@ pub(super) fn iq3_s<const VNNI: bool>(block: &[u8; 110]) -> UnpackedBlock {
     let numbers = word(block, 106);
     for group in 0..GROUPS {
         let ninth = usize::from(block[66 + group]);
-        let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8);
+        let run = |i: usize| {
+            looked_up(grid, usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8)
+        };
         quants[group] = with_signs(fours(run), word(block, 74 + 4 * group));
         scales[group] = numbers >> (4 * group) & 15;
     }
@@ -146,12 +148,8 @@ fn eights(run: impl Fn(usize) -> u64) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn with_signs(magnitudes: __m256i, signs: u32) -> __m256i {
-    let byte_of_each = _mm256_setr_epi64x(
-        0,
-        0x0101_0101_0101_0101,
-        0x0202_0202_0202_0202,
-        0x0303_0303_0303_0303,
-    );
+    let byte_of_each =
+        _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
     let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(signs as i32), byte_of_each);
     let wanted = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
     let negative = _mm256_cmpeq_epi8(_mm256_and_si256(spread, wanted), wanted);

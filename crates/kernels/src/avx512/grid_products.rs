@@ -1,5 +1,5 @@
-//! Products of the formats with grids ([`crate::grids`]). Runs are looked up and get their signs row
-//! by row. For few rows of activations they are multiplied at once; for more, sixteen rows are
+//! Products of the formats with grids ([`crate::grids`]). Runs are looked up and get their signs
+//! row by row. For few rows of activations they are multiplied at once; for more, sixteen rows are
 //! transposed to a tile. Sums of a block are integers, so the results are the same.
 
 use std::arch::x86_64::*;
@@ -253,8 +253,7 @@ pub(super) unsafe fn multiply<F: GridFormat<BYTES>, const BYTES: usize, const R:
                         _mm512_loadu_si512(activations.quants.as_ptr().add(64 * quarter).cast())
                     };
                     let quants = negated(quants, signs);
-                    let fours =
-                        _mm512_dpbusd_epi32(_mm512_setzero_si512(), magnitudes, quants);
+                    let fours = _mm512_dpbusd_epi32(_mm512_setzero_si512(), magnitudes, quants);
                     *products = _mm512_add_epi32(*products, _mm512_mullo_epi32(fours, scales));
                 }
             }

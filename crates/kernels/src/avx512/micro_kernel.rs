@@ -39,6 +39,15 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     products: &mut P,
 ) {
     assert_eq!(activations.len(), weights.blocks * totals.len(), "as many blocks of both");
+    macro_rules! rows {
+        ($($format:ident => $module:ident),*) => {
+            match format {
+                $(WeightFormat::$format => {
+                    $module::multiply(weights, activations, tiles, totals, products)
+                })*
+            }
+        };
+    }
     // SAFETY: by the caller the weight rows are readable, and the processor has the instructions of
     // `products`.
     unsafe {
@@ -47,52 +56,26 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
         {
             return;
         }
-        match format {
-            WeightFormat::Q2K => q2_k_rows::multiply(weights, activations, tiles, totals, products),
-            WeightFormat::Q3K => q3_k_rows::multiply(weights, activations, tiles, totals, products),
-            WeightFormat::Q4K => q4_k_rows::multiply(weights, activations, tiles, totals, products),
-            WeightFormat::Q5K => q5_k_rows::multiply(weights, activations, tiles, totals, products),
-            WeightFormat::Q6K => q6_k_rows::multiply(weights, activations, tiles, totals, products),
-            WeightFormat::Iq4Xs => {
-                iq4_xs_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq2Xxs => {
-                iq2_xxs_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq2Xs => {
-                iq2_xs_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq2S => {
-                iq2_s_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq3Xxs => {
-                iq3_xxs_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq3S => {
-                iq3_s_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Q8_0 => {
-                q8_0_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Q5_0 => {
-                q5_0_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Q4_0 => {
-                q4_0_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Q5_1 => {
-                q5_1_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Q4_1 => {
-                q4_1_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Iq4Nl => {
-                iq4_nl_rows::multiply(weights, activations, tiles, totals, products)
-            }
-            WeightFormat::Mxfp4 => {
-                mxfp4_rows::multiply(weights, activations, tiles, totals, products)
-            }
-        }
+        rows!(
+            Q2K => q2_k_rows,
+            Q3K => q3_k_rows,
+            Q4K => q4_k_rows,
+            Q5K => q5_k_rows,
+            Q6K => q6_k_rows,
+            Iq4Xs => iq4_xs_rows,
+            Iq2Xxs => iq2_xxs_rows,
+            Iq2Xs => iq2_xs_rows,
+            Iq2S => iq2_s_rows,
+            Iq3Xxs => iq3_xxs_rows,
+            Iq3S => iq3_s_rows,
+            Q8_0 => q8_0_rows,
+            Q5_0 => q5_0_rows,
+            Q4_0 => q4_0_rows,
+            Q5_1 => q5_1_rows,
+            Q4_1 => q4_1_rows,
+            Iq4Nl => iq4_nl_rows,
+            Mxfp4 => mxfp4_rows
+        )
     }
 }
 
