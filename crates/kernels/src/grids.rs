@@ -5,6 +5,7 @@
 //! The grids belong to the formats, and ggml has them. They are taken from there when they are
 //! first needed: blocks that have each index once are dequantised.
 
+use std::arch::x86_64::*;
 use std::sync::LazyLock;
 
 use super::{BLOCK, sys};
@@ -94,14 +95,30 @@ pub(super) fn looked_up<T: Copy, const N: usize>(grid: &[T; N], index: usize) ->
     unsafe { std::ptr::read_volatile(&raw const grid[index]) }
 }
 
-/// Returns the signs of 32 weights, a bit each, of which every eighth is left out of `sevens`, a
+/// Returns the lowest 28 bits of each lane as four bytes of seven bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn four_sevens(packed: __m256i) -> __m256i {
+    let masked = |bits: __m256i, mask: i32| _mm256_and_si256(bits, _mm256_set1_epi32(mask));
+    let low = [masked(packed, 0x7f), masked(_mm256_slli_epi32::<1>(packed), 0x7f00)];
+    let high = [
+        masked(_mm256_slli_epi32::<2>(packed), 0x7f_0000),
+        masked(_mm256_slli_epi32::<3>(packed), 0x7f00_0000),
+    ];
+    let [low, high] = [low, high].map(|[one, other]| _mm256_or_si256(one, other));
+    _mm256_or_si256(low, high)
+}
+
+/// Returns the signs of 256 weights, a bit each, of which every eighth is left out of `sevens`, a
 /// byte for seven: it makes the number of negative weights even.
 #[inline]
-pub(super) const fn with_eighth_signs(sevens: u32) -> u32 {
-    let pairs = sevens ^ (sevens >> 4);
-    let pairs = pairs ^ (pairs >> 2);
-    let parity = (pairs ^ (pairs >> 1)) & 0x0101_0101;
-    sevens | (parity << 7)
+#[target_feature(enable = "avx2")]
+pub(super) fn with_eighth_signs(sevens: __m256i) -> __m256i {
+    let pairs = _mm256_xor_si256(sevens, _mm256_srli_epi32::<4>(sevens));
+    let pairs = _mm256_xor_si256(pairs, _mm256_srli_epi32::<2>(pairs));
+    let parity = _mm256_xor_si256(pairs, _mm256_srli_epi32::<1>(pairs));
+    let parity = _mm256_and_si256(parity, _mm256_set1_epi32(0x0101_0101));
+    _mm256_or_si256(sevens, _mm256_slli_epi32::<7>(parity))
 }
 
 #[cfg(test)]
@@ -128,10 +145,19 @@ mod tests {
 
     #[test]
     fn the_eighth_sign_makes_their_number_even() {
-        for seven in 0..128u32 {
-            let signs = with_eighth_signs(seven * 0x0101_0101);
-            for byte in signs.to_le_bytes() {
-                assert_eq!((u32::from(byte & 0x7f), byte.count_ones() % 2), (seven, 0));
+        if !crate::Isa::Avx2.is_here_for_a_test() {
+            return;
+        }
+        for seven in 0..128u8 {
+            let packed = 15 << 28 | i32::from(seven) * (1 | 1 << 7 | 1 << 14 | 1 << 21);
+            let mut signs = [0u8; 32];
+            // SAFETY: the processor has been asked; `signs` has 32 bytes.
+            unsafe {
+                let found = with_eighth_signs(four_sevens(_mm256_set1_epi32(packed)));
+                _mm256_storeu_si256(signs.as_mut_ptr().cast(), found);
+            }
+            for byte in signs {
+                assert_eq!((byte & 0x7f, byte.count_ones() % 2), (seven, 0));
             }
         }
     }

@@ -77,7 +77,7 @@ pub(super) fn half(low: u8, high: u8) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load<const N: usize>(bytes: &[u8; N], at: usize) -> __m256i {
+pub(super) fn load<const N: usize>(bytes: &[u8; N], at: usize) -> __m256i {
     assert!(at + 32 <= N);
     // SAFETY: the array has these 32 bytes.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().add(at).cast()) }

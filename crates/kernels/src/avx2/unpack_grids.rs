@@ -4,22 +4,22 @@ use std::arch::x86_64::*;
 
 use super::GROUPS;
 use super::registers::turned;
-use super::unpack::{UnpackedBlock, by_halves, half, signed, times};
-use crate::grids::{self, looked_up, with_eighth_signs};
+use super::unpack::{UnpackedBlock, by_halves, half, load, signed, times};
+use crate::grids::{self, four_sevens, looked_up, with_eighth_signs};
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn iq3_xxs<const VNNI: bool>(block: &[u8; 98]) -> UnpackedBlock {
     // The block: the unit, 64 indices, for every 32 weights four times seven signs and a scale.
-    let (grid, mut quants, mut scales) =
-        (&**grids::IQ3_XXS, [_mm256_setzero_si256(); GROUPS], [0; GROUPS]);
-    for group in 0..GROUPS {
-        let packed = word(block, 66 + 4 * group);
+    let (grid, packed) = (&**grids::IQ3_XXS, load(block, 66));
+    let signs = signs_of(four_sevens(packed));
+    let mut quants = [_mm256_setzero_si256(); GROUPS];
+    for (group, quants) in quants.iter_mut().enumerate() {
         let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]));
-        quants[group] = with_signs(fours(run), with_eighth_signs(four_sevens(packed)));
-        scales[group] = packed >> 28;
+        *quants = with_signs(fours(run), signs[group]);
     }
-    signed::<VNNI>(turned(quants), whole_scales(scales, 0.25 * half(block[0], block[1])))
+    let scales = whole_scales(_mm256_srli_epi32::<28>(packed), 0.25 * half(block[0], block[1]));
+    signed::<VNNI>(turned(quants), scales)
 }
 
 #[inline]
@@ -27,33 +27,38 @@ pub(super) fn iq3_xxs<const VNNI: bool>(block: &[u8; 98]) -> UnpackedBlock {
 pub(super) fn iq3_s<const VNNI: bool>(block: &[u8; 110]) -> UnpackedBlock {
     // The block: the unit, 64 lower bytes of indices, a byte of ninth bits for every 32 weights, 32
     // bytes of signs, eight scales of four bits.
-    let (grid, mut quants, mut scales) =
-        (&**grids::IQ3_S, [_mm256_setzero_si256(); GROUPS], [0; GROUPS]);
-    let numbers = word(block, 106);
-    for group in 0..GROUPS {
+    let grid = &**grids::IQ3_S;
+    let mut quants = [_mm256_setzero_si256(); GROUPS];
+    for (group, quants) in quants.iter_mut().enumerate() {
         let ninth = usize::from(block[66 + group]);
         let run = |i: usize| {
-            looked_up(grid, usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8)
+            let index = usize::from(block[2 + 8 * group + i]) | (ninth >> i & 1) << 8;
+            looked_up(grid, index)
         };
-        quants[group] = with_signs(fours(run), word(block, 74 + 4 * group));
-        scales[group] = numbers >> (4 * group) & 15;
+        *quants = with_signs(fours(run), word(block, 74 + 4 * group));
     }
-    signed::<VNNI>(turned(quants), whole_scales(scales, half(block[0], block[1])))
+    let places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    let numbers = _mm256_srlv_epi32(_mm256_set1_epi32(word(block, 106) as i32), places);
+    let numbers = _mm256_and_si256(numbers, _mm256_set1_epi32(15));
+    signed::<VNNI>(turned(quants), whole_scales(numbers, half(block[0], block[1])))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn iq2_xxs<const VNNI: bool>(block: &[u8; 66]) -> UnpackedBlock {
     // The block: the unit; for every 32 weights four indices, four times seven signs and a scale.
-    let (grid, mut quants, mut scales) =
-        (&**grids::IQ2_XXS, [_mm256_setzero_si256(); GROUPS], [0; GROUPS]);
-    for group in 0..GROUPS {
-        let packed = word(block, 6 + 8 * group);
+    let grid = &**grids::IQ2_XXS;
+    let [first, second] = [load(block, 2), load(block, 34)].map(|words| _mm256_castsi256_ps(words));
+    let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(first, second));
+    let packed = _mm256_castpd_si256(_mm256_permute4x64_pd::<0b11_01_10_00>(odd));
+    let signs = signs_of(four_sevens(packed));
+    let mut quants = [_mm256_setzero_si256(); GROUPS];
+    for (group, quants) in quants.iter_mut().enumerate() {
         let run = |i: usize| looked_up(grid, usize::from(block[2 + 8 * group + i]));
-        quants[group] = with_signs(eights(run), with_eighth_signs(four_sevens(packed)));
-        scales[group] = packed >> 28;
+        *quants = with_signs(eights(run), signs[group]);
     }
-    signed::<VNNI>(turned(quants), whole_scales(scales, 0.125 * half(block[0], block[1])))
+    let scales = whole_scales(_mm256_srli_epi32::<28>(packed), 0.125 * half(block[0], block[1]));
+    signed::<VNNI>(turned(quants), scales)
 }
 
 #[inline]
@@ -61,14 +66,18 @@ pub(super) fn iq2_xxs<const VNNI: bool>(block: &[u8; 66]) -> UnpackedBlock {
 pub(super) fn iq2_xs<const VNNI: bool>(block: &[u8; 74]) -> UnpackedBlock {
     // The block: the unit, 32 indices of nine bits with seven signs each, sixteen scales of four
     // bits.
-    let (grid, mut quants) = (&**grids::IQ2_XS, [_mm256_setzero_si256(); GROUPS]);
+    let grid = &**grids::IQ2_XS;
+    let [first, second] =
+        [load(block, 2), load(block, 34)].map(|words| _mm256_srli_epi16::<9>(words));
+    let sevens = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(first, second));
+    let signs = signs_of(sevens);
+    let mut quants = [_mm256_setzero_si256(); GROUPS];
     for (group, quants) in quants.iter_mut().enumerate() {
-        let (low, high) = (word(block, 2 + 8 * group), word(block, 6 + 8 * group));
-        let packed = |i: usize| (if i < 2 { low } else { high }) >> (16 * (i % 2));
-        let run = |i: usize| looked_up(grid, packed(i) as usize & 0x1ff);
-        let seven = |i: usize| (packed(i) >> 9 & 0x7f) << (8 * i);
-        let signs = with_eighth_signs(seven(0) | seven(1) | seven(2) | seven(3));
-        *quants = with_signs(eights(run), signs);
+        let run = |i: usize| {
+            let at = 2 + 8 * group + 2 * i;
+            looked_up(grid, usize::from(u16::from_le_bytes([block[at], block[at + 1]]) & 0x1ff))
+        };
+        *quants = with_signs(eights(run), signs[group]);
     }
     let numbers = [word(block, 66), word(block, 70)];
     signed_halves::<VNNI>(quants, numbers, half(block[0], block[1]))
@@ -79,7 +88,8 @@ pub(super) fn iq2_xs<const VNNI: bool>(block: &[u8; 74]) -> UnpackedBlock {
 pub(super) fn iq2_s<const VNNI: bool>(block: &[u8; 82]) -> UnpackedBlock {
     // The block: the unit, 32 lower bytes of indices, 32 bytes of signs, a byte with two upper bits
     // of four indices for every 32 weights, sixteen scales of four bits.
-    let (grid, mut quants) = (&**grids::IQ2_S, [_mm256_setzero_si256(); GROUPS]);
+    let grid = &**grids::IQ2_S;
+    let mut quants = [_mm256_setzero_si256(); GROUPS];
     for (group, quants) in quants.iter_mut().enumerate() {
         let upper = usize::from(block[66 + group]);
         let run = |i: usize| {
@@ -121,9 +131,7 @@ fn signed_halves<const VNNI: bool>(
 /// Returns the scales of every 32 weights with these numbers.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn whole_scales(numbers: [u32; GROUPS], unit: f32) -> __m256 {
-    // SAFETY: an array of eight 32-bit integers.
-    let numbers = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
+fn whole_scales(numbers: __m256i, unit: f32) -> __m256 {
     let odd = _mm256_or_si256(_mm256_slli_epi32::<1>(numbers), _mm256_set1_epi32(1));
     _mm256_mul_ps(_mm256_cvtepi32_ps(odd), _mm256_set1_ps(unit))
 }
@@ -156,10 +164,14 @@ fn with_signs(magnitudes: __m256i, signs: u32) -> __m256i {
     _mm256_sub_epi8(_mm256_xor_si256(magnitudes, negative), negative)
 }
 
-/// Returns the lowest 28 bits as four bytes of seven bits.
+/// Returns the signs of every 32 weights, of which `sevens` has seven in a byte.
 #[inline]
-fn four_sevens(packed: u32) -> u32 {
-    packed & 0x7f | packed << 1 & 0x7f00 | packed << 2 & 0x7f_0000 | packed << 3 & 0x7f00_0000
+#[target_feature(enable = "avx2")]
+fn signs_of(sevens: __m256i) -> [u32; GROUPS] {
+    let mut bits = [0; GROUPS];
+    // SAFETY: `bits` is an array of 32 bytes, the width of the register.
+    unsafe { _mm256_storeu_si256(bits.as_mut_ptr().cast(), with_eighth_signs(sevens)) }
+    bits
 }
 
 #[inline]

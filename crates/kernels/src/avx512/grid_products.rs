@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use super::scaling::whole_sum;
 use super::unpack::{CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, transposed};
 use super::{ActivationBlock, LANES};
-use crate::grids::{self, looked_up};
+use crate::grids::{self, four_sevens, looked_up, with_eighth_signs};
 
 /// A format with a grid, as blocks of `BYTES` bytes that begin with a unit.
 pub(super) trait GridFormat<const BYTES: usize> {
@@ -146,7 +146,7 @@ impl GridFormat<74> for Iq2Xs {
         let words = unsafe { _mm512_loadu_si512(block.as_ptr().add(2).cast()) };
         let sevens = _mm512_cvtepi16_epi8(_mm512_srli_epi16::<9>(words));
         let numbers = nibbles(u64::from_le_bytes(bytes_at(block, 66)));
-        RowParts { signs: with_eighth_signs(sevens), numbers }
+        RowParts { signs: signs_of(sevens), numbers }
     }
 }
 
@@ -291,15 +291,8 @@ impl RowParts {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn of_packed(packed: __m256i) -> Self {
-        let masked = |bits: __m256i, mask: i32| _mm256_and_si256(bits, _mm256_set1_epi32(mask));
-        let low = [masked(packed, 0x7f), masked(_mm256_slli_epi32::<1>(packed), 0x7f00)];
-        let high = [
-            masked(_mm256_slli_epi32::<2>(packed), 0x7f_0000),
-            masked(_mm256_slli_epi32::<3>(packed), 0x7f00_0000),
-        ];
-        let [low, high] = [low, high].map(|[one, other]| _mm256_or_si256(one, other));
         let numbers = _mm512_zextsi256_si512(_mm256_srli_epi32::<28>(packed));
-        Self { signs: with_eighth_signs(_mm256_or_si256(low, high)), numbers }
+        Self { signs: signs_of(four_sevens(packed)), numbers }
     }
 }
 
@@ -331,18 +324,13 @@ fn negated(bytes: __m512i, negative: u64) -> __m512i {
     _mm512_mask_sub_epi8(bytes, negative, _mm512_setzero_si512(), bytes)
 }
 
-/// [`grids::with_eighth_signs`] in every lane.
+/// Returns the signs of which `sevens` has seven in a byte.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn with_eighth_signs(sevens: __m256i) -> [u64; 4] {
-    let pairs = _mm256_xor_si256(sevens, _mm256_srli_epi32::<4>(sevens));
-    let pairs = _mm256_xor_si256(pairs, _mm256_srli_epi32::<2>(pairs));
-    let parity = _mm256_xor_si256(pairs, _mm256_srli_epi32::<1>(pairs));
-    let parity = _mm256_and_si256(parity, _mm256_set1_epi32(0x0101_0101));
-    let signs = _mm256_or_si256(sevens, _mm256_slli_epi32::<7>(parity));
+fn signs_of(sevens: __m256i) -> [u64; 4] {
     let mut bits = [0; 4];
     // SAFETY: `bits` is an array of 32 bytes, the width of the register.
-    unsafe { _mm256_storeu_si256(bits.as_mut_ptr().cast(), signs) }
+    unsafe { _mm256_storeu_si256(bits.as_mut_ptr().cast(), with_eighth_signs(sevens)) }
     bits
 }
 

@@ -753,23 +753,16 @@ pub(super) unsafe fn q5_0(rows: RowBlocks, tile: &mut Tile, ahead: &mut Prefetch
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn add_fifth_bits(fifth: __m512i, quants: &mut [__m512i]) {
-    let sixteen = _mm512_set1_epi8(16);
-    for (word, quants) in quants.iter_mut().enumerate() {
-        *quants = _mm512_mask_add_epi8(*quants, mask_of_bits(fifth, word), *quants, sixteen);
-    }
-}
-
-/// Returns a mask of the bytes of word `word` of 32 weights: `bits` has a bit for each weight in
-/// the lane of its row.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn mask_of_bits(bits: __m512i, word: usize) -> __mmask64 {
     // In each byte of a word of 32 bits: the word's first byte.
     let first = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c));
-    // Four bits of a byte for each word.
-    let byte = _mm512_add_epi8(first, _mm512_set1_epi8(word as i8 / 2));
-    let wanted = _mm512_set1_epi32(0x0804_0201 << (4 * (word % 2)));
-    _mm512_test_epi8_mask(_mm512_shuffle_epi8(bits, byte), wanted)
+    let sixteen = _mm512_set1_epi8(16);
+    for (word, quants) in quants.iter_mut().enumerate() {
+        // Four bits of a byte for each word.
+        let byte = _mm512_add_epi8(first, _mm512_set1_epi8(word as i8 / 2));
+        let bits = _mm512_set1_epi32(0x0804_0201 << (4 * (word % 2)));
+        let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fifth, byte), bits);
+        *quants = _mm512_mask_add_epi8(*quants, set, *quants, sixteen);
+    }
 }
 
 /// 32 weights of sixteen rows: weight = scale * quant + min.
