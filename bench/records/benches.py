@@ -175,7 +175,7 @@ BENCHES = {
     "stages": Bench("a model in stages, batched and in lanes", 15, QWEN, "REPEAT=3 bench/stages.sh {models}/q.gguf",
                     "Every stage is a process of its own on this machine, and all configurations of a part answer in "
                     "turn. The parts with llama.cpp's RPC need a build with `--features rpc`."),
-    "formats": Bench("our kernels beside llama.cpp's, by shape and format", 18, "the shape in the row, random weights",
+    "formats": Bench("our kernels beside llama.cpp's, by shape and format", 25, "the shape in the row, random weights",
                      "bench/formats.py --models {models} --loquent {loquent} --remove",
                      "Both sides compute in the same program, one process after the other."),
     "page": Bench("a long answer on the chat page", 4, "stand-in upstream", "LOQUENT_BIN={loquent} taskset -c 0 node bench/page.mjs 3",

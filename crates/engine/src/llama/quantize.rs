@@ -39,12 +39,10 @@ pub enum Quant {
     Q2K,
     /// About 3.4 bits a weight, in runs of four from a grid.
     Iq3S,
-    /// About 3.1 bits a weight, in the same way.
-    Iq3Xxs,
 }
 
 /// Every format with its usual name and llama.cpp's number.
-const QUANTS: [(Quant, &str, sys::llama_ftype); 15] = [
+const QUANTS: [(Quant, &str, sys::llama_ftype); 14] = [
     (Quant::F32, "F32", sys::LLAMA_FTYPE_ALL_F32),
     (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
     (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
@@ -59,7 +57,6 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 15] = [
     (Quant::Q3KM, "Q3_K_M", sys::LLAMA_FTYPE_MOSTLY_Q3_K_M),
     (Quant::Q2K, "Q2_K", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
     (Quant::Iq3S, "IQ3_S", sys::LLAMA_FTYPE_MOSTLY_IQ3_S),
-    (Quant::Iq3Xxs, "IQ3_XXS", sys::LLAMA_FTYPE_MOSTLY_IQ3_XXS),
 ];
 
 /// Reason why a file was not quantised.
@@ -68,7 +65,7 @@ pub enum QuantizeError {
     /// No [`Quant`] has this name.
     #[error(
         "unknown quantisation {0:?}; use F32, F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, \
-         IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K, IQ3_S or IQ3_XXS"
+         IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K or IQ3_S"
     )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or contains a zero byte.

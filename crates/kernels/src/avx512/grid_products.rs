@@ -79,9 +79,10 @@ impl GridFormat<110> for Iq3S {
 
     #[inline]
     fn eight(grid: &Self::Grid, block: &[u8; 110], run: usize) -> u64 {
+        let ninths = usize::from(block[66 + run / 4]) << 8 >> (2 * (run % 4));
         let four = |four: usize| {
-            let ninth = usize::from(block[66 + four / 8]) >> (four % 8) & 1;
-            looked_up(grid, usize::from(block[2 + four]) | ninth << 8)
+            let ninth = ninths >> (four % 2) & 256;
+            looked_up(grid, usize::from(block[2 + four]) | ninth)
         };
         pair(four, run)
     }
