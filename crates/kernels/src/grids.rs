@@ -149,7 +149,7 @@ mod tests {
             return;
         }
         for seven in 0..128u8 {
-            let packed = 15 << 28 | i32::from(seven) * (1 | 1 << 7 | 1 << 14 | 1 << 21);
+            let packed = (15 << 28) | (i32::from(seven) * 0x0020_4081);
             let mut signs = [0u8; 32];
             // SAFETY: the processor has been asked; `signs` has 32 bytes.
             unsafe {
