@@ -43,8 +43,8 @@ fn the_format_without_a_kernel_is_named() {
     if !can_run() {
         return;
     }
-    let (iq3_s, q8_0) = (TensorType(21), TensorType(8));
-    assert_eq!(lack(iq3_s, 2 * 110).as_deref(), Some("IQ3_S has none of ours"));
+    let (iq1_s, q8_0) = (TensorType(19), TensorType(8));
+    assert_eq!(lack(iq1_s, 2 * 50).as_deref(), Some("IQ1_S has none of ours"));
     assert_eq!(lack(q8_0, 16 * 34), None);
 }
 
