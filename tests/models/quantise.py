@@ -10,8 +10,8 @@ import functools
 import gguf
 import numpy as np
 
-FALLBACK = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-FALLBACK |= dict.fromkeys(["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"], "IQ4_NL")
+FALLBACK = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
+            "IQ3_S": "IQ4_NL", "IQ3_XXS": "IQ4_NL"}
 PLAIN = {"F32": np.float32, "F16": np.float16}
 
 
@@ -21,9 +21,9 @@ def ggml():
     import xllamacpp
 
     library = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
-    floats = ctypes.POINTER(ctypes.c_float)
+    floats, nothing = ctypes.POINTER(ctypes.c_float), ctypes.POINTER(ctypes.c_float)
     library.ggml_quantize_chunk.argtypes = [
-        ctypes.c_int, floats, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, floats]
+        ctypes.c_int, floats, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, nothing]
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     return library
 
@@ -43,11 +43,8 @@ def rounded(weights, name):
     block, size = gguf.GGML_QUANT_SIZES[kind]
     out = np.zeros((rows, length // block * size), np.uint8)
     source = np.ascontiguousarray(weights, np.float32)
-    # Formats of two bits are made with measured importances of the weights. Here all are as important.
-    importances = np.ones(length, np.float32) if name.startswith("IQ2") else None
-    floats = [array if array is None else array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-              for array in (source, importances)]
-    written = ggml().ggml_quantize_chunk(kind.value, floats[0], out.ctypes.data, 0, rows, length, floats[1])
+    written = ggml().ggml_quantize_chunk(
+        kind.value, source.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), out.ctypes.data, 0, rows, length, None)
     assert written == out.nbytes, f"{written} bytes of {name}, not {out.nbytes}"
     return out
 

@@ -24,10 +24,10 @@ NOISE = 0.01
 #: Tokens of the text that are scored.
 SCORED = 500
 QUICKLY = 120
-#: Weights of SmolLM2 in each format that Loquent has kernels for, and in two that it leaves to llama.cpp. Not in IQ2_XS
-#: and IQ2_XXS: without measured importances little of so small a model is left.
+#: Weights of SmolLM2 in each format that Loquent has kernels for, and in two that it leaves to llama.cpp. Not in IQ2:
+#: without measured importances little of so small a model is left.
 FORMATS = ["Q4_1", "F32", "F16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q5_1", "Q5_0", "Q4_0", "IQ4_NL", "IQ4_XS",
-           "Q3_K", "Q2_K", "IQ3_S", "IQ3_XXS", "IQ2_S"]
+           "Q3_K", "Q2_K", "IQ3_S", "IQ3_XXS"]
 QUESTIONS = {
     "What is the capital of Norway?": "Oslo",
     "What is the capital of France?": "Paris",
