@@ -95,6 +95,16 @@ pub(super) fn looked_up<T: Copy, const N: usize>(grid: &[T; N], index: usize) ->
     unsafe { std::ptr::read_volatile(&raw const grid[index]) }
 }
 
+/// Returns sixteen numbers of four bits as bytes, those of lower bits first.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn nibbles(packed: u64) -> __m128i {
+    let (both, mask) = (_mm_cvtsi64_si128(packed as i64), _mm_set1_epi8(0x0f));
+    let low = _mm_and_si128(both, mask);
+    let high = _mm_and_si128(_mm_srli_epi16::<4>(both), mask);
+    _mm_unpacklo_epi8(low, high)
+}
+
 /// Returns the lowest 28 bits of each lane as four bytes of seven bits.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::GROUPS;
 use super::registers::turned;
 use super::unpack::{UnpackedBlock, by_halves, half, load, signed, times};
-use crate::grids::{self, four_sevens, looked_up, with_eighth_signs};
+use crate::grids::{self, four_sevens, looked_up, nibbles, with_eighth_signs};
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -111,11 +111,7 @@ fn signed_halves<const VNNI: bool>(
     [first, second]: [u32; 2],
     unit: f32,
 ) -> UnpackedBlock {
-    let both = _mm_cvtsi64_si128((u64::from(second) << 32 | u64::from(first)) as i64);
-    let nibble = _mm_set1_epi8(0x0f);
-    let low = _mm_and_si128(both, nibble);
-    let high = _mm_and_si128(_mm_srli_epi16::<4>(both), nibble);
-    let numbers = _mm_unpacklo_epi8(low, high);
+    let numbers = nibbles(u64::from(second) << 32 | u64::from(first));
     let odd = _mm_or_si128(_mm_add_epi8(numbers, numbers), _mm_set1_epi8(1));
     let (whole, unit) = (by_halves(odd), _mm256_set1_ps(0.125 * unit));
     let mut mins = [_mm256_setzero_ps(); 2];

@@ -4,13 +4,13 @@
 
 use std::arch::x86_64::*;
 
+use super::ActivationBlock;
 use super::grid_products::{self, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::scaling::{FINE_MINIMA, HALF_MINIMA, OFFSET, group_with, is_offset, total_with};
 use super::unpack::{
-    CacheLevel, FINE_UNITS, MinUnit, PackedQ2K, PackedQ3K, PackedSixteens, Prefetch, Q4_1_WORDS,
-    Q5_1_WORDS, RowBlocks, Tile, WeightRows, high, low, scales_and_mins,
+    FINE_UNITS, MinUnit, PackedQ2K, PackedQ3K, PackedSixteens, Q4_1_WORDS, Q5_1_WORDS, Tile,
+    WeightRows, high, low, scales_and_mins,
 };
-use super::{ActivationBlock, LANES};
 use crate::weight_format::WeightFormat;
 
 /// Number of prefetches while a block is multiplied. More often was slower.
@@ -70,21 +70,6 @@ pub(super) unsafe fn multiply(
     true
 }
 
-/// Returns the same block of the rows, and the memory to prefetch meanwhile, with the lines of each
-/// call.
-fn block_of(
-    weights: &WeightRows,
-    block: usize,
-    block_bytes: usize,
-) -> (RowBlocks, Prefetch, usize) {
-    let start = weights.start.wrapping_add(block * block_bytes);
-    let bytes = LANES * block_bytes;
-    let next = weights.next.wrapping_add(block * bytes);
-    let ahead = Prefetch::new(next, bytes, CacheLevel::Second);
-    let lines = ahead.share(CALLS);
-    (RowBlocks { start, row_bytes: weights.row_bytes }, ahead, lines)
-}
-
 /// # Safety
 /// The sixteen weight rows are readable.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -99,7 +84,7 @@ unsafe fn multiply_q4_k<const R: usize>(
         *result = **total;
     }
     for (i, activations) in activations.iter().enumerate() {
-        let (rows, mut ahead, lines) = block_of(&weights, i, 144);
+        let (rows, mut ahead, lines) = weights.block(i, 144, CALLS);
         // SAFETY: by the caller the sixteen rows are readable, and a block of Q4_K has the 16 bytes
         // of scales and minima.
         unsafe { scales_and_mins(rows, tile) }
@@ -144,7 +129,7 @@ unsafe fn multiply_sixteens<P: PackedSixteens, const Z: u8>(
     total: &mut __m512,
 ) {
     for (i, activations) in activations.iter().enumerate() {
-        let (rows, mut ahead, lines) = block_of(&weights, i, P::BYTES);
+        let (rows, mut ahead, lines) = weights.block(i, P::BYTES, CALLS);
         ahead.lines(lines);
         // SAFETY: by the caller the sixteen rows are readable; this function has AVX-512.
         let packed = unsafe { P::read(rows, tile) };
@@ -203,7 +188,7 @@ unsafe fn multiply_units<const WORDS: usize, const R: usize>(
 ) {
     let unit_bytes = const { 4 * WORDS };
     for (i, activations) in activations.iter().enumerate() {
-        let (rows, mut ahead, lines) = block_of(&weights, i, const { FINE_UNITS * 4 * WORDS });
+        let (rows, mut ahead, lines) = weights.block(i, const { FINE_UNITS * 4 * WORDS }, CALLS);
         let is_last = i + 1 == weights.blocks;
         let units = if is_last { weights.last_bytes / unit_bytes } else { FINE_UNITS };
         // SAFETY: by the caller the sixteen rows are readable, the last block up to its end.

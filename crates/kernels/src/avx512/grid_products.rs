@@ -5,9 +5,9 @@
 use std::arch::x86_64::*;
 
 use super::scaling::whole_sum;
-use super::unpack::{CacheLevel, Prefetch, RowBlocks, Tile, WeightRows, transposed};
+use super::unpack::{Prefetch, RowBlocks, Tile, WeightRows, transposed};
 use super::{ActivationBlock, LANES};
-use crate::grids::{self, four_sevens, looked_up, with_eighth_signs};
+use crate::grids::{self, four_sevens, looked_up, nibbles, with_eighth_signs};
 
 /// A format with a grid, as blocks of `BYTES` bytes that begin with a unit.
 pub(super) trait GridFormat<const BYTES: usize> {
@@ -91,7 +91,7 @@ impl GridFormat<110> for Iq3S {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn parts(block: &[u8; 110]) -> RowParts {
         let packed = u32::from_le_bytes(bytes_at(block, 106));
-        RowParts { signs: signs_at(block, 74), numbers: nibbles(packed.into()) }
+        RowParts { signs: signs_at(block, 74), numbers: wide_nibbles(packed.into()) }
     }
 }
 
@@ -146,7 +146,7 @@ impl GridFormat<74> for Iq2Xs {
         // SAFETY: 64 bytes from 2 on, of 74.
         let words = unsafe { _mm512_loadu_si512(block.as_ptr().add(2).cast()) };
         let sevens = _mm512_cvtepi16_epi8(_mm512_srli_epi16::<9>(words));
-        let numbers = nibbles(u64::from_le_bytes(bytes_at(block, 66)));
+        let numbers = wide_nibbles(u64::from_le_bytes(bytes_at(block, 66)));
         RowParts { signs: signs_of(sevens), numbers }
     }
 }
@@ -174,7 +174,7 @@ impl GridFormat<82> for Iq2S {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn parts(block: &[u8; 82]) -> RowParts {
         let packed = u64::from_le_bytes(bytes_at(block, 74));
-        RowParts { signs: signs_at(block, 34), numbers: nibbles(packed) }
+        RowParts { signs: signs_at(block, 34), numbers: wide_nibbles(packed) }
     }
 }
 
@@ -226,13 +226,10 @@ pub(super) unsafe fn multiply<F: GridFormat<BYTES>, const BYTES: usize, const R:
     activations: &[[ActivationBlock; R]],
     totals: [&mut __m512; R],
 ) {
-    let (grid, row_bytes) = (F::grid(), weights.row_bytes);
+    let grid = F::grid();
     let mut results = totals.each_ref().map(|total| **total);
     for (i, activations) in activations.iter().enumerate() {
-        let rows = RowBlocks { start: weights.start.wrapping_add(i * BYTES), row_bytes };
-        let next = weights.next.wrapping_add(i * LANES * BYTES);
-        let mut ahead = Prefetch::new(next, LANES * BYTES, CacheLevel::Second);
-        let lines = ahead.share(LANES);
+        let (rows, mut ahead, lines) = weights.block(i, BYTES, LANES);
         let mut sums = [[0; LANES]; R];
         for row in 0..LANES {
             ahead.lines(lines);
@@ -338,11 +335,8 @@ fn signs_of(sevens: __m256i) -> [u64; 4] {
 /// Returns sixteen numbers of four bits as 32-bit integers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn nibbles(packed: u64) -> __m512i {
-    let (both, mask) = (_mm_cvtsi64_si128(packed as i64), _mm_set1_epi8(0x0f));
-    let low = _mm_and_si128(both, mask);
-    let high = _mm_and_si128(_mm_srli_epi16::<4>(both), mask);
-    _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(low, high))
+fn wide_nibbles(packed: u64) -> __m512i {
+    _mm512_cvtepu8_epi32(nibbles(packed))
 }
 
 /// Returns the signs in the 32 bytes from byte `at` on.

@@ -85,6 +85,23 @@ pub(super) struct WeightRows {
     pub(super) next: *const u8,
 }
 
+impl WeightRows {
+    /// Returns block `block` of sixteen rows, and the memory to prefetch meanwhile, with the lines
+    /// of each of `calls` calls.
+    pub(super) fn block(
+        &self,
+        block: usize,
+        block_bytes: usize,
+        calls: usize,
+    ) -> (RowBlocks, Prefetch, usize) {
+        let start = self.start.wrapping_add(block * block_bytes);
+        let bytes = LANES * block_bytes;
+        let ahead = Prefetch::new(self.next.wrapping_add(block * bytes), bytes, CacheLevel::Second);
+        let lines = ahead.share(calls);
+        (RowBlocks { start, row_bytes: self.row_bytes }, ahead, lines)
+    }
+}
+
 /// The same block of sixteen rows, in memory.
 #[derive(Clone, Copy)]
 pub(super) struct RowBlocks {
