@@ -14,12 +14,13 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use crate::generation::{Generated, Generation};
+use crate::generation::ResponseGeneration;
 use crate::record_log::RecordLog;
 use crate::stored::{StoredResponse, object};
 use crate::storing::ResponseRecorder;
 use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_resumable::Reservation;
+use loquent_resumable::generation::Generated;
 use loquent_serving::api::json::{ValueSize, count_values};
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Owner;
@@ -143,7 +144,7 @@ impl LiveResponses {
     pub async fn start(
         self: &Arc<Self>,
         new: NewResponse,
-        generation: Generation,
+        generation: ResponseGeneration,
         reservation: Reservation,
     ) -> Result<Arc<LiveResponse>, ApiError> {
         let live = Arc::new(LiveResponse::new(new));
@@ -312,7 +313,7 @@ impl LiveResponse {
     /// Generates the response to its end and stores it.
     async fn carry(
         &self,
-        generation: Generation,
+        generation: ResponseGeneration,
         reservation: Reservation,
         leaving: watch::Receiver<bool>,
     ) {
@@ -351,7 +352,7 @@ impl LiveResponse {
     }
 
     /// Collects the records of `generation` until it ends or is left to another replica.
-    async fn run(&self, mut generation: Generation, mut leaving: watch::Receiver<bool>) {
+    async fn run(&self, mut generation: ResponseGeneration, mut leaving: watch::Receiver<bool>) {
         let mut checkpoint = interval_at(Instant::now() + CHECKPOINT, CHECKPOINT);
         // A slow disk gets no burst of the checkpoints that it was too slow for.
         checkpoint.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -408,7 +409,7 @@ impl LiveResponse {
     }
 
     /// Collects the records of one flush.
-    async fn step(&self, generation: &mut Generation) {
+    async fn step(&self, generation: &mut ResponseGeneration) {
         let progress = poll_fn(|context| generation.poll(context, &mut |delta| self.push(&delta)));
         if let Generated::Failed(error) = progress.await {
             tracing::debug!(%error, "a background response failed");

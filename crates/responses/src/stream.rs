@@ -6,12 +6,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use loquent_proto::Delta;
 
-use crate::generation::{Generated, Generation};
+use crate::generation::ResponseGeneration;
 use crate::live::LiveReader;
 use crate::record_log::{RecordLog, read_records};
 use crate::storing::{KeptRecords, ResponseRecorder, Saving, write};
 use loquent_dialects::responses::events::{EventRange, ResponseEvents, takeover_gap};
 use loquent_dialects::responses::object::{ResponseStatus, ResponseTemplate};
+use loquent_resumable::generation::Generated;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::{EventSource, EventWriter, StreamStatus};
 use loquent_serving::memory::MemoryCharge;
@@ -21,7 +22,7 @@ const FRAME_BYTES: usize = 16 * 1024;
 
 /// A response generated for a single reader: generation ends when it is dropped.
 pub struct DirectResponse {
-    generation: Generation,
+    generation: ResponseGeneration,
     events: ResponseEvents,
     recording: KeptRecords,
     ending: Option<ResponseEnding>,
@@ -38,7 +39,7 @@ impl DirectResponse {
     /// Returns the events of `generation`, whose first records are in `log`; `recorder` stores
     /// the response if requested.
     pub fn new(
-        generation: Generation,
+        generation: ResponseGeneration,
         mut events: ResponseEvents,
         log: RecordLog,
         recorder: Option<ResponseRecorder>,

@@ -3,6 +3,7 @@
 use loquent_dialects::responses::events::{EventRange, MAX_GAPS, ResponseEvents, takeover_record};
 use loquent_infer::tenant::TenantId;
 use loquent_proto::{Delta, Replay};
+use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{self, ReplayableRequest};
 use loquent_resumable::shared::takeover::{FirstAnswer, SecondAnswer, TakeoverClaim, name_in};
 use loquent_serving::api::request::StreamParams;
@@ -12,7 +13,7 @@ use loquent_store::recorder::StoreTarget;
 use loquent_store::shared::connection::SharedConnection;
 use loquent_store::{AnswerFence, Kind, Progress};
 
-use crate::generation::Generation;
+use crate::generation::ResponseGeneration;
 use crate::live::NewResponse;
 use crate::lookup::ResponseLookup;
 use crate::record_log::RecordLog;
@@ -107,14 +108,17 @@ impl ResponseLookup<'_> {
         fence: AnswerFence,
         stored: StoredResponse,
         answer: SecondAnswer,
-    ) -> Result<(NewResponse, Generation), ApiError> {
+    ) -> Result<(NewResponse, ResponseGeneration), ApiError> {
         let known = Replay::of(stored.log.bytes()).map_err(|_| unreadable())?;
-        let created_s = answer.request.head().created_s;
+        let SecondAnswer { mut generation, first } = answer;
+        let created_s = generation.request().head().created_s;
+        // The first records are known, as all that follow them.
+        let compared = generation.compare(Some(known), first, &mut drop);
+        compared.map_err(|_| Generation::differs())?;
         let entropy = self.store.shared().map(SharedConnection::entropy);
         // Only a shared store can lose a takeover.
         let gaps = entropy.map_or(1, |entropy| entropy.draw_in(1..=MAX_GAPS));
         let log = with_seam(&stored, gaps, self.answers.limits().log_bytes);
-        let generation = Generation::again(answer, known);
         let StoredResponse { template, input, request, .. } = stored;
         let input = KeptInput {
             head: StoredResponse::encode_head(&template, &input, None).into(),
@@ -126,7 +130,8 @@ impl ResponseLookup<'_> {
         let target = StoreTarget { store, workers, kind: Kind::Response, owner, fence };
         let id = template.id().to_owned();
         let recorder = ResponseRecorder { target, id, created_s, input };
-        Ok((NewResponse { recorder, template, log }, generation))
+        let new = NewResponse { recorder, template, log };
+        Ok((new, ResponseGeneration::new(generation, None)))
     }
 }
 
@@ -138,12 +143,9 @@ fn unreadable() -> ApiError {
 /// numbers are `gaps` gaps away, in a log of at most `max_bytes`.
 fn with_seam(stored: &StoredResponse, gaps: u64, max_bytes: usize) -> RecordLog {
     let mut events = ResponseEvents::new(stored.template.clone(), EventRange::Nothing);
-    let mut log = RecordLog::new(usize::MAX / 2);
-    stored.log.read(0, |delta| {
-        events.note(&delta);
-        log.push(&delta).expect("there is room");
-    });
+    stored.log.read(0, |delta| events.note(&delta));
     let seam = takeover_record(events.next_number(), gaps);
+    let mut log = stored.log.clone().bounded(usize::MAX / 2);
     log.push(&Delta::Other { choice: 0, json: seam }).expect("there is room");
     log.bounded(max_bytes)
 }

@@ -37,9 +37,10 @@ mod answer_task;
 mod datagram_reader;
 mod event_reader;
 mod events_slot;
-pub mod fit_record;
+mod fit_record;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod generation;
 pub mod idempotency;
 mod log_pump;
 mod log_snapshots;

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use loquent_dialects::responses::events::{EventRange, ResponseEvents};
 use loquent_dialects::responses::object::ResponseTemplate;
-use loquent_responses::generation::Generation;
+use loquent_responses::generation::ResponseGeneration;
 use loquent_responses::live::{LiveResponses, NewResponse};
 use loquent_responses::lookup::ResponseLookup;
 use loquent_responses::record_log::RecordLog;
@@ -14,6 +14,7 @@ use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::ResponseRecorder;
 use loquent_responses::stream::ResponseReader;
 use loquent_resumable::ResumableAnswers;
+use loquent_resumable::generation::Generation;
 use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
@@ -90,9 +91,10 @@ impl ReplicaResponses {
         let mut log = RecordLog::new(usize::MAX / 2);
         let vocab = vocab();
         let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
-        let generation = Generation::open(active, None, &context, &mut |delta| {
+        let answer = Generation::open(active, &context, &mut |delta| {
             log.push(&delta).expect("the first record fits");
         });
+        let generation = ResponseGeneration::new(answer, None);
         let log = log.bounded(self.answers.limits().log_bytes);
         let (store, workers) = (self.store().clone(), self.bodies.workers().clone());
         let (kind, owner, fence) = (Kind::Response, OWNER, AnswerFence::FIRST);

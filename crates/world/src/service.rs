@@ -9,6 +9,7 @@ use std::time::Duration;
 use loquent_infer::tenant::TenantId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Delta;
+use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody, ReplayableRequest,
 };
@@ -23,7 +24,7 @@ use loquent_serving::flush::{CompletionTimings, End, FinishReason, Flush};
 use loquent_serving::flush_channel::{FlushSender, flush_channel};
 use loquent_serving::metrics::Metrics;
 use loquent_serving::model::unknown_vocab::UnknownVocab;
-use loquent_serving::records::{RecordContext, RecordWriter};
+use loquent_serving::records::RecordContext;
 use loquent_serving::request_log::RequestLog;
 use serde_json::{Map, json};
 
@@ -281,8 +282,8 @@ impl TakeoverStarter for SimulatedService {
             }
             let (vocab, mut first) = (vocab(), Vec::new());
             let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
-            let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
-            Ok(SecondAnswer { request: Box::new(active), records, first })
+            let generation = Generation::open(active, &context, &mut |delta| first.push(delta));
+            Ok(SecondAnswer { generation, first })
         })
     }
 }

@@ -19,11 +19,10 @@ use super::logs::{SharedLogs, until_answered};
 use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
-use loquent_serving::active_request::ActiveRequest;
+use crate::generation::Generation;
 use loquent_serving::api::head::AnswerName;
 use loquent_serving::api::request::StreamParams;
 use loquent_serving::error::ApiError;
-use loquent_serving::records::RecordWriter;
 use loquent_store::shared::connection::SharedConnection;
 use loquent_store::shared::objects::FENCE_KEPT;
 use loquent_store::shared::reply::StoreReply;
@@ -44,10 +43,8 @@ static RELEASE: LazyLock<Script> =
 
 /// An answer being generated again.
 pub struct SecondAnswer {
-    /// The running request.
-    pub request: Box<ActiveRequest>,
-    /// Writer of the answer's records.
-    pub records: RecordWriter,
+    /// Its generation.
+    pub generation: Generation,
     /// First records of the answer.
     pub first: Vec<Delta>,
 }

@@ -30,13 +30,14 @@ use loquent_dialects::responses::object::ResponseTemplate;
 use loquent_dialects::responses::paging::page;
 use loquent_dialects::responses::request::{NAMES, ResponseRequest, Truncation};
 use loquent_dialects::responses::truncate::{count, truncate};
-use loquent_responses::generation::{Generated, Generation};
+use loquent_responses::generation::ResponseGeneration;
 use loquent_responses::live::NewResponse;
 use loquent_responses::lookup::FoundResponse;
 use loquent_responses::record_log::{END_RESERVE_BYTES, RecordLog};
 use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::{KeptRecords, ResponseRecorder};
 use loquent_responses::stream::{DirectResponse, Records, ResponseReader};
+use loquent_resumable::generation::{Generated, Generation};
 use loquent_resumable::shared::kept_request::ReplayableBody;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -83,7 +84,7 @@ struct LoweredRequest {
 struct StartedResponse {
     recorder: ResponseRecorder,
     template: ResponseTemplate,
-    generation: Generation,
+    generation: ResponseGeneration,
     /// The response's first records.
     log: RecordLog,
     ignored: String,
@@ -232,9 +233,10 @@ async fn start(
     // A background response has its reserved size.
     let held = HeldAnswer::new(app.bodies.clone(), active.tenant());
     let held = (!template.background).then_some(held);
-    let generation = Generation::open(active, held, &context, &mut |delta| {
+    let answer = Generation::open(active, &context, &mut |delta| {
         log.push(&delta).expect("the first record fits");
     });
+    let generation = ResponseGeneration::new(answer, held);
     let log = log.bounded(most_record_bytes(app, &template, &input));
     let target = app.store_target(Kind::Response, identity.owner(), AnswerFence::FIRST);
     let id = template.id().to_owned();

@@ -9,6 +9,7 @@ use crate::app::App;
 use crate::models::ModelEntry;
 use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
+use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
 };
@@ -19,7 +20,7 @@ use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
 use loquent_serving::identity::Identity;
 use loquent_serving::identity::token::TokenScope;
-use loquent_serving::records::{RecordContext, RecordWriter};
+use loquent_serving::records::RecordContext;
 use loquent_store::Kind;
 
 /// A [`TakeoverStarter`] that starts requests on this server's [`App`].
@@ -175,6 +176,6 @@ async fn begin(
     }
     let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
     let mut first = Vec::new();
-    let records = RecordWriter::open(&active, &context, &mut |delta| first.push(delta));
-    Ok(SecondAnswer { request: Box::new(active), records, first })
+    let generation = Generation::open(active, &context, &mut |delta| first.push(delta));
+    Ok(SecondAnswer { generation, first })
 }
