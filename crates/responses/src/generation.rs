@@ -9,7 +9,6 @@ use serde_json::json;
 use loquent_dialects::responses::events::{CANCELLED, COMPLETED_AT};
 use loquent_resumable::generation::{Generated, Generation};
 use loquent_serving::clock::unix_time_s;
-use loquent_serving::error::ApiError;
 use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::records::RecordWriter;
 
