@@ -142,7 +142,7 @@ fn any_number_of_weight_rows_and_parts_is_as_exact() {
     for (isa, format) in cases() {
         for blocks in [1, 2, 5, 6, 7, 12, 13, 25] {
             for (weight_rows, rows, threads) in
-                [(1, 5, 2), (15, 1, 1), (16, 2, 2), (17, 16, 3), (33, 17, 2), (530, 3, 2)]
+                [(1, 5, 2), (15, 1, 1), (16, 2, 1), (17, 16, 1), (33, 17, 3), (530, 3, 2)]
             {
                 let inner = 256 * blocks;
                 let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
