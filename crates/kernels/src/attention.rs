@@ -1,6 +1,6 @@
 //! Attention of the graph, as every instruction set's kernels compute it.
 
-use super::query_runs::{MASK_LANES, MOST_RUN, QueryRun, VisibleCells};
+use super::query_runs::{MASK_LANES, MOST_RUN, MaskRow, QueryRun, VisibleCells, parts_len};
 use super::sys;
 use super::work_queue::WorkQueue;
 use super::write_order::WriteOrder;
@@ -115,7 +115,13 @@ impl<'a> Attention<'a> {
 
     /// Work memory in bytes for passes of up to `most_rows` rows.
     pub(super) fn memory_bytes(&self, most_rows: usize, threads: usize) -> usize {
-        threads * self.thread_bytes(most_rows) + 64
+        self.parts_bytes() + threads * self.thread_bytes(most_rows) + 64
+    }
+
+    /// Bytes of the [`MaskRow::parts`] of all masks.
+    fn parts_bytes(&self) -> usize {
+        let masks = (self.queries.ne[1] * self.mask.ne[3]) as usize;
+        masks * parts_len(self.cells) * size_of::<u64>()
     }
 
     /// Returns a thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
@@ -133,7 +139,8 @@ impl<'a> Attention<'a> {
         // are.
         unsafe {
             // Floats first, then indices, each thread its own: nothing is shared but the queue.
-            let own = memory.add(memory.align_offset(64) + thread * self.thread_bytes(most_rows));
+            let lists = memory.add(memory.align_offset(64) + self.parts_bytes());
+            let own = lists.add(thread * self.thread_bytes(most_rows));
             let floats = own.cast::<f32>();
             let part = |i: usize, parts| {
                 std::slice::from_raw_parts_mut(floats.add(i * self.cells), parts * self.cells)
@@ -155,13 +162,17 @@ impl<'a> Attention<'a> {
         most_rows: usize,
         queue: &WorkQueue,
         memory: *mut u8,
-        run_of: impl Fn(&[&[u16]], &mut VisibleCells<'_>) -> QueryRun,
+        write_parts: impl Fn(&[u16], &mut [u64]),
+        run_of: impl Fn(&[MaskRow<'_>], &mut VisibleCells<'_>) -> QueryRun,
         attend: impl Fn(&Heads, &QueryRun, &VisibleCells<'_>, &mut [f32]),
     ) {
         // SAFETY: the caller guarantees the size of `memory`; each thread of the queue has a
         // different number.
         let (mut cells, scores) = unsafe { self.lists(most_rows, queue.thread, memory) };
         let order = WriteOrder::of(self.keys, queue.pool);
+        let masks = Masks::new(self, memory);
+        // SAFETY: each thread of the queue has a different number.
+        unsafe { masks.write_share(queue, write_parts) }
         queue.begin();
         let [_, queries, heads, streams] = self.queries.ne.map(|n| n as usize);
         let groups = self.keys.ne[2] as usize;
@@ -177,13 +188,12 @@ impl<'a> Attention<'a> {
             let mut at = first;
             // Queries of different sequences see different cells, so a tile may be several runs.
             while at < end {
-                // SAFETY: the queries and the stream exist.
-                let masks: [&[u16]; MOST_RUN] = std::array::from_fn(|i| unsafe {
-                    self.mask_row((at + i).min(end - 1), stream)
-                });
-                let mut run = run_of(&masks[..end - at], &mut cells);
+                // SAFETY: the queries and the stream exist; all threads are past their shares.
+                let rows: [MaskRow<'_>; MOST_RUN] =
+                    std::array::from_fn(|i| unsafe { masks.row((at + i).min(end - 1), stream) });
+                let mut run = run_of(&rows[..end - at], &mut cells);
                 if let Some(order) = &order {
-                    let last = masks[run.queries - 1];
+                    let last = rows[run.queries - 1].lanes;
                     run.put_in_order(last, &mut cells, order.of_cells(self.keys, stream));
                 }
                 let heads = Heads { query: at, head: group * together, together, group, stream };
@@ -192,17 +202,70 @@ impl<'a> Attention<'a> {
             }
         }
     }
+}
+
+/// Masks of all queries. Their parts are in the work memory.
+struct Masks<'a> {
+    op: &'a Attention<'a>,
+    parts: *mut u64,
+    /// Numbers of one mask's parts.
+    parts_len: usize,
+}
+
+impl<'a> Masks<'a> {
+    /// Returns the masks of `op`, with room for their parts in its work memory.
+    fn new(op: &'a Attention<'a>, memory: *mut u8) -> Self {
+        let parts = memory.wrapping_add(memory.align_offset(64)).cast();
+        Self { op, parts, parts_len: parts_len(op.cells) }
+    }
+
+    /// Number of a query's mask among all. Streams of the cache may share masks.
+    fn index(&self, query: usize, stream: usize) -> usize {
+        stream % self.op.mask.ne[3] as usize * self.op.queries.ne[1] as usize + query
+    }
+
+    /// Writes the parts of this thread's share of the masks.
+    ///
+    /// # Safety
+    /// The memory has [`Attention::memory_bytes`]; no other thread has this number, or reads parts
+    /// before all threads have come to the queue's beginning.
+    unsafe fn write_share(&self, queue: &WorkQueue, write_parts: impl Fn(&[u16], &mut [u64])) {
+        let [queries, streams] = [self.op.queries.ne[1], self.op.mask.ne[3]].map(|n| n as usize);
+        for index in (queue.thread..queries * streams).step_by(queue.threads) {
+            // SAFETY: by the caller this thread alone uses these parts; the query and its stream
+            // exist.
+            unsafe {
+                let parts = self.parts.add(index * self.parts_len);
+                let parts = std::slice::from_raw_parts_mut(parts, self.parts_len);
+                write_parts(self.lanes(index % queries, index / queries), parts);
+            }
+        }
+    }
 
     /// Returns the mask of `query` in `stream`.
     ///
     /// # Safety
-    /// The mask has this query, and the cache this stream.
-    pub(super) unsafe fn mask_row(&self, query: usize, stream: usize) -> &[u16] {
-        let stream = stream % self.mask.ne[3] as usize;
+    /// They exist, and the parts of all masks have been written.
+    unsafe fn row(&self, query: usize, stream: usize) -> MaskRow<'a> {
+        // SAFETY: by the caller.
+        unsafe {
+            let parts = self.parts.add(self.index(query, stream) * self.parts_len);
+            let parts = std::slice::from_raw_parts(parts, self.parts_len);
+            MaskRow { lanes: self.lanes(query, stream), parts }
+        }
+    }
+
+    /// Returns the numbers of the mask of `query` in `stream`.
+    ///
+    /// # Safety
+    /// They exist.
+    unsafe fn lanes(&self, query: usize, stream: usize) -> &'a [u16] {
+        let mask = self.op.mask;
+        let stream = stream % mask.ne[3] as usize;
         // SAFETY: the mask has this row, of at least `cells` numbers.
         unsafe {
-            let start = self.mask.data.byte_add(query * self.mask.nb[1] + stream * self.mask.nb[3]);
-            std::slice::from_raw_parts(start.cast::<u16>(), self.cells)
+            let start = mask.data.byte_add(query * mask.nb[1] + stream * mask.nb[3]);
+            std::slice::from_raw_parts(start.cast::<u16>(), self.op.cells)
         }
     }
 }

@@ -14,6 +14,52 @@ pub(super) const MASKED: u16 = 0xfc00;
 /// Maximum queries of a [`QueryRun`].
 pub(super) const MOST_RUN: usize = 8;
 
+/// Cells for which a number of [`MaskRow::parts`] has bits.
+const PARTS_CELLS: usize = MASK_LANES * u64::BITS as usize;
+
+/// The mask of a query.
+#[derive(Clone, Copy)]
+pub(super) struct MaskRow<'a> {
+    pub(super) lanes: &'a [u16],
+    /// A bit for every [`MASK_LANES`] cells, set if one of them counts: most of a large cache are
+    /// other sequences' cells, and are read once for all heads.
+    pub(super) parts: &'a [u64],
+}
+
+impl MaskRow<'_> {
+    fn part(&self, index: usize) -> &MaskLanes {
+        &self.lanes.as_chunks().0[index]
+    }
+}
+
+/// Returns the length of [`MaskRow::parts`] for a mask of `cells`.
+pub(super) const fn parts_len(cells: usize) -> usize {
+    cells.div_ceil(PARTS_CELLS)
+}
+
+/// Writes the [`MaskRow::parts`] of the mask `lanes`; `seen` is that of [`run_of`].
+#[inline(always)]
+pub(super) fn write_parts(lanes: &[u16], parts: &mut [u64], seen: impl Fn(&MaskLanes) -> u32) {
+    for (bits, lanes) in parts.iter_mut().zip(lanes.chunks(PARTS_CELLS)) {
+        *bits = 0;
+        for (i, lanes) in lanes.as_chunks().0.iter().enumerate() {
+            *bits |= u64::from(seen(lanes) != 0) << i;
+        }
+    }
+}
+
+/// Returns the indices of the bits that are set in `parts`.
+#[inline(always)]
+fn set_bits(parts: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
+    parts.enumerate().flat_map(|(at, mut bits)| {
+        std::iter::from_fn(move || {
+            let bit = bits.trailing_zeros();
+            bits &= bits.checked_sub(1)?;
+            Some(at * u64::BITS as usize + bit as usize)
+        })
+    })
+}
+
 /// Cells that count, in the order in which they were written.
 pub(super) struct VisibleCells<'a> {
     pub(super) indices: &'a mut [u32],
@@ -94,22 +140,23 @@ fn bias_of(mask: u16) -> f32 {
 /// are not called for every 32 cells.
 #[inline(always)]
 pub(super) fn run_of(
-    rows: &[&[u16]],
+    rows: &[MaskRow<'_>],
     cells: &mut VisibleCells<'_>,
     seen: impl Fn(&MaskLanes) -> u32,
     differ: impl Fn(&MaskLanes, &MaskLanes) -> u32,
 ) -> QueryRun {
     let most = rows.len().min(MOST_RUN);
     let mut queries = 1;
-    while queries < most && follows(rows[queries - 1], rows[queries], &seen, &differ) {
+    while queries < most && follows(&rows[queries - 1], &rows[queries], &seen, &differ) {
         queries += 1;
     }
     let mut run = QueryRun { queries, cells: 0, hidden: NONE_HIDDEN, hidden_count: 0 };
     let last = rows[queries - 1];
-    for (i, lanes) in last.as_chunks::<MASK_LANES>().0.iter().enumerate() {
+    for i in set_bits(last.parts.iter().copied()) {
+        let lanes = last.part(i);
         let mut left = seen(lanes);
         for (query, row) in rows[..queries - 1].iter().enumerate() {
-            let mut hidden = left & !seen(&row.as_chunks::<MASK_LANES>().0[i]);
+            let mut hidden = left & !seen(row.part(i));
             while hidden != 0 {
                 // Its place in the list: the cells listed so far and those before it in this word.
                 let before = (left & ((hidden & hidden.wrapping_neg()) - 1)).count_ones();
@@ -137,13 +184,14 @@ pub(super) fn run_of(
 /// with the same biases, and at most one cell more, its own: a run then hides no cells of others.
 #[inline(always)]
 fn follows(
-    row: &[u16],
-    next: &[u16],
+    row: &MaskRow<'_>,
+    next: &MaskRow<'_>,
     seen: &impl Fn(&MaskLanes) -> u32,
     differ: &impl Fn(&MaskLanes, &MaskLanes) -> u32,
 ) -> bool {
     let mut more = 0;
-    for (lanes, next) in row.as_chunks().0.iter().zip(next.as_chunks().0) {
+    for i in set_bits(row.parts.iter().zip(next.parts).map(|(row, next)| row | next)) {
+        let (lanes, next) = (row.part(i), next.part(i));
         let (before, after) = (seen(lanes), seen(next));
         more += (after & !before).count_ones();
         // Biases are compared too: with a bias per position (not only 0 and minus infinity) two
@@ -170,9 +218,23 @@ mod tests {
         (0..64).map(|cell| if seen.contains(&cell) { 0 } else { MASKED }).collect()
     }
 
+    /// Returns the parts of `masks` in which a cell counts.
+    fn parts(masks: &[Vec<u16>]) -> Vec<[u64; parts_len(64)]> {
+        let seen = |lanes: &MaskLanes| bits(|i| lanes[i] != MASKED);
+        let mut parts = vec![[u64::MAX]; masks.len()];
+        masks.iter().zip(&mut parts).for_each(|(mask, parts)| write_parts(mask, parts, seen));
+        parts
+    }
+
+    /// Returns `masks` as the rows of queries.
+    fn rows<'a>(masks: &'a [Vec<u16>], parts: &'a [[u64; 1]]) -> Vec<MaskRow<'a>> {
+        masks.iter().zip(parts).map(|(lanes, parts)| MaskRow { lanes, parts }).collect()
+    }
+
     /// Returns the run of these queries: its length, cells, and the cells hidden from each query.
     fn run(masks: &[Vec<u16>]) -> (usize, Vec<u32>, Vec<Vec<usize>>) {
-        let rows: Vec<&[u16]> = masks.iter().map(Vec::as_slice).collect();
+        let parts = parts(masks);
+        let rows = rows(masks, &parts);
         let (mut indices, mut biases) = ([0; 64], [0.0; 64]);
         let mut cells = VisibleCells { indices: &mut indices, biases: &mut biases };
         let seen = |lanes: &MaskLanes| bits(|i| lanes[i] != MASKED);
@@ -196,7 +258,8 @@ mod tests {
         // Two tokens, then two that took cells before and between them.
         let mut masks = [vec![8, 40], vec![3, 8, 40], vec![3, 8, 20, 40]].map(|seen| mask(&seen));
         masks.iter_mut().for_each(|mask| mask[8] = 0x3c00);
-        let rows: Vec<&[u16]> = masks.iter().map(Vec::as_slice).collect();
+        let parts = parts(&masks);
+        let rows = rows(&masks, &parts);
         let (mut indices, mut biases) = ([0; 64], [0.0; 64]);
         let mut cells = VisibleCells { indices: &mut indices, biases: &mut biases };
         let seen = |lanes: &MaskLanes| bits(|i| lanes[i] != MASKED);
@@ -206,7 +269,7 @@ mod tests {
         for (number, cell) in (1..).zip([8, 40, 3, 20]) {
             written[cell].store(number, Ordering::Relaxed);
         }
-        run.put_in_order(rows[2], &mut cells, &written);
+        run.put_in_order(rows[2].lanes, &mut cells, &written);
         assert_eq!((run.queries, &cells.indices[..run.cells]), (3, &[8, 40, 3, 20][..]));
         assert_eq!(cells.biases[..run.cells], [1.0, 0.0, 0.0, 0.0]);
         let mut hidden = [0, 1, 2].map(|query| run.hidden_from(query).collect::<Vec<_>>());
@@ -225,6 +288,19 @@ mod tests {
         for next in [another_sequence, window_moved_on, two_more, biased] {
             assert_eq!(run(&[first.clone(), next]), (1, vec![1, 2], vec![vec![]]));
         }
+    }
+
+    #[test]
+    fn parts_without_a_cell_that_counts_are_left_out() {
+        let mut lanes = vec![MASKED; 3 * PARTS_CELLS];
+        for cell in [0, 31, 64, PARTS_CELLS - 1, 2 * PARTS_CELLS + 32] {
+            lanes[cell] = 0;
+        }
+        let mut parts = vec![u64::MAX; parts_len(lanes.len())];
+        write_parts(&lanes, &mut parts, |lanes| bits(|i| lanes[i] != MASKED));
+        assert_eq!(parts, [1 | 1 << 2 | 1 << 63, 0, 1 << 1]);
+        assert_eq!(set_bits(parts.into_iter()).collect::<Vec<_>>(), [0, 2, 63, 129]);
+        assert_eq!(parts_len(PARTS_CELLS + 32), 2);
     }
 
     #[test]

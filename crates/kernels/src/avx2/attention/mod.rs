@@ -8,7 +8,7 @@ mod micro_kernel;
 
 use std::arch::x86_64::*;
 
-use self::masks::run_of;
+use self::masks::{run_of, write_parts};
 use self::micro_kernel::{MOST_ROWS, exponentials, score, weigh};
 use crate::attention::{Attention, HALF, Heads, KvFormat, Q8_0};
 use crate::query_runs::{QueryRun, VisibleCells};
@@ -32,6 +32,7 @@ pub(crate) unsafe fn compute(op: &Attention<'_>, queue: &WorkQueue, memory: *mut
             MOST_ROWS,
             queue,
             memory,
+            |lanes, parts| write_parts(lanes, parts),
             |masks, cells| run_of(masks, cells),
             |heads, run, cells, scores| match op.kv {
                 KvFormat::Half => attend::<HALF>(op, heads, run, cells, scores),

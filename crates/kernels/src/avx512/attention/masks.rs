@@ -2,12 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use crate::query_runs::{self, MASKED, MaskLanes, QueryRun, VisibleCells};
+use crate::query_runs::{self, MASKED, MaskLanes, MaskRow, QueryRun, VisibleCells};
 
 /// See [`query_runs::run_of`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn run_of(rows: &[&[u16]], cells: &mut VisibleCells<'_>) -> QueryRun {
+pub(super) fn run_of(rows: &[MaskRow<'_>], cells: &mut VisibleCells<'_>) -> QueryRun {
     query_runs::run_of(rows, cells, |lanes| seen(lanes), |one, other| differ(one, other))
+}
+
+/// See [`query_runs::write_parts`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn write_parts(lanes: &[u16], parts: &mut [u64]) {
+    query_runs::write_parts(lanes, parts, |lanes| seen(lanes));
 }
 
 #[inline]
