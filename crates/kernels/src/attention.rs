@@ -118,10 +118,10 @@ impl<'a> Attention<'a> {
         self.parts_bytes() + threads * self.thread_bytes(most_rows) + 64
     }
 
-    /// Bytes of the [`MaskRow::parts`] of all masks.
+    /// Bytes of the [`MaskRow::parts`] of all masks, whole cache lines.
     fn parts_bytes(&self) -> usize {
         let masks = (self.queries.ne[1] * self.mask.ne[3]) as usize;
-        masks * parts_len(self.cells) * size_of::<u64>()
+        (masks * parts_len(self.cells) * size_of::<u64>()).next_multiple_of(64)
     }
 
     /// Returns a thread's lists in `memory`: the cells, and the scores of `most_rows` rows.

@@ -2,10 +2,10 @@
 //!
 //! llama.cpp's kernel visits, for each query and head, every cell of a unified cache, including
 //! those of other sequences and of kept prefixes, and looks up in the mask whether it counts. Here
-//! the mask is read once per query and group of heads, many cells at a time, and the cells that
-//! count are read once for all heads that share them, and for up to eight rows of a prompt. The
-//! cost of a step depends on its own sequences, not on the rest of the cache; and a masked cell's
-//! numbers, NaN included, reach no other sequence.
+//! the mask is read once per query, many cells at a time, and the cells that count are read once
+//! for all heads that share them, and for up to eight rows of a prompt. The cost of a step depends
+//! on its own sequences, and of the rest of the cache on the reading of masks alone; and a masked
+//! cell's numbers, NaN included, reach no other sequence.
 
 mod masks;
 mod micro_kernel;
