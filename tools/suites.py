@@ -125,7 +125,7 @@ class Cargo:
         # The examples are built by `make lint`.
         command += ["--lib", "--bins", "--tests", *self.args]
         # Many wait for a time-out or for another process: more than one to a processor.
-        command += ["--test-threads", str((os.cpu_count() or 2) * 3 // 2)]
+        command += ["--test-threads", str((os.cpu_count() or 2) * 2)]
         if groups is not None:
             command += ["-E", " | ".join(f"binary_id(={group})" for group in groups)]
         code, summary = execute(command, self.SUMMARY, env=self.env)
