@@ -65,8 +65,8 @@ impl ResponseGeneration {
     }
 }
 
-/// Passes on `delta`; before the end, also the time of it: whoever reads the response later sees
-/// the same time.
+/// Passes `delta` on. The time of completion goes before the record that completes the response: in
+/// the log, so that every reader is told the same.
 fn put_with_time(delta: Delta, put: &mut impl FnMut(Delta)) {
     if let Delta::Done = delta {
         put(Delta::Other { choice: 0, json: json!({COMPLETED_AT: unix_time_s()}).to_string() });

@@ -158,7 +158,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(op.get().data.cast::<f32>(), count) }
             .fill(f32::NAN);
         match side {
-            // The same with any number, and where other tests run, its threads wait for each other.
+            // Its results do not depend on threads, which wait for each other on a busy machine.
             KernelSide::Llama => self.run(op, 1, ptr::null_mut()),
             KernelSide::Own(isa) => self.run_own(op, isa, None, threads),
             KernelSide::SoftTiles => {

@@ -265,7 +265,7 @@ fn every_group_of_heads_is_as_exact_as_llama_cpps() {
             (16, 1),
         ] {
             for queries in [1, 2, 3, 8, 17] {
-                // Where other tests run, threads take turns: they divide some of the groups only.
+                // Threads wait for each other on a busy machine, so few groups are divided.
                 let threads = if heads.is_multiple_of(3) { 2 + queries % 2 } else { 1 };
                 let sizes = AttentionSizes {
                     head_size,
