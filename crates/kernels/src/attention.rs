@@ -219,11 +219,6 @@ impl<'a> Masks<'a> {
         Self { op, parts, parts_len: parts_len(op.cells) }
     }
 
-    /// Number of a query's mask among all. Streams of the cache may share masks.
-    fn index(&self, query: usize, stream: usize) -> usize {
-        stream % self.op.mask.ne[3] as usize * self.op.queries.ne[1] as usize + query
-    }
-
     /// Writes the parts of this thread's share of the masks.
     ///
     /// # Safety
@@ -247,21 +242,23 @@ impl<'a> Masks<'a> {
     /// # Safety
     /// They exist, and the parts of all masks have been written.
     unsafe fn row(&self, query: usize, stream: usize) -> MaskRow<'a> {
+        // Streams of the cache may share masks.
+        let stream = stream % self.op.mask.ne[3] as usize;
+        let index = stream * self.op.queries.ne[1] as usize + query;
         // SAFETY: by the caller.
         unsafe {
-            let parts = self.parts.add(self.index(query, stream) * self.parts_len);
+            let parts = self.parts.add(index * self.parts_len);
             let parts = std::slice::from_raw_parts(parts, self.parts_len);
             MaskRow { lanes: self.lanes(query, stream), parts }
         }
     }
 
-    /// Returns the numbers of the mask of `query` in `stream`.
+    /// Returns the numbers of the mask of `query` in the masks' own `stream`.
     ///
     /// # Safety
     /// They exist.
     unsafe fn lanes(&self, query: usize, stream: usize) -> &'a [u16] {
         let mask = self.op.mask;
-        let stream = stream % mask.ne[3] as usize;
         // SAFETY: the mask has this row, of at least `cells` numbers.
         unsafe {
             let start = mask.data.byte_add(query * mask.nb[1] + stream * mask.nb[3]);

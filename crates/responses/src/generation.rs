@@ -6,11 +6,13 @@ use std::task::{Context, Poll, ready};
 use loquent_proto::{Delta, Differs};
 use serde_json::json;
 
+use crate::record_log::RecordLog;
 use loquent_dialects::responses::events::{CANCELLED, COMPLETED_AT};
 use loquent_resumable::generation::{Generated, Generation};
+use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::held_answer::HeldAnswer;
-use loquent_serving::records::RecordWriter;
+use loquent_serving::records::{RecordContext, RecordWriter};
 
 /// Generates the records of one response, with those of its end. Dropping it cancels the
 /// generation.
@@ -23,6 +25,20 @@ pub struct ResponseGeneration {
 }
 
 impl ResponseGeneration {
+    /// Starts the generation of the response to `request`, charged to `held`. Its first records go
+    /// to `log`.
+    pub fn open(
+        request: ActiveRequest,
+        held: Option<HeldAnswer>,
+        context: &RecordContext<'_>,
+        log: &mut RecordLog,
+    ) -> Self {
+        let answer = Generation::open(request, context, &mut |delta| {
+            log.push(&delta).expect("the first record fits");
+        });
+        Self::new(answer, held)
+    }
+
     /// Generates the response that `answer` is, charged to `held`.
     pub const fn new(answer: Generation, held: Option<HeldAnswer>) -> Self {
         Self { answer, held }
@@ -34,7 +50,7 @@ impl ResponseGeneration {
         context: &mut Context<'_>,
         put: &mut impl FnMut(Delta),
     ) -> Poll<Generated> {
-        let flush = ready!(self.answer.poll_flush(context));
+        let flush = ready!(self.answer.request_mut().poll_flush(context));
         let charged = match (&mut self.held, &flush) {
             (Some(held), Some(flush)) => held.add(flush),
             _ => Ok(()),
@@ -65,8 +81,8 @@ impl ResponseGeneration {
     }
 }
 
-/// Passes `delta` on. The time of completion goes before the record that completes the response: in
-/// the log, so that every reader is told the same.
+/// Passes `delta` on. Before [`Delta::Done`] it inserts the time of completion, so that all later
+/// readers of the log see the same time.
 fn put_with_time(delta: Delta, put: &mut impl FnMut(Delta)) {
     if let Delta::Done = delta {
         put(Delta::Other { choice: 0, json: json!({COMPLETED_AT: unix_time_s()}).to_string() });

@@ -2,8 +2,6 @@
 //! An answer that is generated again, because its replica has ended, is compared with what is known
 //! of it, and only the rest is passed on.
 
-use std::task::{Context, Poll};
-
 use loquent_proto::{Delta, Differs, Replay};
 
 use crate::fit_record::fit_record;
@@ -70,14 +68,9 @@ impl Generation {
         &self.request
     }
 
-    /// Returns the request, to report to it.
+    /// Returns the request, to take its flushes and to report to it.
     pub fn request_mut(&mut self) -> &mut ActiveRequest {
         &mut self.request
-    }
-
-    /// Polls for the next flush; `None` after the last, or when the engine is gone.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Option<Flush>> {
-        self.request.poll_flush(context)
     }
 
     /// Passes the records of `flush`, or those of the answer's end, to `put`.

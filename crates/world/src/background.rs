@@ -14,7 +14,6 @@ use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::ResponseRecorder;
 use loquent_responses::stream::ResponseReader;
 use loquent_resumable::ResumableAnswers;
-use loquent_resumable::generation::Generation;
 use loquent_serving::body::RequestBodies;
 use loquent_serving::clock::unix_time_s;
 use loquent_serving::error::ApiError;
@@ -91,10 +90,7 @@ impl ReplicaResponses {
         let mut log = RecordLog::new(usize::MAX / 2);
         let vocab = vocab();
         let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
-        let answer = Generation::open(active, &context, &mut |delta| {
-            log.push(&delta).expect("the first record fits");
-        });
-        let generation = ResponseGeneration::new(answer, None);
+        let generation = ResponseGeneration::open(active, None, &context, &mut log);
         let log = log.bounded(self.answers.limits().log_bytes);
         let (store, workers) = (self.store().clone(), self.bodies.workers().clone());
         let (kind, owner, fence) = (Kind::Response, OWNER, AnswerFence::FIRST);

@@ -9,7 +9,6 @@ use std::time::Duration;
 use loquent_infer::tenant::TenantId;
 use loquent_infer::vocab::Vocab;
 use loquent_proto::Delta;
-use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayInputs, ReplayMetadata, ReplayableBody, ReplayableRequest,
 };
@@ -280,10 +279,9 @@ impl TakeoverStarter for SimulatedService {
             if request.marks.stored.is_some() {
                 self.chats.take_over(&mut active, first.fence).await?;
             }
-            let (vocab, mut first) = (vocab(), Vec::new());
+            let vocab = vocab();
             let context = RecordContext { vocab: &vocab, echo: &[], logprobs: None };
-            let generation = Generation::open(active, &context, &mut |delta| first.push(delta));
-            Ok(SecondAnswer { generation, first })
+            Ok(SecondAnswer::open(active, &context))
         })
     }
 }

@@ -20,9 +20,11 @@ use super::reply::{self, Taken};
 use super::slot::LogSlot;
 use super::state::{GivenBack, NewsSink};
 use crate::generation::Generation;
+use loquent_serving::active_request::ActiveRequest;
 use loquent_serving::api::head::AnswerName;
 use loquent_serving::api::request::StreamParams;
 use loquent_serving::error::ApiError;
+use loquent_serving::records::RecordContext;
 use loquent_store::shared::connection::SharedConnection;
 use loquent_store::shared::objects::FENCE_KEPT;
 use loquent_store::shared::reply::StoreReply;
@@ -47,6 +49,15 @@ pub struct SecondAnswer {
     pub generation: Generation,
     /// First records of the answer.
     pub first: Vec<Delta>,
+}
+
+impl SecondAnswer {
+    /// Starts the generation of the answer to `request`.
+    pub fn open(request: ActiveRequest, context: &RecordContext<'_>) -> Self {
+        let mut first = Vec::new();
+        let generation = Generation::open(request, context, &mut |delta| first.push(delta));
+        Self { generation, first }
+    }
 }
 
 /// Facts about an answer for the replica that takes it over.

@@ -37,7 +37,7 @@ use loquent_responses::record_log::{END_RESERVE_BYTES, RecordLog};
 use loquent_responses::stored::{KeptInput, StoredResponse};
 use loquent_responses::storing::{KeptRecords, ResponseRecorder};
 use loquent_responses::stream::{DirectResponse, Records, ResponseReader};
-use loquent_resumable::generation::{Generated, Generation};
+use loquent_resumable::generation::Generated;
 use loquent_resumable::shared::kept_request::ReplayableBody;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::request::{Endpoint, Request, StreamParams, text_bytes};
@@ -233,10 +233,7 @@ async fn start(
     // A background response has its reserved size.
     let held = HeldAnswer::new(app.bodies.clone(), active.tenant());
     let held = (!template.background).then_some(held);
-    let answer = Generation::open(active, &context, &mut |delta| {
-        log.push(&delta).expect("the first record fits");
-    });
-    let generation = ResponseGeneration::new(answer, held);
+    let generation = ResponseGeneration::open(active, held, &context, &mut log);
     let log = log.bounded(most_record_bytes(app, &template, &input));
     let target = app.store_target(Kind::Response, identity.owner(), AnswerFence::FIRST);
     let id = template.id().to_owned();

@@ -9,7 +9,6 @@ use crate::app::App;
 use crate::models::ModelEntry;
 use crate::routes::stored_chats;
 use crate::service::StartedAnswer;
-use loquent_resumable::generation::Generation;
 use loquent_resumable::shared::kept_request::{
     KeptService, ReplayAsker, ReplayMetadata, ReplayableRequest,
 };
@@ -175,7 +174,5 @@ async fn begin(
         stored_chats::record(app, &vocab, (owner, first.fence), Some(chat), &mut active);
     }
     let context = RecordContext { vocab: &vocab, echo: &echo, logprobs: None };
-    let mut first = Vec::new();
-    let generation = Generation::open(active, &context, &mut |delta| first.push(delta));
-    Ok(SecondAnswer { generation, first })
+    Ok(SecondAnswer::open(active, &context))
 }
