@@ -189,6 +189,23 @@ def test_a_batch_goes_on_after_a_restart(start, tmp_path, end):
     assert computed <= 40 * (len(names) - before.request_counts.completed), computed
 
 
+def test_answers_outlive_their_input(start, tmp_path):
+    options = ("--simulate", "100", "--store", str(tmp_path / "store"))
+    server = start(*options)
+    client = sdk(server)
+    batch = begin(client, [line(f"short-{at}", 1) for at in range(4)] + [line(f"long-{at}", 4000) for at in range(8)])
+    until(client, batch, lambda now: now.request_counts.completed >= 4)
+    client.files.delete(batch.input_file_id)
+    server.process.kill()
+    server.process.wait(PATIENCE_S)
+    client = sdk(start(*options))
+    batch = ended(client, batch)
+    assert batch.status == "failed" and [one.code for one in batch.errors.data] == ["invalid_input_file"]
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (12, 4, 8)
+    answered = {one["custom_id"] for one in lines_of(client, batch.output_file_id)}
+    assert answered == {f"short-{at}" for at in range(4)}
+
+
 def test_a_batch_leaves_the_way_free(start):
     # One place of admission and two of the engine: a batch that took them would be in the way.
     limits = ("--max-inflight-requests", "1", "--max-batch-size", "2")

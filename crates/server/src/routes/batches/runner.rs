@@ -53,6 +53,9 @@ const REFUSED: [u16; 2] = [429, 503];
 const ANSWER: u8 = b'+';
 const ERROR: u8 = b'-';
 
+/// Place of a line whose input was deleted.
+const GONE: Range<usize> = 0..0;
+
 /// Why a run ends before its batch has.
 enum Stopped {
     /// Another replica has taken the batch over.
@@ -131,6 +134,7 @@ impl Run {
             () = tokio::time::sleep(left) => None,
         };
         if worked == Some(Worked::Refused) {
+            self.forget_lines(&before.id).await;
             return Ok(());
         }
         // From here on nothing can be cancelled any more.
@@ -183,10 +187,15 @@ impl Run {
         Ok(())
     }
 
-    async fn refuse(&self, errors: Vec<LineError>) -> Result<Worked, Stopped> {
+    /// Ends the batch because of `errors` in its input.
+    async fn refuse(&mut self, errors: Vec<LineError>) -> Result<Worked, Stopped> {
+        let mut written = self.live.now();
+        // Nothing, unless lines were answered before the input was deleted.
+        self.write_files(&mut written).await;
         let batch = self.live.change(|batch| {
             // Whoever cancels it meanwhile sees it cancelled.
             if !matches!(batch.status, BatchStatus::Cancelling | BatchStatus::Finalizing) {
+                *batch = written;
                 batch.fail(errors, unix_time_s());
             }
         });
@@ -345,12 +354,22 @@ impl Run {
 
     /// Writes the output files of `batch`, and returns it in its final state.
     async fn finish(&mut self, mut batch: RequestBatch) -> RequestBatch {
+        self.write_files(&mut batch).await;
+        let end = match batch.status {
+            BatchStatus::Cancelling => BatchStatus::Cancelled,
+            BatchStatus::Validating | BatchStatus::InProgress => BatchStatus::Expired,
+            _ => BatchStatus::Completed,
+        };
+        batch.enter(end, unix_time_s());
+        self.live.change(|live| *live = batch.clone())
+    }
+
+    /// Writes the output files of `batch`, and counts its requests.
+    async fn write_files(&mut self, batch: &mut RequestBatch) {
         if self.lines.is_empty() && self.load().await.is_err() {
-            // A wrong input has no lines to answer.
-            self.lines = Arc::default();
+            // A wrong input has no lines; of one that was deleted meanwhile, the answers are there.
+            self.lines = vec![GONE; batch.request_counts.total].into();
         }
-        let is_cancelled = batch.status == BatchStatus::Cancelling;
-        let is_expired = matches!(batch.status, BatchStatus::Validating | BatchStatus::InProgress);
         let (mut answers, mut errors, mut completed) = (Vec::new(), Vec::new(), 0);
         for (at, place) in self.lines.iter().enumerate() {
             match self.find(Kind::BatchLine, &line_id(&batch.id, at)).await.as_deref() {
@@ -359,23 +378,15 @@ impl Run {
                     completed += 1;
                 }
                 Some([_, line @ ..]) => errors.extend_from_slice(line),
-                _ => {
-                    let line = unanswered(&self.input[place.clone()], is_cancelled, is_expired);
-                    errors.extend_from_slice(&line);
-                }
+                // Its id is not known any more.
+                _ if *place == GONE => {}
+                _ => errors.extend(unanswered(&self.input[place.clone()], batch.status)),
             }
         }
-        batch.output_file_id = self.write(&batch, "output", answers).await;
-        batch.error_file_id = self.write(&batch, "error", errors).await;
-        let end = match () {
-            () if is_cancelled => BatchStatus::Cancelled,
-            () if is_expired => BatchStatus::Expired,
-            () => BatchStatus::Completed,
-        };
+        batch.output_file_id = self.write(batch, "output", answers).await;
+        batch.error_file_id = self.write(batch, "error", errors).await;
         let total = self.lines.len();
         batch.request_counts = RequestCounts { total, completed, failed: total - completed };
-        batch.enter(end, unix_time_s());
-        self.live.change(|live| *live = batch.clone())
     }
 
     /// Stores a file of `content` unless it is empty; returns its id.
@@ -461,14 +472,18 @@ fn retry_after(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds).clamp(LOOK_EVERY, MAX_RETRY)
 }
 
-/// Writes the line of a request that was not answered.
-fn unanswered(line: &[u8], is_cancelled: bool, is_expired: bool) -> Vec<u8> {
+/// Writes the line of a request that was not answered when its batch left the state `status`.
+fn unanswered(line: &[u8], status: BatchStatus) -> Vec<u8> {
     let custom_id = BatchRequest::parse(line).map_or_else(String::new, |one| one.custom_id);
-    let (code, why) = match () {
-        () if is_cancelled => ("batch_cancelled", "The batch was cancelled before this request."),
-        () if is_expired => ("batch_expired", "The batch expired before this request."),
+    let (code, why) = match status {
+        BatchStatus::Cancelling => {
+            ("batch_cancelled", "The batch was cancelled before this request.")
+        }
+        BatchStatus::Validating | BatchStatus::InProgress => {
+            ("batch_expired", "The batch expired before this request.")
+        }
         // The store made room, or a handler failed.
-        () => ("answer_lost", "The answer is no longer there. Send the request again."),
+        _ => ("answer_lost", "The answer is no longer there. Send the request again."),
     };
     let request_id = RequestId::of(&HeaderMap::new());
     error_line(&custom_id, request_id.as_str(), code, why)
