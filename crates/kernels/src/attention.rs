@@ -1,5 +1,8 @@
 //! Attention of the graph, as every instruction set's kernels compute it.
 
+use std::sync::Arc;
+
+use super::graph_masks;
 use super::query_runs::{MASK_LANES, MOST_RUN, MaskRow, QueryRun, VisibleCells, parts_len};
 use super::sys;
 use super::work_queue::WorkQueue;
@@ -118,10 +121,14 @@ impl<'a> Attention<'a> {
         self.parts_bytes() + threads * self.thread_bytes(most_rows) + 64
     }
 
+    /// Number of masks: of all queries in all streams that do not share theirs.
+    fn masks(&self) -> usize {
+        (self.queries.ne[1] * self.mask.ne[3]) as usize
+    }
+
     /// Bytes of the [`MaskRow::parts`] of all masks, whole cache lines.
     fn parts_bytes(&self) -> usize {
-        let masks = (self.queries.ne[1] * self.mask.ne[3]) as usize;
-        (masks * parts_len(self.cells) * size_of::<u64>()).next_multiple_of(64)
+        (self.masks() * parts_len(self.cells) * size_of::<u64>()).next_multiple_of(64)
     }
 
     /// Returns a thread's lists in `memory`: the cells, and the scores of `most_rows` rows.
@@ -170,10 +177,17 @@ impl<'a> Attention<'a> {
         // different number.
         let (mut cells, scores) = unsafe { self.lists(most_rows, queue.thread, memory) };
         let order = WriteOrder::of(self.keys, queue.pool);
-        let masks = Masks::new(self, memory);
-        // SAFETY: each thread of the queue has a different number.
-        unsafe { masks.write_share(queue, write_parts) }
+        let masks = Masks::of(self, memory);
+        if masks.kept.is_none() {
+            // SAFETY: each thread of the queue has a different number.
+            unsafe { masks.write_share(queue, write_parts) }
+        }
         queue.begin();
+        if masks.kept.is_none() && queue.thread == 0 {
+            // SAFETY: all threads are past their shares.
+            let parts = unsafe { masks.parts() };
+            graph_masks::keep(self.mask, self.cells, parts, queue.pool);
+        }
         let [_, queries, heads, streams] = self.queries.ne.map(|n| n as usize);
         let groups = self.keys.ne[2] as usize;
         let together = heads / groups;
@@ -204,19 +218,35 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// Masks of all queries. Their parts are in the work memory.
+/// Masks of all queries, with their parts.
 struct Masks<'a> {
     op: &'a Attention<'a>,
-    parts: *mut u64,
+    /// Parts that an earlier layer kept; else they are to be written to work memory.
+    kept: Option<Arc<[u64]>>,
+    own: *mut u64,
     /// Numbers of one mask's parts.
     parts_len: usize,
 }
 
 impl<'a> Masks<'a> {
-    /// Returns the masks of `op`, with room for their parts in its work memory.
-    fn new(op: &'a Attention<'a>, memory: *mut u8) -> Self {
-        let parts = memory.wrapping_add(memory.align_offset(64)).cast();
-        Self { op, parts, parts_len: parts_len(op.cells) }
+    /// Returns the masks of `op`, whose parts have room in its work memory. All threads get the
+    /// same if none has come to the queue's beginning.
+    fn of(op: &'a Attention<'a>, memory: *mut u8) -> Self {
+        let parts_len = parts_len(op.cells);
+        let kept = graph_masks::parts_of(op.mask, op.cells, op.masks() * parts_len);
+        let own = memory.wrapping_add(memory.align_offset(64)).cast();
+        Self { op, kept, own, parts_len }
+    }
+
+    /// Returns the parts of all masks.
+    ///
+    /// # Safety
+    /// They are kept, or all threads have written their shares.
+    unsafe fn parts(&self) -> &[u64] {
+        let count = self.op.masks() * self.parts_len;
+        // SAFETY: by the caller; nobody writes them any more.
+        let written = || unsafe { std::slice::from_raw_parts(self.own, count) };
+        self.kept.as_deref().unwrap_or_else(written)
     }
 
     /// Writes the parts of this thread's share of the masks.
@@ -230,7 +260,7 @@ impl<'a> Masks<'a> {
             // SAFETY: by the caller this thread alone uses these parts; the query and its stream
             // exist.
             unsafe {
-                let parts = self.parts.add(index * self.parts_len);
+                let parts = self.own.add(index * self.parts_len);
                 let parts = std::slice::from_raw_parts_mut(parts, self.parts_len);
                 write_parts(self.lanes(index % queries, index / queries), parts);
             }
@@ -240,15 +270,14 @@ impl<'a> Masks<'a> {
     /// Returns the mask of `query` in `stream`.
     ///
     /// # Safety
-    /// They exist, and the parts of all masks have been written.
-    unsafe fn row(&self, query: usize, stream: usize) -> MaskRow<'a> {
+    /// They exist; the parts are there ([`Masks::parts`]).
+    unsafe fn row(&self, query: usize, stream: usize) -> MaskRow<'_> {
         // Streams of the cache may share masks.
         let stream = stream % self.op.mask.ne[3] as usize;
         let index = stream * self.op.queries.ne[1] as usize + query;
         // SAFETY: by the caller.
         unsafe {
-            let parts = self.parts.add(index * self.parts_len);
-            let parts = std::slice::from_raw_parts(parts, self.parts_len);
+            let parts = &self.parts()[index * self.parts_len..][..self.parts_len];
             MaskRow { lanes: self.lanes(query, stream), parts }
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Once;
 
 use super::attention::Attention;
+use super::graph_masks;
 use super::matmul::MatMul;
 use super::weight_format::WeightFormat;
 use super::work_queue::WorkQueue;
@@ -39,6 +40,12 @@ pub fn register() {
             loquent_kernels_register();
         }
     });
+}
+
+/// Forgets what is known of the context that was computed by `pool`, which is gone.
+pub fn forget(pool: *const sys::ggml_threadpool) {
+    write_order::forget(pool);
+    graph_masks::forget_pool(pool);
 }
 
 /// Returns true if the kernels read weights of ggml's type `kind`.
@@ -132,10 +139,14 @@ unsafe extern "C" fn loquent_rows_written(op: *const sys::ggml_tensor) {
     }
 }
 
+/// Called when a graph is planned, before each time that it is computed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn loquent_kernel_memory(threads: i32, op: *const sys::ggml_tensor) -> usize {
     // SAFETY: ggml passes a tensor of the graph.
     let operation = unsafe { op.as_ref() }.and_then(Operation::of);
+    if let Some(Operation::Attention(op)) = &operation {
+        graph_masks::forget_mask(op.mask);
+    }
     let threads = usize::try_from(threads).unwrap_or(1);
     let bytes = |(operation, isa): (Operation<'_>, Isa)| operation.memory_bytes(isa, threads);
     operation.zip(Isa::used()).map_or(0, bytes)

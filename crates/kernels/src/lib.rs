@@ -33,6 +33,8 @@ mod avx512;
 #[cfg(own_kernels)]
 mod ggml_hook;
 #[cfg(own_kernels)]
+mod graph_masks;
+#[cfg(own_kernels)]
 mod grids;
 mod isa;
 #[cfg(own_kernels)]
@@ -54,11 +56,11 @@ use llama_cpp_sys_2 as sys;
 #[cfg(not(own_kernels))]
 pub use absent::{amx, forget, note_copied_rows, reads, register};
 #[cfg(own_kernels)]
-pub use ggml_hook::{reads, register};
+pub use ggml_hook::{forget, reads, register};
 pub use isa::{Isa, UnavailableIsa};
 pub use operation_times::{OperationTimes, with_operation_times};
 #[cfg(own_kernels)]
-pub use write_order::{forget, note_copied_rows};
+pub use write_order::note_copied_rows;
 
 /// True if this build has kernels.
 pub const ARE_BUILT_IN: bool = cfg!(own_kernels);

@@ -45,7 +45,7 @@ fn address(tensor: &sys::ggml_tensor) -> usize {
 }
 
 /// Forgets the caches of the context that was computed by `pool`, which is gone.
-pub fn forget(pool: *const sys::ggml_threadpool) {
+pub(super) fn forget(pool: *const sys::ggml_threadpool) {
     orders().retain(|_, order| order.pool != pool.addr());
 }
 

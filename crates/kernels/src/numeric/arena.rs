@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::super::avx512;
 use super::super::ggml_hook::Operation;
+use super::super::graph_masks;
 use super::super::work_queue::WorkQueue;
 use super::{Isa, sys};
 use crate::amx::SoftTiles;
@@ -38,7 +39,7 @@ impl ArenaTensor<'_> {
         self.0.as_ptr()
     }
 
-    fn get(&self) -> &sys::ggml_tensor {
+    pub(super) fn get(&self) -> &sys::ggml_tensor {
         // SAFETY: lives as long as the arena.
         unsafe { self.0.as_ref() }
     }
@@ -144,9 +145,23 @@ impl Arena {
         self.make(|context| unsafe { sys::ggml_permute(context, tensor.as_ptr(), 0, 2, 1, 3) })
     }
 
-    /// Computes `op`, ours with `threads` threads: with one if tools/amx-emulated runs it, whose
-    /// machine has no others. Any number that is not written is NaN.
+    /// Computes `op` as a graph, ours with `threads` threads: with one if tools/amx-emulated runs
+    /// it, whose machine has no others. Any number that is not written is NaN.
     pub(super) fn compute(
+        &self,
+        op: ArenaTensor<'_>,
+        side: KernelSide,
+        threads: usize,
+    ) -> Vec<f32> {
+        let numbers = self.compute_layer(op, side, threads);
+        if let Some(Operation::Attention(op)) = Operation::of(op.get()) {
+            graph_masks::forget_mask(op.mask);
+        }
+        numbers
+    }
+
+    /// Computes `op` as part of a graph that is not at its end.
+    pub(super) fn compute_layer(
         &self,
         op: ArenaTensor<'_>,
         side: KernelSide,

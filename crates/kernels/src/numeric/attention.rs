@@ -5,6 +5,7 @@ use half::f16;
 use super::arena::{Arena, ArenaTensor, KernelSide};
 use super::{Deviation, Isa, isas, noise, quantised, sys};
 use crate::attention::HEAD_SIZES;
+use crate::graph_masks;
 
 /// Errors below this are ignored: keys and values are 16-bit floats, whose own rounding is ten
 /// times as large.
@@ -349,6 +350,36 @@ fn what_a_query_does_not_see_does_not_reach_it() {
         assert!(Deviation::of(&found, &exact).largest < FLOOR * 10.0, "head size {head_size}");
         let blind = found.chunks_exact(heads * head_size).skip(1).step_by(2);
         assert!(blind.flatten().all(|x| *x == 0.0), "a query that sees nothing gives zeros");
+    }
+}
+
+#[test]
+fn layers_share_what_the_first_finds_in_their_mask() {
+    for isa in isas() {
+        let sizes = AttentionSizes {
+            head_size: 64,
+            heads: 4,
+            kv_heads: 2,
+            queries: 3,
+            cells: 96,
+            streams: 2,
+            threads: 2,
+            isa,
+            kv: sys::GGML_TYPE_F16,
+            sinks: false,
+        };
+        let arena = Arena::new();
+        let case = AttentionCase::new(&arena, sizes, causal);
+        let side = KernelSide::Own(isa);
+        let first = arena.compute_layer(case.op, side, 2);
+        assert_eq!(arena.compute_layer(case.op, side, 2), first);
+        // SAFETY: the mask is an operand, as old as the operation.
+        let mask = unsafe { &*case.op.get().src[3] };
+        graph_masks::keep(mask, sizes.cells, &[0; 3 * 2], std::ptr::null());
+        let blind = arena.compute_layer(case.op, side, 2);
+        assert!(blind.iter().all(|x| *x == 0.0), "by what was kept, no cell counts");
+        graph_masks::forget_mask(mask);
+        assert_eq!(arena.compute(case.op, side, 2), first, "a new graph reads its mask again");
     }
 }
 
