@@ -67,7 +67,7 @@ pub struct Certificate {
 }
 
 impl CertificateSource {
-    /// Modification times and lengths of the files, which change when the files do.
+    /// Returns the stamp of the certificate that is there now, which changes when its files do.
     fn stamp(&self) -> Stamp {
         let of_file = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
@@ -121,6 +121,7 @@ fn read(chain: &Path, key: &Path) -> anyhow::Result<Certificate> {
     Ok(Certificate { chain, key, sha256: None })
 }
 
+/// Modification times and lengths of a certificate's files; a self-signed one has none.
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
 /// Detects when a source has a newer certificate than the one in use.
@@ -167,19 +168,17 @@ impl Renewal {
     pub async fn due(&mut self) {
         loop {
             self.checks.tick().await;
-            let is_due = match &self.source {
-                CertificateSource::SelfSigned(_) => {
-                    self.made.is_due(self.made.measured.elapsed(), unix_time_s() as i64)
-                }
-                CertificateSource::Files { .. } | CertificateSource::Ordered { .. } => {
-                    self.stamps[1] = self.source.stamp();
-                    self.stamps[1] != self.stamps[0]
-                }
-            };
-            if is_due {
+            self.stamps[1] = self.source.stamp();
+            if self.stamps[1] != self.stamps[0] || self.has_aged() {
                 return;
             }
         }
+    }
+
+    /// Returns true if the certificate in use is self-signed and due for renewal.
+    fn has_aged(&self) -> bool {
+        let is_self_signed = self.stamps[0] == [None; 2];
+        is_self_signed && self.made.is_due(self.made.measured.elapsed(), unix_time_s() as i64)
     }
 
     /// Records that the certificate found by [`Self::due`] is in use.
@@ -250,17 +249,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_certificate_that_the_wall_clock_has_made_old_is_due_until_it_is_renewed() {
-        let source = CertificateSource::SelfSigned(vec!["localhost".into()]);
-        let mut renewal = Renewal::new(source, CHECK_EVERY);
-        let soon = CHECK_EVERY * 3;
-        assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new");
-        // The computer slept: the clock that measures has not moved.
-        renewal.made.unix_s -= 13 * 24 * 3600;
-        for _ in 0..2 {
-            tokio::time::timeout(soon, renewal.due()).await.expect("it is due");
+        let (names, challenges) = (vec!["localhost".to_owned()], Challenges::default());
+        let standing_in =
+            CertificateSource::Ordered { file: "no.pem".into(), names: names.clone(), challenges };
+        for source in [CertificateSource::SelfSigned(names), standing_in] {
+            let mut renewal = Renewal::new(source, CHECK_EVERY);
+            let soon = CHECK_EVERY * 3;
+            assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new");
+            // The computer slept: the clock that measures has not moved.
+            renewal.made.unix_s -= 13 * 24 * 3600;
+            for _ in 0..2 {
+                tokio::time::timeout(soon, renewal.due()).await.expect("it is due");
+            }
+            renewal.renewed();
+            assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new again");
         }
-        renewal.renewed();
-        assert!(tokio::time::timeout(soon, renewal.due()).await.is_err(), "it is new again");
     }
 
     #[tokio::test]
