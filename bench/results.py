@@ -261,10 +261,9 @@ def outcome(done, bench, places):
     if verdicts:
         kept["outcome"] = "reached" if all(verdicts) else "missed"
     said = anonymous((done.stderr or done.stdout).strip()[-600:], places)
-    if done.returncode != 0:
-        kept["cause"] = f"exit status {done.returncode}: {said}"
-    if done.returncode != 0 and not (bench.fails_on_miss and done.returncode == 1 and kept["outcome"] == "missed"):
-        return {**kept, "outcome": "failed"}
+    told_of_a_miss = bench.fails_on_miss and done.returncode == 1 and kept["outcome"] == "missed"
+    if done.returncode != 0 and not told_of_a_miss:
+        return {**kept, "outcome": "failed", "cause": f"exit status {done.returncode}: {said}"}
     if not found:
         return {**kept, "outcome": "failed", "cause": f"it printed no table: {said}"}
     return kept

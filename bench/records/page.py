@@ -233,8 +233,6 @@ def rendered(record, letter):
     out = [f"`{record['command']}`\n", filled(". ".join(filter(None, about)) + ".") + "\n", filled(busy(record["load"])) + "\n"]
     if record["outcome"] == "failed":
         out += ["**Failed**:\n", f"```\n{record['cause']}\n```\n"]
-    if record["outcome"] == "missed" and record["cause"]:
-        out += ["It ended with a failure:\n", f"```\n{record['cause']}\n```\n"]
     out += [filled(note) + "\n" for note in record["notes"]]
     for caption, (head, *rows) in zip(record["captions"], record["tables"], strict=True):
         out += [filled(caption) + "\n"] if caption else []
