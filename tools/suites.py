@@ -35,6 +35,7 @@ IS_CI = os.environ.get("CI") == "true"
 IS_ALL = os.environ.get("LOQUENT_TESTS") == "all"
 # More failures than this are no accident.
 MOST_RETRIED = 5
+PROCESSORS = os.cpu_count() or 2
 
 
 @dataclass
@@ -125,7 +126,7 @@ class Cargo:
         # The examples are built by `make lint`.
         command += ["--lib", "--bins", "--tests", *self.args]
         # Many wait for a time-out or for another process: more than one to a processor.
-        command += ["--test-threads", str((os.cpu_count() or 2) * 2)]
+        command += ["--test-threads", str(PROCESSORS * 2)]
         if groups is not None:
             command += ["-E", " | ".join(f"binary_id(={group})" for group in groups)]
         code, summary = execute(command, self.SUMMARY, env=self.env)
@@ -157,7 +158,7 @@ class Cargo:
 
 
 class Pytest:
-    """The end-to-end tests in Python, two files at a time for each processor: most wait for a network."""
+    """The end-to-end tests in Python, three files at a time for each processor: most wait for a network."""
 
     name = "pytest-all" if IS_ALL else "pytest"
     SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe", "tests/chaos"]
@@ -171,7 +172,7 @@ class Pytest:
     def run(self, groups=None):
         report = fresh(TARGET / "tests/pytest.xml")
         command = [self.PYTHON, "-m", "pytest", "-q", f"--junitxml={report}"]
-        command += ["-n", str((os.cpu_count() or 2) * 2), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
+        command += ["-n", str(PROCESSORS * 3), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
         if not IS_ALL:
             command += ["-m", "not thorough"]
         code, summary = execute(command, self.SUMMARY, cwd=ROOT)
@@ -204,7 +205,7 @@ class Pytest:
 
 
 class Node:
-    """Tests of node's own runner, two files at a time."""
+    """Tests of node's own runner, two files at a time for each processor: most wait for a browser."""
 
     SUMMARY = re.compile(r"^# (tests|pass|fail|skipped) \d+")
 
@@ -220,7 +221,7 @@ class Node:
                 return Run([], code)
         report = fresh(TARGET / f"tests/{self.name}.jsonl")
         files = groups or sorted(str(file.relative_to(self.folder)) for file in self.folder.glob(self.pattern))
-        command = ["node", "--test", "--test-timeout=300000", "--test-concurrency=2"]
+        command = ["node", "--test", "--test-timeout=300000", f"--test-concurrency={PROCESSORS * 2}"]
         command += ["--test-reporter=tap", "--test-reporter-destination=stdout"]
         command += [f"--test-reporter={ROOT}/tests/e2e/outcomes.mjs", f"--test-reporter-destination={report}"]
         code, _ = execute([*command, *files], cwd=self.folder)

@@ -59,9 +59,9 @@ export interface StreamOptions {
   readonly include_timings?: boolean | undefined;
 }
 
-/** Parameters that both kinds of question have. */
+/** Parameters that both kinds of question have. `null` counts as not given. */
 interface SharedParameters {
-  readonly model?: string | undefined;
+  readonly model?: string | null | undefined;
   /** Added by the client. */
   readonly stream?: boolean | null | undefined;
   readonly stream_options?: StreamOptions | null | undefined;
@@ -77,47 +77,47 @@ interface SharedParameters {
   readonly seed?: number | null | undefined;
   readonly logit_bias?: Readonly<Record<string, number>> | null | undefined;
   readonly stop?: string | readonly string[] | null | undefined;
-  readonly include_stop_reason?: boolean | undefined;
+  readonly include_stop_reason?: boolean | null | undefined;
   readonly n?: number | null | undefined;
-  readonly response_format?: object | undefined;
-  readonly structured_outputs?: object | undefined;
-  readonly guided_json?: object | string | undefined;
-  readonly guided_regex?: string | undefined;
-  readonly guided_choice?: readonly string[] | undefined;
-  readonly guided_grammar?: string | undefined;
-  readonly grammar?: string | undefined;
-  readonly json_schema?: object | undefined;
-  readonly ignore_eos?: boolean | undefined;
+  readonly response_format?: object | null | undefined;
+  readonly structured_outputs?: object | null | undefined;
+  readonly guided_json?: object | string | null | undefined;
+  readonly guided_regex?: string | null | undefined;
+  readonly guided_choice?: readonly string[] | null | undefined;
+  readonly guided_grammar?: string | null | undefined;
+  readonly grammar?: string | null | undefined;
+  readonly json_schema?: object | null | undefined;
+  readonly ignore_eos?: boolean | null | undefined;
   /** Tokens per chunk, or `auto`. */
-  readonly stream_interval?: number | "auto" | undefined;
+  readonly stream_interval?: number | "auto" | null | undefined;
   /** News of the queue and the prompt until the first token, see `progress` and `pause` of an answer. */
-  readonly return_progress?: boolean | undefined;
-  readonly priority?: number | undefined;
-  readonly cache_salt?: string | undefined;
-  readonly user?: string | undefined;
+  readonly return_progress?: boolean | null | undefined;
+  readonly priority?: number | null | undefined;
+  readonly cache_salt?: string | null | undefined;
+  readonly user?: string | null | undefined;
   readonly metadata?: Readonly<Record<string, string>> | null | undefined;
   readonly store?: boolean | null | undefined;
   readonly service_tier?: string | null | undefined;
-  readonly safety_identifier?: string | undefined;
-  readonly prompt_cache_key?: string | undefined;
+  readonly safety_identifier?: string | null | undefined;
+  readonly prompt_cache_key?: string | null | undefined;
   readonly prompt_cache_retention?: string | null | undefined;
-  readonly prompt_cache_options?: object | undefined;
+  readonly prompt_cache_options?: object | null | undefined;
 }
 
 /** A question to `/v1/chat/completions`. */
 export interface ChatRequest extends SharedParameters {
   readonly messages: readonly ChatMessage[];
-  readonly tools?: readonly Tool[] | undefined;
-  readonly tool_choice?: string | object | undefined;
-  readonly parallel_tool_calls?: boolean | undefined;
-  readonly chat_template_kwargs?: object | undefined;
+  readonly tools?: readonly Tool[] | null | undefined;
+  readonly tool_choice?: string | object | null | undefined;
+  readonly parallel_tool_calls?: boolean | null | undefined;
+  readonly chat_template_kwargs?: object | null | undefined;
   readonly reasoning_effort?: string | null | undefined;
   readonly reasoning?: object | null | undefined;
-  readonly thinking_budget_tokens?: number | undefined;
-  readonly thinking_token_budget?: number | undefined;
+  readonly thinking_budget_tokens?: number | null | undefined;
+  readonly thinking_token_budget?: number | null | undefined;
   readonly verbosity?: string | null | undefined;
-  readonly continue_final_message?: boolean | undefined;
-  readonly add_generation_prompt?: boolean | undefined;
+  readonly continue_final_message?: boolean | null | undefined;
+  readonly add_generation_prompt?: boolean | null | undefined;
   readonly logprobs?: boolean | null | undefined;
   readonly top_logprobs?: number | null | undefined;
   /** Named by OpenAI's types; Loquent refuses them, see docs/compatibility.md. */
@@ -125,9 +125,9 @@ export interface ChatRequest extends SharedParameters {
   readonly modalities?: readonly string[] | null | undefined;
   readonly moderation?: object | null | undefined;
   readonly prediction?: object | null | undefined;
-  readonly web_search_options?: object | undefined;
-  readonly functions?: readonly object[] | undefined;
-  readonly function_call?: string | object | undefined;
+  readonly web_search_options?: object | null | undefined;
+  readonly functions?: readonly object[] | null | undefined;
+  readonly function_call?: string | object | null | undefined;
 }
 
 /** A question to `/v1/completions`. */
