@@ -1,7 +1,7 @@
-//! What attention finds in a mask, kept for the layers of a graph, which share their masks.
+//! Parts of masks: found by one layer of a graph, and kept for those that have the same masks.
 //!
-//! A mask stays as it is while its graph is computed. Before that ggml plans the graph, and asks for
-//! the work memory of each operation: from then on the mask is another one.
+//! A mask stays as it is while its graph is computed. Before that ggml plans the graph, and asks
+//! for the work memory of each operation: from then on the mask is another one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
