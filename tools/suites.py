@@ -158,7 +158,7 @@ class Cargo:
 
 
 class Pytest:
-    """The end-to-end tests in Python, three files at a time for each processor: most wait for a network."""
+    """The end-to-end tests in Python, two files at a time for each processor: most wait for a network."""
 
     name = "pytest-all" if IS_ALL else "pytest"
     SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe", "tests/chaos"]
@@ -172,7 +172,7 @@ class Pytest:
     def run(self, groups=None):
         report = fresh(TARGET / "tests/pytest.xml")
         command = [self.PYTHON, "-m", "pytest", "-q", f"--junitxml={report}"]
-        command += ["-n", str(PROCESSORS * 3), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
+        command += ["-n", str(PROCESSORS * 2), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
         if not IS_ALL:
             command += ["-m", "not thorough"]
         code, summary = execute(command, self.SUMMARY, cwd=ROOT)
@@ -205,7 +205,7 @@ class Pytest:
 
 
 class Node:
-    """Tests of node's own runner, two files at a time for each processor: most wait for a browser."""
+    """Tests of node's own runner, two files at a time."""
 
     SUMMARY = re.compile(r"^# (tests|pass|fail|skipped) \d+")
 
@@ -221,7 +221,7 @@ class Node:
                 return Run([], code)
         report = fresh(TARGET / f"tests/{self.name}.jsonl")
         files = groups or sorted(str(file.relative_to(self.folder)) for file in self.folder.glob(self.pattern))
-        command = ["node", "--test", "--test-timeout=300000", f"--test-concurrency={PROCESSORS * 2}"]
+        command = ["node", "--test", "--test-timeout=300000", "--test-concurrency=2"]
         command += ["--test-reporter=tap", "--test-reporter-destination=stdout"]
         command += [f"--test-reporter={ROOT}/tests/e2e/outcomes.mjs", f"--test-reporter-destination={report}"]
         code, _ = execute([*command, *files], cwd=self.folder)
