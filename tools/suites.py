@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
@@ -90,6 +91,28 @@ def seed_of_tree():
     return int(tree[:8], 16) if tree else random.getrandbits(32)
 
 
+class Examples:
+    """The examples in the documentation, beside the tests; what they say is shown once they have ended."""
+
+    GROUP = "documentation"
+    COMMAND = ["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"]
+
+    def __init__(self, env):
+        # A file, not a pipe: a full pipe would block Cargo, which may hold the lock that the tests' build waits for.
+        self.said = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(self.COMMAND, stdout=self.said, stderr=subprocess.STDOUT, env=env)
+
+    def failed(self):
+        """Waits for their end; returns those that failed, as one outcome."""
+        code = self.process.wait()
+        with self.said:
+            self.said.seek(0)
+            print(self.said.read().decode(errors="replace"), end="", flush=True)
+        if code == 0:
+            return []
+        return [Outcome(f"{self.GROUP} examples", self.GROUP, "failed", f"exit status {code}", final=True)]
+
+
 class Cargo:
     """The Rust tests, by cargo-nextest, and the examples in the documentation."""
 
@@ -118,10 +141,6 @@ class Cargo:
         profile = "ci" if IS_CI else "default"
         # Where .config/nextest.toml puts it, whatever CARGO_TARGET_DIR is.
         report = fresh(ROOT / "target/nextest" / profile / "junit.xml")
-        if groups is None and not self.args:
-            code, _ = execute(["cargo", "test", "--workspace", "--locked", "--doc", "--quiet"], env=self.env)
-            if code:
-                return Run([], code)
         command = ["cargo", "nextest", "run", "--profile", profile, "--workspace", "--locked"]
         # The examples are built by `make lint`.
         command += ["--lib", "--bins", "--tests", *self.args]
@@ -129,8 +148,11 @@ class Cargo:
         command += ["--test-threads", str(PROCESSORS * 2)]
         if groups is not None:
             command += ["-E", " | ".join(f"binary_id(={group})" for group in groups)]
+        examples = Examples(self.env) if groups is None and not self.args else None
         code, summary = execute(command, self.SUMMARY, env=self.env)
         outcomes = self.read(report) if report.exists() else []
+        if examples:
+            outcomes += examples.failed()
         ignored = re.search(r"(\d+) skipped", summary)
         return Run(outcomes, code, summary, int(ignored[1]) if ignored else 0)
 
@@ -151,6 +173,8 @@ class Cargo:
         return Outcome(name, group, "failed", why, final=kind != self.PANICKED)
 
     def replay(self, outcome):
+        if outcome.group == Examples.GROUP:
+            return " ".join(["tools/with-cpu-env", *Examples.COMMAND])
         _, name = outcome.name.split(" ", 1)
         seed = f"PROPTEST_RNG_SEED={self.seed} " if self.seed else ""
         binary = f"binary_id(={outcome.group}) & test(={name})"
@@ -158,7 +182,7 @@ class Cargo:
 
 
 class Pytest:
-    """The end-to-end tests in Python, two files at a time for each processor: most wait for a network."""
+    """The end-to-end tests in Python, three files at a time for each processor: most wait for a network."""
 
     name = "pytest-all" if IS_ALL else "pytest"
     SUITES = ["tests/e2e", "tests/interop", "tests/dist", "tests/bench", "tests/probe", "tests/chaos"]
@@ -172,7 +196,7 @@ class Pytest:
     def run(self, groups=None):
         report = fresh(TARGET / "tests/pytest.xml")
         command = [self.PYTHON, "-m", "pytest", "-q", f"--junitxml={report}"]
-        command += ["-n", str(PROCESSORS * 2), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
+        command += ["-n", str(PROCESSORS * 3), "--dist", "loadfile", *(groups or self.SUITES), *self.args]
         if not IS_ALL:
             command += ["-m", "not thorough"]
         code, summary = execute(command, self.SUMMARY, cwd=ROOT)
@@ -205,7 +229,7 @@ class Pytest:
 
 
 class Node:
-    """Tests of node's own runner, two files at a time."""
+    """Tests of node's own runner, two files at a time for each processor."""
 
     SUMMARY = re.compile(r"^# (tests|pass|fail|skipped) \d+")
 
@@ -221,7 +245,7 @@ class Node:
                 return Run([], code)
         report = fresh(TARGET / f"tests/{self.name}.jsonl")
         files = groups or sorted(str(file.relative_to(self.folder)) for file in self.folder.glob(self.pattern))
-        command = ["node", "--test", "--test-timeout=300000", "--test-concurrency=2"]
+        command = ["node", "--test", "--test-timeout=300000", f"--test-concurrency={PROCESSORS * 2}"]
         command += ["--test-reporter=tap", "--test-reporter-destination=stdout"]
         command += [f"--test-reporter={ROOT}/tests/e2e/outcomes.mjs", f"--test-reporter-destination={report}"]
         code, _ = execute([*command, *files], cwd=self.folder)

@@ -102,6 +102,16 @@ def test_a_crash_is_never_tried_again(suites, monkeypatch):
     assert main(suites, monkeypatch, suite) == 1
 
 
+def test_an_example_that_fails_fails_the_suite_though_every_test_passes_again(suites, monkeypatch, capfd):
+    monkeypatch.setattr(suites.Examples, "COMMAND", [sys.executable, "-c", "print('x' * 200_000); exit(3)"])
+    [failed] = suites.Examples({}).failed()
+    assert failed.result == "failed" and failed.final and "3" in failed.why
+    assert capfd.readouterr().out.count("x") == 200_000, "all that it said, more than a pipe holds"
+    assert sys.executable in suites.Cargo([]).replay(failed)
+    monkeypatch.setattr(suites.Examples, "COMMAND", [sys.executable, "-c", ""])
+    assert suites.Examples({}).failed() == []
+
+
 def test_many_failures_are_no_accident(suites, monkeypatch):
     suite = Scripted(suites, [(f"t{i}", "failed", False) for i in range(suites.MOST_RETRIED + 1)])
     assert main(suites, monkeypatch, suite) == 1
