@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use crate::process::bundled;
 use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
 
-const COLUMNS: u16 = 50;
-const ROWS: u16 = 30;
+const COLUMNS: NonZero<u16> = NonZero::new(50).unwrap();
+const ROWS: NonZero<u16> = NonZero::new(30).unwrap();
 
 /// Far more than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -38,7 +39,8 @@ struct OnTerminal {
 
 impl OnTerminal {
     fn start(arguments: &[&str]) -> OnTerminal {
-        let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let size =
+            Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let slave = || Stdio::from(pty.slave.try_clone().unwrap());
@@ -103,7 +105,7 @@ impl OnTerminal {
     fn looks(&self, text: &str, is_right: impl Fn(&vt100::Cell) -> bool) -> bool {
         let received = self.received.0.lock().unwrap();
         let screen = received.shown.screen();
-        for (row, line) in screen.rows(0, COLUMNS).enumerate() {
+        for (row, line) in screen.rows(0, COLUMNS.get()).enumerate() {
             if let Some(at) = line.find(text) {
                 let column = line[..at].chars().count() as u16;
                 return is_right(screen.cell(row as u16, column).unwrap());

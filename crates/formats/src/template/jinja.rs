@@ -2,7 +2,8 @@
 
 use std::io;
 
-use minijinja::value::Kwargs;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::Map;
@@ -22,10 +23,7 @@ const RAISED: &str = "raised by the template: ";
 
 pub(super) fn compile(source: &str) -> Result<Environment<'static>, TemplateError> {
     let mut environment = Environment::new();
-    // `transformers` sets both: templates are indented for reading, and their white space would
-    // otherwise get into the prompt.
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
+    environment.set_syntax(syntax());
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -35,6 +33,13 @@ pub(super) fn compile(source: &str) -> Result<Environment<'static>, TemplateErro
         .add_template_owned(NAME, without_generation_tags(source))
         .map_err(|error| TemplateError::Syntax(error.to_string()))?;
     Ok(environment)
+}
+
+/// Jinja's tags, and `transformers`' white space: templates are indented for reading, which would
+/// otherwise get into the prompt.
+fn syntax() -> SyntaxConfig {
+    let built = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    built.expect("the tags are the default ones")
 }
 
 /// Removes `{% generation %}` and its end, which mark the assistant's words for training and are
@@ -59,7 +64,7 @@ pub(super) fn render(
     let failed = |error: Error| classify(&error);
     let template = environment.get_template(NAME).map_err(failed)?;
     let strftime_now = Value::from_function(move |format: String| strftime(&format, now_unix_s));
-    let variables = Value::from_serialize(variables);
+    let variables = Value::from(Serde(variables));
     let mut output = Bounded { bytes: Vec::new(), max_bytes };
     // As llama-server has them: templates of Llama 3 and Functionary ask for the date by these.
     let dates = context! {

@@ -342,7 +342,7 @@ fn unix_s(at: Datetime) -> anyhow::Result<u64> {
 
 fn time_of_day(time: toml::value::Time) -> Result<Time, time::error::ComponentRange> {
     // A leap second is the last one of its minute here.
-    Time::from_hms(time.hour, time.minute, time.second.min(59))
+    Time::from_hms(time.hour, time.minute, time.second.unwrap_or(0).min(59))
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::row::Look;
+    use std::num::NonZero;
+
     use super::*;
 
     const CANVAS: Canvas = Canvas { columns: 10, rows: 8, colour: true };
@@ -90,8 +92,8 @@ mod tests {
 
     impl Emulated {
         fn new() -> Emulated {
-            let (rows, columns) = (CANVAS.rows as u16, CANVAS.columns as u16);
-            Emulated(vt100::Parser::new(rows, columns, 100))
+            let size = |cells: usize| NonZero::new(cells as u16).unwrap();
+            Emulated(vt100::Parser::new(size(CANVAS.rows), size(CANVAS.columns), 100))
         }
 
         /// Receives output as a terminal driver would pass it on.

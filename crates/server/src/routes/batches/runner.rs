@@ -28,7 +28,6 @@ use loquent_dialects::batches::batch::{
 use loquent_dialects::batches::file::{FileFacts, StoredFile};
 use loquent_dialects::batches::lines::{BatchRequest, answer_line, error_line, find_lines};
 use loquent_serving::clock::unix_time_s;
-use loquent_serving::error::ApiError;
 use loquent_serving::identity::{Identity, Owner};
 use loquent_serving::request_log::RequestId;
 use loquent_store::object::{AnswerFence, Kind, Progress, StoredObject, WriteMode};
@@ -172,19 +171,32 @@ impl Run {
         Ok(Worked::Answered)
     }
 
-    /// Reads the input, and finds its lines.
+    /// Reads the input, and finds its lines. A wrong input has none; of one that was deleted
+    /// meanwhile, those that were counted are [`GONE`].
     async fn load(&mut self) -> Result<(), Vec<LineError>> {
         let batch = self.live.now();
+        let found = self.find_lines(&batch).await;
+        let (lines, result) = match found {
+            Ok(lines) => (lines, Ok(())),
+            Err(errors) => (vec![GONE; batch.request_counts.total], Err(errors)),
+        };
+        self.lines = lines.into();
+        result
+    }
+
+    async fn find_lines(
+        &mut self,
+        batch: &RequestBatch,
+    ) -> Result<Vec<Range<usize>>, Vec<LineError>> {
         let Some(input) = self.read_input(&batch.input_file_id).await else {
             let message = "The input file is no longer there.".to_owned();
             return Err(vec![LineError::of_file("invalid_input_file", message)]);
         };
         self.input = input.clone();
-        let find = move || Ok(find_lines(&input, batch.endpoint));
+        let endpoint = batch.endpoint;
+        let find = move || Ok(find_lines(&input, endpoint));
         let found = self.app.bodies.workers().run_if(true, find).await;
-        let failed = |error: ApiError| vec![LineError::of_file("server_error", error.to_string())];
-        self.lines = found.map_err(failed)??.into();
-        Ok(())
+        found.map_err(|error| vec![LineError::of_file("server_error", error.to_string())])?
     }
 
     /// Ends the batch because of `errors` in its input.
@@ -354,6 +366,10 @@ impl Run {
 
     /// Writes the output files of `batch`, and returns it in its final state.
     async fn finish(&mut self, mut batch: RequestBatch) -> RequestBatch {
+        // It was cancelled, or ran out, before its turn.
+        if self.lines.is_empty() {
+            let _ = self.load().await;
+        }
         self.write_files(&mut batch).await;
         let end = match batch.status {
             BatchStatus::Cancelling => BatchStatus::Cancelled,
@@ -365,11 +381,7 @@ impl Run {
     }
 
     /// Writes the output files of `batch`, and counts its requests.
-    async fn write_files(&mut self, batch: &mut RequestBatch) {
-        if self.lines.is_empty() && self.load().await.is_err() {
-            // A wrong input has no lines; of one that was deleted meanwhile, the answers are there.
-            self.lines = vec![GONE; batch.request_counts.total].into();
-        }
+    async fn write_files(&self, batch: &mut RequestBatch) {
         let (mut answers, mut errors, mut completed) = (Vec::new(), Vec::new(), 0);
         for (at, place) in self.lines.iter().enumerate() {
             match self.find(Kind::BatchLine, &line_id(&batch.id, at)).await.as_deref() {
