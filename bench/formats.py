@@ -24,7 +24,7 @@ from records.printed import runs
 SMALL = ["--vocab-size", "32000"]
 # A name, the shape, what it is made with, its formats.
 MODELS = [
-    ("qwen3-0.6b", "qwen3-0.6b", [], ["Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K", "IQ3_S"]),
+    ("qwen3-0.6b", "qwen3-0.6b", [], ["Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K", "IQ3_S", "F16", "BF16"]),
     ("experts (a layer of qwen3-30b-a3b)", "qwen3-30b-a3b", ["--layers", "1", *SMALL], ["Q4_K_M", "Q4_0", "MXFP4"]),
     ("window (six layers of gemma3-1b)", "gemma3-1b", ["--layers", "6", *SMALL], ["Q4_K_M"]),
 ]

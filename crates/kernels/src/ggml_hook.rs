@@ -4,6 +4,7 @@
 use std::sync::Once;
 
 use super::attention::Attention;
+use super::float_matmul::{self, FloatMatMul};
 use super::graph_masks;
 use super::matmul::MatMul;
 use super::weight_format::WeightFormat;
@@ -50,24 +51,26 @@ pub fn forget(pool: *const sys::ggml_threadpool) {
 
 /// Returns true if the kernels read weights of ggml's type `kind`.
 pub fn reads(kind: sys::ggml_type) -> bool {
-    WeightFormat::of(kind).is_some()
+    WeightFormat::of(kind).is_some() || float_matmul::reads(kind)
 }
 
 /// An operation of the graph that the kernels compute.
 pub(super) enum Operation<'a> {
     MatMul(MatMul<'a>),
+    FloatMatMul(FloatMatMul<'a>),
     Attention(Attention<'a>),
 }
 
 impl<'a> Operation<'a> {
     pub(super) fn of(op: &'a sys::ggml_tensor) -> Option<Self> {
-        let matmul = || MatMul::of(op).map(Operation::MatMul);
-        matmul().or_else(|| Attention::of(op).map(Operation::Attention))
+        let matmul = MatMul::of(op).map(Operation::MatMul);
+        let floats = || FloatMatMul::of(op).map(Operation::FloatMatMul);
+        matmul.or_else(floats).or_else(|| Attention::of(op).map(Operation::Attention))
     }
 
     fn kind(&self) -> OperationKind {
         match self {
-            Self::MatMul(_) => OperationKind::Products,
+            Self::MatMul(_) | Self::FloatMatMul(_) => OperationKind::Products,
             Self::Attention(_) => OperationKind::Attention,
         }
     }
@@ -82,6 +85,8 @@ impl<'a> Operation<'a> {
                 avx512::attention::memory_bytes(op, threads)
             }
             (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => avx2::matmul::memory_bytes(op),
+            (Self::FloatMatMul(op), Isa::Amx | Isa::Avx512Vnni) => avx512::floats::memory_bytes(op),
+            (Self::FloatMatMul(_), Isa::AvxVnni | Isa::Avx2) => 0,
             (Self::Attention(op), Isa::AvxVnni | Isa::Avx2) => {
                 avx2::attention::memory_bytes(op, threads)
             }
@@ -107,6 +112,12 @@ impl<'a> Operation<'a> {
                 }
                 (Self::MatMul(op), Isa::AvxVnni | Isa::Avx2) => {
                     avx2::matmul::compute(op, queue, memory, isa == Isa::AvxVnni);
+                }
+                (Self::FloatMatMul(op), Isa::Amx | Isa::Avx512Vnni) => {
+                    avx512::floats::compute(op, queue, memory);
+                }
+                (Self::FloatMatMul(op), Isa::AvxVnni | Isa::Avx2) => {
+                    avx2::floats::compute(op, queue);
                 }
                 (Self::Attention(op), Isa::AvxVnni | Isa::Avx2) => {
                     avx2::attention::compute(op, queue, memory);

@@ -1,5 +1,4 @@
-//! Kernels of Loquent's own: matrix products of quantised weights, and attention, for batches of
-//! any size.
+//! Kernels of Loquent's own: matrix products, and attention, for batches of any size.
 //!
 //! llama.cpp keeps two layouts of Q4_K weights, each good at some batch sizes, and reads Q6_K
 //! weights once per row below 8 rows and unpacks them tile by tile above. The products here read
@@ -30,6 +29,8 @@ mod attention;
 mod avx2;
 #[cfg(own_kernels)]
 mod avx512;
+#[cfg(own_kernels)]
+mod float_matmul;
 #[cfg(own_kernels)]
 mod ggml_hook;
 #[cfg(own_kernels)]

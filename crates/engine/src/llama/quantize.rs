@@ -15,6 +15,8 @@ pub enum Quant {
     F32,
     /// 16-bit floats, not quantised.
     F16,
+    /// 16-bit floats with the range of 32-bit ones, not quantised.
+    Bf16,
     /// 8.5 bits a weight.
     Q8_0,
     /// 6.6 bits a weight.
@@ -42,9 +44,10 @@ pub enum Quant {
 }
 
 /// Every format with its usual name and llama.cpp's number.
-const QUANTS: [(Quant, &str, sys::llama_ftype); 14] = [
+const QUANTS: [(Quant, &str, sys::llama_ftype); 15] = [
     (Quant::F32, "F32", sys::LLAMA_FTYPE_ALL_F32),
     (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
+    (Quant::Bf16, "BF16", sys::LLAMA_FTYPE_MOSTLY_BF16),
     (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
     (Quant::Q6K, "Q6_K", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
     (Quant::Q5KM, "Q5_K_M", sys::LLAMA_FTYPE_MOSTLY_Q5_K_M),
@@ -64,8 +67,8 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 14] = [
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
     #[error(
-        "unknown quantisation {0:?}; use F32, F16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, \
-         IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K or IQ3_S"
+        "unknown quantisation {0:?}; use F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, \
+         Q4_0, IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K or IQ3_S"
     )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or contains a zero byte.

@@ -46,6 +46,7 @@ fn the_format_without_a_kernel_is_named() {
     let (iq1_s, q8_0) = (TensorType(19), TensorType(8));
     assert_eq!(lack(iq1_s, 2 * 50).as_deref(), Some("IQ1_S has none of ours"));
     assert_eq!(lack(q8_0, 16 * 34), None);
+    assert_eq!(lack(TensorType::F16, 512 * 2), None);
 }
 
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
@@ -59,6 +60,20 @@ pub(crate) fn models(folder: &Path, width: Width) -> [Arc<LlamaModel>; 2] {
         LlamaModel::load(&quantised, &options, |_| true).expect("the model loads")
     })
 }
+
+/// The random model with its weights as `quant`, loaded with our kernels.
+fn own_model(folder: &Path, width: Width, quant: Quant) -> Arc<LlamaModel> {
+    let (plain, stored) = (folder.join("f32.gguf"), folder.join(format!("{quant}.gguf")));
+    random_model::write(&plain, width, Defect::None);
+    quantize(&plain, &stored, quant, 1).expect("quantised");
+    let model = LlamaModel::load(&stored, &LoadOptions::default(), |_| true);
+    let model = model.expect("the model loads");
+    assert!(model.uses_own_kernels(), "{quant}");
+    model
+}
+
+/// Weights in blocks, and floats.
+const QUANTS: [Quant; 4] = [Quant::Q4KM, Quant::F16, Quant::Bf16, Quant::F32];
 
 /// A token that depends on sequence and position alone: both sides compute the same text.
 fn token(sequence: u16, position: u32) -> TokenId {
@@ -133,14 +148,16 @@ fn a_sequence_does_not_depend_on_its_company() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [own, _] = models(folder.path(), Width::BLOCKS);
     let all: Vec<u16> = (0..SEQUENCES).collect();
-    let together = run(&own, &all, 20);
-    for sequence in all {
-        let alone = run(&own, &[sequence], 20);
-        for (alone, together) in alone.iter().zip(&together) {
-            // Bit by bit.
-            assert_eq!(alone[0], together[usize::from(sequence)], "sequence {sequence}");
+    for quant in QUANTS {
+        let own = own_model(folder.path(), Width::BLOCKS, quant);
+        let together = run(&own, &all, 20);
+        for &sequence in &all {
+            let alone = run(&own, &[sequence], 20);
+            for (alone, together) in alone.iter().zip(&together) {
+                // Bit by bit.
+                assert_eq!(alone[0], together[usize::from(sequence)], "{quant}, {sequence}");
+            }
         }
     }
 }
@@ -151,9 +168,11 @@ fn a_prompt_does_not_depend_on_its_chunks() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let [own, _] = models(folder.path(), Width::PARTS);
-    let whole = run(&own, &[3], 20);
-    for chunk in [1, 3, 8, 17] {
-        assert_eq!(run(&own, &[3], chunk), whole, "chunks of {chunk}");
+    for quant in QUANTS {
+        let own = own_model(folder.path(), Width::PARTS, quant);
+        let whole = run(&own, &[3], 20);
+        for chunk in [1, 3, 8, 17] {
+            assert_eq!(run(&own, &[3], chunk), whole, "{quant}, chunks of {chunk}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! is stored in between: each block is unpacked into registers and multiplied at once.
 
 pub(super) mod attention;
+pub(super) mod floats;
 pub(super) mod matmul;
 mod one_row;
 mod pack;

@@ -8,6 +8,7 @@
 mod amx;
 pub(super) mod attention;
 mod few_rows;
+pub(super) mod floats;
 mod grid_products;
 pub(super) mod matmul;
 mod micro_kernel;

@@ -32,10 +32,19 @@ const WIDE_FORMATS: [sys::ggml_type; 11] = [
     sys::GGML_TYPE_IQ3_S,
 ];
 
-/// Each instruction set with each format.
+/// Weights that are floats, in rows of any multiple of 16.
+pub(super) const FLOATS: [sys::ggml_type; 3] =
+    [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16];
+
+/// Each instruction set with each quantised format.
 pub(super) fn cases() -> impl Iterator<Item = (Isa, sys::ggml_type)> {
     let formats = || WIDE_FORMATS.into_iter().chain(FINE_FORMATS);
     isas().flat_map(move |isa| formats().map(move |format| (isa, format)))
+}
+
+/// The same, and floats.
+pub(super) fn cases_with_floats() -> impl Iterator<Item = (Isa, sys::ggml_type)> {
+    cases().chain(isas().flat_map(|isa| FLOATS.map(|format| (isa, format))))
 }
 
 /// Maximum number of different weight rows.
@@ -107,8 +116,8 @@ fn check(sizes: &ProductSizes, activations: Vec<f32>) -> Vec<f32> {
     let llama = arena.compute(product.op, KernelSide::Llama, sizes.threads);
     // Of one row the errors may be luck; of all together they are not.
     let exact: Vec<f64> = (0..sizes.rows).flat_map(|row| product.exact(sizes, row)).collect();
-    // Where llama.cpp's rounding is nearly exact, ours may be off by what f32 sums lose.
-    Deviation::of(&own, &exact).check(Deviation::of(&llama, &exact), 2e-6, sizes);
+    // Where llama.cpp rounds hardly at all, ours may be off by what f32 sums lose.
+    Deviation::of(&own, &exact).check(Deviation::of(&llama, &exact), 4e-6, sizes);
     own
 }
 
@@ -121,7 +130,7 @@ pub(super) fn with_outliers(seed: u32, count: usize) -> Vec<f32> {
 
 #[test]
 fn any_number_of_rows_is_as_exact_as_llama_cpps() {
-    for (isa, format) in cases() {
+    for (isa, format) in cases_with_floats() {
         let inner = 3 * 256;
         let all = with_outliers(7, 40 * inner);
         let product = |rows: usize| {
@@ -139,7 +148,7 @@ fn any_number_of_rows_is_as_exact_as_llama_cpps() {
 
 #[test]
 fn any_number_of_weight_rows_and_parts_is_as_exact() {
-    for (isa, format) in cases() {
+    for (isa, format) in cases_with_floats() {
         for blocks in [1, 2, 5, 6, 7, 12, 13, 25] {
             for (weight_rows, rows, threads) in
                 [(1, 5, 2), (15, 1, 1), (16, 2, 1), (17, 16, 1), (33, 17, 3), (530, 3, 2)]
@@ -154,7 +163,7 @@ fn any_number_of_weight_rows_and_parts_is_as_exact() {
 
 #[test]
 fn more_rows_than_are_computed_together_are_as_exact() {
-    for (isa, format) in cases() {
+    for (isa, format) in cases_with_floats() {
         let (inner, rows) = (512, 270);
         let sizes = ProductSizes { format, inner, weight_rows: 33, rows, threads: 2, isa };
         check(&sizes, with_outliers(5, rows * inner));
@@ -166,6 +175,20 @@ fn rows_that_end_within_eight_blocks_are_as_exact() {
     for (isa, format) in cases().filter(|(_, format)| FINE_FORMATS.contains(format)) {
         for inner in [32, 96, 288, 480, 2880] {
             for (weight_rows, rows, threads) in [(5, 1, 1), (43, 1, 2), (33, 18, 2), (70, 3, 3)] {
+                let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
+                check(&sizes, with_outliers(inner as u32, rows * inner));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_floats_of_any_length_are_as_exact() {
+    for (isa, format) in cases_with_floats().filter(|(_, format)| FLOATS.contains(format)) {
+        for inner in [16, 48, 576, 2896] {
+            for (weight_rows, rows, threads) in
+                [(1, 1, 1), (3, 2, 2), (43, 7, 2), (70, 40, 3), (65, 350, 2)]
+            {
                 let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
                 check(&sizes, with_outliers(inner as u32, rows * inner));
             }
@@ -201,7 +224,7 @@ fn tiles_give_the_very_bits_of_avx512() {
 #[test]
 fn rows_with_gaps_between_them_are_read_in_place() {
     let (inner, rows, weight_rows) = (512, 9, 20);
-    for (isa, format) in cases() {
+    for (isa, format) in cases_with_floats() {
         let arena = Arena::new();
         let (bytes, _) = quantised(format, &noise(1, inner * weight_rows), inner);
         let weights = arena.tensor(format, [inner as i64, weight_rows as i64, 1, 1], &bytes);
@@ -227,7 +250,7 @@ fn rows_with_gaps_between_them_are_read_in_place() {
 
 #[test]
 fn a_broken_row_stays_visible_and_alone() {
-    for (isa, format) in cases() {
+    for (isa, format) in cases_with_floats() {
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let sizes =
                 ProductSizes { format, inner: 512, weight_rows: 20, rows: 18, threads: 2, isa };
@@ -241,7 +264,7 @@ fn a_broken_row_stays_visible_and_alone() {
             let [good, found] = results.each_ref().map(|all| all.chunks_exact(20));
             for (row, (good, found)) in good.zip(found).enumerate() {
                 match row {
-                    4 => assert!(found.iter().all(|value| value.is_nan()), "format {format}"),
+                    4 => assert!(!found.iter().any(|value| value.is_finite()), "format {format}"),
                     _ => assert_eq!(good, found, "row {row} of format {format}"),
                 }
             }

@@ -7,7 +7,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
-use super::products::cases;
+use super::products::{FLOATS, cases_with_floats};
 use super::{Isa, noise, quantised, sys};
 
 /// Elements of a row.
@@ -140,12 +140,13 @@ fn products_beside_llama_cpps() {
     );
     println!("|---|---|---|---|---|---|---|");
     let wanted = std::env::var("ISA").unwrap_or_else(|_| Isa::Avx512Vnni.name().to_owned());
-    for (isa, format) in cases().filter(|(isa, _)| isa.name() == wanted) {
+    for (isa, format) in cases_with_floats().filter(|(isa, _)| isa.name() == wanted) {
         let wanted = std::env::var("FORMAT").ok();
         if wanted.is_some_and(|wanted| wanted != format.to_string()) {
             continue;
         }
-        for experts in [1, EXPERTS.0] {
+        let is_float = FLOATS.contains(&format);
+        for experts in [1, EXPERTS.0].into_iter().take(if is_float { 1 } else { 2 }) {
             let own = SpeedWeights::new(format, experts, KernelSide::Own(isa));
             let llama = SpeedWeights::new(format, experts, KernelSide::Llama);
             for tokens in [1, 16] {

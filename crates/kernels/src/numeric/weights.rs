@@ -33,10 +33,13 @@ pub(crate) fn quantised(
         }
         bytes
     };
+    if format == sys::GGML_TYPE_F32 {
+        return (bytes, values.to_vec());
+    }
     let mut back = vec![0.0; values.len()];
     // SAFETY: `bytes` are rows of the type, with as many weights as there are values.
     unsafe {
-        let to_float = (*sys::ggml_get_type_traits(format)).to_float.expect("a quantised type");
+        let to_float = (*sys::ggml_get_type_traits(format)).to_float.expect("no f32 already");
         to_float(bytes.as_ptr().cast(), back.as_mut_ptr(), values.len() as i64);
     }
     (bytes, back)

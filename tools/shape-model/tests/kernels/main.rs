@@ -163,6 +163,12 @@ fn formats_of_blocks_of_32() {
 }
 
 #[test]
+fn floats() {
+    check_shape(small("qwen3-0.6b"), Quant::F16, FACTOR);
+    check_shape(small("qwen3-0.6b"), Quant::Bf16, FACTOR);
+}
+
+#[test]
 fn a_mixture_of_experts() {
     check_shape(small("tiny-moe"), Quant::Q4KM, ROUTED_FACTOR);
     check_shape(small("tiny-moe"), Quant::Mxfp4, ROUTED_FACTOR);
