@@ -116,7 +116,7 @@ def converse(front, seed, turns):
 def counters(url):
     with urllib.request.urlopen(url + "/metrics", timeout=20) as response:
         text = response.read().decode()
-    return [float(re.search(rf"^loquent_prefix_cache_{name} (\S+)$", text, re.M)[1]) for name in ("hits", "queries")]
+    return [float(re.search(rf"^loquent_prefix_cache_{name}_total (\S+)$", text, re.M)[1]) for name in ("hits", "queries")]
 
 
 def hit_rate(options, routing):
