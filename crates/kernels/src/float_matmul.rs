@@ -167,28 +167,33 @@ impl<'a> FloatMatMul<'a> {
     unsafe fn share<O: Operands>(&self, queue: &WorkQueue, activations: Rows) {
         queue.begin();
         let chunks = self.weight_rows.div_ceil(ROWS_PER_CHUNK);
-        while let Some(chunk) = queue.next(chunks) {
+        let mut taken = queue.next(chunks);
+        while let Some(chunk) = taken {
+            // One more than is computed, so that its first rows are on their way.
+            taken = queue.next(chunks);
+            let next = self.weight_row(taken.unwrap_or(chunk + 1) * ROWS_PER_CHUNK);
             let start = chunk * ROWS_PER_CHUNK;
             let rows = start..self.weight_rows.min(start + ROWS_PER_CHUNK);
             // SAFETY: passed on from the caller; no other thread takes these rows.
             unsafe {
                 if self.rows == 1 {
-                    self.one_row::<O>(rows, activations);
+                    self.one_row::<O>(rows, next, activations);
                 } else {
-                    self.rows::<O>(rows, activations);
+                    self.rows::<O>(rows, next, activations);
                 }
             }
         }
     }
 
     /// Multiplies the weight rows `rows` with the only row of activations: as fast as memory gives
-    /// them, one after the other, so that the processor follows.
+    /// them, one after the other, so that the processor follows. Those from `next` on come next.
     ///
     /// # Safety
     /// As for `share`; the rows exist, and no other thread writes their results.
     #[inline(always)]
-    unsafe fn one_row<O: Operands>(&self, rows: Range<usize>, activations: Rows) {
+    unsafe fn one_row<O: Operands>(&self, rows: Range<usize>, next: *const u8, activations: Rows) {
         let (activations, to) = (activations.row(0), Rows::of(self.output).row(0).cast_mut());
+        let end = self.weight_row(rows.end);
         for first in rows.clone().step_by(TILE) {
             let mut sums = [O::Register::zero(); TILE];
             let tile = first..rows.end.min(first + TILE);
@@ -197,10 +202,13 @@ impl<'a> FloatMatMul<'a> {
             unsafe {
                 for (row, sum) in tile.clone().zip(&mut sums) {
                     let weights = self.weight_row(row);
+                    let ahead = weights.wrapping_add(BYTES_AHEAD);
+                    let beyond = ahead.addr().checked_sub(end.addr());
+                    let ahead = beyond.map_or(ahead, |bytes| next.wrapping_add(bytes));
                     for at in (0..self.elements).step_by(O::STEP) {
                         let place = weights.add(at * O::WEIGHT_BYTES);
                         if (at * O::WEIGHT_BYTES).is_multiple_of(LINE) {
-                            O::Register::prefetch(place.wrapping_add(BYTES_AHEAD));
+                            O::Register::prefetch(ahead.wrapping_add(at * O::WEIGHT_BYTES));
                         }
                         let values = O::activations(activations.add(at * O::ACTIVATION_BYTES));
                         *sum = O::multiplied(O::weights(place), values, *sum);
@@ -213,28 +221,32 @@ impl<'a> FloatMatMul<'a> {
         }
     }
 
-    /// Multiplies the weight rows `rows` with all activations.
+    /// Multiplies the weight rows `rows` with all activations; those from `next` on come next.
     ///
     /// # Safety
     /// As for `one_row`.
     #[inline(always)]
-    unsafe fn rows<O: Operands>(&self, rows: Range<usize>, activations: Rows) {
+    unsafe fn rows<O: Operands>(&self, rows: Range<usize>, next: *const u8, activations: Rows) {
         let together = ACTIVATION_BYTES / (O::ACTIVATION_BYTES * self.elements.max(1));
         for group in (0..self.rows).step_by(together.max(O::Register::ROWS)) {
             let group = group..self.rows.min(group + together.max(O::Register::ROWS));
             for first in rows.clone().step_by(TILE) {
                 let tile = first..rows.end.min(first + TILE);
+                let next = if tile.end < rows.end { self.weight_row(tile.end) } else { next };
+                // While they are multiplied for the first time.
+                let mut next = (group.start == 0).then_some(next);
                 let mut row = group.start;
                 while row < group.end {
                     // SAFETY: passed on from the caller; the rows exist.
+                    let next = next.take();
                     row += unsafe {
                         match O::Register::ROWS.min(group.end - row) {
-                            1 => self.tile::<O, 1>(&tile, activations, row),
-                            2 => self.tile::<O, 2>(&tile, activations, row),
-                            3 => self.tile::<O, 3>(&tile, activations, row),
-                            4 => self.tile::<O, 4>(&tile, activations, row),
-                            5 => self.tile::<O, 5>(&tile, activations, row),
-                            _ => self.tile::<O, 6>(&tile, activations, row),
+                            1 => self.tile::<O, 1>(&tile, next, activations, row),
+                            2 => self.tile::<O, 2>(&tile, next, activations, row),
+                            3 => self.tile::<O, 3>(&tile, next, activations, row),
+                            4 => self.tile::<O, 4>(&tile, next, activations, row),
+                            5 => self.tile::<O, 5>(&tile, next, activations, row),
+                            _ => self.tile::<O, 6>(&tile, next, activations, row),
                         }
                     };
                 }
@@ -242,8 +254,8 @@ impl<'a> FloatMatMul<'a> {
         }
     }
 
-    /// Multiplies up to [`TILE`] weight rows with `N` rows of activations from `row` on; returns
-    /// `N`.
+    /// Multiplies up to [`TILE`] weight rows with `N` rows of activations from `row` on, and
+    /// prefetches those at `next`, if given; returns `N`.
     ///
     /// # Safety
     /// As for `one_row`; the rows of activations exist.
@@ -251,6 +263,7 @@ impl<'a> FloatMatMul<'a> {
     unsafe fn tile<O: Operands, const N: usize>(
         &self,
         tile: &Range<usize>,
+        next: Option<*const u8>,
         activations: Rows,
         row: usize,
     ) -> usize {
@@ -258,17 +271,15 @@ impl<'a> FloatMatMul<'a> {
         let weights: [*const u8; TILE] =
             std::array::from_fn(|i| self.weight_row((tile.start + i).min(tile.end - 1)));
         let activations: [*const u8; N] = std::array::from_fn(|i| activations.row(row + i));
-        // The rows that follow are on their way while these are multiplied for the first time.
-        let ahead = self.weight_row(tile.start + TILE);
         let mut sums = [[O::Register::zero(); TILE]; N];
         // SAFETY: by the caller the rows exist; each has `elements` numbers, a multiple of a
         // register's. What is prefetched need not exist.
         unsafe {
             for at in (0..self.elements).step_by(O::STEP) {
-                if row == 0 {
+                if let Some(next) = next {
                     for line in (0..TILE * O::STEP * O::WEIGHT_BYTES).step_by(LINE) {
                         let place = TILE * at * O::WEIGHT_BYTES + line;
-                        O::Register::prefetch(ahead.wrapping_add(place));
+                        O::Register::prefetch(next.wrapping_add(place));
                     }
                 }
                 let mut four = [O::Register::zero(); TILE];
