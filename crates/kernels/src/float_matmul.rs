@@ -161,6 +161,8 @@ impl<'a> FloatMatMul<'a> {
         unsafe { self.share::<O>(queue, Rows { start: activations, stride }) }
     }
 
+    /// Computes one thread's share, chunk by chunk.
+    ///
     /// # Safety
     /// As for `compute`; `activations` are the operands'.
     #[inline(always)]
@@ -228,8 +230,9 @@ impl<'a> FloatMatMul<'a> {
     #[inline(always)]
     unsafe fn rows<O: Operands>(&self, rows: Range<usize>, next: *const u8, activations: Rows) {
         let together = ACTIVATION_BYTES / (O::ACTIVATION_BYTES * self.elements.max(1));
-        for group in (0..self.rows).step_by(together.max(O::Register::ROWS)) {
-            let group = group..self.rows.min(group + together.max(O::Register::ROWS));
+        let together = together.max(O::Register::ROWS);
+        for group in (0..self.rows).step_by(together) {
+            let group = group..self.rows.min(group + together);
             for first in rows.clone().step_by(TILE) {
                 let tile = first..rows.end.min(first + TILE);
                 let next = if tile.end < rows.end { self.weight_row(tile.end) } else { next };
@@ -237,8 +240,8 @@ impl<'a> FloatMatMul<'a> {
                 let mut next = (group.start == 0).then_some(next);
                 let mut row = group.start;
                 while row < group.end {
-                    // SAFETY: passed on from the caller; the rows exist.
                     let next = next.take();
+                    // SAFETY: passed on from the caller; the rows exist.
                     row += unsafe {
                         match O::Register::ROWS.min(group.end - row) {
                             1 => self.tile::<O, 1>(&tile, next, activations, row),
