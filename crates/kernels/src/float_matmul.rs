@@ -35,9 +35,9 @@ pub(super) struct FloatMatMul<'a> {
     output: &'a sys::ggml_tensor,
     /// Numbers in a row of weights or of activations.
     elements: usize,
-    /// Rows of weights: values per row of output.
+    /// StridedRows of weights: values per row of output.
     weight_rows: usize,
-    /// Rows of output, each the product with one row of activations.
+    /// StridedRows of output, each the product with one row of activations.
     rows: usize,
 }
 
@@ -122,7 +122,7 @@ impl<'a> FloatMatMul<'a> {
         threads: usize,
     ) -> impl Iterator<Item = (usize, &[f32])> {
         (thread..self.rows).step_by(threads).map(|row| {
-            let start = Rows::of(self.activations).row(row).cast::<f32>();
+            let start = StridedRows::of(self.activations).row(row).cast::<f32>();
             // SAFETY: the row exists, its numbers are side by side, and by the caller there.
             (row, unsafe { std::slice::from_raw_parts(start, self.elements) })
         })
@@ -135,7 +135,7 @@ impl<'a> FloatMatMul<'a> {
     /// data.
     #[inline(always)]
     pub(super) unsafe fn compute<R: FloatRegister>(&self, queue: &WorkQueue) {
-        let activations = Rows::of(self.activations);
+        let activations = StridedRows::of(self.activations);
         // SAFETY: passed on from the caller.
         unsafe {
             match self.format {
@@ -151,14 +151,14 @@ impl<'a> FloatMatMul<'a> {
     /// # Safety
     /// As for `compute`; every thread has written its share of `activations` for `O`.
     #[inline(always)]
-    pub(super) unsafe fn compute_rounded<O: Operands>(
+    pub(super) unsafe fn compute_rounded<O: FloatOperands>(
         &self,
         queue: &WorkQueue,
         activations: *const u8,
     ) {
         let stride = self.elements * O::ACTIVATION_BYTES;
         // SAFETY: passed on from the caller.
-        unsafe { self.share::<O>(queue, Rows { start: activations, stride }) }
+        unsafe { self.share::<O>(queue, StridedRows { start: activations, stride }) }
     }
 
     /// Computes one thread's share, chunk by chunk.
@@ -166,7 +166,7 @@ impl<'a> FloatMatMul<'a> {
     /// # Safety
     /// As for `compute`; `activations` are the operands'.
     #[inline(always)]
-    unsafe fn share<O: Operands>(&self, queue: &WorkQueue, activations: Rows) {
+    unsafe fn share<O: FloatOperands>(&self, queue: &WorkQueue, activations: StridedRows) {
         queue.begin();
         let chunks = self.weight_rows.div_ceil(ROWS_PER_CHUNK);
         let mut taken = queue.next(chunks);
@@ -193,8 +193,14 @@ impl<'a> FloatMatMul<'a> {
     /// # Safety
     /// As for `share`; the rows exist, and no other thread writes their results.
     #[inline(always)]
-    unsafe fn one_row<O: Operands>(&self, rows: Range<usize>, next: *const u8, activations: Rows) {
-        let (activations, to) = (activations.row(0), Rows::of(self.output).row(0).cast_mut());
+    unsafe fn one_row<O: FloatOperands>(
+        &self,
+        rows: Range<usize>,
+        next: *const u8,
+        activations: StridedRows,
+    ) {
+        let (activations, to) =
+            (activations.row(0), StridedRows::of(self.output).row(0).cast_mut());
         let end = self.weight_row(rows.end);
         for first in rows.clone().step_by(TILE) {
             let mut sums = [O::Register::zero(); TILE];
@@ -228,7 +234,12 @@ impl<'a> FloatMatMul<'a> {
     /// # Safety
     /// As for `one_row`.
     #[inline(always)]
-    unsafe fn rows<O: Operands>(&self, rows: Range<usize>, next: *const u8, activations: Rows) {
+    unsafe fn rows<O: FloatOperands>(
+        &self,
+        rows: Range<usize>,
+        next: *const u8,
+        activations: StridedRows,
+    ) {
         let together = ACTIVATION_BYTES / (O::ACTIVATION_BYTES * self.elements.max(1));
         let together = together.max(O::Register::ROWS);
         for group in (0..self.rows).step_by(together) {
@@ -263,11 +274,11 @@ impl<'a> FloatMatMul<'a> {
     /// # Safety
     /// As for `one_row`; the rows of activations exist.
     #[inline(always)]
-    unsafe fn tile<O: Operands, const N: usize>(
+    unsafe fn tile<O: FloatOperands, const N: usize>(
         &self,
         tile: &Range<usize>,
         next: Option<*const u8>,
-        activations: Rows,
+        activations: StridedRows,
         row: usize,
     ) -> usize {
         // A tile has four rows: the last one again where there are fewer.
@@ -298,7 +309,7 @@ impl<'a> FloatMatMul<'a> {
             }
             for (n, sums) in sums.into_iter().enumerate() {
                 let results = O::Register::lane_sums(sums);
-                let to = Rows::of(self.output).row(row + n).cast_mut().cast::<f32>();
+                let to = StridedRows::of(self.output).row(row + n).cast_mut().cast::<f32>();
                 let to = to.add(tile.start);
                 std::ptr::copy_nonoverlapping(results.as_ptr(), to, tile.len());
             }
@@ -313,14 +324,14 @@ impl<'a> FloatMatMul<'a> {
     }
 }
 
-/// Rows at equal distances in memory.
+/// StridedRows at equal distances in memory.
 #[derive(Clone, Copy)]
-struct Rows {
+struct StridedRows {
     start: *const u8,
     stride: usize,
 }
 
-impl Rows {
+impl StridedRows {
     #[inline(always)]
     fn of(tensor: &sys::ggml_tensor) -> Self {
         Self { start: tensor.data.cast::<u8>().cast_const(), stride: tensor.nb[1] }
@@ -381,9 +392,9 @@ pub(super) trait FloatRegister: Copy {
     unsafe fn prefetch(at: *const u8);
 }
 
-/// What is multiplied: how registers of weights and of activations are loaded, and their products
-/// added.
-pub(super) trait Operands {
+/// Operands of a product: how registers of weights and of activations are loaded, and their
+/// products added.
+pub(super) trait FloatOperands {
     type Register: FloatRegister;
     /// Bytes of a weight.
     const WEIGHT_BYTES: usize;
@@ -418,7 +429,7 @@ pub(super) trait Operands {
 /// Weights in a format `W`, multiplied as f32 with activations as they are.
 struct Floats<R, W>(PhantomData<(R, W)>);
 
-impl<R: FloatRegister, W: StoredFloat> Operands for Floats<R, W> {
+impl<R: FloatRegister, W: StoredFloat> FloatOperands for Floats<R, W> {
     type Register = R;
     const WEIGHT_BYTES: usize = W::BYTES;
     const ACTIVATION_BYTES: usize = size_of::<f32>();

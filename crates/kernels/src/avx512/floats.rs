@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::float_matmul::{FloatMatMul, FloatRegister, Operands};
+use crate::float_matmul::{FloatMatMul, FloatOperands, FloatRegister};
 use crate::work_queue::WorkQueue;
 
 /// Work memory in bytes.
@@ -59,7 +59,7 @@ unsafe fn compute_pairs(op: &FloatMatMul<'_>, queue: &WorkQueue, memory: *mut u8
 /// BF16 of both sides, of which a lane has two.
 struct Bf16Pairs;
 
-impl Operands for Bf16Pairs {
+impl FloatOperands for Bf16Pairs {
     type Register = __m512;
     const WEIGHT_BYTES: usize = 2;
     const ACTIVATION_BYTES: usize = 2;
