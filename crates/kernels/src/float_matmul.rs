@@ -35,9 +35,9 @@ pub(super) struct FloatMatMul<'a> {
     output: &'a sys::ggml_tensor,
     /// Numbers in a row of weights or of activations.
     elements: usize,
-    /// StridedRows of weights: values per row of output.
+    /// Rows of weights: values per row of output.
     weight_rows: usize,
-    /// StridedRows of output, each the product with one row of activations.
+    /// Rows of output, each the product with one row of activations.
     rows: usize,
 }
 
