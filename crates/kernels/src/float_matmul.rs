@@ -324,7 +324,7 @@ impl<'a> FloatMatMul<'a> {
     }
 }
 
-/// StridedRows at equal distances in memory.
+/// Rows at equal distances in memory.
 #[derive(Clone, Copy)]
 struct StridedRows {
     start: *const u8,
