@@ -90,6 +90,8 @@ def shows_all(article, whole):
     patient_until = time.monotonic() + PATIENCE_MS / 1000
     while (shown := text_of(article)) != whole:
         assert whole.startswith(shown) and time.monotonic() < patient_until, f"{shown!r} is shown of {whole!r}"
+        # Asking without a pause would slow down the browser that is to draw.
+        article.page.wait_for_timeout(50)
 
 
 def finished(article):
