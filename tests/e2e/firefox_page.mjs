@@ -16,7 +16,7 @@ try {
   await page.type("#max-tokens", maxTokens);
   await page.type("#prompt", question);
   await page.keyboard.press("Enter");
-  const facts = "article.assistant:not(.streaming) .facts:not(:empty)";
+  const facts = "article.assistant[aria-busy=false] .facts:not(:empty)";
   await page.waitForSelector(facts, { timeout: 60_000 });
   const text = await page.$eval("article.assistant .text", (element) => element.textContent);
   const footer = await page.$eval(facts, (element) => element.textContent);

@@ -68,8 +68,6 @@ async function finished(page) {
     return answer && (answer.classList.contains("failed") || answer.querySelector(".text").textContent.trim() !== "");
   });
   await page.locator("#send").waitFor();
-  // The last words are shown in the frame after the one that says that nothing follows.
-  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
   return answerOf(page);
 }
 

@@ -135,7 +135,7 @@ async function asked(question, context = {}) {
 /** A page on which the answer to `question` is complete and shown. */
 async function answered(question, context = {}) {
   const page = await asked(question, context);
-  await page.locator("article.assistant.finished").waitFor();
+  await page.locator("article.assistant.finished[aria-busy=false]").waitFor();
   return page;
 }
 
@@ -227,7 +227,7 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     page.on("request", (request) => new URL(request.url()).origin !== new URL(url).origin && foreign.push(request.url()));
     await page.fill("#prompt", "hostile");
     await page.press("#prompt", "Enter");
-    await page.locator("article.assistant.finished").waitFor();
+    await page.locator("article.assistant.finished[aria-busy=false]").waitFor();
     await text(page).locator(".math:is(.set, .unset)").nth(2).waitFor();
     assert.equal(await page.title(), "Loquent");
     assert.equal(await text(page).locator("script, img, style, svg, iframe, [style*=fixed], [onerror], [onload], math a, math [href]").count(), 0);
@@ -283,6 +283,13 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     });
   }
 
+  test("is busy until its last word is on the page", async () => {
+    const page = await answered("flood: one long line");
+    // All at once: the page may not change between two looks.
+    assert.equal(await text(page).evaluate((root) => root.textContent.trim()), FLOODS["one long line"].trim());
+    await page.context().close();
+  });
+
   test("copies code without what surrounds it", async () => {
     const page = await answered("sample", { permissions: ["clipboard-read", "clipboard-write"] });
     await text(page).locator("figure .copy").click();
@@ -303,7 +310,7 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     await thoughts.locator("summary").click();
     await thoughts.locator("strong", { hasText: "think" }).waitFor();
     paused[1].open();
-    await page.locator("article.assistant.finished").waitFor();
+    await page.locator("article.assistant.finished[aria-busy=false]").waitFor();
     assert.match(await thoughts.locator("summary").textContent(), /^Thought for/);
     assert.equal(await thoughts.locator(".text").textContent(), "First I think, then I speak.");
     assert.equal(await page.locator("article.assistant > .text").textContent(), "Spoken.");
@@ -324,7 +331,7 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     const page = await asked("pause");
     await page.locator("article.assistant .standing.paused").waitFor();
     paused[0].open();
-    await page.locator("article.assistant.finished").waitFor();
+    await page.locator("article.assistant.finished[aria-busy=false]").waitFor();
     const mark = page.locator("article.assistant .text .pause");
     assert.match(await mark.getAttribute("aria-label"), /^Paused for [\d.]+ m?s: /);
     const before = await mark.evaluate((element) => element.previousSibling?.textContent);
@@ -367,7 +374,7 @@ describe("a message", { skip: chromiumPath() === null && "no Chromium is install
     Object.assign(ANSWERS, { warm: warm.steps, measured: measured.steps });
     const page = await answered("warm");
     await page.reload();
-    await page.locator("article.assistant.finished").waitFor();
+    await page.locator("article.assistant.finished[aria-busy=false]").waitFor();
     await page.fill("#prompt", "measured");
     await watch(page);
     await page.press("#prompt", "Enter");

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import time
 
 import httpx
 import pytest
@@ -85,17 +84,8 @@ def text_of(article):
     return dense(article.locator(".text").evaluate("element => element.textContent"))
 
 
-def shows_all(article, whole):
-    """Waits until the article shows all of `whole`, and never anything else: slice by slice, once a frame."""
-    patient_until = time.monotonic() + PATIENCE_MS / 1000
-    while (shown := text_of(article)) != whole:
-        assert whole.startswith(shown) and time.monotonic() < patient_until, f"{shown!r} is shown of {whole!r}"
-        # Asking without a pause would slow down the browser that is to draw.
-        article.page.wait_for_timeout(50)
-
-
 def finished(article):
-    """Waits for the answer's end; returns its footer."""
+    """Waits until all of the answer is on the page; returns its footer."""
     expect(article).to_have_attribute("aria-busy", "false", timeout=PATIENCE_MS)
     expect(article).not_to_have_class(re.compile("failed"))
     return article.locator("footer").text_content()
@@ -113,7 +103,7 @@ def test_an_answer_comes_by_datagram(server, open_page):
     footer = finished(answer)
     # A short answer has no rate.
     assert re.match(r"WebTransport · first token \d+ ms · (\d+ tokens/s · )?\d+ tokens", footer)
-    shows_all(answer, whole_answer(server, "What is token streaming?"))
+    assert text_of(answer) == whole_answer(server, "What is token streaming?")
     assert server.metric("delivery_datagrams_total") > before
     assert len(page.workers) == 1
 
@@ -126,7 +116,7 @@ def test_through_loss_the_text_is_that_of_a_clean_run(open_page, relays):
         question = f"Does loss {seed} matter?"
         answer = ask(page, question, 150)
         assert "WebTransport" in finished(answer)
-        shows_all(answer, whole_answer(server, question, 150))
+        assert text_of(answer) == whole_answer(server, question, 150)
         assert relay.lost > 20 and relay.passed > 50, f"{relay.lost} lost of {relay.lost + relay.passed}"
 
 
@@ -143,11 +133,13 @@ def test_a_reload_in_the_middle_loses_and_repeats_nothing(start, open_page, deli
     assert len(text_of(answer)) > 100, "the first part was kept"
     footer = finished(answer)
     whole = whole_answer(server, question, 160)
-    shows_all(answer, whole)
+    assert text_of(answer) == whole
     assert "resumed" in footer, "and the rest was resumed"
     assert server.metric("generation_tokens_total") == 320, "one generation was streamed, one was not"
     page.reload()
-    shows_all(kept(page), whole)
+    answer = kept(page)
+    finished(answer)
+    assert text_of(answer) == whole
 
 
 def test_an_answer_that_another_window_resumes_is_whole_in_both(start, open_page):
@@ -167,8 +159,8 @@ def test_an_answer_that_another_window_resumes_is_whole_in_both(start, open_page
     assert "resumed" in finished(second)
     assert "resumed" not in finished(first)
     whole = whole_answer(server, question, 160)
-    shows_all(second, whole)
-    shows_all(first, whole)
+    assert text_of(second) == whole
+    assert text_of(first) == whole
 
 
 def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(open_page, relays):
@@ -180,7 +172,7 @@ def test_when_datagrams_stop_for_good_the_answer_finishes_over_tcp(open_page, re
     assert "WebTransport" in answer.locator("footer").text_content()
     relay.dark = True
     footer = finished(answer)
-    shows_all(answer, whole_answer(server, question, 240))
+    assert text_of(answer) == whole_answer(server, question, 240)
     assert "SSE" in footer and "resumed" in footer
 
 
@@ -194,7 +186,7 @@ def test_where_udp_is_blocked_the_answer_comes_over_tcp_at_once(open_page, relay
     number, unit = re.search(r"first token ([\d.]+) (ms|s)\b", footer).groups()
     # It waits for no connection any more; the rest is a busy machine's.
     assert float(number) * {"ms": 1, "s": 1_000}[unit] < 20_000
-    shows_all(answer, whole_answer(server, "Hello?", 20))
+    assert text_of(answer) == whole_answer(server, "Hello?", 20)
 
 
 def quiet_share(shown_at):
@@ -234,7 +226,7 @@ def test_a_hidden_tab_is_served_rarely_and_whole(start, open_page):
     assert quiet_share(hidden) > 0.6, f"a hidden page is served once a second, not at {hidden} ms"
     assert quiet_share(seen) < 0.4, f"a page that is seen again is served at once, not at {seen} ms"
     finished(answer)
-    shows_all(answer, whole_answer(server, "Who looks?", 400))
+    assert text_of(answer) == whole_answer(server, "Who looks?", 400)
 
 
 def test_stopping_ends_the_generation(start, open_page):

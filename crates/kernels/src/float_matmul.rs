@@ -6,6 +6,7 @@
 //! added at the end. Activations are not rounded, except for BF16 on a processor that multiplies
 //! pairs of them.
 
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ const TILE: usize = 4;
 const ROWS_PER_CHUNK: usize = 64;
 /// Bytes of the activations that a chunk is multiplied with before the next ones: the other half
 /// of that cache.
-const ACTIVATION_BYTES: usize = 256 << 10;
+const GROUP_BYTES: usize = 256 << 10;
 /// A row of weights or activations is a multiple of this many numbers: of the widest register.
 const UNIT: usize = 16;
 /// Bytes of a cache line.
@@ -216,7 +217,7 @@ impl<'a> FloatMatMul<'a> {
                     for at in (0..self.elements).step_by(O::STEP) {
                         let place = weights.add(at * O::WEIGHT_BYTES);
                         if (at * O::WEIGHT_BYTES).is_multiple_of(LINE) {
-                            O::Register::prefetch(ahead.wrapping_add(at * O::WEIGHT_BYTES));
+                            prefetch(ahead.wrapping_add(at * O::WEIGHT_BYTES));
                         }
                         let values = O::activations(activations.add(at * O::ACTIVATION_BYTES));
                         *sum = O::multiplied(O::weights(place), values, *sum);
@@ -240,7 +241,7 @@ impl<'a> FloatMatMul<'a> {
         next: *const u8,
         activations: StridedRows,
     ) {
-        let together = ACTIVATION_BYTES / (O::ACTIVATION_BYTES * self.elements.max(1));
+        let together = GROUP_BYTES / (O::ACTIVATION_BYTES * self.elements.max(1));
         let together = together.max(O::Register::ROWS);
         for group in (0..self.rows).step_by(together) {
             let group = group..self.rows.min(group + together);
@@ -293,7 +294,7 @@ impl<'a> FloatMatMul<'a> {
                 if let Some(next) = next {
                     for line in (0..TILE * O::STEP * O::WEIGHT_BYTES).step_by(LINE) {
                         let place = TILE * at * O::WEIGHT_BYTES + line;
-                        O::Register::prefetch(next.wrapping_add(place));
+                        prefetch(next.wrapping_add(place));
                     }
                 }
                 let mut four = [O::Register::zero(); TILE];
@@ -343,6 +344,13 @@ impl StridedRows {
     }
 }
 
+/// Asks for the cache line at `at`, which need not exist.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    // SAFETY: all x86-64 processors have SSE, and a program cannot see what a prefetch reads.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+}
+
 /// A register of floats: what the products need of an instruction set.
 ///
 /// Its functions are inlined into a function that has the instructions, as only there they are
@@ -384,12 +392,6 @@ pub(super) trait FloatRegister: Copy {
     /// # Safety
     /// The processor has these registers.
     unsafe fn lane_sums(registers: [Self; TILE]) -> [f32; TILE];
-
-    /// Asks for the cache line at `at`, which need not exist.
-    ///
-    /// # Safety
-    /// The processor has these registers.
-    unsafe fn prefetch(at: *const u8);
 }
 
 /// Operands of a product: how registers of weights and of activations are loaded, and their

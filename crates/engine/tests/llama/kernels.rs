@@ -5,7 +5,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::num::NonZeroU16;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use loquent_engine::KvType;
@@ -49,23 +49,27 @@ fn the_format_without_a_kernel_is_named() {
     assert_eq!(lack(TensorType::F16, 512 * 2), None);
 }
 
+/// Writes the random model to `folder` with its weights as `quant`.
+fn stored_model(folder: &Path, width: Width, quant: Quant) -> PathBuf {
+    let (plain, stored) = (folder.join("f32.gguf"), folder.join(format!("{quant}.gguf")));
+    random_model::write(&plain, width, Defect::None);
+    quantize(&plain, &stored, quant, 1).expect("quantised");
+    stored
+}
+
 /// The random model as Q4_K_M (which mixes in Q6_K), loaded with our kernels and with
 /// llama.cpp's.
 pub(crate) fn models(folder: &Path, width: Width) -> [Arc<LlamaModel>; 2] {
-    let (plain, quantised) = (folder.join("f32.gguf"), folder.join("q4.gguf"));
-    random_model::write(&plain, width, Defect::None);
-    quantize(&plain, &quantised, Quant::Q4KM, 1).expect("quantised");
+    let stored = stored_model(folder, width, Quant::Q4KM);
     [true, false].map(|own_kernels| {
         let options = LoadOptions { mmap: false, own_kernels, ..LoadOptions::default() };
-        LlamaModel::load(&quantised, &options, |_| true).expect("the model loads")
+        LlamaModel::load(&stored, &options, |_| true).expect("the model loads")
     })
 }
 
 /// The random model with its weights as `quant`, loaded with our kernels.
 fn own_model(folder: &Path, width: Width, quant: Quant) -> Arc<LlamaModel> {
-    let (plain, stored) = (folder.join("f32.gguf"), folder.join(format!("{quant}.gguf")));
-    random_model::write(&plain, width, Defect::None);
-    quantize(&plain, &stored, quant, 1).expect("quantised");
+    let stored = stored_model(folder, width, quant);
     let model = LlamaModel::load(&stored, &LoadOptions::default(), |_| true);
     let model = model.expect("the model loads");
     assert!(model.uses_own_kernels(), "{quant}");

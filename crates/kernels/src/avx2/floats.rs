@@ -66,10 +66,4 @@ impl FloatRegister for __m256 {
             sums
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch reads nothing that a program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
-    }
 }

@@ -138,10 +138,4 @@ impl FloatRegister for __m512 {
             <__m256 as FloatRegister>::lane_sums(halves)
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch reads nothing that a program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
-    }
 }

@@ -11,18 +11,21 @@ export interface LiveTextProps {
   readonly live: LiveMessage;
   readonly part: "text" | "reasoning";
   readonly markdown: boolean;
+  /** Told whether all of an answer that is over is on the page. */
+  readonly onShown?: (isShown: boolean) => void;
 }
 
-export function LiveText({ live, part, markdown }: LiveTextProps): VNode {
+export function LiveText({ live, part, markdown, onShown }: LiveTextProps): VNode {
   const root = useRef<HTMLDivElement | null>(null);
-  useLayoutEffect(() => (root.current === null ? undefined : show(root.current, live, part, markdown)), [live, part, markdown]);
+  useLayoutEffect(() => (root.current === null ? undefined : show(root.current, live, part, markdown, onShown)), [live, part, markdown]);
   return <div ref={root} class={part === "text" ? "text" : "text reasoned"} />;
 }
 
 /** Shows `part` of `live` inside `root` for as long as it grows; returns how to end that. */
-function show(root: HTMLElement, live: LiveMessage, part: "text" | "reasoning", markdown: boolean): () => void {
+function show(root: HTMLElement, live: LiveMessage, part: "text" | "reasoning", markdown: boolean, onShown?: (isShown: boolean) => void): () => void {
   root.replaceChildren();
-  const stream = new TextStream(root, markdown);
+  onShown?.(false);
+  const stream = new TextStream(root, markdown, () => onShown?.(true));
   const marks: HTMLElement[] = [];
   const addMark = (pause: Pause): void => {
     const mark = pauseMark(pause);

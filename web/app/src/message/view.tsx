@@ -2,6 +2,7 @@
 
 import "./message.css";
 import type { ComponentChildren, VNode } from "preact";
+import { useState } from "preact/hooks";
 import { Facts, Standing } from "./facts.js";
 import type { LiveMessage } from "./live.js";
 import { type Message, isOpen } from "./model.js";
@@ -30,12 +31,14 @@ const SPEAKERS = { user: "You", assistant: "Answer", tool: "Tool" } as const;
 export function MessageView({ live, markdown = true, pauses = true, wantsSse = false, onRetry, children }: MessageViewProps): VNode {
   const message = useMessage(live, "state");
   const isComing = isOpen(message.state);
+  // A busy browser shows the last words some frames after they have come.
+  const [isShown, setShown] = useState(true);
   const isAnswer = message.role === "assistant";
   return (
-    <article class={pauses ? classOf(message) : `${classOf(message)} no-pauses`} aria-label={SPEAKERS[message.role]} aria-busy={isComing}>
+    <article class={pauses ? classOf(message) : `${classOf(message)} no-pauses`} aria-label={SPEAKERS[message.role]} aria-busy={isComing || !isShown}>
       <h2 class="unseen">{SPEAKERS[message.role]}</h2>
       {isAnswer && <Reasoning live={live} markdown={markdown} />}
-      <LiveText live={live} part="text" markdown={markdown && isAnswer} />
+      <LiveText live={live} part="text" markdown={markdown && isAnswer} onShown={setShown} />
       {isAnswer && <ToolCalls live={live} />}
       {isComing && <Standing live={live} />}
       {message.state.is === "failed" && <Failed error={message.state.error} onRetry={message.state.retry ? onRetry : undefined} />}

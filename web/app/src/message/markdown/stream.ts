@@ -31,8 +31,11 @@ export class TextStream {
   #frame: number | null = null;
   #isEnding = false;
   #isOver = false;
+  readonly #onOver: () => void;
 
-  constructor(root: HTMLElement, markdown: boolean) {
+  /** Calls `onOver` when all is on the page, after `end`. */
+  constructor(root: HTMLElement, markdown: boolean, onOver: () => void) {
+    this.#onOver = onOver;
     if (!markdown) this.#sink = new PlainSink(root);
     else if (loaded) this.#sink = new loaded.MarkdownSink(root);
     else void this.#load(root);
@@ -104,6 +107,7 @@ export class TextStream {
     if (!this.#isEnding) return;
     this.#isOver = true;
     sink.end();
+    this.#onOver();
   }
 }
 
