@@ -286,6 +286,46 @@ def padding(plans):
                   "stall ratio, RTT 400 / 100 / 50 ms", "delay on 24 kbit/s, ms"], rows)
 
 
+def padding_channels(plans):
+    """What the step that ships costs and hides on each channel."""
+    def both(case, key, form):
+        return " → ".join(form(value(plans, "padding", case, step, key)) for step in ("none", SHIPPED_STEP))
+
+    rows = []
+    for case in dict.fromkeys(row["case"] for row in plans["padding"]["rows"]):
+        name = {"24 kbit/s": "24 kbit/s, default losses", "whole words": "whole words as tokens"}.get(case, case)
+        rows.append([name, both(case, "text-bits", lambda bits: f"{bits:.3f}"),
+                     both(case, "change-bits", lambda bits: f"{bits:.3f}"),
+                     both(case, "wire-kb", lambda kilobytes: f"{kilobytes:.2f}"), both(case, "full", ratio),
+                     both(case, "delay-ms", lambda ms: f"{ms:.0f}")])
+    return table([f"simulated, {plans['padding']['sessions']} sessions: unpadded → step of {SHIPPED_STEP}",
+                  "bits, by length", "bits, by change", "kB/s", "stall ratio", "delay, ms"], rows)
+
+
+def outages(plans):
+    """Blackouts: how close to the bound everybody is, and when the text comes."""
+    three, rows = ["TCP", "Eloquent", "Loquent"], []
+    for case in dict.fromkeys(row["case"] for row in plans["outages"]["rows"]):
+        full = [value(plans, "outages", case, scheme, "full") for scheme in [*three, "Oracle 25 ms"]]
+        delay = [value(plans, "outages", case, scheme, "delay-ms") for scheme in three]
+        rows.append([case, *map(ratio, full), *(percent(one / full[3] - 1) for one in full[1:3]),
+                     ", ".join(f"{ms:,.0f}" for ms in delay)])
+    return table(["simulated stall ratio, blackouts of", *three, "bound at 25 ms", "Eloquent above the bound",
+                  "Loquent above the bound", "mean delay of TCP, Eloquent, Loquent, ms"], rows)
+
+
+def pacing(plans):
+    """Stalls that a reader sees and the delay that he pays, with the least buffers, a large one and the largest."""
+    def shown(case, scheme):
+        return (f"{100 * value(plans, 'pacing', case, scheme, 'shown-full'):.1f} % at "
+                f"{value(plans, 'pacing', case, scheme, 'added-ms'):,.0f} ms")
+
+    rows = [[f"{case}, {buffer or 'no buffer'}",
+             *(shown(case, f"{scheme}, {buffer}" if buffer else scheme) for scheme in ("TCP", "Eloquent", "Loquent"))]
+            for case in ("RTT 400 ms", "RTT 100 ms") for buffer in ("", "25 ms", "110 ms", "300 ms", "800 ms")]
+    return table(["simulated: displayed stalls, at which added delay", "TCP", "Eloquent", "Loquent"], rows)
+
+
 def burst(plans):
     """The largest bursts of both machines by the length of the prompts."""
     machines = {}
@@ -337,7 +377,8 @@ def qoe_bursts(plans):
 
 
 TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
-          "demo": demo, "narrow": narrow, "padding": padding, "burst": burst, "qoe": qoe, "qoe-bursts": qoe_bursts}
+          "demo": demo, "narrow": narrow, "padding": padding, "padding-channels": padding_channels, "outages": outages,
+          "pacing": pacing, "burst": burst, "qoe": qoe, "qoe-bursts": qoe_bursts}
 
 
 if __name__ == "__main__":
