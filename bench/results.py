@@ -12,8 +12,9 @@
 `make results` builds one release binary first, so that all figures are of one build. The record of a bench is
 bench/results/NAME.json: the tables that it printed, the values of its runs, its command, the commit and the tree, the
 machine, the versions, how busy the machine was, and whether it failed or missed a target. A record replaces the one
-before it, whatever came of the bench. RESULTS.md, README's section "How fast" and the picture are written from the
-records alone.
+before it, whatever came of the bench. RESULTS.md, README's section "How fast", the picture, and the parts of README and
+docs/eloquent.md between `<!-- measured: NAME -->` marks are written from the records alone, but for simulated figures
+beside real ones, which are bench/sim.json's.
 """
 
 import argparse
@@ -33,12 +34,13 @@ BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path[:0] = [str(BENCH), str(BENCH / "peers")]
 import plot  # noqa: E402
-from records import history, machine, page, tables  # noqa: E402
+from records import history, machine, measured, page, tables  # noqa: E402
 from records.benches import BENCHES, SHAPES, TRAINED  # noqa: E402
 
 RECORDS = BENCH / "results"
 GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
-             "README.md": page.readme,
+             "README.md": lambda old, records: measured.written(page.readme(old, records), records),
+             "docs/eloquent.md": measured.written,
              history.PICTURE: lambda old, records: plot.svg(page.succeeded(records))}
 #: What a record must have.
 FIELDS = {"name", "about", "engine", "command", "commit", "tree", "date", "seconds", "outcome", "cause", "machine",

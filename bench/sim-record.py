@@ -41,7 +41,7 @@ WEAK = [("80 ms of jitter, RTT 100 ms", "channels", "jitter 80 ms"),
         ("our recording, 23 % loss, RTT 400 ms", "fig7", "recorded, 23 % loss"),
         ("16 kbit/s, 15 % loss", "channels", "16 kbit/s, default"),
         ("16 kbit/s, no loss", "channels", "16 kbit/s"),
-        ("60 % loss, 30 tokens/s, RTT 200 ms", "bad-weather", "60 % loss")]
+        ("60 % loss, 30 tokens/s, RTT 200 ms, padded", "bad-weather", "60 % loss")]
 
 
 def main():
@@ -215,7 +215,7 @@ def channels(plans):
                      f"{wire[1] / wire[0]:.1f}"])
     return table(["simulated stall ratio, 360 sessions", "TCP", "duplication ×5", "Eloquent", "Loquent behind CUBIC",
                   "Loquent", "bound at 25 ms", "Loquent against Eloquent", "mean delay of Eloquent, Loquent, ms",
-                  "kB/s of TCP, duplication, Eloquent, Loquent", "bytes, of Eloquent's"], rows)
+                  "kB/s of TCP, duplication, Eloquent, Loquent (unpadded)", "bytes, of Eloquent's"], rows)
 
 
 def weak(plans):
@@ -230,13 +230,13 @@ def weak(plans):
         rows.append([name, ", ".join(map(ratio, full)), bound, *gain, ", ".join(f"{ms:,.0f}" for ms in delay),
                      kilobytes(plans, plan, case, three)])
     return table(["simulated; each: TCP, Eloquent, Loquent", "stall ratio", "bound at 25 ms", "against TCP",
-                  "against Eloquent", "mean delay, ms", "kB/s"], rows)
+                  "against Eloquent", "mean delay, ms", "kB/s, unpadded"], rows)
 
 
 def readme(plans):
     """The short form of `weak`."""
     names = ["80 ms of jitter", "bursts that lose everything", "a recorded link, 23 % loss",
-             "16 kbit/s, 15 % loss", "60 % loss"]
+             "16 kbit/s, 15 % loss", "60 % loss, padded"]
     chosen = [WEAK[0], WEAK[1], WEAK[5], WEAK[6], WEAK[8]]
     rows = []
     for name, (_, plan, case) in zip(names, chosen, strict=True):
@@ -245,7 +245,7 @@ def readme(plans):
         rows.append([name, *(percent(full[2] / other - 1, 0) for other in full[:2]),
                      kilobytes(plans, plan, case, three)])
     return table(["simulated channel", "stalls against TCP", "stalls against Eloquent",
-                  "kB/s of TCP, Eloquent, Loquent"], rows)
+                  "kB/s of TCP, Eloquent, Loquent (unpadded)"], rows)
 
 
 def demo(plans):
@@ -256,7 +256,7 @@ def demo(plans):
         rows.append([case, *(ratio(value(plans, "bad-weather", case, scheme, "full")) for scheme in three),
                      kilobytes(plans, "bad-weather", case, three)])
     return table(["simulated, RTT 200 ms, 30 tokens/s", "TCP", "Eloquent", "Loquent",
-                  "kB/s of TCP, Eloquent, Loquent"], rows)
+                  "kB/s of TCP, Eloquent, Loquent (padded)"], rows)
 
 
 def narrow(plans):
@@ -264,7 +264,7 @@ def narrow(plans):
     cases = ["16 kbit/s, no loss", "16 kbit/s", "24 kbit/s", "32 kbit/s", "64 kbit/s", "16 kbit/s, 20 tokens/s"]
     rows = [[case, *(f"{value(plans, 'narrow-links', case, scheme, 'delay-ms'):,.0f}" for scheme in three),
              kilobytes(plans, "narrow-links", case, three)] for case in cases]
-    return table(["simulated mean delay, ms", *three, "kB/s of TCP, Eloquent, Loquent"], rows)
+    return table(["simulated mean delay, ms", *three, "kB/s of TCP, Eloquent, Loquent (unpadded)"], rows)
 
 
 def padding(plans):

@@ -3,12 +3,11 @@
 import pathlib
 import subprocess
 
-from . import page
+from . import measured, page
 
 PICTURE = "docs/img/llama-server-ratios.svg"
-#: What `results.py` writes itself. README is one of them in part: see `hand_written`.
+#: What `results.py` writes itself. `measured.PAGES` are written in part: see `hand_written`.
 GENERATED = ("bench/results/", "bench/RESULTS.md", PICTURE)
-README = "README.md"
 
 
 def git(root, *words, check=True):
@@ -40,9 +39,9 @@ def dirty(root):
 
 def is_generated(root, path, revision):
     """Whether all that changed in a file since `revision` is what `results.py` writes."""
-    if path != README:
+    if path not in measured.PAGES:
         return path.startswith(GENERATED)
-    now, then = root / README, git(root, "show", f"{revision}:{README}", check=False)
+    now, then = root / path, git(root, "show", f"{revision}:{path}", check=False)
     return now.exists() and page.hand_written(now.read_text()) == page.hand_written(then)
 
 

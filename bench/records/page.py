@@ -10,6 +10,8 @@ from .benches import BENCHES
 PLACEHOLDER = re.compile(r"\{([\w-]+)\|([^|}]*)\|([^}]*)\}")
 HEADING = "## How fast\n"
 TIMES = re.compile(r"<!-- times -->.*?<!-- end of times -->", re.DOTALL)
+#: Parts of other pages: see measured.py.
+MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->.*?<!-- end of measured -->", re.DOTALL)
 
 #: README's rows: the measure, and its figure. A row one of whose records is missing is left out.
 README_ROWS = [
@@ -303,6 +305,6 @@ def readme(text, records):
 
 
 def hand_written(text):
-    """README without what is written here."""
+    """README, or another page, without what is written from the records."""
     before, _, rest = text.partition(HEADING)
-    return TIMES.sub("", before + "".join(rest.partition("\n## ")[1:]))
+    return MEASURED.sub("", TIMES.sub("", before + "".join(rest.partition("\n## ")[1:])))

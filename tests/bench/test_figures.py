@@ -20,7 +20,8 @@ RESULTS = ROOT / "bench/RESULTS.md"
 # Other pages may take figures from this one.
 SIMULATED = "docs/eloquent.md"
 # Written from the records, and held to them by tests of their own.
-WRITTEN = r"<!-- (times) -->.*?<!-- end of times -->|<!-- (sim): [\w-]+ -->.*?<!-- end of sim -->"
+WRITTEN = (r"<!-- (times) -->.*?<!-- end of times -->|<!-- (sim): [\w-]+ -->.*?<!-- end of sim -->"
+           r"|<!-- measured: [\w-]+ -->.*?<!-- end of measured -->")
 SIMULATORS_RECORD = "bench/sim.json"
 
 NUMBER = r"(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
