@@ -218,6 +218,20 @@ def channels(plans):
                   "kB/s of TCP, duplication, Eloquent, Loquent (unpadded)", "bytes, of Eloquent's"], rows)
 
 
+def copies(plans):
+    """What the gap between copies costs and saves."""
+    def cells(case, scheme):
+        wire, eloquent = (value(plans, "pareto", case, of, "wire-kb") for of in (scheme, "Eloquent"))
+        return [f"{wire:.2f}", f"{wire / eloquent:.2f}", ratio(value(plans, "pareto", case, scheme, "full"))]
+
+    cases = ["RTT 400 ms", "RTT 100 ms"]
+    gaps = [f"Loquent, copies every {ms} ms" for ms in (12, 18, 35, 50, 100)]
+    rows = [[scheme.removeprefix("Loquent, ") if scheme in gaps else f"{scheme}'s default" if scheme == "Loquent" else scheme,
+             *(cell for case in cases for cell in cells(case, scheme))] for scheme in ["Eloquent", "Loquent", *gaps]]
+    return table(["simulated, unpadded", *(f"{case}: {head}" for case in cases for head in
+                                           ("kB/s", "bytes, of Eloquent's", "stall ratio"))], rows)
+
+
 def weak(plans):
     """Where the gain is small, absent or bought with delay."""
     rows = []
@@ -376,7 +390,7 @@ def qoe_bursts(plans):
                   "effective tokens/s", "TTFT P99, s"], rows)
 
 
-TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "weak": weak, "readme": readme,
+TABLES = {"fig5": fig5, "fig6": fig6, "fig7": fig7, "channels": channels, "copies": copies, "weak": weak, "readme": readme,
           "demo": demo, "narrow": narrow, "padding": padding, "padding-channels": padding_channels, "outages": outages,
           "pacing": pacing, "burst": burst, "qoe": qoe, "qoe-bursts": qoe_bursts}
 

@@ -5,6 +5,7 @@ A record of another run changes them. Beside real packets stand the simulator's 
 
 import json
 import pathlib
+import textwrap
 from statistics import mean
 
 from . import page
@@ -38,7 +39,7 @@ def channel(record, name):
     """The figures of a channel: of each round trip and scheme, those of every seed; the changes are the tables'."""
     of_channel = record["runs"][0].get(name, {})
     return {rtt: {scheme: {key: mean(seed[key] for seed in seeds.values())
-                           for key in ("full", "delay_ms", "kb_per_s")} for scheme, seeds in schemes.items()}
+                           for key in ("full", "full_205", "model_205", "delay_ms", "kb_per_s")} for scheme, seeds in schemes.items()}
             for rtt, schemes in of_channel.items()}
 
 
@@ -110,4 +111,26 @@ def weak_in_short(record):
     return f"\n\n{page.filled(verdict(record))}\n\n" if record else ""
 
 
-PARTS = {"weak": weak, "weak-in-short": weak_in_short, "bytes": bytes_of_eloquent}
+def missed(record):
+    """The targets of the default channel that are missed, and how the stalls are beyond gaps of 205 ms."""
+    if not record:
+        return "\n\nNo real packets are measured yet.\n\n"
+    table = next(table for caption, table in zip(record["captions"], record["tables"], strict=True)
+                 if caption.startswith(f"Real packets over {DEFAULT};"))
+    items = []
+    for rtt, label, _, change, *_, target in table[1:]:
+        if not target.endswith(": missed"):
+            continue
+        text = f"{label} at {rtt}: {f'{change}, wanted ' * bool(change)}{target.removesuffix(': missed')}"
+        if change:
+            schemes = channel(record, DEFAULT)[rtt.removesuffix(" ms")]
+            ours = schemes["loquent-unpadded" if label.endswith("unpadded") else "loquent"]
+            of_tcp = ours["full_205"] / better_tcp(schemes)["full_205"] - 1
+            text += (f"; from gaps of 205 ms on {percent(of_tcp)}, stall ratio {ours['full_205']:.3f}, "
+                     f"in the model {ours['model_205']:.3f}")
+        items.append(textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_long_words=False,
+                                        break_on_hyphens=False))
+    return "\n\n" + ("\n".join(items) or "All targets are reached.") + "\n\n"
+
+
+PARTS = {"weak": weak, "missed": missed, "weak-in-short": weak_in_short, "bytes": bytes_of_eloquent}

@@ -258,23 +258,27 @@ def test_a_missed_target_is_recorded_shown_and_listed_at_the_end(copy):
 def delivered(full, delay_ms):
     """A record of bench/delivery.py in which Loquent has such stalls and delays on each weak channel."""
     def seeds(full, delay_ms, kb_per_s):
-        return {"1": {"full": full, "delay_ms": delay_ms, "kb_per_s": kb_per_s}}
+        return {"1": {"full": full, "full_205": full, "model_205": full, "delay_ms": delay_ms, "kb_per_s": kb_per_s}}
     schemes = {"cubic": seeds(0.5, 300, 2), "bbr": seeds(0.4, 900, 2), "quic-stream": seeds(0.3, 200, 2),
                "loquent": seeds(full, delay_ms, 4), "eloquent": seeds(0.2, 100, 1)}
     channels = [measured.DEFAULT, *measured.WEAK]
-    head = ["RTT", "", "against the better TCP", "against the plain QUIC stream"]
+    head = ["RTT", "", "stall ratio", "against the better TCP", "against the plain QUIC stream", "target"]
+    of = ["100 ms", "Loquent, QUIC", "0.300"]
     return {"outcome": "missed", "runs": [{name: {"100": schemes, "50": schemes} for name in channels}],
             "captions": [f"Real packets over {name}; 1 seed" for name in channels],
-            "tables": [[head, ["100 ms", "Loquent, QUIC", f"−1 % on {name}", "−2 %"]] for name in channels]}
+            "tables": [[head, [*of, f"−1 % on {name}", "−2 %", "−75 %: missed"]] for name in channels]}
 
 
 def test_real_packets_stand_beside_the_model_and_say_where_they_are_worse():
-    page_of = "a <!-- measured: bytes -->old<!-- end of measured --> b <!-- measured: weak --><!-- end of measured -->"
+    page_of = "a <!-- measured: bytes -->old<!-- end of measured --> b <!-- measured: weak --><!-- end of measured --> "
+    page_of += "<!-- measured: missed --><!-- end of measured -->"
     bad = measured.written(page_of, {("", "delivery"): delivered(full=0.3, delay_ms=2937.4)})
     assert "-->4.0 to 4.0 times as many<!--" in bad and "old" not in bad
     assert "| −1 % on 16 kbit/s | −2 % | 900, 200, 2,937 | 2.00, 2.00, 4.00 |" in bad
     assert "16 kbit/s (the gain against TCP is −25 % in place of" in " ".join(bad.split())
     assert "the mean delay is 2,937 ms in place of" in " ".join(bad.split())
+    assert ("- Loquent, QUIC at 100 ms: −1 % on the default channel, wanted −75 %; from gaps of 205 ms on −25 %, stall ratio "
+            "0.300, in the model 0.300") in " ".join(bad.split())
     good = measured.written(page_of, {("", "delivery"): delivered(full=0.04, delay_ms=60.0)})
     assert "worse than in the model" not in good and "None" not in good
     failed = measured.written(page_of, {("", "delivery"): {**delivered(0.3, 1.0), "outcome": "failed"}})
