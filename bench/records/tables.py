@@ -1,5 +1,7 @@
 """Tables that benches print: found in their output, asked for a cell, and judged by their targets."""
 
+import collections
+import itertools
 import json
 import re
 
@@ -48,21 +50,37 @@ def number(cell):
     return float(found[0].replace(",", "").replace("−", "-")) if found else None
 
 
-def judged(tables):
+def judged(tables, captions=()):
     """Every target of the tables: the row's label, the cell that was measured, the target, and whether it is reached.
 
     A column whose head is `target` judges the cell to its left, unless it ends with the verdict. A cell without a
-    number reaches nothing.
+    number reaches nothing. Labels that several rows have are told apart by the rows' settings, or by the captions.
     """
-    for head, *rows in tables:
+    found, caption = [], ""
+    for (head, *rows), own in itertools.zip_longest(tables, captions):
+        caption = own or caption
         places = [at for at, name in enumerate(head) if name == "target" and at > 0]
         for row in rows:
             for at in places:
                 target, verdict = (kind.match(row[at]) if at < len(row) else None for kind in (TARGET, VERDICT))
-                if verdict:
-                    yield label(head, row, at - 1), row[at - 1], row[at], verdict[1] == "reached"
-                elif target:
-                    yield label(head, row, at - 1), row[at - 1], row[at], reaches(number(row[at - 1]), *target.groups())
+                if target or verdict:
+                    well = verdict[1] == "reached" if verdict else reaches(number(row[at - 1]), *target.groups())
+                    more = settings(head, row), re.split(r"[:;]", caption)[0]
+                    found.append(([label(head, row, at - 1), *more], row[at - 1], row[at], well))
+    groups = collections.defaultdict(list)
+    for words, *_ in found:
+        groups[words[0]].append(words)
+    for group in groups.values():
+        by_settings = len({words[1] for words in group}) == len(group)
+        for words in group if len(group) > 1 else []:
+            words[0] += f" ({words[1 if by_settings else 2]})"
+    return [(words[0], *rest) for words, *rest in found]
+
+
+def settings(head, row):
+    """The whole numbers behind a row's words, which are its settings: streams 16, busy programs 1."""
+    named = itertools.takewhile(lambda pair: pair[1].isdigit(), list(zip(head, row))[1:])
+    return ", ".join(f"{name} {cell}" for name, cell in named)
 
 
 def reaches(value, sign, limit):

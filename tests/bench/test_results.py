@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -450,6 +451,32 @@ def test_a_target_judges_the_cell_to_its_left():
         ("tokens/s", True), ("memory", False), ("losses, lossy", True), ("lost", False), ("tokens/s of all", True)]
     own = [["RTT", "kB/s", "target"], ["400 ms", "4.9", "−75 %, 4.8 kB/s: missed"], ["100 ms", "4", "±10 %: reached"]]
     assert [well for *_, well in tables.judged([own])] == [False, True]
+
+
+def test_rows_of_equal_labels_are_told_apart():
+    busy = [["server", "streams", "busy programs", "tokens/s", "share", "target"],
+            ["loquent", "1", "1", "100.8 [92.0, 100.9]", "0.56", ">= 0.55"], ["loquent", "16", "1", "9.0", "0.5", ">= 0.4"]]
+    assert [label for label, *_ in tables.judged([busy], ["how"])] == [
+        "loquent (streams 1, busy programs 1)", "loquent (streams 16, busy programs 1)"]
+    limit = [["limit", "measured", "target"], ["tokens/s", "1.0", ">= 0.95"]]
+    rows = [[["RTT"], ["50 ms"]], limit, [["RTT"], ["10 ms"]], limit]
+    captions = ["A clean link: 64 streams", "", "Throughput; 64 streams", ""]
+    assert [label for label, *_ in tables.judged(rows, captions)] == ["tokens/s (A clean link)", "tokens/s (Throughput)"]
+    assert [label for label, *_ in tables.judged([limit], ["A caption"])] == ["tokens/s"]
+
+
+def test_no_two_targets_of_a_record_have_one_label():
+    for (_, name), record in results.read_all().items():
+        labels = [label for label, *_ in tables.judged(record["tables"], record["captions"])]
+        assert len(set(labels)) == len(labels), name
+
+
+def test_the_head_has_ten_lines_and_says_what_computed_nothing():
+    assert len(page.LINES) == 10
+    records = {("", name): {**record, "outcome": "missed"} for (machine, name), record in results.read_all().items()
+               if not machine}
+    for line in page.lines(page.first_machine(records)):
+        assert re.search("random weights|imulated|trained model", line), line
 
 
 def test_a_cell_is_found_by_the_beginnings_of_its_row_and_column():
