@@ -60,7 +60,8 @@ MEASURED_COLUMN = r"tokens/s|[kMG]i?B/s|\bms\b|µs|\b[MG]i?B\b|\bratio\b|\bexact
 
 def documents():
     """The pages that a reader takes figures from, but for those that are made from the records."""
-    pages = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "models/README.md")]
+    pages = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md", "models/README.md",
+                                      "python/loquent-client/README.md", "packaging/wheel/README.md")]
     for folder in ("docs", "spec", "web/*"):
         pages += sorted(ROOT.glob(f"{folder}/*.md"))
     return pages
