@@ -346,6 +346,8 @@ fn client_config(offer: &DeliveryOffer, trust: &Trust) -> Result<quinn::ClientCo
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(WINDOW_BYTES))
         .datagram_send_buffer_size(ACK_BUFFER_BYTES)
+        // Requests wait behind probes for larger packets, for seconds on a thin uplink.
+        .mtu_discovery_config(None)
         .congestion_controller_factory(Arc::new(FlooredConfig::default()));
     let crypto =
         tls::quic_config(offer.certificate_sha256.map_or_else(|| trust.clone(), Trust::Pinned))?;

@@ -124,8 +124,12 @@ impl SendPacer {
     pub fn on_fates(&mut self, rtt: Micros, excess: Micros, packets: Option<RecentPackets>) {
         // Without a queue losses are noise, which must not slow a stream on a lossy path.
         let may_be_queue = excess > self.queue_max || rtt > LONG_ROUND_TRIP;
-        let packets = packets.filter(|_| may_be_queue);
-        self.friendly = packets.map_or(Micros::ZERO, |packets| friendly_gap(rtt, packets));
+        self.friendly = match packets {
+            Some(packets) if may_be_queue => friendly_gap(rtt, packets),
+            // Nearly always a queue, which this path may have begun behind.
+            None if rtt > LONG_ROUND_TRIP => Self::CROWDED,
+            _ => Micros::ZERO,
+        };
     }
 
     /// Returns true if this stream must wait because of a queue that others keep full.
@@ -211,10 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_above_a_second_is_a_queue_until_losses_tell() {
+        let mut pacer = fast();
+        pacer.on_fates(ms(1_001), ms(0), None);
+        assert!(pacer.is_crowded());
+        pacer.on_fates(ms(1_001), ms(0), lost(1));
+        assert!(!pacer.is_crowded());
+    }
+
+    #[test]
     fn losses_without_a_queue_are_noise() {
         let mut pacer = fast();
         for (rtt, excess, packets) in
-            [(400, 0, lost(50)), (100, 30, lost(50)), (1_200, 1_100, lost(0)), (1_200, 1_100, None)]
+            [(400, 0, lost(50)), (100, 30, lost(50)), (1_200, 1_100, lost(0)), (900, 800, None)]
         {
             pacer.on_fates(ms(1_200), ms(1_100), lost(50));
             pacer.on_fates(ms(rtt), ms(excess), packets);

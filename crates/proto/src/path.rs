@@ -146,6 +146,8 @@ pub struct PathEstimate {
     /// Time that the narrowest link takes for a packet, if its queue has filled.
     pub link: LinkTime,
     sent: VecDeque<SentPacket>,
+    /// Bytes of all packets, including all headers.
+    sent_bytes: u64,
     first_packet: u64,
     largest_acked: Option<u64>,
     /// Latest packet that arrived after a later one.
@@ -166,6 +168,7 @@ impl PathEstimate {
             rtt: Rtt::new(initial_rtt),
             link: LinkTime::default(),
             sent: VecDeque::new(),
+            sent_bytes: 0,
             first_packet,
             largest_acked: None,
             reordered: None,
@@ -182,6 +185,18 @@ impl PathEstimate {
             self.sent.pop_front();
         }
         self.sent.push_back(SentPacket { number, at, wire_bytes, arrived: false });
+        self.sent_bytes += wire_bytes;
+    }
+
+    /// Bytes that were sent, including all headers, as long as nothing has been acknowledged; then
+    /// 0.
+    pub const fn unanswered_bytes(&self) -> u64 {
+        if self.arrival_seen.is_none() { self.sent_bytes } else { 0 }
+    }
+
+    /// Bytes of the latest packet, including all headers.
+    pub fn last_wire_bytes(&self) -> u64 {
+        self.sent.back().map_or(0, |packet| packet.wire_bytes)
     }
 
     /// Fates of recent packets; `None` while too few are known.

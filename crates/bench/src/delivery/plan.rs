@@ -1,6 +1,7 @@
 //! The plan of `loquent bench delivery`: schemes, link and streams to measure.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use loquent_proto::{Micros, Playout};
 use loquent_sim::channel::Channel;
@@ -163,6 +164,17 @@ impl DeliveryPlan {
             rate_kbps: self.rate_kbps,
             ..Link::new(rtt_ms, self.channel.clone())
         }
+    }
+
+    /// Returns the time from the last connection to the first session's start. Handshakes have left
+    /// the narrowest link by then: a reader is connected while the question is typed.
+    pub fn lead(&self) -> Duration {
+        /// Time in which all ends learn of the start.
+        const LEAD: Duration = Duration::from_millis(500);
+        /// Bits of a QUIC handshake, of which packets are repeated while they wait for a thin link.
+        const HANDSHAKE_KBIT: f64 = 64.0;
+        let carried = self.rate_kbps.map(|rate| Duration::from_secs_f64(HANDSHAKE_KBIT / rate));
+        LEAD + carried.unwrap_or_default()
     }
 
     /// Returns the duration of token generation in µs.

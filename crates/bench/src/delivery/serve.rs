@@ -41,8 +41,6 @@ const CONGESTED_PORT: u16 = 8081;
 const REHEARSAL_PORT: u16 = 8082;
 /// Time limit for a server to accept requests.
 const READY_LIMIT: Duration = Duration::from_secs(20);
-/// Time from the last connection to the first request.
-const LEAD: Duration = Duration::from_millis(500);
 /// Maximum wait for an incomplete stream after its last token was generated.
 const OVERTIME: Duration = Duration::from_secs(20);
 /// Maximum number of prompts tried for each stream.
@@ -345,7 +343,7 @@ impl Asking<'_> {
         let clients = (0..self.plan.sessions).map(|session| self.connect(session));
         let clients = try_join_all(clients).await?;
         let usage = Process::open(self.server_id)?.watch()?;
-        let base = Instant::now() + LEAD;
+        let base = Instant::now() + self.plan.lead();
         let asking = clients.iter().zip(&prompts).enumerate();
         let asking = asking.map(|(session, (client, prompt))| {
             let sent = base + self.stagger() * session as u32;

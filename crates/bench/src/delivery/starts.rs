@@ -10,8 +10,6 @@ use super::plan::DeliveryPlan;
 
 /// Time limit for all streams to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// Time from the last connection to the first session's start.
-const LEAD: Duration = Duration::from_millis(500);
 /// Maximum wait for an incomplete stream after its last token was generated.
 const OVERTIME: Duration = Duration::from_secs(20);
 
@@ -31,6 +29,8 @@ pub struct Starts {
     arrived: Mutex<usize>,
     another: Condvar,
     times: watch::Sender<StartState>,
+    /// Time from the last connection to the first session's start.
+    lead: Duration,
     stagger: Duration,
     sessions: usize,
     length: Duration,
@@ -50,6 +50,7 @@ impl Starts {
             arrived: Mutex::new(0),
             another: Condvar::new(),
             times: watch::Sender::new(StartState::Connecting),
+            lead: plan.lead(),
             stagger: Duration::from_secs_f64(1.0 / plan.tokens_per_s / plan.sessions as f64),
             sessions: plan.sessions,
             length: Duration::from_micros(plan.length_us()),
@@ -69,7 +70,7 @@ impl Starts {
         let waited = self.another.wait_timeout_while(arrived, CONNECT_LIMIT, missing);
         let complete = waited.is_ok_and(|(arrived, _)| *arrived >= self.sessions);
         // Ahead of time, so that the relay and both ends know the start before it comes.
-        let base = Instant::now() + LEAD;
+        let base = Instant::now() + self.lead;
         if complete {
             (0..self.sessions).for_each(|session| begin(session, self.start(base, session)));
         }

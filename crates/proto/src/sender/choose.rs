@@ -7,7 +7,7 @@ use super::progress::LogProgress;
 use super::schedule::{SPARE_BYTES_MIN, Schedule, SendReason};
 use crate::Micros;
 
-/// Maximum repeated bytes next to new text while a queue stands: each of them delays the text. On
+/// Maximum repeated bytes next to new text while a queue stands or may: each delays the text. On
 /// `plans/narrow-links.toml`, full packets fed the queue that they waited in. In padded frames,
 /// bytes that replace padding cost nothing.
 const QUEUEING_REPEAT_BYTES: u64 = 64;
@@ -26,7 +26,8 @@ impl Schedule<'_> {
     fn choose_new_text(&self) -> Range<u64> {
         let (max_bytes, sent_head) = (self.max_log_bytes(), self.progress.sent_head);
         let end = self.head.min(sent_head + max_bytes);
-        let before = if self.is_queueing() { self.few_beside(end - sent_head) } else { max_bytes };
+        let is_careful = self.is_queueing() || self.is_blind();
+        let before = if is_careful { self.few_beside(end - sent_head) } else { max_bytes };
         let start = end.saturating_sub(max_bytes).max(sent_head.saturating_sub(before));
         self.progress.cumulative.max(start)..end
     }
@@ -55,7 +56,7 @@ impl Schedule<'_> {
     /// a queue stands, or may stand on a silent path, only as much as is always worth its headers.
     fn affordable_bytes(&self, now: Micros) -> u64 {
         let level = self.bucket.level(now).saturating_sub(self.cost(self.header_bytes));
-        let is_careful = self.is_queueing() || self.is_silent(now);
+        let is_careful = self.is_queueing() || self.is_silent(now) || self.is_blind();
         let generous = if is_careful { 0 } else { level / 2 };
         self.unpadded_bytes(SPARE_BYTES_MIN.max(generous))
     }

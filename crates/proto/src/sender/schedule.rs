@@ -21,6 +21,17 @@ const FAST_TEXT: Micros = Micros::from_ms(50);
 /// trip of 200 ms, 30 ms at 400. The sooner a loss is known, the less the copies before it save.
 const RUN_COPY: u64 = 12_000_000_000;
 
+/// Time per byte of a link of 20 kbit/s, which a path may be as long as it has acknowledged
+/// nothing. Over 16 kbit/s, an answer's head of 200 bytes and its copies stood in the first token's
+/// way for 800 ms, and in that of all text for 7 s if the first acknowledgements were lost. On a
+/// fast path the first token's copies then come later, if its first packet is lost; at 16 kbit/s
+/// they would come later still.
+const BLIND_US_PER_BYTE: u64 = 400;
+
+/// Bytes sent on such a path from which on new text waits for the link too. Chosen by hand: what a
+/// path of 400 ms is sent within its first round trip.
+const BLIND_BYTES: u64 = 1_500;
+
 /// Reason for sending a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendReason {
@@ -88,11 +99,25 @@ impl Schedule<'_> {
         let repeat = self.when_repeat().map(|at| (at, SendReason::Repeat));
         // Only what carries no new text is paid from the bucket (D-7.3).
         let spare = [repeat, probe].into_iter().flatten().min_by_key(|(at, _)| *at);
+        let free = self.times.last_send.map_or(Micros::ZERO, |last| last + self.blind_gap());
+        let spare = spare.map(|(at, reason)| (at.max(free), reason));
         let spare = spare.and_then(|due| self.when_affordable(due, self.spare_bytes()));
         // The first of those that are due at the same time.
         // New text carries what it can of the old, so that it is usually worth more than a copy.
         let order = if self.is_repair_due() { [spare, text] } else { [text, spare] };
         order.into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// Returns true if much was sent on a path that has acknowledged nothing: a queue may stand
+    /// there unseen.
+    pub fn is_blind(&self) -> bool {
+        self.path.unanswered_bytes() > BLIND_BYTES
+    }
+
+    /// Time that a thin link takes for the last packet, as long as the path has not answered.
+    fn blind_gap(&self) -> Micros {
+        let is_answered = self.path.unanswered_bytes() == 0;
+        Micros(if is_answered { 0 } else { self.path.last_wire_bytes() * BLIND_US_PER_BYTE })
     }
 
     /// Returns true if, in a queue of others, a repetition takes the place of new text: text cannot
@@ -143,7 +168,10 @@ impl Schedule<'_> {
         if self.rhythm.first_token.is_some_and(|end| self.progress.sent_most < end) {
             return Some(since);
         }
-        let at = since.max(last + self.new_text_gap());
+        let mut at = since.max(last + self.new_text_gap());
+        if self.is_blind() {
+            at = at.max(self.times.last_send.unwrap_or(last) + self.blind_gap());
+        }
         (!self.is_path_down(at)).then_some(at)
     }
 

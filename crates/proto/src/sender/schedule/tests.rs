@@ -370,6 +370,39 @@ fn a_repetition_is_short_on_a_path_that_never_answered() {
     assert!(choose(&known, T + ms(201)).end > 1_000, "it has answered");
 }
 
+/// Sends ten packets of 160 bytes, the last one at [`T`], which takes a link of 20 kbit/s 64 ms.
+fn unanswered() -> Known {
+    let mut known = Known::new();
+    (0..10).for_each(|number| known.path.on_sent(number, ms(9_100 + 100 * number), 160));
+    (known.packets, known.head, known.times.unsent_since) = (10, 130, Some(T));
+    known.times.opened = T;
+    known
+}
+
+#[test]
+fn on_a_path_that_never_answered_copies_wait_for_a_thin_link() {
+    let mut known = unanswered();
+    known.times.unsent_since = None;
+    known.progress.on_sent(T, &(100..130));
+    assert_eq!(known.schedule().when_copy(T), at(25));
+    assert_eq!(known.schedule().when_next(), Some((T + ms(64), SendReason::Repeat)));
+    known.measure(&[100]);
+    assert_eq!(known.schedule().when_next(), Some((T + ms(25), SendReason::Repeat)));
+}
+
+#[test]
+fn behind_many_unanswered_bytes_new_text_waits_for_a_thin_link_and_travels_light() {
+    let mut known = unanswered();
+    known.progress.on_sent(T, &(100..5_000));
+    known.head = 5_010;
+    assert_eq!(known.schedule().when_new_text(T), at(64));
+    assert_eq!(known.schedule().choose(T, SendReason::NewText), 4_936..5_010);
+    assert_eq!(known.schedule().choose(T, SendReason::Repeat), 40..168, "128 bytes");
+    known.measure(&[100]);
+    assert_eq!(known.schedule().when_new_text(T), at(10));
+    assert!(known.schedule().choose(T, SendReason::NewText).start < 4_000);
+}
+
 #[test]
 fn repetitions_take_turns_past_what_the_reader_holds() {
     let mut known = Known::new();
