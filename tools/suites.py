@@ -264,19 +264,19 @@ class Node:
         return f"node --test {self.folder.relative_to(ROOT)}/{outcome.group}"
 
 
+SUITES = {
+    "cargo": Cargo,
+    "pytest": Pytest,
+    "node-e2e": lambda args: Node("node-e2e", "tests/e2e", "*.test.mjs"),
+    "node-client": lambda args: Node("node-client", "web/client", "test/*.test.mjs", ["node_modules/.bin/tsc"]),
+    "node-app": lambda args: Node("node-app", "web/app", "test/*.test.mjs", ["node_modules/.bin/tsc"]),
+}
+
+
 def suite_of(name, args):
-    if name == "cargo":
-        return Cargo(args)
-    if name == "pytest":
-        return Pytest(args)
-    nodes = {
-        "node-e2e": ("tests/e2e", "*.test.mjs", None),
-        "node-client": ("web/client", "test/*.test.mjs", ["node_modules/.bin/tsc"]),
-        "node-app": ("web/app", "test/*.test.mjs", ["node_modules/.bin/tsc"]),
-    }
-    if name not in nodes:
+    if name not in SUITES:
         sys.exit(__doc__)
-    return Node(name, *nodes[name])
+    return SUITES[name](args)
 
 
 def required():
@@ -422,7 +422,8 @@ def main():
     for one in wrong:
         print(f"{suite.name}: {one}")
     if wrong:
-        print("If that is meant: UPDATE_EXPECTED=1 make test writes tests/expected.toml; say why in the commit.")
+        verb = "test-all" if IS_ALL else "test"
+        print(f"If that is meant: UPDATE_EXPECTED=1 make {verb} writes tests/expected.toml; say why in the commit.")
     if flaky:
         print(note_flaky(suite, flaky))
     if flaky and not failed:
