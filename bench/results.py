@@ -239,12 +239,15 @@ def fresh_binary(path):
 
 
 def run(command, options):
+    machine.adopt_orphans()
     with tempfile.TemporaryDirectory() as no_profiles:
         # Defaults are measured, not what somebody tuned.
         own = {"LOQUENT": str(options.loquent), "LOQUENT_PROFILES": no_profiles, "PYTHON": str(python()),
                "PYTHONUNBUFFERED": "1"}
-        return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, errors="replace",
+        done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, errors="replace",
                               env={**os.environ, **own})
+    machine.reap_orphans()
+    return done
 
 
 def outcome(done, bench, places):

@@ -462,3 +462,21 @@ def test_work_of_others_makes_the_machine_busy():
         spinning.wait()
     assert found["others_percent"] > 0 and not found["allowed"]
     assert machine.Load(others_before=60.0).end(busy=True)["busy"]
+
+
+ORPHAN = """
+import subprocess, sys
+from records import machine
+burn = "import time\\nwhile time.process_time() < 0.5: pass"
+before = machine.own_s()
+machine.adopt_orphans()
+subprocess.run(["sh", "-c", '"$0" -c "$1" & exit 0', sys.executable, burn], check=True)
+machine.reap_orphans()
+sys.exit(0 if machine.own_s() - before >= 0.5 else "it counts as another's")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+def test_a_process_that_a_bench_leaves_behind_is_no_others():
+    bench = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    subprocess.run([sys.executable, "-c", ORPHAN], env=bench, check=True, timeout=60)
