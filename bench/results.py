@@ -176,7 +176,7 @@ def minutes_of(bench, options):
     """How long a bench takes here."""
     if "{peers}" not in bench.command:
         return bench.minutes
-    return max(len(peers(options)), 1) * (bench.minutes + (options.tune_minutes if "startup" not in bench.command else 0))
+    return max(len(peers(options)), 1) * (bench.minutes + (options.tune_minutes if "{tune}" in bench.command else 0))
 
 
 def prerequisite(bench, options):

@@ -378,8 +378,7 @@ def startup(options, chosen):
 
 
 def compare_startup(options, scenario, peer):
-    words = options.peer.split() if options.peer is not None else \
-        [word for levels in peer.levels(scenario, 1, True).values() for word in levels[0]]
+    words = options.peer.split() if options.peer is not None else peer.usual(scenario)
     times = {peer.name: [], "loquent": []}
     for run in range(options.runs + 1):
         for server in (peer.server(words, scenario, options.model, options.threads, options.out / f"{peer.name}.log"),

@@ -35,7 +35,7 @@ class Bench:
     this machine, `{tune}` the minutes in which each peer's settings are searched, `{against}` which peers."""
 
     about: str
-    #: How long it takes; with `{peers}`, with each of them once its settings are found.
+    #: How long it takes; with `{peers}`, with each of them once its settings are found, for which `{tune}` is.
     minutes: float
     engine: str
     command: str
@@ -49,8 +49,10 @@ class Bench:
 
 
 def compare(scenario, model):
-    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}} "
-            "--tune-minutes {tune}{against}")
+    # A start is measured at the usual settings.
+    tune = "" if scenario == "startup" else " --tune-minutes {tune}"
+    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}}"
+            f"{tune}{{against}}")
 
 
 def load(scenario, more=""):
@@ -84,8 +86,9 @@ BENCHES = {
                             "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
     "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
     "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
-    "neighbours": Bench("decoding beside busy programs, beside llama-server", 5, SMOLLM2,
-                        "python3 bench/neighbours.py --loquent {loquent} --model {models}/smollm2.gguf --llama {llama}",
+    "neighbours": Bench("decoding beside busy programs, beside llama-server", 3, SMOLLM2,
+                        "python3 bench/neighbours.py --loquent {loquent} --model {models}/smollm2.gguf --peers {peers}"
+                        "{against}",
                         "A busy program is a Python loop of normal priority; the servers and the generator share the "
                         "processors with it. llama-server has its usual settings and a thread for each processor."),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
