@@ -101,6 +101,7 @@ BENCHES = {
                            load("upstream", " --model {models}/smollm2.gguf --vllm {vllm} --runs 7"), THROUGH),
     "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
+    "startup-smollm2": Bench("start to ready, on SmolLM2-135M", 1, SMOLLM2, compare("startup", "smollm2.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
                             compare("stage15", "gemma3-270m.gguf"), BESIDE),
     "one-gemma3": Bench("one stream, on Gemma 3 270M", 2, GEMMA3, compare("one", "gemma3-270m.gguf"), BESIDE),
