@@ -34,7 +34,7 @@ ROOT = BENCH.parent
 sys.path[:0] = [str(BENCH), str(BENCH / "peers")]
 import plot  # noqa: E402
 from records import history, machine, page, tables  # noqa: E402
-from records.benches import BENCHES, SHAPES, TRAINED  # noqa: E402
+from records.benches import BENCHES, CLIENT, SHAPES, TRAINED  # noqa: E402
 
 RECORDS = BENCH / "results"
 GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
@@ -196,6 +196,8 @@ def prerequisite(bench, options):
         return "there is no server to compare with: bench/peers/build.sh builds some"
     if "{vllm}" in bench.command and not (options.peers / "vllm/version").exists():
         return "there is no vLLM: bench/peers/build.sh vllm installs it"
+    if CLIENT in bench.command and not (ROOT / CLIENT).exists():
+        return "there is no Python client: make test-python-client builds it"
     if "{portable}" in bench.command and not (options.portable and options.portable.exists()):
         return "there is no portable binary: tools/portable builds one"
     return None
@@ -331,12 +333,18 @@ def versions(bench, places, options):
         found |= {str(path.parent.relative_to(options.peers)): machine.read(path)
                   for files in peers(options).values() for path in files}
     if "{fastapi}" in bench.command:
-        names = [package.partition("==")[0] for package in FASTAPI]
-        code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
-        found["FastAPI"] = machine.first_line(places["fastapi"], "-c", code)
+        found["FastAPI"] = packages(places["fastapi"], [package.partition("==")[0] for package in FASTAPI])
+    if CLIENT in bench.command:
+        found["Python client"] = packages(ROOT / CLIENT, ["loquent-client", "openai", "httpx2"])
     for program in bench.programs:
         found[program.split()[0]] = machine.first_line(*program.split())
     return {name: version and anonymous(version, places) for name, version in found.items()}
+
+
+def packages(interpreter, names):
+    """The versions of an interpreter's packages."""
+    code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
+    return machine.first_line(interpreter, "-c", code)
 
 
 def shown(command, options):

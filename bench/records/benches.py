@@ -25,6 +25,8 @@ SHAPES = {
     "tiny.gguf": ["tiny", "--quant", "Q4_K_M"],
     "embed.gguf": ["qwen3-0.6b", "--layers", "8", "--vocab-size", "20000"],
 }
+#: The interpreter that has the Python client, which `make test-python-client` builds.
+CLIENT = "target/python/venv/bin/python"
 #: Models that `tools/models` fetches.
 TRAINED = {"smollm2.gguf", "gemma3-270m.gguf"}
 
@@ -108,6 +110,9 @@ BENCHES = {
     "cpu": Bench("processor time per delivered token, beside FastAPI", 2, SIMULATED,
                  "python3 bench/peers/delivery.py --python {fastapi} --loquent {loquent} --runs 5 --only-fastapi",
                  CPU_NOTE),
+    "python": Bench("openai-python over the Python client and over httpx, on a lossy link", 2, SIMULATED,
+                    f"{CLIENT} bench/python-client.py --loquent {{loquent}}",
+                    LINK + " Both clients ask in turn over the same link.", root=True),
     "inject": Bench("a 4,000-token prompt beside four streams, beside other servers", 5, QWEN,
                     compare("inject", "q.gguf"), BESIDE + " A peer's setting is the one with the shortest gaps."),
     "process": Bench("the engine in a process of its own", 3, QWEN,

@@ -428,7 +428,7 @@ def test_a_model_that_is_missing_is_made_once(tmp_path):
     assert [line.split()[:3] for line in (tmp_path / "shape-model.log").open()] == [["gpt2", "--quant", "Q8_0"]]
 
 
-def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
+def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path, monkeypatch):
     # Folders of its own: this machine may have models and servers to compare with, or not.
     given = results.arguments(["--models", str(tmp_path), "--peers", str(tmp_path / "peers")])
     bench = results.BENCHES["one-smollm2"]
@@ -438,6 +438,9 @@ def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
     (tmp_path / "peers/one").mkdir(parents=True)
     (tmp_path / "peers/one/version").touch()
     assert results.prerequisite(bench, given) is None
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "make test-python-client" in results.prerequisite(results.BENCHES["python"], given)
 
 
 def test_the_processor_is_named_with_its_generation(tmp_path):
