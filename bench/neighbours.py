@@ -3,8 +3,8 @@
 
 Each server decodes alone on a quiet machine, then beside one and beside two programs that compute without a pause, and
 then alone again, with one stream and with 16. At last it starts anew in a control group whose quota is three quarters
-of the processors, which needs root. Ratios are those to the quiet machine's median; TTFT is the slowest stream's. A busy
-program is a Python loop of normal priority.
+of the processors, which needs root. Ratios are those to the quiet machine's median; TTFT is the slowest stream's. A
+busy program is a Python loop of normal priority.
 
     bench/neighbours.py --loquent target/release/loquent --model ~/.cache/loquent/models/smollm2.gguf
     bench/neighbours.py --loquent target/release/loquent --model M.gguf --peers ~/.cache/loquent/peers

@@ -90,8 +90,8 @@ def compare(args):
             found[name].append(figures)
     for client in clients.values():
         client.close()
-    print(f"{args.answers} answers of {args.tokens} tokens, {args.rate} tokens/s; {args.loss} of the packets are lost each "
-          f"way, round trip {args.rtt} ms; `loquent.Client` has them over {transport}, httpx over the kernel's TCP")
+    print(f"{args.answers} answers of {args.tokens} tokens, {args.rate} tokens/s; {args.loss} of the packets are lost "
+          f"each way, round trip {args.rtt} ms; `loquent.Client` has them over {transport}, httpx over the kernel's TCP")
     show(found, bytes_of, args.answers)
     equal = sum(len(both) == 1 for both in texts.values())
     table(["measure", "answers", "target"], [[f"equal texts of {args.answers}", equal, f">= {args.answers}"]])

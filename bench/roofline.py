@@ -79,8 +79,8 @@ def print_steps(runs):
         of_gain = f">= {ROWS_GAIN[tokens]}" if gain and tokens in ROWS_GAIN else ""
         of_limit = f">= {REACHED[step['kind'], tokens]}" if (step["kind"], tokens) in REACHED else ""
         print(f"| {name_of(step)} | {spread(times, '.2f')} | {step['limit_ms']:.2f} | {step['limited_by']} "
-              f"| {spread([100 * step['reached'] for step in same], '.0f', ' %')} | {of_limit} | {spread(rates, '.0f')} "
-              f"| {gain} | {of_gain} |")
+              f"| {spread([100 * step['reached'] for step in same], '.0f', ' %')} | {of_limit} "
+              f"| {spread(rates, '.0f')} | {gain} | {of_gain} |")
     print()
 
 

@@ -53,8 +53,8 @@ class Bench:
 def compare(scenario, model):
     # A start is measured at the usual settings.
     tune = "" if scenario == "startup" else " --tune-minutes {tune}"
-    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}}"
-            f"{tune}{{against}}")
+    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} "
+            f"--loquent {{loquent}}{tune}{{against}}")
 
 
 def load(scenario, more=""):
@@ -93,6 +93,11 @@ BENCHES = {
                         "{against}",
                         "A busy program is a Python loop of normal priority; the servers and the generator share the "
                         "processors with it. llama-server has its usual settings and a thread for each processor."),
+    "upstream-kills": Bench("answers whose upstream server is killed, stopped or cut off", 2, BUNDLED,
+                            "python3 bench/upstream-kills.py --loquent {loquent} --llama {llama}",
+                            "Two real servers behind Loquent, one of which fails once all answers have begun. A stream "
+                            "that stayed is held against its text where nothing fails; one that moved against what the "
+                            "other server answers to the text before the seam."),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
                       THROUGH),
