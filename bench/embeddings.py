@@ -72,6 +72,7 @@ def main():
         found = {clients: run(port, clients) for clients in (0, CLIENTS)}
     finally:
         server.kill()
+        server.wait()
     alone, beside = found.values()
     print(f"{STREAMS} streams, alone and beside {CLIENTS} clients that embed without a pause")
     table(["measure", "alone", "beside", "ratio", "target"], [

@@ -28,9 +28,10 @@ MODELS = [
     ("experts (a layer of qwen3-30b-a3b)", "qwen3-30b-a3b", ["--layers", "1", *SMALL], ["Q4_K_M", "Q4_0", "MXFP4"]),
     ("window (six layers of gemma3-1b)", "gemma3-1b", ["--layers", "6", *SMALL], ["Q4_K_M"]),
 ]
-STREAMS = (1, 16)
+#: The least ratio, by the number of streams.
+TARGETS = {1: 1.0, 16: 1.5}
 # Without drafts: random weights may repeat themselves, in one format or with one side's rounding and not another's.
-LOAD = ["-n", "16", "-c", ",".join(map(str, STREAMS)), "--max-tokens", "24", "--ignore-eos", "--temperature", "0",
+LOAD = ["-n", "16", "-c", ",".join(map(str, TARGETS)), "--max-tokens", "24", "--ignore-eos", "--temperature", "0",
         "--warmup-runs", "1", "--draft-tokens", "off"]
 
 
@@ -38,8 +39,8 @@ def main():
     options = arguments()
     print("| model | format | " + " | ".join(
         f"{n} stream{'s' * (n > 1)}: llama.cpp's, tokens/s | ours | "
-        f"ratio, {n} stream{'s' * (n > 1)} | target" for n in STREAMS) + " |")
-    print("|" + " --- |" * (2 + 4 * len(STREAMS)), flush=True)
+        f"ratio, {n} stream{'s' * (n > 1)} | target" for n in TARGETS) + " |")
+    print("|" + " --- |" * (2 + 4 * len(TARGETS)), flush=True)
     kept = {}
     for name, shape, how, formats in MODELS:
         for quant in formats:
@@ -48,7 +49,8 @@ def main():
             model = made(options, shape, how, quant)
             rounds = [[tokens_per_s(options, model, kernels) for kernels in ("llama.cpp", options.kernels)]
                       for _ in range(options.rounds)]
-            cells = [cell for i in range(len(STREAMS)) for cell in summary([(a[i], b[i]) for a, b in rounds])]
+            cells = [cell for i, target in enumerate(TARGETS.values())
+                     for cell in summary([(a[i], b[i]) for a, b in rounds], target)]
             print(f"| {name} | {quant} | {' | '.join(cells)} |", flush=True)
             kept[f"{name}, {quant}"] = rounds
             if options.remove:
@@ -84,7 +86,7 @@ def tokens_per_s(options, model, kernels):
     """Tokens per second of one process, for each number of streams."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [options.loquent, "bench", "engine", "--model", model, "--kernels", kernels, "--context", "512",
-                   "--max-batch-size", str(max(STREAMS)), *LOAD, "--quiet", "--json", out.name]
+                   "--max-batch-size", str(max(TARGETS)), *LOAD, "--quiet", "--json", out.name]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"formats: {model.name} with {kernels} ended with {done.returncode}: {done.stderr[-500:]}")
@@ -92,12 +94,12 @@ def tokens_per_s(options, model, kernels):
     return [group["runs"][0]["metrics"]["output_throughput"] for group in groups]
 
 
-def summary(pairs):
+def summary(pairs, target):
     """Cells of pairs of theirs and ours: both medians, the ratio of each pair, and its target."""
     theirs, ours = (statistics.median(side) for side in zip(*pairs))
     quotients = [b / a for a, b in pairs]
     ratio = f"{statistics.median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}]"
-    return [f"{theirs:.1f}", f"{ours:.1f}", ratio, ">= 1.0"]
+    return [f"{theirs:.1f}", f"{ours:.1f}", ratio, f">= {target}"]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // processor time of each 500 tokens, and the longest task. `taskset -c 0 node bench/page.mjs [RUNS]`
 // (one core for browser, server and stand-in alike), with the packages of tests/e2e installed and
 // the binary of LOQUENT_BIN.
+import { once } from "node:events";
 import { cpus } from "node:os";
 import { launch, open } from "../tests/e2e/chromium.mjs";
 import { PART_TOKENS, longAnswer, measureParts, watch } from "../tests/e2e/long_answer.mjs";
@@ -23,7 +24,10 @@ console.log(`\n| ${columns.join(" | ")} |\n|${" --- |".repeat(columns.length)}`)
 for (let run = 1; run <= runs; run += 1) await measure(run);
 await browser.close();
 upstream.close();
+const ended = once(server, "exit");
+server.ref();
 server.kill();
+await ended;
 
 async function measure(run) {
   // What is loaded with the first answer, and compiled, is there before the measured one.

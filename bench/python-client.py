@@ -1,128 +1,31 @@
 #!/usr/bin/env python3
-"""openai-python over `loquent.Client` and over httpx, on the same lossy link: medians of the time to
-the first token, of the longest pause and of the time stalled in an answer.
+"""openai-python over `loquent.Client` and over httpx, on the same lossy link: time to the first token, longest pause,
+time in pauses.
 
-    target/python/venv/bin/python bench/python-client.py --binary target/release/loquent
+    target/python/venv/bin/python bench/python-client.py --loquent target/release/loquent
 
-A relay on loopback is the link, for no rights are needed there: it delays and loses UDP datagrams.
-A relay sees no TCP segments; it passes each piece that it reads on as TCP would at best: a lost
-piece comes after a tail-loss probe (two round trips, RFC 8985), a lost repetition after a timeout
-that doubles from 200 ms (RFC 6298, as Linux has it), and what follows waits for it.
+The client's environment is what `make test-python-client` makes. Server and clients are in two network namespaces
+between which `loquent link` loses packets, so that httpx has the kernel's TCP; that needs root. Both clients ask in
+turn. About two minutes.
 """
 
 import argparse
-import asyncio
-import random
-import re
+import os
+import pathlib
+import shlex
 import statistics
-import subprocess
-import threading
+import sys
 import time
-import urllib.request
 
 import httpx2
 import loquent
 import openai
 
-LINK = "127.0.0.2"  # another address with the server's port, as the server announces its port
-MIN_RTO_S = 0.2
+from records.printed import runs, table
+
+PORT = 8080
 STALL_S = 0.1  # a pause beyond it is a stall
-
-
-class Link(threading.Thread):
-    """The lossy link to a server on this machine, in a thread of its own."""
-
-    def __init__(self, port, loss, delay_s, seed):
-        super().__init__(daemon=True)
-        self.port, self.loss, self.delay_s = port, loss, delay_s
-        self.random = random.Random(seed)
-        self.ready = threading.Event()
-        self.bytes = {"tcp": 0, "udp": 0}  # towards the client
-
-    def run(self):
-        asyncio.run(self._serve())
-
-    async def _serve(self):
-        loop = asyncio.get_running_loop()
-        await asyncio.start_server(self._connection, LINK, self.port)
-        await loop.create_datagram_endpoint(lambda: Front(self), local_addr=(LINK, self.port))
-        self.ready.set()
-        await asyncio.Event().wait()
-
-    async def _connection(self, reader, writer):
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port)
-        await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer, counted=True))
-
-    async def _pump(self, reader, writer, counted=False):
-        queue = asyncio.Queue()
-        passing = asyncio.create_task(self._deliver(queue, writer))
-        loop = asyncio.get_running_loop()
-        try:
-            while data := await reader.read(65536):
-                self.bytes["tcp"] += len(data) if counted else 0
-                queue.put_nowait((loop.time() + self.delay_s + self._recovery(), data))
-        except ConnectionError:
-            pass
-        queue.put_nowait((loop.time() + self.delay_s, b""))
-        await passing
-
-    async def _deliver(self, queue, writer):
-        try:
-            while True:
-                at, data = await queue.get()
-                await asyncio.sleep(at - asyncio.get_running_loop().time())
-                if not data:
-                    break
-                writer.write(data)
-        finally:
-            writer.close()
-
-    def _recovery(self):
-        waited, pause = 0.0, 4 * self.delay_s
-        while self.random.random() < self.loss:
-            waited += pause
-            pause = max(MIN_RTO_S, 2 * pause)
-        return waited
-
-
-class Front(asyncio.DatagramProtocol):
-    """The client's side of the UDP link."""
-
-    def __init__(self, link):
-        self.link, self.backs, self.tasks = link, {}, set()
-
-    def connection_made(self, transport):
-        self.transport = transport
-
-    def datagram_received(self, data, client):
-        task = asyncio.ensure_future(self._up(data, client))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _up(self, data, client):
-        loop = asyncio.get_running_loop()
-        if client not in self.backs:
-            make = loop.create_datagram_endpoint(
-                lambda: Back(self, client), remote_addr=("127.0.0.1", self.link.port)
-            )
-            self.backs[client] = asyncio.ensure_future(make)
-        back, _ = await self.backs[client]
-        self.pass_on(back.sendto, data)
-
-    def pass_on(self, send, *arguments):
-        if self.link.random.random() >= self.link.loss:
-            asyncio.get_running_loop().call_later(self.link.delay_s, send, *arguments)
-
-
-class Back(asyncio.DatagramProtocol):
-    """The server's side of the UDP link, for one client."""
-
-    def __init__(self, front, client):
-        self.front, self.client = front, client
-
-    def datagram_received(self, data, _):
-        self.front.link.bytes["udp"] += len(data)
-        self.front.pass_on(self.front.transport.sendto, data, self.client)
+MOST_STALLED = 0.5  # of httpx's
 
 
 def measure(sdk, question, tokens):
@@ -140,63 +43,73 @@ def measure(sdk, question, tokens):
             pauses.append(now - last)
         last, text = now, text + chunk.choices[0].delta.content
     stalled = sum(pause - STALL_S for pause in pauses if pause > STALL_S)
-    return text, first, max(pauses), stalled
+    return text, {"TTFT": first, "longest pause": max(pauses), "in pauses": stalled}
 
 
-def start(binary, rate):
-    command = [binary, "serve", "--port", "0", "--simulate", str(rate)]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    port = next(int(found[1]) for line in server.stderr if (found := re.search(r"on http://\S+?:(\d+)", line)))
-    threading.Thread(target=server.stderr.read, daemon=True).start()
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").close()
-            return server, port
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("the server is not ready after a minute")
+def received():
+    """Bytes that came over the link so far."""
+    lines = pathlib.Path("/proc/self/net/dev").read_text().splitlines()[2:]
+    devices = dict(line.split(":", 1) for line in lines)
+    return sum(int(figures.split()[0]) for name, figures in devices.items() if name.strip() != "lo")
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--binary", default="target/release/loquent")
-    parser.add_argument("--answers", type=int, default=30, help="answers of each client")
-    parser.add_argument("--tokens", type=int, default=80, help="tokens of an answer")
-    parser.add_argument("--rate", type=int, default=50, help="tokens a second")
-    parser.add_argument("--loss", type=float, default=0.05, help="share of packets lost, each way")
-    parser.add_argument("--delay-ms", type=float, default=30, help="delay, each way")
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loquent", default=os.environ.get("LOQUENT", "loquent"), help="the binary")
+    parser.add_argument("--answers", type=int, default=30, help="answers of each client [30]")
+    parser.add_argument("--tokens", type=int, default=80, help="tokens of an answer [80]")
+    parser.add_argument("--rate", type=int, default=50, help="tokens a second [50]")
+    parser.add_argument("--loss", default="5%", help="packets lost each way, as `loquent link` has it [5%%]")
+    parser.add_argument("--rtt", default="60", help="round-trip time in ms [60]")
+    parser.add_argument("--url", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main():
-    args = parse()
-    server, port = start(args.binary, args.rate)
-    try:
-        link = Link(port, args.loss, args.delay_ms / 1000, seed=1)
-        link.start()
-        link.ready.wait(10)
-        url = f"http://{LINK}:{port}"
-        clients = {"loquent.Client": loquent.Client(url, head_start=10), "httpx": httpx2.Client()}
-        print(f"{args.loss:.0%} lost each way, {args.delay_ms:g} ms each way; answers come over "
-              f"{clients['loquent.Client'].warm_up()}")
-        rows, texts, sent = {name: [] for name in clients}, {}, dict.fromkeys(clients, 0)
-        for question in range(args.answers):
-            for name, client in clients.items():
-                sdk = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=client)
-                before = sum(link.bytes.values())
-                text, *figures = measure(sdk, question, args.tokens)
-                sent[name] += sum(link.bytes.values()) - before
-                assert texts.setdefault(question, text) == text, "the answers differ"
-                rows[name].append(figures)
-        print(f"{'medians of ' + str(args.answers):>16} {'TTFT':>9} {'longest':>9} {'stalled':>9} {'kB/answer':>9}")
-        for name, figures in rows.items():
-            medians = [f"{statistics.median(column) * 1000:6.0f} ms" for column in zip(*figures)]
-            print(f"{name:>16} {' '.join(medians)} {sent[name] / args.answers / 1000:9.1f}")
-        for client in clients.values():
-            client.close()
-    finally:
-        server.kill()
-        server.wait()
+    args = arguments()
+    if args.url:
+        return compare(args)
+    serve = [args.loquent, "serve", "--host", "0.0.0.0", "--open", "--port", str(PORT), "--simulate", str(args.rate),
+             "--no-request-log"]
+    link = [args.loquent, "link", "--quiet", "--rtt", args.rtt, "--loss", args.loss, "--wait", str(PORT),
+            "--server", f"exec {shlex.join(serve)}", "--"]
+    os.execvp(link[0], [*link, sys.executable, *sys.argv, "--url", f"http://10.77.0.2:{PORT}"])
+
+
+def compare(args):
+    clients = {"httpx": httpx2.Client(), "loquent.Client": loquent.Client(args.url, head_start=10)}
+    transport = clients["loquent.Client"].warm_up()
+    found, texts, bytes_of = {name: [] for name in clients}, {}, dict.fromkeys(clients, 0)
+    for question in range(args.answers):
+        for name, client in clients.items():
+            sdk = openai.OpenAI(base_url=f"{args.url}/v1", api_key="none", max_retries=0, http_client=client)
+            before = received()
+            text, figures = measure(sdk, question, args.tokens)
+            bytes_of[name] += received() - before
+            texts.setdefault(question, set()).add(text)
+            found[name].append(figures)
+    for client in clients.values():
+        client.close()
+    print(f"{args.answers} answers of {args.tokens} tokens, {args.rate} tokens/s; {args.loss} of the packets are lost "
+          f"each way, round trip {args.rtt} ms; `loquent.Client` has them over {transport}, httpx over the kernel's TCP")
+    show(found, bytes_of, args.answers)
+    equal = sum(len(both) == 1 for both in texts.values())
+    table(["measure", "answers", "target"], [[f"equal texts of {args.answers}", equal, f">= {args.answers}"]])
+    runs(found)
+
+
+def show(found, bytes_of, answers):
+    """The table of both clients. Pauses are averaged: most answers may have none."""
+    rows = []
+    for key, meaning, middle, target in (
+            ("TTFT", "TTFT, ms, median", statistics.median, ""),
+            ("longest pause", "longest pause of an answer, ms, median", statistics.median, ""),
+            ("in pauses", "time in pauses beyond 100 ms, ms of an answer", statistics.mean, f"<= {MOST_STALLED}")):
+        theirs, ours = (1e3 * middle(one[key] for one in figures) for figures in found.values())
+        rows.append([meaning, f"{theirs:.0f}", f"{ours:.0f}", f"{ours / theirs:.2f}" if theirs else "", target])
+    theirs, ours = (each / answers / 1e3 for each in bytes_of.values())
+    rows.append(["kB of an answer", f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}", ""])
+    table(["measure", *found, "ratio", "target"], rows)
 
 
 if __name__ == "__main__":

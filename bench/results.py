@@ -35,7 +35,7 @@ ROOT = BENCH.parent
 sys.path[:0] = [str(BENCH), str(BENCH / "peers")]
 import plot  # noqa: E402
 from records import history, machine, measured, page, tables  # noqa: E402
-from records.benches import BENCHES, SHAPES, TRAINED  # noqa: E402
+from records.benches import BENCHES, CLIENT, SHAPES, TRAINED  # noqa: E402
 
 RECORDS = BENCH / "results"
 GENERATED = {"bench/RESULTS.md": lambda old, records: page.results_md(records),
@@ -178,7 +178,7 @@ def minutes_of(bench, options):
     """How long a bench takes here."""
     if "{peers}" not in bench.command:
         return bench.minutes
-    return max(len(peers(options)), 1) * (bench.minutes + (options.tune_minutes if "startup" not in bench.command else 0))
+    return max(len(peers(options)), 1) * (bench.minutes + (options.tune_minutes if "{tune}" in bench.command else 0))
 
 
 def prerequisite(bench, options):
@@ -198,6 +198,8 @@ def prerequisite(bench, options):
         return "there is no server to compare with: bench/peers/build.sh builds some"
     if "{vllm}" in bench.command and not (options.peers / "vllm/version").exists():
         return "there is no vLLM: bench/peers/build.sh vllm installs it"
+    if CLIENT in bench.command and not (ROOT / CLIENT).exists():
+        return "there is no Python client: make test-python-client builds it"
     if "{portable}" in bench.command and not (options.portable and options.portable.exists()):
         return "there is no portable binary: tools/portable builds one"
     return None
@@ -241,12 +243,15 @@ def fresh_binary(path):
 
 
 def run(command, options):
+    machine.adopt_orphans()
     with tempfile.TemporaryDirectory() as no_profiles:
         # Defaults are measured, not what somebody tuned.
         own = {"LOQUENT": str(options.loquent), "LOQUENT_PROFILES": no_profiles, "PYTHON": str(python()),
                "PYTHONUNBUFFERED": "1"}
-        return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, errors="replace",
+        done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, errors="replace",
                               env={**os.environ, **own})
+    machine.reap_orphans()
+    return done
 
 
 def outcome(done, bench, places):
@@ -330,12 +335,18 @@ def versions(bench, places, options):
         found |= {str(path.parent.relative_to(options.peers)): machine.read(path)
                   for files in peers(options).values() for path in files}
     if "{fastapi}" in bench.command:
-        names = [package.partition("==")[0] for package in FASTAPI]
-        code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
-        found["FastAPI"] = machine.first_line(places["fastapi"], "-c", code)
+        found["FastAPI"] = packages(places["fastapi"], [package.partition("==")[0] for package in FASTAPI])
+    if CLIENT in bench.command:
+        found["Python client"] = packages(ROOT / CLIENT, ["loquent-client", "openai", "httpx2"])
     for program in bench.programs:
         found[program.split()[0]] = machine.first_line(*program.split())
     return {name: version and anonymous(version, places) for name, version in found.items()}
+
+
+def packages(interpreter, names):
+    """The versions of an interpreter's packages."""
+    code = f"import importlib.metadata as m; print(*(n + '==' + m.version(n) for n in {names!r}))"
+    return machine.first_line(interpreter, "-c", code)
 
 
 def shown(command, options):

@@ -48,13 +48,13 @@ SCENARIOS = {
         "about": "40 requests, 16 concurrent, 50 tokens",
         "bench": ["--preset", "cllm-stage15", "--ignore-eos"],
         "slots": 16, "context": 8192, "requests": 40, "prompt_tokens": (100, 400),
-        "metrics": [(*THROUGHPUT, 1.07), (*TTFT, 0.5), ("icl_p50_ms", "ICL p50", "<=", None)],
+        "metrics": [(*THROUGHPUT, 3.5), (*TTFT, 0.5), ("icl_p50_ms", "ICL p50", "<=", None)],
     },
     "one": {
         "about": "one stream of 128 tokens",
         "bench": ["--preset", "cllm-stage15", "--ignore-eos", "-n", "4", "-c", "1", "--max-tokens", "128"],
         "slots": 16, "context": 8192, "requests": 4, "prompt_tokens": (100, 300),
-        "metrics": [(*THROUGHPUT, 1.0), ("tpot_p50_ms", "TPOT p50", "<=", None), (*TTFT, None)],
+        "metrics": [(*THROUGHPUT, 1.6), ("tpot_p50_ms", "TPOT p50", "<=", None), (*TTFT, 1.2)],
     },
     "rose050": {
         "about": "64 requests at once, 128 tokens",
@@ -86,6 +86,8 @@ SCENARIOS = {
                     ("injected_ttft_mean_ms", "injected TTFT", "<=", 1.0), (*THROUGHPUT, None)],
     },
 }
+#: Seconds from start to ready.
+READY_S = 0.3
 MEMORY = ("server_rss_peak_mib", "memory while serving, MiB", "<=", 0.8)
 
 
@@ -378,8 +380,7 @@ def startup(options, chosen):
 
 
 def compare_startup(options, scenario, peer):
-    words = options.peer.split() if options.peer is not None else \
-        [word for levels in peer.levels(scenario, 1, True).values() for word in levels[0]]
+    words = options.peer.split() if options.peer is not None else peer.usual(scenario)
     times = {peer.name: [], "loquent": []}
     for run in range(options.runs + 1):
         for server in (peer.server(words, scenario, options.model, options.threads, options.out / f"{peer.name}.log"),
@@ -391,8 +392,8 @@ def compare_startup(options, scenario, peer):
     quotients = [b / a for a, b in zip(times[peer.name], times["loquent"])]
     median = statistics.median
     print(f"{peer.name} ({peer.version()}); {options.runs} alternating runs, the model's file in the page cache.\n\n"
-          f"| measure | {peer.name} | Loquent | ratio [least, most] | target |\n| --- | --- | --- | --- | --- |")
-    print(f"| start to ready, s | {median(times[peer.name]):.2f} | {median(times['loquent']):.2f} "
+          f"| measure | {peer.name} | Loquent | target | ratio [least, most] | target |\n|{' --- |' * 6}")
+    print(f"| start to ready, s | {median(times[peer.name]):.2f} | {median(times['loquent']):.2f} | <= {READY_S} "
           f"| {median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}] | <= 1.0 |\n")
     values = {name: {"start to ready, s": seconds} for name, seconds in times.items()}
     print("runs: " + json.dumps(values) + "\n", flush=True)

@@ -61,6 +61,10 @@ class Peer:
             factors["threads"] = [["-t", str(number)] for number in [threads, *fewer]]
         return factors
 
+    def usual(self, scenario):
+        """The words of its usual setting."""
+        return [word for levels in self.levels(scenario, 1, True).values() for word in levels[0]]
+
     def command(self, setting_words, scenario, model, threads):
         """Its command line without the program, for a setting's words."""
         words = [word for word in setting_words if not word.startswith("build=")]

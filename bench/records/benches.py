@@ -25,6 +25,8 @@ SHAPES = {
     "tiny.gguf": ["tiny", "--quant", "Q4_K_M"],
     "embed.gguf": ["qwen3-0.6b", "--layers", "8", "--vocab-size", "20000"],
 }
+#: The interpreter that has the Python client, which `make test-python-client` builds.
+CLIENT = "target/python/venv/bin/python"
 #: Models that `tools/models` fetches.
 TRAINED = {"smollm2.gguf", "gemma3-270m.gguf"}
 
@@ -35,7 +37,7 @@ class Bench:
     this machine, `{tune}` the minutes in which each peer's settings are searched, `{against}` which peers."""
 
     about: str
-    #: How long it takes; with `{peers}`, with each of them once its settings are found.
+    #: How long it takes; with `{peers}`, with each of them once its settings are found, for which `{tune}` is.
     minutes: float
     engine: str
     command: str
@@ -49,8 +51,10 @@ class Bench:
 
 
 def compare(scenario, model):
-    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} --loquent {{loquent}} "
-            "--tune-minutes {tune}{against}")
+    # A start is measured at the usual settings.
+    tune = "" if scenario == "startup" else " --tune-minutes {tune}"
+    return (f"python3 bench/peers/compare.py {scenario} --model {{models}}/{model} --peers {{peers}} "
+            f"--loquent {{loquent}}{tune}{{against}}")
 
 
 def load(scenario, more=""):
@@ -84,10 +88,16 @@ BENCHES = {
                             "bench/delivery-all.sh --quick", LINK, root=True, fails_on_miss=True),
     "stage15-smollm2": Bench("the same, on SmolLM2-135M", 2, SMOLLM2, compare("stage15", "smollm2.gguf"), BESIDE),
     "one": Bench("one stream, beside other servers", 2, QWEN, compare("one", "q.gguf"), BESIDE),
-    "neighbours": Bench("decoding beside busy programs, beside llama-server", 5, SMOLLM2,
-                        "python3 bench/neighbours.py --loquent {loquent} --model {models}/smollm2.gguf --llama {llama}",
+    "neighbours": Bench("decoding beside busy programs, beside llama-server", 3, SMOLLM2,
+                        "python3 bench/neighbours.py --loquent {loquent} --model {models}/smollm2.gguf --peers {peers}"
+                        "{against}",
                         "A busy program is a Python loop of normal priority; the servers and the generator share the "
                         "processors with it. llama-server has its usual settings and a thread for each processor."),
+    "upstream-kills": Bench("answers whose upstream server is killed, stopped or cut off", 2, BUNDLED,
+                            "python3 bench/upstream-kills.py --loquent {loquent} --llama {llama}",
+                            "Two real servers behind Loquent, one of which fails once all answers have begun. A stream "
+                            "that stayed is held against its text where nothing fails; one that moved against what the "
+                            "other server answers to the text before the seam."),
     "upstream": Bench("llama-server directly and through Loquent", 4, TINY,
                       load("upstream", " --model {models}/tiny.gguf --llama {llama}"),
                       THROUGH),
@@ -98,12 +108,16 @@ BENCHES = {
                            load("upstream", " --model {models}/smollm2.gguf --vllm {vllm} --runs 7"), THROUGH),
     "one-smollm2": Bench("one stream, on SmolLM2-135M", 1, SMOLLM2, compare("one", "smollm2.gguf"), BESIDE),
     "startup": Bench("start to ready, beside other servers", 1, QWEN, compare("startup", "q.gguf")),
+    "startup-smollm2": Bench("start to ready, on SmolLM2-135M", 1, SMOLLM2, compare("startup", "smollm2.gguf")),
     "stage15-gemma3": Bench("16 of 40 requests at once, on Gemma 3 270M", 3, GEMMA3,
                             compare("stage15", "gemma3-270m.gguf"), BESIDE),
     "one-gemma3": Bench("one stream, on Gemma 3 270M", 2, GEMMA3, compare("one", "gemma3-270m.gguf"), BESIDE),
     "cpu": Bench("processor time per delivered token, beside FastAPI", 2, SIMULATED,
                  "python3 bench/peers/delivery.py --python {fastapi} --loquent {loquent} --runs 5 --only-fastapi",
                  CPU_NOTE),
+    "python": Bench("openai-python over the Python client and over httpx, on a lossy link", 2, SIMULATED,
+                    f"{CLIENT} bench/python-client.py --loquent {{loquent}}",
+                    LINK + " Both clients ask in turn over the same link.", root=True),
     "inject": Bench("a 4,000-token prompt beside four streams, beside other servers", 5, QWEN,
                     compare("inject", "q.gguf"), BESIDE + " A peer's setting is the one with the shortest gaps."),
     "process": Bench("the engine in a process of its own", 3, QWEN,

@@ -1,5 +1,6 @@
 """bench/peers: every peer gets its best settings by the measure that is shown, and what fails is said."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -9,6 +10,8 @@ import sys
 import types
 
 import pytest
+
+from records import tables
 
 PEERS = pathlib.Path(__file__).resolve().parents[2] / "bench/peers"
 sys.path.insert(0, str(PEERS))
@@ -192,7 +195,7 @@ def test_a_comparison_shows_the_best_setting_and_every_run(tmp_path, monkeypatch
     options = types.SimpleNamespace(**{**vars(OPTIONS), "out": tmp_path})
     compare.compare(options, STAGE15, peer)
     out = capsys.readouterr().out
-    assert "| completion tokens/s | 151.0 | 201.0 | 1.33 [1.33, 1.33] | >= 1.07 |" in out
+    assert "| completion tokens/s | 151.0 | 201.0 | 1.33 [1.33, 1.33] | >= 3.5 |" in out
     assert "llama-server (version of bin): `--no-ui" in out
     assert "`--no-ui -np 16 -c 8192 --cache-ram 0 --no-kv-unified --poll 0 -fa on -t 2`, the best of 8 settings" in out
     runs = json.loads(next(line for line in out.splitlines() if line.startswith("runs: "))[len("runs: "):])
@@ -201,6 +204,25 @@ def test_a_comparison_shows_the_best_setting_and_every_run(tmp_path, monkeypatch
     tried = {name: values for name, values in runs.items() if name.endswith(", tried")}
     assert len(tried) == 8
     assert all(len(values["completion tokens/s"]) in (1, 3) for values in tried.values())
+
+
+def test_a_start_is_judged_by_its_seconds_and_beside_the_peer(tmp_path, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def server():
+        yield
+
+    def started(name, seconds):
+        one = server()
+        one.name, one.ready_s = name, seconds
+        return one
+
+    monkeypatch.setattr(peers.Peer, "server", lambda *_: started("llama-server", 0.5))
+    monkeypatch.setattr(compare, "ours", lambda *_: started("loquent", 0.4))
+    options = types.SimpleNamespace(**{**vars(OPTIONS), "out": tmp_path})
+    compare.compare_startup(options, {"slots": 16, "context": 8192}, built(tmp_path, "bin")["llama-server"])
+    found = tables.captioned_tables(capsys.readouterr().out)
+    assert [verdict[1:] for verdict in tables.judged([rows for _, rows in found])] == [
+        ("0.40", "<= 0.3", False), ("0.80 [0.80, 0.80]", "<= 1.0", True)]
 
 
 def test_a_peer_that_fails_does_not_stop_the_rest(tmp_path, monkeypatch, capsys):

@@ -44,7 +44,7 @@ def test_sides_take_turns_and_models_are_made_and_removed(tmp_path, monkeypatch,
     assert log.read_text().split() == ["llama.cpp", "loquent-avx2"] * 2
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[2].endswith(
-        "| 10.0 | 20.0 | 2.00 [2.00, 2.00] | >= 1.0 | 40.0 | 80.0 | 2.00 [2.00, 2.00] | >= 1.0 |")
+        "| 10.0 | 20.0 | 2.00 [2.00, 2.00] | >= 1.0 | 40.0 | 80.0 | 2.00 [2.00, 2.00] | >= 1.5 |")
     assert lines[3].startswith("runs: ") and "[[10.0, 40.0], [20.0, 80.0]]" in lines[3]
     assert list(models.iterdir()) == []
 

@@ -496,7 +496,7 @@ def test_a_model_that_is_missing_is_made_once(tmp_path):
     assert [line.split()[:3] for line in (tmp_path / "shape-model.log").open()] == [["gpt2", "--quant", "Q8_0"]]
 
 
-def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
+def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path, monkeypatch):
     # Folders of its own: this machine may have models and servers to compare with, or not.
     given = results.arguments(["--models", str(tmp_path), "--peers", str(tmp_path / "peers")])
     bench = results.BENCHES["one-smollm2"]
@@ -506,6 +506,9 @@ def test_what_a_bench_lacks_is_said_and_nothing_is_recorded(tmp_path):
     (tmp_path / "peers/one").mkdir(parents=True)
     (tmp_path / "peers/one/version").touch()
     assert results.prerequisite(bench, given) is None
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "make test-python-client" in results.prerequisite(results.BENCHES["python"], given)
 
 
 def test_the_processor_is_named_with_its_generation(tmp_path):
@@ -530,3 +533,21 @@ def test_work_of_others_makes_the_machine_busy():
         spinning.wait()
     assert found["others_percent"] > 0 and not found["allowed"]
     assert machine.Load(others_before=60.0).end(busy=True)["busy"]
+
+
+ORPHAN = """
+import subprocess, sys
+from records import machine
+burn = "import time\\nwhile time.process_time() < 0.5: pass"
+before = machine.own_s()
+machine.adopt_orphans()
+subprocess.run(["sh", "-c", '"$0" -c "$1" & exit 0', sys.executable, burn], check=True)
+machine.reap_orphans()
+sys.exit(0 if machine.own_s() - before >= 0.5 else "it counts as another's")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+def test_a_process_that_a_bench_leaves_behind_is_no_others():
+    bench = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    subprocess.run([sys.executable, "-c", ORPHAN], env=bench, check=True, timeout=60)

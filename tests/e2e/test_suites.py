@@ -8,16 +8,27 @@ from pathlib import Path
 
 import pytest
 
+try:
+    import tomllib
+except ImportError:  # Python 3.10: nothing is counted
+    tomllib = None
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(monkeypatch):
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("suites", ROOT / "tools/suites.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "suites", module)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def suites(monkeypatch, tmp_path):
     """The script as a module, in CI, with files of its own."""
-    spec = importlib.util.spec_from_file_location("suites", ROOT / "tools/suites.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "suites", module)
-    spec.loader.exec_module(module)
+    module = load(monkeypatch)
     monkeypatch.setattr(module, "IS_CI", True)
     monkeypatch.setattr(module, "TARGET", tmp_path)
     monkeypatch.setattr(module, "FLAKY", tmp_path / "flaky.jsonl")
@@ -135,6 +146,25 @@ def test_fewer_tests_and_other_skips_are_noticed(suites):
     assert suites.miscounts("s", good, None) == ["tests/expected.toml has no [s]"]
 
 
+def test_what_the_machine_is_known_to_lack_is_no_miscount(suites, monkeypatch):
+    monkeypatch.setattr(suites, "makes_namespaces", lambda: False)
+    monkeypatch.setattr(suites.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(suites.platform, "machine", lambda: "x86_64")
+    suites.EXPECTED.write_text("[scripted]\nrun = 1\n")
+    count = lambda need: suites.count(
+        Scripted(suites), suites.Run([suites.Outcome("a", "g", "passed", lacks={need})], 0)
+    )
+    assert "namespaces" not in suites.required() and count("namespaces") == []
+    for need in ("users", "ipv6", "cubic", "model"):
+        assert count(need) == [f"1 tests were skipped for want of {need}, 0 may be"]
+    # Where it is there, whoever skips it all the same is counted.
+    monkeypatch.setattr(suites, "makes_namespaces", lambda: True)
+    assert "namespaces" in suites.required() and count("namespaces")
+    monkeypatch.setenv("UPDATE_EXPECTED", "1")
+    count("namespaces")
+    assert "namespaces" not in suites.EXPECTED.read_text(), "it differs from machine to machine"
+
+
 def test_what_was_counted_is_written_and_expected_then(suites, monkeypatch):
     outcomes = [suites.Outcome("a", "g", "passed", lacks={"amx"}), suites.Outcome("b", "g", "skipped", "no nginx")]
     run = suites.Run(outcomes, 0, ignored=2)
@@ -148,6 +178,19 @@ def test_what_was_counted_is_written_and_expected_then(suites, monkeypatch):
     monkeypatch.setattr(suites.platform, "machine", lambda: "x86_64")
     assert suites.count(suite, run) == []
     assert suites.count(suite, suites.Run(outcomes[1:], 0))
+
+
+@pytest.mark.skipif(not tomllib, reason="Python has no tomllib")
+def test_what_is_expected_is_written_down_of_every_suite(monkeypatch):
+    names = set()
+    for tests in ("", "all"):
+        monkeypatch.setenv("LOQUENT_TESTS", tests)
+        module = load(monkeypatch)
+        names |= {module.suite_of(name, []).name for name in module.SUITES}
+    expected = tomllib.loads((ROOT / "tests/expected.toml").read_text())
+    assert names == expected.keys()
+    usual, whole = expected["pytest"], expected["pytest-all"]
+    assert usual["run"] < whole["run"] and set(usual["may-skip"]) <= set(whole["may-skip"])
 
 
 NEXTEST = """<testsuites><testsuite name="toy">

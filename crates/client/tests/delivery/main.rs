@@ -165,6 +165,14 @@ async fn a_third_of_all_packets_may_be_lost() {
 }
 
 #[tokio::test]
+async fn no_packet_probes_for_a_larger_one() {
+    let pieces = pieces(20);
+    let (_server, relay, client) = over_relay(&pieces).await;
+    assert_whole(&whole(&client).await.0, &pieces);
+    assert_eq!(relay.longest(), 1_200, "that of the handshake, RFC 9000 section 14.1");
+}
+
+#[tokio::test]
 async fn many_answers_share_one_lossy_connection() {
     let expected = pieces(40);
     let server = StandIn::start(&expected, GAP, Fault::None).await;

@@ -37,6 +37,8 @@ struct Shared {
     dropped: AtomicU64,
     /// Packets that came while the relay was cut.
     stopped: AtomicU64,
+    /// Bytes of the client's longest packet.
+    longest: AtomicU64,
 }
 
 impl Shared {
@@ -68,6 +70,7 @@ impl Relay {
             generation: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             stopped: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
         });
         tokio::spawn(forward(socket, server, Arc::clone(&shared)));
         Relay { address, shared }
@@ -93,6 +96,11 @@ impl Relay {
         self.shared.stopped.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the client's longest packet.
+    pub fn longest(&self) -> u64 {
+        self.shared.longest.load(Ordering::Relaxed)
+    }
+
     /// Packets lost by chance.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
@@ -103,6 +111,7 @@ async fn forward(socket: Arc<UdpSocket>, server: SocketAddr, shared: Arc<Shared>
     let mut ups: HashMap<SocketAddr, (u64, Arc<UdpSocket>)> = HashMap::new();
     let mut packet = vec![0; 2048];
     while let Ok((bytes, client)) = socket.recv_from(&mut packet).await {
+        shared.longest.fetch_max(bytes as u64, Ordering::Relaxed);
         if !shared.passes() {
             continue;
         }
