@@ -1,5 +1,6 @@
 """Commands of other servers' users: llama-server's flags, names of models, and models that are not for chats."""
 
+import os
 import shutil
 import struct
 import subprocess
@@ -61,6 +62,18 @@ def test_a_model_without_a_chat_template_says_so(start, tmp_path, server):
     for stream in [True, False]:
         assert "base model" in answer(bare, stream=stream).headers["x-loquent-warning"]
     assert "x-loquent-warning" not in answer(server).headers
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind programs to processors")
+def test_more_threads_than_processors_are_lessened_with_a_warning(start):
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        server = start("--threads", "64")
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert any("64 threads" in line and "computing with 1" in line for line in server.log), server.log
+    assert answer(server).json()["usage"]["completion_tokens"] == 4
 
 
 def serve_refuses(path):

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use anyhow::ensure;
 use clap::Args;
-use loquent_engine::llama::{physical_cores, rpc};
+use loquent_engine::llama::{at_most_processors, physical_cores, rpc};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +37,7 @@ impl RpcServerArgs {
             "--listen {}: use HOST:PORT with a port above 0",
             self.listen
         );
-        let threads = self.threads.unwrap_or_else(physical_cores);
+        let threads = at_most_processors(self.threads.unwrap_or_else(physical_cores));
         rpc::serve(&self.listen, threads).map_err(anyhow::Error::msg)
     }
 }

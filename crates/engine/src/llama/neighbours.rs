@@ -15,8 +15,8 @@ const WINDOW: Duration = Duration::from_millis(100);
 const WINDOWS_PER_COST: u32 = 200;
 /// Gain of speed for which threads are added.
 const GAIN: f64 = 1.2;
-/// Measurements in a row that must promise that gain. A neighbour noticed too late costs more than
-/// one that has just left, so one measurement is enough to take threads away.
+/// Windows in a row that must promise that gain. A neighbour noticed too late costs more than one
+/// that has just left, so one measurement is enough to take threads away.
 const WINDOWS_BEFORE_MORE: u32 = 4;
 
 /// Processor time used up to a moment.
@@ -35,7 +35,7 @@ struct ThreadCount {
     processors: f64,
     limit: u16,
     now: u16,
-    /// Measurements in a row that promised a gain from more threads.
+    /// Windows in a row that promised a gain from more threads.
     promising: u32,
 }
 
@@ -57,15 +57,16 @@ impl ThreadCount {
         }
     }
 
-    /// Takes a measurement into account: others used `others` processors on average.
-    fn observe(&mut self, others: f64) {
+    /// Takes a measurement over `windows` windows into account: others used `others` processors on
+    /// average.
+    fn observe(&mut self, others: f64, windows: u32) {
         let by_speed = |a: &u16, b: &u16| self.speed(*a, others).total_cmp(&self.speed(*b, others));
         let best = (1..=self.limit).max_by(by_speed).unwrap_or(1);
         let gain = self.speed(best, others) / self.speed(self.now, others).max(f64::MIN_POSITIVE);
         match best.cmp(&self.now) {
             Ordering::Less if gain > 1.0 => self.now = best,
             Ordering::Greater if gain > GAIN => {
-                self.promising += 1;
+                self.promising = self.promising.saturating_add(windows);
                 if self.promising < WINDOWS_BEFORE_MORE {
                     return;
                 }
@@ -115,15 +116,18 @@ impl Neighbours {
             let cost = now.elapsed();
             self.next_at = now + WINDOW.max(cost * WINDOWS_PER_COST);
             if let Some((_, usage)) = self.last {
-                self.observe(usage.others_since(&before, now - at));
+                self.observe(usage.others_since(&before, now - at), now - at);
             }
         }
         self.count.now
     }
 
-    fn observe(&mut self, others: f64) {
+    /// Takes a measurement over `elapsed` into account. A server without requests does not
+    /// measure, so the first one of the next request tells of all the time since.
+    fn observe(&mut self, others: f64, elapsed: Duration) {
         let before = self.count.now;
-        self.count.observe(others);
+        let windows = elapsed.as_millis() / WINDOW.as_millis();
+        self.count.observe(others, u32::try_from(windows).unwrap_or(u32::MAX));
         if self.count.now != before {
             tracing::debug!(
                 threads = self.count.now,
@@ -206,7 +210,7 @@ mod tests {
 
     fn after(processors: usize, limit: u16, measurements: &[f64]) -> u16 {
         let mut count = ThreadCount::new(processors, limit);
-        measurements.iter().for_each(|&others| count.observe(others));
+        measurements.iter().for_each(|&others| count.observe(others, 1));
         count.now
     }
 
@@ -241,6 +245,16 @@ mod tests {
         let interrupted = [vec![0.0; quiet - 1], vec![1.0], vec![0.0; quiet - 1]].concat();
         assert_eq!(with(&interrupted), 1, "in a row");
         assert_eq!(with(&[0.45; 10]), 1, "no gain worth the change");
+    }
+
+    #[test]
+    fn a_long_quiet_measurement_returns_threads_at_once() {
+        let mut count = ThreadCount::new(2, 2);
+        count.observe(1.0, 1);
+        count.observe(0.0, WINDOWS_BEFORE_MORE - 1);
+        assert_eq!(count.now, 1);
+        count.observe(0.0, u32::MAX);
+        assert_eq!(count.now, 2);
     }
 
     #[test]
