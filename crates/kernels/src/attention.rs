@@ -1,6 +1,8 @@
 //! Attention of the graph, as every instruction set's kernels compute it.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::graph_masks;
 use super::query_runs::{MASK_LANES, MOST_RUN, MaskRow, QueryRun, VisibleCells, parts_len};
@@ -26,6 +28,10 @@ pub(super) const Q8_0: u8 = KvFormat::Q8_0 as u8;
 
 /// The sink of a model that has none.
 pub(super) const NO_SINK: f32 = f32::NEG_INFINITY;
+
+/// Minimum number of chunks for each thread, if there is that much to share: a thread that has none
+/// left waits for at most one chunk of another. More would list the same cells more often.
+const CHUNKS_PER_THREAD: usize = 4;
 
 /// Number of elements and of bytes in a block of [`KvFormat::Q8_0`]: a scale of 16 bits, then the
 /// elements.
@@ -158,8 +164,8 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// Computes one thread's share: runs of queries, as `run_of` finds them in their masks, one
-    /// group of heads at a time, by `attend`.
+    /// Computes one thread's share: runs of queries, as `run_of` finds them in their masks, some
+    /// groups of heads, one at a time, by `attend`.
     ///
     /// # Safety
     /// All threads of `queue` call this with the same `memory` of [`Attention::memory_bytes`]; the
@@ -188,34 +194,92 @@ impl<'a> Attention<'a> {
             let parts = unsafe { masks.parts() };
             graph_masks::keep(self.mask, self.cells, parts, queue.pool);
         }
-        let [_, queries, heads, streams] = self.queries.ne.map(|n| n as usize);
-        let groups = self.keys.ne[2] as usize;
-        let together = heads / groups;
-        // Queries per chunk: as many as fill a pass with the heads that share keys and values
-        // (grouped-query attention), so that each cell is read once for all of them.
-        let tile = (most_rows / together).clamp(1, MOST_RUN);
-        let tiles = queries.div_ceil(tile);
-        while let Some(chunk) = queue.next(streams * groups * tiles) {
-            let (stream, rest) = (chunk / (groups * tiles), chunk % (groups * tiles));
-            let (group, first) = (rest / tiles, rest % tiles * tile);
-            let end = queries.min(first + tile);
-            let mut at = first;
+        let chunks = Chunks::of(self, most_rows, queue.threads);
+        let together = chunks.together;
+        while let Some(chunk) = queue.next(chunks.count()) {
+            let Chunk { stream, queries, groups } = chunks.get(chunk);
+            let (mut at, end) = (queries.start, queries.end);
             // Queries of different sequences see different cells, so a tile may be several runs.
             while at < end {
                 // SAFETY: the queries and the stream exist; all threads are past their shares.
                 let rows: [MaskRow<'_>; MOST_RUN] =
                     std::array::from_fn(|i| unsafe { masks.row((at + i).min(end - 1), stream) });
-                let mut run = run_of(&rows[..end - at], &mut cells);
-                if let Some(order) = &order {
-                    let last = rows[run.queries - 1].lanes;
-                    run.put_in_order(last, &mut cells, order.of_cells(self.keys, stream));
+                let written = order.as_ref().map(|order| order.of_cells(self.keys, stream));
+                let run = in_order(&rows[..end - at], written, &mut cells, &run_of);
+                for group in groups.clone() {
+                    let head = group * together;
+                    let heads = Heads { query: at, head, together, group, stream };
+                    attend(&heads, &run, &cells, scores);
                 }
-                let heads = Heads { query: at, head: group * together, together, group, stream };
-                attend(&heads, &run, &cells, scores);
                 at += run.queries;
             }
         }
     }
+}
+
+/// What threads take at a time of an [`Attention`].
+struct Chunks {
+    queries: usize,
+    /// Queries of a chunk, and the number of such tiles in a stream.
+    tile: usize,
+    tiles: usize,
+    streams: usize,
+    /// Groups of heads that share keys and values, and into how many parts they are divided.
+    groups: usize,
+    parts: usize,
+    /// Heads of a group.
+    together: usize,
+}
+
+struct Chunk {
+    stream: usize,
+    queries: Range<usize>,
+    groups: Range<usize>,
+}
+
+impl Chunks {
+    fn of(op: &Attention<'_>, most_rows: usize, threads: usize) -> Self {
+        let [_, queries, heads, streams] = op.queries.ne.map(|n| n as usize);
+        let groups = op.keys.ne[2] as usize;
+        let together = heads / groups;
+        // As many as fill a pass with the heads that share keys and values (grouped-query
+        // attention), so that each cell is read once for all of them.
+        let tile = (most_rows / together).clamp(1, MOST_RUN);
+        let tiles = queries.div_ceil(tile);
+        // Groups of one chunk share the lists of cells, which take a good part of a decode step.
+        let parts = (CHUNKS_PER_THREAD * threads).div_ceil(streams * tiles).clamp(1, groups);
+        Self { queries, tile, tiles, streams, groups, parts, together }
+    }
+
+    fn count(&self) -> usize {
+        self.streams * self.tiles * self.parts
+    }
+
+    fn get(&self, number: usize) -> Chunk {
+        let (rest, part) = (number / self.parts, number % self.parts);
+        let (stream, first) = (rest / self.tiles, rest % self.tiles * self.tile);
+        let of_part = |part: usize| part * self.groups / self.parts;
+        Chunk {
+            stream,
+            queries: first..self.queries.min(first + self.tile),
+            groups: of_part(part)..of_part(part + 1),
+        }
+    }
+}
+
+/// Returns the run at the beginning of `rows`; lists its cells in the order in which they were
+/// `written`, if that is known.
+fn in_order(
+    rows: &[MaskRow<'_>],
+    written: Option<&[AtomicU64]>,
+    cells: &mut VisibleCells<'_>,
+    run_of: impl Fn(&[MaskRow<'_>], &mut VisibleCells<'_>) -> QueryRun,
+) -> QueryRun {
+    let mut run = run_of(rows, cells);
+    if let Some(written) = written {
+        run.put_in_order(rows[run.queries - 1].lanes, cells, written);
+    }
+    run
 }
 
 /// Masks of all queries, with their parts.
