@@ -53,8 +53,8 @@ def main():
             for streams, found in contest(server, options.runs).items():
                 rows += [row(name, streams, part, measured, found["quiet"]) for part, measured in found.items()]
                 values |= {f"{name}, {streams} streams, {part}": measured for part, measured in found.items()}
-    table(["server and streams", "beside", "tokens/s", "of the quiet machine's", "target", "slowest TTFT, ms",
-           "of the quiet machine's", "target"], rows)
+    table(["server and streams", "beside", "tokens/s", "of the quiet tokens/s", "target", "slowest TTFT, ms",
+           "of the quiet TTFT", "target"], rows)
     runs(values)
 
 

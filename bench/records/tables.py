@@ -73,7 +73,8 @@ def judged(tables, captions=()):
     for group in groups.values():
         by_settings = len({words[1] for words in group}) == len(group)
         for words in group if len(group) > 1 else []:
-            words[0] += f" ({words[1 if by_settings else 2]})"
+            if more := words[1 if by_settings else 2]:
+                words[0] += f" ({more})"
     return [(words[0], *rest) for words, *rest in found]
 
 
