@@ -47,7 +47,7 @@ export async function open(browser, url, { settings = {}, ...context } = {}) {
   const page = await own.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];
-  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("console", (message) => message.type() === "error" && problems.push(`${message.text()} ${message.location().url}`.trim()));
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(url);
   return Object.assign(page, { problems });

@@ -217,7 +217,7 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// What threads take at a time of an [`Attention`].
+/// Shares of an [`Attention`], which threads take one at a time.
 struct Chunks {
     queries: usize,
     /// Queries of a chunk, and the number of such tiles in a stream.
