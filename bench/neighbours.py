@@ -2,7 +2,7 @@
 """What is left of a server's speed beside busy programs on the same processors, and within a container's quota.
 
 Each server decodes alone on a quiet machine, then beside one and beside two programs that compute without a pause, and
-then alone again, with one stream and with 16. At last it starts anew in a control group whose quota is three quarters
+then alone again, with one stream and with 16. Last, it is restarted in a control group whose quota is three quarters
 of the processors, which needs root. Ratios are those to the quiet machine's median; TTFT is the slowest stream's. A
 busy program is a Python loop of normal priority.
 

@@ -364,7 +364,7 @@ def miscounts(name, found, expected, absent=()):
     wrong += [f"skipped: {one}" for one in found["skipped"] if one not in may_skip]
     for need, count in found["without"].items():
         most = expected.get("without", {}).get(need, 0)
-        # Where the machine has it, LOQUENT_REQUIRE makes these tests fail.
+        # On a machine that has it, LOQUENT_REQUIRE makes these tests fail.
         if count > most and need not in absent:
             wrong.append(f"{count} tests were skipped for want of {need}, {most} may be")
     return wrong

@@ -158,7 +158,7 @@ def test_what_the_machine_is_known_to_lack_is_no_miscount(suites, monkeypatch):
     assert "namespaces" not in suites.required() and count("namespaces") == []
     for need in ("users", "ipv6", "cubic", "model"):
         assert count(need) == [f"1 tests were skipped for want of {need}, 0 may be"]
-    # Where it is there, whoever skips it all the same is counted.
+    # A test that is skipped although the machine has it is counted.
     monkeypatch.setattr(suites, "makes_namespaces", lambda: True)
     assert "namespaces" in suites.required() and count("namespaces")
     monkeypatch.setenv("UPDATE_EXPECTED", "1")
