@@ -374,9 +374,9 @@ def update(name, found, expected):
     """Writes what was found of a suite into tests/expected.toml, and keeps what else may be skipped elsewhere."""
     whole = tomllib.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
     may_skip = sorted({*(expected or {}).get("may-skip", []), *found["skipped"]})
-    without = {**(expected or {}).get("without", {})}
+    without, known = {**(expected or {}).get("without", {})}, checkable()
     for need, count in found["without"].items():
-        if need not in checkable():
+        if need not in known:
             without[need] = max(count, without.get(need, 0))
     run = found["run"] + len(found["skipped"])
     whole[name] = {"run": run, "ignored": found["ignored"], "may-skip": may_skip, "without": without}
@@ -410,9 +410,10 @@ def count(suite, run):
     lacks = ", ".join(f"{need} ({count})" for need, count in sorted(found["without"].items()))
     if lacks:
         print(f"tests that this machine lacks something for: {lacks}")
-    is_counted = IS_CI and platform.system() == "Linux" and platform.machine() == "x86_64"
+    if not IS_CI or platform.system() != "Linux" or platform.machine() != "x86_64":
+        return []
     absent = {need for need, has in checkable().items() if not has}
-    return miscounts(suite.name, found, expected, absent) if is_counted else []
+    return miscounts(suite.name, found, expected, absent)
 
 
 def main():
