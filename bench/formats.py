@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Loquent's kernels against llama.cpp's in the same program, by shape of model and format of weights.
+r"""Loquent's kernels against llama.cpp's in the same program, by shape of model and format of weights.
 
     bench/formats.py --models DIR --loquent target/release/loquent
-    bench/formats.py --models DIR --loquent target/release/loquent --kernels loquent-avx2 --only Q4_0
+    bench/formats.py --models DIR --loquent PORTABLE --shape-model target/release/shape-model \
+        --kernels loquent-avx2 --only Q4_0
 
 Each process loads one model with one side's kernels and generates text in one stream, then in sixteen;
 the sides take turns, and the ratio is that of successive processes, as median [least, most]. Models have
 random weights of real shapes, with fewer layers where a whole one would be large, and are made where
-they are missing. Prints a Markdown table. On a quiet machine of 2 cores it takes 25 minutes,
+they are missing. Prints a Markdown table. On a quiet machine of 2 cores it takes 30 minutes,
 most of them to make the models.
 """
 
@@ -24,7 +25,9 @@ from records.printed import runs
 SMALL = ["--vocab-size", "32000"]
 # A name, the shape, what it is made with, its formats.
 MODELS = [
-    ("qwen3-0.6b", "qwen3-0.6b", [], ["Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K", "IQ3_S", "F16", "BF16"]),
+    ("qwen3-0.6b", "qwen3-0.6b", [], [
+        "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q2_K", "IQ3_S",
+        "F16", "BF16"]),
     ("experts (a layer of qwen3-30b-a3b)", "qwen3-30b-a3b", ["--layers", "1", *SMALL], ["Q4_K_M", "Q4_0", "MXFP4"]),
     ("window (six layers of gemma3-1b)", "gemma3-1b", ["--layers", "6", *SMALL], ["Q4_K_M"]),
 ]
@@ -62,7 +65,8 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, required=True, help="folder of the models' files")
-    parser.add_argument("--loquent", type=pathlib.Path, required=True, help="the program; shape-model lies beside it")
+    parser.add_argument("--loquent", type=pathlib.Path, required=True, help="the program")
+    parser.add_argument("--shape-model", type=pathlib.Path, metavar="FILE", help="the program's [beside loquent]")
     parser.add_argument("--kernels", default="loquent", help="ours: loquent, loquent-avx2, … [loquent]")
     parser.add_argument("--only", default="", metavar="FORMATS", help="these formats, separated by commas")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each side [3]")
@@ -76,7 +80,8 @@ def made(options, shape, how, quant):
     if not path.exists():
         options.models.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        subprocess.run([options.loquent.with_name("shape-model"), shape, *how, "--quant", quant, "--out", part],
+        maker = options.shape_model or options.loquent.with_name("shape-model")
+        subprocess.run([maker, shape, *how, "--quant", quant, "--out", part],
                        check=True, stdout=subprocess.DEVNULL)
         part.rename(path)
     return path

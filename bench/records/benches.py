@@ -189,9 +189,13 @@ BENCHES = {
     "stages": Bench("a model in stages, batched and in lanes", 15, QWEN, "REPEAT=3 bench/stages.sh {models}/q.gguf",
                     "Every stage is a process of its own on this machine, and all configurations of a part answer in "
                     "turn. The parts with llama.cpp's RPC need a build with `--features rpc`."),
-    "formats": Bench("our kernels beside llama.cpp's, by shape and format", 25, "the shape in the row, random weights",
+    "formats": Bench("our kernels beside llama.cpp's, by shape and format", 30, "the shape in the row, random weights",
                      "bench/formats.py --models {models} --loquent {loquent} --remove",
                      "Both sides compute in the same program, one process after the other."),
+    "formats-avx2": Bench("the kernels for AVX2 beside llama.cpp's, built for it", 16, "the shape in the row, random weights",
+                          "bench/formats.py --models {models} --loquent {portable} --shape-model target/release/shape-model "
+                          "--kernels loquent-avx2 --only Q4_K_M,Q6_K,Q8_0,Q4_1,Q4_0,Q2_K,F16 --remove",
+                          "The portable binary, whose llama.cpp is built for AVX2, computes both sides."),
     "page": Bench("a long answer on the chat page", 4, "stand-in upstream", "LOQUENT_BIN={loquent} taskset -c 0 node bench/page.mjs 3",
                   "4,000 tokens of Markdown at 200 tokens per second in headless Chromium; browser, server and "
                   "upstream share one processor.", programs=("node --version",)),

@@ -51,7 +51,8 @@ LINES = [
     "Processor time per delivered token of a simulated engine, of FastAPI's: {cpu|loquent, interval 1|/ FastAPI} over 64 "
     "connections, {cpu|loquent-http2, interval 1|/ FastAPI} where one HTTP/2 connection carries 64 streams",
     "By format and shape, random weights, against llama.cpp's kernels in the same program: {formats|range|ratio, 1 stream} "
-    "times at one stream, {formats|range|ratio, 16 streams} at 16",
+    "times at one stream, {formats|range|ratio, 16 streams} at 16; with AVX2 alone {formats-avx2|range|ratio, 1 stream} "
+    "and {formats-avx2|range|ratio, 16 streams} times",
     "A 4,000-token prompt beside four streams, Qwen3-0.6B's shape with random weights: their worst gaps are "
     "{inject|ICL p99|ratio} of llama-server's, its own first token comes after {inject|injected TTFT|ratio} of the time",
     "Streams of a simulated engine leave downloads on one bottleneck {fairness|range|ratio} of what event streams leave "
@@ -285,7 +286,7 @@ def how_fast(records):
                                 for measure, text, name in rows)]) + "\n")
     else:
         out.append("Nothing is measured of this version yet: `make results` measures.\n")
-    out.append("On processors without AVX-512 VNNI Loquent computes with llama.cpp's kernels and has their speed.\n")
+    out.append("On processors without AVX2 Loquent computes with llama.cpp's kernels and has their speed.\n")
     return "\n".join(out)
 
 

@@ -25,8 +25,6 @@ const GROUP_BYTES: usize = 256 << 10;
 const UNIT: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Distance at which the weights for one row are prefetched. Nearer was slower, by up to a half.
-const BYTES_AHEAD: usize = 24 << 10;
 
 /// A matrix product of the graph with weights that are floats.
 pub(super) struct FloatMatMul<'a> {
@@ -178,62 +176,14 @@ impl<'a> FloatMatMul<'a> {
             let start = chunk * ROWS_PER_CHUNK;
             let rows = start..self.weight_rows.min(start + ROWS_PER_CHUNK);
             // SAFETY: passed on from the caller; no other thread takes these rows.
-            unsafe {
-                if self.rows == 1 {
-                    self.one_row::<O>(rows, next, activations);
-                } else {
-                    self.rows::<O>(rows, next, activations);
-                }
-            }
-        }
-    }
-
-    /// Multiplies the weight rows `rows` with the only row of activations: as fast as memory gives
-    /// them, one after the other, so that the processor follows. Those from `next` on come next.
-    ///
-    /// # Safety
-    /// As for `share`; the rows exist, and no other thread writes their results.
-    #[inline(always)]
-    unsafe fn one_row<O: FloatOperands>(
-        &self,
-        rows: Range<usize>,
-        next: *const u8,
-        activations: StridedRows,
-    ) {
-        let (activations, to) =
-            (activations.row(0), StridedRows::of(self.output).row(0).cast_mut());
-        let end = self.weight_row(rows.end);
-        for first in rows.clone().step_by(TILE) {
-            let mut sums = [O::Register::zero(); TILE];
-            let tile = first..rows.end.min(first + TILE);
-            // SAFETY: by the caller the rows exist; each has `elements` numbers, a multiple of
-            // a register's.
-            unsafe {
-                for (row, sum) in tile.clone().zip(&mut sums) {
-                    let weights = self.weight_row(row);
-                    let ahead = weights.wrapping_add(BYTES_AHEAD);
-                    let beyond = ahead.addr().checked_sub(end.addr());
-                    let ahead = beyond.map_or(ahead, |bytes| next.wrapping_add(bytes));
-                    for at in (0..self.elements).step_by(O::STEP) {
-                        let place = weights.add(at * O::WEIGHT_BYTES);
-                        if (at * O::WEIGHT_BYTES).is_multiple_of(LINE) {
-                            prefetch(ahead.wrapping_add(at * O::WEIGHT_BYTES));
-                        }
-                        let values = O::activations(activations.add(at * O::ACTIVATION_BYTES));
-                        *sum = O::multiplied(O::weights(place), values, *sum);
-                    }
-                }
-                let results = O::Register::lane_sums(sums);
-                let to = to.cast::<f32>().add(first);
-                std::ptr::copy_nonoverlapping(results.as_ptr(), to, tile.len());
-            }
+            unsafe { self.rows::<O>(rows, next, activations) }
         }
     }
 
     /// Multiplies the weight rows `rows` with all activations; those from `next` on come next.
     ///
     /// # Safety
-    /// As for `one_row`.
+    /// As for `share`; the rows exist, and no other thread writes their results.
     #[inline(always)]
     unsafe fn rows<O: FloatOperands>(
         &self,
@@ -273,7 +223,7 @@ impl<'a> FloatMatMul<'a> {
     /// prefetches those at `next`, if given; returns `N`.
     ///
     /// # Safety
-    /// As for `one_row`; the rows of activations exist.
+    /// As for `rows`; the rows of activations exist.
     #[inline(always)]
     unsafe fn tile<O: FloatOperands, const N: usize>(
         &self,

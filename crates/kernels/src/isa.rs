@@ -73,15 +73,12 @@ impl Isa {
         }
     }
 
-    /// Instruction set that the kernels use: the chosen one, else AMX, or AVX-512 with VNNI, whose
-    /// results are the same. `None` if this processor lacks both: the kernels for AVX2 are faster
-    /// than llama.cpp's for 16 streams, and slower for one (`bench/formats.py --kernels
-    /// loquent-avx2`), so they are used only on request.
+    /// Instruction set that the kernels use: the chosen one, else the fastest of this processor.
+    /// `None` if it has none.
     pub fn used() -> Option<Self> {
         let chosen = Self::ALL.get(usize::from(CHOSEN.load(Ordering::Relaxed))).copied();
-        let usual = || [Self::Amx, Self::Avx512Vnni].into_iter().find(|isa| isa.is_available());
         // The first operation decides, so that later ones need not ask the processor.
-        chosen.or_else(|| usual().inspect(|isa| isa.store()))
+        chosen.or_else(|| Self::available().next().inspect(|isa| isa.store()))
     }
 
     /// Makes the kernels of this process use this instruction set: once, before a model is loaded.
@@ -121,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_pays_is_used_unasked_and_what_is_lacking_is_refused() {
+    fn the_fastest_is_used_unasked_and_what_is_lacking_is_refused() {
         assert!(Isa::ALL.iter().enumerate().all(|(i, isa)| *isa as usize == i));
-        let usual = [Isa::Amx, Isa::Avx512Vnni].into_iter().find(|isa| isa.is_available());
+        let usual = Isa::ALL.into_iter().find(|isa| isa.is_available());
         assert_eq!(Isa::used(), usual);
         for isa in Isa::ALL {
             if !isa.is_available() {

@@ -40,8 +40,8 @@ struct Arguments {
     /// File to write; replaced if it exists
     #[arg(long, short, value_name = "FILE", required_unless_present = "list")]
     out: Option<PathBuf>,
-    /// Format of the weights: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, Q4_0, IQ4_NL,
-    /// IQ4_XS, MXFP4 (experts; all else Q8_0), Q3_K_M, Q2_K or IQ3_S
+    /// Format of the weights: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_1, Q5_0, Q4_K_M, Q4_K_S,
+    /// Q4_1, Q4_0, IQ4_NL, IQ4_XS, MXFP4 (experts; all else Q8_0), Q3_K_M, Q2_K or IQ3_S
     #[arg(long, short, value_name = "TYPE", default_value = "Q4_K_M")]
     quant: Quant,
     /// Copy the tokenizer of this GGUF; its size becomes the vocabulary's

@@ -23,7 +23,7 @@ pub fn own_kernels_lack(header: &Header) -> Option<String> {
         return Some("this build has none of ours".to_owned());
     }
     if Isa::used().is_none() {
-        return Some("this processor lacks AVX-512 VNNI".to_owned());
+        return Some("this processor lacks AVX2".to_owned());
     }
     let format = foreign_format(header)?;
     Some(match format.name() {

@@ -23,10 +23,16 @@ pub enum Quant {
     Q6K,
     /// About 5.7 bits a weight.
     Q5KM,
+    /// 6 bits a weight, with a minimum for every 32.
+    Q5_1,
+    /// 5.5 bits a weight.
+    Q5_0,
     /// About 4.8 bits a weight; the usual choice.
     Q4KM,
     /// About 4.6 bits a weight.
     Q4KS,
+    /// 5 bits a weight, with a minimum for every 32.
+    Q4_1,
     /// 4.5 bits a weight; the simplest kernel.
     Q4_0,
     /// 4.5 bits a weight: like Q4_0, with values closer together near zero.
@@ -44,15 +50,18 @@ pub enum Quant {
 }
 
 /// Every format with its usual name and llama.cpp's number.
-const QUANTS: [(Quant, &str, sys::llama_ftype); 15] = [
+const QUANTS: [(Quant, &str, sys::llama_ftype); 18] = [
     (Quant::F32, "F32", sys::LLAMA_FTYPE_ALL_F32),
     (Quant::F16, "F16", sys::LLAMA_FTYPE_MOSTLY_F16),
     (Quant::Bf16, "BF16", sys::LLAMA_FTYPE_MOSTLY_BF16),
     (Quant::Q8_0, "Q8_0", sys::LLAMA_FTYPE_MOSTLY_Q8_0),
     (Quant::Q6K, "Q6_K", sys::LLAMA_FTYPE_MOSTLY_Q6_K),
     (Quant::Q5KM, "Q5_K_M", sys::LLAMA_FTYPE_MOSTLY_Q5_K_M),
+    (Quant::Q5_1, "Q5_1", sys::LLAMA_FTYPE_MOSTLY_Q5_1),
+    (Quant::Q5_0, "Q5_0", sys::LLAMA_FTYPE_MOSTLY_Q5_0),
     (Quant::Q4KM, "Q4_K_M", sys::LLAMA_FTYPE_MOSTLY_Q4_K_M),
     (Quant::Q4KS, "Q4_K_S", sys::LLAMA_FTYPE_MOSTLY_Q4_K_S),
+    (Quant::Q4_1, "Q4_1", sys::LLAMA_FTYPE_MOSTLY_Q4_1),
     (Quant::Q4_0, "Q4_0", sys::LLAMA_FTYPE_MOSTLY_Q4_0),
     (Quant::Iq4Nl, "IQ4_NL", sys::LLAMA_FTYPE_MOSTLY_IQ4_NL),
     (Quant::Iq4Xs, "IQ4_XS", sys::LLAMA_FTYPE_MOSTLY_IQ4_XS),
@@ -67,8 +76,8 @@ const QUANTS: [(Quant, &str, sys::llama_ftype); 15] = [
 pub enum QuantizeError {
     /// No [`Quant`] has this name.
     #[error(
-        "unknown quantisation {0:?}; use F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q4_K_S, \
-         Q4_0, IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K or IQ3_S"
+        "unknown quantisation {0:?}; use F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_1, Q5_0, Q4_K_M, \
+         Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, MXFP4, Q3_K_M, Q2_K or IQ3_S"
     )]
     Unknown(String),
     /// A path that C cannot express: it is not UTF-8 or contains a zero byte.

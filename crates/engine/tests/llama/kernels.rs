@@ -24,8 +24,10 @@ const PROMPT: u32 = 20;
 const STEPS: u32 = 6;
 
 pub(crate) fn can_run() -> bool {
-    let can = is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
-    loquent_needs::Need::Avx512.is_met(can, "this processor lacks AVX-512 VNNI")
+    let can = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    loquent_needs::Need::Avx2.is_met(can, "this processor lacks AVX2")
 }
 
 /// Reason why our kernels cannot compute a matrix of 512 weights of this type, which take `bytes`.

@@ -233,7 +233,12 @@ impl Arena {
     }
 
     /// Computes the graph of `op` with its own pool, whose address is first stored in `tell`.
-    fn run(&self, op: ArenaTensor<'_>, threads: usize, tell: *mut *mut sys::ggml_threadpool) {
+    pub(super) fn run(
+        &self,
+        op: ArenaTensor<'_>,
+        threads: usize,
+        tell: *mut *mut sys::ggml_threadpool,
+    ) {
         // SAFETY: graph, pool and work memory live until the computation has ended; `tell` is
         // null or a place that lives as long.
         unsafe {

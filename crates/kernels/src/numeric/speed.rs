@@ -1,5 +1,5 @@
 //! Measures products by our kernels and by llama.cpp's, in its own repacked layout if it has one:
-//! run by hand, on one thread.
+//! run by hand. `ISA` and `FORMAT`, ggml's number, choose some; `THREADS` are 1 unless it is set.
 //!
 //! `cargo test -p loquent-kernels --lib numeric::speed --release -- --ignored --nocapture`
 
@@ -72,6 +72,11 @@ impl SpeedWeights {
         }
     }
 
+    fn is_repacked(&self) -> bool {
+        // SAFETY: made by `new`.
+        unsafe { !(*self.tensor).extra.is_null() }
+    }
+
     /// Returns their product with `tokens` rows of activations; with experts, with the chosen ones.
     fn product<'a>(&self, arena: &'a Arena, experts: usize, tokens: usize) -> ArenaTensor<'a> {
         let rows = noise(2, INNER * tokens);
@@ -126,10 +131,17 @@ fn shortest(weights: &SpeedWeights, side: KernelSide, experts: usize, tokens: us
         let arena = Arena::new();
         let op = weights.product(&arena, experts, tokens);
         let began = Instant::now();
-        arena.compute(op, side, 1);
+        match side {
+            KernelSide::Llama => arena.run(op, threads(), ptr::null_mut()),
+            own => drop(arena.compute(op, own, threads())),
+        }
         began.elapsed()
     };
     (0..ROUNDS).map(time).min().expect("some rounds")
+}
+
+fn threads() -> usize {
+    std::env::var("THREADS").map_or(1, |threads| threads.parse().expect("a number"))
 }
 
 #[test]
@@ -147,10 +159,13 @@ fn products_beside_llama_cpps() {
         }
         let is_float = FLOATS.contains(&format);
         for experts in [1, EXPERTS.0].into_iter().take(if is_float { 1 } else { 2 }) {
-            let own = SpeedWeights::new(format, experts, KernelSide::Own(isa));
             let llama = SpeedWeights::new(format, experts, KernelSide::Llama);
+            // The same memory where the layout is the same: some pages are faster than others.
+            let plain = || SpeedWeights::new(format, experts, KernelSide::Own(isa));
+            let own = llama.is_repacked().then(plain);
+            let own = own.as_ref().unwrap_or(&llama);
             for tokens in [1, 16] {
-                let [mine, theirs] = [(&own, KernelSide::Own(isa)), (&llama, KernelSide::Llama)]
+                let [mine, theirs] = [(own, KernelSide::Own(isa)), (&llama, KernelSide::Llama)]
                     .map(|(w, side)| shortest(w, side, experts, tokens).as_secs_f64() * 1e3);
                 let what = if experts == 1 { "one" } else { "experts" };
                 let ratio = theirs / mine;

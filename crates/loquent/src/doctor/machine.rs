@@ -55,7 +55,7 @@ impl Processor {
             }
             // They are for this architecture alone.
             None if cfg!(target_arch = "x86_64") => {
-                format!("{library}; Loquent's own kernels need AVX-512 VNNI")
+                format!("{library}; Loquent's own kernels need AVX2")
             }
             None => library,
         };

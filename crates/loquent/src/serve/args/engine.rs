@@ -144,7 +144,7 @@ pub(crate) struct TuningArgs {
     #[arg(long, env = "LOQUENT_FLASH_ATTENTION", value_name = "ON|OFF")]
     pub(crate) flash_attention: Option<Switch>,
     /// CPU kernels for matrix products and attention [default: loquent, on processors with
-    /// AVX-512 VNNI]
+    /// AVX2]
     #[arg(long, env = "LOQUENT_KERNELS", value_name = "KERNELS")]
     pub(crate) kernels: Option<Kernels>,
 }
@@ -168,8 +168,8 @@ pub(crate) enum Switch {
 /// Implementation of the CPU kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernels {
-    /// Loquent's where they are faster for any number of streams, which is with AVX-512 VNNI, and
-    /// with AMX where there is that too: they read the weights as the file stores them
+    /// Loquent's, for the fastest of the instruction sets below that the processor has: they read
+    /// the weights as the file stores them
     Loquent,
     /// Loquent's for AMX with 8-bit integers, used for 8 rows and more; else as for AVX-512 VNNI,
     /// whose results are the same
@@ -178,10 +178,10 @@ pub(crate) enum Kernels {
     /// Loquent's for AVX-512 VNNI
     #[value(name = "loquent-avx512")]
     LoquentAvx512,
-    /// Loquent's for AVX2 with AVX-VNNI: faster than llama.cpp's for 16 streams, slower for one
+    /// Loquent's for AVX2 with AVX-VNNI
     #[value(name = "loquent-avx-vnni")]
     LoquentAvxVnni,
-    /// Loquent's for AVX2: likewise
+    /// Loquent's for AVX2
     #[value(name = "loquent-avx2")]
     LoquentAvx2,
     /// llama.cpp's: they keep a second, reordered copy of some weights
