@@ -25,7 +25,11 @@ run: ## Build and serve the bundled model, or MODEL=smollm2: page and API on htt
 		serve $(if $(MODEL),-m "$$model")
 
 test: ## Set up and run the tests
-	@tools/setup build test e2e
+	@tools/setup build
+	@# What the tests need comes over the network while they are compiled.
+	tools/setup test e2e & setup=$$!; \
+		$(CARGO) test --workspace --locked --no-run; built=$$?; \
+		wait $$setup && exit $$built
 	$(MAKE) --no-print-directory test-rust
 	$(MAKE) --no-print-directory test-web
 	$(MAKE) --no-print-directory test-e2e
