@@ -375,6 +375,25 @@ def test_a_termination_lets_answers_end(start, connect):
     assert proxy.process.wait(PATIENCE_S) == 0
 
 
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+@pytest.mark.parametrize("args, way", [((), "QUIC"), (("--no-quic",), "HTTP")])
+def test_answers_come_over_ipv6(start, connect, args, way):
+    server = start("--host", "::1", *PACED)
+    proxy = connect(server.url, *args, listen="[::1]:0")
+    assert server.url.startswith("http://[::1]:") and proxy.url.startswith("http://[::1]:")
+    assert proxy.decided() == way
+    direct = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    assert collect(proxy.sdk(), question(1, 60)) == collect(direct, question(1, 60))
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """A certificate for localhost, its key, and the authority that signed it."""
@@ -408,6 +427,27 @@ def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
         assert "SSL_CERT_FILE" in stranger.heard("cannot be reached")
         with pytest.raises(openai.InternalServerError, match="cannot be reached"):
             collect(stranger.sdk(), question(1, 20))
+    finally:
+        server.stop()
+
+
+def test_an_upstream_with_a_certificate_of_an_authority_is_used_and_no_other(authority, start):
+    cert = ("--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key"))
+    server = Server(*PACED, *cert)
+    try:
+        assert server._announced.wait(60) and server.url.startswith("https://"), "".join(server.log)
+        port = server.url.rsplit(":", 1)[1]
+        trusting = {"SSL_CERT_FILE": str(authority / "ca.pem")}
+        gateway = start("--upstream", f"https://localhost:{port}", env=trusting)
+        sdk = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+        text, finish, *_ = collect(sdk, question(1, 20))
+        assert text and finish == "stop"
+        # The certificate is for localhost, not for the address; and who does not know the authority trusts nobody.
+        for url, env in ((f"https://127.0.0.1:{port}", trusting), (f"https://localhost:{port}", {})):
+            stranger = start("--upstream", url, env=env, wait=False)
+            sdk = openai.OpenAI(base_url=f"{stranger.url}/v1", api_key="none", max_retries=0)
+            with pytest.raises(openai.InternalServerError, match="invalid peer certificate"):
+                collect(sdk, question(1, 20))
     finally:
         server.stop()
 
