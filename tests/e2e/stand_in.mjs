@@ -23,6 +23,12 @@ async function answer(answers, request, response) {
     response.setHeader("content-type", "application/json");
     return response.end(JSON.stringify({ object: "list", data: [{ id: "stand-in", object: "model" }] }));
   }
+  if (request.url.endsWith("/tokenize")) {
+    // The page asks where typing takes long. A browser writes each 404 into its console, which tests read.
+    const { prompt } = await bodyOf(request);
+    response.setHeader("content-type", "application/json");
+    return response.end(JSON.stringify({ count: prompt.split(" ").length }));
+  }
   if (!request.url.endsWith("/chat/completions")) {
     response.statusCode = 404;
     return response.end();
