@@ -20,14 +20,12 @@ export async function standIn(answers) {
 
 async function answer(answers, request, response) {
   if (request.method !== "POST") {
-    response.setHeader("content-type", "application/json");
-    return response.end(JSON.stringify({ object: "list", data: [{ id: "stand-in", object: "model" }] }));
+    return sendJson(response, { object: "list", data: [{ id: "stand-in", object: "model" }] });
   }
   if (request.url.endsWith("/tokenize")) {
     // The page asks where typing takes long. A browser writes each 404 into its console, which tests read.
     const { prompt } = await bodyOf(request);
-    response.setHeader("content-type", "application/json");
-    return response.end(JSON.stringify({ count: prompt.split(" ").length }));
+    return sendJson(response, { count: prompt.split(" ").length });
   }
   if (!request.url.endsWith("/chat/completions")) {
     response.statusCode = 404;
@@ -44,6 +42,11 @@ async function answer(answers, request, response) {
   const hasCalls = steps.some((step) => "tool_calls" in step);
   response.write(event({ choices: [{ index: 0, delta: {}, finish_reason: hasCalls ? "tool_calls" : "stop" }] }));
   response.end("data: [DONE]\n\n");
+}
+
+function sendJson(response, value) {
+  response.setHeader("content-type", "application/json");
+  response.end(JSON.stringify(value));
 }
 
 async function bodyOf(request) {

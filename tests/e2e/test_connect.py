@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import BINARY, PATIENCE_S, Running, Server
+from conftest import BINARY, PATIENCE_S, Running
 from lossy import LossyPath
 
 PACED = ("--simulate", "100")
@@ -411,45 +411,45 @@ def authority(tmp_path_factory):
     return folder
 
 
-def test_certificates_of_an_authority_hold_for_both_ways(authority, connect):
-    cert = ("--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key"))
-    server = Server(*PACED, *cert)
-    try:
-        assert server._announced.wait(60) and server.url.startswith("https://"), "".join(server.log)
-        url = f"https://localhost:{server.url.rsplit(':', 1)[1]}"
-        trusting = {"SSL_CERT_FILE": str(authority / "ca.pem")}
-        for args, way in (((), "QUIC"), (("--no-quic",), "HTTP")):
-            proxy = connect(url, *args, env=trusting)
-            assert proxy.decided() == way
-            text, finish, *_ = collect(proxy.sdk(), question(1, 20))
-            assert text and finish == "stop"
-        stranger = connect(url)
-        assert "SSL_CERT_FILE" in stranger.heard("cannot be reached")
-        with pytest.raises(openai.InternalServerError, match="cannot be reached"):
-            collect(stranger.sdk(), question(1, 20))
-    finally:
-        server.stop()
+@pytest.fixture
+def certified(authority, start):
+    """The port of a server with that certificate."""
+    cert = ("--tls-cert", authority / "server.pem", "--tls-key", authority / "server.key")
+    server = start(*PACED, *map(str, cert), wait=False)
+    assert server.url.startswith("https://")
+    return server.url.rsplit(":", 1)[1]
 
 
-def test_an_upstream_with_a_certificate_of_an_authority_is_used_and_no_other(authority, start):
-    cert = ("--tls-cert", str(authority / "server.pem"), "--tls-key", str(authority / "server.key"))
-    server = Server(*PACED, *cert)
-    try:
-        assert server._announced.wait(60) and server.url.startswith("https://"), "".join(server.log)
-        port = server.url.rsplit(":", 1)[1]
-        trusting = {"SSL_CERT_FILE": str(authority / "ca.pem")}
-        gateway = start("--upstream", f"https://localhost:{port}", env=trusting)
-        sdk = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
-        text, finish, *_ = collect(sdk, question(1, 20))
+@pytest.fixture
+def trusting(authority):
+    """The environment of a program that trusts the authority."""
+    return {"SSL_CERT_FILE": str(authority / "ca.pem")}
+
+
+def test_certificates_of_an_authority_hold_for_both_ways(certified, trusting, connect):
+    url = f"https://localhost:{certified}"
+    for args, way in (((), "QUIC"), (("--no-quic",), "HTTP")):
+        proxy = connect(url, *args, env=trusting)
+        assert proxy.decided() == way
+        text, finish, *_ = collect(proxy.sdk(), question(1, 20))
         assert text and finish == "stop"
-        # The certificate is for localhost, not for the address; and who does not know the authority trusts nobody.
-        for url, env in ((f"https://127.0.0.1:{port}", trusting), (f"https://localhost:{port}", {})):
-            stranger = start("--upstream", url, env=env, wait=False)
-            sdk = openai.OpenAI(base_url=f"{stranger.url}/v1", api_key="none", max_retries=0)
-            with pytest.raises(openai.InternalServerError, match="invalid peer certificate"):
-                collect(sdk, question(1, 20))
-    finally:
-        server.stop()
+    stranger = connect(url)
+    assert "SSL_CERT_FILE" in stranger.heard("cannot be reached")
+    with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+        collect(stranger.sdk(), question(1, 20))
+
+
+def test_an_upstream_with_a_certificate_of_an_authority_is_used_and_no_other(certified, trusting, start):
+    gateway = start("--upstream", f"https://localhost:{certified}", env=trusting)
+    sdk = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+    text, finish, *_ = collect(sdk, question(1, 20))
+    assert text and finish == "stop"
+    # The certificate is for localhost, not for the address; and who does not know the authority trusts nobody.
+    for host, env in (("127.0.0.1", trusting), ("localhost", {})):
+        stranger = start("--upstream", f"https://{host}:{certified}", env=env, wait=False)
+        sdk = openai.OpenAI(base_url=f"{stranger.url}/v1", api_key="none", max_retries=0)
+        with pytest.raises(openai.InternalServerError, match="invalid peer certificate"):
+            collect(sdk, question(1, 20))
 
 
 @pytest.mark.parametrize("args, way", [((), "over QUIC"), (("--no-quic",), "over HTTP")])

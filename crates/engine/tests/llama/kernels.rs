@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use loquent_engine::KvType;
 use loquent_engine::llama::{
-    LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, own_kernels_lack, quantize,
+    Isa, LlamaModel, LlamaRunner, LoadOptions, Quant, RunnerOptions, own_kernels_lack, quantize,
 };
 use loquent_formats::gguf::{GgufWriter, Header, ReadLimits, TensorSpec, TensorType};
 use loquent_infer::runner::{Batch, Runner, Slot};
@@ -24,10 +24,7 @@ const PROMPT: u32 = 20;
 const STEPS: u32 = 6;
 
 pub(crate) fn can_run() -> bool {
-    let can = is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c");
-    loquent_needs::Need::Avx2.is_met(can, "this processor lacks AVX2")
+    loquent_needs::Need::Avx2.is_met(Isa::Avx2.is_available(), "this processor lacks AVX2")
 }
 
 /// Reason why our kernels cannot compute a matrix of 512 weights of this type, which take `bytes`.
