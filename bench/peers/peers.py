@@ -94,11 +94,12 @@ LLAMA_CPP = {
     "attention": [["-fa", "on"], ["-fa", "off"]],
     "repacking": [[], ["--no-repack"]],
 }
-# ik_llama.cpp has no unified cache and no polling; it may bring weights into another order when it loads them.
+# ik_llama.cpp has no unified cache and no polling; it may bring weights into another order when it loads them. Its flash
+# attention ends the server by an assertion where many sequences share a batch, so that the first setting is without it.
 IK_LLAMA = {
+    "attention": [["-fa", "off"], ["-fa", "on"]],
     "repacking": [[], ["-rtr"]],
     "batch": [[], ["-ub", "256"], ["-b", "256", "-ub", "128"]],
-    "attention": [["-fa", "on"], ["-fa", "off"]],
 }
 VLLM = {
     "compiling": [[], ["--enforce-eager"]],
