@@ -6,9 +6,6 @@ use std::time::Instant;
 
 use loquent_world::{PLANTED, WorldPlanting, WorldReport, run};
 
-/// Seeds in which a planted fault is looked for.
-const PLANTED_SEEDS: u64 = 1_000;
-
 /// Worlds after which the progress is told.
 const PROGRESS_EVERY: u64 = 500;
 
@@ -78,9 +75,7 @@ fn many(first: u64, count: u64) -> ExitCode {
 fn planted(word: &str) -> ExitCode {
     let mut all = true;
     for fault in PLANTED.iter().filter(|fault| fault.name.contains(word)) {
-        let planting = fault.planting();
-        let mut seeds = fault.first_seed..PLANTED_SEEDS;
-        let found = seeds.find_map(|seed| Some((seed, run(seed, &planting).broken?)));
+        let found = fault.search();
         all &= found.is_some();
         match found {
             Some((seed, law)) => println!("{}: seed {seed}: {law}", fault.name),

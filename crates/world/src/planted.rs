@@ -4,6 +4,10 @@
 use script_model::{ScriptChange, ScriptName, ScriptTexts};
 
 use crate::glue::{GlueFault, WireFault, WorldPlanting};
+use crate::world::run;
+
+/// Worlds in which a planted fault is looked for.
+const WORLDS: u64 = 500;
 
 /// A planted fault.
 pub struct PlantedChange {
@@ -14,7 +18,7 @@ pub struct PlantedChange {
     /// A part of the laws that may break first.
     pub breaks: &'static [&'static str],
     /// Seed with which to begin: the worlds before it are known not to show the fault.
-    pub first_seed: u64,
+    first_seed: u64,
 }
 
 impl PlantedChange {
@@ -23,8 +27,15 @@ impl PlantedChange {
         Self { first_seed: first, ..self }
     }
 
+    /// Looks for a world that shows the fault; returns its seed, and the law that is broken there.
+    pub fn search(&self) -> Option<(u64, String)> {
+        let planting = self.planting();
+        let mut seeds = self.first_seed..self.first_seed + WORLDS;
+        seeds.find_map(|seed| Some((seed, run(seed, &planting).broken?)))
+    }
+
     /// Returns a run's planting with the fault.
-    pub fn planting(&self) -> WorldPlanting {
+    fn planting(&self) -> WorldPlanting {
         let none = WorldPlanting::default();
         match self.cause {
             PlantedCause::Scripts(changes) => {
@@ -206,7 +217,8 @@ pub const PLANTED: &[PlantedChange] = &[
         "claim: the fence stays as it is",
         &[change(ScriptName::Claim, "or '1') + 1", "or '1')")],
         &["two events", "shows something else", "cancelled, is", "as if it ran", "never learns"],
-    ),
+    )
+    .beginning_at(170),
     scripts(
         "get: every replica lives",
         &[change(
@@ -244,7 +256,7 @@ pub const PLANTED: &[PlantedChange] = &[
         &[change(ScriptName::Put, "or mode == 'complete' and member then", "then")],
         &["lost its annotation"],
     )
-    .beginning_at(480),
+    .beginning_at(980),
     glue(
         "chat: the end does not wait for the store",
         GlueFault::EndBeforeChat,
@@ -259,7 +271,8 @@ pub const PLANTED: &[PlantedChange] = &[
         "chat: an annotation stores what was deleted",
         GlueFault::AnnotationRevives,
         &["after it was deleted", "is deleted"],
-    ),
+    )
+    .beginning_at(180),
     wire(
         "put: an object that was not stored is confirmed",
         WireFault::PutUnsaid,
@@ -270,7 +283,8 @@ pub const PLANTED: &[PlantedChange] = &[
         "append: a call that was not run is confirmed",
         WireFault::AppendUnsaid,
         &["waits at", "deleted", "never gets", "is left", "refuses", "two"],
-    ),
+    )
+    .beginning_at(60),
     wire("stop: a call that was not run is confirmed", WireFault::StopUnsaid, &["deleted"]),
     wire(
         "read: the store of a second ago answers",
