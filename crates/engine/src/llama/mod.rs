@@ -21,6 +21,7 @@ mod layers;
 mod lazy_zero;
 mod log;
 mod machine_limits;
+mod mapped_files;
 mod memory;
 mod model;
 mod neighbours;
@@ -69,6 +70,7 @@ fn start() -> Result<(), UnsupportedProcessor> {
     START.call_once(|| {
         log::install();
         guard::install();
+        mapped_files::explain_bus_errors();
         // SAFETY: called once, before every other function of the library.
         unsafe { sys::llama_backend_init() }
         // Only on Linux does giving pages back make them read as zeros.
