@@ -1,80 +1,12 @@
 """`loquent pull` from a hub that lies about its files, never comes to an end, or names places outside the cache."""
 
-import contextlib
 import gzip
 import itertools
-import os
 import signal
-import subprocess
-import threading
 
 import pytest
 
-from conftest import BINARY
-from hub_stand_in import COMMIT, CONTENT, HASH, REPO, entry
-
-#: Far more than any of these pulls needs that is bounded, retries with their pauses among it.
-PATIENCE_S = 60
-#: Most bytes that the program may hold while a hub sends without end: a listing has 32 MiB at most.
-MOST_KIB = 300 << 10
-
-
-class Pull:
-    """A running `loquent pull`, whose cache is a folder of its own inside another."""
-
-    def __init__(self, hub, folder):
-        self.outside, self.cache = folder, folder / "a" / "b" / "cache"
-        self.cache.mkdir(parents=True)
-        named = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        places = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(self.cache), "HF_HOME": str(folder / "home")}
-        said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self.process = subprocess.Popen([BINARY, "pull", REPO], env={**named, **places}, **said)
-
-    def end(self):
-        """Exit status and what was said, once it has ended by itself; its peak of memory is checked."""
-        with contextlib.ExitStack() as ends:
-            ends.callback(self.process.kill)
-            timer = threading.Timer(PATIENCE_S, self.process.kill)
-            timer.start()
-            ends.callback(timer.cancel)
-            said = self.process.stdout.read().decode()
-            _, status, used = os.wait4(self.process.pid, 0)
-            self.process.returncode = os.waitstatus_to_exitcode(status)
-        assert self.process.returncode >= 0, f"it ended by {signal.Signals(-self.process.returncode).name}: {said}"
-        assert "panicked" not in said, said
-        assert used.ru_maxrss < MOST_KIB, f"{used.ru_maxrss} KiB"
-        return self.process.returncode, said
-
-    def files(self):
-        """Files outside the cache, and those in it that somebody could load."""
-        found = [path for path in self.outside.rglob("*") if path.is_file()]
-        # A lock, an incomplete download and a download under its hash are not loaded.
-        outside = [path for path in found if self.cache not in path.parents]
-        return outside, [path for path in found if self.cache in path.parents and path.suffix == ".gguf"]
-
-    def fails(self):
-        """What it says when it fails as it should, with nothing written that could be loaded."""
-        status, said = self.end()
-        assert status == 1, (status, said)
-        assert self.files() == ([], []), said
-        assert said.strip() and all(char.isprintable() or char == "\n" for char in said), repr(said)
-        return said
-
-
-@pytest.fixture
-def pull(hub, tmp_path):
-    begun = []
-
-    def begin():
-        begun.append(Pull(hub, tmp_path))
-        return begun[-1]
-
-    yield begin
-    for one in begun:
-        if one.process.returncode is None:
-            one.process.kill()
-            one.process.wait()
-        one.process.stdout.close()
+from hub_stand_in import COMMIT, CONTENT, HASH, PATIENCE_S, REPO, entry
 
 
 def test_an_honest_hub_is_pulled_from(hub, pull):

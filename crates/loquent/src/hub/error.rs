@@ -84,12 +84,12 @@ pub enum HubError {
     },
     /// No connection to the hub, and the cache has no copy.
     #[error(
-        "cannot reach {endpoint}: {why}; check the network, or HF_ENDPOINT if you use a mirror"
+        "cannot reach {endpoint}: {why}; check the network, HTTPS_PROXY and NO_PROXY behind a proxy, and HF_ENDPOINT if you use a mirror"
     )]
     Unreachable {
         /// Base URL of the hub or mirror.
         endpoint: String,
-        /// The error of the HTTP client.
+        /// The error of the HTTP client, and the proxy if there is one.
         why: String,
     },
     /// A response with a status that means neither success nor one of the cases above.

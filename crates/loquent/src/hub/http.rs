@@ -85,6 +85,19 @@ impl Hub {
         Err(ureq::Error::TooManyRedirects)
     }
 
+    /// Returns the error of a request without a usable answer, with the proxy that it went through.
+    pub(super) fn unreachable(&self, why: &dyn std::fmt::Display) -> HubError {
+        // The agent reads the same variables.
+        let proxy = ureq::Proxy::try_from_env().filter(|proxy| {
+            let endpoint = self.endpoint.parse::<Uri>();
+            !endpoint.is_ok_and(|endpoint| proxy.is_no_proxy(&endpoint))
+        });
+        let through = proxy.map_or(String::new(), |proxy| {
+            format!(" (through the proxy {}:{})", proxy.host(), proxy.port())
+        });
+        HubError::Unreachable { endpoint: self.endpoint.clone(), why: format!("{why}{through}") }
+    }
+
     /// Returns the URL of a file's content; the hub redirects large ones to its storage.
     pub(super) fn file_url(&self, spec: &HubSpec, commit: &str, path: &str) -> String {
         let path = utf8_percent_encode(path, IN_PATH);

@@ -63,14 +63,14 @@ impl Hub {
         let revision = utf8_percent_encode(&spec.revision, IN_SEGMENT);
         let url =
             format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, spec.repo);
-        let unreachable =
-            |why: String| HubError::Unreachable { endpoint: self.endpoint.clone(), why };
         let answer = self.send(agent, &Method::GET, &url, None, false);
-        let mut answer = answer.map_err(|error| unreachable(error.to_string()))?;
+        let mut answer = answer.map_err(|error| self.unreachable(&error))?;
         match answer.status().as_u16() {
             200 => {}
             // As if there were no connection, so that a copy in the cache is used meanwhile.
-            status @ (429 | 500..=599) => return Err(unreachable(format!("HTTP status {status}"))),
+            status @ (429 | 500..=599) => {
+                return Err(self.unreachable(&format!("HTTP status {status}")));
+            }
             _ => return Err(self.refusal(spec, &url, &answer)),
         }
         let bad = |why: String| HubError::BadAnswer { url: url.clone(), why };
@@ -100,10 +100,7 @@ impl Hub {
     /// `X-Linked-Size` describe an LFS file, `ETag` and `Content-Length` any other.
     fn probe(&self, agent: &ureq::Agent, spec: &HubSpec, url: &str) -> Result<BlobInfo, HubError> {
         let answer = self.send(agent, &Method::HEAD, url, None, true);
-        let answer = answer.map_err(|error| HubError::Unreachable {
-            endpoint: self.endpoint.clone(),
-            why: error.to_string(),
-        })?;
+        let answer = answer.map_err(|error| self.unreachable(&error))?;
         if answer.status().is_client_error() || answer.status().is_server_error() {
             return Err(self.refusal(spec, url, &answer));
         }
