@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -13,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-pytest_plugins = ["relay", "redis_server", "hub_stand_in"]
+pytest_plugins = ["authority", "relay", "redis_server", "hub_stand_in"]
 
 # Far longer than anything takes that a test waits for, on a busy machine too.
 PATIENCE_S = 60
@@ -25,6 +26,13 @@ BINARY = os.environ.get("LOQUENT_BIN", "target/debug/loquent")
 READY = re.compile(r"on (https?://\S+)")
 # What ends a process that is broken, and nothing that a test does.
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+def free_port(kind=socket.SOCK_STREAM):
+    """A port of 127.0.0.1 on which nobody listens."""
+    with socket.socket(type=kind) as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 class Crashed(Exception):
@@ -60,6 +68,14 @@ class Running:
 
     def _heard(self, line):
         """What else a line of the log tells."""
+
+    def heard(self, words):
+        """The line with `words`, once it is printed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (lines := [line for line in self.log if words in line]):
+            assert time.monotonic() < deadline, "".join(self.log)
+            time.sleep(0.01)
+        return lines[0]
 
     def stop(self):
         ended = self.process.poll()

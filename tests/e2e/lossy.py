@@ -16,7 +16,9 @@ class LossyPath:
         self.port = port
         self.url = f"http://{ADDRESS}:{port}"
         self.dropped = 0
-        self.loss = loss  # may be changed while it runs
+        # Both may be changed while it runs.
+        self.loss = loss
+        self.longest = 65_535  # datagrams that are longer are lost
         self._moves = 0
         self._random = random.Random(seed)
         self._closed = threading.Event()
@@ -57,8 +59,8 @@ class LossyPath:
             except OSError:
                 pass
 
-    def _lost(self):
-        lost = self._random.random() < self.loss
+    def _lost(self, packet):
+        lost = self._random.random() < self.loss or len(packet) > self.longest
         self.dropped += lost
         return lost
 
@@ -82,7 +84,7 @@ class LossyPath:
                 up.settimeout(0.2)
                 ups[name] = up
                 self._start(self._relay_back, up, *name)
-            if not self._lost():
+            if not self._lost(packet):
                 try:
                     ups[name].send(packet)
                 except OSError:
@@ -98,7 +100,7 @@ class LossyPath:
                 if self._closed.wait(0.05):
                     return
                 continue
-            if not self._lost():
+            if not self._lost(packet):
                 try:
                     self._udp.sendto(packet, client)
                 except OSError:

@@ -21,8 +21,7 @@ from aioquic.asyncio.client import connect
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from conftest import BINARY, PATIENCE_S, REPOSITORY, Running
-from test_doctor import free_port
+from conftest import BINARY, PATIENCE_S, REPOSITORY, Running, free_port
 
 NAMES = ("llm.example.com", "chat.example.com")
 DAY_S = 86_400
@@ -128,14 +127,6 @@ class Site:
         self.server.stop()
         return self.start()
 
-    def heard(self, words):
-        """Waits for a line of the server's log."""
-        for _ in range(PATIENCE_S * 20):
-            if found := [line for line in self.server.log if words in line]:
-                return found[0]
-            time.sleep(0.05)
-        raise AssertionError(f"no {words!r} in " + "".join(self.server.log))
-
     def shown(self, name=NAMES[0]):
         """The certificate that clients get, whoever signed it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -220,7 +211,7 @@ def test_a_certificate_is_ordered_for_all_names_and_kept_over_restarts(site):
 
     site.restart()
     assert site.shown() == first and site.pebble.orders() == 1
-    assert "of 127.0.0.1, valid until" in site.heard("Certificate:")
+    assert "of 127.0.0.1, valid until" in site.server.heard("Certificate:")
 
     # The authority is gone, and nothing is due.
     site.pebble.stop()
@@ -242,7 +233,7 @@ def test_a_certificate_is_renewed_while_the_server_runs_and_stays_if_that_fails(
     site.until_over_quic(other_than=first)
     assert site.server.process.poll() is None and site.pebble.orders() >= 2
     site.pebble.stop()
-    told = site.heard("no new certificate")
+    told = site.server.heard("no new certificate")
     assert "cannot connect" in told and "The present one is valid until" in told
     kept = site.file(".pem").read_text()
     assert site.shown() == ssl.PEM_cert_to_DER_cert(kept[: kept.index("-----END")] + "-----END CERTIFICATE-----")
@@ -253,7 +244,7 @@ def test_a_name_that_does_not_lead_here_is_named_with_advice(site):
     site.pebble.stop()
     site.open_authority(tls_port=free_port())
     site.start()
-    told = site.heard("no certificate for")
+    told = site.server.heard("no certificate for")
     assert re.search(r"(llm|chat)\.example\.com: .*connect", told), told
     assert "port 443 of the name leads to this server" in told and "The next try is at" in told
     # Health checks, which trust anybody, find the server meanwhile.
@@ -262,9 +253,9 @@ def test_a_name_that_does_not_lead_here_is_named_with_advice(site):
     # A restart tries again, but not for ever.
     for _ in range(4):
         site.restart()
-        site.heard("no certificate for")
+        site.server.heard("no certificate for")
     site.restart()
-    assert "within an hour" in site.heard("there were 5 orders")
+    assert "within an hour" in site.server.heard("there were 5 orders")
     assert site.pebble.orders() == 5
 
 

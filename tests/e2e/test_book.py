@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conftest import BINARY, REPOSITORY
+from conftest import BINARY, REPOSITORY, free_port
 
 DOCS = REPOSITORY / "docs"
 # Ports of commands that name none.
@@ -41,12 +40,6 @@ def blocks(chapter):
         elif begin is not None:
             lines.append(line[indent:])
     return found
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
 
 
 class Reader:
@@ -99,7 +92,7 @@ class Reader:
 
     def start(self, command, kind):
         named = re.search(r"--port (\d+)", command) if kind == "serve" else None
-        port, free = named[1] if named else DEFAULT_PORT[kind], free_port()
+        port, free = named[1] if named else DEFAULT_PORT[kind], str(free_port())
         # `connect` and `--upstream` name an older server, whose port stays.
         command = self.with_ports(command.replace(f"--port {port}", f"--port {free}"))
         self.ports[port] = free

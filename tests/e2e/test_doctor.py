@@ -1,10 +1,8 @@
 """`loquent doctor` finds real faults: a blocked UDP port, a proxy that holds streams back, a wrong clock, an expired
 certificate, a truncated model, too few descriptors."""
 
-import datetime
 import email.utils
 import http.client
-import ipaddress
 import json
 import os
 import resource
@@ -18,11 +16,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from conftest import BINARY
+from authority import certificate
+from conftest import BINARY, free_port
 from relay import HIDDEN_HOST, need_hidden_host
 
 #: The simulated engine starts at once, and the checks concern the way to it.
@@ -52,11 +48,6 @@ class Checkup:
 
     def verdict(self, check):
         return self.of(check)["verdict"]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 class Proxy:
@@ -113,42 +104,11 @@ def paced():
     running.stop()
 
 
-def certificate(folder, days):
-    """Files of an authority, and of a certificate for localhost that it signed, whose 90 days end in `days`."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-
-    def signed(name, key, issuer, issuer_key, until, extension):
-        builder = x509.CertificateBuilder()
-        builder = builder.subject_name(name).issuer_name(issuer).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(until - datetime.timedelta(days=90)).not_valid_after(until)
-        return builder.add_extension(extension, critical=False).sign(issuer_key, hashes.SHA256())
-
-    def named(text):
-        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
-
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    is_authority = x509.BasicConstraints(ca=True, path_length=None)
-    later = now + datetime.timedelta(days=30)
-    authority = signed(named("authority"), authority_key, named("authority"), authority_key, later, is_authority)
-    names = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    )
-    until = now + datetime.timedelta(days=days)
-    own = signed(named("localhost"), key, named("authority"), authority_key, until, names)
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    files = {"ca.pem": authority.public_bytes(pem), "cert.pem": own.public_bytes(pem), "key.pem": private}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return [str(folder / name) for name in files]
-
-
 # This machine.
 
 
 def test_a_machine_without_faults(server):
-    found = Checkup("--port", free_port())
+    found = Checkup("--port", str(free_port()))
     checks = {one["check"] for one in found.sheet["checks"]}
     assert checks >= {"processor", "gpu", "memory", "descriptors", "port", "clock"}
     assert found.code == 0, found.sheet
@@ -172,8 +132,8 @@ def test_too_few_descriptors_are_found():
     def limit(most):
         return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    assert Checkup("--port", free_port(), preexec_fn=limit(128)).verdict("descriptors") == "fail"
-    few = Checkup("--port", free_port(), preexec_fn=limit(1024))
+    assert Checkup("--port", str(free_port()), preexec_fn=limit(128)).verdict("descriptors") == "fail"
+    few = Checkup("--port", str(free_port()), preexec_fn=limit(1024))
     assert few.verdict("descriptors") == "warn"
     assert "LimitNOFILE" in few.of("descriptors")["advice"]
 
@@ -181,19 +141,19 @@ def test_too_few_descriptors_are_found():
 def test_a_truncated_model_is_found(tmp_path):
     whole = tmp_path / "whole.gguf"
     shutil.copy("models/loquent-tiny.gguf", whole)
-    assert Checkup(str(whole), "--port", free_port()).verdict("model") == "ok"
+    assert Checkup(str(whole), "--port", str(free_port())).verdict("model") == "ok"
     half = tmp_path / "half.gguf"
     half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    found = Checkup(str(half), "--port", free_port())
+    found = Checkup(str(half), "--port", str(free_port()))
     assert found.verdict("model") == "fail"
     assert "truncated" in found.of("model")["found"]
-    assert Checkup(str(tmp_path / "none.gguf"), "--port", free_port()).verdict("model") == "fail"
+    assert Checkup(str(tmp_path / "none.gguf"), "--port", str(free_port())).verdict("model") == "fail"
 
 
 @pytest.mark.parametrize("days, verdict", [(60, "ok"), (7, "warn"), (-3, "fail")])
 def test_the_end_of_a_certificate_is_found_in_its_file(tmp_path, days, verdict):
     _, chain, key = certificate(tmp_path, days)
-    found = Checkup("--port", free_port(), "--tls-cert", chain, "--tls-key", key)
+    found = Checkup("--port", str(free_port()), "--tls-cert", chain, "--tls-key", key)
     assert found.verdict("certificate") == verdict, found.sheet
 
 

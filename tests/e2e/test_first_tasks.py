@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ import httpx
 import pytest
 
 import documented
-from conftest import BINARY, REPOSITORY, Server
+from conftest import BINARY, REPOSITORY, Server, free_port
 from lossy import LossyPath
 from test_connect import Proxy
 
@@ -162,12 +161,6 @@ class ReverseProxy:
     def stop(self):
         self.process.terminate()
         self.process.wait(20)
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest.mark.parametrize("program", ["caddy", "nginx"])

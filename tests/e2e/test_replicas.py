@@ -19,7 +19,7 @@ import openai
 import pytest
 
 import documented
-from conftest import REPOSITORY
+from conftest import REPOSITORY, free_port
 from test_connect import Proxy
 from test_resume import begin, read, resumed
 
@@ -308,12 +308,6 @@ def configuration(folder, needle, **addresses):
     return file
 
 
-def free_port(kind):
-    with socket.socket(type=kind) as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.fixture
 def haproxy(replicas, tmp_path):
     """HAProxy in front of the replicas, as the documents have it; its URL."""
@@ -321,7 +315,7 @@ def haproxy(replicas, tmp_path):
     if not program:
         pytest.skip("haproxy is not installed")
     first, second = (replica.url.removeprefix("http://") for replica in replicas)
-    port = free_port(socket.SOCK_STREAM)
+    port = free_port()
     file = configuration(tmp_path, "frontend loquent", listen=f"bind 127.0.0.1:{port}", first=first, second=second)
     running = subprocess.Popen([program, "-db", "-f", file], stderr=subprocess.DEVNULL)
     eventually(lambda: status(f"http://127.0.0.1:{port}/ready") == 200)

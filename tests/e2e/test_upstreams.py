@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import PATIENCE_S, REPOSITORY, Running
+from conftest import PATIENCE_S, REPOSITORY, Running, free_port
 from engine_dialects import Sglang, Vllm
 from test_upstream import llama_server, sdk, text_of
 
@@ -35,12 +35,6 @@ def wait_until(holds, what, patience_s=PATIENCE_S):
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import time
 
 import httpx
 
-from test_upstreams import free_port
+from conftest import free_port
 from test_upstreams import wait_until as wait_for_servers
 
 MODEL = "smollm2"

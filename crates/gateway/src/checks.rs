@@ -29,11 +29,12 @@ async fn keep_checking(pool: Weak<Pool>, server: usize, delay: Duration) {
 
 async fn check(pool: &Arc<Pool>, server: usize) {
     let asked = &pool.servers[server];
-    let changed = pool.note_check(server, asked.is_well(pool.key(None)).await);
+    let health = asked.check_health(pool.key(None)).await;
+    let changed = pool.note_check(server, health.is_ok());
     let (server, upstream) = (asked.authority(), pool.label.as_str());
-    match changed {
-        Some(true) => tracing::info!(server, upstream, "an upstream server is up again"),
-        Some(false) => tracing::warn!(server, upstream, "an upstream server is down"),
-        None => {}
+    match (changed, health) {
+        (Some(_), Ok(())) => tracing::info!(server, upstream, "an upstream server is up again"),
+        (Some(_), Err(why)) => tracing::warn!(server, upstream, why, "an upstream server is down"),
+        (None, _) => {}
     }
 }

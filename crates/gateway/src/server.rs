@@ -127,18 +127,24 @@ impl UpstreamServer {
         }
     }
 
-    /// Returns true if the server passes a health check: `/health`, or its list of models if it has
-    /// no `/health`.
-    pub async fn is_well(&self, key: Option<&HeaderValue>) -> bool {
-        let checked = async {
-            let health = self.client.send(get("/health", key)).await.ok()?;
-            if ServerSign::of(health.status()) == ServerSign::LacksPath {
-                let models = self.ask_for_models(key).await.ok()?;
-                return Some(!models.status().is_server_error());
+    /// Checks the server's health: `/health`, or its list of models if it has no `/health`.
+    ///
+    /// # Errors
+    /// The reason why it cannot be used, for the operator.
+    pub async fn check_health(&self, key: Option<&HeaderValue>) -> Result<(), String> {
+        let asked = async {
+            let health = self.client.send(get("/health", key)).await?;
+            match ServerSign::of(health.status()) {
+                ServerSign::LacksPath => self.ask_for_models(key).await,
+                _ => Ok(health),
             }
-            Some(!health.status().is_server_error())
         };
-        tokio::time::timeout(PROBE_TIMEOUT, checked).await.ok().flatten().unwrap_or(false)
+        match tokio::time::timeout(PROBE_TIMEOUT, asked).await {
+            Ok(Ok(response)) if !response.status().is_server_error() => Ok(()),
+            Ok(Ok(response)) => Err(format!("it answers {}", response.status())),
+            Ok(Err(error)) => Err(with_advice(error.to_string())),
+            Err(_) => Err("it is silent".to_owned()),
+        }
     }
 
     /// Returns the server's name of the model for a client with `key`: `name`, the operator's, if
@@ -170,11 +176,20 @@ impl UpstreamServer {
     }
 }
 
+/// Adds to the reason of a failure what the operator can do about it.
+fn with_advice(why: String) -> String {
+    match why.contains("UnknownIssuer") {
+        true => format!("{why} (SSL_CERT_FILE names a file with other authorities)"),
+        false => why,
+    }
+}
+
 /// Converts an error of the HTTP client.
 fn unanswered(error: HttpError) -> Unanswered {
     let is_unsent = matches!(error, HttpError::Connect { .. });
     let error = ApiError::bad_gateway(format!(
-        "The upstream server could not be reached: {error}. Try again later."
+        "The upstream server could not be reached: {}. Try again later.",
+        with_advice(error.to_string())
     ));
     if is_unsent { Unanswered::Unsent(error) } else { Unanswered::Unheard(error) }
 }
