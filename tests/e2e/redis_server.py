@@ -12,7 +12,8 @@ import pytest
 class RedisServer:
     """A Redis server without a file: killed, it has lost everything."""
 
-    def __init__(self):
+    def __init__(self, *settings):
+        self.settings = settings
         if not shutil.which("redis-server"):
             pytest.skip("redis-server is not installed (tools/setup e2e)")
         self.folder = tempfile.TemporaryDirectory()
@@ -33,7 +34,7 @@ class RedisServer:
     def start(self):
         """Starts it, at its port; whether it came up."""
         settings = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--dir", self.folder.name]
-        self.process = subprocess.Popen(["redis-server", *settings], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(["redis-server", *settings, *self.settings], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < deadline:
             try:

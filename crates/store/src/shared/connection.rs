@@ -208,7 +208,7 @@ impl SharedConnection {
             let _place = self.0.places.acquire().await.expect("the semaphore is never closed");
             let mut open = self.socket().await?;
             let answer = open.socket.run(invocation).await;
-            if answer.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
+            if answer.as_ref().is_err_and(needs_another_connection) {
                 self.drop_socket(Some(open.number));
             }
             answer
@@ -350,6 +350,16 @@ impl SharedConnection {
     }
 }
 
+/// True if only another connection helps: this one is broken, or its server became a replica in a
+/// failover and takes no writes any more, while the address leads to the new primary.
+fn needs_another_connection(error: &RedisError) -> bool {
+    const OF_REPLICAS: [&str; 2] = ["READONLY", "MASTERDOWN"];
+    // Redis 6 names it inside an error of the script that wrote.
+    let said = [error.code(), error.detail()];
+    let is_replica = |text: &str| OF_REPLICAS.iter().any(|word| text.contains(word));
+    error.is_unrecoverable_error() || said.into_iter().flatten().any(is_replica)
+}
+
 /// True if the store refuses this client and a retry would not help.
 fn is_refused(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
@@ -365,6 +375,29 @@ fn said(error: &RedisError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_became_a_replica_is_left() {
+        let error = |line: &str| {
+            let reply = redis::parse_redis_value(format!("{line}\r\n").as_bytes());
+            reply.and_then(Value::extract_error).unwrap_err()
+        };
+        for left in [
+            "-READONLY You can't write against a read only replica. script: 1, on @user_script:5.",
+            "-ERR Error running script (call to f_1): @user_script:5: @user_script: 5: -READONLY \
+             You can't write against a read only replica.",
+            "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ] {
+            assert!(needs_another_connection(&error(left)), "{left}");
+        }
+        for kept in [
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            "-LOADING Redis is loading the dataset in memory",
+            "-ERR Error running script (call to f_1): @user_script:5: user_script:5: nil",
+        ] {
+            assert!(!needs_another_connection(&error(kept)), "{kept}");
+        }
+    }
 
     #[test]
     fn only_a_store_that_worked_for_a_whole_lease_knows_the_dead() {
