@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -320,3 +321,20 @@ def test_three_real_llama_servers_lose_nothing_and_one_may_die(start):
         processes[0].wait()
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             assert all(pool.map(one, range(24)))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the timers of connections")
+def test_a_connection_to_an_upstream_is_probed_while_it_is_silent(start):
+    """So that a machine that is gone, which closes nothing, is noticed."""
+    behind = start("--simulate", "1")
+    front = start("--upstream", behind.url)
+    port = int(behind.url.rsplit(":", 1)[1])
+
+    def is_probed():
+        # proc_net_tcp: local and remote address, state (1 is open), queues, and the timer (2 is keepalive).
+        rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+        return any(row[2].endswith(f":{port:04X}") and row[3] == "01" and row[5].startswith("02:") for row in rows)
+
+    ask = {"model": "x", "messages": says("slow"), "stream": True}
+    with httpx.stream("POST", f"{front.url}/v1/chat/completions", json=ask, timeout=PATIENCE_S):
+        wait_until(is_probed, "no timer for probes")

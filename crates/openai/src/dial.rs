@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -15,6 +16,14 @@ use tower_service::Service;
 
 use crate::tls::{self, Trust};
 use crate::{BaseUrl, HttpError, HttpVersion};
+
+/// Time limit for a host to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Time after which an idle connection is probed. A machine that is gone is so noticed within a
+/// minute, while one that answers probes may compute in silence for as long as its caller waits.
+const PROBE_AFTER: Duration = Duration::from_secs(20);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
 
 /// A byte stream to a server.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -84,8 +93,13 @@ impl Dial for HostDial {
             // Each token is a small write; none may wait for the acknowledgement of another.
             connector.set_nodelay(true);
             connector.set_recv_buffer_size(recv_buffer_bytes.map(|bytes| bytes as usize));
+            connector.set_keepalive(Some(PROBE_AFTER));
+            connector.set_keepalive_interval(Some(PROBE_INTERVAL));
+            connector.set_keepalive_retries(Some(PROBES));
             poll_fn(|context| connector.poll_ready(context)).await.map_err(io::Error::other)?;
-            let stream = connector.call(self.uri.clone()).await.map_err(root_cause)?.into_inner();
+            let connecting = tokio::time::timeout(CONNECT_LIMIT, connector.call(self.uri.clone()));
+            let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+            let stream = connecting.await.map_err(late)?.map_err(root_cause)?.into_inner();
             let Some((tls, name)) = &self.tls else {
                 return Ok(Box::new(stream) as Box<dyn Io>);
             };
