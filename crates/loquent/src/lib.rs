@@ -29,6 +29,7 @@ mod model_args;
 mod model_part;
 pub mod models;
 pub mod neighbour_flags;
+mod own_program;
 mod private_memory;
 pub mod profile;
 #[cfg(feature = "rpc")]

@@ -1,16 +1,15 @@
 //! Starts the process in which `loquent serve --engine-process` computes.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use loquent_engine::process::{Launch, LaunchedEngine};
 
 use super::args::EngineArgs;
-use crate::logging;
+use crate::{logging, own_program};
 
 /// Returns a launcher of processes that compute with the model at `path` and the settings in
 /// `engine`. With `is_modest`, the context must not depend on the free memory.
@@ -21,7 +20,7 @@ pub(super) fn launcher(path: &Path, engine: &EngineArgs, is_modest: bool) -> Lau
     }
     Box::new(move || {
         let (ours, theirs) = UnixStream::pair()?;
-        let process = Command::new(program()?)
+        let process = Command::new(own_program::path()?)
             .arg("engine-process")
             .arg("--model")
             .arg(&path)
@@ -34,16 +33,4 @@ pub(super) fn launcher(path: &Path, engine: &EngineArgs, is_modest: bool) -> Lau
             .spawn()?;
         Ok(LaunchedEngine { stream: ours, process: Some(process) })
     })
-}
-
-/// Returns the running program, even if its file has been replaced since it started: both processes
-/// must use the same protocol version.
-#[cfg(target_os = "linux")]
-fn program() -> io::Result<PathBuf> {
-    Ok("/proc/self/exe".into())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn program() -> io::Result<PathBuf> {
-    std::env::current_exe()
 }

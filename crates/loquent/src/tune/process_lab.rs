@@ -13,6 +13,7 @@ use loquent_engine::KvType;
 
 use super::lab::{FigureOrder, MeasureOrder, MeasuredFigure};
 use super::search::{Lab, Speed};
+use crate::own_program;
 use crate::profile::{StepTime, TunedSettings};
 
 /// Starts a process for every requested figure.
@@ -176,7 +177,7 @@ impl Drop for MeasuringProcess {
 }
 
 fn start(order: &MeasureOrder) -> anyhow::Result<(MeasuringProcess, BufReader<ChildStdout>)> {
-    let program = std::env::current_exe().context("this program's own path")?;
+    let program = own_program::path().context("this program's own path")?;
     let mut command = Command::new(program);
     command.args(["tune", "--measure"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = MeasuringProcess(command.spawn().context("a measuring process")?);
