@@ -160,6 +160,7 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
     unsafe fn add<const W: usize, const G: usize, const Z: u8>(
         &mut self,
         tiles: &mut [Tile; W],
+        _groups: usize,
         activations: &[ActivationBlock],
         totals: &mut [[__m512; W]],
         mut ahead: Prefetch,

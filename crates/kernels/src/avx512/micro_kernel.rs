@@ -82,15 +82,17 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
 /// Multiplication of a block of weights with activations. Implementations differ in the
 /// instructions, not in the order of additions.
 pub(super) trait BlockProducts {
-    /// Adds to `totals` the products of a block of weights with all `activations`. `G` groups have
-    /// a scale each; `Z` is the number of a [`Zero`]. Meanwhile memory is prefetched by `ahead`.
-    /// Tiles may be changed: they are unpacked again for the next block.
+    /// Adds to `totals` the products of the first `groups` of a block of weights, whose `G` groups
+    /// have a scale each, with all `activations`; the other groups are zero. `Z` is the number of a
+    /// [`Zero`]. Meanwhile memory is prefetched by `ahead`. Tiles may be changed: they are unpacked
+    /// again for the next block.
     ///
     /// # Safety
     /// The processor has the instructions.
     unsafe fn add<const W: usize, const G: usize, const Z: u8>(
         &mut self,
         tiles: &mut [Tile; W],
+        groups: usize,
         activations: &[ActivationBlock],
         totals: &mut [[__m512; W]],
         ahead: Prefetch,
@@ -106,12 +108,14 @@ impl BlockProducts for RegisterProducts {
     unsafe fn add<const W: usize, const G: usize, const Z: u8>(
         &mut self,
         tiles: &mut [Tile; W],
+        groups: usize,
         activations: &[ActivationBlock],
         totals: &mut [[__m512; W]],
         mut ahead: Prefetch,
     ) {
-        let times = activations.len().div_ceil(ROWS_AT_ONCE) * G;
+        let times = activations.len().div_ceil(ROWS_AT_ONCE) * groups;
         let lines = ahead.share(times);
+        let tiles = (&*tiles, groups);
         let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
         let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
         for (activations, totals) in eights.iter().zip(totals) {
@@ -138,19 +142,20 @@ impl BlockProducts for RegisterProducts {
     }
 }
 
-/// Multiplies one block of weights with one block of `R` activation rows. `G` groups have a scale
-/// each; `Z` is the number of a [`Zero`]. For every group `lines` are prefetched by `ahead`.
+/// Multiplies the first `groups` of a block of weights with one block of `R` activation rows. `G`
+/// groups have a scale each; `Z` is the number of a [`Zero`]. For every group `lines` are
+/// prefetched by `ahead`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
-    tiles: &[Tile; W],
+    (tiles, groups): (&[Tile; W], usize),
     activations: &[ActivationBlock; R],
     totals: &mut [[__m512; W]; R],
     (ahead, lines): (&mut Prefetch, usize),
 ) {
     let words = const { BLOCK / 4 / G };
     let mut sums = [[_mm512_setzero_ps(); W]; R];
-    for group in 0..G {
+    for group in 0..groups.min(G) {
         ahead.lines(lines);
         let mut products = [[_mm512_setzero_si512(); W]; R];
         if const { is_offset(Z) } {
@@ -222,18 +227,25 @@ macro_rules! format_rows {
                             if i + 1 < blocks || last_bytes == $bytes {
                                 ($unpack)(rows, tile, &mut ahead, lines);
                             } else {
-                                let (whole, row_bytes) = rows.filled::<$bytes>(last_bytes);
-                                let start = whole.as_flattened().as_ptr();
-                                let rows = RowBlocks { start, row_bytes };
+                                let filled = rows.filled(last_bytes);
+                                let start = filled.as_ptr().cast();
+                                let rows = RowBlocks { start, row_bytes: size_of_val(&filled[0]) };
                                 ($unpack)(rows, tile, &mut ahead, lines);
                             }
                         }
                     }
+                    // Only blocks of groups of 32 weights end early: a row of 576 has two and a
+                    // quarter of them.
+                    let groups = match i + 1 < blocks {
+                        true => $groups,
+                        false => last_bytes.div_ceil(const { $bytes / $groups }).min($groups),
+                    };
                     // SAFETY: the caller of `multiply` guarantees that the processor has the
                     // instructions of `products`.
                     unsafe {
                         products.add::<W, $groups, { $zero as u8 }>(
                             tiles,
+                            groups,
                             activations,
                             totals,
                             ahead,

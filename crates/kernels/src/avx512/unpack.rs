@@ -102,6 +102,13 @@ impl WeightRows {
     }
 }
 
+/// Registers of the longest block: 272 bytes.
+const FILLED_REGISTERS: usize = 5;
+
+/// The beginning of a row's block, and zeros.
+#[derive(Clone, Copy)]
+pub(super) struct FilledRow([__m512i; FILLED_REGISTERS]);
+
 /// The same block of sixteen rows, in memory.
 #[derive(Clone, Copy)]
 pub(super) struct RowBlocks {
@@ -117,19 +124,25 @@ impl RowBlocks {
         self.start.wrapping_add(row * self.row_bytes)
     }
 
-    /// Returns a copy of the first `bytes` bytes of each row, padded with zeros, and the bytes of a
-    /// row of the copy: for an incomplete block.
+    /// Returns a copy of the first `bytes` bytes of each row, padded with zeros, for an incomplete
+    /// block.
     ///
     /// # Safety
     /// All sixteen rows have these bytes.
-    pub(super) unsafe fn filled<const N: usize>(self, bytes: usize) -> ([[u8; N]; LANES], usize) {
-        let mut whole = [[0; N]; LANES];
-        for (row, whole) in whole.iter_mut().enumerate() {
-            // SAFETY: the caller guarantees that the row has `bytes` readable bytes.
-            let there = unsafe { std::slice::from_raw_parts(self.row(row), bytes) };
-            whole[..bytes].copy_from_slice(there);
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn filled(self, bytes: usize) -> [FilledRow; LANES] {
+        let mut filled = [FilledRow([_mm512_setzero_si512(); FILLED_REGISTERS]); LANES];
+        for (row, filled) in filled.iter_mut().enumerate() {
+            for (i, piece) in filled.0.iter_mut().enumerate() {
+                let left = bytes.saturating_sub(64 * i).min(64) as u32;
+                let mask = u64::MAX.checked_shr(64 - left).unwrap_or(0);
+                let at = self.row(row).wrapping_add(64 * i);
+                // SAFETY: only the bytes of the mask are read, which the row has by the caller.
+                *piece = unsafe { _mm512_maskz_loadu_epi8(mask, at.cast()) };
+            }
         }
-        (whole, N)
+        filled
     }
 
     /// Returns sixteen 32-bit words of each row from byte `at` on, as columns: lane `r` of register
@@ -171,7 +184,12 @@ impl RowBlocks {
                 // SAFETY: only the words of the mask are read, which the row has by the caller.
                 *words = unsafe { _mm512_maskz_loadu_epi32(mask, at.cast()) };
             }
-            flat.copy_from_slice(&transposed(rows)[..flat.len()]);
+            // In pieces of a known length, which need no call.
+            let columns = transposed(rows);
+            for (flat, columns) in flat.as_chunks_mut::<8>().0.iter_mut().zip(columns.as_chunks().0)
+            {
+                *flat = *columns;
+            }
         }
         words
     }
