@@ -9,7 +9,7 @@ use super::grid_products::{self, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::scaling::{FINE_MINIMA, HALF_MINIMA, OFFSET, group_with, is_offset, total_with};
 use super::unpack::{
     FINE_UNITS, MinUnit, PackedQ2K, PackedQ3K, PackedSixteens, Q4_1_WORDS, Q5_1_WORDS, Tile,
-    WeightRows, high, low, scales_and_mins,
+    UnitWords, WeightRows, high, low, scales_and_mins,
 };
 use crate::weight_format::WeightFormat;
 
@@ -187,14 +187,15 @@ unsafe fn multiply_units<const WORDS: usize, const R: usize>(
     mut totals: [&mut __m512; R],
 ) {
     let unit_bytes = const { 4 * WORDS };
+    let mut room = UnitWords::uninit();
     for (i, activations) in activations.iter().enumerate() {
         let (rows, mut ahead, lines) = weights.block(i, const { FINE_UNITS * 4 * WORDS }, CALLS);
         let is_last = i + 1 == weights.blocks;
         let units = if is_last { weights.last_bytes / unit_bytes } else { FINE_UNITS };
         // SAFETY: by the caller the sixteen rows are readable, the last block up to its end.
-        let words = unsafe { rows.unit_words::<WORDS>(units) };
+        let words = unsafe { rows.unit_words::<WORDS>(units, &mut room) };
         let mut sums = [_mm512_setzero_ps(); R];
-        for (group, words) in words[..units].iter().enumerate() {
+        for (group, words) in words.iter().enumerate() {
             if group % (FINE_UNITS / CALLS) == 0 {
                 ahead.lines(lines);
             }

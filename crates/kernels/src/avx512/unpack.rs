@@ -5,6 +5,7 @@
 //! every lane, adds to sixteen sums at once.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use super::{ActivationBlock, GROUPS, LANES};
 use crate::BLOCK;
@@ -102,6 +103,9 @@ impl WeightRows {
     }
 }
 
+/// Room for eight blocks of `WORDS` words of sixteen rows.
+pub(super) type UnitWords<const WORDS: usize> = MaybeUninit<[[__m512i; WORDS]; FINE_UNITS]>;
+
 /// Registers of the longest block: 272 bytes.
 const FILLED_REGISTERS: usize = 5;
 
@@ -161,8 +165,8 @@ impl RowBlocks {
         transposed(rows)
     }
 
-    /// Returns the first `units` of eight blocks of `WORDS` words of each row, as columns: word `w`
-    /// of block `u` is number `[u][w]`. Words of the other blocks are zero.
+    /// Returns the first `units` of eight blocks of `WORDS` words of each row, as columns in `room`:
+    /// word `w` of block `u` is number `[u][w]`.
     ///
     /// # Safety
     /// All sixteen rows have these `units` blocks; nothing beyond them is read.
@@ -171,27 +175,30 @@ impl RowBlocks {
     pub(super) unsafe fn unit_words<const WORDS: usize>(
         self,
         units: usize,
-    ) -> [[__m512i; WORDS]; FINE_UNITS] {
-        let mut words = [[_mm512_setzero_si512(); WORDS]; FINE_UNITS];
-        let flat = words.as_flattened_mut();
+        room: &mut UnitWords<WORDS>,
+    ) -> &[[__m512i; WORDS]] {
+        assert!(units <= FINE_UNITS);
+        // Pieces of a known length are written without a call.
+        let pieces = room.as_mut_ptr().cast::<[__m512i; FINE_UNITS]>();
         let wanted = WORDS * units;
-        for (square, flat) in flat.chunks_mut(LANES).enumerate() {
-            let Some(left @ 1..) = wanted.checked_sub(LANES * square) else { break };
-            let mask = (u32::MAX >> (32 - left.min(LANES))) as __mmask16;
+        for (square, first) in (0..wanted).step_by(LANES).enumerate() {
+            let mask = (u32::MAX >> (32 - (wanted - first).min(LANES))) as __mmask16;
             let mut rows = [_mm512_setzero_si512(); LANES];
             for (row, words) in rows.iter_mut().enumerate() {
                 let at = self.row(row).wrapping_add(64 * square);
                 // SAFETY: only the words of the mask are read, which the row has by the caller.
                 *words = unsafe { _mm512_maskz_loadu_epi32(mask, at.cast()) };
             }
-            // In pieces of a known length, which need no call.
-            let columns = transposed(rows);
-            for (flat, columns) in flat.as_chunks_mut::<8>().0.iter_mut().zip(columns.as_chunks().0)
-            {
-                *flat = *columns;
+            for (half, columns) in transposed(rows).as_chunks().0.iter().enumerate() {
+                let piece = 2 * square + half;
+                if piece < WORDS {
+                    // SAFETY: there is room for `WORDS` pieces.
+                    unsafe { pieces.add(piece).write(*columns) }
+                }
             }
         }
-        words
+        // SAFETY: the words of these units were written.
+        unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), units) }
     }
 
     /// Returns four words of each row from byte `at` on, as columns.
@@ -866,8 +873,9 @@ unsafe fn units_with_mins<const WORDS: usize>(
     tile: &mut Tile,
     (ahead, lines): (&mut Prefetch, usize),
 ) {
+    let mut room = UnitWords::uninit();
     // SAFETY: the caller guarantees eight blocks.
-    let words = unsafe { rows.unit_words::<WORDS>(FINE_UNITS) };
+    let words = unsafe { rows.unit_words::<WORDS>(FINE_UNITS, &mut room) };
     for (i, words) in words.iter().enumerate() {
         ahead.lines(lines);
         let unit = MinUnit::of(words);
