@@ -105,7 +105,7 @@ class Site:
     """A server with a folder of its own, and the authority that it orders from."""
 
     def __init__(self, folder, life_s=90 * DAY_S):
-        self.folder, self.life_s, self.port = folder, life_s, free_port()
+        self.folder, self.life_s, self.port = folder, life_s, str(free_port())
         self.name_server = NameServer()
         self.pebble = self.server = None
         self.open_authority()

@@ -111,6 +111,7 @@ const FILLED_REGISTERS: usize = 5;
 
 /// The beginning of a row's block, and zeros.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(super) struct FilledRow([__m512i; FILLED_REGISTERS]);
 
 /// The same block of sixteen rows, in memory.
@@ -165,8 +166,8 @@ impl RowBlocks {
         transposed(rows)
     }
 
-    /// Returns the first `units` of eight blocks of `WORDS` words of each row, as columns in `room`:
-    /// word `w` of block `u` is number `[u][w]`.
+    /// Returns the first `units` of eight blocks of `WORDS` words of each row, as columns, in
+    /// `room`: word `w` of block `u` is number `[u][w]`.
     ///
     /// # Safety
     /// All sixteen rows have these `units` blocks; nothing beyond them is read.
