@@ -20,7 +20,7 @@ mod sampling_defaults;
 mod several;
 mod staged;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -46,6 +46,8 @@ const MAX_BLOCKING_THREADS: usize = 16;
 /// Time limit for the runtime's threads to end after the server. Their remaining work is not
 /// needed: a download continues next time, and a model still loading serves nobody.
 const RUNTIME_END_LIMIT: Duration = Duration::from_millis(500);
+/// Ports that the system may choose before one is taken that UDP has not.
+const PORTS_TRIED: usize = 16;
 
 /// Serves until SIGTERM or Ctrl-C, with a `log` for people or programs. Threads that download or
 /// load a model may outlive this call.
@@ -122,10 +124,18 @@ fn start_runtime(threads: usize, tokenize_workers: usize) -> std::io::Result<Run
         .build()
 }
 
-/// Opens the TCP port.
+/// Opens the TCP port. One that the system chooses is free for UDP too, as QUIC has the same.
 async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     let advice = || format!("cannot listen on {address}; choose another --port or --host");
-    TcpListener::bind(address).await.with_context(advice)
+    let mut listener = TcpListener::bind(address).await.with_context(advice)?;
+    for _ in 0..if address.ends_with(":0") { PORTS_TRIED } else { 0 } {
+        if UdpSocket::bind(listener.local_addr()?).is_ok() {
+            break;
+        }
+        // While the one before is still open, so that it is another.
+        listener = TcpListener::bind(address).await.with_context(advice)?;
+    }
+    Ok(listener)
 }
 
 /// Raises the limit of descriptors, and lowers that of connections to what it allows.
