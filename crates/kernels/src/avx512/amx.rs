@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use super::micro_kernel::BlockProducts;
 use super::scaling::{group_with, is_fine, is_offset, total_with};
-use super::unpack::{Prefetch, Tile};
+use super::tile::{Prefetch, Tile};
 use super::{ActivationBlock, GroupFactors, LANES};
 use crate::BLOCK;
 use crate::amx::{TILE_ROWS, TileOperands, TileShape, TileSums, TileUnit};
@@ -56,7 +56,7 @@ impl<U: TileUnit> TileProducts<U> {
             | WeightFormat::Iq3S
             | WeightFormat::Mxfp4 => i8::MIN,
         };
-        let factors = [[GroupFactors { scale: 0.0, quants: 0 }; 8]; TILE_ROWS];
+        let factors = [[GroupFactors { scale: 0.0, sum: 0.0 }; 8]; TILE_ROWS];
         Self { unit, sums: [TileSums::ZERO; 2], factors, zero }
     }
 
@@ -126,7 +126,7 @@ impl<U: TileUnit> TileProducts<U> {
         (tile, w): (&Tile, usize),
         activations: &[ActivationBlock],
         totals: &mut [[__m512; W]],
-        (ahead, lines): (&mut Prefetch, usize),
+        (ahead, pieces): (&mut Prefetch, usize),
     ) {
         let from = activations.len().saturating_sub(R);
         let mut sums = [_mm512_setzero_ps(); R];
@@ -135,7 +135,7 @@ impl<U: TileUnit> TileProducts<U> {
         unsafe {
             self.group::<0, G>(tile, activations, 0);
             for group in (0..G).step_by(2) {
-                ahead.lines(2 * lines);
+                ahead.pieces(2 * pieces);
                 self.group::<1, G>(tile, activations, group + 1);
                 self.scaled::<0, R, Z>(tile, group, from, &mut sums);
                 if group + 2 < G {
@@ -156,6 +156,8 @@ impl<U: TileUnit> TileProducts<U> {
 }
 
 impl<U: TileUnit> BlockProducts for TileProducts<U> {
+    const FEW_ROWS: usize = LEAST_ROWS - 1;
+
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn add<const W: usize, const G: usize, const Z: u8>(
         &mut self,
@@ -171,7 +173,7 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
         if const { is_offset(Z) } {
             self.sign(tiles);
         }
-        let lines = ahead.share(activations.len().div_ceil(TILE_ROWS) * W * G);
+        let pieces = ahead.share(activations.len().div_ceil(TILE_ROWS) * W * G);
         for first in (0..activations.len()).step_by(TILE_ROWS) {
             let new = (activations.len() - first).min(TILE_ROWS);
             // A tile is always full: if too few rows are left, it begins earlier.
@@ -183,7 +185,7 @@ impl<U: TileUnit> BlockProducts for TileProducts<U> {
                 }
             }
             for (w, tile) in tiles.iter().enumerate() {
-                let (tile, ahead) = ((tile, w), (&mut ahead, lines));
+                let (tile, ahead) = ((tile, w), (&mut ahead, pieces));
                 // SAFETY: tiles were configured above for `rows` rows and `G` groups, and
                 // `activations` has that many rows.
                 unsafe {

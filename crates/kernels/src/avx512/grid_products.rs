@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::scaling::whole_sum;
-use super::unpack::{Prefetch, RowBlocks, Tile, WeightRows, transposed};
+use super::tile::{RowBlocks, Tile, WeightRows, transposed};
 use super::{ActivationBlock, LANES};
 use crate::grids::{self, four_sevens, looked_up, nibbles, with_eighth_signs};
 
@@ -187,8 +187,6 @@ impl GridFormat<82> for Iq2S {
 pub(super) unsafe fn unpack<F: GridFormat<BYTES>, const BYTES: usize>(
     rows: RowBlocks,
     tile: &mut Tile,
-    ahead: &mut Prefetch,
-    lines: usize,
 ) {
     // SAFETY: by the caller the rows have their blocks.
     let block = |row: usize| unsafe { &*rows.row(row).cast::<[u8; BYTES]>() };
@@ -204,7 +202,6 @@ pub(super) unsafe fn unpack<F: GridFormat<BYTES>, const BYTES: usize>(
         *to = _mm512_castsi512_ps(odd(numbers));
     }
     for (quarter, quants) in tile.quants.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        ahead.lines(lines);
         let mut words = [_mm512_setzero_si512(); LANES];
         for (row, words) in words.iter_mut().enumerate() {
             let magnitudes = eights(|run| F::eight(grid, block(row), 8 * quarter + run));
@@ -224,15 +221,15 @@ pub(super) unsafe fn unpack<F: GridFormat<BYTES>, const BYTES: usize>(
 pub(super) unsafe fn multiply<F: GridFormat<BYTES>, const BYTES: usize, const R: usize>(
     weights: WeightRows,
     activations: &[[ActivationBlock; R]],
-    totals: [&mut __m512; R],
+    totals: &mut [__m512; R],
 ) {
     let grid = F::grid();
-    let mut results = totals.each_ref().map(|total| **total);
+    let mut results = *totals;
     for (i, activations) in activations.iter().enumerate() {
-        let (rows, mut ahead, lines) = weights.block(i, BYTES, LANES);
+        let (rows, mut ahead, pieces) = weights.block(i, BYTES, LANES);
         let mut sums = [[0; LANES]; R];
         for row in 0..LANES {
-            ahead.lines(lines);
+            ahead.pieces(pieces);
             // SAFETY: by the caller the rows are readable; this function has AVX-512.
             let (block, parts) = unsafe {
                 let block = &*rows.row(row).cast::<[u8; BYTES]>();
@@ -267,9 +264,7 @@ pub(super) unsafe fn multiply<F: GridFormat<BYTES>, const BYTES: usize, const R:
             *result = _mm512_fmadd_ps(sum, _mm512_set1_ps(activations.scales[0]), *result);
         }
     }
-    for (total, result) in totals.into_iter().zip(results) {
-        *total = result;
-    }
+    *totals = results;
 }
 
 /// Returns the scales of the products of quarter `quarter` of a block, four weights to a product.

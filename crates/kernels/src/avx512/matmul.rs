@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::amx::{LEAST_ROWS, TileProducts};
 use super::micro_kernel::{RegisterProducts, multiply};
 use super::pack::pack;
-use super::unpack::{CacheLevel, Prefetch, Tile, WeightRows};
+use super::tile::{Prefetch, Tile, WeightRows};
 use super::{ActivationBlock, LANES};
 use crate::BLOCK;
 use crate::amx::TileUnit;
@@ -72,8 +72,8 @@ pub(crate) unsafe fn compute<U: TileUnit>(
     let shares = RowShares::new(op.weight_rows, &routes.parts, queue.threads);
     // Weights come from far away; they are on their way while activations are packed.
     let first = shares.first_row(op, queue.thread, 0);
-    let mut ahead = Prefetch::new(first, LANES * op.row_bytes, CacheLevel::Second);
-    ahead.lines(FIRST_LINES.0);
+    let mut ahead = Prefetch::lines(first, LANES * op.row_bytes);
+    ahead.pieces(FIRST_LINES.0);
     // SAFETY: within the memory, and aligned; threads write different blocks.
     let padded = unsafe {
         pack_share(op, &routes, memory.cast(), queue, ahead);
@@ -166,7 +166,7 @@ unsafe fn pack_share(
     let mut room = [0.0; BLOCK];
     for part in &routes.parts {
         for index in (0..part.rows * op.blocks).skip(queue.thread).step_by(queue.threads) {
-            ahead.lines(FIRST_LINES.1);
+            ahead.pieces(FIRST_LINES.1);
             let (row, block) = (index / op.blocks, index % op.blocks);
             let first = row / ROWS_AT_ONCE * ROWS_AT_ONCE;
             let beside = ROWS_AT_ONCE.min(part.rows - first);

@@ -2,12 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use super::fine_units::{self, Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use super::grid_products::{self, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use super::scaling::{Zero, group_with, is_offset, total_with};
-use super::unpack::{
-    CacheLevel, PackedQ2K, PackedQ3K, Prefetch, RowBlocks, Tile, WeightRows, iq4_nl, iq4_xs, mxfp4,
-    q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, sixteens,
-};
+use super::super_blocks::{self, Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use super::tile::{CacheLevel, Prefetch, RowBlocks, Tile, WeightRows};
 use super::{ActivationBlock, few_rows};
 use crate::BLOCK;
 use crate::weight_format::WeightFormat;
@@ -16,9 +15,6 @@ use crate::weight_format::WeightFormat;
 /// floats, which leaves registers for the weights. More rows at once were not faster.
 const ROWS_AT_ONCE: usize = 8;
 
-/// Up to this many rows, memory is also prefetched while a block is unpacked, which takes half of
-/// the time.
-const FEW_ROWS: usize = 4;
 /// Up to this many rows, memory is prefetched into the second-level cache: it accepts more
 /// prefetches at a time, which more rows do not need.
 const SECOND_LEVEL_ROWS: usize = 16;
@@ -52,8 +48,9 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
     // `products`.
     unsafe {
         if let [tile] = &mut tiles[..]
-            && few_rows::multiply(format, weights, activations, tile, totals.as_flattened_mut())
+            && totals.len() <= few_rows::most_rows(format).min(P::FEW_ROWS)
         {
+            few_rows::multiply(format, weights, activations, tile, totals.as_flattened_mut());
             return;
         }
         rows!(
@@ -82,6 +79,9 @@ pub(super) unsafe fn multiply<const W: usize, P: BlockProducts>(
 /// Multiplication of a block of weights with activations. Implementations differ in the
 /// instructions, not in the order of additions.
 pub(super) trait BlockProducts {
+    /// Up to this many activation rows [`few_rows`] may be faster.
+    const FEW_ROWS: usize;
+
     /// Adds to `totals` the products of the first `groups` of a block of weights, whose `G` groups
     /// have a scale each, with all `activations`; the other groups are zero. `Z` is the number of a
     /// [`Zero`]. Meanwhile memory is prefetched by `ahead`. Tiles may be changed: they are unpacked
@@ -103,6 +103,8 @@ pub(super) trait BlockProducts {
 pub(super) struct RegisterProducts;
 
 impl BlockProducts for RegisterProducts {
+    const FEW_ROWS: usize = 8;
+
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn add<const W: usize, const G: usize, const Z: u8>(
@@ -114,12 +116,12 @@ impl BlockProducts for RegisterProducts {
         mut ahead: Prefetch,
     ) {
         let times = activations.len().div_ceil(ROWS_AT_ONCE) * groups;
-        let lines = ahead.share(times);
+        let pieces = ahead.share(times);
         let tiles = (&*tiles, groups);
         let (eights, rest) = activations.as_chunks::<ROWS_AT_ONCE>();
         let (totals, rest_totals) = totals.as_chunks_mut::<ROWS_AT_ONCE>();
         for (activations, totals) in eights.iter().zip(totals) {
-            let ahead = (&mut ahead, lines);
+            let ahead = (&mut ahead, pieces);
             block::<W, ROWS_AT_ONCE, G, Z>(tiles, activations, totals, ahead);
         }
         macro_rules! last {
@@ -127,7 +129,7 @@ impl BlockProducts for RegisterProducts {
                 if let (Ok(activations), Ok(totals)) =
                     (<&[_; $count]>::try_from($rest), <&mut [_; $count]>::try_from(&mut *$totals))
                 {
-                    let ahead = (&mut ahead, lines);
+                    let ahead = (&mut ahead, pieces);
                     block::<W, $count, G, Z>(tiles, activations, totals, ahead);
                 }
             };
@@ -143,20 +145,20 @@ impl BlockProducts for RegisterProducts {
 }
 
 /// Multiplies the first `groups` of a block of weights with one block of `R` activation rows. `G`
-/// groups have a scale each; `Z` is the number of a [`Zero`]. For every group `lines` are
-/// prefetched by `ahead`.
+/// groups have a scale each; `Z` is the number of a [`Zero`]. For every group
+/// `pieces` are prefetched by `ahead`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
     (tiles, groups): (&[Tile; W], usize),
     activations: &[ActivationBlock; R],
     totals: &mut [[__m512; W]; R],
-    (ahead, lines): (&mut Prefetch, usize),
+    (ahead, pieces): (&mut Prefetch, usize),
 ) {
     let words = const { BLOCK / 4 / G };
     let mut sums = [[_mm512_setzero_ps(); W]; R];
     for group in 0..groups.min(G) {
-        ahead.lines(lines);
+        ahead.pieces(pieces);
         let mut products = [[_mm512_setzero_si512(); W]; R];
         if const { is_offset(Z) } {
             for (products, activations) in products.iter_mut().zip(activations) {
@@ -195,10 +197,9 @@ fn cache_level(rows: usize) -> CacheLevel {
     if rows <= SECOND_LEVEL_ROWS { CacheLevel::Second } else { CacheLevel::First }
 }
 
-/// Defines the products of a format. Parameters: the unpacking function, its number of prefetching
-/// steps, bytes of a block, groups.
+/// Defines the products of a format. Parameters: the unpacking function, bytes of a block, groups.
 macro_rules! format_rows {
-    ($module:ident, $unpack:expr, $steps:literal, $bytes:literal, $groups:literal, $zero:expr) => {
+    ($module:ident, $unpack:expr, $bytes:literal, $groups:literal, $zero:expr) => {
         mod $module {
             use super::*;
 
@@ -210,27 +211,21 @@ macro_rules! format_rows {
                 totals: &mut [[__m512; W]],
                 products: &mut P,
             ) {
-                let WeightRows { start, row_bytes, blocks, last_bytes, next } = weights;
-                let bytes = const { 16 * W * $bytes };
+                let WeightRows { start, row_bytes, blocks, last_bytes, .. } = weights;
                 let level = cache_level(totals.len());
                 for (i, activations) in activations.chunks_exact(totals.len()).enumerate() {
-                    let mut ahead = Prefetch::new(next.wrapping_add(i * bytes), bytes, level);
-                    // Unpacking waits for memory itself; calls are in its way if there is enough to
-                    // compute between them.
-                    let lines =
-                        if totals.len() <= FEW_ROWS { ahead.share(2 * W * $steps) } else { 0 };
                     for (w, tile) in tiles.iter_mut().enumerate() {
                         let start = start.wrapping_add(16 * w * row_bytes + i * $bytes);
                         let rows = RowBlocks { start, row_bytes };
                         // SAFETY: by the caller: these are the rows' blocks.
                         unsafe {
                             if i + 1 < blocks || last_bytes == $bytes {
-                                ($unpack)(rows, tile, &mut ahead, lines);
+                                ($unpack)(rows, tile);
                             } else {
                                 let filled = rows.filled(last_bytes);
                                 let start = filled.as_ptr().cast();
                                 let rows = RowBlocks { start, row_bytes: size_of_val(&filled[0]) };
-                                ($unpack)(rows, tile, &mut ahead, lines);
+                                ($unpack)(rows, tile);
                             }
                         }
                     }
@@ -240,6 +235,9 @@ macro_rules! format_rows {
                         true => $groups,
                         false => last_bytes.div_ceil(const { $bytes / $groups }).min($groups),
                     };
+                    // Memory is prefetched while there is much to compute, not while weights are
+                    // unpacked, which wait for memory themselves.
+                    let ahead = weights.ahead(i, $bytes, 16 * W, level);
                     // SAFETY: the caller of `multiply` guarantees that the processor has the
                     // instructions of `products`.
                     unsafe {
@@ -257,21 +255,21 @@ macro_rules! format_rows {
     };
 }
 
-format_rows!(q2_k_rows, sixteens::<PackedQ2K>, 2, 84, 16, Zero::HalfMinima);
-format_rows!(q3_k_rows, sixteens::<PackedQ3K>, 2, 110, 16, Zero::Offset);
-format_rows!(q4_k_rows, q4_k, 2, 144, 8, Zero::Minima);
-format_rows!(q5_k_rows, q5_k, 3, 176, 8, Zero::Minima);
-format_rows!(q6_k_rows, q6_k, 3, 210, 16, Zero::Offset);
-format_rows!(iq4_xs_rows, iq4_xs, 2, 136, 8, Zero::Offset);
-format_rows!(iq2_xxs_rows, grid_products::unpack::<Iq2Xxs, 66>, 4, 66, 8, Zero::WholeOffset);
-format_rows!(iq2_xs_rows, grid_products::unpack::<Iq2Xs, 74>, 4, 74, 16, Zero::WholeOffset);
-format_rows!(iq2_s_rows, grid_products::unpack::<Iq2S, 82>, 4, 82, 16, Zero::WholeOffset);
-format_rows!(iq3_xxs_rows, grid_products::unpack::<Iq3Xxs, 98>, 4, 98, 8, Zero::WholeOffset);
-format_rows!(iq3_s_rows, grid_products::unpack::<Iq3S, 110>, 4, 110, 8, Zero::WholeOffset);
-format_rows!(q8_0_rows, q8_0, 4, 272, 8, Zero::FineOffset);
-format_rows!(q5_0_rows, q5_0, 8, 176, 8, Zero::FineOffset);
-format_rows!(q4_0_rows, q4_0, 8, 144, 8, Zero::FineOffset);
-format_rows!(q5_1_rows, q5_1, 8, 192, 8, Zero::FineMinima);
-format_rows!(q4_1_rows, q4_1, 8, 160, 8, Zero::FineMinima);
-format_rows!(iq4_nl_rows, iq4_nl, 8, 144, 8, Zero::FineOffset);
-format_rows!(mxfp4_rows, mxfp4, 8, 136, 8, Zero::FineOffset);
+format_rows!(q2_k_rows, super_blocks::unpack::<Q2K>, 84, 16, Zero::HalfMinima);
+format_rows!(q3_k_rows, super_blocks::unpack::<Q3K>, 110, 16, Zero::Offset);
+format_rows!(q4_k_rows, super_blocks::unpack::<Q4K>, 144, 8, Zero::Minima);
+format_rows!(q5_k_rows, super_blocks::unpack::<Q5K>, 176, 8, Zero::Minima);
+format_rows!(q6_k_rows, super_blocks::unpack::<Q6K>, 210, 16, Zero::Offset);
+format_rows!(iq4_xs_rows, super_blocks::unpack::<Iq4Xs>, 136, 8, Zero::Offset);
+format_rows!(iq2_xxs_rows, grid_products::unpack::<Iq2Xxs, 66>, 66, 8, Zero::WholeOffset);
+format_rows!(iq2_xs_rows, grid_products::unpack::<Iq2Xs, 74>, 74, 16, Zero::WholeOffset);
+format_rows!(iq2_s_rows, grid_products::unpack::<Iq2S, 82>, 82, 16, Zero::WholeOffset);
+format_rows!(iq3_xxs_rows, grid_products::unpack::<Iq3Xxs, 98>, 98, 8, Zero::WholeOffset);
+format_rows!(iq3_s_rows, grid_products::unpack::<Iq3S, 110>, 110, 8, Zero::WholeOffset);
+format_rows!(q8_0_rows, fine_units::unpack::<Q8_0>, 272, 8, Zero::FineOffset);
+format_rows!(q5_0_rows, fine_units::unpack::<Q5_0>, 176, 8, Zero::FineOffset);
+format_rows!(q4_0_rows, fine_units::unpack::<Q4_0>, 144, 8, Zero::FineOffset);
+format_rows!(q5_1_rows, fine_units::unpack::<Q5_1>, 192, 8, Zero::FineMinima);
+format_rows!(q4_1_rows, fine_units::unpack::<Q4_1>, 160, 8, Zero::FineMinima);
+format_rows!(iq4_nl_rows, fine_units::unpack::<Iq4Nl>, 144, 8, Zero::FineOffset);
+format_rows!(mxfp4_rows, fine_units::unpack::<Mxfp4>, 136, 8, Zero::FineOffset);

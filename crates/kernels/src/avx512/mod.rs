@@ -8,13 +8,15 @@
 mod amx;
 pub(super) mod attention;
 mod few_rows;
+mod fine_units;
 pub(super) mod floats;
 mod grid_products;
 pub(super) mod matmul;
 mod micro_kernel;
 mod pack;
 mod scaling;
-mod unpack;
+mod super_blocks;
+mod tile;
 
 use super::BLOCK;
 
@@ -31,8 +33,9 @@ struct ActivationBlock {
     /// Corrections for products of the quants, depending on the weights' format. With minima, four
     /// pairs of 16-bit integers: the sums of 32 quants, number 0 beside 2, 1 beside 3, and so on;
     /// with a minimum for every sixteen weights, eight pairs of the sums of sixteen.
-    /// With a minimum for every 32 weights, the sum of every 32 quants. Otherwise the initial value
-    /// of a group's products: minus its sum, times the constant that is added to its weights.
+    /// With a minimum for every 32 weights, the bits of a float: the sum of every 32 activations.
+    /// Otherwise the initial value of a group's products: minus its sum, times the constant that is
+    /// added to its weights.
     sums: [i32; GROUPS],
     /// One scale for every 32 quants; they differ if the weights have one for every 32.
     scales: [f32; 8],
@@ -42,8 +45,8 @@ struct ActivationBlock {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct GroupFactors {
     scale: f32,
-    /// Sum of the quants, for weights with a minimum for every 32.
-    quants: i32,
+    /// Sum of the activations, for weights with a minimum for every 32.
+    sum: f32,
 }
 
 impl ActivationBlock {
@@ -53,7 +56,8 @@ impl ActivationBlock {
     /// factors that are not used.
     #[inline]
     fn factors(&self, group: usize) -> GroupFactors {
-        GroupFactors { scale: self.scales[group % self.scales.len()], quants: self.sums[group] }
+        let sum = f32::from_bits(self.sums[group].cast_unsigned());
+        GroupFactors { scale: self.scales[group % self.scales.len()], sum }
     }
 
     /// Returns the quants, four to a word.

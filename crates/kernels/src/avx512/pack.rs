@@ -45,7 +45,7 @@ pub(super) fn pack(values: &[f32; BLOCK], format: WeightFormat, into: &mut Activ
         into.quants.as_mut_ptr().cast::<[__m512i; 4]>().write_unaligned(quants);
         quants
     };
-    into.sums = sums_for(format, sums_of_sixteens(&quants));
+    into.sums = sums_for(format, sums_of_sixteens(&quants), &into.scales);
 }
 
 /// Returns the scale of some registers' values, and its inverse; NaN and zero if the values cannot
@@ -107,7 +107,11 @@ fn sums_of_sixteens(quants: &[__m512i; 4]) -> [i32; GROUPS] {
 /// Returns the sums in the form for products with weights of `format` (see
 /// [`ActivationBlock::sums`]).
 #[inline]
-fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
+fn sums_for(
+    format: WeightFormat,
+    sixteens: [i32; GROUPS],
+    scales: &[f32; FINE_GROUPS],
+) -> [i32; GROUPS] {
     let mut sums = [0; GROUPS];
     let of_32 = |group: usize| sixteens[2 * group] + sixteens[2 * group + 1];
     match format {
@@ -130,8 +134,12 @@ fn sums_for(format: WeightFormat, sixteens: [i32; GROUPS]) -> [i32; GROUPS] {
         WeightFormat::Q6K => sums = sixteens.map(|sum| -32 * sum),
         WeightFormat::Q5_0 => offset_by_32(&mut sums, -16, of_32),
         WeightFormat::Q4_0 => offset_by_32(&mut sums, -8, of_32),
-        // The sums themselves, which are multiplied with the minima.
-        WeightFormat::Q5_1 | WeightFormat::Q4_1 => offset_by_32(&mut sums, 1, of_32),
+        // The sums of the activations, which are multiplied with the minima.
+        WeightFormat::Q5_1 | WeightFormat::Q4_1 => {
+            for (group, (sum, scale)) in sums.iter_mut().zip(scales).enumerate() {
+                *sum = (scale * of_32(group) as f32).to_bits().cast_signed();
+            }
+        }
         // Signed bytes, or tables of them, became unsigned around 128.
         WeightFormat::Q8_0
         | WeightFormat::Iq4Nl

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::unpack::Tile;
+use super::tile::Tile;
 use super::{ActivationBlock, GroupFactors};
 
 /// Conversion of a format's weights to numbers.
@@ -42,6 +42,29 @@ pub(super) const fn is_fine(zero: u8) -> bool {
     zero == FINE_OFFSET || zero == FINE_MINIMA
 }
 
+/// Adds to `sum` the products of a group, whose quants are `WORDS` words, with its activations.
+/// `weights` are the scale and the minimum of its weights.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub(super) fn products_with<const Z: u8, const WORDS: usize>(
+    sum: __m512,
+    quants: &[__m512i; WORDS],
+    weights: [__m512; 2],
+    activations: &ActivationBlock,
+    group: usize,
+) -> __m512 {
+    let mut products = match const { is_offset(Z) } {
+        true => _mm512_set1_epi32(activations.sums[group]),
+        false => _mm512_setzero_si512(),
+    };
+    // An array, not a slice of it: that loop would be unrolled too late for good code.
+    let words = &activations.words().as_chunks::<WORDS>().0[group];
+    for (quants, word) in quants.iter().zip(words) {
+        products = _mm512_dpbusd_epi32(products, *quants, _mm512_set1_epi32(*word));
+    }
+    group_with::<Z>(sum, products, weights, activations.factors(group))
+}
+
 /// Adds the products of a group, multiplied with its scales, to the sum of a block. `weights` are
 /// the scale and the minimum of its weights.
 #[inline]
@@ -63,8 +86,7 @@ pub(super) fn group_with<const Z: u8>(
     if Z != FINE_MINIMA {
         return sum;
     }
-    let elements = factors.scale * factors.quants as f32;
-    _mm512_fmadd_ps(min, _mm512_set1_ps(elements), sum)
+    _mm512_fmadd_ps(min, _mm512_set1_ps(factors.sum), sum)
 }
 
 /// Adds the sum of a block, multiplied with the remaining scales, to a total.

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 use super::amx::{LEAST_ROWS, TileProducts};
 use super::micro_kernel::{BlockProducts, RegisterProducts, multiply};
 use super::pack::pack;
-use super::unpack::{Tile, WeightRows};
+use super::tile::{Tile, WeightRows};
 use super::*;
 use crate::amx::{Amx, SoftTiles};
 use crate::numeric::{noise, quantised};
