@@ -174,9 +174,16 @@ fn more_rows_than_are_computed_together_are_as_exact() {
 fn rows_that_end_within_eight_blocks_are_as_exact() {
     for (isa, format) in cases().filter(|(_, format)| FINE_FORMATS.contains(format)) {
         for inner in [32, 96, 288, 480, 2880] {
-            for (weight_rows, rows, threads) in [(5, 1, 1), (43, 1, 2), (33, 18, 2), (70, 3, 3)] {
+            let all = with_outliers(inner as u32, 18 * inner);
+            let product = |weight_rows: usize, rows: usize, threads: usize| {
                 let sizes = ProductSizes { format, inner, weight_rows, rows, threads, isa };
-                check(&sizes, with_outliers(inner as u32, rows * inner));
+                check(&sizes, all[..rows * inner].to_vec())
+            };
+            product(5, 1, 1);
+            product(70, 3, 3);
+            let together = product(43, 18, 2);
+            for rows in 1..=9 {
+                assert_eq!(product(43, rows, 2), together[..rows * 43], "{rows} rows of {format}");
             }
         }
     }
