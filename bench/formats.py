@@ -8,8 +8,8 @@ r"""Loquent's kernels against llama.cpp's in the same program, by shape of model
 Each process loads one model with one side's kernels and generates text in one stream, then in sixteen;
 the sides take turns, and the ratio is that of successive processes, as median [least, most]. Models have
 random weights of real shapes, with fewer layers where a whole one would be large, and are made where
-they are missing. Prints a Markdown table. On a quiet machine of 2 cores it takes 30 minutes,
-most of them to make the models.
+they are missing. Prints a Markdown table. On a quiet machine of 2 cores it takes 45 minutes with
+making the models.
 """
 
 import argparse

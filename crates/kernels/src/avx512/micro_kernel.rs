@@ -145,8 +145,8 @@ impl BlockProducts for RegisterProducts {
 }
 
 /// Multiplies the first `groups` of a block of weights with one block of `R` activation rows. `G`
-/// groups have a scale each; `Z` is the number of a [`Zero`]. For every group
-/// `pieces` are prefetched by `ahead`.
+/// groups have a scale each; `Z` is the number of a [`Zero`]. For every group `pieces` are
+/// prefetched by `ahead`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn block<const W: usize, const R: usize, const G: usize, const Z: u8>(
