@@ -6,11 +6,8 @@ use std::arch::x86_64::*;
 
 use super::ActivationBlock;
 use super::scaling::{FINE_MINIMA, FINE_OFFSET, products_with};
-use super::tile::{FINE_UNITS, RowBlocks, Tile, WeightRows, high, low, table};
+use super::tile::{CALLS, FINE_UNITS, RowBlocks, Tile, WeightRows, high, low, table};
 use crate::weight_format::{IQ4_VALUES, MXFP4_VALUES};
-
-/// Number of prefetches while a block is multiplied. More often was slower.
-const CALLS: usize = 4;
 
 /// 32 weights of sixteen rows.
 pub(super) struct Unit {

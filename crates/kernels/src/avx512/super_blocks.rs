@@ -7,11 +7,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::ActivationBlock;
 use super::scaling::{HALF_MINIMA, MINIMA, OFFSET, is_offset, products_with, total_with};
-use super::tile::{RowBlocks, Tile, WeightRows, byte, high, low, table};
+use super::tile::{CALLS, RowBlocks, Tile, WeightRows, byte, high, low, table};
 use crate::weight_format::IQ4_VALUES;
-
-/// Number of prefetches while a block is multiplied. More often was slower.
-const CALLS: usize = 4;
 
 /// The quants of 32 weights of sixteen rows, as in [`Tile::quants`].
 type Quants = [__m512i; 8];
@@ -111,12 +108,7 @@ impl SuperBlockFormat for Q5K {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn unit<const UNIT: usize>(fifths: &[__m512i; 8], half: &[__m512i; 16]) -> Quants {
         let mut quants = pair_of_units::<UNIT>(half);
-        for (quants, fifths) in quants.iter_mut().zip(fifths) {
-            // Bit `n` of byte `i` is the fifth bit of weight `i` in unit `n`.
-            let bits = _mm512_srl_epi32(*fifths, _mm_cvtsi32_si128(UNIT as i32));
-            let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0101_0101));
-            *quants = _mm512_or_si512(*quants, _mm512_slli_epi32::<4>(bits));
-        }
+        add_bits::<UNIT, 4>(fifths, &mut quants);
         quants
     }
 }
@@ -311,12 +303,7 @@ impl SuperBlockFormat for Q3K {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn unit<const UNIT: usize>((thirds, packed): &Self::Shared, _half: &()) -> Quants {
         let mut quants = pairs_of_bits::<UNIT>(packed);
-        for (quants, thirds) in quants.iter_mut().zip(thirds) {
-            // Bit `n` of byte `i` is the third bit of weight `i` in unit `n`.
-            let bits = _mm512_srl_epi32(*thirds, _mm_cvtsi32_si128(UNIT as i32));
-            let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0101_0101));
-            *quants = _mm512_or_si512(*quants, _mm512_slli_epi32::<2>(bits));
-        }
+        add_bits::<UNIT, 2>(thirds, &mut quants);
         quants
     }
 }
@@ -471,6 +458,18 @@ fn pair_of_units<const UNIT: usize>(half: &[__m512i; 16]) -> Quants {
         *quants = if UNIT.is_multiple_of(2) { low(*quants) } else { high(*quants) };
     }
     quants
+}
+
+/// Adds bit number `PLACE` of the weights of unit `UNIT`: bit `UNIT` of byte `i` is that of weight
+/// `i`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_bits<const UNIT: usize, const PLACE: u32>(bits: &[__m512i; 8], quants: &mut Quants) {
+    for (quants, bits) in quants.iter_mut().zip(bits) {
+        let bits = _mm512_srl_epi32(*bits, _mm_cvtsi32_si128(UNIT as i32));
+        let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x0101_0101));
+        *quants = _mm512_or_si512(*quants, _mm512_slli_epi32::<PLACE>(bits));
+    }
 }
 
 /// Returns pair of bits number `pair` of every byte, from the lowest on.

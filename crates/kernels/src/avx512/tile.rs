@@ -31,6 +31,9 @@ pub(super) struct Tile {
 /// Blocks of 32 weights that are processed together: as many weights as a block of activations has.
 pub(super) const FINE_UNITS: usize = GROUPS / 2;
 
+/// Number of prefetches while a block is multiplied with few rows. More often was slower.
+pub(super) const CALLS: usize = 4;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
