@@ -166,7 +166,7 @@ pub fn start(
     let timer = timer()?;
     let prefixes = prefixes
         .filter(|_| saves_prefixes(runner.as_mut(), &limits))
-        .map(|prefixes| PrefixDesk::start(prefixes, metrics.clone(), wake))
+        .map(|prefixes| PrefixDesk::start(prefixes, metrics.clone(), clock, wake))
         .transpose()?;
     let embeddings = embedding_desk(runner.as_mut(), &limits);
     let mut engine = EngineLoop {
@@ -491,14 +491,15 @@ impl EngineLoop {
         }
     }
 
-    /// Waits for a command, until the next expiry in the queue, or for a moment while the runner
-    /// cannot sample yet. Returns false when all senders are gone.
+    /// Waits for a command, until the next expiry in the queue or the limit of the store, or for a
+    /// moment while the runner cannot sample yet. Returns false when all senders are gone.
     fn wait(&mut self) -> bool {
         if self.scheduler.awaits_runner() {
             thread::sleep(GATHER_PAUSE);
             return true;
         }
-        let expiry = self.scheduler.next_expiry();
+        let stored = self.prefixes.as_ref().and_then(PrefixDesk::deadline);
+        let expiry = [self.scheduler.next_expiry(), stored].into_iter().flatten().min();
         self.wait_for_command(expiry.map(|expiry| expiry.saturating_sub(self.clock.now())))
     }
 

@@ -18,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use self::block::{BlockKey, Damage, HEAD_BYTES, Head};
@@ -29,8 +30,16 @@ const MAX_FILES: usize = 1 << 17;
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 /// Time after which the folder is listed again, for what other processes did.
 const LIST_EVERY: Duration = Duration::from_secs(1);
+/// Pause after a failed write, in which a full disk can be cleared.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// File with the secret from which the domains are made, which replicas share.
 const SECRET_FILE: &str = "domain-secret";
+/// Number of attempts to read a secret that another process may be writing.
+const SECRET_READS: usize = 20;
+/// Pause between them.
+const SECRET_PAUSE: Duration = Duration::from_millis(10);
+/// The operating system's number for a disk that cannot read what it has, on every Unix.
+const EIO: i32 = 5;
 /// File name extension of a file that is being written.
 const TEMPORARY: &str = "tmp";
 
@@ -119,8 +128,8 @@ pub struct PrefixStore {
     known: Mutex<KnownBlocks>,
     /// Number of files begun, for the names of temporary ones.
     begun: AtomicU64,
-    /// True since a write has failed, until one succeeds.
-    is_failing: AtomicBool,
+    /// When the last write failed; `None` if it succeeded.
+    failed_at: Mutex<Option<SystemTime>>,
     /// True since a damaged file was found; later ones are not reported again.
     has_told_damage: AtomicBool,
 }
@@ -133,14 +142,14 @@ impl PrefixStore {
     pub fn open(config: PrefixStoreConfig) -> io::Result<Self> {
         let PrefixStoreConfig { folder, max_bytes } = config;
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let secret = secret_of(&folder)?;
+        let secret = secret_of(&folder, |from, to| fs::hard_link(from, to))?;
         let store = Self {
             folder,
             max_bytes,
             secret,
             known: Mutex::default(),
             begun: AtomicU64::default(),
-            is_failing: AtomicBool::default(),
+            failed_at: Mutex::default(),
             has_told_damage: AtomicBool::default(),
         };
         store.list(SystemTime::now())?;
@@ -199,6 +208,11 @@ impl PrefixStore {
                 }
                 Some(state)
             }
+            Err(Unreadable::Io(error)) if has_bad_medium(&error) => {
+                // Left there, each prompt would wait for the disk's attempts.
+                self.discard(key, error);
+                None
+            }
             Err(Unreadable::Io(error)) => {
                 // Another process may have needed its room.
                 if error.kind() != ErrorKind::NotFound {
@@ -228,7 +242,8 @@ impl PrefixStore {
     }
 
     /// Writes the block `key`. Returns true if it was not there before and is now. A store that
-    /// cannot be written is reported once.
+    /// cannot be written is reported once, and left alone for a while; on a full disk it also gives
+    /// back a tenth of its room, as others need it more.
     pub fn write(&self, key: &BlockKey, state: &[u8], used: BlockUse, now: SystemTime) -> bool {
         if self.is_stale(now)
             && let Err(error) = self.list(now)
@@ -239,24 +254,40 @@ impl PrefixStore {
         if self.has(key) || bytes > self.max_bytes.min(block::MAX_FILE_BYTES) {
             return false;
         }
-        let evicted = self.known().evict(bytes, self.max_bytes);
-        // One that another process has removed is gone as well.
-        evicted.iter().for_each(|key| _ = fs::remove_file(self.path(key)));
+        if self.failed_at().is_some_and(|at| now.duration_since(at).is_ok_and(is_pause)) {
+            return false;
+        }
+        self.make_room(bytes, self.max_bytes);
         let used_at = used.stamp();
         match self.write_file(key, state, used_at) {
             Ok(()) => {
-                self.is_failing.store(false, Ordering::Relaxed);
+                *self.failed_at() = None;
                 self.known().insert(*key, KnownBlock { bytes, used_at });
                 true
             }
             Err(error) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    let folder = self.folder.display();
-                    tracing::warn!("prefixes cannot be written to {folder}: {error}");
-                }
+                self.note_failure(&error, now);
                 false
             }
         }
+    }
+
+    fn note_failure(&self, error: &io::Error, now: SystemTime) {
+        if self.failed_at().replace(now).is_none() {
+            let folder = self.folder.display();
+            tracing::warn!("prefixes cannot be written to {folder}: {error}");
+        }
+        if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+            let bytes = self.known().bytes;
+            self.make_room(1, bytes);
+        }
+    }
+
+    /// Removes the least recently used blocks until `bytes` more fit into `max_bytes`.
+    fn make_room(&self, bytes: u64, max_bytes: u64) {
+        let evicted = self.known().evict(bytes, max_bytes);
+        // One that another process has removed is gone as well.
+        evicted.iter().for_each(|key| _ = fs::remove_file(self.path(key)));
     }
 
     fn write_file(&self, key: &BlockKey, state: &[u8], used_at: SystemTime) -> io::Result<()> {
@@ -281,10 +312,24 @@ impl PrefixStore {
         self.folder.join(key.file_name())
     }
 
+    fn failed_at(&self) -> MutexGuard<'_, Option<SystemTime>> {
+        self.failed_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn known(&self) -> MutexGuard<'_, KnownBlocks> {
         // A table that is sound after each call.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if writing rests this long after a failure.
+fn is_pause(since: Duration) -> bool {
+    since < PAUSE_AFTER_FAILURE
+}
+
+/// Returns true if a disk cannot read what it has.
+fn has_bad_medium(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(EIO)
 }
 
 /// Reason why a block could not be read.
@@ -337,33 +382,69 @@ fn remove_abandoned(path: &Path, modified: SystemTime, now: SystemTime) {
     }
 }
 
-/// Returns the secret in `folder`, which is made if there is none.
-fn secret_of(folder: &Path) -> io::Result<DomainSecret> {
+/// Returns the secret in `folder`, which is made if there is none. `link` makes hard links.
+fn secret_of(
+    folder: &Path,
+    link: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> io::Result<DomainSecret> {
     let path = folder.join(SECRET_FILE);
     // Two attempts: another process may make it at the same time.
     for _ in 0..2 {
-        match fs::read(&path) {
-            Ok(bytes) => match bytes.try_into() {
-                Ok(secret) => return Ok(DomainSecret(secret)),
-                // Blocks that were made with it are never found again, and go in time.
-                Err(_) => fs::remove_file(&path)?,
-            },
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            Err(_) => {}
+        if let Some(secret) = kept_secret(&path)? {
+            return Ok(secret);
         }
-        let secret = DomainSecret::default();
-        let temporary = folder.join(format!("{:016x}.{TEMPORARY}", rand::random::<u64>()));
-        create_private(&temporary)?.write_all(&secret.0)?;
-        // Never replaces one that is there.
-        let linked = fs::hard_link(&temporary, &path);
-        fs::remove_file(&temporary)?;
-        match linked {
-            Ok(()) => return Ok(secret),
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            Err(_) => {}
+        match make_secret(folder, &path, &link) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made,
         }
     }
     Err(io::Error::other(format!("{} is changed by others", path.display())))
+}
+
+/// Returns the secret in the file at `path`; `None` if there is none, or only a damaged one, which
+/// is removed.
+fn kept_secret(path: &Path) -> io::Result<Option<DomainSecret>> {
+    for _ in 0..SECRET_READS {
+        match fs::read(path) {
+            Ok(bytes) => {
+                if let Ok(secret) = bytes.try_into() {
+                    return Ok(Some(DomainSecret(secret)));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        thread::sleep(SECRET_PAUSE);
+    }
+    // Blocks that were made with it are never found again, and go in time.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// Makes the secret at `path`; never replaces one that is there.
+fn make_secret(
+    folder: &Path,
+    path: &Path,
+    link: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> io::Result<DomainSecret> {
+    let secret = DomainSecret::default();
+    let write = |path: &Path| {
+        let mut file = create_private(path)?;
+        file.write_all(&secret.0)?;
+        file.sync_all()
+    };
+    let temporary = folder.join(format!("{:016x}.{TEMPORARY}", rand::random::<u64>()));
+    let written = write(&temporary);
+    let linked = written.as_ref().is_ok_and(|()| link(&temporary, path).is_ok());
+    let _ = fs::remove_file(&temporary);
+    written?;
+    if !linked {
+        // The file is there already, or the file system has no hard links.
+        write(path)?;
+    }
+    Ok(secret)
 }
 
 #[cfg(test)]

@@ -47,6 +47,11 @@ impl<'a> StoreTraffic<'a> {
         self.0.runnable().next().is_some()
     }
 
+    /// Returns true if a sequence waits for the order `id`.
+    pub fn awaits(&self, id: RestoreId) -> bool {
+        self.slot_of(id).is_some()
+    }
+
     /// Adds a part of the order `id` to its sequence; returns the number of tokens that it has more
     /// now. Parts of a sequence that has left are ignored.
     ///

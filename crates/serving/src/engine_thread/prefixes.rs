@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +31,9 @@ const MIN_SAVED_TOKENS: usize = 256;
 const BLOCKS_TO_WRITE: usize = 4;
 /// Blocks that were read and wait for the engine.
 const BLOCKS_READ: usize = 4;
+/// Time without a sign of the reading thread after which prompts are computed instead: the folder
+/// may be on a network volume whose server is gone.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 /// Time limit for saving when the engine ends, and for the last writes after it.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
@@ -54,8 +58,8 @@ struct NumberedKey {
 
 /// Work of the reading thread.
 enum ReadOrder {
-    /// Read the blocks of a prompt.
-    Blocks(RestoreId, Vec<NumberedKey>),
+    /// Read the blocks of a prompt, unless it has been ended meanwhile.
+    Blocks { id: RestoreId, blocks: Vec<NumberedKey>, is_ended: Arc<AtomicBool> },
     /// List the folder, if nobody did lately.
     List,
 }
@@ -65,6 +69,17 @@ enum ReadEvent {
     Block(RestoreId, BlockKey, SavedSpan),
     /// There are no more blocks.
     End(RestoreId),
+}
+
+/// What the engine awaits from the reading thread.
+#[derive(Default)]
+struct Awaited {
+    /// Orders that are not ended. The flags tell the thread to skip what it has not read.
+    orders: Vec<(RestoreId, Arc<AtomicBool>)>,
+    /// When the thread last delivered anything, or got an order while it had none.
+    last_sign: Duration,
+    /// True from [`READ_LIMIT`] without a sign until the next sign: nothing is ordered.
+    is_late: bool,
 }
 
 /// A block to be written.
@@ -88,8 +103,10 @@ struct Saving {
 pub(super) struct PrefixDesk {
     prefixes: EnginePrefixes,
     metrics: Arc<Metrics>,
+    clock: Clock,
     reads: mpsc::UnboundedSender<ReadOrder>,
     read: mpsc::Receiver<ReadEvent>,
+    awaited: Awaited,
     writes: mpsc::Sender<BlockToWrite>,
     /// Closed when the writing thread has ended.
     written: oneshot::Receiver<()>,
@@ -104,6 +121,7 @@ impl PrefixDesk {
     pub(super) fn start(
         prefixes: EnginePrefixes,
         metrics: Arc<Metrics>,
+        clock: Clock,
         wake: Wake,
     ) -> std::io::Result<Self> {
         let (reads, read_orders) = mpsc::unbounded_channel();
@@ -119,13 +137,14 @@ impl PrefixDesk {
             drop(ended);
         };
         thread::Builder::new().name("prefix-writer".into()).spawn(writer)?;
-        Ok(Self { prefixes, metrics, reads, read, writes, written, saving: None })
+        let awaited = Awaited::default();
+        Ok(Self { prefixes, metrics, clock, reads, read, awaited, writes, written, saving: None })
     }
 
     /// Returns the number of tokens at the beginning of the prompt that the store has.
     pub(super) fn stored_tokens(&self, work: &Work) -> u32 {
         let EnginePrefixes { store, fingerprint } = &self.prefixes;
-        if work.prompt.len() < BLOCK_TOKENS as usize {
+        if work.prompt.len() < BLOCK_TOKENS as usize || self.awaited.is_late {
             return 0;
         }
         if store.is_stale(SystemTime::now()) {
@@ -136,13 +155,17 @@ impl PrefixDesk {
         keys.take_while(|key| store.has(key)).count() as u32 * BLOCK_TOKENS
     }
 
-    /// Has the blocks of `order` read. Returns false if the reading thread has ended.
-    pub(super) fn order(&self, order: RestoreOrder) -> bool {
-        let first = order.cached / BLOCK_TOKENS;
-        let keys = block_keys(&self.prefixes.fingerprint, order.domain, &order.tokens);
+    /// Has the blocks of `order` read. Returns false if the reading thread has ended or is late.
+    pub(super) fn order(&mut self, order: RestoreOrder) -> bool {
+        if self.awaited.is_late {
+            return false;
+        }
+        let RestoreOrder { id, domain, tokens, cached } = order;
+        let keys = block_keys(&self.prefixes.fingerprint, domain, &tokens);
         let blocks = (0..).zip(keys).map(|(index, key)| NumberedKey { index, key });
-        let blocks = blocks.skip(first as usize).collect();
-        self.reads.send(ReadOrder::Blocks(order.id, blocks)).is_ok()
+        let blocks = blocks.skip((cached / BLOCK_TOKENS) as usize).collect();
+        let is_ended = self.awaited.begin(id, self.clock.now());
+        self.reads.send(ReadOrder::Blocks { id, blocks, is_ended }).is_ok()
     }
 
     /// Copies a block that was read into the cache. Returns false if there is none.
@@ -152,8 +175,22 @@ impl PrefixDesk {
         runner: &mut dyn Runner,
     ) -> bool {
         let mut traffic = StoreTraffic::of(scheduler);
-        match self.read.try_recv() {
-            Ok(ReadEvent::Block(id, key, span)) => match traffic.restore(runner, id, &span) {
+        let event = match self.read.try_recv() {
+            Ok(event) => event,
+            Err(TryRecvError::Empty) => {
+                self.give_up_late(&mut traffic);
+                return false;
+            }
+            Err(TryRecvError::Disconnected) => {
+                // The thread has panicked: all prompts are computed.
+                self.awaited.end_all();
+                traffic.end_all();
+                return false;
+            }
+        };
+        self.awaited.note_sign(self.clock.now());
+        match event {
+            ReadEvent::Block(id, key, span) => match traffic.restore(runner, id, &span) {
                 Ok(tokens) => self.metrics.on_prefix_restored(tokens),
                 Err(why) => {
                     if let RestoreError::Unusable(_) = why {
@@ -162,15 +199,35 @@ impl PrefixDesk {
                     traffic.end(id);
                 }
             },
-            Ok(ReadEvent::End(id)) => traffic.end(id),
-            Err(TryRecvError::Empty) => return false,
-            Err(TryRecvError::Disconnected) => {
-                // The thread has panicked: all prompts are computed.
-                traffic.end_all();
-                return false;
-            }
+            ReadEvent::End(id) => traffic.end(id),
         }
         true
+    }
+
+    /// Has nothing more read for sequences that have left, or need no more.
+    pub(super) fn skip_ended(&mut self, scheduler: &mut Scheduler) {
+        let traffic = StoreTraffic::of(scheduler);
+        self.awaited.end_unless(|id| traffic.awaits(id));
+    }
+
+    /// When to stop waiting for the reading thread; `None` if nothing is awaited.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        (!self.awaited.orders.is_empty()).then_some(self.awaited.last_sign + READ_LIMIT)
+    }
+
+    /// Ends all orders if the reading thread is late.
+    fn give_up_late(&mut self, traffic: &mut StoreTraffic<'_>) {
+        if self.deadline().is_none_or(|deadline| self.clock.now() < deadline) {
+            return;
+        }
+        tracing::warn!(
+            "the folder of cached prefixes has not answered for {} s: prompts are computed until \
+             it does",
+            READ_LIMIT.as_secs()
+        );
+        self.awaited.is_late = true;
+        self.awaited.end_all();
+        traffic.end_all();
     }
 
     /// Copies the next block of a kept sequence for the writer. Returns false if there is none, or
@@ -209,9 +266,9 @@ impl PrefixDesk {
         mut self,
         scheduler: &mut Scheduler,
         runner: &mut dyn Runner,
-        clock: Clock,
         timer: &Runtime,
     ) {
+        let clock = self.clock;
         let until = clock.now() + END_LIMIT;
         let left = || until.saturating_sub(clock.now());
         // Room for a block first, so that `save_next` returns false only when all are saved.
@@ -222,6 +279,36 @@ impl PrefixDesk {
         drop(self.writes);
         // What a disk that hangs leaves unwritten is lost.
         let _ = timer.block_on(async { timeout(END_LIMIT, self.written).await });
+    }
+}
+
+impl Awaited {
+    /// Adds an order; returns the flag that is set when it has ended.
+    fn begin(&mut self, id: RestoreId, now: Duration) -> Arc<AtomicBool> {
+        if self.orders.is_empty() {
+            self.last_sign = now;
+        }
+        let is_ended = Arc::<AtomicBool>::default();
+        self.orders.push((id, is_ended.clone()));
+        is_ended
+    }
+
+    fn note_sign(&mut self, now: Duration) {
+        self.last_sign = now;
+        self.is_late = false;
+    }
+
+    /// Ends the orders that `are_awaited` no longer.
+    fn end_unless(&mut self, are_awaited: impl Fn(RestoreId) -> bool) {
+        self.orders.retain(|(id, is_ended)| {
+            let awaited = are_awaited(*id);
+            is_ended.store(!awaited, Ordering::Relaxed);
+            awaited
+        });
+    }
+
+    fn end_all(&mut self) {
+        self.end_unless(|_| false);
     }
 }
 
@@ -254,7 +341,7 @@ impl Saving {
     }
 }
 
-/// Reads the blocks of each order until one is missing, and ends the order.
+/// Reads the blocks of each order until one is missing or nobody wants more, and ends the order.
 fn read_blocks(
     store: &PrefixStore,
     mut orders: mpsc::UnboundedReceiver<ReadOrder>,
@@ -268,7 +355,7 @@ fn read_blocks(
     };
     while let Some(order) = orders.blocking_recv() {
         let now = SystemTime::now();
-        let ReadOrder::Blocks(id, blocks) = order else {
+        let ReadOrder::Blocks { id, blocks, is_ended } = order else {
             if store.is_stale(now) {
                 // If it cannot be read, prompts are computed.
                 let _ = store.list(now);
@@ -276,6 +363,9 @@ fn read_blocks(
             continue;
         };
         for NumberedKey { index, key } in blocks {
+            if is_ended.load(Ordering::Relaxed) {
+                break;
+            }
             let used = BlockUse { at: now, index };
             let Some(state) = store.read(&key, used) else { break };
             let positions = index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS;

@@ -27,7 +27,7 @@ impl EngineLoop {
 
     /// Has the stored beginnings of prompts read that have just got a place.
     pub(super) fn order_stored(&mut self) {
-        let Some(desk) = &self.prefixes else { return };
+        let Some(desk) = &mut self.prefixes else { return };
         let mut traffic = StoreTraffic::of(&mut self.scheduler);
         for order in traffic.take_orders() {
             let id = order.id;
@@ -41,6 +41,7 @@ impl EngineLoop {
     /// as [`RESTORE_TIME`] allows.
     pub(super) fn restore_stored(&mut self) {
         let Some(desk) = &mut self.prefixes else { return };
+        desk.skip_ended(&mut self.scheduler);
         let began = self.clock.now();
         while desk.restore_next(&mut self.scheduler, self.runner.as_mut()) {
             let others_run = StoreTraffic::of(&mut self.scheduler).others_run();
@@ -70,7 +71,7 @@ impl EngineLoop {
     /// Saves what is not saved yet. The engine has ended.
     pub(super) fn save_rest(&mut self) {
         if let Some(desk) = self.prefixes.take() {
-            desk.end(&mut self.scheduler, self.runner.as_mut(), self.clock, &self.timer);
+            desk.end(&mut self.scheduler, self.runner.as_mut(), &self.timer);
         }
     }
 }

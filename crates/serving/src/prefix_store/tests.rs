@@ -139,7 +139,49 @@ fn a_folder_that_cannot_be_written_stops_nothing() {
     );
     fs::remove_file(&store.folder).unwrap();
     fs::create_dir(&store.folder).unwrap();
-    assert!(write(&store, 1, 0, b"state", 20), "it goes on when that is mended");
+    assert!(!write(&store, 1, 0, b"state", 20), "it is left alone for a while");
+    assert!(write(&store, 1, 0, b"state", 40), "it goes on when that is mended");
+}
+
+#[test]
+fn a_full_disk_gets_back_a_part_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    for number in 1..=20 {
+        assert!(write(&store, number, 0, &[0; 1000], number.into()));
+    }
+    store.note_failure(&ErrorKind::PermissionDenied.into(), at(30));
+    assert_eq!(blocks(&store), 20, "others gain nothing by it");
+    store.note_failure(&ErrorKind::StorageFull.into(), at(40));
+    assert_eq!(blocks(&store), 18);
+    assert!(!store.has(&key(2)) && store.has(&key(3)), "the least recently used go");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_block_that_the_disk_cannot_read_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 10_000);
+    assert!(write(&store, 1, 0, b"state", 10));
+    fs::remove_file(store.path(&key(1))).unwrap();
+    // Reading its first bytes is an I/O error.
+    std::os::unix::fs::symlink("/proc/self/mem", store.path(&key(1))).unwrap();
+    assert_eq!(store.read(&key(1), BlockUse { at: at(20), index: 0 }), None);
+    assert!(fs::symlink_metadata(store.path(&key(1))).is_err());
+    assert!(write(&store, 1, 0, b"state", 30), "it is written anew");
+}
+
+#[test]
+fn a_secret_is_made_where_there_are_no_hard_links_and_by_all_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = || secret_of(folder.path(), |_, _| Err(ErrorKind::Unsupported.into())).unwrap();
+    let secrets: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(secret)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(secrets.iter().all(|one| *one == secrets[0]));
+    assert_eq!(fs::read(folder.path().join(SECRET_FILE)).unwrap(), secrets[0].0);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
 #[test]

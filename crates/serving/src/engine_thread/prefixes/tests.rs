@@ -228,3 +228,69 @@ fn prompts_that_come_together_are_restored_together() {
     assert_eq!(tokens, prompts.each_ref().map(|prompt| expected(prompt)));
     Engine { handle, timer, tags: 2 }.end();
 }
+
+#[test]
+fn prompts_are_computed_while_the_folder_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = prompt(1, 600);
+    let mut first = Engine::start(folder.path(), "engine");
+    (1..=2).for_each(|domain| _ = first.ask(&long, domain));
+    first.end();
+    let mut engine = Engine::start(folder.path(), "engine");
+    let key = block_keys("engine", CacheDomain(1), &long).next().unwrap();
+    let path = folder.path().join(key.file_name());
+    fs::remove_file(&path).unwrap();
+    // Opening it waits for a writer.
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for domain in 1..=2 {
+        assert_eq!(engine.ask(&long, domain), Answered { tokens: expected(&long), cached: 0 });
+    }
+    drop(fs::OpenOptions::new().write(true).open(&path).unwrap());
+    engine.end();
+}
+
+#[test]
+fn a_late_reader_gets_orders_again_after_its_next_sign() {
+    let mut awaited = Awaited::default();
+    let at = Duration::from_secs;
+    let flags = [awaited.begin(RestoreId(1), at(1)), awaited.begin(RestoreId(2), at(2))];
+    assert_eq!(awaited.last_sign, at(1), "it has had work since then");
+    awaited.end_unless(|id| id == RestoreId(2));
+    let ended = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+    assert_eq!(flags.each_ref().map(ended), [true, false]);
+    awaited.is_late = true;
+    awaited.end_all();
+    assert!(ended(&flags[1]) && awaited.orders.is_empty());
+    awaited.note_sign(at(9));
+    assert!(!awaited.is_late);
+}
+
+#[test]
+fn blocks_of_ended_orders_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = PrefixStoreConfig { folder: folder.path().to_owned(), max_bytes: 1 << 20 };
+    let store = PrefixStore::open(config).unwrap();
+    let (orders, inbox) = mpsc::unbounded_channel();
+    let (events, mut read) = mpsc::channel(8);
+    let now = SystemTime::now();
+    for (id, is_ended) in [(1, true), (2, false)] {
+        let keys = block_keys("engine", CacheDomain(id), &prompt(1, 2 * BLOCK_TOKENS));
+        let blocks: Vec<_> = (0..).zip(keys).map(|(index, key)| NumberedKey { index, key }).collect();
+        for block in &blocks {
+            assert!(store.write(&block.key, b"state", BlockUse { at: now, index: block.index }, now));
+        }
+        let is_ended = Arc::new(AtomicBool::new(is_ended));
+        assert!(orders.send(ReadOrder::Blocks { id: RestoreId(id), blocks, is_ended }).is_ok());
+    }
+    drop(orders);
+    let wake: Wake = Arc::new(|| {});
+    read_blocks(&store, inbox, &events, &wake);
+    drop(events);
+    let told = std::iter::from_fn(|| read.try_recv().ok()).map(|event| match event {
+        ReadEvent::Block(id, ..) => (id, "block"),
+        ReadEvent::End(id) => (id, "end"),
+    });
+    let (one, two) = (RestoreId(1), RestoreId(2));
+    let expected = [(one, "end"), (two, "block"), (two, "block"), (two, "end")];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
