@@ -20,6 +20,7 @@ mod control;
 mod control_token_tags;
 mod encode;
 mod jinja;
+mod roles;
 mod splice;
 mod tools;
 
@@ -241,7 +242,8 @@ impl ChatTemplate {
 
     /// Renders a conversation to at most `max_bytes`. `is_special` returns true if tokenizing a
     /// text with special tokens parsed could give one. If the template does not support tools, they
-    /// are described in a system message, and calls and results become text.
+    /// are described in a system message, and calls and results become text. If it refuses where
+    /// the system messages stand, they are written elsewhere.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -255,18 +257,18 @@ impl ChatTemplate {
             true => Cow::Borrowed(conversation.messages),
             false => Cow::Owned(tools::as_text(conversation.messages, conversation.tools)),
         };
-        let mut variables = variables(conversation, &messages);
-        drop(messages);
-        if self.mentions("message.thinking") {
-            name_reasoning_thinking(&mut variables);
-        }
-        let text = match self.render_text(conversation, &variables, max_bytes) {
-            // Some templates join texts without asking whether there is one.
-            Err(TemplateError::Failed(_)) if fill_null_contents(&mut variables) => {
-                self.render_text(conversation, &variables, max_bytes)?
+        let mut rendered = self.render_messages(conversation, &messages, max_bytes);
+        for rewrite in [roles::system_first, roles::without_system] {
+            let Err(TemplateError::Refused(_)) = &rendered else { break };
+            let rewritten = rewrite(&messages);
+            if rewritten[..] != messages[..] {
+                let again = self.render_messages(conversation, &rewritten, max_bytes);
+                // If that fails as well, the reason is the one that concerns the client's messages.
+                rendered = again.or(rendered);
             }
-            rendered => rendered?,
-        };
+        }
+        drop(messages);
+        let (text, mut variables) = rendered?;
         // In nearly all requests no string is special, and the plain rendering is the prompt. Else
         // it is rendered twice: the plain text is what the model must see, the marked one shows
         // where in it the users' strings are.
@@ -278,6 +280,28 @@ impl ChatTemplate {
         let marked_text = self.render_text(conversation, &variables, MAX_OUTPUT_BYTES)?;
         splice::segments(&text, &marked_text, &strings, conversation.nonce)
             .ok_or(TemplateError::SpecialText)
+    }
+
+    /// Returns the text of `messages` with the rest of `conversation`, and the variables of which
+    /// it was made.
+    fn render_messages(
+        &self,
+        conversation: &Conversation<'_>,
+        messages: &[ChatMessage],
+        max_bytes: usize,
+    ) -> Result<(String, Map<String, Value>), TemplateError> {
+        let mut variables = variables(conversation, messages);
+        if self.mentions("message.thinking") {
+            name_reasoning_thinking(&mut variables);
+        }
+        let text = match self.render_text(conversation, &variables, max_bytes) {
+            // Some templates join texts without asking whether there is one.
+            Err(TemplateError::Failed(_)) if fill_null_contents(&mut variables) => {
+                self.render_text(conversation, &variables, max_bytes)?
+            }
+            rendered => rendered?,
+        };
+        Ok((text, variables))
     }
 
     fn render_text(

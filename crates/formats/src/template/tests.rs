@@ -57,6 +57,35 @@ fn a_template_that_joins_texts_reads_an_absent_one_as_empty() {
     assert_eq!(text(asks, &[calling]).to_lowercase(), "true");
 }
 
+/// As Qwen3.5's: a system message comes first.
+const SYSTEM_FIRST: &str = "{% for m in messages %}\
+    {% if m.role == 'system' and not loop.first %}{{ raise_exception('not the first') }}{% endif %}\
+    <{{ m.role }}>{{ m.content }}{% endfor %}";
+/// As Gemma 2's: there is no system message, and turns alternate.
+const NO_SYSTEM: &str = "{% if messages[0].role == 'system' %}{{ raise_exception('a system') }}{% endif %}\
+    {% for m in messages %}\
+    {% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('not in turn') }}{% endif %}\
+    <{{ m.role }}>{{ m.content }}{% endfor %}";
+
+#[test]
+fn system_messages_stand_where_the_template_takes_them() {
+    let messages = ["system a", "system b", "user c", "system d", "assistant e", "user f"];
+    let messages = messages.map(|message| {
+        let (role, text) = message.split_once(' ').unwrap();
+        ChatMessage::new(role, text)
+    });
+    let late = "c\n\n<system>\nd\n</system><assistant>e<user>f";
+    assert_eq!(text(SYSTEM_FIRST, &messages), format!("<system>a\n\nb<user>{late}"));
+    assert_eq!(text(NO_SYSTEM, &messages), format!("<user>a\n\nb\n\n{late}"));
+    assert_eq!(text(NO_SYSTEM, &messages[..1]), "<user>a");
+    // One that takes them anywhere gets them as they are.
+    let anywhere = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    assert!(text(anywhere, &messages).contains("<user>c<system>d<assistant>e"));
+    // What is refused for another reason is refused for that.
+    let refused = render(NO_SYSTEM, &[ChatMessage::new("assistant", "e"), messages[3].clone()]);
+    assert_eq!(refused, Err(TemplateError::Refused("not in turn".into())));
+}
+
 #[test]
 fn renders_a_trimming_template() {
     let expected = "<s><|start|>user<|end|>\n\nHi<|eot|><|start|>assistant<|end|>\n\n";
