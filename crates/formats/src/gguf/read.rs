@@ -319,6 +319,10 @@ impl<R: Read> HeaderReader<R> {
             )));
         }
         let dims = (0..dim_count).map(|_| self.u64()).collect::<Result<Vec<_>, GgufError>>()?;
+        if dims.contains(&0) {
+            // ggml takes such a tensor for a transposed one, and ends the process.
+            return Err(GgufError::malformed(format!("tensor {name:?} has no elements")));
+        }
         let kind = TensorType(self.u32()?);
         let offset = self.u64()?;
         Ok(TensorInfo { name, dims, kind, offset })

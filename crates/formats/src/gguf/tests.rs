@@ -83,6 +83,15 @@ fn names_what_is_wrong() {
 }
 
 #[test]
+fn a_tensor_without_elements_is_refused() {
+    let tensors = [TensorSpec::f32("a", &[0, 4])];
+    let mut writer = GgufWriter::start(Vec::new(), &[], &tensors).unwrap();
+    writer.data_f32(&[]).unwrap();
+    let error = read(&writer.finish().unwrap(), ReadLimits::default()).unwrap_err();
+    assert!(error.to_string().contains("has no elements"), "{error}");
+}
+
+#[test]
 fn announced_lengths_reserve_nothing() {
     // A string, a count and an array that claim 2^60 must fail, not allocate.
     for at in [8, 16, 24, 56] {
