@@ -13,7 +13,7 @@ mod one_line;
 mod places;
 pub mod pull;
 pub mod rm;
-mod split_files;
+pub(crate) mod split_files;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

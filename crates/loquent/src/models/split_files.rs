@@ -10,21 +10,30 @@ use crate::hub::choose;
 /// Maximum number of missing parts listed in an error.
 const MAX_NAMED: usize = 5;
 
+/// Returns the files of the model that the file `path` is part of, in order; `path` alone, if it is
+/// not called like one of several. They may be missing.
+pub(crate) fn parts(path: &Path) -> Vec<PathBuf> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    // A count of 0 is not llama.cpp's naming: the file is then what it is called.
+    let Some((stem, _, count)) = name.and_then(choose::split_of).filter(|it| it.2 > 0) else {
+        return vec![path.to_owned()];
+    };
+    let part = |number| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
+    (1..=count).map(part).collect()
+}
+
 /// Returns the file to load for `path`: the first part of a model in several files, else `path`
 /// itself.
 ///
 /// # Errors
 /// If parts are missing; the message names them.
 pub(super) fn first(path: &Path) -> anyhow::Result<PathBuf> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    // A count of 0 is not llama.cpp's naming: the file is then what it is called.
-    let Some((stem, _, count)) = name.and_then(choose::split_of).filter(|it| it.2 > 0) else {
-        return Ok(path.to_owned());
-    };
-    let part = |number| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-    let missing: Vec<_> = (1..=count).map(part).filter(|part| !part.is_file()).collect();
+    let parts = parts(path);
+    let count = parts.len();
+    let is_missing = |part: &&PathBuf| part.as_path() != path && !part.is_file();
+    let missing: Vec<_> = parts.iter().filter(is_missing).collect();
     if missing.is_empty() {
-        return Ok(part(1));
+        return Ok(parts[0].clone());
     }
     let names = missing.iter().take(MAX_NAMED).filter_map(|part| part.file_name());
     let names: Vec<_> = names.map(|name| on_one_line(name.display())).collect();

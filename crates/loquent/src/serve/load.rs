@@ -129,8 +129,6 @@ fn real(
 
 #[cfg(feature = "llama")]
 mod llama {
-    use std::fs::File;
-    use std::io::{Read, Seek, SeekFrom};
     use std::num::NonZeroU16;
     use std::path::Path;
 
@@ -150,13 +148,12 @@ mod llama {
     use loquent_infer::runner::Runner;
     use loquent_infer::token::TokenId;
     use loquent_infer::vocab::Vocab;
-    use loquent_proto::hex;
     use loquent_server::Description;
-    use sha2::{Digest, Sha256};
 
     use super::super::args::{KvLayout, Switch};
     use super::super::cache_sizes::{self, ContextNeeds, DEFAULT_CONTEXT_TOKENS, SlotLayout};
     use super::super::launcher::launcher;
+    use super::super::model_hash::hash_of;
     use super::super::model_name;
     use super::super::sampling_defaults::sampling_defaults;
     use super::*;
@@ -556,10 +553,10 @@ mod llama {
         }
     }
 
-    /// Returns an identifier of everything that influences the numbers of an answer: the weights,
-    /// by samples of their file, and the computation.
+    /// Returns an identifier of everything that influences the numbers of an answer: the model,
+    /// by a hash of its files, and the computation.
     fn computed_by(path: &Path, engine: &EngineArgs, template: &str) -> anyhow::Result<String> {
-        let weights = sample_of(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let model = hash_of(path).with_context(|| format!("cannot read {}", path.display()))?;
         let tuning = &engine.tuning;
         let computing = (tuning.kv_layout, tuning.flash_attention, tuning.kernels);
         let isa = Isa::available().map(Isa::name).collect::<Vec<_>>();
@@ -567,25 +564,8 @@ mod llama {
         let is_staged = engine.staged.is_wanted();
         let variables = &engine.chat_format.variables;
         Ok(format!(
-            "{weights} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {variables:?} {template}"
+            "{model} {kv_type} {layers} {computing:?} {isa:?} {is_staged} {variables:?} {template}"
         ))
-    }
-
-    /// Returns a hash of the length of the file at `path` and of samples spread over it.
-    fn sample_of(path: &Path) -> std::io::Result<String> {
-        const SAMPLES: u64 = 64;
-        const SAMPLE_BYTES: u64 = 16 * 1024;
-        let mut file = File::open(path)?;
-        let len = file.metadata()?.len();
-        let (mut hash, mut sample) = (Sha256::new(), Vec::new());
-        hash.update(len.to_le_bytes());
-        for at in 0..SAMPLES {
-            file.seek(SeekFrom::Start(len.saturating_sub(SAMPLE_BYTES) / SAMPLES * (at + 1)))?;
-            sample.clear();
-            (&mut file).take(SAMPLE_BYTES).read_to_end(&mut sample)?;
-            hash.update(&sample);
-        }
-        Ok(hex::encode(&hash.finalize()))
     }
 
     /// Returns the context that the model was trained with, from its file: a model without weights

@@ -11,6 +11,8 @@ mod key_set;
 mod launcher;
 pub(crate) mod load;
 #[cfg(feature = "llama")]
+mod model_hash;
+#[cfg(feature = "llama")]
 mod model_name;
 #[cfg(feature = "llama")]
 mod past_downloads;
