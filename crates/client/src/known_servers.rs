@@ -2,13 +2,14 @@
 //! is small; losing it costs only a round trip.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
 use crate::discovery::DeliveryOffer;
+use crate::replaced_file::replace_file;
 
 /// Maximum servers in the file; a further one replaces the oldest.
 const MAX_SERVERS: usize = 64;
@@ -100,28 +101,6 @@ fn read_bounded(path: &Path) -> Option<String> {
     let mut text = String::new();
     fs::File::open(path).ok()?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= MAX_FILE_BYTES).then_some(text)
-}
-
-/// Replaces the file at `path` with `bytes` atomically: a reader finds the old file or the new one.
-/// Only the user may read it.
-///
-/// # Errors
-/// Errors of the file system.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    // One may be left from a process that was killed here. Whatever has the name is removed and
-    // never written to: in a shared folder it could be somebody's link.
-    let _ = fs::remove_file(&draft);
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let written = options.open(&draft).and_then(|mut file| file.write_all(bytes));
-    written.and_then(|()| fs::rename(&draft, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&draft);
-    })
 }
 
 pub(crate) fn render(servers: &[(String, KnownServer)]) -> String {

@@ -103,6 +103,27 @@ fn a_cached_model_is_not_asked_for_again() {
     assert_eq!(setup.server.count("/resolve/"), 1, "only the listing may be asked for again");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_cached_model_is_found_in_a_cache_that_is_not_written() {
+    use std::os::unix::fs::MetadataExt;
+    let setup = Setup::new();
+    let first = setup.fetch(REPO).0.unwrap();
+    let record = setup.cache.path().join("models--acme--Small-GGUF/refs/main");
+    let number = fs::metadata(&record).unwrap().ino();
+    let changed = fs::metadata(&record).unwrap().modified().unwrap();
+    let (second, events) = setup.fetch(REPO);
+    assert_eq!((second.unwrap(), events), (first.clone(), Vec::new()));
+    let after = fs::metadata(&record).unwrap();
+    assert_eq!((after.ino(), after.modified().unwrap()), (number, changed), "nothing was new");
+    // Also for root, whom no mode keeps from writing.
+    fs::remove_file(&record).unwrap();
+    fs::create_dir(&record).unwrap();
+    let (third, events) = setup.fetch(REPO);
+    assert_eq!(third.unwrap(), first);
+    assert!(matches!(&events[..], [FetchEvent::NotRecorded { .. }]), "{events:?}");
+}
+
 #[test]
 fn files_outside_lfs_are_verified_by_their_git_id() {
     let setup = Setup::new();

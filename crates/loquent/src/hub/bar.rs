@@ -42,6 +42,9 @@ pub fn progress_bar() -> impl FnMut(FetchEvent) {
             bar.finish_and_clear();
             eprintln!("Downloaded {} and verified it.", printable(&file));
         }
+        FetchEvent::NotRecorded { why } => {
+            eprintln!("{}; without the network the model may not be found.", printable(&why));
+        }
     }
 }
 

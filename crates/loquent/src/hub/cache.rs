@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use loquent_client::{FileReaders, replace_file_safely};
+
 use super::choose;
 use super::error::HubError;
 use super::listing::BlobInfo;
@@ -85,7 +87,12 @@ impl RepoCache {
             return Ok(());
         }
         let path = self.dir.join("refs").join(revision);
-        create_parents(&path).and_then(|()| fs::write(&path, commit)).map_err(HubError::io(path))
+        // Nothing is written where nothing changes: the cache may be read-only.
+        if fs::read_to_string(&path).is_ok_and(|known| known.trim() == commit) {
+            return Ok(());
+        }
+        replace_file_safely(&path, commit.as_bytes(), FileReaders::Usual)
+            .map_err(HubError::io(&path))
     }
 
     /// Returns the path of the model of `spec` in the cache.

@@ -36,6 +36,12 @@ pub enum FetchEvent {
         /// Path in the repository.
         file: String,
     },
+    /// The model is complete, but the cache cannot note the commit of its revision, which a start
+    /// without the network looks up.
+    NotRecorded {
+        /// Error of the file system.
+        why: String,
+    },
 }
 
 /// Receives each [`FetchEvent`] as it happens.

@@ -101,7 +101,10 @@ impl Fetch<'_> {
             self.one_part(listed, (index + 1, parts.len()), on_event)?;
         }
         // Written last: offline, a branch must lead to a snapshot that is complete.
-        self.cache.write_ref(&self.spec.revision, &self.listing.commit)?;
+        if let Err(error) = self.cache.write_ref(&self.spec.revision, &self.listing.commit) {
+            // The model is there: only a start without the network needs the record.
+            on_event(FetchEvent::NotRecorded { why: format!("{:#}", anyhow::Error::from(error)) });
+        }
         Ok(self.cache.snapshot(&self.listing.commit).join(parts[0]))
     }
 

@@ -221,6 +221,9 @@ impl DownloadSize {
                 self.have_bytes = have_bytes;
             }
             FetchEvent::Advanced { have_bytes } => self.have_bytes = have_bytes,
+            FetchEvent::NotRecorded { ref why } => {
+                tracing::warn!("{why}; without the network the model may not be found");
+            }
             _ => {}
         }
     }
