@@ -1,12 +1,13 @@
 //! The certificate of `--tls-self-signed`: made once and kept, so that its fingerprint, which
 //! people have compared and clients have been given, stays the same.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use loquent_client::{FileReaders, replace_file_safely};
 use loquent_server::CertificateSource;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::pki_types::CertificateDer;
@@ -46,12 +47,17 @@ pub(super) fn keep(
     now: SystemTime,
 ) -> anyhow::Result<CertificateSource> {
     let (chain, key) = (folder.join("cert.pem"), folder.join("key.pem"));
-    let is_kept = chain.exists() || key.exists();
-    if !is_kept || lasts_until(&chain)? < now + RENEWED_BEFORE {
+    if is_due(&chain, now)? {
         make(folder, &chain, &key, names, now)
             .with_context(|| format!("cannot keep a certificate in {}", folder.display()))?;
     }
     Ok(CertificateSource::Files { chain, key })
+}
+
+/// Returns true if there is no certificate or it is about to expire. A key alone is of a process
+/// that was killed before it wrote the certificate.
+fn is_due(chain: &Path, now: SystemTime) -> anyhow::Result<bool> {
+    Ok(!chain.exists() || lasts_until(chain)? < now + RENEWED_BEFORE)
 }
 
 /// Returns the fingerprint of the kept certificate in the file `chain`.
@@ -83,6 +89,14 @@ fn make(
     now: SystemTime,
 ) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
+    let lock = folder.join("lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(lock)?;
+    // Two processes at once would leave the key of one and the certificate of the other. Where the
+    // file system has no locks, that is a risk of the first start only.
+    let _ = lock.lock();
+    if !is_due(chain, now)? {
+        return Ok(());
+    }
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, "Loquent");
     params.not_before = (now - BEFORE).into();
@@ -91,25 +105,19 @@ fn make(
     let certificate = params.self_signed(&pair)?;
     // The key first: a certificate without its key would be taken for a kept one.
     write(key, &pair.serialize_pem())?;
-    write(chain, &certificate.pem())?;
-    Ok(())
+    Ok(write(chain, &certificate.pem())?)
 }
 
 /// Writes a file that only its owner reads, whole or not at all.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)
+    replace_file_safely(path, text.as_bytes(), FileReaders::Owner)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::sign::CertifiedKey;
+
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
@@ -117,6 +125,13 @@ mod tests {
     fn keep_at(folder: &Path, now: SystemTime) -> anyhow::Result<Fingerprint> {
         keep(folder, vec!["localhost".into()], now)?;
         fingerprint(&folder.join("cert.pem"))
+    }
+
+    fn assert_is_a_pair(folder: &Path) {
+        let chain = vec![read(&folder.join("cert.pem")).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).unwrap();
+        let provider = rustls::crypto::ring::default_provider();
+        CertifiedKey::from_der(chain, key, &provider).expect("the key is the certificate's");
     }
 
     #[test]
@@ -131,6 +146,32 @@ mod tests {
         assert_eq!(keep_at(&folder, now + 800 * DAY).unwrap(), second);
         let kept = keep(&folder, Vec::new(), now + 800 * DAY).unwrap();
         kept.load().expect("the server can use it");
+    }
+
+    #[test]
+    fn a_process_that_was_killed_before_it_wrote_the_certificate_stops_no_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap().serialize_pem();
+        fs::write(folder.path().join("key.pem"), key).unwrap();
+        keep_at(folder.path(), SystemTime::now()).unwrap();
+        assert_is_a_pair(folder.path());
+    }
+
+    #[test]
+    fn starts_at_once_keep_one_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let barrier = std::sync::Barrier::new(8);
+        let start = || {
+            barrier.wait();
+            keep_at(folder.path(), now).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            let found: Vec<_> = starts.into_iter().map(|start| start.join().unwrap()).collect();
+            assert_eq!(found, [found[0]; 8]);
+        });
+        assert_is_a_pair(folder.path());
     }
 
     #[cfg(unix)]
