@@ -1,7 +1,8 @@
 //! The store's file: its tables, and the errors of a file that cannot be used.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -34,6 +35,10 @@ const ABOUT: TableDefinition<'static, &str, u64> = TableDefinition::new("loquent
 
 /// The version of the tables above.
 const VERSION: u64 = 1;
+/// Position of the database's header behind its magic number, in bytes.
+const HEADER: Range<usize> = 9..320;
+/// Upper bound of the length that the database gives a new file, in bytes.
+const MAX_NEW_BYTES: u64 = 16 << 20;
 /// Memory for the page cache, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
@@ -106,7 +111,40 @@ fn open_private(file: &Path) -> io::Result<File> {
         let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         File::open(here)?.sync_all()?;
     }
+    empty_if_unfinished(&opened)?;
     Ok(opened)
+}
+
+/// Empties the file if the process that created it ended before the database was in it. The
+/// database takes an empty file for a new one, and refuses this one.
+fn empty_if_unfinished(file: &File) -> io::Result<()> {
+    if !is_unfinished(file)? {
+        return Ok(());
+    }
+    // Another process may be creating it just now: the database will say that it is open.
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Ok(());
+    }
+    let emptied =
+        is_unfinished(file).and_then(|is_still| if is_still { file.set_len(0) } else { Ok(()) });
+    // The database locks it in its own way.
+    let _ = file.unlock();
+    emptied
+}
+
+/// Returns true for a file of zeros, or of a header without its magic number and zeros. The
+/// database sets the length of a new file, then writes its header, and its magic number last.
+fn is_unfinished(mut file: &File) -> io::Result<bool> {
+    if !(1..=MAX_NEW_BYTES).contains(&file.metadata()?.len()) {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::Start(0))?;
+    for (at, byte) in BufReader::new(file).bytes().enumerate() {
+        if byte? != 0 && !HEADER.contains(&at) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn read_index(database: &Database, limits: StoreLimits) -> Result<Index, OpenError> {

@@ -272,6 +272,28 @@ mod file {
         assert!(missing.contains("missing/store: No such file"), "{missing}");
     }
 
+    #[tokio::test]
+    async fn a_file_whose_creation_was_cut_short_is_a_new_one() {
+        let zeros = vec![0_u8; 1 << 20];
+        let mut header = zeros.clone();
+        header[9..16].copy_from_slice(&[2, 0, 0, 0, 16, 0, 0]);
+        for unfinished in [&zeros[..], &zeros[..5], &header[..]] {
+            let (_folder, file) = place();
+            std::fs::write(&file, unfinished).unwrap();
+            let store = Store::open(&file, limits(9, 9)).unwrap();
+            store.put(CHAT, ANN, object("a")).await.unwrap();
+            store.close().await;
+            let store = Store::open(&file, limits(9, 9)).unwrap();
+            assert_eq!(names(&store).await, ["a"]);
+        }
+        let mut foreign = zeros;
+        foreign[1 << 19] = 1;
+        let (_folder, file) = place();
+        std::fs::write(&file, &foreign).unwrap();
+        assert!(refusal(&file).contains("not a Loquent store"));
+        assert!(std::fs::read(&file).unwrap() == foreign, "it is somebody else's");
+    }
+
     /// If any byte is damaged, the store reports an error, returns the object as stored, or lacks
     /// it.
     #[tokio::test]
