@@ -4,11 +4,11 @@
 //! folder. Its name contains a hash of each, so a profile is never used for another model or
 //! processor.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use anyhow::Context;
+use loquent_client::{FileReaders, replace_file_safely};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -130,14 +130,10 @@ impl Profile {
     /// If the folder or the file cannot be written.
     pub fn save(&self, model: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join(file_name(model)?);
+        // Whole: a server that starts meanwhile, or after a power failure, reads no half profile.
         let write = || -> anyhow::Result<()> {
-            fs::create_dir_all(folder)?;
-            // Renamed into place, so that a server that starts meanwhile reads no half profile.
-            let partial = path.with_extension(format!("{}.partial", std::process::id()));
-            let mut file = fs::File::create(&partial)?;
-            file.write_all(HEADING.as_bytes())?;
-            file.write_all(toml::to_string(self)?.as_bytes())?;
-            Ok(fs::rename(&partial, &path)?)
+            let text = format!("{HEADING}{}", toml::to_string(self)?);
+            Ok(replace_file_safely(&path, text.as_bytes(), FileReaders::Usual)?)
         };
         write().with_context(|| format!("cannot write the profile {}", path.display()))?;
         Ok(path)
@@ -220,6 +216,20 @@ mod tests {
         let path = profile.save(&one, folder.path()).unwrap();
         assert_eq!(Profile::find(&one, folder.path()).unwrap(), Some((profile, path)));
         assert_eq!(Profile::find(&other, folder.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_profile_that_cannot_be_written_leaves_no_draft() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("a.gguf");
+        fs::write(&model, "GGUF one").unwrap();
+        let profiles = folder.path().join("profiles");
+        let path = profiles.join(file_name(&model).unwrap());
+        fs::create_dir_all(&path).unwrap();
+        let profile = Profile::new("a model".into(), settings());
+        let error = format!("{:#}", profile.save(&model, &profiles).unwrap_err());
+        assert!(error.contains("cannot write the profile"), "{error}");
+        assert_eq!(fs::read_dir(&profiles).unwrap().count(), 1);
     }
 
     #[test]
