@@ -57,16 +57,25 @@ impl AcmeKeeper {
     /// Looks up what is kept from earlier orders.
     ///
     /// # Errors
-    /// If the directory's URL or the folder cannot be used, or the kept certificate is damaged.
+    /// If the directory's URL cannot be used, the kept certificate is damaged, or none is usable and
+    /// the folder cannot be written.
     pub(super) fn new(config: AcmeConfig, now: SystemTime) -> anyhow::Result<Self> {
         let authority = AcmeAuthority::new(&config.directory, config.trust.clone())?;
         let kept = KeptOrders::new(&config.folder, &config.directory, &config.names[0]);
-        kept.prepare()?;
         let held = kept.certificate()?;
         // One that is for other names or has expired is presented until the next one is there, but
         // that is ordered now.
         let usable = held.filter(|held| held.is_for(&config.names) && now < held.validity.until);
         let validity = usable.map(|held| held.validity);
+        match (kept.prepare(), validity) {
+            (Err(error), Some(validity)) => {
+                let until = httpdate::fmt_http_date(validity.until);
+                tracing::error!(
+                    "the certificate is presented until {until}, and cannot be renewed: {error:#}"
+                );
+            }
+            (prepared, _) => prepared?,
+        }
         let plan = validity.map_or(RenewalPlan::Lacks, RenewalPlan::holding);
         Ok(Self { config, authority, kept, challenges: Challenges::default(), plan, validity })
     }
@@ -215,5 +224,40 @@ async fn sleep_until(at: SystemTime) {
     {
         // The clock of the sleep stops while the computer is asleep.
         sleep(left.min(CLOCK_CHECK)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    const DIRECTORY: &str = "https://acme.example/dir";
+
+    fn keeper(folder: &Path) -> anyhow::Result<AcmeKeeper> {
+        let config = AcmeConfig {
+            names: vec!["a.example".into()],
+            email: None,
+            directory: DIRECTORY.into(),
+            trust: Trust::Pinned([0; 32]),
+            folder: folder.to_owned(),
+        };
+        AcmeKeeper::new(config, SystemTime::now())
+    }
+
+    #[test]
+    fn a_kept_certificate_is_presented_although_its_folder_cannot_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptOrders::new(folder.path(), DIRECTORY, "a.example");
+        // Also for root, whom no mode keeps from writing.
+        fs::create_dir_all(kept.certificate_file().with_extension("orders")).unwrap();
+        let error = keeper(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("a.example.orders; see --tls-dir"), "{error}");
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let (chain_pem, key_pem) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let validity = kept.keep(&IssuedCertificate { chain_pem, key_pem }).unwrap();
+        assert_eq!(keeper(folder.path()).unwrap().validity, Some(validity));
     }
 }
