@@ -223,6 +223,24 @@ fn a_wrong_size_is_refused_and_nothing_is_kept() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_model_larger_than_the_disk_is_refused_before_its_transfer() {
+    let setup = Setup::new();
+    let announced = 1 << 60;
+    setup.server.announce(announced);
+    fs::write(setup.incomplete(), &content(SIZE)[..1_000]).unwrap();
+    let error = setup.fails(REPO);
+    let HubError::NoSpace { missing_bytes, free_bytes: Some(free_bytes), .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(missing_bytes, announced as u64 - 1_000);
+    let said = error.to_string();
+    assert!(said.contains(FILE) && said.contains(&format!("and {free_bytes} are free")), "{said}");
+    assert_eq!(setup.server.count("/resolve/"), 0, "nothing is transferred");
+    assert_eq!(fs::metadata(setup.incomplete()).unwrap().len(), 1_000, "the beginning is kept");
+}
+
 #[test]
 fn a_missing_repository_is_named() {
     let setup = Setup::new();

@@ -65,6 +65,34 @@ impl RepoCache {
             && target.is_ok_and(|target| blob.canonicalize().is_ok_and(|blob| blob == target))
     }
 
+    /// Returns the number of bytes of the blob that are not in the cache.
+    pub(super) fn missing_bytes(&self, content: &BlobInfo) -> u64 {
+        if has_size(&self.blob(&content.id), content.size_bytes) {
+            return 0;
+        }
+        let present = fs::metadata(self.incomplete(&content.id)).map_or(0, |meta| meta.len());
+        content.size_bytes.saturating_sub(present)
+    }
+
+    /// Returns the free bytes of the cache's disk, if the operating system tells.
+    #[cfg(unix)]
+    #[allow(clippy::useless_conversion, reason = "the types differ between systems")]
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        // The folder may be made by the first download.
+        let folder = self.dir.ancestors().find(|folder| folder.exists())?;
+        let disk = nix::sys::statvfs::statvfs(folder).ok()?;
+        // Some network file systems tell nothing, as zeros.
+        (disk.blocks() > 0).then(|| {
+            u64::from(disk.blocks_available()).saturating_mul(u64::from(disk.fragment_size()))
+        })
+    }
+
+    /// Returns the free bytes of the cache's disk: not known here.
+    #[cfg(not(unix))]
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes `snapshots/COMMIT/FILE` a link to the blob. The caller holds the blob's lock.
     pub(super) fn link(&self, commit: &str, file: &str, id: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(file);

@@ -252,7 +252,7 @@ impl Partial {
         let missing_bytes = self.total_bytes - self.len_bytes;
         self.file.write_all(bytes).map_err(|source| match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                HubError::NoSpace { path: self.path.clone(), missing_bytes }
+                HubError::NoSpace { path: self.path.clone(), missing_bytes, free_bytes: None }
             }
             _ => HubError::Io { path: self.path.clone(), source },
         })?;

@@ -152,12 +152,14 @@ pub enum HubError {
         actual: String,
     },
     /// The disk of the cache is full.
-    #[error("no space left for {}: {missing_bytes} more bytes are needed; free some, or set HF_HUB_CACHE to another disk", .path.display())]
+    #[error("no space left for {}: {missing_bytes} more bytes are needed{}; free some, or set HF_HUB_CACHE to another disk", .path.display(), and_free(*.free_bytes))]
     NoSpace {
-        /// File being written.
+        /// File to write.
         path: PathBuf,
-        /// Bytes still to be written.
+        /// Bytes still to be written; before a transfer, of all files of the model.
         missing_bytes: u64,
+        /// Free bytes of the disk; `None` if it was full.
+        free_bytes: Option<u64>,
     },
     /// A file of the cache cannot be read or written.
     #[error("cannot use {} in the cache", .path.display())]
@@ -175,6 +177,10 @@ impl HubError {
         let path = path.into();
         move |source| HubError::Io { path, source }
     }
+}
+
+fn and_free(bytes: Option<u64>) -> String {
+    bytes.map_or_else(String::new, |bytes| format!(", and {bytes} are free"))
 }
 
 /// Formats one name per line. A repository may have hundreds of files, of which only the first are

@@ -23,7 +23,7 @@ mod inventory;
 pub(crate) mod listing;
 mod spec;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use bar::progress_bar;
 pub use config::{DEFAULT_ENDPOINT, Hub};
@@ -34,7 +34,7 @@ pub(crate) use inventory::CachedModel;
 pub use spec::{HubSpec, Selector};
 
 use cache::RepoCache;
-use listing::{Listed, Listing};
+use listing::{BlobInfo, Listed, Listing};
 
 /// Fetches a model with the settings of the environment: see [`Hub::from_env`] and
 /// [`Hub::fetch`].
@@ -90,36 +90,59 @@ struct Fetch<'a> {
     listing: Listing,
 }
 
+/// A file of the model that is not in the cache, or not whole.
+struct MissingFile<'a> {
+    listed: &'a Listed,
+    content: BlobInfo,
+    /// 1-based number of the file.
+    number: usize,
+}
+
 impl Fetch<'_> {
     fn all_parts(&self, on_event: EventHandler<'_>) -> Result<PathBuf, HubError> {
-        let files = &self.listing.files;
-        let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        let parts = choose::parts(self.spec, &names)?;
-        for (index, part) in parts.iter().enumerate() {
-            let listed = files.iter().find(|file| file.path == *part);
-            let listed = listed.expect("a chosen part is one of the listed files");
-            self.one_part(listed, (index + 1, parts.len()), on_event)?;
+        let Fetch { hub, agent, cache, spec, listing } = self;
+        let names: Vec<&str> = listing.files.iter().map(|file| file.path.as_str()).collect();
+        let parts = choose::parts(spec, &names)?;
+        let first = cache.snapshot(&listing.commit).join(parts[0]);
+        let missing = self.missing(&parts)?;
+        self.check_space(&first, &missing)?;
+        for MissingFile { listed, content, number } in &missing {
+            let part = (*number, parts.len());
+            let job = download::Job { hub, agent, spec, commit: &listing.commit, part };
+            job.run(cache, &listed.path, content, on_event)?;
         }
         // Written last: offline, a branch must lead to a snapshot that is complete.
-        if let Err(error) = self.cache.write_ref(&self.spec.revision, &self.listing.commit) {
+        if let Err(error) = cache.write_ref(&spec.revision, &listing.commit) {
             // The model is there: only a start without the network needs the record.
             on_event(FetchEvent::NotRecorded { why: format!("{:#}", anyhow::Error::from(error)) });
         }
-        Ok(self.cache.snapshot(&self.listing.commit).join(parts[0]))
+        Ok(first)
     }
 
-    fn one_part(
-        &self,
-        listed: &Listed,
-        part: (usize, usize),
-        on_event: EventHandler<'_>,
-    ) -> Result<(), HubError> {
+    fn missing(&self, parts: &[&str]) -> Result<Vec<MissingFile<'_>>, HubError> {
         let Fetch { hub, agent, cache, spec, listing } = self;
-        let content = hub.content(agent, spec, listing, listed)?;
-        if cache.has(&listing.commit, &listed.path, &content) {
-            return Ok(());
+        let mut missing = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let listed = listing.files.iter().find(|file| file.path == *part);
+            let listed = listed.expect("a chosen part is one of the listed files");
+            let content = hub.content(agent, spec, listing, listed)?;
+            if !cache.has(&listing.commit, &listed.path, &content) {
+                missing.push(MissingFile { listed, content, number: index + 1 });
+            }
         }
-        let job = download::Job { hub, agent, spec, commit: &listing.commit, part };
-        job.run(cache, &listed.path, &content, on_event)
+        Ok(missing)
+    }
+
+    /// Checks that the disk has room for all files, so that no download fails after hours.
+    fn check_space(&self, path: &Path, missing: &[MissingFile<'_>]) -> Result<(), HubError> {
+        let bytes = missing.iter().map(|file| self.cache.missing_bytes(&file.content));
+        let missing_bytes = bytes.fold(0, u64::saturating_add);
+        match self.cache.free_bytes() {
+            Some(free_bytes) if missing_bytes > free_bytes => {
+                let (path, free_bytes) = (path.to_owned(), Some(free_bytes));
+                Err(HubError::NoSpace { path, missing_bytes, free_bytes })
+            }
+            _ => Ok(()),
+        }
     }
 }

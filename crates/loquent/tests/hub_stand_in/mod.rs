@@ -46,6 +46,7 @@ struct State {
     files: Vec<(String, Vec<u8>)>,
     faults: VecDeque<Fault>,
     token: Option<String>,
+    announced_bytes: Option<usize>,
     omit_hashes: bool,
     outside_lfs: bool,
     requests: Vec<Request>,
@@ -71,6 +72,7 @@ impl StandIn {
             files: files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.clone())).collect(),
             faults: VecDeque::new(),
             token: None,
+            announced_bytes: None,
             omit_hashes: false,
             outside_lfs: false,
             requests: Vec::new(),
@@ -108,6 +110,11 @@ impl StandIn {
     /// From now on the repository is gated.
     pub fn require_token(&self, token: &str) {
         self.state.lock().unwrap().token = Some(token.to_owned());
+    }
+
+    /// From now on the listing says that each file has this size.
+    pub fn announce(&self, bytes: usize) {
+        self.state.lock().unwrap().announced_bytes = Some(bytes);
     }
 
     /// From now on the listing holds names only, as some mirrors' do.
@@ -203,15 +210,16 @@ fn listing_of(state: &State) -> String {
         if state.omit_hashes {
             return serde_json::json!({ "rfilename": name });
         }
+        let size = state.announced_bytes.unwrap_or(bytes.len());
         if state.outside_lfs {
-            let (size, id) = (bytes.len(), git_blob_id(bytes));
+            let id = git_blob_id(bytes);
             return serde_json::json!({ "rfilename": name, "size": size, "blobId": id });
         }
         serde_json::json!({
             "rfilename": name,
-            "size": bytes.len(),
+            "size": size,
             "blobId": "89abcdef0123456789abcdef0123456789abcdef",
-            "lfs": { "sha256": hex_sha256(bytes), "size": bytes.len(), "pointerSize": 134 },
+            "lfs": { "sha256": hex_sha256(bytes), "size": size, "pointerSize": 134 },
         })
     };
     let siblings: Vec<_> = state.files.iter().map(describe).collect();
