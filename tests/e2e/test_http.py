@@ -97,7 +97,7 @@ def test_timings_are_told_when_asked_for(http):
         (b"[]", 400, "object"),
         (b"{}", 400, "messages"),
         (json.dumps({**CHAT, "temperature": "x"}).encode(), 400, "temperature"),
-        (json.dumps({**CHAT, "max_tokens": -1}).encode(), 400, "max_tokens"),
+        (json.dumps({**CHAT, "max_tokens": -2}).encode(), 400, "max_tokens"),
         (json.dumps({"messages": [{"role": "alien", "content": "x"}]}).encode(), 400, "alien"),
         (json.dumps({"messages": [{"role": "user"}]}).encode(), 400, "content"),
         (json.dumps({**CHAT, "response_format": {"type": "xml"}}).encode(), 400, "response_format"),

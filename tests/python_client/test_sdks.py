@@ -259,7 +259,7 @@ def test_anthropics_sdk_over_a_lossy_path(start, path):
             assert stream.response.extensions["loquent"].transport == "quic"
         assert lossy.dropped > before
         with pytest.raises(anthropic.BadRequestError):
-            bad = {**asked, "max_tokens": -1}
+            bad = {**asked, "max_tokens": -2}
             anthropic.Anthropic(api_key="none", max_retries=0, http_client=client).messages.create(**bad, stream=True)
 
     async def twin():

@@ -10,7 +10,7 @@ const SHARED: &[Parameter] = &[
         "stream_options",
         "`include_usage`, `continuous_usage_stats`, `include_timings`, `include_obfuscation`",
     ),
-    supported("max_tokens", ""),
+    supported("max_tokens", "-1: as many as fit"),
     supported("max_completion_tokens", "takes precedence over `max_tokens`"),
     supported("temperature", "0 to 2; 0 is greedy; by default the model's"),
     supported("top_p", "by default the model's"),

@@ -594,19 +594,28 @@ fn token_id(fields: &Fields, id: &Value) -> Result<TokenId, ApiError> {
         .ok_or_else(|| fields.error("prompt", format!("has no token {}.", quoted(&id.to_string()))))
 }
 
+/// Takes the token limit. -1 is no limit, as in llama-server, LM Studio and Ollama.
 fn parse_max_tokens(
     fields: &mut Fields,
     endpoint: Endpoint,
     echo: bool,
 ) -> Result<Option<u32>, ApiError> {
-    // A repeated prompt is an answer without a single token behind it.
-    let least = if echo { 0 } else { 1 };
-    let range = least..=i64::from(u32::MAX);
     // OpenAI renamed `max_tokens`; both are accepted, and the new name takes precedence.
-    let new = fields.integer("max_completion_tokens", range.clone())?;
-    let old = fields.integer("max_tokens", range)?;
-    let default = (endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS);
-    Ok(new.or(old).map(|tokens| tokens as u32).or(default))
+    let new = parse_limit(fields, "max_completion_tokens", echo)?;
+    let old = parse_limit(fields, "max_tokens", echo)?;
+    match new.or(old) {
+        Some(limit) => Ok(u32::try_from(limit).ok()),
+        None => Ok((endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS)),
+    }
+}
+
+fn parse_limit(fields: &mut Fields, name: &str, echo: bool) -> Result<Option<i64>, ApiError> {
+    let limit = fields.integer(name, -1..=i64::from(u32::MAX))?;
+    // A repeated prompt is an answer without a single token behind it.
+    if limit == Some(0) && !echo {
+        return Err(fields.error(name, "must be at least 1, or -1 for no limit."));
+    }
+    Ok(limit)
 }
 
 fn parse_cache_salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
@@ -775,6 +784,8 @@ mod tests {
             (json!({"temperature": 3}), "temperature"),
             (json!({"top_p": -0.1}), "top_p"),
             (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": -2}), "max_tokens"),
+            (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
             (json!({"max_tokens": 1.5}), "max_tokens"),
             (json!({"n": 1000}), "n"),
             (json!({"stop": [1]}), "stop"),
@@ -804,6 +815,20 @@ mod tests {
             assert_eq!(error["error"]["param"], *name, "{body}: {error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
         }
+    }
+
+    #[test]
+    fn a_token_limit_of_minus_one_is_none() {
+        let limit = |extra: Value| chat(extra).unwrap().max_tokens;
+        assert_eq!(limit(json!({})), None);
+        assert_eq!(limit(json!({"max_tokens": 5})), Some(5));
+        assert_eq!(limit(json!({"max_tokens": -1})), None);
+        assert_eq!(limit(json!({"max_completion_tokens": -1, "max_tokens": 5})), None);
+        assert_eq!(limit(json!({"max_completion_tokens": 5, "max_tokens": -1})), Some(5));
+        let limit = |body: Value| text(body).unwrap().max_tokens;
+        assert_eq!(limit(json!({"prompt": "a"})), Some(DEFAULT_COMPLETION_TOKENS));
+        assert_eq!(limit(json!({"prompt": "a", "max_tokens": -1})), None);
+        assert_eq!(limit(json!({"prompt": "a", "echo": true, "max_tokens": 0})), Some(0));
     }
 
     #[test]
