@@ -24,6 +24,7 @@ const SHARED: &[Parameter] = &[
     supported("stop", "at most 16 strings of 256 bytes"),
     supported("include_stop_reason", "the answer names the stop string that ended it"),
     supported("n", "at most 64 completions of all prompts together"),
+    supported("best_of", "equal to `n`; any other is refused"),
     supported("response_format", "`text`, `json_object`, `json_schema`"),
     supported("structured_outputs", "vLLM's: `json`, `regex`, `choice`, `grammar` (GBNF, Lark)"),
     supported("guided_json", "vLLM's older name, like the three below"),
@@ -59,7 +60,6 @@ const SHARED: &[Parameter] = &[
     refused("web_search_options", ""),
     refused("functions", "use `tools`"),
     refused("function_call", "use `tool_choice`"),
-    refused("best_of", "use `n`"),
 ];
 
 /// Parameters of `/v1/chat/completions` only.

@@ -61,7 +61,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("prediction", "predicted outputs are not supported"),
     ("functions", "is deprecated and not supported; use 'tools'"),
     ("function_call", "is deprecated and not supported; use 'tool_choice'"),
-    ("best_of", "is not supported; ask for 'n' completions and choose"),
 ];
 
 /// The endpoint that a request was sent to.
@@ -336,6 +335,7 @@ impl Request {
         if prompts.len() * n as usize > MAX_CHOICES {
             return Err(fields.error("n", format!("times the prompts exceeds {MAX_CHOICES}.")));
         }
+        refuse_best_of(&mut fields, n)?;
         let form = parse_form(&mut fields)?;
         let echo = endpoint == Endpoint::Text && fields.boolean("echo")?.unwrap_or(false);
         let mut request = Self {
@@ -504,6 +504,17 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         return Err(fields.error("modalities", "may only be [\"text\"]."));
     }
     Ok(())
+}
+
+/// Takes `best_of`. One that equals `n` drops no completion, so that it counts as absent.
+fn refuse_best_of(fields: &mut Fields, n: u32) -> Result<(), ApiError> {
+    match fields.integer("best_of", i64::MIN..=i64::MAX)? {
+        Some(best_of) if best_of != i64::from(n) => {
+            let why = "is not supported beyond 'n'; ask for 'n' completions and choose.";
+            Err(fields.error("best_of", why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes `suffix`. An empty one counts as absent.
@@ -808,12 +819,21 @@ mod tests {
             (json!({"response_format": {"type": "xml"}}), "response_format"),
             (json!({"audio": {"voice": "x"}}), "audio"),
             (json!({"best_of": 3}), "best_of"),
+            (json!({"best_of": 3, "n": 2}), "best_of"),
+            (json!({"best_of": 1, "n": 2}), "best_of"),
             (json!({"messages": []}), "messages"),
             (json!({"messages": "hi"}), "messages"),
         ] {
             let error = chat(body.clone()).unwrap_err().json();
             assert_eq!(error["error"]["param"], *name, "{body}: {error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
+        }
+    }
+
+    #[test]
+    fn the_best_of_as_many_as_asked_for_are_all() {
+        for extra in [json!({"best_of": 1}), json!({"best_of": 3, "n": 3})] {
+            assert_eq!(chat(extra.clone()).unwrap().unknown().count(), 0, "{extra}");
         }
     }
 
