@@ -9,14 +9,12 @@ use std::fmt;
 
 use loquent_infer::stop::{Match, StopMatcher};
 use loquent_proto::Delta;
-use loquent_serving::api::request::Endpoint;
+use loquent_serving::api::request::{Endpoint, LIMIT_NAMES};
 use loquent_serving::held_answer::HeldAnswer;
 use serde_json::{Map, Value, json};
 
 /// Maximum bytes of an answer that is kept to be continued.
 const MAX_KEPT_BYTES: usize = 256 * 1024;
-/// Members that limit the tokens of an answer.
-const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
 /// Members that prescribe the form of an answer, which a server can only enforce from its
 /// beginning.
 const FORMS: [&str; 8] = [
@@ -134,7 +132,7 @@ impl ArrivedAnswer {
             Endpoint::Chat => self.put_message(&mut rest)?,
             Endpoint::Text => self.put_prompt(&mut rest)?,
         }
-        for name in LIMITS {
+        for name in LIMIT_NAMES {
             if let Some(limit) = body.get(name).and_then(Value::as_u64) {
                 if limit <= tokens {
                     return Ok(Rest::Nothing);

@@ -17,7 +17,7 @@ use crate::sse::{DirectAnswer, SseBody};
 use loquent_dialects::lowered::Lowered;
 use loquent_serving::api::fields::Fields;
 use loquent_serving::api::logprobs::LogprobsFormat;
-use loquent_serving::api::request::Request;
+use loquent_serving::api::request::{LIMIT_NAMES, Request};
 use loquent_serving::caller::Caller;
 use loquent_serving::error::ApiError;
 use loquent_serving::event_writer::EventWriter;
@@ -25,9 +25,6 @@ use loquent_serving::full_answer::FullAnswer;
 use loquent_serving::held_answer::HeldAnswer;
 use loquent_serving::memory::SMALL_BYTES;
 use loquent_serving::records::RecordContext;
-
-/// Names of the parameters that limit a completion's length.
-const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 /// A dialect's parsed request.
 pub struct Parsed<T> {
@@ -86,7 +83,7 @@ pub async fn parse<T: Send + 'static>(
             fields.keep_images();
         }
         let Lowered { endpoint, mut fields, ignored, kept } = lower(fields)?;
-        let is_bounded = BOUNDS.iter().any(|name| fields.map().contains_key(*name));
+        let is_bounded = LIMIT_NAMES.iter().any(|name| fields.map().contains_key(*name));
         let served = models.find_for(&mut fields)?;
         let mut request = served.parse(endpoint, fields, caller)?;
         if !is_bounded {

@@ -37,6 +37,8 @@ const MAX_PARTS: usize = 1024;
 pub const BYTES_PER_TOKEN: usize = 4;
 /// Default `max_tokens` of `/v1/completions` (OpenAI's default).
 const DEFAULT_COMPLETION_TOKENS: u32 = 16;
+/// Names of the token limit, by precedence: OpenAI renamed its own, and llama-server has another.
+pub const LIMIT_NAMES: [&str; 3] = ["max_completion_tokens", "max_tokens", "n_predict"];
 /// Maximum number of tokens in `logit_bias` (OpenAI's limit): each costs engine time at every step.
 pub const MAX_BIASES: usize = 1024;
 /// Maximum number of names in the header that lists ignored parameters.
@@ -611,10 +613,13 @@ fn parse_max_tokens(
     endpoint: Endpoint,
     echo: bool,
 ) -> Result<Option<u32>, ApiError> {
-    // OpenAI renamed `max_tokens`; both are accepted, and the new name takes precedence.
-    let new = parse_limit(fields, "max_completion_tokens", echo)?;
-    let old = parse_limit(fields, "max_tokens", echo)?;
-    match new.or(old) {
+    let mut stated = None;
+    for name in LIMIT_NAMES {
+        // Read even where another holds, so that it is not named as ignored.
+        let limit = parse_limit(fields, name, echo)?;
+        stated = stated.or(limit);
+    }
+    match stated {
         Some(limit) => Ok(u32::try_from(limit).ok()),
         None => Ok((endpoint == Endpoint::Text).then_some(DEFAULT_COMPLETION_TOKENS)),
     }
@@ -675,7 +680,7 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
         top_p: number(fields.number("top_p", 0.0..=1.0)?),
         top_k: parse_top_k(fields)?,
         min_p: number(fields.number("min_p", 0.0..=1.0)?),
-        repetition_penalty: number(fields.number("repetition_penalty", 0.01..=10.0)?),
+        repetition_penalty: number(parse_repetition_penalty(fields)?),
     };
     Ok(SamplingParams {
         stated,
@@ -688,6 +693,12 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
         logprobs: parse_logprobs(fields, endpoint)?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
     })
+}
+
+/// Takes `repetition_penalty`, or `repeat_penalty`, as llama-server calls it.
+fn parse_repetition_penalty(fields: &mut Fields) -> Result<Option<f64>, ApiError> {
+    let other = fields.number("repeat_penalty", 0.01..=10.0)?;
+    Ok(fields.number("repetition_penalty", 0.01..=10.0)?.or(other))
 }
 
 /// Takes `top_k`; vLLM writes -1 for all tokens, llama-server 0.
@@ -797,6 +808,8 @@ mod tests {
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": -2}), "max_tokens"),
             (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
+            (json!({"n_predict": -2}), "n_predict"),
+            (json!({"repeat_penalty": 0}), "repeat_penalty"),
             (json!({"max_tokens": 1.5}), "max_tokens"),
             (json!({"n": 1000}), "n"),
             (json!({"stop": [1]}), "stop"),
@@ -828,6 +841,23 @@ mod tests {
             assert_eq!(error["error"]["param"], *name, "{body}: {error}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
         }
+    }
+
+    #[test]
+    fn llama_servers_names_hold_where_the_others_are_absent() {
+        for (body, limit, penalty) in [
+            (json!({"n_predict": 7, "repeat_penalty": 1.5}), Some(7), Some(1.5)),
+            (json!({"n_predict": -1}), None, None),
+            (json!({"n_predict": 7, "max_tokens": 5}), Some(5), None),
+            (json!({"repeat_penalty": 1.5, "repetition_penalty": 2}), None, Some(2.0)),
+        ] {
+            let request = chat(body.clone()).unwrap();
+            let found = (request.max_tokens, request.sampling.stated.repetition_penalty);
+            assert_eq!(found, (limit, penalty), "{body}");
+            assert_eq!(request.unknown().count(), 0, "{body}");
+        }
+        let endless = text(json!({"prompt": "a", "n_predict": -1})).unwrap();
+        assert_eq!(endless.max_tokens, None);
     }
 
     #[test]
