@@ -43,7 +43,8 @@ impl AllowedHosts {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let is_listed = self.names.iter().any(|name| name == "*" || *name == host);
         let is_harmless = !self.is_local && (self.names.is_empty() || address(&host).is_some());
-        is_listed || is_harmless || is_loopback(&host)
+        let is_here = is_loopback(&host) || self.is_local && is_name_of_this_machine(&host);
+        is_listed || is_harmless || is_here
     }
 
     /// Returns the first host name of a request that is not allowed, shortened for an error
@@ -65,6 +66,18 @@ const MAX_NAME_CHARS: usize = 255;
 /// Returns true if `host` is a loopback name or address.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || address(host).is_some_and(|it| it.to_canonical().is_loopback())
+}
+
+/// Names by which containers reach this machine (Docker, Podman). No web site has a name below
+/// `internal`, which is reserved for private use.
+const CONTAINER_NAMES: [&str; 3] =
+    ["host.docker.internal", "host.containers.internal", "gateway.docker.internal"];
+
+/// Returns true if `host` is one of the further names that mean this machine by convention. Those
+/// below `localhost` are reserved for its loopback addresses (RFC 6761 §6.3).
+fn is_name_of_this_machine(host: &str) -> bool {
+    let below_localhost = host.strip_suffix(".localhost").is_some_and(|name| !name.is_empty());
+    below_localhost || CONTAINER_NAMES.contains(&host)
 }
 
 /// Parses `host` as an address; IPv6 addresses are in brackets.
@@ -94,8 +107,16 @@ mod tests {
         for host in ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.9.9.9", "[::1]"] {
             assert!(local.allows(host), "{host}");
         }
+        for host in ["host.docker.internal", "HOST.containers.internal.", "gateway.docker.internal"]
+        {
+            assert!(local.allows(host), "{host}");
+        }
+        assert!(local.allows("app.localhost") && local.allows("a.B.LocalHost."));
         assert!(local.allows("box.example") && local.allows("BOX.example."));
         for host in ["evil.example", "10.0.0.1", "", "localhost.evil.example", "a.box.example"] {
+            assert!(!local.allows(host), "{host}");
+        }
+        for host in [".localhost", "notlocalhost", "a.host.docker.internal", "docker.internal"] {
             assert!(!local.allows(host), "{host}");
         }
         assert!(hosts(&["*"], "::1").allows("evil.example"));
@@ -109,7 +130,9 @@ mod tests {
         for host in ["api.example", "localhost", "10.0.0.1", "[2001:db8::1]"] {
             assert!(named.allows(host), "{host}");
         }
-        assert!(!named.allows("evil.example"));
+        for host in ["evil.example", "host.docker.internal", "app.localhost"] {
+            assert!(!named.allows(host), "{host}");
+        }
     }
 
     #[test]
