@@ -114,12 +114,12 @@ impl HttpConfig {
         }
     }
 
-    /// Returns true if pages of `origin` may use the API: those that the operator lists and, on a
-    /// server that only this machine can reach, those of this machine and of its apps.
+    /// Returns true if pages of `origin` may use the API: those that the operator lists, those of
+    /// installed apps and, on a server that only this machine can reach, those of this machine.
     pub fn allows_origin(&self, origin: &[u8]) -> bool {
         self.cors_origins.iter().any(|one| one == "*" || one.as_bytes() == origin)
-            || self.allowed_hosts.is_local()
-                && (is_page_of_this_machine(origin) || is_page_of_app(origin))
+            || is_page_of_app(origin)
+            || self.allowed_hosts.is_local() && is_page_of_this_machine(origin)
     }
 }
 

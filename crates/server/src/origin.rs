@@ -22,7 +22,7 @@ pub fn is_page_of_this_machine(origin: &[u8]) -> bool {
 }
 
 /// Schemes of the pages of desktop apps. No web site's origin can have one of them, and an
-/// installed app can reach the server without a browser anyway.
+/// installed app can reach any server without a browser anyway.
 const APP_SCHEMES: [&str; 4] = ["app", "tauri", "vscode-file", "vscode-webview"];
 
 /// Returns true if `origin` is a page of an app that is installed on the user's machine.

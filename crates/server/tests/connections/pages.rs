@@ -143,15 +143,17 @@ async fn pages_of_this_machine_may_use_a_server_of_this_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_of_this_machine_are_foreign_to_a_server_for_others() {
+async fn pages_of_this_machine_are_foreign_to_a_server_for_others_and_apps_are_not() {
     let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = open.local_addr().unwrap().port();
     let mut server = Server::start_on(open, |_| {}).await;
     server.address = ([127, 0, 0, 1], port).into();
     let headers = [("host", "a.example"), ("origin", "http://localhost:3000")];
     assert_eq!(ask(&server, &headers).await.0, 403);
-    let own = [("host", "a.example"), ("origin", "http://a.example")];
-    assert_eq!(ask(&server, &own).await.0, 200);
+    for allowed in ["http://a.example", "app://obsidian.md", "tauri://localhost"] {
+        let headers = [("host", "a.example"), ("origin", allowed)];
+        assert_eq!(ask(&server, &headers).await.0, 200, "{allowed}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
