@@ -369,11 +369,6 @@ impl AnswerStream {
         self.ended_at
     }
 
-    /// Returns the number of heartbeats (comment lines) so far.
-    pub fn heartbeats(&self) -> u64 {
-        self.parser.comments()
-    }
-
     /// Returns the bytes and reads of the answer so far.
     pub fn wire(&self) -> WireCounts {
         self.response.body().wire()

@@ -39,7 +39,7 @@ const SHARED: &[Parameter] = &[
     supported("stream_interval", "tokens per chunk, or `auto`"),
     supported(
         "return_progress",
-        "of a stream: chunks with `prompt_progress` until the first token; others get comments",
+        "of a stream: chunks with `prompt_progress` until the first token; comments tell of pauses",
     ),
     supported(
         "timings_per_token",

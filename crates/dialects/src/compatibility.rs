@@ -53,7 +53,10 @@ const NATIVE: &[Parameter] = &[
     supported("grammar", "GBNF"),
     supported("json_schema", ""),
     supported("n_probs", "at most 20; log-probabilities before sampling"),
-    supported("return_progress", "of a stream: events with `prompt_progress`; others get comments"),
+    supported(
+        "return_progress",
+        "of a stream: events with `prompt_progress` until the first token",
+    ),
     supported("return_tokens", "the tokens' ids; streams always have them"),
     supported("response_fields", "at most 64 paths such as `timings/predicted_n`"),
     ignored("cache_prompt", "equal prefixes are reused without it"),

@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use crate::delta::MAX_RECORD_BYTES;
 use crate::json::{members, put_number, put_string};
 use crate::obfuscation::Obfuscation;
-use crate::{Delta, Error, Progress, TokenLists, put_pause};
+use crate::progress::put_pause;
+use crate::{Delta, Error, Progress, TokenLists};
 
 /// Maximum choices of one log: far above what any request asks for.
 const MAX_CHOICES: usize = 4096;
@@ -63,8 +64,8 @@ struct Envelope {
     usage: UsageInChunks,
     /// Set if the request asked for padding (`true`) or against it (`false`).
     obfuscation: Option<bool>,
-    /// True if the request asked for progress in chunks; otherwise progress is sent in comments
-    /// (S-6.7).
+    /// True if the request asked for progress, which only then has chunks (S-6.7), and only then
+    /// pauses have comments (S-6.8): many clients fail at a comment.
     progress: bool,
 }
 
@@ -102,6 +103,15 @@ impl Envelope {
         out.extend_from_slice(&self.lead);
         put_number(out, u64::from(choice));
         out.push(b',');
+    }
+
+    /// Writes an event of choice 0 without content, except for [`END`]. It has a choice, since
+    /// clients look into the first one of any chunk, but no role, which may have come already.
+    fn open_empty(&self, counts: Option<&[u8]>, out: &mut Vec<u8>) {
+        self.open_choice(0, out);
+        let nothing: &[u8] = if self.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" };
+        put_all(out, [nothing, b",\"logprobs\":null,\"finish_reason\":null"]);
+        self.close_choice(counts, out);
     }
 
     /// Ends an event of one choice except for [`END`]; `counts` are the latest, as JSON.
@@ -252,7 +262,7 @@ impl ChunkWriter {
             }
             Delta::Progress(progress) => self.progress(offset, progress, out),
             Delta::Pause { why } => {
-                put_pause(why, out);
+                self.pause(why, out);
                 Ok(())
             }
             Delta::Done => self.done(offset, out),
@@ -443,8 +453,25 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Writes progress as a chunk or as a comment. A comment has no id: a reader that resumes from
-    /// before it gets it again.
+    /// Appends the reason for a pause, as a comment, if the request asked for progress (S-6.8).
+    pub fn pause(&self, why: &str, out: &mut Vec<u8>) {
+        if self.envelope.as_ref().is_some_and(|envelope| envelope.progress) {
+            put_pause(why, out);
+        }
+    }
+
+    /// Returns an event for a time without any: a chunk without content, which every client reads.
+    /// It has no id. Empty before [`Delta::Open`].
+    pub fn heartbeat(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(envelope) = &self.envelope {
+            envelope.open_empty(self.counts.json(), &mut out);
+            out.extend_from_slice(END);
+        }
+        out
+    }
+
+    /// Writes progress as a chunk, if the request asked for it.
     fn progress(
         &mut self,
         offset: Option<u64>,
@@ -453,16 +480,10 @@ impl ChunkWriter {
     ) -> Result<(), Error> {
         let envelope = self.envelope()?;
         if !envelope.progress {
-            progress.put_comment(out);
             return Ok(());
         }
         put_id(offset, out);
-        // With a choice, since clients look into the first one of any chunk, but without a role:
-        // the answer has not begun.
-        envelope.open_choice(0, out);
-        let nothing: &[u8] = if envelope.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" };
-        put_all(out, [nothing, b",\"logprobs\":null,\"finish_reason\":null"]);
-        envelope.close_choice(self.counts.json(), out);
+        envelope.open_empty(self.counts.json(), out);
         out.extend_from_slice(b",\"prompt_progress\":");
         progress.put_json(out);
         out.extend_from_slice(END);
@@ -824,6 +845,48 @@ mod tests {
             resumed.write(Some(at as u64), delta, &mut rest).unwrap();
         }
         assert_eq!(rest, whole);
+    }
+
+    #[test]
+    fn a_heartbeat_is_a_chunk_without_content_or_id() {
+        for (object, empty) in [
+            ("chat.completion.chunk", json!({"index": 0, "delta": {}})),
+            ("text_completion", json!({"index": 0, "text": ""})),
+        ] {
+            let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
+            assert_eq!(chunks.heartbeat(), b"", "no answer has begun");
+            chunks.write(Some(0), &meta(object, "null"), &mut out).unwrap();
+            chunks.write(Some(1), &text(0, "a"), &mut out).unwrap();
+            let beat = String::from_utf8(chunks.heartbeat()).unwrap();
+            let data = beat.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+            let mut chunk: Value = serde_json::from_str(data).unwrap();
+            let choice = chunk["choices"][0].as_object_mut().unwrap();
+            assert_eq!(choice.remove("logprobs"), Some(Value::Null));
+            assert_eq!(choice.remove("finish_reason"), Some(Value::Null));
+            assert_eq!(chunk["choices"], json!([empty]));
+            assert_eq!((&chunk["object"], &chunk["id"]), (&json!(object), &json!("x\"y")));
+        }
+    }
+
+    #[test]
+    fn only_who_asks_for_progress_hears_of_it_and_of_pauses() {
+        let log = [
+            Delta::Progress(Progress { queued: 2, ..Progress::default() }),
+            Delta::Pause { why: "it restarts".into() },
+        ];
+        for asks in [false, true] {
+            let meta = json!({"id": "a", "object": "text_completion", "created": 1, "model": "m",
+                              "progress": asks});
+            let (mut chunks, mut out) = (ChunkWriter::new(), Vec::new());
+            chunks.write(None, &Delta::Open { meta: meta.to_string() }, &mut out).unwrap();
+            for delta in &log {
+                chunks.write(None, delta, &mut out).unwrap();
+            }
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(out.contains("\"queued\":2"), asks, "{out}");
+            assert_eq!(out.ends_with(": paused, it restarts\n\n"), asks, "{out}");
+            assert!(asks || out.is_empty(), "{out}");
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub use log::Log;
 pub use path_choice::{PathChoice, PathMode};
 pub use playout::Playout;
 pub use position::Position;
-pub use progress::{Progress, put_pause};
+pub use progress::Progress;
 pub use receiver::{ACK_STEP_BYTES, MAX_PATHS, Receiver, ReceiverConfig, ReceiverEvent};
 pub use replay::{Differs, Incomparable, Replay};
 pub use sender::{

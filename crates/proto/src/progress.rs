@@ -1,6 +1,6 @@
 //! Progress of an answer before its first token: its position in the queue, the computed part of
 //! the prompt, and the expected time of the first token (D-3.4). In event streams it is a chunk for
-//! clients that asked for it, under llama-server's names, and a comment for all others (S-6.7).
+//! clients that asked for it, under llama-server's names (S-6.7).
 
 use alloc::vec::Vec;
 
@@ -72,35 +72,10 @@ impl Progress {
         }
         out.push(b'}');
     }
-
-    /// Appends the progress as an event-stream comment: `: queued 3, about 2.1 s`.
-    pub fn put_comment(&self, out: &mut Vec<u8>) {
-        if self.queued > 0 {
-            out.extend_from_slice(b": queued ");
-            put_number(out, u64::from(self.queued));
-        } else if self.total == 0 {
-            // Every prompt has tokens: this one is not tokenized, as its model is not loaded.
-            out.extend_from_slice(b": loading the model");
-        } else {
-            out.extend_from_slice(b": prompt ");
-            put_number(out, u64::from(self.processed));
-            out.extend_from_slice(b" of ");
-            put_number(out, u64::from(self.total));
-        }
-        if let Some(eta_ms) = self.eta_ms {
-            let tenths = u64::from(eta_ms).div_ceil(100);
-            out.extend_from_slice(b", about ");
-            put_number(out, tenths / 10);
-            out.push(b'.');
-            put_number(out, tenths % 10);
-            out.extend_from_slice(b" s");
-        }
-        out.extend_from_slice(b"\n\n");
-    }
 }
 
 /// Appends an event-stream comment with the reason for a pause: `: paused, …`.
-pub fn put_pause(why: &str, out: &mut Vec<u8>) {
+pub(crate) fn put_pause(why: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b": paused, ");
     // A line end would begin another line of the stream.
     out.extend(why.bytes().filter(|byte| !byte.is_ascii_control()));
@@ -109,25 +84,7 @@ pub fn put_pause(why: &str, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::String;
-
     use super::*;
-
-    fn comment(progress: Progress) -> String {
-        let mut out = Vec::new();
-        progress.put_comment(&mut out);
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn people_can_read_the_comments() {
-        let waiting = Progress { queued: 3, eta_ms: Some(2_050), ..Progress::default() };
-        assert_eq!(comment(waiting), ": queued 3, about 2.1 s\n\n");
-        let reading = Progress { processed: 512, total: 4096, ..Progress::default() };
-        assert_eq!(comment(reading), ": prompt 512 of 4096\n\n");
-        let soon = Progress { total: 9, eta_ms: Some(0), ..Progress::default() };
-        assert_eq!(comment(soon), ": prompt 0 of 9, about 0.0 s\n\n");
-    }
 
     #[test]
     fn a_pause_is_one_comment_whatever_it_says() {

@@ -44,7 +44,7 @@ impl DirectResponse {
         log: RecordLog,
         recorder: Option<ResponseRecorder>,
     ) -> (Self, Vec<u8>) {
-        let mut preface = events.preface().to_vec();
+        let mut preface = Vec::new();
         log.read(0, |delta| {
             write(&mut events, &delta, &mut preface);
         });
@@ -141,9 +141,8 @@ pub struct ResponseReader {
 
 impl ResponseReader {
     /// Returns a reader of `records`, with events written by `events`.
-    pub fn new(records: Records, events: ResponseEvents) -> (Self, Vec<u8>) {
-        let preface = events.preface().to_vec();
-        (Self { records, at: 0, events }, preface)
+    pub fn new(records: Records, events: ResponseEvents) -> Self {
+        Self { records, at: 0, events }
     }
 
     /// Returns the reason why the response goes on at another replica, if it does.

@@ -62,7 +62,7 @@ pub struct HttpConfig {
     pub obfuscation: ObfuscationDefault,
     /// Maximum bytes of all request bodies together, including their parsed form.
     pub max_request_memory_bytes: usize,
-    /// Maximum silence of a stream before a comment is sent, so that proxies keep its connection
+    /// Maximum silence of a stream before a heartbeat is sent, so that proxies keep its connection
     /// open.
     pub heartbeat: Duration,
     /// SHA-256 of the self-signed certificate of HTTPS in DER, which people compare with what a

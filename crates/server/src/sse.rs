@@ -1,9 +1,8 @@
 //! The body of every streamed answer: server-sent events, written as they become ready.
 //!
-//! Headers and a first comment are sent as soon as the request is admitted, then a comment after
-//! every period of silence, so that proxies keep the connection and a client knows that it is
-//! queued. A stream that breaks ends with an error event and an aborted connection: clients take a
-//! clean end for a complete answer.
+//! Headers are sent as soon as the request is admitted, then a heartbeat after every period of
+//! silence, so that proxies keep the connection. A stream that breaks ends with an error event and
+//! an aborted connection: clients take a clean end for a complete answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -33,7 +32,7 @@ pub struct BrokenStream(pub ApiError);
 enum BodyPhase {
     /// Nothing has been sent yet; the first frame is ready.
     Opening(Vec<u8>),
-    /// Between the first comment and the end.
+    /// Between the first events and the end.
     Streaming,
     /// The last events were passed to the connection, which gets one chance to send them.
     Breaking(ApiError),
@@ -53,14 +52,14 @@ pub struct SseBody<S> {
 }
 
 impl<S: EventSource> SseBody<S> {
-    /// Streams `source`, with a comment after each `heartbeat` of silence. Sends `preface` at once.
+    /// Streams `source`, with an event after each `heartbeat` of silence. Sends `preface` at once.
     pub fn new(source: S, preface: Vec<u8>, heartbeat: Duration) -> Self {
         let phase = BodyPhase::Opening(preface);
         Self { source, phase, heartbeat: Heartbeat::new(heartbeat), events: Vec::new() }
     }
 
-    /// Polls for the next events, or a comment in their place; `None` if the phase has changed and
-    /// there is nothing to send.
+    /// Polls for the next events, or a heartbeat in their place; `None` if the phase has changed
+    /// and there is nothing to send.
     fn poll_stream(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.events.clear();
         let status = self.source.poll_events(context, &mut self.events);
@@ -138,7 +137,7 @@ impl<W: EventWriter> DirectAnswer<W> {
         context: &RecordContext<'_>,
         mut events: W,
     ) -> (Self, Vec<u8>) {
-        let mut preface = events.preface().to_vec();
+        let mut preface = Vec::new();
         let records = RecordWriter::open(&request, context, &mut |delta| {
             events.write(None, &delta, &mut preface).expect("the first record opens the log");
         });
@@ -195,7 +194,7 @@ impl<W: EventWriter> EventSource for DirectAnswer<W> {
     }
 }
 
-/// Timer for the comments sent while a stream is silent.
+/// Timer for the events sent while a stream is silent.
 pub struct Heartbeat {
     period: Duration,
     silence: Pin<Box<Sleep>>,
@@ -209,7 +208,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Creates a heartbeat with a comment after each `period` of silence.
+    /// Creates a heartbeat after each `period` of silence.
     pub fn new(period: Duration) -> Self {
         let silence = Box::pin(tokio::time::sleep(period));
         let due = silence.deadline();
@@ -222,7 +221,7 @@ impl Heartbeat {
         self.fresh = true;
     }
 
-    /// Resolves when a comment is due.
+    /// Resolves when one is due.
     ///
     /// Polled between any two frames, and hardly ever due: the timer itself, whose registration
     /// takes a lock, is polled only when it is due or must wake another task.

@@ -5,12 +5,9 @@ use std::task::Context;
 
 use bytes::Bytes;
 use loquent_proto::chunk::ChunkWriter;
-use loquent_proto::{Delta, Error, Progress, put_pause};
+use loquent_proto::{Delta, Error, Progress};
 
 use crate::error::ApiError;
-
-/// Comment at the beginning of an event stream: the request has been admitted.
-pub const COMMENT: &[u8] = b": admitted\n\n";
 
 /// Writes an answer's records as the events of one API.
 pub trait EventWriter: Send + Unpin {
@@ -29,8 +26,7 @@ pub trait EventWriter: Send + Unpin {
         false
     }
 
-    /// Appends a progress report before the first token: a comment, in an API that has comments and
-    /// no event for it.
+    /// Appends a progress report before the first token, in an API that has an event for it.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -43,26 +39,14 @@ pub trait EventWriter: Send + Unpin {
         if self.takes_progress() {
             return self.write(id, &Delta::Progress(*progress), out);
         }
-        // Lines of JSON have neither comments nor a heartbeat.
-        if !self.heartbeat().is_empty() {
-            progress.put_comment(out);
-        }
         Ok(())
     }
 
-    /// Appends the reason for a pause: a comment, in an API that has comments.
-    fn write_pause(&mut self, why: &str, out: &mut Vec<u8>) {
-        if !self.heartbeat().is_empty() {
-            put_pause(why, out);
-        }
-    }
+    /// Appends the reason for a pause, in an API whose clients can ask for it.
+    fn write_pause(&mut self, _why: &str, _out: &mut Vec<u8>) {}
 
-    /// Bytes sent at once, before the first token.
-    fn preface(&self) -> &'static [u8] {
-        COMMENT
-    }
-
-    /// Bytes sent after a silence, so that proxies keep the connection open.
+    /// Bytes sent after a silence, so that proxies keep the connection open: an event without
+    /// content, or a comment where the API has none.
     fn heartbeat(&self) -> Bytes {
         Bytes::from_static(b": waiting\n\n")
     }
@@ -122,6 +106,15 @@ impl EventWriter for ChunkWriter {
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("data: {}\n\n", error.json()).as_bytes());
+    }
+
+    fn write_pause(&mut self, why: &str, out: &mut Vec<u8>) {
+        self.pause(why, out);
+    }
+
+    /// Several SDKs fail at a comment: they take the blank line behind it for the end of an event.
+    fn heartbeat(&self) -> Bytes {
+        self.heartbeat().into()
     }
 }
 

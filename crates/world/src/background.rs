@@ -158,7 +158,7 @@ impl ReplicaResponses {
         }
         let (template, records) = found.into_records(charge)?;
         let events = ResponseEvents::new(template, EventRange::From(first));
-        Ok(ResponseReader::new(records, events).0)
+        Ok(ResponseReader::new(records, events))
     }
 
     /// Cancels the response `id`; returns its object.

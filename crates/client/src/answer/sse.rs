@@ -17,8 +17,8 @@ use crate::connections::Connections;
 
 /// Maximum length of one event, in bytes.
 const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Silence after which a connection counts as dead: servers send a comment every 10 s, so four were
-/// lost.
+/// Silence after which a connection counts as dead: servers send a heartbeat every 10 s, so four
+/// were lost.
 const SILENCE: Duration = Duration::from_secs(45);
 /// Interval between checks of this machine's address.
 const NETWORK_CHECK: Duration = Duration::from_secs(1);

@@ -85,7 +85,7 @@ impl ContentWriter {
 
 impl EventWriter for ContentWriter {
     fn takes_progress(&self) -> bool {
-        // A message for those who asked; comments are no content.
+        // A message for those who asked.
         true
     }
 

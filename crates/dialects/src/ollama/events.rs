@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use loquent_proto::{Delta, Error, Progress};
+use loquent_proto::{Delta, Error};
 use serde_json::{Map, Value};
 
 use super::error_json;
@@ -117,25 +117,6 @@ impl EventWriter for OllamaLines {
 
     fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("{}\n", error_json(error)).as_bytes());
-    }
-
-    fn write_progress(
-        &mut self,
-        _: Option<u64>,
-        _: &Progress,
-        _: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        // Lines have no comments, and its clients take every line for a piece of the answer.
-        Ok(())
-    }
-
-    fn write_pause(&mut self, _: &str, _: &mut Vec<u8>) {
-        // Likewise.
-    }
-
-    fn preface(&self) -> &'static [u8] {
-        // Its clients read JSON from the first byte on.
-        b""
     }
 
     fn heartbeat(&self) -> Bytes {

@@ -138,11 +138,8 @@ impl ResponseEvents {
             Delta::Other { json, .. } => self.note_other(json),
             Delta::Error { code, message } => self.end(broken(code, message), out),
             Delta::Done => self.end(self.success(), out),
-            // The API has no event for it.
-            Delta::Progress(progress) if self.wanted != EventRange::Nothing => {
-                progress.put_comment(out);
-            }
-            // Of further completions, of which a response has none; texts without bytes.
+            // The API has no event for it; of further completions, of which a response has none;
+            // texts without bytes.
             Delta::Progress(_)
             | Delta::Pause { .. }
             | Delta::Text { .. }

@@ -15,8 +15,8 @@ use super::refusal::error_json;
 use super::resume_store::ResumeEntry;
 use super::trace::ProxyTrace;
 
-/// Time without events after which a comment is sent, so that SDKs and proxies with read timeouts
-/// keep waiting.
+/// Time without events after which one without content is sent, so that SDKs and proxies with read
+/// timeouts keep waiting.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Reason why the local connection is broken off.
@@ -26,8 +26,6 @@ pub struct AnswerBroken(String);
 
 /// State that determines the next output of the relay.
 enum RelayState {
-    /// Next is a comment, so that the response's head is sent at once.
-    Opening,
     /// Next are the answer's events.
     Streaming,
     /// Next is nothing: the connection breaks once all written bytes are sent.
@@ -65,7 +63,7 @@ impl AnswerRelay {
             entry: Some(entry),
             chunks: local_chunks(),
             last_id: None,
-            state: RelayState::Opening,
+            state: RelayState::Streaming,
             resumable,
             trace,
             is_begun: false,
@@ -82,10 +80,6 @@ impl AnswerRelay {
 
     async fn next(&mut self) -> Option<Result<Bytes, AnswerBroken>> {
         match &self.state {
-            RelayState::Opening => {
-                self.state = RelayState::Streaming;
-                return Some(Ok(Bytes::from_static(b": connected\n\n")));
-            }
             RelayState::Streaming => {}
             RelayState::Breaking(error) => {
                 let broken = AnswerBroken(error.to_string());
@@ -100,7 +94,8 @@ impl AnswerRelay {
         loop {
             let answer = self.answer.as_mut()?;
             let Ok(step) = tokio::time::timeout(HEARTBEAT, answer.next()).await else {
-                return Some(Ok(Bytes::from_static(b": waiting\n\n")));
+                // Empty for an answer of chunks: the server's own heartbeats are among them.
+                return Some(Ok(self.chunks.heartbeat().into()));
             };
             match step {
                 Ok(Some(step)) => {
@@ -150,13 +145,13 @@ impl AnswerRelay {
         if step.seen { Vec::new() } else { out }
     }
 
-    /// Returns the last event of an incomplete answer. An error sent by the server has already been
-    /// relayed.
+    /// Returns the last event of an incomplete answer, or nothing: an error sent by the server has
+    /// already been relayed.
     fn break_off(&mut self, error: ClientError) -> Bytes {
         self.trace.note_broken();
         self.forget();
         let event = match &error {
-            ClientError::Stream(_) => ": broken\n\n".to_owned(),
+            ClientError::Stream(_) => String::new(),
             error => {
                 let message = format!("The answer broke off: {error}.");
                 format!("data: {}\n\n", error_json(&message, "answer_lost"))
@@ -180,7 +175,7 @@ fn local_chunks() -> ChunkWriter {
 
 impl Drop for AnswerRelay {
     fn drop(&mut self) {
-        let unfinished = matches!(self.state, RelayState::Opening | RelayState::Streaming);
+        let unfinished = matches!(self.state, RelayState::Streaming);
         if unfinished && !self.resumable {
             self.forget();
         }

@@ -164,7 +164,7 @@ fn a_stage_that_does_not_come_back_ends_its_answers_with_an_error() {
     let Some((files, stages, server)) = three_stages(folder.path(), &limit) else { return };
     let before = answer(&server.address);
     let body = json!({"prompt": "Tell me a story.", "max_tokens": 200, "stream": true,
-                      "temperature": 0, "ignore_eos": true});
+                      "temperature": 0, "ignore_eos": true, "return_progress": true});
     let (_, reader) = request(&server.address, "POST", "/v1/completions", &body.to_string());
     let mut text = String::new();
     // An error is the abort of the connection.

@@ -241,7 +241,7 @@ fn case_json(case: &Case, before: usize) -> Value {
     let (bytes, records) = log(case);
     let from = before.checked_sub(1).map_or(0, |last| records[last].0);
     let stream = event_stream(&records, before);
-    // Comments are no events (S-6.7).
+    // Comments are no events (S-6.8).
     let events = stream.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
     let events: Vec<_> = events.map(event_json).collect();
     let record = |(end, delta): &(u64, Option<Delta>)| json!({ "end": end, "delta": delta.as_ref().map(delta_json) });

@@ -315,7 +315,7 @@ fn read(
     padding: Option<Obfuscation>,
 ) -> Response {
     let writer = ResponseEvents::new(template, EventRange::From(first)).padded(padding);
-    events(app, ResponseReader::new(records, writer))
+    events(app, (ResponseReader::new(records, writer), Vec::new()))
 }
 
 async fn retrieve(

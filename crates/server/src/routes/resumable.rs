@@ -25,7 +25,6 @@ use loquent_resumable::sse_reader::{EventsInbox, LogReader, events_path};
 use loquent_resumable::{AttachedReader, BegunAnswer, CommandSender, PathId, ReaderPath};
 use loquent_serving::api::request::Request;
 use loquent_serving::error::{ApiError, no_content};
-use loquent_serving::event_writer::COMMENT;
 use loquent_serving::query::Query;
 use loquent_serving::records::RecordContext;
 use loquent_store::AnswerFence;
@@ -153,7 +152,7 @@ pub async fn stream(
 }
 
 fn events(app: &App, reader: LogReader<ChunkWriter>) -> Response {
-    event_stream(Body::new(SseBody::new(reader, COMMENT.to_vec(), app.config.heartbeat)))
+    event_stream(Body::new(SseBody::new(reader, Vec::new(), app.config.heartbeat)))
 }
 
 /// `GET /v1/streams/{id}` (S-5.2).

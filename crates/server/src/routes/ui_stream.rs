@@ -23,7 +23,7 @@ use loquent_dialects::ui_stream::events::{STOPPED, UiWriter};
 use loquent_dialects::ui_stream::request::{UiRequest, lower};
 use loquent_resumable::sse_reader::{EventsInbox, LogReader};
 use loquent_serving::error::{ApiError, no_content};
-use loquent_serving::event_writer::{COMMENT, EventSource, StreamStatus};
+use loquent_serving::event_writer::{EventSource, StreamStatus};
 use loquent_serving::identity::Identity;
 use loquent_serving::query::Query;
 
@@ -155,7 +155,7 @@ fn run_answer(id: &str) -> Option<NamedAnswer> {
 fn stream(app: &App, inbox: EventsInbox, skipped: u64, named: NamedAnswer) -> Response {
     let writer = UiWriter::new(named.continues, skipped);
     let reader = UiReader { reader: LogReader::new(inbox, writer), named };
-    let body = SseBody::new(reader, COMMENT.to_vec(), app.config.heartbeat);
+    let body = SseBody::new(reader, Vec::new(), app.config.heartbeat);
     let mut response = event_stream(Body::new(body));
     response.headers_mut().insert(STREAM_HEADER, HeaderValue::from_static("v1"));
     response

@@ -160,7 +160,8 @@ async fn a_reader_sees_a_pause_and_why_and_the_rest_exactly_once() {
     let gate = Arc::new(AtomicBool::new(false));
     let expected = Server::start(|_| {}).text(200).await;
     let server = server(vec![50], &gate, harness::FOREVER);
-    let (_, mut stream) = server.post("/v1/chat/completions", &chat(200, true, json!({}))).await;
+    let asked = chat(200, true, json!({"return_progress": true}));
+    let (_, mut stream) = server.post("/v1/chat/completions", &asked).await;
     let mut text = String::new();
     while !text.contains(": paused, the engine was lost") {
         let frame = stream.frame().await.expect("no end").unwrap();

@@ -1,5 +1,5 @@
-//! Where an answer stands before its first token: for those who asked as chunks, for others as
-//! comments, and for nobody who need not wait.
+//! Where an answer stands before its first token: chunks for those who asked, and nothing for
+//! others.
 
 use std::time::Duration;
 
@@ -87,22 +87,21 @@ async fn a_queued_request_learns_its_place_and_then_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_does_not_ask_gets_comments() {
+async fn whoever_does_not_ask_gets_the_answer_alone() {
     let server = narrow();
     let mut running = server.stream(10_000, json!({})).await;
     until_text(&mut running).await;
     assert!(running.progress().is_empty());
     let (_, body) = server.post("/v1/chat/completions", &chat(1, true, json!({}))).await;
-    let mut body = body;
-    let mut text = String::new();
-    while !text.contains(": queued 1, about ") {
-        let frame = body.frame().await.expect("the stream goes on").unwrap();
-        text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
-    }
+    // One that waits behind it is told its place.
+    let mut asking = server.stream(2, json!({"return_progress": true})).await;
+    asking.until_progress().await;
     drop(running);
-    let rest = body.collect().await.unwrap().to_bytes();
-    text.push_str(std::str::from_utf8(&rest).unwrap());
+    let text = body.collect().await.unwrap().to_bytes();
+    let text = std::str::from_utf8(&text).unwrap();
     assert!(text.contains("[DONE]") && !text.contains("prompt_progress"), "{text}");
+    let mut events = text.split_terminator("\n\n");
+    assert!(events.all(|event| event.starts_with("data: ")), "a comment: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,7 +43,7 @@ pub(super) struct StreamArgs {
     /// of the tokens; a request's include_obfuscation overrides it
     #[arg(long, env = "LOQUENT_OBFUSCATION", default_value = "encrypted", value_name = "WHICH")]
     obfuscation: ObfuscateStreams,
-    /// Seconds of silence after which a stream gets a comment, so that proxies keep it open
+    /// Seconds of silence after which a stream gets an empty event, so that proxies keep it open
     #[arg(long, env = "LOQUENT_HEARTBEAT_S", default_value_t = 10, value_name = "S",
           value_parser = clap::value_parser!(u64).range(1..))]
     heartbeat_s: u64,
