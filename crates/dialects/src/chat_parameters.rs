@@ -66,7 +66,10 @@ const SHARED: &[Parameter] = &[
 
 /// Parameters of `/v1/chat/completions` only.
 const CHAT: &[Parameter] = &[
-    supported("messages", "text parts; images, audio and files are refused, past ones become text"),
+    supported(
+        "messages",
+        "text parts, joined as lines; images, audio and files are refused, past ones become text",
+    ),
     supported("tools", "functions, at most 512"),
     supported("tool_choice", ""),
     supported("parallel_tool_calls", ""),

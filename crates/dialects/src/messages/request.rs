@@ -279,6 +279,18 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_text_are_lines_unless_something_is_between() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let call = json!({"type": "tool_use", "id": "a", "name": "f", "input": {}});
+        let messages = messages_of(&json!({"messages": [
+            {"role": "user", "content": [text("Context:"), text("Why?")]},
+            {"role": "assistant", "content": [text("I"), text("look"), call, text(" again.")]},
+        ]}));
+        assert_eq!(messages[0]["content"], "Context:\nWhy?");
+        assert_eq!(messages[1]["content"], "I\nlook again.");
+    }
+
+    #[test]
     fn a_request_that_only_fills_the_cache_is_answered() {
         let most = |most: Value| {
             let body = json!({"max_tokens": most, "messages": [{"role": "user", "content": "hi"}]});

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use loquent_serving::api::fields::{Fields, kind_of};
 use loquent_serving::api::media::{MediaUse, replaced};
+use loquent_serving::api::part_text::PartText;
 use loquent_serving::error::{ApiError, quoted};
 
 /// Chat messages under construction.
@@ -83,7 +84,7 @@ fn lower_user(
 struct Content {
     /// Parts before the last text.
     parts: Vec<Value>,
-    text: String,
+    text: PartText,
 }
 
 impl Content {
@@ -100,18 +101,18 @@ impl Content {
                 self.end_text();
                 self.parts.push(image(block)?);
             }
-            "image" => self.text.push_str(replaced(&block, kind, media, ignored)?),
+            "image" => self.text.push_other(replaced(&block, kind, media, ignored)?),
             "document" if media != MediaUse::Refused && !is_text(&block) => {
-                self.text.push_str(replaced(&block, kind, media, ignored)?);
+                self.text.push_other(replaced(&block, kind, media, ignored)?);
             }
-            other => self.text.push_str(&text_block(block, other)?),
+            other => self.text.push_part(&text_block(block, other)?),
         }
         Ok(())
     }
 
     fn end_text(&mut self) {
-        if !self.text.is_empty() {
-            let text = std::mem::take(&mut self.text);
+        let text = std::mem::take(&mut self.text).into_string();
+        if !text.is_empty() {
             self.parts.push(json!({"type": "text", "text": text}));
         }
     }
@@ -119,7 +120,7 @@ impl Content {
     /// Returns the content of a message: text, unless there are images.
     fn into_value(mut self) -> Value {
         if self.parts.is_empty() {
-            return self.text.into();
+            return self.text.into_string().into();
         }
         self.end_text();
         self.parts.into()
@@ -158,16 +159,16 @@ fn tool_result(mut block: Fields, ignored: &mut Vec<String>) -> Result<Value, Ap
     let mut said = Content::default();
     if block.boolean("is_error")? == Some(true) {
         // A chat completion has no other place for it, and the model must know.
-        said.text.push_str("Error: ");
+        said.text.push_other("Error: ");
     }
     let media = MediaUse::of(&block, true);
     if let Some(content) = block.take("content") {
         for (index, inner) in blocks(&block, "content", content)?.enumerate() {
             let mut inner = inner?;
             let kind = kind(&mut inner)?;
-            said.text.push_str(if index == 0 { "" } else { "\n" });
+            said.text.push_other(if index == 0 { "" } else { "\n" });
             match kind.as_str() {
-                "tool_reference" => said.text.push_str(&tool_reference(inner)?),
+                "tool_reference" => said.text.push_other(&tool_reference(inner)?),
                 other => said.push(inner, other, media, ignored)?,
             }
         }
@@ -184,17 +185,24 @@ fn tool_reference(mut block: Fields) -> Result<String, ApiError> {
 }
 
 fn lower_assistant(turn: &Fields, content: Value, chat: &mut Vec<Value>) -> Result<(), ApiError> {
-    let (mut text, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+    let (mut text, mut thinking, mut calls) = (PartText::default(), String::new(), Vec::new());
     for block in blocks(turn, "content", content)? {
         let mut block = block?;
-        match kind(&mut block)?.as_str() {
+        let kind = kind(&mut block)?;
+        match kind.as_str() {
             "thinking" => thinking.push_str(&block.string("thinking")?.unwrap_or_default()),
             // Only Anthropic can read it.
             "redacted_thinking" => {}
             "tool_use" => calls.push(tool_use(block)?),
-            other => text.push_str(&text_block(block, other)?),
+            other => {
+                text.push_part(&text_block(block, other)?);
+                continue;
+            }
         }
+        // An answer's text around a call has no newline there, and must be found in the cache.
+        text.push_other("");
     }
+    let text = text.into_string();
     let only_calls = text.is_empty() && !calls.is_empty();
     let content = if only_calls { Value::Null } else { text.into() };
     let mut message = json!({"role": "assistant", "content": content});

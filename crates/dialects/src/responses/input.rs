@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::summary;
 use super::tools::chat_name;
 use loquent_serving::api::fields::{Fields, kind_of};
+use loquent_serving::api::part_text::PartText;
 use loquent_serving::error::{ApiError, quoted};
 
 /// Maximum number of items in a conversation: as many as a chat may have messages.
@@ -477,7 +478,9 @@ fn chat_content(content: &Value) -> Value {
 
 fn texts_of(content: &Value) -> String {
     let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
-    parts.iter().filter_map(|part| part["text"].as_str()).collect()
+    let mut text = PartText::default();
+    parts.iter().filter_map(|part| part["text"].as_str()).for_each(|part| text.push_part(part));
+    text.into_string()
 }
 
 #[cfg(test)]
@@ -509,7 +512,7 @@ mod tests {
         assert_eq!(messages[2]["reasoning_content"], "hm");
         assert_eq!(messages[2]["content"], "Wait.");
         assert_eq!(messages[2]["tool_calls"][1]["function"]["name"], "g");
-        assert_eq!(messages[4]["content"], "rain");
+        assert_eq!(messages[4]["content"], "ra\nin");
     }
 
     #[test]

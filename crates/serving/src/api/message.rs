@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::fields::{Fields, kind_of};
 use super::media::{MediaUse, replaced};
+use super::part_text::PartText;
 use crate::error::{ApiError, quoted};
 
 /// Maximum number of messages in one request. Chosen by hand: far above any conversation, and
@@ -108,16 +109,16 @@ fn parse_content(fields: &mut Fields, content: Value, media: MediaUse) -> Result
             return Err(fields.error("content", format!("{wrong}, not {}.", kind_of(&other))));
         }
     };
-    let (mut text, mut ignored) = (String::new(), Vec::new());
+    let (mut text, mut ignored) = (PartText::default(), Vec::new());
     for (index, part) in parts.into_iter().enumerate() {
         let mut part = fields.nested(&format!("content[{index}]"), part)?;
         match part.string("type")?.as_deref() {
             Some("text" | "input_text" | "output_text") => {
                 let piece = part.string("text")?;
-                text.push_str(&piece.ok_or_else(|| part.error("text", "is required."))?);
+                text.push_part(&piece.ok_or_else(|| part.error("text", "is required."))?);
             }
             Some(other) => {
-                text.push_str(replaced(&part, other, media, &mut ignored)?);
+                text.push_other(replaced(&part, other, media, &mut ignored)?);
                 continue;
             }
             None => return Err(part.error("type", "is required.")),
@@ -125,7 +126,7 @@ fn parse_content(fields: &mut Fields, content: Value, media: MediaUse) -> Result
         fields.ignore_rest(part);
     }
     fields.ignore(ignored);
-    Ok(text)
+    Ok(text.into_string())
 }
 
 #[cfg(test)]
@@ -146,6 +147,13 @@ mod tests {
         let calling = json!({"role": "assistant", "content": null, "tool_calls": [call]});
         assert_eq!(parse(&calling).unwrap().content, None);
         assert!(parse(&json!({"role": "user", "content": null})).is_err());
+    }
+
+    #[test]
+    fn parts_of_text_are_lines() {
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let user = json!({"role": "user", "content": [part("Context:"), part(""), part("Why?")]});
+        assert_eq!(parse(&user).unwrap().content.as_deref(), Some("Context:\nWhy?"));
     }
 
     #[test]

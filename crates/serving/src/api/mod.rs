@@ -10,6 +10,7 @@ pub mod logprobs;
 pub mod media;
 pub mod message;
 pub mod parameter_table;
+pub mod part_text;
 pub mod reasoning;
 pub mod request;
 pub mod sampling;
