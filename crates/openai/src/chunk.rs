@@ -338,6 +338,21 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_without_content_has_no_records() {
+        for (object, member, nothing) in
+            [("chat.completion.chunk", "delta", json!({})), ("text_completion", "text", json!(""))]
+        {
+            let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": null});
+            choice[member] = nothing;
+            let beat = chunk(json!({
+                "id": "a", "object": object, "created": 5, "model": "m",
+                "system_fingerprint": "f", "choices": [choice], "usage": null,
+            }));
+            assert!(beat.deltas.is_empty(), "{object}: {:?}", beat.deltas);
+        }
+    }
+
+    #[test]
     fn padding_is_no_content() {
         let padded = json!({"choices": [{"index": 0, "delta": {"content": "x"}}],
                             "obfuscation": "aZ-_9"});
