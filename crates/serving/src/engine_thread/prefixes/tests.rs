@@ -272,12 +272,18 @@ fn blocks_of_ended_orders_are_not_read() {
     let store = PrefixStore::open(config).unwrap();
     let (orders, inbox) = mpsc::unbounded_channel();
     let (events, mut read) = mpsc::channel(8);
-    let now = SystemTime::now();
+    let (now, prompt) = (SystemTime::now(), prompt(1, 2 * BLOCK_TOKENS));
     for (id, is_ended) in [(1, true), (2, false)] {
-        let keys = block_keys("engine", CacheDomain(id), &prompt(1, 2 * BLOCK_TOKENS));
-        let blocks: Vec<_> = (0..).zip(keys).map(|(index, key)| NumberedKey { index, key }).collect();
+        let keys = block_keys("engine", CacheDomain(id), &prompt);
+        let blocks: Vec<_> =
+            (0..).zip(keys).map(|(index, key)| NumberedKey { index, key }).collect();
         for block in &blocks {
-            assert!(store.write(&block.key, b"state", BlockUse { at: now, index: block.index }, now));
+            assert!(store.write(
+                &block.key,
+                b"state",
+                BlockUse { at: now, index: block.index },
+                now
+            ));
         }
         let is_ended = Arc::new(AtomicBool::new(is_ended));
         assert!(orders.send(ReadOrder::Blocks { id: RestoreId(id), blocks, is_ended }).is_ok());
