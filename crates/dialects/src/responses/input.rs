@@ -247,7 +247,7 @@ fn parse_call_output(fields: &mut Fields) -> Result<Value, ApiError> {
     let output = output.ok_or_else(|| fields.error("output", "is required."))?;
     let parts = parse_parts(fields, "output", output, true)?;
     let output: Value = match parts.iter().any(|part| matches!(part, InputPart::Image(_))) {
-        false => parts.into_iter().filter_map(InputPart::into_text).collect::<String>().into(),
+        false => PartText::joined(parts.into_iter().filter_map(InputPart::into_text)).into(),
         true => parts.into_iter().map(InputPart::into_input).collect(),
     };
     Ok(json!({
@@ -478,9 +478,7 @@ fn chat_content(content: &Value) -> Value {
 
 fn texts_of(content: &Value) -> String {
     let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut text = PartText::default();
-    parts.iter().filter_map(|part| part["text"].as_str()).for_each(|part| text.push_part(part));
-    text.into_string()
+    PartText::joined(parts.iter().filter_map(|part| part["text"].as_str()))
 }
 
 #[cfg(test)]

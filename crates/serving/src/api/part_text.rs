@@ -10,6 +10,13 @@ pub struct PartText {
 }
 
 impl PartText {
+    /// Joins parts of text.
+    pub fn joined<T: AsRef<str>>(parts: impl IntoIterator<Item = T>) -> String {
+        let mut text = Self::default();
+        parts.into_iter().for_each(|part| text.push_part(part.as_ref()));
+        text.into_string()
+    }
+
     /// Appends a part of text.
     pub fn push_part(&mut self, part: &str) {
         if part.is_empty() {

@@ -71,7 +71,7 @@ enum ReadEvent {
     End(RestoreId),
 }
 
-/// What the engine awaits from the reading thread.
+/// Orders that the reading thread has, and its last sign.
 #[derive(Default)]
 struct Awaited {
     /// Orders that are not ended. The flags tell the thread to skip what it has not read.

@@ -57,8 +57,8 @@ impl AcmeKeeper {
     /// Looks up what is kept from earlier orders.
     ///
     /// # Errors
-    /// If the directory's URL cannot be used, the kept certificate is damaged, or none is usable and
-    /// the folder cannot be written.
+    /// If the directory's URL cannot be used, the kept certificate is damaged, or none is usable
+    /// and the folder cannot be written.
     pub(super) fn new(config: AcmeConfig, now: SystemTime) -> anyhow::Result<Self> {
         let authority = AcmeAuthority::new(&config.directory, config.trust.clone())?;
         let kept = KeptOrders::new(&config.folder, &config.directory, &config.names[0]);
