@@ -81,14 +81,20 @@ impl<'a> FloatMatMul<'a> {
         let (weights, activations) = unsafe { (op.src[0].as_ref()?, op.src[1].as_ref()?) };
         let format = FloatFormat::of(weights.type_)?;
         let elements = usize::try_from(weights.ne[0]).ok()?;
+        // A rotation of llama.cpp's quantised KV cache, for which ggml has a fast transform.
+        let is_hadamard = op.op_params[1] == sys::GGML_HINT_SRC0_IS_HADAMARD as i32;
         // Anything else (products of several matrices, columns with gaps) is left to ggml.
         let fits = weights.extra.is_null() // otherwise in another back end's own layout
+            && !is_hadamard
             && elements.is_multiple_of(UNIT)
             && weights.nb[0] == format.bytes()
             && [activations, op].into_iter().all(|tensor| {
-                tensor.type_ == sys::GGML_TYPE_F32 && tensor.nb[0] == size_of::<f32>()
+                tensor.type_ == sys::GGML_TYPE_F32
+                    && tensor.nb[0] == size_of::<f32>()
+                    // Recurrent models have a matrix of activations for each sequence.
+                    && (tensor.ne[2] == 1 || tensor.nb[2] == tensor.nb[1] * tensor.ne[1] as usize)
             })
-            && [weights, activations, op].into_iter().all(|t| t.ne[2] == 1 && t.ne[3] == 1);
+            && [weights.ne[2], weights.ne[3], activations.ne[3], op.ne[3]] == [1; 4];
         fits.then_some(Self {
             format,
             weights,
@@ -96,7 +102,7 @@ impl<'a> FloatMatMul<'a> {
             output: op,
             elements,
             weight_rows: usize::try_from(weights.ne[1]).ok()?,
-            rows: usize::try_from(op.ne[1]).ok()?,
+            rows: usize::try_from(op.ne[1] * op.ne[2]).ok()?,
         })
     }
 

@@ -69,7 +69,8 @@ impl<'a> MatMul<'a> {
         };
         let has_fitting_rows = match choices {
             _ if has_choices != choices.is_some() => false,
-            None => [weights, activations, op].into_iter().all(|t| t.ne[2] == 1 && t.ne[3] == 1),
+            // Recurrent models have a matrix of activations for each sequence.
+            None => [weights.ne[2], weights.ne[3], activations.ne[3], op.ne[3]] == [1; 4],
             Some(choices) => product.has_fitting_choices(choices),
         };
         (fits && has_fitting_rows).then_some(product)
@@ -111,10 +112,11 @@ impl<'a> MatMul<'a> {
     #[inline]
     fn row(&self, tensor: &sys::ggml_tensor, row: usize) -> *mut u8 {
         let start = tensor.data.cast::<u8>();
-        if self.choices.is_none() {
+        if self.choices.is_none() && tensor.ne[2] == 1 {
             return start.wrapping_add(row * tensor.nb[1]);
         }
         let used = self.output.ne[1] as usize;
+        // Without choices: the sequence, and the row among its rows.
         let (token, choice) = (row / used, row % used);
         // All experts of a token may read the same row.
         let choice = if tensor.ne[1] == 1 { 0 } else { choice };

@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::arena::{Arena, ArenaTensor, KernelSide};
 use super::{Deviation, Isa, isas, noise, quantised, sys};
+use crate::ggml_hook::Operation;
 
 /// Formats with a scale for every 32 weights: a row of any multiple of 32.
 const FINE_FORMATS: [sys::ggml_type; 7] = [
@@ -253,6 +254,44 @@ fn rows_with_gaps_between_them_are_read_in_place() {
         };
         assert_eq!(gaps, none, "format {format}");
     }
+}
+
+#[test]
+fn rows_of_several_sequences_are_the_bits_of_one() {
+    let (inner, rows, weight_rows) = (512, 6, 20);
+    for (isa, format) in cases_with_floats() {
+        let arena = Arena::new();
+        let (bytes, _) = quantised(format, &noise(1, inner * weight_rows), inner);
+        let weights = arena.tensor(format, [inner as i64, weight_rows as i64, 1, 1], &bytes);
+        let values = with_outliers(2, inner * rows);
+        let product = |sequences: usize| {
+            let shape = [inner as i64, (rows / sequences) as i64, sequences as i64, 1];
+            let right = arena.floats(shape, &values);
+            // SAFETY: tensors of the context with rows of the same length.
+            let op = arena.make(|context| unsafe {
+                sys::ggml_mul_mat(context, weights.as_ptr(), right.as_ptr())
+            });
+            arena.compute(op, KernelSide::Own(isa), 2)
+        };
+        let together = product(1);
+        for sequences in [2, 3, 6] {
+            assert_eq!(product(sequences), together, "{sequences} sequences, format {format}");
+        }
+    }
+}
+
+#[test]
+fn rotations_for_which_ggml_has_a_transform_are_left_to_it() {
+    let arena = Arena::new();
+    let [left, right] = [1, 2].map(|seed| arena.floats([64, 64, 1, 1], &noise(seed, 64 * 64)));
+    // SAFETY: tensors of the context with rows of the same length; nobody else has the product.
+    let is_ours = |hint: sys::ggml_op_hint| unsafe {
+        let op = arena.make(|context| sys::ggml_mul_mat(context, left.as_ptr(), right.as_ptr()));
+        (*op.as_ptr()).op_params[1] = hint as i32;
+        Operation::of(op.get()).is_some()
+    };
+    assert!(is_ours(sys::GGML_HINT_NONE));
+    assert!(!is_ours(sys::GGML_HINT_SRC0_IS_HADAMARD));
 }
 
 #[test]
