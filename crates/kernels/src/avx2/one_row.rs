@@ -54,44 +54,7 @@ pub(super) type RowProducts = unsafe fn(
 
 /// Returns the function for a format.
 pub(super) fn row_products(format: WeightFormat, vnni: bool) -> RowProducts {
-    match (format, vnni) {
-        (WeightFormat::Q2K, false) => plain::q2_k,
-        (WeightFormat::Q3K, false) => plain::q3_k,
-        (WeightFormat::Q4K, false) => plain::q4_k,
-        (WeightFormat::Q5K, false) => plain::q5_k,
-        (WeightFormat::Q6K, false) => plain::q6_k,
-        (WeightFormat::Iq4Xs, false) => plain::iq4_xs,
-        (WeightFormat::Iq2Xxs, false) => plain::iq2_xxs,
-        (WeightFormat::Iq2Xs, false) => plain::iq2_xs,
-        (WeightFormat::Iq2S, false) => plain::iq2_s,
-        (WeightFormat::Iq3Xxs, false) => plain::iq3_xxs,
-        (WeightFormat::Iq3S, false) => plain::iq3_s,
-        (WeightFormat::Q8_0, false) => plain::q8_0,
-        (WeightFormat::Q5_0, false) => plain::q5_0,
-        (WeightFormat::Q4_0, false) => plain::q4_0,
-        (WeightFormat::Q5_1, false) => plain::q5_1,
-        (WeightFormat::Q4_1, false) => plain::q4_1,
-        (WeightFormat::Iq4Nl, false) => plain::iq4_nl,
-        (WeightFormat::Mxfp4, false) => plain::mxfp4,
-        (WeightFormat::Q2K, true) => vnni::q2_k,
-        (WeightFormat::Q3K, true) => vnni::q3_k,
-        (WeightFormat::Q4K, true) => vnni::q4_k,
-        (WeightFormat::Q5K, true) => vnni::q5_k,
-        (WeightFormat::Q6K, true) => vnni::q6_k,
-        (WeightFormat::Iq4Xs, true) => vnni::iq4_xs,
-        (WeightFormat::Iq2Xxs, true) => vnni::iq2_xxs,
-        (WeightFormat::Iq2Xs, true) => vnni::iq2_xs,
-        (WeightFormat::Iq2S, true) => vnni::iq2_s,
-        (WeightFormat::Iq3Xxs, true) => vnni::iq3_xxs,
-        (WeightFormat::Iq3S, true) => vnni::iq3_s,
-        (WeightFormat::Q8_0, true) => vnni::q8_0,
-        (WeightFormat::Q5_0, true) => vnni::q5_0,
-        (WeightFormat::Q4_0, true) => vnni::q4_0,
-        (WeightFormat::Q5_1, true) => vnni::q5_1,
-        (WeightFormat::Q4_1, true) => vnni::q4_1,
-        (WeightFormat::Iq4Nl, true) => vnni::iq4_nl,
-        (WeightFormat::Mxfp4, true) => vnni::mxfp4,
-    }
+    if vnni { vnni::of(format) } else { plain::of(format) }
 }
 
 /// Returns the arrangement of activations for a format's function.
@@ -116,8 +79,8 @@ fn in_order(arrangement: Arrangement, sum: __m256) -> __m256 {
     _mm256_permutevar8x32_ps(sum, unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) })
 }
 
-/// Defines functions with the names of the unpacking ones. Parameters: the function that multiplies
-/// a block, and the number of minima per lane.
+/// Defines functions with the names of the unpacking ones, and `of`, which returns that of a
+/// format. Parameters: the function that multiplies a block, and the number of minima per lane.
 macro_rules! formats {
     (
         $module:ident,
@@ -134,9 +97,15 @@ macro_rules! formats {
         mod $module {
             use super::*;
 
+            pub(super) fn of(format: WeightFormat) -> RowProducts {
+                match format {
+                    $(WeightFormat::$format => $unpack,)*
+                }
+            }
+
             $(
             #[target_feature(enable = $features)]
-            pub(super) fn $unpack(
+            fn $unpack(
                 rows: &[&[u8]],
                 activations: &[GroupedActivations],
                 part_blocks: usize,
@@ -144,28 +113,29 @@ macro_rules! formats {
                 into: &mut [f32; ROWS_AT_ONCE],
             ) {
                 let order = arrangement(WeightFormat::$format);
-                let parts = activations.len().div_ceil(part_blocks);
                 for (row, bytes) in rows.iter().enumerate() {
                     let (whole, rest) = bytes.as_chunks();
-                    for (part, sums) in sums[..parts].iter_mut().enumerate() {
-                        let first = part * part_blocks;
-                        let end = activations.len().min(first + part_blocks);
-                        let blocks = &whole[first..end.min(whole.len())];
+                    let mut whole = whole.iter();
+                    for (part, sums) in activations.chunks(part_blocks).zip(&mut *sums) {
                         let mut sum = _mm256_setzero_ps();
-                        for (block, activations) in blocks.iter().zip(&activations[first..end]) {
+                        for activations in part {
+                            let last;
+                            let block = match whole.next() {
+                                Some(block) => block,
+                                None => {
+                                    last = filled(rest);
+                                    &last
+                                }
+                            };
                             prefetch(block);
                             let weights = $from::$function::<$vnni>(block);
                             let scaled = $scaled(&weights, activations);
                             sum = with_block::<$mins>(sum, scaled, &weights, activations);
                         }
-                        if end > whole.len() {
-                            let weights = $from::$function::<$vnni>(&filled(rest));
-                            let scaled = $scaled(&weights, &activations[end - 1]);
-                            sum = with_block::<$mins>(sum, scaled, &weights, &activations[end - 1]);
-                        }
                         sums[row] = in_order(order, sum);
                     }
                 }
+                let parts = activations.len().div_ceil(part_blocks);
                 let mut total = _mm256_setzero_ps();
                 for sums in &sums[..parts] {
                     total = _mm256_add_ps(total, sum_each(sums));
