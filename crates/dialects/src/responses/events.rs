@@ -3,6 +3,7 @@
 //! Every record gives the same events with the same numbers whenever it is read, so that a reader
 //! that reconnects after event N continues with N + 1.
 
+use bytes::Bytes;
 use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{Delta, Error};
 use serde_json::{Map, Value, json};
@@ -442,6 +443,12 @@ impl EventWriter for ResponseEvents {
         let members = json!({"code": error.code(), "message": error.to_string(), "param": null});
         put_event("error", number, members, out);
     }
+
+    fn heartbeat(&self) -> Bytes {
+        // A comment, as any event would need a number. No blank line behind it, which SDKs take
+        // for the end of an event.
+        Bytes::from_static(b": waiting\n")
+    }
 }
 
 /// Returns the record of a takeover at the event that would have been number `at`, which leaves
@@ -546,6 +553,12 @@ mod tests {
             Delta::Usage { prompt: 3, completion: 4, cached: 1, reasoning: 2 },
             Delta::Done,
         ]
+    }
+
+    #[test]
+    fn a_heartbeat_ends_no_event() {
+        let beat = ResponseEvents::new(template(false), EventRange::From(0)).heartbeat();
+        assert!(beat.starts_with(b":") && beat.ends_with(b"\n") && !beat.ends_with(b"\n\n"));
     }
 
     fn read(records: &[Delta], background: bool, wanted: EventRange) -> (Vec<Value>, Value) {
