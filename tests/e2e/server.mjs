@@ -13,11 +13,13 @@ export function run(args, environment = {}) {
 export function announced(child, pattern) {
   return new Promise((resolve, reject) => {
     let log = "";
-    child.stderr.on("data", (data) => {
+    child.stderr.on("data", function look(data) {
       log += data;
       // Of whole lines alone: a line comes in pieces, and half an address is another one.
       const found = pattern.exec(log.slice(0, log.lastIndexOf("\n") + 1));
       if (!found) return;
+      // What it says later is nobody's, and must not undo the `ref()` of one who waits for its end.
+      child.stderr.off("data", look).resume();
       // A server that nobody ended must not keep the tests from ending: it ends with them.
       child.unref();
       child.stderr.unref();
