@@ -147,7 +147,7 @@ test("an aborted stream stops, at the server too", { timeout: 50_000 }, async ()
 });
 
 test("an address that a process announces is read from a whole line", async () => {
-  const stderr = Object.assign(new EventEmitter(), { unref() {} });
+  const stderr = Object.assign(new EventEmitter(), { unref() {}, resume() {} });
   const child = Object.assign(new EventEmitter(), { stderr, unref() {} });
   const found = announced(child, /on (http:\/\/\S+)/);
   for (const piece of ["API on http://127", ".0.0.1:80", "80\n", "more"]) stderr.emit("data", piece);
