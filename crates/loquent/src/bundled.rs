@@ -1,9 +1,10 @@
 //! The demonstration model inside the binary.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, io, process};
+use std::{env, fs, io};
 
 use anyhow::Context;
+use loquent_client::{FileReaders, replace_file_safely};
 
 /// Name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
@@ -84,16 +85,8 @@ fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {
     if fs::read(&path).is_ok_and(|found| found == GGUF) {
         return Ok(path);
     }
-    fs::create_dir_all(dir)?;
-    // Written under another name and renamed, so that no process ever maps half a file.
-    let partial = dir.join(format!("{name}.{}.partial", process::id()));
-    // One may be left from a process that was killed here.
-    let _ = fs::remove_file(&partial);
-    let written = fs::write(&partial, GGUF).and_then(|()| fs::rename(&partial, &path));
-    if written.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    written.map(|()| path)
+    replace_file_safely(&path, GGUF, FileReaders::Usual)?;
+    Ok(path)
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {

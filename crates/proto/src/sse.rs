@@ -46,7 +46,6 @@ pub struct Parser {
     data: Vec<u8>,
     event_type: Vec<u8>,
     last_event_id: Vec<u8>,
-    comments: u64,
     at_start: bool,
     /// The previous piece ended with a carriage return, so a line feed at the start of the next
     /// belongs to the same line end.
@@ -65,16 +64,10 @@ impl Parser {
             data: Vec::new(),
             event_type: Vec::new(),
             last_event_id: Vec::new(),
-            comments: 0,
             at_start: true,
             skip_line_feed: false,
             failed: false,
         }
-    }
-
-    /// Comment lines seen so far (heartbeats).
-    pub fn comments(&self) -> u64 {
-        self.comments
     }
 
     /// Bytes held for incomplete events.
@@ -147,7 +140,6 @@ impl Parser {
         }
         let (field, value) = split_field(line);
         match field {
-            b"" => self.comments += 1,
             b"data" => self.append_data(value)?,
             b"event" => self.event_type = self.bounded(value)?,
             b"id" if !value.contains(&0) => self.last_event_id = self.bounded(value)?,
@@ -250,10 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn counts_comments_and_ignores_unknown_fields() {
-        let mut parser = Parser::new(64);
-        parser.push(b": hi\n:\nretry: 3\nfoo\n\n", |_| panic!("nothing to dispatch")).unwrap();
-        assert_eq!(parser.comments(), 2);
+    fn ignores_comments_and_unknown_fields() {
+        assert!(parse(&[b": hi\n:\nretry: 3\nfoo\n\n"]).unwrap().is_empty());
     }
 
     #[test]

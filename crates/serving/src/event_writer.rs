@@ -46,9 +46,10 @@ pub trait EventWriter: Send + Unpin {
     fn write_pause(&mut self, _why: &str, _out: &mut Vec<u8>) {}
 
     /// Bytes sent after a silence, so that proxies keep the connection open: an event without
-    /// content, or a comment where the API has none.
+    /// content, or a comment where the API has none. No blank line follows the comment: several
+    /// SDKs take it for the end of an event, and fail as that has no content.
     fn heartbeat(&self) -> Bytes {
-        Bytes::from_static(b": waiting\n\n")
+        Bytes::from_static(b": waiting\n")
     }
 }
 
@@ -112,7 +113,6 @@ impl EventWriter for ChunkWriter {
         self.pause(why, out);
     }
 
-    /// Several SDKs fail at a comment: they take the blank line behind it for the end of an event.
     fn heartbeat(&self) -> Bytes {
         self.heartbeat().into()
     }

@@ -443,12 +443,6 @@ impl EventWriter for ResponseEvents {
         let members = json!({"code": error.code(), "message": error.to_string(), "param": null});
         put_event("error", number, members, out);
     }
-
-    fn heartbeat(&self) -> Bytes {
-        // A comment, as any event would need a number. No blank line behind it, which SDKs take
-        // for the end of an event.
-        Bytes::from_static(b": waiting\n")
-    }
 }
 
 /// Returns the record of a takeover at the event that would have been number `at`, which leaves

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::stored_chats::request::ListFilter;
+use loquent_serving::api::part_text::PartText;
 use loquent_serving::api::stored_chat::ChatToStore;
 use loquent_serving::error::ApiError;
 use loquent_serving::full_answer::FullAnswer;
@@ -138,7 +139,7 @@ fn stored_message(id: String, message: Value) -> Value {
     let (text, parts) = match content {
         Value::Array(parts) => {
             let texts = parts.iter().filter_map(|part| part["text"].as_str());
-            (Value::from(texts.collect::<String>()), Value::Array(parts))
+            (PartText::joined(texts).into(), Value::Array(parts))
         }
         text => (text, Value::Null),
     };
@@ -178,7 +179,7 @@ mod tests {
         let all = messages(&stored, &page(None, 9, false)).unwrap();
         assert_eq!(all["data"][0]["content"], "a\nb");
         assert_eq!(all["data"][0]["content_parts"], Value::Null);
-        assert_eq!(all["data"][1]["content"], "cd");
+        assert_eq!(all["data"][1]["content"], "c\nd");
         assert_eq!(all["data"][1]["content_parts"][1]["text"], "d");
         assert_eq!(all["data"][2]["tool_calls"][0]["id"], "t");
         assert_eq!((&all["first_id"], &all["last_id"]), (&json!("c-0"), &json!("c-2")));

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use loquent_serving::api::fields::Fields;
+use loquent_serving::api::part_text::PartText;
 use loquent_serving::error::{ApiError, quoted};
 
 /// Appends `message` to `out`; returns true if it is the assistant's.
@@ -22,7 +23,7 @@ pub fn lower_message(mut message: Fields, out: &mut Vec<Value>) -> Result<bool, 
     for (index, part) in parts.into_iter().enumerate() {
         let part = message.nested(&format!("parts[{index}]"), part)?;
         match Part::read(part)? {
-            Part::Text(text) => step.text.push_str(&text),
+            Part::Text(text) => step.text.push_part(&text),
             Part::Reasoning(text) if is_assistant => step.reasoning.push_str(&text),
             Part::StepStart if is_assistant => std::mem::take(&mut step).finish(out),
             Part::Call(call) if is_assistant => step.calls.push(call),
@@ -31,7 +32,7 @@ pub fn lower_message(mut message: Fields, out: &mut Vec<Value>) -> Result<bool, 
     }
     match is_assistant {
         true => step.finish(out),
-        false => out.push(json!({"role": role, "content": step.text})),
+        false => out.push(json!({"role": role, "content": step.text.into_string()})),
     }
     Ok(is_assistant)
 }
@@ -111,7 +112,7 @@ fn text_of(value: Value) -> String {
 /// One step of an assistant's message.
 #[derive(Default)]
 struct Step {
-    text: String,
+    text: PartText,
     reasoning: String,
     calls: Vec<Call>,
 }
@@ -120,6 +121,7 @@ impl Step {
     /// Appends the step to `out`, unless it is empty.
     fn finish(self, out: &mut Vec<Value>) {
         let Self { text, reasoning, calls } = self;
+        let text = text.into_string();
         let mut message = Map::new();
         message.insert("role".to_owned(), "assistant".into());
         if !text.is_empty() {

@@ -65,7 +65,7 @@ mod tests {
         let text = |text: &str| json!({"type": "text", "text": text, "state": "done"});
         let (messages, continues) = lowered(json!([
             {"id": "1", "role": "system", "parts": [text("Be brief.")]},
-            {"id": "2", "role": "user", "parts": [text("Good "), {"type": "data-x", "data": 1}, text("day")]},
+            {"id": "2", "role": "user", "parts": [text("Good"), {"type": "data-x", "data": 1}, text("day")]},
             {"id": "3", "role": "assistant", "parts": [{"type": "step-start"},
                 {"type": "reasoning", "text": "Hm."}, text("Hello."), {"type": "source-url", "url": "x"}]},
             {"id": "4", "role": "user", "parts": [text("Why?")]},
@@ -74,7 +74,7 @@ mod tests {
         assert!(!continues);
         let expected = json!([
             {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Good day"},
+            {"role": "user", "content": "Good\nday"},
             {"role": "assistant", "content": "Hello.", "reasoning_content": "Hm."},
             {"role": "user", "content": "Why?"},
         ]);

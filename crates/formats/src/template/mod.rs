@@ -105,14 +105,6 @@ impl ChatMessage {
         Self { role, content, ..Self::default() }
     }
 
-    /// Creates a message whose content came in several text parts; they become lines.
-    pub fn from_parts<'a>(
-        role: impl Into<String>,
-        parts: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
-        Self::new(role, parts.into_iter().collect::<Vec<_>>().join("\n"))
-    }
-
     fn to_json(&self) -> Value {
         let mut fields = Map::new();
         fields.insert("role".into(), json!(self.role));

@@ -1,6 +1,6 @@
 //! The hub's cache layout on disk: blobs named by hash, snapshots of links, refs, locks.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use loquent_client::{FileReaders, replace_file_safely};
@@ -12,6 +12,9 @@ use super::spec::HubSpec;
 
 /// Maximum depth at which a snapshot is searched for files; protects against loops of links.
 pub(super) const MAX_DEPTH: usize = 8;
+
+/// Extension of a blob whose download is not finished.
+pub(super) const INCOMPLETE: &str = "incomplete";
 
 /// Returns true if `path` is a file (or a link to one) of exactly `size_bytes`.
 pub(super) fn has_size(path: &Path, size_bytes: u64) -> bool {
@@ -35,7 +38,7 @@ impl RepoCache {
     }
 
     pub(super) fn incomplete(&self, id: &str) -> PathBuf {
-        self.dir.join("blobs").join(format!("{id}.incomplete"))
+        self.dir.join("blobs").join(format!("{id}.{INCOMPLETE}"))
     }
 
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
@@ -46,14 +49,29 @@ impl RepoCache {
     /// dropped, or by the operating system when the process dies. Calls `waiting` if another
     /// process holds the lock.
     pub(super) fn lock(&self, id: &str, waiting: impl FnOnce()) -> Result<File, HubError> {
-        let path = self.locks.join(format!("{id}.lock"));
-        let file = create_parents(&path).and_then(|()| File::create(&path));
-        let file = file.map_err(HubError::io(&path))?;
+        let (path, file) = self.lock_file(id)?;
         if file.try_lock().is_err() {
             waiting();
             file.lock().map_err(HubError::io(&path))?;
         }
         Ok(file)
+    }
+
+    /// Locks one blob as [`lock`](Self::lock) does; `None` if another process holds the lock.
+    pub(super) fn try_lock(&self, id: &str) -> Result<Option<File>, HubError> {
+        let (path, file) = self.lock_file(id)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(HubError::io(&path)(error)),
+        }
+    }
+
+    fn lock_file(&self, id: &str) -> Result<(PathBuf, File), HubError> {
+        let path = self.locks.join(format!("{id}.lock"));
+        let file = create_parents(&path).and_then(|()| File::create(&path));
+        let file = file.map_err(HubError::io(&path))?;
+        Ok((path, file))
     }
 
     /// Returns true if `snapshots/COMMIT/FILE` leads to a complete blob.

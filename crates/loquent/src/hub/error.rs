@@ -161,6 +161,12 @@ pub enum HubError {
         /// Free bytes of the disk; `None` if it was full.
         free_bytes: Option<u64>,
     },
+    /// Another process is writing the file.
+    #[error("{} is being downloaded; stop that download first", .path.display())]
+    Downloading {
+        /// File that is being written.
+        path: PathBuf,
+    },
     /// A file of the cache cannot be read or written.
     #[error("cannot use {} in the cache", .path.display())]
     Io {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cache::{MAX_DEPTH, RepoCache, collect_files};
+use super::cache::{INCOMPLETE, MAX_DEPTH, RepoCache, collect_files};
 use super::choose;
 use super::config::Hub;
 use super::error::HubError;
@@ -26,12 +26,19 @@ pub(crate) struct CachedModel {
     repo: String,
 }
 
+/// Selector of the unfinished downloads of a repository, which no file's name can be.
+const UNFINISHED: &str = "unfinished";
+
 impl Hub {
-    /// Returns the models in the cache, by name.
+    /// Returns the models in the cache, by name. The downloads of a repository that were not
+    /// finished are one incomplete model, so that their space can be seen and freed.
     pub(crate) fn cached_models(&self) -> Vec<CachedModel> {
         let folders = names_in(&self.cache_dir);
-        let repos = folders.iter().filter_map(|folder| repo_of(folder));
-        let mut models: Vec<_> = repos.flat_map(|repo| models_of(&self.cache_dir, &repo)).collect();
+        let mut models = Vec::new();
+        for repo in folders.iter().filter_map(|folder| repo_of(folder)) {
+            models.extend(models_of(&self.cache_dir, &repo));
+            models.extend(unfinished(&self.cache_dir, &repo));
+        }
         models.sort_by(|a, b| a.name.cmp(&b.name));
         models
     }
@@ -40,12 +47,16 @@ impl Hub {
     /// shares. Returns the number of bytes freed.
     ///
     /// # Errors
-    /// [`HubError::Io`] if a file cannot be removed.
+    /// [`HubError::Io`] if a file cannot be removed, [`HubError::Downloading`] if another process is
+    /// writing it.
     pub(crate) fn remove(&self, model: &CachedModel) -> Result<u64, HubError> {
         let cache = RepoCache::new(&self.cache_dir, &model.repo);
         let mut freed = 0;
         for path in &model.paths {
-            freed += remove_file(&cache, &self.snapshots(&model.repo), path)?;
+            freed += match is_incomplete(path) {
+                true => remove_unfinished(&cache, path)?,
+                false => remove_file(&cache, &self.snapshots(&model.repo), path)?,
+            };
         }
         Ok(freed)
     }
@@ -93,6 +104,36 @@ fn models_in(snapshot: &Path, repo: &str, place: &str) -> Vec<CachedModel> {
         repo: repo.to_owned(),
     });
     cached.collect()
+}
+
+/// Returns the unfinished downloads of a repository, if there are any. Nothing says what they are
+/// of: their names are hashes.
+fn unfinished(cache_dir: &Path, repo: &str) -> Option<CachedModel> {
+    let blobs = cache_dir.join(folder_of(repo)).join("blobs");
+    let paths = names_in(&blobs).into_iter().map(|name| blobs.join(name));
+    let paths: Vec<_> = paths.filter(|path| is_incomplete(path)).collect();
+    let name = format!("{repo}:{UNFINISHED}");
+    (!paths.is_empty()).then(|| CachedModel {
+        name,
+        paths,
+        is_complete: false,
+        repo: repo.to_owned(),
+    })
+}
+
+fn is_incomplete(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == INCOMPLETE)
+}
+
+/// Removes the beginning of a file, unless another process is downloading the rest.
+fn remove_unfinished(cache: &RepoCache, path: &Path) -> Result<u64, HubError> {
+    let id = path.file_stem().map(|id| id.to_string_lossy().into_owned()).unwrap_or_default();
+    let Some(_lock) = cache.try_lock(&id)? else {
+        return Err(HubError::Downloading { path: path.to_owned() });
+    };
+    let bytes = fs::metadata(path).map(|meta| meta.len()).unwrap_or(0);
+    fs::remove_file(path).map_err(HubError::io(path))?;
+    Ok(bytes)
 }
 
 /// Maps each commit to the name of a revision: `main` if that points to it, else the first in
@@ -227,5 +268,26 @@ mod tests {
         assert!(!blob.exists());
         assert_eq!(hub.cached_models().len(), 1);
         assert!(!folder.path().join("models--acme--Small--GGUF/snapshots").join(OLD).exists());
+    }
+
+    #[test]
+    fn an_unfinished_download_is_seen_and_removed_unless_it_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = hub(folder.path());
+        let partial = folder.path().join("models--acme--Small--GGUF/blobs/dd.incomplete");
+        fs::write(&partial, b"GGUF and half").unwrap();
+        let models = hub.cached_models();
+        let unfinished = models.iter().find(|it| it.name == "acme/Small--GGUF:unfinished").unwrap();
+        assert!(!unfinished.is_complete);
+        assert_eq!(unfinished.paths, [partial.clone()]);
+
+        let download = RepoCache::new(folder.path(), "acme/Small--GGUF").lock("dd", || {}).unwrap();
+        let refused = hub.remove(unfinished).unwrap_err();
+        assert!(matches!(refused, HubError::Downloading { .. }), "{refused}");
+        assert!(partial.exists());
+        drop(download);
+        assert_eq!(hub.remove(unfinished).unwrap(), 13);
+        assert!(!partial.exists());
+        assert_eq!(hub.cached_models().len(), models.len() - 1);
     }
 }
