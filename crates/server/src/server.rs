@@ -287,8 +287,13 @@ struct Ports {
 impl Ports {
     fn open(listener: TcpListener, app: &Arc<App>, config: &ServerConfig) -> anyhow::Result<Self> {
         let router = router(app.clone());
-        let tls = config.https.clone();
-        let http = Connections::new(router.clone(), tls, config.tcp.clone(), app.metrics.clone())?;
+        let http = Connections::new(
+            router.clone(),
+            config.https.clone(),
+            config.tcp.clone(),
+            config.http.trusted_proxies.clone(),
+            app.metrics.clone(),
+        )?;
         let quic = bind_quic(&listener, config)?.map(Arc::new);
         let mut quic_task = JoinSet::new();
         if let Some(port) = &quic {

@@ -41,7 +41,8 @@ impl FromStr for TrustedProxy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let range = text.parse().or_else(|_| text.parse().map(|one: IpAddr| IpNet::from(one)));
+        let one = || text.parse().map(|one: IpAddr| IpNet::from(one.to_canonical()));
+        let range = text.parse().or_else(|_| one());
         range
             .map(Self)
             .map_err(|_| "give an address, or a range of addresses such as 10.0.0.0/8".to_owned())
@@ -58,8 +59,10 @@ impl TrustedProxies {
         Self(ranges)
     }
 
-    /// Returns true if `address` is a trusted proxy's.
+    /// Returns true if `address` is a trusted proxy's. To a socket of `::`, an IPv4 proxy has a
+    /// mapped address.
     pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
         self.0.iter().any(|range| range.0.contains(&address))
     }
 
@@ -81,7 +84,7 @@ impl TrustedProxies {
 
     /// Returns the name that a trusted proxy gives to whose request it is, if it gives one.
     pub fn fairness_id<'a>(&self, peer: PeerAddress, headers: &'a HeaderMap) -> Option<&'a [u8]> {
-        if !self.trusts(peer.0.to_canonical()) {
+        if !self.trusts(peer.0) {
             return None;
         }
         let name = FAIRNESS_ID.iter().find_map(|name| headers.get(*name))?.as_bytes();
@@ -163,6 +166,20 @@ mod tests {
             assert_eq!(name("10.0.0.1", header, &"x".repeat(257)), None);
         }
         assert_eq!(name("10.0.0.1", "x-other", "team-a"), None);
+    }
+
+    #[test]
+    fn a_proxy_is_trusted_however_its_address_is_written() {
+        for (proxy, peer) in [
+            ("10.0.0.0/8", "10.0.0.1"),
+            ("10.0.0.0/8", "::ffff:10.0.0.1"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+        ] {
+            let proxies = TrustedProxies::new(vec![proxy.parse().unwrap()]);
+            assert!(proxies.trusts(peer.parse().unwrap()), "{proxy} and {peer}");
+            assert!(!proxies.trusts("::ffff:203.0.113.5".parse().unwrap()), "{proxy}");
+        }
     }
 
     #[test]

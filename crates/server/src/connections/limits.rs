@@ -3,18 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use loquent_serving::peer::TrustedProxies;
-
 /// Limits on TCP connections. Every wait for a client is bounded.
 #[derive(Debug, Clone)]
 pub struct TcpLimits {
     /// Maximum number of connections served at once. Those beyond it get an error.
     pub max_connections: usize,
     /// Maximum number of connections from one IPv4 address or one IPv6 /64. This machine's own
-    /// address and proxies are exempt, since many clients may be behind them.
+    /// address and trusted proxies are exempt, since many clients may be behind them.
     pub max_connections_per_address: usize,
-    /// The proxies.
-    pub trusted_proxies: TrustedProxies,
     /// Time limit for a client's TLS handshake and first bytes, for the head of its first request,
     /// and for each body while it comes slower than [`Self::body_bytes_per_s`].
     pub request_timeout: Duration,
@@ -47,7 +43,6 @@ impl Default for TcpLimits {
         Self {
             max_connections: 4096,
             max_connections_per_address: 1024,
-            trusted_proxies: TrustedProxies::default(),
             request_timeout: Duration::from_secs(30),
             body_bytes_per_s: 16 * 1024,
             idle_timeout: Duration::from_secs(60),

@@ -35,7 +35,7 @@ pub use limits::TcpLimits;
 use limits::is_this_machine;
 use loquent_serving::metrics::Metrics;
 use loquent_serving::obfuscation::Encrypted;
-use loquent_serving::peer::PeerAddress;
+use loquent_serving::peer::{PeerAddress, TrustedProxies};
 use reserve::Reserve;
 use service::ConnectionService;
 use socket::ClientSocket;
@@ -56,6 +56,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 pub struct Connections {
     router: Router,
     limits: Arc<TcpLimits>,
+    trusted_proxies: TrustedProxies,
     places: Arc<Places>,
     reserve: Reserve,
     metrics: Arc<Metrics>,
@@ -66,7 +67,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Returns a set of connections whose requests `router` answers.
+    /// Returns a set of connections whose requests `router` answers. Those from `trusted_proxies`
+    /// have no limit of their own.
     ///
     /// # Errors
     /// If the certificate cannot be used.
@@ -74,6 +76,7 @@ impl Connections {
         router: Router,
         tls: Option<CertificateSource>,
         limits: TcpLimits,
+        trusted_proxies: TrustedProxies,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Self> {
         let https = |source: CertificateSource| {
@@ -86,6 +89,7 @@ impl Connections {
             places: Places::new(limits.max_connections, limits.max_connections_per_address),
             reserve: Reserve::default(),
             limits: Arc::new(limits),
+            trusted_proxies,
             metrics,
             draining: watch::Sender::new(false),
             tls: tls.map(https).transpose()?,
@@ -156,7 +160,7 @@ impl Connections {
     }
 
     fn place(&self, peer: PeerAddress) -> Result<ConnectionPermit, ConnectionRefusal> {
-        let is_proxy = is_this_machine(peer.0) || self.limits.trusted_proxies.trusts(peer.0);
+        let is_proxy = is_this_machine(peer.0) || self.trusted_proxies.trusts(peer.0);
         match is_proxy {
             true => self.places.enter_uncounted(),
             false => self.places.enter(peer.0),

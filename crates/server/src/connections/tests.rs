@@ -15,8 +15,12 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use super::*;
 
 fn connections() -> Connections {
-    let router = Router::new().route("/health", get(async || "well"));
-    Connections::new(router, None, TcpLimits::default(), Arc::new(Metrics::new())).unwrap()
+    connections_of(Router::new().route("/health", get(async || "well")), TcpLimits::default())
+}
+
+fn connections_of(router: Router, limits: TcpLimits) -> Connections {
+    let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    Connections::new(router, None, limits, proxies, Arc::new(Metrics::new())).unwrap()
 }
 
 #[tokio::test]
@@ -47,6 +51,23 @@ async fn errors_of_accept_are_survived_unless_the_listener_is_broken() {
     for broken in [9, 22, 88] {
         let accept = || async { Err(io::Error::from_raw_os_error(broken)) };
         assert_eq!(connections.accept_all(accept).await.raw_os_error(), Some(broken));
+    }
+}
+
+#[test]
+fn a_trusted_proxy_is_not_counted_as_one_client() {
+    let limits = TcpLimits { max_connections_per_address: 1, ..TcpLimits::default() };
+    let connections = connections_of(Router::new(), limits);
+    for (peer, is_counted) in [
+        ("10.0.0.1", false),
+        ("::ffff:10.0.0.1", false), // by a socket of `::`
+        ("203.0.113.5", true),
+        ("::ffff:203.0.113.6", true),
+    ] {
+        let peer = PeerAddress(peer.parse().unwrap());
+        let held = connections.place(peer);
+        assert!(held.is_ok(), "{peer:?}");
+        assert_eq!(connections.place(peer).is_err(), is_counted, "{peer:?}");
     }
 }
 
@@ -129,8 +150,7 @@ impl Streams {
             Body::new(Pieces(pieces))
         };
         let router = Router::new().route("/", get(answer));
-        let limits = TcpLimits::default();
-        let connections = Connections::new(router, None, limits, Arc::new(Metrics::new())).unwrap();
+        let connections = connections_of(router, TcpLimits::default());
         let (near, far) = tokio::io::duplex(1 << 20);
         let socket = CountedWrites(far, writes.clone());
         tokio::spawn(async move {

@@ -123,11 +123,10 @@ impl HttpArgs {
 
     /// Returns the limits on TCP connections. `stall_limit` is the time after which a slow reader's
     /// answer ends; its connection must last until then.
-    pub(super) fn tcp(&self, keys: &KeyArgs, stall_limit: Duration) -> TcpLimits {
+    pub(super) fn tcp(&self, stall_limit: Duration) -> TcpLimits {
         TcpLimits {
             max_connections: self.max_connections,
             max_connections_per_address: self.max_connections_per_address(),
-            trusted_proxies: keys.trusted_proxies(),
             request_timeout: Duration::from_secs(self.request_timeout_s),
             idle_timeout: Duration::from_secs(self.idle_timeout_s),
             write_timeout: Duration::from_secs(self.write_timeout_s).max(stall_limit),

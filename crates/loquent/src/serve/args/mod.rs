@@ -204,7 +204,7 @@ impl ServeArgs {
             quic: self.quic.resolve(&self.host, &self.http, acme),
             upstreams: Vec::new(),
             https,
-            tcp: self.http.tcp(&self.keys, streams.stall_limit),
+            tcp: self.http.tcp(streams.stall_limit),
             drain_limit: self.http.drain_limit(),
             extension: crate::lab::routes(),
             pages: crate::book::pages(),
