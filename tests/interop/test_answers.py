@@ -111,6 +111,9 @@ async def test_webtransport_refused(target, origin, at, status):
         async with connect(target.url, create=Stranger, alpn=ALPN):
             pass
     assert refused.value.status == status
+    if origin:
+        # A page shows no error, but reads event streams: only the log tells its operator why.
+        assert origin in target.server.heard("--cors-origin")
 
 
 @rules("S-4.1 to S-4.3")

@@ -34,9 +34,11 @@ pub fn is_page_of_app(origin: &[u8]) -> bool {
         || matches!(origin, b"http://tauri.localhost" | b"https://tauri.localhost")
 }
 
-/// Returns true if `origin` is a page of `host`, from one of the server's `ports`.
+/// Returns true if `origin` is a page of `host`, from one of the server's `ports` or from HTTPS's
+/// own: there a proxy, or a port that is mapped to the server's, serves it to the public.
 pub fn is_page_of_ports(origin: &[u8], host: &str, ports: &[u16]) -> bool {
-    Page::parse(origin).is_some_and(|page| page.is_of(host, ports))
+    Page::parse(origin)
+        .is_some_and(|page| page.is_of(host, ports) || page.is_https && page.is_of(host, &[443]))
 }
 
 /// Origin of a web page: `http://host:port` or `https://host:port`.
@@ -91,6 +93,18 @@ mod tests {
         assert!(!own("http://b.example:8080", "a.example"));
         assert!(!own("http://localhost:8080", "a.example"));
         assert!(!own("null", "a.example"));
+    }
+
+    #[test]
+    fn a_page_of_https_own_port_is_own_whatever_the_servers_ports_are() {
+        let own =
+            |origin: &str, host: &str| is_page_of_ports(origin.as_bytes(), host, &[8080, 8443]);
+        assert!(own("https://a.example", "a.example"), "behind a proxy that ends TLS");
+        assert!(own("https://a.example:443", "a.example"));
+        assert!(!own("https://b.example", "a.example"));
+        assert!(!own("https://localhost", "a.example"));
+        assert!(!own("https://a.example:9443", "a.example"));
+        assert!(!own("http://a.example:443", "a.example"));
     }
 
     #[test]

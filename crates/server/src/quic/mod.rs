@@ -14,7 +14,7 @@ mod used_channels;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,8 +25,9 @@ use quinn::{
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
+use web_transport_quinn::proto::ConnectRequest;
 
-use crate::app::{App, QuicAddress, WEB_TRANSPORT_PATH};
+use crate::app::{App, HttpConfig, QuicAddress, WEB_TRANSPORT_PATH};
 use crate::connection_limits::Places;
 use crate::origin::is_page_of_ports;
 use crate::peer_router::PeerRouter;
@@ -51,6 +52,8 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for connections to close when the server ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const CLOSE_REASON: &[u8] = b"the server is shutting down";
+/// Maximum bytes of an origin in the log: more than any of a page, whose name has at most 255.
+const MAX_LOGGED_ORIGIN: usize = 300;
 /// Idle timeout of a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unfinished handshakes above which clients must first prove their address (RFC 9000 §8.1.2).
@@ -132,6 +135,7 @@ impl QuicPort {
             app,
             router,
             ports: [self.http_port, self.address.port],
+            has_told_foreign_page: AtomicBool::default(),
             max_streams: self.config.max_streams,
             places: Places::new(
                 self.config.max_connections,
@@ -198,6 +202,8 @@ struct Acceptor {
     router: Router,
     /// The HTTP and the QUIC port, whose pages may open sessions.
     ports: [u16; 2],
+    /// True if the log has told of a page that may not.
+    has_told_foreign_page: AtomicBool,
     max_streams: u32,
     places: Arc<Places>,
     /// Unfinished handshakes.
@@ -226,6 +232,23 @@ impl Acceptor {
             });
         }
     }
+
+    /// Logs the first session that is refused to a page of another origin. It may be the server's
+    /// own page at a port of a proxy, which then reads event streams and shows no error.
+    fn tell(&self, refusal: SessionRefusal, request: &ConnectRequest) {
+        if refusal == SessionRefusal::ForeignPage
+            && !self.has_told_foreign_page.swap(true, Ordering::Relaxed)
+            && let Some(origin) = request.headers.get(http::header::ORIGIN)
+        {
+            let origin = origin.as_bytes();
+            let origin = String::from_utf8_lossy(&origin[..origin.len().min(MAX_LOGGED_ORIGIN)]);
+            tracing::warn!(
+                ?origin,
+                "a page of another origin may not use WebTransport; if it is this server's, start \
+                 with --cors-origin and that origin (further refusals are not logged)"
+            );
+        }
+    }
 }
 
 async fn serve(
@@ -233,7 +256,7 @@ async fn serve(
     handshake: Handshake,
     incoming: Incoming,
 ) -> anyhow::Result<()> {
-    let Acceptor { app, router, ports, max_streams, places, closing, .. } = acceptor;
+    let Acceptor { app, router, max_streams, places, closing, .. } = acceptor;
     let connection = timeout(HANDSHAKE_TIMEOUT, incoming.accept()?).await??;
     // Only now is the address proven: counting it earlier would let a forged address use up
     // its owner's share.
@@ -251,7 +274,7 @@ async fn serve(
     let link = if is_plain {
         web_transport_quinn::Session::raw(connection)
     } else {
-        timeout(HANDSHAKE_TIMEOUT, web_session(app, *ports, connection)).await??
+        timeout(HANDSHAKE_TIMEOUT, web_session(acceptor, connection)).await??
     };
     // Browsers finish their handshake only with the session's request, which is why it counts
     // until here.
@@ -270,14 +293,14 @@ async fn serve(
 
 /// Accepts a browser's WebTransport session if its page may use this server.
 async fn web_session(
-    app: &App,
-    ports: [u16; 2],
+    acceptor: &Acceptor,
     connection: quinn::Connection,
 ) -> anyhow::Result<web_transport_quinn::Session> {
     let request = web_transport_quinn::Request::accept(connection.clone()).await?;
-    let Some(refusal) = SessionRefusal::of(app, ports, &request) else {
+    let Some(refusal) = SessionRefusal::of(&acceptor.app.config, acceptor.ports, &request) else {
         return Ok(request.ok().await?);
     };
+    acceptor.tell(refusal, &request);
     let status = match refusal {
         SessionRefusal::UnknownPath => loquent_serving::error::NOT_FOUND,
         SessionRefusal::ForeignName | SessionRefusal::ForeignPage => {
@@ -304,15 +327,15 @@ enum SessionRefusal {
 }
 
 impl SessionRefusal {
-    fn of(app: &App, ports: [u16; 2], request: &web_transport_quinn::Request) -> Option<Self> {
+    fn of(config: &HttpConfig, ports: [u16; 2], request: &ConnectRequest) -> Option<Self> {
         let host = request.url.host_str().unwrap_or_default();
         let allows = |origin: &http::HeaderValue| {
-            app.config.allows_origin(origin.as_bytes())
+            config.allows_origin(origin.as_bytes())
                 || is_page_of_ports(origin.as_bytes(), host, &ports)
         };
         if request.url.path() != WEB_TRANSPORT_PATH {
             Some(Self::UnknownPath)
-        } else if !app.config.allowed_hosts.allows(host) {
+        } else if !config.allowed_hosts.allows(host) {
             Some(Self::ForeignName)
         } else {
             let is_allowed = request.headers.get(http::header::ORIGIN).is_none_or(allows);
@@ -365,5 +388,38 @@ impl Handshake {
 impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Which pages may open a session, on a server that other machines can reach.
+    use http::HeaderValue;
+    use url::Url;
+
+    use super::*;
+
+    fn refusal(host: &str, origin: &'static str) -> Option<SessionRefusal> {
+        let url = format!("https://{host}{WEB_TRANSPORT_PATH}");
+        let mut request = ConnectRequest::new(url.parse::<Url>().unwrap());
+        request.headers.insert(http::header::ORIGIN, HeaderValue::from_static(origin));
+        let cors_origins = vec!["https://a.example:9443".to_owned()];
+        let config = HttpConfig { cors_origins, ..HttpConfig::default() };
+        SessionRefusal::of(&config, [8080, 8443], &request)
+    }
+
+    #[test]
+    fn the_page_behind_a_proxy_gets_a_session() {
+        for origin in ["https://a.example", "http://a.example:8080", "https://a.example:9443"] {
+            assert_eq!(refusal("a.example:8443", origin), None, "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_host_or_port_gets_none() {
+        for origin in ["https://b.example", "https://a.example:7443", "http://a.example", "null"] {
+            let refused = refusal("a.example:8443", origin);
+            assert_eq!(refused, Some(SessionRefusal::ForeignPage), "{origin}");
+        }
     }
 }
