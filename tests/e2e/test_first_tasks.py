@@ -183,6 +183,10 @@ def test_5_put_it_behind_a_reverse_proxy_with_a_key(serve, tmp_path, program):
         with httpx.Client(base_url=url, transport=transport, headers={"Host": proxy.name}, timeout=60) as http:
             assert proxy.name == name and http.post("/v1/chat/completions", json=CHAT).status_code == 401
             key = {"Authorization": "Bearer the-key"}
+            # At a port that is not the scheme's own, the page's Origin has it, and Host must have it too.
+            site = f"{proxy.name}:{proxy.port}"
+            page = {"Host": site, "Origin": f"http://{site}", **key}
+            assert http.post("/v1/chat/completions", json=CHAT | {"max_tokens": 4}, headers=page).status_code == 200
             with http.stream(
                 "POST", "/v1/chat/completions", json=CHAT | {"max_tokens": 1000, "ignore_eos": True}, headers=key
             ) as response:
