@@ -153,6 +153,23 @@ def test_one_trace_from_the_proxy_to_the_server_that_answers(collector, tmp_path
         assert outer.start <= inner.start
 
 
+@pytest.mark.parametrize(
+    "environment, name",
+    [
+        ({"OTEL_SERVICE_NAME": "chat-eu", "OTEL_RESOURCE_ATTRIBUTES": "service.name=other"}, "chat-eu"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=chat-eu"}, "chat-eu"),
+    ],
+    ids=["by its own variable", "among the attributes"],
+)
+def test_an_operator_names_the_service(collector, environment, name):
+    server = Server("--simulate", "inf", *collector.flag, env=environment).wait()
+    with stopping(server):
+        body = {"messages": [{"role": "user", "content": "tokens=2"}]}
+        url = f"{server.url}/v1/chat/completions"
+        assert httpx.post(url, json=body, headers=PLACE).status_code == 200
+    assert {span.service for span in collector.spans} == {name}
+
+
 def test_an_answer_that_is_taken_over_stays_in_its_trace(collector, redis):
     shared = ("--simulate", "100", "--store", redis.url, *collector.flag)
     owner, successor = [Server(*shared).wait() for _ in range(2)]

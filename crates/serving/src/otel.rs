@@ -17,10 +17,11 @@ use loquent_openai::http::HttpClient;
 use opentelemetry::trace::{
     SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
 };
-use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry::{Context, Key, KeyValue, Value};
 use opentelemetry_http::HttpError as SendError;
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::{ResourceDetector, SdkProvidedResourceDetector};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::runtime::Handle;
 
@@ -29,6 +30,8 @@ use crate::trace_context::TraceParent;
 
 /// Path of the collector's traces endpoint under its base URL.
 const TRACES_PATH: &str = "/v1/traces";
+/// Attribute with the name of the service that exports.
+const SERVICE_NAME: &str = "service.name";
 /// Time limit for exporting one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of a collector's response body.
@@ -46,8 +49,9 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Exports spans to `endpoint`, a base URL, under the service name `service`. Must be called
-    /// inside a runtime, on which the connections to the collector run.
+    /// Exports spans to `endpoint`, a base URL, under the service name `service` unless the
+    /// environment has another. Must be called inside a runtime, on which the connections to the
+    /// collector run.
     ///
     /// # Errors
     /// When the URL is invalid, or the operating system refuses the thread.
@@ -70,8 +74,10 @@ impl Telemetry {
                 silent: AtomicBool::new(false),
             })
             .build()?;
+        // Not the builder's: there the name among the attributes outdoes OTEL_SERVICE_NAME.
+        let found = SdkProvidedResourceDetector.detect().get(&Key::from_static_str(SERVICE_NAME));
         let resource = Resource::builder()
-            .with_service_name(service)
+            .with_service_name(service_name(found, service))
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .build();
         let provider = SdkTracerProvider::builder()
@@ -137,6 +143,16 @@ impl Telemetry {
     fn wall(&self, time: Duration) -> SystemTime {
         self.epoch + time
     }
+}
+
+/// Returns the service's name: the one `found` in `OTEL_SERVICE_NAME` or else in
+/// `OTEL_RESOURCE_ATTRIBUTES`, or `usual` if neither has one and the SDK made it up.
+fn service_name(found: Option<Value>, usual: &'static str) -> Value {
+    let is_given = |name: &Value| {
+        let name = name.as_str();
+        !name.is_empty() && !name.starts_with("unknown_service")
+    };
+    found.filter(is_given).unwrap_or_else(|| usual.into())
 }
 
 /// A span that has begun. Dropping it ends it.
@@ -263,4 +279,18 @@ async fn send(
     let (head, body) = client.send(request).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?;
     Ok(http::Response::from_parts(head, body.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_the_name_that_its_operator_gives_it() {
+        let name = |found: Option<&'static str>| service_name(found.map(Value::from), "loquent");
+        assert_eq!(name(Some("chat-eu")), Value::from("chat-eu"));
+        for nothing in [None, Some(""), Some("unknown_service"), Some("unknown_service:loquent")] {
+            assert_eq!(name(nothing), Value::from("loquent"), "{nothing:?}");
+        }
+    }
 }
