@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from conftest import BINARY
+from test_usage import usage_of
 
 
 def encoded(data):
@@ -145,6 +146,18 @@ def test_usage_is_counted_by_subject(start, provider, key_set):
         assert time.monotonic() < until
         time.sleep(0.05)
     assert [(day["key"], day["total_tokens"]) for day in days] == [("jwt:ann", used.total_tokens)]
+
+
+def test_what_a_subject_has_used_survives_a_restart(start, provider, key_set, tmp_path):
+    flags = ("--jwt-keys", str(key_set), "--jwt-audience", "loquent", "--store", str(tmp_path / "store"))
+    tokens = 0
+    for requests in (1, 2):
+        # The new process does not know the subject before its first request.
+        server = start(*flags)
+        tokens += ask(server, provider.token()).usage.total_tokens
+        assert usage_of(server, requests, provider.token())["total"]["total_tokens"] == tokens
+        server.terminate()
+        server.process.wait(20)
 
 
 def test_keys_are_fetched_from_a_url_and_a_new_file_replaces_the_old(start, provider, key_set):

@@ -41,9 +41,9 @@ pub struct UsageLedger {
 /// The sums of this process for the current day, and the rows that are not written yet.
 #[derive(Debug, Default)]
 struct DayCounts {
-    /// True once it is known what earlier processes have counted today.
-    has_begun: bool,
-    day: u32,
+    /// The day that is counted; `None` until it is known what earlier processes counted on it.
+    day: Option<u32>,
+    /// Also of owners that only an earlier process has seen, as the subjects of tokens are.
     owners: HashMap<Owner, OwnerCounts>,
     pending: BTreeMap<(u32, Owner), UsageRow>,
 }
@@ -73,38 +73,42 @@ pub fn day_of(unix_s: u64) -> u32 {
     u32::try_from(unix_s / DAY_S).unwrap_or(u32::MAX)
 }
 
+impl OwnerCounts {
+    fn new(name: Option<String>, usage: Arc<KeyUsage>) -> Self {
+        Self { name, usage, seen: UsageCounts::default(), today: UsageCounts::default() }
+    }
+}
+
 impl DayCounts {
-    /// Sets what `owner` has used on `day` before this process began to count.
-    fn begin_with(&mut self, row: UsageRow, usage: Arc<KeyUsage>) {
-        let (name, seen, today) = (row.name, UsageCounts::default(), row.counts);
-        self.owners.insert(row.owner, OwnerCounts { name, usage, seen, today });
+    /// Begins `day`, on which `stored` was counted before: by an earlier process or, if the clock
+    /// was set back, by this one.
+    fn begin(&mut self, day: u32, stored: Vec<UsageRow>) {
+        // Who left yesterday takes no memory today.
+        self.owners.retain(|_, one| Arc::strong_count(&one.usage) > 1);
+        self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
+        let waiting = self.pending.range((day, Owner([0; 16]))..=(day, Owner([255; 16])));
+        let waiting = waiting.map(|(_, row)| row.clone());
+        for UsageRow { owner, name, counts, .. } in stored.into_iter().chain(waiting) {
+            // Whoever is not seen yet gets counters when the owner's key is.
+            let unseen = || OwnerCounts::new(name, Arc::default());
+            self.owners.entry(owner).or_insert_with(unseen).today = counts;
+        }
+        self.day = Some(day);
     }
 
-    /// Adds what the owners of `keys` have used since the last look, as of `day`.
-    fn note(&mut self, keys: &[Arc<ApiKey>], day: u32) {
+    /// Adds what the owners of `keys` have used since the last look.
+    fn note(&mut self, keys: &[Arc<ApiKey>]) {
         // The counters of a key that is removed from the file still grow for a moment.
         self.add_up();
         for key in keys {
-            let counts = self.owners.entry(key.owner()).or_insert_with(|| OwnerCounts {
-                name: key.name.clone(),
-                usage: key.usage.clone(),
-                seen: UsageCounts::default(),
-                today: UsageCounts::default(),
-            });
+            let unseen = || OwnerCounts::new(key.name.clone(), key.usage.clone());
+            let counts = self.owners.entry(key.owner()).or_insert_with(unseen);
             if !Arc::ptr_eq(&counts.usage, &key.usage) {
-                // It was removed and has come back with counters that begin anew.
+                // It was removed, or used with an earlier process, and its counters begin anew.
                 (counts.usage, counts.seen) = (key.usage.clone(), UsageCounts::default());
             }
         }
-        // What was used around midnight counts for the day on which the interval began.
         self.add_up();
-        if day != self.day {
-            // Who left yesterday takes no memory today.
-            let in_use = |counts: &OwnerCounts| Arc::strong_count(&counts.usage) > 1;
-            self.owners.retain(|_, counts| in_use(counts));
-            self.owners.values_mut().for_each(|one| one.today = UsageCounts::default());
-            self.day = day;
-        }
         // Memory stays bounded, even if the store is away for weeks.
         while self.pending.len() > MAX_PENDING {
             self.pending.pop_first();
@@ -113,7 +117,7 @@ impl DayCounts {
 
     /// Adds what was used since the last look to the rows of the current day.
     fn add_up(&mut self) {
-        let day = self.day;
+        let Some(day) = self.day else { return };
         for (&owner, counts) in &mut self.owners {
             let now = counts.usage.counts();
             if now != counts.seen {
@@ -175,28 +179,36 @@ impl UsageLedger {
         }
     }
 
-    /// Reads what earlier processes have counted today in a store that is this process's alone.
-    async fn begin(&self, days: &mut DayCounts, today: u32) -> Result<(), StoreError> {
-        // A replica's rows in a shared store are new ones.
-        if self.store.shared().is_none() {
-            let rows = self.store.usage(UsageQuery { days: today..=today, owner: None }).await?;
-            let keys = self.keys.owners();
-            for row in rows {
-                if let Some(key) = keys.iter().find(|key| key.owner() == row.owner) {
-                    days.begin_with(row, key.usage.clone());
-                }
-            }
-        }
-        (days.has_begun, days.day) = (true, today);
-        Ok(())
+    async fn record(&self) -> Result<(), StoreError> {
+        let mut days = self.days.lock().await;
+        self.record_on(day_of(unix_time_s()), &mut days).await
     }
 
-    async fn record(&self) -> Result<(), StoreError> {
-        let (mut days, today) = (self.days.lock().await, day_of(unix_time_s()));
-        if !days.has_begun {
-            self.begin(&mut days, today).await?;
+    async fn record_on(&self, today: u32, days: &mut DayCounts) -> Result<(), StoreError> {
+        if days.day.is_none() {
+            days.begin(today, self.stored(today).await?);
         }
-        days.note(&self.keys.owners(), today);
+        // What was used around midnight counts for the day on which the interval began.
+        days.note(&self.keys.owners());
+        let written = self.write(days).await;
+        if days.day != Some(today) {
+            // While this cannot be read, what is used counts for the day before.
+            days.begin(today, self.stored(today).await?);
+        }
+        written
+    }
+
+    /// Reads what is counted on `day` in a store that is this process's alone, of at most
+    /// [`MAX_USAGE_ROWS`](loquent_store::ledger::MAX_USAGE_ROWS) owners.
+    async fn stored(&self, day: u32) -> Result<Vec<UsageRow>, StoreError> {
+        match self.store.shared() {
+            // A replica's rows in a shared store are new ones.
+            Some(_) => Ok(Vec::new()),
+            None => self.store.usage(UsageQuery { days: day..=day, owner: None }).await,
+        }
+    }
+
+    async fn write(&self, days: &mut DayCounts) -> Result<(), StoreError> {
         let rows: Vec<_> = days.pending.values().cloned().collect();
         if !rows.is_empty() {
             self.store.record_usage(rows.clone()).await?;
@@ -284,50 +296,55 @@ mod tests {
     #[test]
     fn a_day_that_could_not_be_written_waits_beside_the_next() {
         let keys = ApiKeys::new(["sk-a".to_owned()]);
-        let mut days = DayCounts { day: 7, ..DayCounts::default() };
-        days.note(&keys.owners(), 7);
+        let mut days = DayCounts { day: Some(7), ..DayCounts::default() };
+        days.note(&keys.owners());
         assert_eq!(rows(&days), [], "a key that was not used has no row");
         use_tokens(&keys, 10);
-        days.note(&keys.owners(), 7);
+        days.note(&keys.owners());
         use_tokens(&keys, 5);
-        days.note(&keys.owners(), 7);
+        days.note(&keys.owners());
         assert_eq!(rows(&days), [(7, 2, 15)]);
         use_tokens(&keys, 1);
-        days.note(&keys.owners(), 8);
+        days.note(&keys.owners());
+        days.begin(8, Vec::new());
         use_tokens(&keys, 2);
-        days.note(&keys.owners(), 8);
+        days.note(&keys.owners());
         assert_eq!(rows(&days), [(7, 3, 16), (8, 1, 2)]);
+        days.begin(7, Vec::new());
+        use_tokens(&keys, 4);
+        days.note(&keys.owners());
+        assert_eq!(rows(&days), [(7, 4, 20), (8, 1, 2)], "after the clock was set back");
     }
 
     #[test]
     fn a_key_that_comes_back_is_counted_on() {
         let (before, after) =
             (ApiKeys::new(["sk-a".to_owned()]), ApiKeys::new(["sk-a".to_owned()]));
-        let mut days = DayCounts { day: 7, ..DayCounts::default() };
+        let mut days = DayCounts { day: Some(7), ..DayCounts::default() };
         use_tokens(&before, 10);
-        days.note(&before.owners(), 7);
+        days.note(&before.owners());
         use_tokens(&before, 5);
-        days.note(&[], 7);
+        days.note(&[]);
         use_tokens(&after, 1);
-        days.note(&after.owners(), 7);
+        days.note(&after.owners());
         assert_eq!(rows(&days), [(7, 3, 16)]);
         drop(before);
-        days.note(&[], 8);
+        days.begin(8, Vec::new());
         assert_eq!(days.owners.len(), 1);
         drop(after);
-        days.note(&[], 9);
+        days.begin(9, Vec::new());
         assert_eq!(days.owners.len(), 0, "who is gone takes no memory");
     }
 
     #[test]
     fn what_changed_while_it_was_written_is_written_again() {
         let keys = ApiKeys::new(["sk-a".to_owned()]);
-        let mut days = DayCounts { day: 7, ..DayCounts::default() };
+        let mut days = DayCounts { day: Some(7), ..DayCounts::default() };
         use_tokens(&keys, 10);
-        days.note(&keys.owners(), 7);
+        days.note(&keys.owners());
         let first: Vec<_> = days.pending.values().cloned().collect();
         use_tokens(&keys, 10);
-        days.note(&keys.owners(), 7);
+        days.note(&keys.owners());
         days.written(&first);
         assert_eq!(rows(&days), [(7, 2, 20)]);
         let second: Vec<_> = days.pending.values().cloned().collect();
@@ -335,20 +352,44 @@ mod tests {
         assert_eq!(rows(&days), []);
     }
 
+    async fn prompt_tokens(store: &Store, days: RangeInclusive<u32>) -> u64 {
+        let rows = store.usage(UsageQuery { days, owner: None }).await.unwrap();
+        rows.iter().map(|row| row.counts.prompt_tokens).sum()
+    }
+
     #[tokio::test]
     async fn a_process_goes_on_counting_where_the_last_one_ended() {
         let store = Store::in_memory(StoreLimits::default());
+        let first_day = day_of(unix_time_s());
         for expected in [10, 20] {
             // Counters of a new process begin at 0.
             let keys = ApiKeys::new(["sk-a".to_owned()]);
             let ledger = UsageLedger::new(keys.clone(), store.clone());
             use_tokens(&keys, 10);
             ledger.finish().await;
-            let today = day_of(unix_time_s());
-            let found = store.usage(UsageQuery { days: today - 1..=today, owner: None }).await;
-            let sum: u64 = found.unwrap().iter().map(|row| row.counts.prompt_tokens).sum();
-            assert_eq!(sum, expected);
+            assert_eq!(prompt_tokens(&store, first_day..=first_day + 1).await, expected);
         }
+        // This one knows the owner only later, as it does a token's subject.
+        let mut ledger = UsageLedger::new(ApiKeys::new(["sk-b".to_owned()]), store.clone());
+        ledger.record().await.unwrap();
+        ledger.keys = ApiKeys::new(["sk-a".to_owned()]);
+        use_tokens(&ledger.keys, 10);
+        ledger.finish().await;
+        assert_eq!(prompt_tokens(&store, first_day..=first_day + 1).await, 30);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_over_midnight_loses_no_counts() {
+        let store = Store::in_memory(StoreLimits::default());
+        let ledger = UsageLedger::new(ApiKeys::new(["sk-a".to_owned()]), store.clone());
+        let mut days = DayCounts::default();
+        for day in [7, 8, 7, 8] {
+            ledger.record_on(day, &mut days).await.unwrap();
+            use_tokens(&ledger.keys, 10);
+            ledger.record_on(day, &mut days).await.unwrap();
+        }
+        assert_eq!(prompt_tokens(&store, 7..=7).await, 20);
+        assert_eq!(prompt_tokens(&store, 8..=8).await, 20);
     }
 
     #[tokio::test]

@@ -393,7 +393,7 @@ impl Drop for Handshake {
 
 #[cfg(test)]
 mod tests {
-    //! Which pages may open a session, on a server that other machines can reach.
+    //! The pages that may open a session, on a server that other machines can reach.
     use http::HeaderValue;
     use url::Url;
 
