@@ -1,5 +1,6 @@
 // The AI SDK's transport: what it asks, and the chunks that it gives for what comes.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { LoquentChatTransport } from "../dist/ai.js";
 import { chatMessages } from "../dist/ui_messages.js";
@@ -167,9 +168,14 @@ test("messages become OpenAI's: pictures, steps, calls and what they returned", 
         { type: "image_url", image_url: { url: "data:image/png;base64,AA==" } },
       ],
     },
-    { role: "assistant", content: "Let me see.", tool_calls: [call("a", "look", '{"at":1}'), call("b", "ask", "{}")] },
+    { role: "assistant", content: "Let me see.", reasoning_content: "hm", tool_calls: [call("a", "look", '{"at":1}'), call("b", "ask", "{}")] },
     { role: "tool", tool_call_id: "a", content: '{"seen":true}' },
     { role: "tool", tool_call_id: "b", content: "no" },
     { role: "assistant", content: "It is a dot." },
   ]);
 });
+
+const { cases } = JSON.parse(readFileSync(new URL("../../../crates/dialects/src/ui_stream/messages.json", import.meta.url)));
+for (const { about, ui, chat } of cases) {
+  test(`messages, as the server reads them: ${about}`, () => assert.deepEqual(chatMessages(ui), chat));
+}
