@@ -1,7 +1,7 @@
 // What a program sees of an answer: how it is asked for, how it is read, where it stands.
 
 import type { ChatChunk, Chunk, Json } from "./chunk.js";
-import type { Delta, PromptProgress } from "./delta.js";
+import type { Delta, PromptProgress, ToolCall } from "./delta.js";
 import type { Pause } from "./pause.js";
 import type { AbortSignalLike, Credentials, FetchLike, StorageLike, UrlLike } from "./platform.js";
 import type { PlayoutChoice } from "./playout.js";
@@ -99,6 +99,8 @@ export interface Answer<C extends Chunk = ChatChunk> extends AsyncIterable<Delta
   readonly text: string;
   /** Reasoning of choice 0 so far. */
   readonly reasoning: string;
+  /** Calls of tools of choice 0 so far, each with the arguments so far. */
+  readonly toolCalls: readonly ToolCall[];
   /** Why choice 0 has ended; `null` before. */
   readonly finish: string | null;
   /** The last token counts that came. */

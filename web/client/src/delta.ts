@@ -57,6 +57,15 @@ export type Delta =
   /** Last: the answer is complete. */
   | { readonly kind: "done" };
 
+/** A call of a tool, as far as it has come. */
+export interface ToolCall {
+  /** Which of its choice's calls it is. */
+  readonly index: number;
+  readonly id: string;
+  readonly name: string;
+  readonly arguments: string;
+}
+
 /** Where an answer stands before its first token. */
 export interface PromptProgress {
   readonly kind: "progress";

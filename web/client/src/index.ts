@@ -12,7 +12,7 @@ export type {
   RememberedOptions,
 } from "./answer.js";
 export type { Chunk, ChatChunk, ChunkUsage, Json, TextChunk } from "./chunk.js";
-export type { Delta, PromptProgress } from "./delta.js";
+export type { Delta, PromptProgress, ToolCall } from "./delta.js";
 export { AlreadyReadError, LoquentError } from "./errors.js";
 export type { ErrorFacts, ErrorKind } from "./errors.js";
 export type { Pause } from "./pause.js";

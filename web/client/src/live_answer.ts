@@ -3,7 +3,7 @@
 
 import type { Answer, AnswerOptions, AnswerState } from "./answer.js";
 import { type Chunk, ChunkWriter } from "./chunk.js";
-import type { Delta, PromptProgress } from "./delta.js";
+import type { Delta, PromptProgress, ToolCall } from "./delta.js";
 import { serverOf } from "./discovery.js";
 import { type Deferred, newDeferred } from "./deferred.js";
 import { AlreadyReadError, LoquentError, abortReason, isDetached } from "./errors.js";
@@ -32,6 +32,7 @@ type Ending =
 export class LiveAnswer<C extends Chunk> implements Answer<C> {
   text = "";
   reasoning = "";
+  toolCalls: readonly ToolCall[] = [];
   finish: string | null = null;
   usage: Extract<Delta, { kind: "usage" }> | null = null;
   progress: PromptProgress | null = null;
@@ -207,6 +208,7 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     if ("choice" in delta && delta.choice === 0) {
       if (delta.kind === "text") this.text += delta.text;
       if (delta.kind === "reasoning") this.reasoning += delta.text;
+      if (delta.kind === "tool_call") this.toolCalls = withPiece(this.toolCalls, delta);
       if (delta.kind === "finish") this.finish = delta.reason;
     }
     this.#memory?.handleProgress();
@@ -255,10 +257,11 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
     const { reference, usage } = this;
     const meta = this.#meta;
     // Where it stands in a log that is read again says nothing of what was shown.
-    const from = this.#again.isUnderWay ? { offset: 0, text: "", reasoning: "", finish: null } : this;
-    const { offset, text, reasoning, finish } = from;
+    const from = this.#again.isUnderWay ? { offset: 0, text: "", reasoning: "", toolCalls: [], finish: null } : this;
+    const { text, reasoning, toolCalls, finish } = from;
     if (reference !== null) {
-      return { is: "begun", url: this.url.href, reference, offset: offset ?? 0, meta, text, reasoning, finish, usage };
+      const shown = { offset: from.offset ?? 0, meta, text, reasoning, toolCalls, finish, usage };
+      return { is: "begun", url: this.url.href, reference, ...shown };
     }
     if (this.#origin.is !== "question") return null;
     const { body, key, asked_ms } = this.#origin.question;
@@ -266,10 +269,16 @@ export class LiveAnswer<C extends Chunk> implements Answer<C> {
   }
 
   #restore(progress: Progress): void {
-    const { reference, offset, meta, text, reasoning, finish, usage } = progress;
+    const { reference, offset, meta, text, reasoning, toolCalls, finish, usage } = progress;
     this.#meta = meta;
-    Object.assign(this, { reference, offset, text, reasoning, finish, usage });
+    Object.assign(this, { reference, offset, text, reasoning, toolCalls, finish, usage });
   }
+}
+
+/** `calls` with the next piece of one of them, or with a further one. */
+function withPiece(calls: readonly ToolCall[], { index, id, name, arguments: piece }: ToolCall): readonly ToolCall[] {
+  if (!calls.some((call) => call.index === index)) return [...calls, { index, id, name, arguments: piece }];
+  return calls.map((call) => (call.index === index ? { ...call, arguments: call.arguments + piece } : call));
 }
 
 async function readAll(answer: AsyncIterable<unknown>): Promise<void> {

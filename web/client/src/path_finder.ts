@@ -52,8 +52,8 @@ export class PathFinder {
   readonly #context: PathContext;
   /** WebTransport brings this answer no further, though it may be connected. */
   #isLinkUseless = false;
-  /** When something last came, and how many paths have brought nothing since. */
-  #progressAt_ms = Date.now();
+  /** When the path was lost that had brought something last, and how many have brought nothing since. */
+  #lostAt_ms = 0;
   #barrenPaths = 0;
 
   constructor(context: PathContext) {
@@ -62,7 +62,6 @@ export class PathFinder {
 
   /** The path has brought something. */
   handleProgress(): void {
-    this.#progressAt_ms = Date.now();
     this.#barrenPaths = 0;
   }
 
@@ -75,8 +74,8 @@ export class PathFinder {
       try {
         return await this.#askOnce(question);
       } catch (error) {
-        const wait_ms = attempt < question.retries ? retryAfter(error, attempt) : null;
-        if (wait_ms === null) throw brokenBy(error, error instanceof PathLost ? error.message : undefined);
+        const wait_ms = attempt < question.retries && this.#mayPass(error) ? waitAfter(error, attempt + 1) : Infinity;
+        if (wait_ms > LONGEST_RETRY_MS) throw brokenBy(error, error instanceof PathLost ? error.message : undefined);
         pauses.handleRetry(Date.now() + wait_ms);
         await paused(wait_ms, signal);
       }
@@ -124,14 +123,17 @@ export class PathFinder {
   /** Goes on with an answer, for as long as a server may still have it. */
   async goOn(reference: AnswerReference, offset: number, lost: PathLost | null, source: Source | null): Promise<Source> {
     if (lost) this.#heed(lost);
+    // Not from the last delta on: a path may live for long and have nothing to bring.
+    if (this.#barrenPaths === 0) this.#lostAt_ms = Date.now();
     const before = source instanceof LinkAnswer ? source : null;
     let [last, resumed]: [PathLost | null, Source | null] = [lost, null];
     try {
       for (; resumed === null; this.#barrenPaths += 1) {
         this.#context.pauses.handleLoss(last?.message ?? "The page was loaded again.", this.#barrenPaths);
         // The first attempt after progress is made at once.
-        if (this.#barrenPaths > 0) await paused(pauseAfter(this.#barrenPaths), this.#context.signal);
-        if (Date.now() > this.#progressAt_ms + RESUME_WITHIN_MS) throw brokenBy(last);
+        const wait_ms = this.#barrenPaths > 0 ? waitAfter(last?.cause, this.#barrenPaths) : 0;
+        if (Date.now() + wait_ms > this.#lostAt_ms + RESUME_WITHIN_MS) throw brokenBy(last);
+        if (wait_ms > 0) await paused(wait_ms, this.#context.signal);
         const next = await this.#resume(reference, offset, before);
         if (next instanceof PathLost) last = next;
         else resumed = next;
@@ -142,7 +144,7 @@ export class PathFinder {
     }
   }
 
-  /** One attempt; a {@link PathLost} if the server cannot be reached. */
+  /** One attempt; a {@link PathLost} if the server cannot be reached, or refuses for now. */
   async #resume(reference: AnswerReference, offset: number, before: LinkAnswer | null): Promise<Source | PathLost> {
     const { http, server, signal } = this.#context;
     try {
@@ -150,17 +152,25 @@ export class PathFinder {
       if (link) return await link.resume(this.#linkRequest(), reference, offset, before);
       return await resumeBySse(http, server, reference, offset, signal);
     } catch (error) {
-      if (!(error instanceof PathLost)) throw error;
-      this.#heed(error);
-      return error;
+      return this.#heed(error);
     }
   }
 
-  /** What a lost path says about the next. */
-  #heed(lost: PathLost): void {
+  /** What a failed attempt says about the next; throws where there is to be none. */
+  #heed(error: unknown): PathLost {
+    if (!this.#mayPass(error)) throw brokenBy(error);
+    const lost = error instanceof PathLost ? error : new PathLost(error.message, { cause: error });
     this.#isLinkUseless ||= lost.isTransportUseless;
-    // Where nothing else is wanted, the same would be tried until the server forgets the answer.
-    if (this.#isLinkUseless && this.#context.options.transport === "webtransport") throw brokenBy(lost);
+    return lost;
+  }
+
+  /** Whether what failed may succeed later, or by another way. */
+  #mayPass(error: unknown): error is PathLost | LoquentError {
+    if (error instanceof PathLost) {
+      // Where nothing else is wanted, the same would be tried until the server forgets the answer.
+      return !error.isTransportUseless || this.#context.options.transport !== "webtransport";
+    }
+    return error instanceof LoquentError && error.kind === "refused" && PASSING_STATUSES.includes(error.status ?? 0);
   }
 
   /** The link to the server, if WebTransport is wanted, possible and in time. */
@@ -189,18 +199,10 @@ export function brokenBy(error: unknown, message = "The connection broke; the an
   return new LoquentError("broken", message, { cause: error?.cause ?? error ?? undefined });
 }
 
-/** When to ask again after `error`, ms; `null` if that would not help. */
-function retryAfter(error: unknown, attempt: number): number | null {
-  if (error instanceof PathLost) return error.isTransportUseless ? null : pauseAfter(attempt + 1);
-  if (!(error instanceof LoquentError) || error.kind !== "refused") return null;
-  if (!PASSING_STATUSES.includes(error.status ?? 0)) return null;
-  const wait_ms = error.retryAfter_s === undefined ? pauseAfter(attempt + 1) : error.retryAfter_s * 1_000;
-  return wait_ms <= LONGEST_RETRY_MS ? wait_ms : null;
-}
-
-/** The pause before trying again when `paths` in a row have brought nothing, ms. */
-function pauseAfter(paths: number): number {
-  return Math.min(FIRST_PAUSE_MS * 2 ** (paths - 1), LONGEST_PAUSE_MS);
+/** The pause before trying again when `attempts` in a row have failed, the last by `error`, ms. */
+function waitAfter(error: unknown, attempts: number): number {
+  const asked_s = error instanceof LoquentError ? (error.retryAfter_s ?? 0) : 0;
+  return Math.max(asked_s * 1_000, Math.min(FIRST_PAUSE_MS * 2 ** (attempts - 1), LONGEST_PAUSE_MS));
 }
 
 /** Waits, but not beyond the moment at which the network is back. */

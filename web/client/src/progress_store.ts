@@ -2,7 +2,7 @@
 // default `sessionStorage`, the tab's own, and gone with it.
 
 import type { Json } from "./chunk.js";
-import type { Delta } from "./delta.js";
+import type { Delta, ToolCall } from "./delta.js";
 import type { StorageLike } from "./platform.js";
 import type { AnswerReference } from "./source.js";
 
@@ -16,9 +16,10 @@ export interface Progress {
   readonly offset: number;
   /** The open record's JSON. */
   readonly meta: string;
-  /** Choice 0's text and reasoning. */
+  /** Choice 0's text, reasoning and calls of tools. */
   readonly text: string;
   readonly reasoning: string;
+  readonly toolCalls: readonly ToolCall[];
   readonly finish: string | null;
   readonly usage: Extract<Delta, { kind: "usage" }> | null;
 }
@@ -154,15 +155,22 @@ function readItem(storage: StorageLike | null, name: string): string | null {
 }
 
 function isProgress(value: unknown): value is Progress {
-  const { is, url, reference, offset, text, meta, reasoning } = (value ?? {}) as Partial<Progress>;
+  const { is, url, reference, offset, text, meta, reasoning, toolCalls } = (value ?? {}) as Partial<Progress>;
   const strings = [url, text, meta, reasoning];
   return (
     is === "begun" &&
     strings.every((part) => typeof part === "string") &&
+    Array.isArray(toolCalls) &&
+    toolCalls.every(isToolCall) &&
     isUrl(url) &&
     isReference(reference) &&
     Number.isSafeInteger(offset)
   );
+}
+
+function isToolCall(value: unknown): value is ToolCall {
+  const { index, id, name, arguments: text } = (value ?? {}) as Partial<ToolCall>;
+  return Number.isSafeInteger(index) && [id, name, text].every((part) => typeof part === "string");
 }
 
 /** Whether `value` can name an answer: 32 hex digits each, of either case (S-4.2). */

@@ -1,6 +1,6 @@
 // An answer's deltas as the chunks of the AI SDK's message stream.
 
-import type { Delta } from "./delta.js";
+import type { Delta, ToolCall } from "./delta.js";
 
 /** Why an answer ended, in the SDK's words. */
 export type UiFinishReason = "stop" | "length" | "content-filter" | "tool-calls" | "error" | "other";
@@ -43,6 +43,7 @@ interface Call {
 export interface Begun {
   readonly text: string;
   readonly reasoning: string;
+  readonly toolCalls: readonly ToolCall[];
   readonly finish: string | null;
 }
 
@@ -53,8 +54,9 @@ export class UiChunkWriter {
   readonly #calls = new Map<number, Call>();
 
   /** The first chunks; what a reload had shown comes again, as the SDK expects. */
-  begin({ text, reasoning }: Begun): UiChunk[] {
-    return [{ type: "start" }, { type: "start-step" }, ...this.#text("reasoning", reasoning), ...this.#text("text", text)];
+  begin({ text, reasoning, toolCalls }: Begun): UiChunk[] {
+    const texts = [...this.#text("reasoning", reasoning), ...this.#text("text", text)];
+    return [{ type: "start" }, { type: "start-step" }, ...texts, ...toolCalls.flatMap((call) => this.#call(call))];
   }
 
   /** The chunks that `delta` makes. */
@@ -86,7 +88,7 @@ export class UiChunkWriter {
     return [...begun, { type: `${kind}-delta`, id: this.#open.id, delta }];
   }
 
-  #call(delta: Extract<Delta, { kind: "tool_call" }>): UiChunk[] {
+  #call(delta: ToolCall): UiChunk[] {
     const begun: UiChunk[] = [];
     let call = this.#calls.get(delta.index);
     if (call === undefined) {

@@ -1,4 +1,5 @@
-// The AI SDK's messages as OpenAI's: text, pictures, calls of tools and what these returned.
+// The AI SDK's messages as OpenAI's: text, reasoning, pictures, calls of tools and what these
+// returned. A server does the same at /v1/ui/chat (crates/dialects/src/ui_stream/message.rs).
 
 import type { ChatMessage, ContentPart, ToolCallRequest } from "./request.js";
 
@@ -13,6 +14,8 @@ export interface UiPartLike {
   readonly toolCallId?: string;
   readonly state?: string;
   readonly input?: unknown;
+  /** An input that is no JSON. */
+  readonly rawInput?: unknown;
   readonly output?: unknown;
   readonly errorText?: string;
 }
@@ -36,7 +39,7 @@ export function chatMessages(messages: readonly UiMessageLike[]): ChatMessage[] 
 /** Text alone as text, which every server takes; else its parts. */
 function contentOf(parts: readonly UiPartLike[]): string | ContentPart[] {
   const known = parts.filter(({ type }) => type === "text" || type === "file");
-  if (known.every(({ type }) => type === "text")) return known.map(({ text = "" }) => text).join("");
+  if (known.every(({ type }) => type === "text")) return joined(known.map(({ text = "" }) => text));
   return known.map((part): ContentPart => {
     if (part.type === "text") return { type: "text", text: part.text ?? "" };
     if (part.mediaType?.startsWith("image/")) return { type: "image_url", image_url: { url: part.url } };
@@ -44,40 +47,60 @@ function contentOf(parts: readonly UiPartLike[]): string | ContentPart[] {
   });
 }
 
-/** An answer of several steps: each one's text and calls, then what the calls returned. */
+/** Texts of a message as one: each is a line, and one that ends with a blank line needs no further. */
+function joined(texts: readonly string[]): string {
+  const lines = texts.filter((text) => text !== "");
+  return lines.map((text, at) => (at === 0 || lines[at - 1]?.endsWith("\n\n") ? text : `\n${text}`)).join("");
+}
+
+/** One step of an answer: what the model said, what it called, and what the calls returned. */
+class Step {
+  readonly texts: string[] = [];
+  reasoning = "";
+  readonly calls: ToolCallRequest[] = [];
+  readonly results: ChatMessage[] = [];
+
+  get messages(): ChatMessage[] {
+    const [content, reasoning_content, tool_calls] = [joined(this.texts), this.reasoning, this.calls];
+    if (content === "" && reasoning_content === "" && tool_calls.length === 0) return [];
+    const said = { ...(content && { content }), ...(reasoning_content && { reasoning_content }) };
+    return [{ role: "assistant", ...said, ...(tool_calls.length > 0 && { tool_calls }) }, ...this.results];
+  }
+}
+
 function assistantMessages(parts: readonly UiPartLike[]): ChatMessage[] {
-  const messages: ChatMessage[] = [];
-  let [text, calls, results]: [string, ToolCallRequest[], ChatMessage[]] = ["", [], []];
-  const endStep = (): void => {
-    if (text === "" && calls.length === 0) return;
-    const content = text === "" && calls.length > 0 ? null : text;
-    messages.push({ role: "assistant", content, ...(calls.length > 0 && { tool_calls: calls }) }, ...results);
-    [text, calls, results] = ["", [], []];
-  };
+  const steps = [new Step()];
   for (const part of parts) {
-    // Text behind a call that has returned is the next step's.
-    if (part.type === "step-start" || (part.type === "text" && results.length > 0)) endStep();
-    if (part.type === "text") text += part.text ?? "";
+    const isSaid = part.type === "text" || part.type === "reasoning";
+    let step = steps.at(-1) as Step;
+    // What is said behind a call that has returned is the next step's.
+    if (part.type === "step-start" || (isSaid && step.results.length > 0)) steps.push((step = new Step()));
+    if (part.type === "text") step.texts.push(part.text ?? "");
+    if (part.type === "reasoning") step.reasoning += part.text ?? "";
     const call = callOf(part);
     if (call === null) continue;
-    calls.push(call);
+    step.calls.push(call);
     const content = resultOf(part);
-    if (content !== null) results.push({ role: "tool", tool_call_id: call.id, content });
+    if (content !== null) step.results.push({ role: "tool", tool_call_id: call.id, content });
   }
-  endStep();
-  return messages;
+  return steps.flatMap(({ messages }) => messages);
 }
 
 function callOf(part: UiPartLike): ToolCallRequest | null {
   const name = part.type === "dynamic-tool" ? part.toolName : /^tool-(.+)$/s.exec(part.type)?.[1];
   if (name === undefined || part.toolCallId === undefined || part.state === "input-streaming") return null;
-  const input = JSON.stringify(part.input ?? {});
+  const input = textOf(part.input ?? part.rawInput ?? {});
   return { id: part.toolCallId, type: "function", function: { name, arguments: input } };
 }
 
 /** What a call returned, as text; `null` if it has not. */
 function resultOf({ state, output, errorText }: UiPartLike): string | null {
   if (state === "output-error") return errorText ?? "The tool failed.";
-  if (state !== "output-available") return null;
-  return typeof output === "string" ? output : JSON.stringify(output ?? null);
+  if (state === "output-denied") return "The user did not allow this call.";
+  return state === "output-available" ? textOf(output ?? null) : null;
+}
+
+/** A value as text for the model. */
+function textOf(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value);
 }

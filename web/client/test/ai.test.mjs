@@ -1,5 +1,6 @@
 // The AI SDK's transport: what it asks, and the chunks that it gives for what comes.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { LoquentChatTransport } from "../dist/ai.js";
 import { chatMessages } from "../dist/ui_messages.js";
@@ -39,9 +40,10 @@ test("an answer is one text part between its start and its finish", async () => 
   assert.deepEqual([headers["x-a"], headers["x-b"], headers.authorization], ["1", "2", "Bearer k"]);
 });
 
+const call = (index, more, args) => ({ tool_calls: [{ index, ...more, function: { ...more.function, arguments: args } }] });
+
 test("reasoning, text and calls of tools are parts of their own", async () => {
   nextServer();
-  const call = (index, more, args) => ({ tool_calls: [{ index, ...more, function: { ...more.function, arguments: args } }] });
   routes[route("POST", "v1/chat/completions")] = answering(
     [
       { reasoning_content: "so" },
@@ -97,6 +99,34 @@ test("stop ends the generation, closing leaves it, and a reload goes on from the
   assert.equal(requests.filter(({ method }) => method === "DELETE").length, 0);
 });
 
+test("after a reload a call comes whole, whether the reload cut its arguments or followed them", async () => {
+  const deltas = ["Let me see.", call(0, { id: "a", type: "function", function: { name: "look" } }, '{"at":'), call(0, {}, "1}")];
+  for (const pauseAt of [2, 3]) {
+    nextServer();
+    routes[route("POST", "v1/chat/completions")] = sseAnswer(deltas, { pauseAt });
+    const left = (await transportTo().sendMessages(ask)).getReader();
+    for (let pieces = 1; pieces < pauseAt; ) pieces += (await left.read()).value.type === "tool-input-delta" ? 1 : 0;
+    await left.cancel();
+    while (JSON.parse(sessionStorage.getItem("loquent:answer:ai:c")).offset < pauseAt) await new Promise(setImmediate);
+    routes[route("GET", `v1/streams/${ID}`)] = (response, { url: asked }) =>
+      sseAnswer(deltas, { from: Number(asked.searchParams.get("from")), reason: "tool_calls" })(response);
+    const chunks = await all(await transportTo().reconnectToStream({ chatId: "c" }));
+    assert.equal(requests.at(-1).url.split("?")[1], `from=${pauseAt}`);
+    assert.deepEqual(chunks.filter(({ type }) => type !== "tool-input-delta"), [
+      { type: "start" },
+      { type: "start-step" },
+      { type: "text-start", id: "text-0" },
+      { type: "text-delta", id: "text-0", delta: "Let me see." },
+      { type: "text-end", id: "text-0" },
+      { type: "tool-input-start", toolCallId: "a", toolName: "look" },
+      { type: "tool-input-available", toolCallId: "a", toolName: "look", input: { at: 1 } },
+      { type: "finish-step" },
+      { type: "finish", finishReason: "tool-calls" },
+    ]);
+    assert.equal(chunks.map(({ inputTextDelta = "" }) => inputTextDelta).join(""), '{"at":1}');
+  }
+});
+
 test("a failure is the stream's last word", async () => {
   nextServer();
   routes[route("POST", "v1/chat/completions")] = (response) =>
@@ -138,9 +168,14 @@ test("messages become OpenAI's: pictures, steps, calls and what they returned", 
         { type: "image_url", image_url: { url: "data:image/png;base64,AA==" } },
       ],
     },
-    { role: "assistant", content: "Let me see.", tool_calls: [call("a", "look", '{"at":1}'), call("b", "ask", "{}")] },
+    { role: "assistant", content: "Let me see.", reasoning_content: "hm", tool_calls: [call("a", "look", '{"at":1}'), call("b", "ask", "{}")] },
     { role: "tool", tool_call_id: "a", content: '{"seen":true}' },
     { role: "tool", tool_call_id: "b", content: "no" },
     { role: "assistant", content: "It is a dot." },
   ]);
 });
+
+const { cases } = JSON.parse(readFileSync(new URL("../../../crates/dialects/src/ui_stream/messages.json", import.meta.url)));
+for (const { about, ui, chat } of cases) {
+  test(`messages, as the server reads them: ${about}`, () => assert.deepEqual(chatMessages(ui), chat));
+}

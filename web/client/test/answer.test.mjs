@@ -118,7 +118,7 @@ test("a reload right after the question asks it again with the same key", async 
 
 test("what is kept is checked before it is used, and a question only for a minute", () => {
   const keep = (value) => sessionStorage.setItem("loquent:answer:chat", typeof value === "string" ? value : JSON.stringify(value));
-  const begun = { is: "begun", url: "http://x/v1/chat/completions", reference: { id: ID, token: TOKEN }, offset: 3, meta: "{}", text: "a", reasoning: "", finish: null, usage: null };
+  const begun = { is: "begun", url: "http://x/v1/chat/completions", reference: { id: ID, token: TOKEN }, offset: 3, meta: "{}", text: "a", reasoning: "", toolCalls: [{ index: 0, id: "a", name: "look", arguments: "{" }], finish: null, usage: null };
   const asked = { is: "asked", url: "http://x/v1/chat/completions", body: {}, key: ID, asked_ms: Date.now() };
   for (const [kept, isUsable] of [
     [begun, true],
@@ -126,6 +126,7 @@ test("what is kept is checked before it is used, and a question only for a minut
     [{ ...begun, url: "no url" }, false],
     [{ ...begun, reference: { id: "../x", token: TOKEN } }, false],
     [{ ...begun, offset: 0.5 }, false],
+    [{ ...begun, toolCalls: [null] }, false],
     [asked, true],
     [{ ...asked, asked_ms: Date.now() - 61_000 }, false],
     [{ ...asked, body: "{}" }, false],

@@ -351,6 +351,60 @@ test("over SSE a broken connection is resumed where it ended", async () => {
   assert.equal(JSON.parse(requests.find(({ method }) => method === "POST").body).resumable, true);
 });
 
+test("an answer that was silent for more than a minute is resumed when its path is lost", async (t) => {
+  nextServer();
+  let response;
+  routes[route("POST", "v1/chat/completions")] = (begun) => {
+    response = begun;
+    return sseAnswer(words, { pauseAt: 13 })(begun);
+  };
+  routes[route("GET", `v1/streams/${ID}`)] = sseAnswer(words, { from: 13 });
+  const answer = streamChat({ url: url(), body: question, transport: "sse" });
+  const now = Date.now;
+  await readAround(answer, 14, () => {
+    t.mock.method(Date, "now", () => now() + 61_000);
+    response.destroy();
+  });
+  assert.equal(answer.text, words.join(""));
+});
+
+test("a resume that is refused for now is tried again, after the time that the server asks for", async () => {
+  nextServer();
+  routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13 });
+  const refusals = [[429, "0.01"], [503, "0.7"]];
+  const asked_ms = [];
+  routes[route("GET", `v1/streams/${ID}`)] = (response) => {
+    asked_ms.push(performance.now());
+    const [status, retry] = refusals.shift() ?? [];
+    if (status === undefined) return sseAnswer(words, { from: 13 })(response);
+    response.writeHead(status, { "retry-after": retry }).end("{}");
+  };
+  assert.equal(await streamChat({ url: url(), body: question, transport: "sse" }).finalText(), words.join(""));
+  const waits = asked_ms.slice(1).map((at, before) => at - asked_ms[before]);
+  assert.ok(waits.length === 2 && waits[0] > 240 && waits[1] > 690, `${waits} ms`);
+});
+
+test("a resume that is refused for good, or for longer than answers are kept, ends the answer at once", async () => {
+  for (const [status, expected] of [
+    [403, (error) => error.kind === "refused" && error.status === 403],
+    [503, (error) => error.kind === "broken" && error.cause.status === 503],
+  ]) {
+    nextServer();
+    routes[route("POST", "v1/chat/completions")] = sseAnswer(words, { breakAt: 13 });
+    routes[route("GET", `v1/streams/${ID}`)] = (response) => void response.writeHead(status, { "retry-after": "61" }).end("{}");
+    await assert.rejects(readAll(streamChat({ url: url(), body: question, transport: "sse" })), expected);
+  }
+});
+
+test("a resume that is refused for now over WebTransport is tried again there", async () => {
+  const deltas = answerOf(seeded(2), 60);
+  const peer = new FakeServer({ deltas, breakAt: [30], refuseResumes: [{ status: 503, headers: { "Retry-After": "0" }, body: "{}" }] });
+  offerWebTransport(peer);
+  assert.deepEqual(await readAll(streamChat(insisting())), deltas);
+  assert.equal(peer.resumed.length, 2);
+  peer.close();
+});
+
 /** A server that has ended, and another one that has its answer from the beginning alone, as `pieces`. */
 function takenOver(pieces, asked) {
   nextServer();

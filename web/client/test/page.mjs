@@ -95,10 +95,10 @@ export const chunk = (delta, finish_reason = null) => ({
 });
 
 /**
- * An answer's words as events whose ids are offsets, from `from` on; breaks after `breakAt`,
- * stands still for ever after `pauseAt`.
+ * An answer's words, or other deltas, as events whose ids are offsets, from `from` on; breaks after
+ * `breakAt`, stands still for ever after `pauseAt`, ends for `reason`.
  */
-export function sseAnswer(words, { breakAt = Infinity, pauseAt = Infinity, from = 0, id = ID, resumable = true } = {}) {
+export function sseAnswer(words, { breakAt = Infinity, pauseAt = Infinity, from = 0, id = ID, resumable = true, reason = "stop" } = {}) {
   return async (response) => {
     const named = { "x-loquent-stream-id": id, "x-loquent-stream-token": TOKEN };
     response.writeHead(200, { "content-type": "text/event-stream", ...(resumable && named) });
@@ -106,10 +106,11 @@ export function sseAnswer(words, { breakAt = Infinity, pauseAt = Infinity, from 
     for (let at = from; at < words.length; at++) {
       if (at === breakAt) return void response.destroy();
       if (at === pauseAt) return;
-      response.write(`id: ${at + 1}\ndata: ${JSON.stringify(chunk({ content: words[at] }))}\n\n`);
+      const delta = typeof words[at] === "string" ? { content: words[at] } : words[at];
+      response.write(`id: ${at + 1}\ndata: ${JSON.stringify(chunk(delta))}\n\n`);
       await new Promise((resolve) => setImmediate(resolve));
     }
-    response.write(`id: ${words.length + 1}\r\ndata: ${JSON.stringify(chunk({}, "stop"))}\r\n\r\n`);
+    response.write(`id: ${words.length + 1}\r\ndata: ${JSON.stringify(chunk({}, reason))}\r\n\r\n`);
     response.end(`id: ${words.length + 2}\ndata: [DONE]\n\n`);
   };
 }

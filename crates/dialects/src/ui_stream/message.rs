@@ -1,5 +1,7 @@
 //! Translates a UI message to chat messages. An assistant's message holds several steps of a
-//! dialogue with tools; each becomes a message of its own, followed by its tools' results.
+//! dialogue with tools; each becomes a message of its own, followed by its tools' results. The
+//! client's chat transport does the same (`web/client/src/ui_messages.ts`); `messages.json` has
+//! cases for both.
 
 use serde_json::{Map, Value, json};
 

@@ -110,6 +110,15 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_those_of_the_clients_transport() {
+        let file: Value = serde_json::from_str(include_str!("messages.json")).unwrap();
+        for case in file["cases"].as_array().unwrap() {
+            let (messages, _) = lowered(case["ui"].clone()).unwrap();
+            assert_eq!(messages, case["chat"], "{}", case["about"]);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let file = json!({"type": "file", "mediaType": "image/png", "url": "data:,"});
         for (message, named) in [
