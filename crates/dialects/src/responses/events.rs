@@ -3,7 +3,6 @@
 //! Every record gives the same events with the same numbers whenever it is read, so that a reader
 //! that reconnects after event N continues with N + 1.
 
-use bytes::Bytes;
 use loquent_proto::obfuscation::Obfuscation;
 use loquent_proto::{Delta, Error};
 use serde_json::{Map, Value, json};
