@@ -1,17 +1,21 @@
 """The file of settings and its precedence, `loquent config`, and a line of the log for each request."""
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import subprocess
+import time
 
 import httpx
 import pytest
 
-from conftest import BINARY, READY, Running
+from conftest import BINARY, PATIENCE_S, READY, Running, free_port
 
 QUESTION = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 8}
+# A server whose answers take their time, with a log of every request.
+SLOW = [BINARY, "serve", "--simulate", "50", "--log-level", "info"]
 
 
 @pytest.fixture
@@ -202,6 +206,14 @@ def test_lines_can_be_left_out(start):
     lines_of(server, 0)
 
 
+def announced(reader):
+    """Where the server can be reached whose banner is in the pipe `reader`."""
+    said = b""
+    while not (found := READY.search(said.decode(errors="replace"))) or b"Keys:" not in said:
+        said += os.read(reader, 4096)
+    return found[1]
+
+
 def test_a_log_that_nobody_reads_holds_up_no_request():
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -209,10 +221,7 @@ def test_a_log_that_nobody_reads_holds_up_no_request():
     process = subprocess.Popen(command, stderr=writer)
     os.close(writer)
     try:
-        said = b""
-        while not (found := READY.search(said.decode(errors="replace"))) or b"Keys:" not in said:
-            said += os.read(reader, 4096)
-        with httpx.Client(base_url=found[1], timeout=30) as client:
+        with httpx.Client(base_url=announced(reader), timeout=30) as client:
             for _ in range(100):
                 # About 300 bytes of log each: seven times what the pipe holds.
                 client.post("/v1/chat/completions", json={**QUESTION, "max_tokens": 1}).raise_for_status()
@@ -223,3 +232,48 @@ def test_a_log_that_nobody_reads_holds_up_no_request():
             pass
         assert process.wait(30) == 0
         os.close(reader)
+
+
+def answers_although_it_stops(process, url, last=lambda: None):
+    """An answer is whole that runs when the server is asked to stop, and then the server ends; `last` comes before."""
+    body = {**QUESTION, "max_tokens": 100, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+        lines = response.iter_lines()
+        assert any('"content":"' in line for line in lines)
+        last()
+        process.terminate()
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]" and any('"finish_reason":"length"' in line for line in rest), rest[-3:]
+    assert process.wait(30) == 0
+
+
+def test_a_log_whose_reader_has_gone_ends_no_answer():
+    # `loquent serve 2>&1 | tee log` and Ctrl-C, which ends `tee` at once.
+    reader, writer = os.pipe()
+    process = subprocess.Popen([*SLOW, "--port", "0"], stderr=writer)
+    os.close(writer)
+    try:
+        url = announced(reader)
+        answers_although_it_stops(process, url, last=lambda: os.close(reader))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_log_on_a_full_disk_ends_no_answer():
+    port = free_port()
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([*SLOW, "--port", str(port)], stderr=full)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(PATIENCE_S * 20):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/ready").status_code == 200:
+                    break
+            time.sleep(0.05)
+        # The line of this request comes from the thread of the log of requests, which goes on too.
+        httpx.post(f"{url}/v1/chat/completions", json=QUESTION).raise_for_status()
+        answers_although_it_stops(process, url)
+    finally:
+        process.kill()
+        process.wait()

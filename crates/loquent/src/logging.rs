@@ -1,6 +1,6 @@
 //! The log on standard error: its level, and its format for people or programs.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
@@ -75,7 +75,12 @@ impl LogArgs {
     pub fn start(&self, default: &str) {
         let _ = STARTED.set((self.directives(default), self.log_format));
         let filter = EnvFilter::new(self.directives(default));
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            // It reports a line that cannot be written with `eprintln!`, which panics for the same
+            // reason, in the thread of an engine for example.
+            .log_internal_errors(false);
         match self.log_format {
             // Colour codes belong on a terminal only, not in a file or a journal.
             LogFormat::Text => log.with_ansi(takes_colour()).init(),
@@ -91,6 +96,12 @@ impl LogArgs {
             other => other.to_owned(),
         }
     }
+}
+
+/// Writes `text` to standard error as it is. `eprint!` would panic where nobody reads any more, or
+/// the disk of a log is full.
+pub fn write(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn takes_colour() -> bool {

@@ -13,7 +13,7 @@ use loquent::demo::{self, DemoArgs};
 use loquent::doctor::{self, DoctorArgs};
 #[cfg(feature = "llama")]
 use loquent::engine_process::EngineProcessArgs;
-use loquent::logging::{LogArgs, LogFormat};
+use loquent::logging::{self, LogArgs, LogFormat};
 use loquent::man::ManArgs;
 use loquent::models::list::{self, ListArgs};
 use loquent::models::pull::{self, PullArgs};
@@ -116,12 +116,12 @@ fn main() -> ExitCode {
         let text = message(error);
         let why = printable(&text);
         match format {
-            LogFormat::Text => eprintln!("loquent: {why}"),
+            LogFormat::Text => logging::write(&format!("loquent: {why}\n")),
             LogFormat::Json => tracing::error!("{why}"),
         }
         // As rustls says it, of a server that the command connects to.
         if text.contains("invalid peer certificate") && format == LogFormat::Text {
-            eprintln!("{}", trust::ADVICE);
+            logging::write(&format!("{}\n", trust::ADVICE));
         }
     }
     if has_engine {
@@ -139,7 +139,7 @@ fn parse() -> Cli {
         Ok(Ok(cli)) => cli,
         Ok(Err(error)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
         Err(ArgumentsError::File(error)) => {
-            eprintln!("loquent: {}", printable(&message(&error.into())));
+            logging::write(&format!("loquent: {}\n", printable(&message(&error.into()))));
             std::process::exit(2);
         }
     }
