@@ -11,7 +11,7 @@ import time
 import httpx
 import pytest
 
-from conftest import BINARY, PATIENCE_S, READY, Running, free_port
+from conftest import BINARY, PATIENCE_S, READY, free_port
 
 QUESTION = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 8}
 # A server whose answers take their time, with a log of every request.
@@ -72,6 +72,8 @@ def test_no_secret_is_shown(loquent, tmp_path):
         assert "http://ann:(hidden)@127.0.0.1" in text and "sk-" not in text, text
     os.chmod(file, 0o644)
     assert f"chmod 600 {file}" in loquent("--config", file, "config").stderr
+    told = loquent("--config", file, "--log-format", "json", "config").stderr
+    assert f"chmod 600 {file}" in json.loads(told)["message"]
 
 
 def test_what_is_wrong_in_the_file_is_named_with_its_line(loquent, tmp_path):
@@ -173,25 +175,8 @@ def test_an_aborted_answer_has_its_line(start):
     assert line["end"] == "abort" and int(line["tokens"]) > 0 and float(line["ttft_ms"]) > 0
 
 
-class JsonServer(Running):
-    """A server whose log is for programs."""
-
-    def _heard(self, line):
-        if url := json.loads(line).get("url"):
-            self.url = url
-            self._announced.set()
-
-
-@pytest.fixture
-def json_server():
-    server = JsonServer("serve", "--port", "0", "--log-format", "json", "--simulate", "inf")
-    assert server._announced.wait(60) and server.url, "".join(server.log)
-    yield server
-    server.stop()
-
-
-def test_a_log_for_programs_is_json_alone(json_server):
-    server = json_server
+def test_a_log_for_programs_is_json_alone(start_json):
+    server = start_json("--simulate", "inf")
     httpx.post(f"{server.url}/v1/chat/completions", json=QUESTION).raise_for_status()
     lines = [json.loads(line) for line in lines_of(server, 1) and server.log]
     request = next(line for line in lines if line["target"] == "loquent::requests")

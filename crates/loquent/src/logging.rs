@@ -104,6 +104,27 @@ pub fn write(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
+/// Says `line` to people as it is, and to programs as an event of the log.
+pub(crate) fn say(line: &str) {
+    match is_for_programs() {
+        true => tracing::info!("{line}"),
+        false => write(&format!("{line}\n")),
+    }
+}
+
+/// The same with a line that programs should take for a warning.
+pub fn warn(line: &str) {
+    match is_for_programs() {
+        true => tracing::warn!("{line}"),
+        false => write(&format!("{line}\n")),
+    }
+}
+
+/// Returns true if each line of standard error has to be a JSON object.
+pub(crate) fn is_for_programs() -> bool {
+    STARTED.get().is_some_and(|(_, format)| *format == LogFormat::Json)
+}
+
 fn takes_colour() -> bool {
     let is_declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stderr().is_terminal() && !is_declined

@@ -106,8 +106,11 @@ enum Subcommands {
 
 fn main() -> ExitCode {
     // Arguments first: `--help` and errors in them need no log.
-    let cli = parse();
+    let (cli, warning) = parse();
     cli.log.start(default_log(&cli.command));
+    if let Some(warning) = &warning {
+        logging::warn(warning);
+    }
     let format = cli.log.log_format;
     let has_engine = has_engine(&cli.command);
     let outcome = run_command(cli.command, format, &cli.config);
@@ -131,13 +134,13 @@ fn main() -> ExitCode {
 }
 
 /// Parses the arguments, merged with the settings file. Exits the program if they are wrong or ask
-/// for help.
-fn parse() -> Cli {
+/// for help. Also returns a warning about the file.
+fn parse() -> (Cli, Option<String>) {
     let typed = neighbour_flags::translated(std::env::args_os().collect());
     let given = config::arguments(&Cli::command(), typed);
-    match given.map(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(Ok(cli)) => cli,
-        Ok(Err(error)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
+    match given.map(|given| (Cli::from_arg_matches(&given.matches), given.warning)) {
+        Ok((Ok(cli), warning)) => (cli, warning),
+        Ok((Err(error), _)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
         Err(ArgumentsError::File(error)) => {
             logging::write(&format!("loquent: {}\n", printable(&message(&error.into()))));
             std::process::exit(2);

@@ -22,12 +22,23 @@ pub use self::merge::{ALTERNATIVE_MODELS, ArgumentsError, REPLACEMENTS};
 pub use self::place::ConfigFileArgs;
 pub use self::show::ConfigArgs;
 
+/// The parsed arguments, merged with those of the settings file.
+pub struct GivenArguments {
+    /// Values of the flags.
+    pub matches: ArgMatches,
+    /// Warning about the file, for when the log has begun.
+    pub warning: Option<String>,
+}
+
 /// Parses the arguments of `command` in `typed`, which starts with the program's name, merged with
 /// those of the settings file.
 ///
 /// # Errors
 /// Errors of clap and of the file.
-pub fn arguments(command: &Command, typed: Vec<OsString>) -> Result<ArgMatches, ArgumentsError> {
+pub fn arguments(
+    command: &Command,
+    typed: Vec<OsString>,
+) -> Result<GivenArguments, ArgumentsError> {
     // Help and the version need no file, and are shown even if that is broken.
     if let Err(error) = command.clone().try_get_matches_from(&typed)
         && !error.use_stderr()
@@ -38,13 +49,15 @@ pub fn arguments(command: &Command, typed: Vec<OsString>) -> Result<ArgMatches, 
     let strict = command.clone().try_get_matches_from(&typed);
     let merged = merge::merge(command, typed)?;
     if merged.file.is_none() {
-        return Ok(strict?);
+        return Ok(GivenArguments { matches: strict?, warning: None });
     }
-    let given = command.clone().try_get_matches_from(&merged.arguments);
-    given.map_err(|error| {
-        merged.explain(&error);
-        error.into()
-    })
+    match command.clone().try_get_matches_from(&merged.arguments) {
+        Ok(matches) => Ok(GivenArguments { matches, warning: merged.warning }),
+        Err(error) => {
+            merged.explain(&error);
+            Err(error.into())
+        }
+    }
 }
 
 /// Returns `command` without environment variables set to an empty string, as compose files do if
