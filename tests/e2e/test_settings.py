@@ -110,6 +110,18 @@ def test_the_file_is_held_to_the_rules_of_flags(loquent, tmp_path):
     assert done.returncode == 1 and "nonsense" in done.stderr, done.stderr
 
 
+def test_a_variable_without_a_value_opens_no_server(loquent):
+    for names, words in (
+        (["LOQUENT_API_KEY"], "--api-key"),
+        (["LOQUENT_ACME_DOMAIN"], "--acme-domain"),
+        (["LOQUENT_JWT_KEYS", "LOQUENT_JWT_AUDIENCE"], "--jwt-audience"),
+    ):
+        done = loquent("serve", "--port", "0", "--simulate", "inf", **dict.fromkeys(names, ""))
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+    # Any other is not set, for `loquent config` too.
+    assert held(loquent("config", "--json", LOQUENT_PORT=""))["port"] == ("8080", "default")
+
+
 def test_a_server_takes_its_settings_from_the_file(start, tmp_path):
     file = write(tmp_path / "c.toml", "log-level = 'info'\n[serve]\nno-quic = true\napi-key = 'k'\n")
     server = start("--config", file, "--simulate", "inf", env={"LOQUENT_LOG": ""})
