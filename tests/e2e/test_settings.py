@@ -5,13 +5,14 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 
 import httpx
 import pytest
 
-from conftest import BINARY, PATIENCE_S, READY, free_port
+from conftest import BINARY, PATIENCE_S, READY, REPOSITORY, free_port
 
 QUESTION = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 8}
 # A server whose answers take their time, with a log of every request.
@@ -120,6 +121,38 @@ def test_a_variable_without_a_value_opens_no_server(loquent):
         assert done.returncode == 1 and words in done.stderr, done.stderr
     # Any other is not set, for `loquent config` too.
     assert held(loquent("config", "--json", LOQUENT_PORT=""))["port"] == ("8080", "default")
+
+
+def test_a_variable_that_is_no_setting_is_told(start, loquent):
+    link = "tcp://10.0.0.1:8080"
+    links = {"LOQUENT_SERVICE_HOST": "10.0.0.1", "LOQUENT_PORT_8080_TCP": link, "LOQUENT_PORT": link}
+    server = start("--simulate", "inf", env={"LOQUENT_PROT": "1", "LOQUENT_BIN": BINARY, **links})
+    told = [line for line in server.log if "there is no setting" in line]
+    assert len(told) == 1 and "LOQUENT_PROT" in told[0] and "did you mean LOQUENT_PORT?" in told[0], server.log
+    # What Kubernetes says about a service called "loquent" is no port to listen on.
+    assert held(loquent("config", "--json", **links))["port"] == ("8080", "default")
+
+
+def models(server):
+    return [model["id"] for model in httpx.get(f"{server.url}/v1/models").raise_for_status().json()["data"]]
+
+
+@pytest.mark.parametrize("name", ["LOQUENT_MODELS_DIR", "LOQUENT_MODELS"])
+def test_a_folder_of_models_in_the_environment_is_served(start, loquent, tmp_path, name):
+    shutil.copy(REPOSITORY / "models" / "loquent-tiny.gguf", tmp_path / "mine.gguf")
+    folder = {name: str(tmp_path)}
+    assert held(loquent("config", "--json", **folder))["models-dir"] == (str(tmp_path), "environment")
+    assert models(start(env=folder)) == ["mine"]
+    # It gives way to what is typed.
+    assert models(start("tiny", env=folder)) == ["loquent-tiny"]
+    far = start("--simulate", "inf")
+    assert models(start("--upstream", far.url, env=folder)) == ["loquent-simulated"]
+
+
+def test_the_level_of_the_log_has_two_names(loquent):
+    level = lambda **env: held(loquent("config", "--json", **env))["log-level"]
+    assert level(LOQUENT_LOG="debug") == level(LOQUENT_LOG_LEVEL="debug") == ("debug", "environment")
+    assert level(LOQUENT_LOG="debug", LOQUENT_LOG_LEVEL="warn") == ("warn", "environment")
 
 
 def test_a_server_takes_its_settings_from_the_file(start, tmp_path):

@@ -18,8 +18,8 @@ pub struct LogArgs {
     ///
     /// A list such as info,loquent_server=debug sets it for each part of the program, and
     /// loquent::requests=off leaves out the lines of requests.
-    #[arg(long, global = true, env = "LOQUENT_LOG", value_name = "LEVEL", hide_short_help = true,
-          value_parser = parse_level)]
+    #[arg(long, global = true, env = "LOQUENT_LOG_LEVEL", value_name = "LEVEL",
+          hide_short_help = true, value_parser = parse_level)]
     log_level: Option<LogLevel>,
     /// Whom the log is for
     #[arg(
@@ -66,7 +66,7 @@ pub(crate) fn environment() -> Vec<(&'static str, String)> {
     let Some((level, format)) = STARTED.get() else { return Vec::new() };
     let format = format.to_possible_value().map(|value| value.get_name().to_owned());
     let level = Some(level.clone());
-    let all = [("LOQUENT_LOG", level), ("LOQUENT_LOG_FORMAT", format)];
+    let all = [("LOQUENT_LOG_LEVEL", level), ("LOQUENT_LOG_FORMAT", format)];
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 

@@ -111,6 +111,9 @@ fn main() -> ExitCode {
     if let Some(warning) = &warning {
         logging::warn(warning);
     }
+    if matches!(cli.command, Subcommands::Serve(_)) {
+        config::warn_of_unknown_variables(&Cli::command());
+    }
     let format = cli.log.log_format;
     let has_engine = has_engine(&cli.command);
     let outcome = run_command(cli.command, format, &cli.config);

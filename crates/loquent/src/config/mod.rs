@@ -18,6 +18,7 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, Command};
 
+pub use self::environment::warn_of_unknown_variables;
 pub use self::file::ConfigError;
 pub use self::merge::{ALTERNATIVE_MODELS, ArgumentsError, REPLACEMENTS};
 pub use self::place::ConfigFileArgs;

@@ -84,7 +84,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
-        let is_demonstration = !has_upstreams && args.source.is_demonstration();
+        let is_demonstration = !has_upstreams && args.is_demonstration();
         let ordered = acme.as_ref().map(AcmeKeeper::banner);
         let banner = Banner::new(bound, &options, is_demonstration).with_ordered(ordered);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
