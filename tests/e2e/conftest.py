@@ -1,5 +1,6 @@
 """Starts the real binary for the tests and ends it with them."""
 
+import json
 import os
 import re
 import shutil
@@ -119,6 +120,32 @@ class Server(Running):
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
+
+
+class JsonServer(Running):
+    """A `loquent serve` whose log is for programs."""
+
+    def _heard(self, line):
+        # Whatever is no JSON ends the thread, and nothing is announced.
+        if url := json.loads(line).get("url"):
+            self.url = url
+            self._announced.set()
+
+
+@pytest.fixture
+def start_json():
+    """Starts servers with arguments of the test's own, whose logs are for programs."""
+    running = []
+
+    def start_server(*args, **kwargs):
+        server = JsonServer("serve", "--port", "0", "--log-format", "json", *args, **kwargs)
+        running.append(server)
+        assert server._announced.wait(PATIENCE_S) and server.url, "".join(server.log)
+        return server
+
+    yield start_server
+    for server in running:
+        server.stop()
 
 
 @pytest.fixture

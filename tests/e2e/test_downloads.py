@@ -1,6 +1,7 @@
 """Models that clients have the server download: LM Studio's routes and Ollama's, from a hub on this machine."""
 
 import hashlib
+import json
 import shutil
 import threading
 import time
@@ -193,6 +194,14 @@ def test_administrators_alone_download(serving, tmp_path):
     pull = httpx.post(f"{url}/api/pull", json={"model": REPO}, headers=alice)
     assert pull.status_code == 403, pull.text
     assert httpx.get(f"{url}{DOWNLOAD}", headers=ops).json() == {"data": []}
+
+
+def test_a_download_at_the_start_is_told_to_programs(start_json, real_hub, tmp_path):
+    real_hub.more.set()
+    places = {"HF_ENDPOINT": real_hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "home")}
+    said = [json.loads(line).get("message", "") for line in start_json("--hf", REPO, env=places).log]
+    size = f"{len(MODEL) / 2**20:.2f} MiB"
+    assert f"Downloading model.gguf: {size}" in said and "Downloaded model.gguf and verified it." in said, said
 
 
 def test_a_server_that_cannot_grow_says_so(serving):

@@ -1,17 +1,22 @@
 """The file of settings and its precedence, `loquent config`, and a line of the log for each request."""
 
+import contextlib
 import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
+import time
 
 import httpx
 import pytest
 
-from conftest import BINARY, READY, Running
+from conftest import BINARY, PATIENCE_S, READY, REPOSITORY, free_port
 
 QUESTION = {"messages": [{"role": "user", "content": "What is token streaming?"}], "max_tokens": 8}
+# A server whose answers take their time, with a log of every request.
+SLOW = [BINARY, "serve", "--simulate", "50", "--log-level", "info"]
 
 
 @pytest.fixture
@@ -68,6 +73,8 @@ def test_no_secret_is_shown(loquent, tmp_path):
         assert "http://ann:(hidden)@127.0.0.1" in text and "sk-" not in text, text
     os.chmod(file, 0o644)
     assert f"chmod 600 {file}" in loquent("--config", file, "config").stderr
+    told = loquent("--config", file, "--log-format", "json", "config").stderr
+    assert f"chmod 600 {file}" in json.loads(told)["message"]
 
 
 def test_what_is_wrong_in_the_file_is_named_with_its_line(loquent, tmp_path):
@@ -102,6 +109,50 @@ def test_the_file_is_held_to_the_rules_of_flags(loquent, tmp_path):
     # What a command cannot do without may come from the file.
     done = loquent("connect", "--config", file)
     assert done.returncode == 1 and "nonsense" in done.stderr, done.stderr
+
+
+def test_a_variable_without_a_value_opens_no_server(loquent):
+    for names, words in (
+        (["LOQUENT_API_KEY"], "--api-key"),
+        (["LOQUENT_ACME_DOMAIN"], "--acme-domain"),
+        (["LOQUENT_JWT_KEYS", "LOQUENT_JWT_AUDIENCE"], "--jwt-audience"),
+    ):
+        done = loquent("serve", "--port", "0", "--simulate", "inf", **dict.fromkeys(names, ""))
+        assert done.returncode == 1 and words in done.stderr, done.stderr
+    # Any other is not set, for `loquent config` too.
+    assert held(loquent("config", "--json", LOQUENT_PORT=""))["port"] == ("8080", "default")
+
+
+def test_a_variable_that_is_no_setting_is_told(start, loquent):
+    link = "tcp://10.0.0.1:8080"
+    links = {"LOQUENT_SERVICE_HOST": "10.0.0.1", "LOQUENT_PORT_8080_TCP": link, "LOQUENT_PORT": link}
+    server = start("--simulate", "inf", env={"LOQUENT_PROT": "1", "LOQUENT_BIN": BINARY, **links})
+    told = [line for line in server.log if "there is no setting" in line]
+    assert len(told) == 1 and "LOQUENT_PROT" in told[0] and "did you mean LOQUENT_PORT?" in told[0], server.log
+    # What Kubernetes says about a service called "loquent" is no port to listen on.
+    assert held(loquent("config", "--json", **links))["port"] == ("8080", "default")
+
+
+def models(server):
+    return [model["id"] for model in httpx.get(f"{server.url}/v1/models").raise_for_status().json()["data"]]
+
+
+@pytest.mark.parametrize("name", ["LOQUENT_MODELS_DIR", "LOQUENT_MODELS"])
+def test_a_folder_of_models_in_the_environment_is_served(start, loquent, tmp_path, name):
+    shutil.copy(REPOSITORY / "models" / "loquent-tiny.gguf", tmp_path / "mine.gguf")
+    folder = {name: str(tmp_path)}
+    assert held(loquent("config", "--json", **folder))["models-dir"] == (str(tmp_path), "environment")
+    assert models(start(env=folder)) == ["mine"]
+    # It gives way to what is typed.
+    assert models(start("tiny", env=folder)) == ["loquent-tiny"]
+    far = start("--simulate", "inf")
+    assert models(start("--upstream", far.url, env=folder)) == ["loquent-simulated"]
+
+
+def test_the_level_of_the_log_has_two_names(loquent):
+    level = lambda **env: held(loquent("config", "--json", **env))["log-level"]
+    assert level(LOQUENT_LOG="debug") == level(LOQUENT_LOG_LEVEL="debug") == ("debug", "environment")
+    assert level(LOQUENT_LOG="debug", LOQUENT_LOG_LEVEL="warn") == ("warn", "environment")
 
 
 def test_a_server_takes_its_settings_from_the_file(start, tmp_path):
@@ -169,25 +220,8 @@ def test_an_aborted_answer_has_its_line(start):
     assert line["end"] == "abort" and int(line["tokens"]) > 0 and float(line["ttft_ms"]) > 0
 
 
-class JsonServer(Running):
-    """A server whose log is for programs."""
-
-    def _heard(self, line):
-        if url := json.loads(line).get("url"):
-            self.url = url
-            self._announced.set()
-
-
-@pytest.fixture
-def json_server():
-    server = JsonServer("serve", "--port", "0", "--log-format", "json", "--simulate", "inf")
-    assert server._announced.wait(60) and server.url, "".join(server.log)
-    yield server
-    server.stop()
-
-
-def test_a_log_for_programs_is_json_alone(json_server):
-    server = json_server
+def test_a_log_for_programs_is_json_alone(start_json):
+    server = start_json("--simulate", "inf")
     httpx.post(f"{server.url}/v1/chat/completions", json=QUESTION).raise_for_status()
     lines = [json.loads(line) for line in lines_of(server, 1) and server.log]
     request = next(line for line in lines if line["target"] == "loquent::requests")
@@ -202,6 +236,14 @@ def test_lines_can_be_left_out(start):
     lines_of(server, 0)
 
 
+def announced(reader):
+    """Where the server can be reached whose banner is in the pipe `reader`."""
+    said = b""
+    while not (found := READY.search(said.decode(errors="replace"))) or b"Keys:" not in said:
+        said += os.read(reader, 4096)
+    return found[1]
+
+
 def test_a_log_that_nobody_reads_holds_up_no_request():
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -209,10 +251,7 @@ def test_a_log_that_nobody_reads_holds_up_no_request():
     process = subprocess.Popen(command, stderr=writer)
     os.close(writer)
     try:
-        said = b""
-        while not (found := READY.search(said.decode(errors="replace"))) or b"Keys:" not in said:
-            said += os.read(reader, 4096)
-        with httpx.Client(base_url=found[1], timeout=30) as client:
+        with httpx.Client(base_url=announced(reader), timeout=30) as client:
             for _ in range(100):
                 # About 300 bytes of log each: seven times what the pipe holds.
                 client.post("/v1/chat/completions", json={**QUESTION, "max_tokens": 1}).raise_for_status()
@@ -223,3 +262,48 @@ def test_a_log_that_nobody_reads_holds_up_no_request():
             pass
         assert process.wait(30) == 0
         os.close(reader)
+
+
+def answers_although_it_stops(process, url, last=lambda: None):
+    """An answer is whole that runs when the server is asked to stop, and then the server ends; `last` comes before."""
+    body = {**QUESTION, "max_tokens": 100, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
+        lines = response.iter_lines()
+        assert any('"content":"' in line for line in lines)
+        last()
+        process.terminate()
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]" and any('"finish_reason":"length"' in line for line in rest), rest[-3:]
+    assert process.wait(30) == 0
+
+
+def test_a_log_whose_reader_has_gone_ends_no_answer():
+    # `loquent serve 2>&1 | tee log` and Ctrl-C, which ends `tee` at once.
+    reader, writer = os.pipe()
+    process = subprocess.Popen([*SLOW, "--port", "0"], stderr=writer)
+    os.close(writer)
+    try:
+        url = announced(reader)
+        answers_although_it_stops(process, url, last=lambda: os.close(reader))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_log_on_a_full_disk_ends_no_answer():
+    port = free_port()
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([*SLOW, "--port", str(port)], stderr=full)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(PATIENCE_S * 20):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/ready").status_code == 200:
+                    break
+            time.sleep(0.05)
+        # The line of this request comes from the thread of the log of requests, which goes on too.
+        httpx.post(f"{url}/v1/chat/completions", json=QUESTION).raise_for_status()
+        answers_although_it_stops(process, url)
+    finally:
+        process.kill()
+        process.wait()

@@ -6,6 +6,8 @@ use std::{env, fs, io};
 use anyhow::Context;
 use loquent_client::{FileReaders, replace_file_safely};
 
+use crate::user_folder::user_folder;
+
 /// Name of the bundled model in the API.
 pub const NAME: &str = "loquent-tiny";
 
@@ -39,7 +41,8 @@ pub fn size_bytes() -> u64 {
 /// If neither the user's cache folder nor the temporary folder can be written.
 pub fn materialize() -> anyhow::Result<PathBuf> {
     let name = format!("{NAME}-{:016x}.gguf", fnv1a(GGUF));
-    let cached = cache_dir().map(|dir| place(&dir.join("loquent"), &name));
+    let cache = user_folder("XDG_CACHE_HOME", ".cache");
+    let cached = cache.map(|dir| place(&dir.join("loquent"), &name));
     match cached {
         Some(Ok(path)) => Ok(path),
         _ => private_folder(&env::temp_dir())
@@ -72,11 +75,6 @@ fn private_folder(parent: &Path) -> io::Result<PathBuf> {
 #[cfg(not(unix))]
 fn private_folder(parent: &Path) -> io::Result<PathBuf> {
     Ok(parent.join("loquent"))
-}
-
-fn cache_dir() -> Option<PathBuf> {
-    let xdg = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    xdg.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
 }
 
 fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {

@@ -1,6 +1,6 @@
 //! The log on standard error: its level, and its format for people or programs.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
@@ -18,8 +18,8 @@ pub struct LogArgs {
     ///
     /// A list such as info,loquent_server=debug sets it for each part of the program, and
     /// loquent::requests=off leaves out the lines of requests.
-    #[arg(long, global = true, env = "LOQUENT_LOG", value_name = "LEVEL", hide_short_help = true,
-          value_parser = parse_level)]
+    #[arg(long, global = true, env = "LOQUENT_LOG_LEVEL", value_name = "LEVEL",
+          hide_short_help = true, value_parser = parse_level)]
     log_level: Option<LogLevel>,
     /// Whom the log is for
     #[arg(
@@ -66,7 +66,7 @@ pub(crate) fn environment() -> Vec<(&'static str, String)> {
     let Some((level, format)) = STARTED.get() else { return Vec::new() };
     let format = format.to_possible_value().map(|value| value.get_name().to_owned());
     let level = Some(level.clone());
-    let all = [("LOQUENT_LOG", level), ("LOQUENT_LOG_FORMAT", format)];
+    let all = [("LOQUENT_LOG_LEVEL", level), ("LOQUENT_LOG_FORMAT", format)];
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
@@ -75,7 +75,12 @@ impl LogArgs {
     pub fn start(&self, default: &str) {
         let _ = STARTED.set((self.directives(default), self.log_format));
         let filter = EnvFilter::new(self.directives(default));
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            // It reports a line that cannot be written with `eprintln!`, which panics for the same
+            // reason, in the thread of an engine for example.
+            .log_internal_errors(false);
         match self.log_format {
             // Colour codes belong on a terminal only, not in a file or a journal.
             LogFormat::Text => log.with_ansi(takes_colour()).init(),
@@ -91,6 +96,33 @@ impl LogArgs {
             other => other.to_owned(),
         }
     }
+}
+
+/// Writes `text` to standard error as it is. `eprint!` would panic where nobody reads any more, or
+/// the disk of a log is full.
+pub fn write(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Says `line` to people as it is, and to programs as an event of the log.
+pub(crate) fn say(line: &str) {
+    match is_for_programs() {
+        true => tracing::info!("{line}"),
+        false => write(&format!("{line}\n")),
+    }
+}
+
+/// The same with a line that programs should take for a warning.
+pub fn warn(line: &str) {
+    match is_for_programs() {
+        true => tracing::warn!("{line}"),
+        false => write(&format!("{line}\n")),
+    }
+}
+
+/// Returns true if each line of standard error has to be a JSON object.
+pub(crate) fn is_for_programs() -> bool {
+    STARTED.get().is_some_and(|(_, format)| *format == LogFormat::Json)
 }
 
 fn takes_colour() -> bool {

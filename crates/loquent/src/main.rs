@@ -13,7 +13,7 @@ use loquent::demo::{self, DemoArgs};
 use loquent::doctor::{self, DoctorArgs};
 #[cfg(feature = "llama")]
 use loquent::engine_process::EngineProcessArgs;
-use loquent::logging::{LogArgs, LogFormat};
+use loquent::logging::{self, LogArgs, LogFormat};
 use loquent::man::ManArgs;
 use loquent::models::list::{self, ListArgs};
 use loquent::models::pull::{self, PullArgs};
@@ -106,8 +106,14 @@ enum Subcommands {
 
 fn main() -> ExitCode {
     // Arguments first: `--help` and errors in them need no log.
-    let cli = parse();
+    let (cli, warning) = parse();
     cli.log.start(default_log(&cli.command));
+    if let Some(warning) = &warning {
+        logging::warn(warning);
+    }
+    if matches!(cli.command, Subcommands::Serve(_)) {
+        config::warn_of_unknown_variables(&Cli::command());
+    }
     let format = cli.log.log_format;
     let has_engine = has_engine(&cli.command);
     let outcome = run_command(cli.command, format, &cli.config);
@@ -116,12 +122,12 @@ fn main() -> ExitCode {
         let text = message(error);
         let why = printable(&text);
         match format {
-            LogFormat::Text => eprintln!("loquent: {why}"),
+            LogFormat::Text => logging::write(&format!("loquent: {why}\n")),
             LogFormat::Json => tracing::error!("{why}"),
         }
         // As rustls says it, of a server that the command connects to.
         if text.contains("invalid peer certificate") && format == LogFormat::Text {
-            eprintln!("{}", trust::ADVICE);
+            logging::write(&format!("{}\n", trust::ADVICE));
         }
     }
     if has_engine {
@@ -131,15 +137,15 @@ fn main() -> ExitCode {
 }
 
 /// Parses the arguments, merged with the settings file. Exits the program if they are wrong or ask
-/// for help.
-fn parse() -> Cli {
+/// for help. Also returns a warning about the file.
+fn parse() -> (Cli, Option<String>) {
     let typed = neighbour_flags::translated(std::env::args_os().collect());
     let given = config::arguments(&Cli::command(), typed);
-    match given.map(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(Ok(cli)) => cli,
-        Ok(Err(error)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
+    match given.map(|given| (Cli::from_arg_matches(&given.matches), given.warning)) {
+        Ok((Ok(cli), warning)) => (cli, warning),
+        Ok((Err(error), _)) | Err(ArgumentsError::Arguments(error)) => error.exit(),
         Err(ArgumentsError::File(error)) => {
-            eprintln!("loquent: {}", printable(&message(&error.into())));
+            logging::write(&format!("loquent: {}\n", printable(&message(&error.into()))));
             std::process::exit(2);
         }
     }

@@ -53,6 +53,8 @@ pub(crate) struct ModelArgs {
     several: Vec<NamedModel>,
     /// Folder of --models-dir, if given and no model is named.
     folder: Option<PathBuf>,
+    /// True if the environment names the folder, perhaps for other commands.
+    is_standing_folder: bool,
     /// Name of the model in the API, if --model sets one.
     api_name: Option<String>,
     /// Choice to use without `choice`.
@@ -119,11 +121,21 @@ impl FromArgMatches for ModelArgs {
         let api_name = named.first().filter(is_chosen).and_then(|one| one.name.clone());
         let is_first = named.first().is_some_and(|first| is_chosen(&first));
         let several = if named.len() > 1 && is_first { named } else { Vec::new() };
-        let is_typed = matches.value_source("models_dir") == Some(ValueSource::CommandLine);
         let folder = flags.places.models_dir.clone();
-        let folder = folder.filter(|_| is_typed && matches!(choice, Choice::Bundled));
+        let folder = folder.filter(|_| matches!(choice, Choice::Bundled));
+        let is_standing_folder =
+            matches.value_source("models_dir") == Some(ValueSource::EnvVariable);
         let (sha256, places) = (flags.model_sha256, flags.places);
-        Ok(Self { choice, several, folder, api_name, otherwise, sha256, places })
+        Ok(Self {
+            choice,
+            several,
+            folder,
+            is_standing_folder,
+            api_name,
+            otherwise,
+            sha256,
+            places,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -190,9 +202,14 @@ impl ModelArgs {
         &self.several
     }
 
-    /// Returns the folder whose models are all used, if no model is named.
+    /// Returns the folder whose models `serve` serves, if no model is named.
     pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
+    }
+
+    /// Returns true if nothing but the environment asks for models, by naming their folder.
+    pub(crate) fn has_standing_folder(&self) -> bool {
+        self.folder.is_some() && self.is_standing_folder
     }
 
     /// Returns the model's name in the API, if --model sets one.
@@ -229,7 +246,7 @@ impl ModelArgs {
 
     /// Returns true if nothing selects a model.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.choice, Choice::Bundled) && self.folder.is_none()
+        matches!(self.choice, Choice::Bundled)
     }
 
     /// Selects the model called `name`.
@@ -237,10 +254,10 @@ impl ModelArgs {
         self.choice = Choice::Named(name.into());
     }
 
-    /// Returns true if the bundled model is selected.
+    /// Returns true if the bundled model is selected; `serve` takes those of the folder instead.
     pub(crate) fn is_bundled(&self) -> bool {
         match &self.choice {
-            Choice::Bundled => self.folder.is_none(),
+            Choice::Bundled => true,
             Choice::Named(name) => self.several.is_empty() && models::is_bundled(name),
             Choice::Hub(_) => false,
         }

@@ -18,8 +18,8 @@ use loquent_engine::staged::wire::OpenSession;
 use loquent_engine::staged::{Key, Layers, MakeLayers, StageServer, StageTrust};
 use loquent_formats::gguf::split::StageKeys;
 
-use crate::private_memory;
 use crate::stage_args::{StageCompute, StageProcessorArgs, StageTrustArgs};
+use crate::{logging, private_memory};
 
 /// KV cells for which `--gpu-layers auto` leaves room before a server has requested a number: the
 /// default of `loquent serve`.
@@ -88,7 +88,8 @@ impl StageArgs {
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         let end = keys.first_layer.saturating_add(keys.layers);
         let (address, all) = (listener.local_addr()?, keys.all_layers);
-        eprintln!("Loquent computes layers {}..{end} of {all} on {address}", keys.first_layer);
+        let first = keys.first_layer;
+        logging::say(&format!("Loquent computes layers {first}..{end} of {all} on {address}"));
         Ok(StageServer::new(listener, trust, make).run(|_| ())?)
     }
 }

@@ -4,6 +4,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use loquent::profile::{Profile, TunedSettings};
+use serde_json::Value;
+
 fn tune(profiles: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
     command.env("LOQUENT_PROFILES", profiles).arg("tune").args(args);
@@ -67,4 +70,30 @@ fn no_time_or_no_model_keeps_nothing() {
         assert!(text(&done.stderr).contains(message), "{}", text(&done.stderr));
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_log_for_programs_has_the_profile_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/loquent-tiny.gguf");
+    let settings = TunedSettings {
+        threads: 1,
+        poll: 50,
+        kv_unified: true,
+        flash_attention: true,
+        loquent_kernels: true,
+        pass_tokens: 256,
+    };
+    Profile::new("tiny".into(), settings).save(&model, folder.path()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquent"));
+    // A file that is missing ends the start after the profile is adopted.
+    command.args(["serve", "--port=0", "--log-format=json", "--api-key-file=/nowhere", "--model"]);
+    command.arg(&model).env("LOQUENT_PROFILES", folder.path());
+    let done = command.env_remove("LOQUENT_LOG").output().unwrap();
+    let said: Vec<String> = text(&done.stderr)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect(line)["message"].to_string())
+        .collect();
+    assert!(said.iter().any(|line| line.contains("Tuned: threads 1, poll 50")), "{said:?}");
+    assert!(said.last().unwrap().contains("--api-key-file"), "{said:?}");
 }

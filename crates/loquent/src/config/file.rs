@@ -190,7 +190,9 @@ impl SettingsReader<'_> {
             [] => "before the first section".to_owned(),
             names => format!("in [{}]", names.join(".")),
         };
-        match most_alike(command, key) {
+        let sections = command.get_subcommands().map(Command::get_name);
+        let known = settable(command).filter_map(Arg::get_long).chain(sections);
+        match most_alike(known, &key.replace('_', "-")) {
             Some(name) => format!("there is no setting '{key}' {place}; did you mean '{name}'?"),
             None => {
                 let help = ["loquent", &names.join(" "), "--help"].map(str::trim).join(" ");
@@ -216,12 +218,9 @@ pub fn settable(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(is_settable)
 }
 
-/// Returns the setting or section of `command` whose name is most similar to `key`, if any is
-/// similar enough.
-fn most_alike<'a>(command: &'a Command, key: &str) -> Option<&'a str> {
-    let sections = command.get_subcommands().map(Command::get_name);
-    let known = settable(command).filter_map(Arg::get_long).chain(sections);
-    let alike = known.map(|name| (strsim::jaro(name, &key.replace('_', "-")), name));
+/// Returns the `known` name that is most similar to `name`, if any is similar enough.
+pub(super) fn most_alike<'a>(known: impl Iterator<Item = &'a str>, name: &str) -> Option<&'a str> {
+    let alike = known.map(|known| (strsim::jaro(known, name), known));
     let best = alike.filter(|(likeness, _)| *likeness >= MIN_LIKENESS);
     best.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
 }

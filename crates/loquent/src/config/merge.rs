@@ -11,6 +11,7 @@ use clap::{Arg, ArgMatches, Command};
 use super::file::{CONFIG, ConfigError, SettingsSection, parse};
 use super::place;
 use super::value::FileSetting;
+use crate::logging;
 
 /// The group of flags that name a model. They are not mutually exclusive for clap, because one on
 /// the command line overrides one in the environment. One in the file is ignored if any other is
@@ -41,6 +42,8 @@ pub struct MergedArguments {
     pub file: Option<PathBuf>,
     /// Ids of the flags set by the file, for the program and each subcommand in turn.
     pub of_file: Vec<BTreeSet<String>>,
+    /// Warning about the file, for when the log has begun: its format is one of the settings.
+    pub warning: Option<String>,
 }
 
 impl MergedArguments {
@@ -48,7 +51,7 @@ impl MergedArguments {
     pub(super) fn explain(&self, error: &clap::Error) {
         let is_used = self.of_file.iter().any(|ids| !ids.is_empty());
         if let Some(file) = self.file.as_ref().filter(|_| is_used && error.use_stderr()) {
-            eprintln!("Some of the settings are in {}.", file.display());
+            logging::write(&format!("Some of the settings are in {}.\n", file.display()));
         }
     }
 }
@@ -70,14 +73,15 @@ pub fn merge(command: &Command, typed: Vec<OsString>) -> Result<MergedArguments,
     // The whole file, not only the section that is used: a slip in another one would wait for the
     // day on which it is.
     let file = parse(&path, &text, command)?;
-    if file.has_secret() && place::others_can_read(&path) {
-        eprintln!(
-            "loquent: {0} has a key in it and other users can read it; `chmod 600 {0}` prevents that",
+    let is_exposed = file.has_secret() && place::others_can_read(&path);
+    let warning = is_exposed.then(|| {
+        format!(
+            "{0} has a key in it and other users can read it; `chmod 600 {0}` prevents that",
             path.display()
-        );
-    }
+        )
+    });
     let (arguments, of_file) = insert(&levels, &file, typed);
-    Ok(MergedArguments { arguments, file: Some(path), of_file })
+    Ok(MergedArguments { arguments, file: Some(path), of_file, warning })
 }
 
 /// A command with its parsed arguments.

@@ -12,6 +12,7 @@ use loquent_proto::printable::printable;
 use loquent_proto::url_password::{HIDDEN, without_password};
 use serde_json::{Value, json};
 
+use super::environment::with_variables;
 use super::file::settable;
 use super::merge::{MergedArguments, merge};
 use super::place::ConfigFileArgs;
@@ -80,6 +81,7 @@ impl ConfigArgs {
     /// # Errors
     /// If the file or the flags are wrong.
     pub fn run(&self, program: &Command, file: &ConfigFileArgs) -> anyhow::Result<()> {
+        let program = &with_variables(program.clone());
         let mut typed: Vec<OsString> = vec![program.get_name().into()];
         typed.extend(file.config.iter().flat_map(|file| ["--config".into(), file.clone()]));
         match self.command.is_empty() {

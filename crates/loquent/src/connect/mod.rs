@@ -29,6 +29,7 @@ use limited_listener::LimitedListener;
 use proxy::Proxy;
 use resume_store::ResumeStore;
 
+use crate::logging;
 use crate::trust::TrustArgs;
 use crate::user_folder::user_folder;
 use crate::via_args::TwoNetworksArgs;
@@ -177,7 +178,8 @@ impl ConnectArgs {
         let file = self.local_key_file.as_deref();
         let local_key = LocalKey::read(self.local_key.as_deref(), file)?;
         if let (Some((_, true)), Some(file)) = (&local_key, file) {
-            eprintln!("Wrote a new local key to {}; clients send it as API key.", file.display());
+            let file = file.display();
+            logging::say(&format!("Wrote a new local key to {file}; clients send it as API key."));
         }
         let local_key = local_key.map(|(key, _)| key);
         Access::new(self.listen.ip(), self.allowed_host.clone(), local_key, self.open)
@@ -192,21 +194,22 @@ fn store_name(url: &str) -> String {
 
 fn announce(proxy: &Arc<Proxy>, bound: SocketAddr) {
     let server = proxy.client.url().to_owned();
-    eprintln!("Loquent connects to {server} and serves its API on http://{bound}");
-    eprintln!("Base URL for any OpenAI client: http://{bound}/v1");
+    logging::say(&format!("Loquent connects to {server} and serves its API on http://{bound}"));
+    logging::say(&format!("Base URL for any OpenAI client: http://{bound}/v1"));
     let base = proxy.client.http().base();
     // Without a key of its own it passes on those of its clients.
     let has_key = proxy.own_key || proxy.access.local_key.is_none();
     if let Some(warning) = warn_of_cleartext(base, has_key) {
-        eprintln!("{warning}");
+        logging::warn(&warning);
     }
     if proxy.own_key && proxy.access.local_key.is_none() {
-        eprintln!(
-            "All users of this machine can use its key; --local-key-file FILE prevents that."
+        logging::warn(
+            "All users of this machine can use its key; --local-key-file FILE prevents that.",
         );
     }
     for (id, offset) in proxy.store.answers() {
-        eprintln!("Under way when it stopped: http://{bound}/v1/streams/{id} (up to {offset})");
+        let url = format!("http://{bound}/v1/streams/{id}");
+        logging::say(&format!("Under way when it stopped: {url} (up to {offset})"));
     }
     tokio::spawn(reachability::report(proxy.client.clone()));
 }

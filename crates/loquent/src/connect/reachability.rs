@@ -7,6 +7,8 @@ use loquent_client::{Client, Transport};
 use loquent_openai::HttpError;
 use loquent_proto::printable::printable;
 
+use crate::logging;
+
 /// Time limit for a response, after which the server counts as unreachable.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
 /// First and maximum wait between attempts; doubles each time.
@@ -27,25 +29,25 @@ pub(super) async fn report(client: Client) {
         };
         let Some(why) = why else { break transport };
         if !said {
-            eprintln!(
+            logging::warn(&format!(
                 "{} cannot be reached: {}. {} Requests get an error until it responds; it is asked \
                  again now and then.",
                 printable(client.url()),
                 printable(&why),
                 advice(&why)
-            );
+            ));
         }
         said = true;
         tokio::time::sleep(wait).await;
         wait = (2 * wait).min(longest);
     };
     if said {
-        eprintln!("{} can be reached now.", printable(client.url()));
+        logging::say(&format!("{} can be reached now.", printable(client.url())));
     }
-    match transport {
-        Transport::Quic => eprintln!("Answers come over QUIC."),
-        Transport::Http => eprintln!("Answers come over HTTP; QUIC has not got through (yet)."),
-    }
+    logging::say(match transport {
+        Transport::Quic => "Answers come over QUIC.",
+        Transport::Http => "Answers come over HTTP; QUIC has not got through (yet).",
+    });
 }
 
 /// Returns advice about the failure `why`.

@@ -18,9 +18,8 @@ pub(super) struct Processor {
     /// Instruction sets that llama.cpp's part of this build uses.
     #[cfg(feature = "llama")]
     built_with: Vec<&'static str>,
-    /// True if Loquent's kernels run on it.
-    #[cfg(feature = "llama")]
     /// The instruction set of Loquent's kernels, if there are any for this processor.
+    #[cfg(feature = "llama")]
     own_kernels: Option<&'static str>,
     /// Description of the features it lacks to run this build at all.
     #[cfg(feature = "llama")]

@@ -14,7 +14,7 @@ use crate::hub::{Hub, HubError};
 pub struct ModelFolders {
     /// Folder with GGUF files, which can then be named without their path. `serve` without a model
     /// serves all of them
-    #[arg(long, env = "LOQUENT_MODELS", value_name = "FOLDER", hide_short_help = true)]
+    #[arg(long, env = "LOQUENT_MODELS_DIR", value_name = "FOLDER", hide_short_help = true)]
     pub models_dir: Option<PathBuf>,
     /// Base URL of a mirror of the Hugging Face hub [default: <https://huggingface.co>]
     #[arg(long, env = "HF_ENDPOINT", value_name = "URL", hide_short_help = true)]

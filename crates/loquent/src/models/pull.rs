@@ -8,6 +8,7 @@ use clap::Args;
 use super::one_line::on_one_line;
 use super::{ModelFolders, hub_spec, is_bundled, looks_like_a_path, unknown};
 use crate::hub::{self, FetchEvent, HubSpec};
+use crate::logging;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,11 +48,11 @@ pub fn run(args: &PullArgs) -> anyhow::Result<()> {
             bar(event);
         })?;
         if !is_new {
-            eprintln!("{} is up to date.", on_one_line(spec));
+            logging::say(&format!("{} is up to date.", on_one_line(spec)));
         }
         // Alone on stdout, for scripts.
         println!("{}", on_one_line(path.display()));
-        eprintln!("  Serve it: loquent serve {}", on_one_line(name));
+        logging::say(&format!("  Serve it: loquent serve {}", on_one_line(name)));
     }
     Ok(())
 }

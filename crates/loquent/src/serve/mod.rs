@@ -39,7 +39,7 @@ use self::acme::AcmeKeeper;
 use self::args::EngineArgs;
 pub use self::args::ServeArgs;
 use self::banner::Banner;
-use crate::logging::LogFormat;
+use crate::logging::{self, LogFormat};
 use crate::{descriptors, private_memory, shutdown};
 
 /// Maximum threads for blocking work, besides those that tokenize prompts.
@@ -84,7 +84,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
         // Bound before the model is loaded: a port in use is reported at once, and clients get 503
         // while the model loads.
         let bound = listener.local_addr()?;
-        let is_demonstration = !has_upstreams && args.source.is_demonstration();
+        let is_demonstration = !has_upstreams && args.is_demonstration();
         let ordered = acme.as_ref().map(AcmeKeeper::banner);
         let banner = Banner::new(bound, &options, is_demonstration).with_ordered(ordered);
         refuse_if_open(bound, &banner, args.upstream.is_open())?;
@@ -99,7 +99,7 @@ pub fn run(mut args: ServeArgs, log: LogFormat) -> anyhow::Result<()> {
             true => load_models(args, others, wait_limit),
         };
         let announce = move |served: &Announcement<'_>| match log {
-            LogFormat::Text => eprint!("{}", banner.text(served)),
+            LogFormat::Text => logging::write(&banner.text(served)),
             LogFormat::Json => banner.log(served),
         };
         loquent_server::run(listener, options, load, announce, asked_to_stop(&signalled)).await

@@ -17,6 +17,7 @@ use loquent_server::StatedSampling;
 
 use super::chat_format::StatedChatFormat;
 use super::source::SourceArgs;
+use crate::logging;
 use crate::profile::{self, Profile};
 use crate::serve::staged::StagedArgs;
 
@@ -229,7 +230,8 @@ impl EngineArgs {
         if let Some((profile, path)) = Profile::find(&model, &folder)? {
             self.adopt(&profile);
             let settings = &profile.settings;
-            eprintln!("Tuned: {settings} ({}; --no-profile ignores it)", path.display());
+            let path = path.display();
+            logging::say(&format!("Tuned: {settings} ({path}; --no-profile ignores it)"));
         }
         Ok(())
     }

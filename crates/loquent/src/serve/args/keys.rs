@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use loquent_server::{ApiKeys, JwtConfig, TrustedProxies, TrustedProxy};
 
@@ -71,6 +71,8 @@ impl KeyArgs {
     }
 
     fn jwt(&self, place: &str) -> anyhow::Result<JwtConfig> {
+        // It would refuse all tokens, and say so to clients alone.
+        ensure!(self.jwt_issuer.as_deref() != Some(""), "--jwt-issuer is empty");
         Ok(JwtConfig {
             source: key_set_source(place).context("--jwt-keys")?,
             audiences: self.jwt_audience.clone(),
@@ -121,6 +123,8 @@ mod tests {
         assert!(plain.contains("https"), "{plain}");
         let nameless = error(&["--jwt-keys=/nonexistent", "--jwt-audience="]);
         assert!(nameless.contains("--jwt-audience"), "{nameless}");
+        let keys = ["--jwt-keys=/nonexistent", "--jwt-audience=a"];
+        assert!(error(&[&keys[..], &["--jwt-issuer="]].concat()).contains("--jwt-issuer is empty"));
     }
 
     #[test]

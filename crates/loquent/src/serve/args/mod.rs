@@ -153,13 +153,23 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
+    /// Returns true if no model is chosen, so that the bundled one is served.
+    pub(crate) fn is_demonstration(&self) -> bool {
+        self.source.is_demonstration() && self.source.file.folder().is_none()
+    }
+
     /// Returns true if a model of this process is served: a named one, or the bundled one if there
     /// is no upstream.
     ///
     /// # Errors
     /// If an upstream without a name is combined with a model.
     pub(crate) fn serves_model(&self) -> anyhow::Result<bool> {
-        let is_named = !self.source.is_demonstration() || self.source.file.folder().is_some();
+        // The variable may be there for `list` and `run`: it forbids no servers.
+        let gives_way = self.source.is_demonstration() && self.source.file.has_standing_folder();
+        if gives_way && self.upstream.replaces_model() {
+            return Ok(false);
+        }
+        let is_named = !self.is_demonstration();
         anyhow::ensure!(
             !(is_named && self.upstream.replaces_model()),
             "an --upstream without a name cannot be used with a model of this process, because \
