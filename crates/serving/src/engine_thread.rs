@@ -63,10 +63,9 @@ const GATHER_PAUSE: Duration = Duration::from_micros(50);
 pub enum EngineCommand {
     /// Generate a completion.
     Submit(Box<Work>),
-    /// The client disconnected: free everything.
+    /// The client disconnected, or the text is complete: stop generating, and keep the KV as a
+    /// prefix.
     Cancel(Tag),
-    /// The text is complete: stop generating, and keep the KV as a prefix.
-    Finish(Tag),
     /// The reader is slow: keep the KV, compute nothing.
     Pause(Tag),
     /// The reader has caught up: continue computing.
@@ -540,7 +539,6 @@ impl EngineLoop {
                 self.scheduler.submit(self.clock.now(), *work);
             }
             EngineCommand::Cancel(tag) => self.scheduler.cancel(self.runner.as_mut(), tag),
-            EngineCommand::Finish(tag) => self.scheduler.finish(self.runner.as_mut(), tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
             EngineCommand::Reader(tag, report) => self.scheduler.note_reader(tag, report),

@@ -97,7 +97,6 @@ impl Bench {
                 EngineCommand::Pause(_) => "pause",
                 EngineCommand::Resume(_) => "resume",
                 EngineCommand::Cancel(_) => "cancel",
-                EngineCommand::Finish(_) => "finish",
                 _ => "other",
             })
         };
@@ -168,7 +167,7 @@ fn a_stop_string_ends_one_completion_of_several() {
         bench.token(at as u64, 0, *byte, None);
         bench.token(at as u64, 1, b'.', None);
     }
-    assert_eq!(bench.commands(), ["finish"]);
+    assert_eq!(bench.commands(), ["cancel"]);
     let flushes = bench.read();
     let (first, second): (Vec<_>, Vec<_>) = flushes.into_iter().partition(|one| one.choice == 0);
     assert_eq!((text(&first), text(&second)), ("a".to_owned(), ".....".to_owned()));
