@@ -148,6 +148,7 @@ impl CompletionBuilder<'_> {
             presence_penalty: params.presence_penalty,
             frequency_penalty: params.frequency_penalty,
             repetition_penalty: holds.repetition_penalty,
+            repeat_last_n: params.repeat_window(),
             // Counted on from one seed: the i-th completion is the same whatever `n` is.
             seed: seed.wrapping_add(index),
             logit_bias: params.logit_bias.clone(),
