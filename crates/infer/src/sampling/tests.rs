@@ -218,6 +218,15 @@ fn a_repetition_penalty_with_a_window_leaves_older_tokens_alone() {
 }
 
 #[test]
+fn log_probabilities_without_alternatives_collect_no_candidates() {
+    let mut scratch = Scratch::default();
+    let mut sampler = Sampler::new(Sampling { logprobs: Some(0), ..Sampling::default() }, &[], &[]);
+    let choice = sampler.sample(&mut [0.5; 100_000], &mut scratch).unwrap();
+    assert!(choice.logprobs.unwrap().top.is_empty());
+    assert_eq!(scratch.candidates.capacity(), 0);
+}
+
+#[test]
 fn draws_follow_the_distribution() {
     let logits: Vec<f32> = (0..600).map(|i| ((i * 37) % 100) as f32 / 25.0).collect();
     for how in [
