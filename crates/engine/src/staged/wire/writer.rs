@@ -317,6 +317,6 @@ fn row_error_number(error: &RowError) -> u8 {
         RowError::NonFiniteLogits => 0,
         RowError::NothingAllowed => 1,
         RowError::OutOfStep => 2,
-        RowError::Constraint(_) => unreachable!("a stage has no grammars"),
+        RowError::Constraint(_) | RowError::TooSlow => unreachable!("a stage has no grammars"),
     }
 }
