@@ -21,6 +21,7 @@ const SHARED: &[Parameter] = &[
     supported("frequency_penalty", ""),
     supported("repetition_penalty", "above 0 to 10; 1 is off; by default the model's"),
     supported("repeat_penalty", "llama-server's name for it"),
+    supported("repeat_last_n", "llama-server's: tokens that it counts; -1, the default: all"),
     supported("seed", ""),
     supported("logit_bias", "at most 1,024 tokens"),
     supported("stop", "at most 16 strings of 256 bytes"),

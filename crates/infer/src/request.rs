@@ -67,8 +67,8 @@ pub enum Finish {
     /// The request's own grammar or logit bias allows no further token, with the reason. The same
     /// request would end in the same way.
     Unsatisfiable(String),
-    /// The engine was lost and did not come back in time, with the reason. The same request may
-    /// succeed later.
+    /// The engine was lost or held up and could not go on in time, with the reason. The same request
+    /// may succeed later.
     Abandoned(String),
 }
 
@@ -84,6 +84,7 @@ impl From<&RowError> for Finish {
             RowError::NothingAllowed | RowError::Constraint(_) => {
                 Self::Unsatisfiable(error.to_string())
             }
+            RowError::TooSlow => Self::Abandoned(error.to_string()),
             RowError::NonFiniteLogits | RowError::OutOfStep => Self::Failed(error.to_string()),
         }
     }

@@ -205,30 +205,22 @@ impl Permit {
         TokenAccount { gate, identity, estimated_tokens: self.estimated_tokens }
     }
 
-    /// Adds the prompt to the queue.
+    /// Adds the prompt to the queue, as [`enqueue_all`] does.
     ///
     /// # Errors
-    /// [`Refusal::TenantTokens`] when the tenant's part of the queue is full, or
-    /// [`Refusal::Tokens`] when all of it is.
+    /// As [`enqueue_all`].
     pub fn enqueue(&mut self, prompt_tokens: usize) -> Result<(), Refusal> {
-        let tenant = self.identity.tenant;
-        if !self.identity.is_spare {
-            self.gate.with(|admission| admission.enqueue(tenant, prompt_tokens))?;
-        }
-        self.queued_tokens = prompt_tokens;
-        Ok(())
+        enqueue_all(std::slice::from_mut(self), &[prompt_tokens])
     }
 
-    /// Removes the prompt from the queue.
+    /// Removes the prompt from the queue: the completion no longer waits.
     pub fn dequeue(&mut self) {
         let tokens = std::mem::take(&mut self.queued_tokens);
-        if tokens > 0 {
+        if tokens > 0 && !self.identity.is_spare {
             let tenant = self.identity.tenant;
-            if !self.identity.is_spare {
-                self.gate.with(|admission| admission.dequeue(tenant, tokens));
-            }
-            self.begin();
+            self.gate.with(|admission| admission.dequeue(tenant, tokens));
         }
+        self.begin();
     }
 
     /// Records that the completion no longer waits.
@@ -240,6 +232,26 @@ impl Permit {
             }
         }
     }
+}
+
+/// Adds the prompts of one request to the queue: all of them, or none. `prompt_tokens` has one
+/// number for each of its permits, 0 for those whose prompt another of them answers for.
+///
+/// # Errors
+/// [`Refusal::TenantTokens`] when the tenant's part of the queue is full, or [`Refusal::Tokens`]
+/// when all of it is. An empty queue accepts any request: one that was refused there could never be
+/// admitted.
+pub fn enqueue_all(permits: &mut [Permit], prompt_tokens: &[usize]) -> Result<(), Refusal> {
+    debug_assert_eq!(permits.len(), prompt_tokens.len(), "each permit has its tokens");
+    let Some(Permit { gate, identity, .. }) = permits.first() else { return Ok(()) };
+    if !identity.is_spare {
+        let all: usize = prompt_tokens.iter().sum();
+        gate.with(|admission| admission.enqueue(identity.tenant, all))?;
+    }
+    for (permit, &tokens) in permits.iter_mut().zip(prompt_tokens) {
+        permit.queued_tokens = tokens;
+    }
+    Ok(())
 }
 
 /// Charges a request's tenant once its token counts are known.
@@ -267,7 +279,6 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.dequeue();
         self.arrive();
-        self.begin();
         let now = self.gate.clock.now();
         let Self { identity, estimated_tokens, generated_tokens, .. } = self;
         identity.count(|usage| &usage.generated_tokens, *generated_tokens);
@@ -301,7 +312,8 @@ pub fn refused(refusal: Refusal) -> ApiError {
             let message = format!("You exceeded your quota: {refusal}.");
             return ApiError::rate_limited(message, LimitedRate::Quota, retry_after_s);
         }
-        Refusal::Requests { .. } | Refusal::Tokens { .. } | Refusal::Never { .. } => {
+        // The server's own limits.
+        _ => {
             let message = format!("The server is busy: {refusal}. Try again later.");
             return ApiError::overloaded(message, retry_after_s);
         }
@@ -356,6 +368,35 @@ mod tests {
         drop((lines, others));
         assert_eq!((gate.in_flight(), gate.waiting()), (0, 0));
         assert!(gate.enter(&caller.of_batches(), 5, 1).is_err(), "a line is bounded too");
+    }
+
+    #[test]
+    fn the_prompts_of_a_request_are_queued_together_and_a_refused_one_is_not_charged() {
+        let bounds = Bounds {
+            max_inflight_requests: 64,
+            max_inflight_per_tenant: None,
+            max_queued_tokens: 100,
+        };
+        let gate = AdmissionGate::new(bounds, Clock::start(), PendingPrompts::default());
+        let mut caller = Identity::of_address([192, 0, 2, 1].into());
+        caller.limits.tokens_per_minute = Some(1000);
+        let left = || gate.levels(&caller)[1].unwrap().remaining;
+        // One by one the second or the third prompt would be refused, whenever it is tried.
+        let mut permits = gate.enter(&caller, 8, 320).unwrap();
+        enqueue_all(&mut permits, &[40; 8]).expect("the queue is empty");
+        drop(permits);
+        // Those of one prompt share it.
+        let mut permits = gate.enter(&caller, 8, 40).unwrap();
+        enqueue_all(&mut permits, &[40, 0, 0, 0, 0, 0, 0, 0]).expect("the queue is empty");
+        permits[1].dequeue();
+        assert_eq!(gate.waiting(), 7, "it has begun");
+        let before = left();
+        let mut more = gate.enter(&caller, 2, 40).unwrap();
+        assert!(enqueue_all(&mut more, &[20, 20]).is_err(), "others need the rest");
+        drop(more);
+        assert!((before..before + 100).contains(&left()), "{} of {before}", left());
+        let mut more = gate.enter(&caller, 2, 20).unwrap();
+        enqueue_all(&mut more, &[20, 0]).expect("the refused ones hold nothing");
     }
 
     #[test]

@@ -277,9 +277,10 @@ impl Completion {
         self.coalescer.on_clear()
     }
 
-    /// Bytes of content held here.
+    /// Bytes of content and log-probabilities held here.
     pub fn held_bytes(&self) -> usize {
-        self.held.bytes() + self.splitter.as_ref().map_or(0, TextSplitter::held_bytes)
+        let unsplit = self.splitter.as_ref().map_or(0, TextSplitter::held_bytes);
+        self.held.bytes() + unsplit + self.logprobs.size_bytes()
     }
 
     /// Ends the completion with an error.

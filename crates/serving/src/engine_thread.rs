@@ -3,8 +3,9 @@
 //!
 //! It handles only token ids. Work arrives over one queue, and each step's results leave in one
 //! message, so the number of wake-ups and locks per step is the same for one sequence and for two
-//! hundred. The queue is bounded by admission: a request sends one message per completion when it
-//! starts and at most one when it stops.
+//! hundred. The queue is bounded by admission and by the delivery task: a completion sends one
+//! message when it starts and one when it is stopped, and meanwhile at most one pause and one resume
+//! for each buffer that its reader fills, and a report for each that its reader sends.
 //!
 //! The engine never waits for a batch to fill, with one exception: when the next batch could hold
 //! only work that has just arrived, it waits for the prompts that were admitted and are still being
@@ -63,10 +64,9 @@ const GATHER_PAUSE: Duration = Duration::from_micros(50);
 pub enum EngineCommand {
     /// Generate a completion.
     Submit(Box<Work>),
-    /// The client disconnected: free everything.
+    /// The client disconnected, or the text is complete: stop generating, and keep the KV as a
+    /// prefix.
     Cancel(Tag),
-    /// The text is complete: stop generating, and keep the KV as a prefix.
-    Finish(Tag),
     /// The reader is slow: keep the KV, compute nothing.
     Pause(Tag),
     /// The reader has caught up: continue computing.
@@ -230,7 +230,10 @@ struct InFlightBatch {
 
 /// Outcome of one pass of the pipelined loop.
 enum LoopOutcome {
+    /// Nothing can be computed now.
     Idle,
+    /// The pipeline has no room for another batch.
+    Full,
     Submitted,
     Step(Step),
 }
@@ -432,6 +435,8 @@ impl EngineLoop {
             };
             let goes_on = match outcome {
                 LoopOutcome::Idle => self.wait(),
+                // Whatever is ready meanwhile has to wait for the oldest batch.
+                LoopOutcome::Full => self.wait_for_news(),
                 LoopOutcome::Submitted => true,
                 LoopOutcome::Step(step) => self.hand_over(step),
             };
@@ -446,7 +451,7 @@ impl EngineLoop {
         let pipeline = self.runner.pipeline().expect("only runners with one come here");
         let depth = pipeline.depth();
         if in_flight.len() >= depth {
-            return LoopOutcome::Idle;
+            return LoopOutcome::Full;
         }
         self.gather();
         self.scheduler.set_pipeline_depth(depth);
@@ -491,13 +496,19 @@ impl EngineLoop {
         }
     }
 
-    /// Waits for a command, until the next expiry in the queue or the limit of the store, or for a
-    /// moment while the runner cannot sample yet. Returns false when all senders are gone.
+    /// Waits for a command, or for a moment while the runner cannot sample yet. Returns false when
+    /// all senders are gone.
     fn wait(&mut self) -> bool {
         if self.scheduler.awaits_runner() {
             thread::sleep(GATHER_PAUSE);
             return true;
         }
+        self.wait_for_news()
+    }
+
+    /// Waits for a command, until the next expiry in the queue or the limit of the store. Returns
+    /// false when all senders are gone.
+    fn wait_for_news(&mut self) -> bool {
         let stored = self.prefixes.as_ref().and_then(PrefixDesk::deadline);
         let expiry = [self.scheduler.next_expiry(), stored].into_iter().flatten().min();
         self.wait_for_command(expiry.map(|expiry| expiry.saturating_sub(self.clock.now())))
@@ -540,7 +551,6 @@ impl EngineLoop {
                 self.scheduler.submit(self.clock.now(), *work);
             }
             EngineCommand::Cancel(tag) => self.scheduler.cancel(self.runner.as_mut(), tag),
-            EngineCommand::Finish(tag) => self.scheduler.finish(self.runner.as_mut(), tag),
             EngineCommand::Pause(tag) => self.scheduler.pause(tag, true),
             EngineCommand::Resume(tag) => self.scheduler.pause(tag, false),
             EngineCommand::Reader(tag, report) => self.scheduler.note_reader(tag, report),

@@ -51,7 +51,16 @@ impl TokenLogprobs {
     pub fn bytes(&self) -> usize {
         /// A token's text, its bytes and its log-probability.
         const TOKEN_BYTES: usize = 128;
-        (1 + self.logprobs.as_ref().map_or(0, |some| some.top.len())) * TOKEN_BYTES
+        (1 + self.alternatives()) * TOKEN_BYTES
+    }
+
+    /// Returns the bytes that count towards a stream's bound.
+    pub fn size_bytes(&self) -> usize {
+        16 + 8 * self.alternatives()
+    }
+
+    fn alternatives(&self) -> usize {
+        self.logprobs.as_ref().map_or(0, |some| some.top.len())
     }
 }
 

@@ -68,8 +68,7 @@ impl FlushReceiver {
 /// Returns the bytes of a flush that count towards a stream's bound; never 0, so that every unread
 /// flush counts.
 fn size_bytes(flush: &Flush) -> usize {
-    let alternatives = |one: &TokenLogprobs| one.logprobs.as_ref().map_or(0, |some| some.top.len());
-    let logprobs: usize = flush.logprobs.iter().map(|one| 16 + 8 * alternatives(one)).sum();
+    let logprobs: usize = flush.logprobs.iter().map(TokenLogprobs::size_bytes).sum();
     let deltas: usize = flush.deltas.iter().map(Delta::payload_bytes).sum();
     // Nearly all flushes have one; an upstream server may send any number that say next to nothing.
     let more = flush.deltas.len().saturating_sub(1) * size_of::<Delta>();

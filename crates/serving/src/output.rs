@@ -415,7 +415,7 @@ impl OutputProcessor {
             FlushState::Ended => self.end(now, tag),
             FlushState::Stopped => {
                 self.end(now, tag);
-                self.send(EngineCommand::Finish(tag));
+                self.send(EngineCommand::Cancel(tag));
             }
         }
     }

@@ -22,7 +22,9 @@ pub fn generation_settings(
     let forbidden = forbidden.map(|token| json!({"token": token, "bias": null}));
     let biases: Vec<Value> = params.logit_bias.iter().map(bias).chain(forbidden).collect();
     // The largest number stands for no bound, whose name is -1.
-    let most = request.max_tokens.filter(|most| *most < u32::MAX).map_or(-1, i64::from);
+    let bound =
+        |tokens: Option<u32>| tokens.filter(|tokens| *tokens < u32::MAX).map_or(-1, i64::from);
+    let most = bound(request.max_tokens);
     json!({
         "n_predict": most,
         "max_tokens": most,
@@ -32,7 +34,7 @@ pub fn generation_settings(
         "top_p": holds["top_p"],
         "min_p": holds["min_p"],
         "repeat_penalty": holds["repetition_penalty"],
-        "repeat_last_n": -1,
+        "repeat_last_n": bound(Some(params.repeat_window())),
         "presence_penalty": shortest(params.presence_penalty),
         "frequency_penalty": shortest(params.frequency_penalty),
         "ignore_eos": params.ignore_eos,
@@ -75,6 +77,7 @@ mod tests {
             ("temperature", json!(0.1)),
             ("top_k", json!(40)),
             ("repeat_penalty", json!(1.0)),
+            ("repeat_last_n", json!(-1)),
             ("seed", json!(5)),
             ("stop", json!(["x"])),
             ("n_probs", json!(2)),
@@ -84,9 +87,10 @@ mod tests {
         }
         let endless = settings(json!({
             "prompt": "a", "max_tokens": u32::MAX, "ignore_eos": true, "stream": true,
+            "repeat_last_n": 64,
         }));
         let forbidden = json!([{"token": 7, "bias": null}, {"token": 9, "bias": null}]);
         assert_eq!((&endless["n_predict"], &endless["logit_bias"]), (&json!(-1), &forbidden));
-        assert_eq!(endless["stream"], true);
+        assert_eq!((&endless["stream"], &endless["repeat_last_n"]), (&json!(true), &json!(64)));
     }
 }

@@ -108,6 +108,7 @@ fn works() -> Vec<Work> {
         Sampling::default(),
         Sampling { temperature: 1.0, seed: 7, logprobs: Some(2), ..Sampling::default() },
         Sampling { repetition_penalty: 1.3, frequency_penalty: 0.5, ..Sampling::default() },
+        Sampling { repetition_penalty: 1.3, repeat_last_n: 9, ..Sampling::default() },
         Sampling { grammar: Some(grammar), ..Sampling::default() },
         Sampling { logit_bias: vec![(50, 90.0)].into(), ..Sampling::default() },
     ];
@@ -315,7 +316,7 @@ fn an_engine_leaves_when_the_server_has_gone() {
 
 fn orders() -> Vec<EngineOrder> {
     let sampling = Sampling { seed: 5, logit_bias: vec![(3, 1.0)].into(), ..Sampling::default() };
-    let parts = SamplerParts { sampling, generated: 4, seen: vec![(9, 2)] };
+    let parts = SamplerParts { sampling, generated: 4, seen: vec![(9, 2)], latest: vec![9, 7] };
     let spans = vec![
         Span { slot: Slot(1), start: 7, tokens: 0..3, draft: 2, sample: true },
         Span { slot: Slot(0), start: 0, tokens: 3..5, draft: 0, sample: false },

@@ -177,7 +177,8 @@ fn orders() -> impl Strategy<Value = StageMessage> {
         StageMessage::Rows(Rows { id: 1, spans, failed: vec![], timings: vec![], rows })
     });
     let assign = slots().prop_map(|slot| {
-        let sampler = SamplerParts { sampling: Sampling::default(), generated: 0, seen: vec![] };
+        let sampling = Sampling::default();
+        let sampler = SamplerParts { sampling, generated: 0, seen: vec![], latest: vec![] };
         StageMessage::Assign { slot, sampler: Box::new(sampler) }
     });
     prop_oneof![

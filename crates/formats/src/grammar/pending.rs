@@ -5,7 +5,7 @@
 //! whose mask will take longer is left out of the engine's steps until the mask is ready.
 
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use llguidance::Matcher;
@@ -22,12 +22,15 @@ use crate::sync::mpsc::Receiver;
 const EXPECTED_IN_TIME: Duration = Duration::from_millis(5);
 /// Maximum wait of the engine for a mask that was expected in time.
 const WAIT_LIMIT: Duration = Duration::from_millis(500);
-/// Maximum time for a mask. llguidance bounds its steps; this also bounds the time in the queue.
+/// Maximum time for computing a mask. llguidance bounds its steps too.
 const MASK_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum time for a mask with its time in the queue, which is that of other grammars.
+const QUEUE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the error of a grammar whose next mask takes too long.
-fn too_slow() -> RowError {
-    RowError::Constraint("its next mask takes too long".into())
+/// Returns true if a mask that was asked for `waited` ago, and has been computed for `ran` if at
+/// all, is given up.
+fn is_late(ran: Option<Duration>, waited: Duration) -> bool {
+    ran.is_some_and(|ran| ran > MASK_LIMIT) || waited > QUEUE_LIMIT
 }
 
 /// A completion's grammar with the mask of its current state.
@@ -51,11 +54,34 @@ impl Position {
 
 enum MaskState {
     /// A worker is computing the mask.
-    Computing { outcome: Receiver<Position>, since: Instant },
+    Computing {
+        outcome: Receiver<Position>,
+        /// When the mask was asked for.
+        since: Instant,
+        /// Set when it is the turn of the grammar.
+        began: Arc<OnceLock<Instant>>,
+    },
     /// The mask can be read.
     Ready(Box<Position>),
     /// The grammar cannot be followed further.
     Failed(RowError),
+}
+
+impl MaskState {
+    /// Has `job` computed when it is the turn of `lane`.
+    fn computing(
+        workers: &Workers,
+        lane: &Arc<Lane>,
+        job: impl FnOnce() -> Position + Send + 'static,
+    ) -> Self {
+        let (since, began) = (Instant::now(), Arc::<OnceLock<Instant>>::default());
+        let turn = began.clone();
+        let outcome = workers.run(lane, move || {
+            let _ = turn.set(Instant::now());
+            job()
+        });
+        Self::Computing { outcome, since, began }
+    }
 }
 
 /// Constraint on a completion, with masks computed by workers.
@@ -73,24 +99,23 @@ impl Pending {
         first: Arc<Mutex<Position>>,
         generated: Vec<TokenId>,
     ) -> Self {
-        let outcome = workers.run(&lane, move || {
+        let state = MaskState::computing(&workers, &lane, move || {
             let first = first.lock().unwrap_or_else(PoisonError::into_inner);
             let (matcher, mask) = (first.matcher.deep_clone(), first.mask.clone());
             drop(first);
             Position { matcher, mask }.advance(&generated)
         });
-        Self { workers, lane, state: MaskState::Computing { outcome, since: Instant::now() } }
+        Self { workers, lane, state }
     }
 
     /// Takes the mask if it arrives within `wait`.
     fn receive(&mut self, wait: Duration) {
-        let MaskState::Computing { outcome, since } = &self.state else { return };
+        let MaskState::Computing { outcome, since, began } = &self.state else { return };
+        let is_late = || is_late(began.get().map(Instant::elapsed), since.elapsed());
         self.state = match outcome.recv_timeout(wait) {
             Ok(position) => MaskState::Ready(Box::new(position)),
             Err(RecvTimeoutError::Disconnected) => MaskState::Failed(RowError::OutOfStep),
-            Err(RecvTimeoutError::Timeout) if since.elapsed() > MASK_LIMIT => {
-                MaskState::Failed(too_slow())
-            }
+            Err(RecvTimeoutError::Timeout) if is_late() => MaskState::Failed(RowError::TooSlow),
             Err(RecvTimeoutError::Timeout) => return,
         };
     }
@@ -106,7 +131,7 @@ impl Constraint for Pending {
     fn allowed(&mut self) -> Result<&[u32], RowError> {
         self.receive(WAIT_LIMIT);
         if let MaskState::Computing { .. } = self.state {
-            self.state = MaskState::Failed(too_slow());
+            self.state = MaskState::Failed(RowError::TooSlow);
         }
         match &self.state {
             MaskState::Ready(position) => match &position.mask {
@@ -114,7 +139,7 @@ impl Constraint for Pending {
                 Err(error) => Err(RowError::Constraint(error.clone())),
             },
             MaskState::Failed(why) => Err(why.clone()),
-            MaskState::Computing { .. } => Err(too_slow()),
+            MaskState::Computing { .. } => Err(RowError::TooSlow),
         }
     }
 
@@ -123,14 +148,16 @@ impl Constraint for Pending {
         // example: its sequence fails, the engine does not.
         let unasked = MaskState::Failed(RowError::OutOfStep);
         if let MaskState::Ready(position) = std::mem::replace(&mut self.state, unasked) {
-            let outcome = self.workers.run(&self.lane, move || position.advance(&[token]));
-            self.state = MaskState::Computing { outcome, since: Instant::now() };
+            let job = move || position.advance(&[token]);
+            self.state = MaskState::computing(&self.workers, &self.lane, job);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use loquent_infer::request::Finish;
+
     use crate::sync::mpsc::{Sender, channel};
 
     use super::*;
@@ -143,7 +170,8 @@ mod tests {
         let lane = Arc::<Lane>::default();
         let blocker = workers.run(&lane, move || drop((held.recv(), never)));
         drop(blocker);
-        let state = MaskState::Computing { outcome, since: Instant::now() };
+        let (since, began) = (Instant::now(), Arc::default());
+        let state = MaskState::Computing { outcome, since, began };
         (Pending { workers, lane, state }, release)
     }
 
@@ -151,11 +179,21 @@ mod tests {
     fn a_mask_that_does_not_come_fails_its_row_only_after_a_bounded_wait() {
         let (mut pending, release) = held_up();
         assert!(!pending.is_ready(), "no mask was measured, so none is expected in time");
-        let failed = too_slow();
+        let failed = RowError::TooSlow;
         assert_eq!(pending.allowed(), Err(failed.clone()));
         assert!(pending.is_ready(), "the row is planned, to fail");
-        assert_eq!(pending.allowed(), Err(failed));
+        assert_eq!(pending.allowed(), Err(failed.clone()));
         drop(release);
+        let ends = Finish::from(&failed);
+        assert!(matches!(ends, Finish::Abandoned(_)), "the same request may succeed: {ends:?}");
+    }
+
+    #[test]
+    fn a_mask_is_given_up_for_its_own_time_long_before_its_time_in_the_queue() {
+        let [own, queue] = [MASK_LIMIT, QUEUE_LIMIT].map(|limit| limit + Duration::from_secs(1));
+        assert!(is_late(Some(own), own));
+        assert!(!is_late(None, own) && !is_late(Some(Duration::ZERO), own));
+        assert!(is_late(None, queue) && is_late(Some(Duration::ZERO), queue));
     }
 
     #[test]

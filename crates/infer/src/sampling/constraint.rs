@@ -26,7 +26,8 @@ pub trait Constraint: Send {
     /// tokens beyond the last word are forbidden. At the grammar's end only end tokens are allowed.
     ///
     /// # Errors
-    /// [`RowError::Constraint`] if the grammar exceeds its limits.
+    /// [`RowError::Constraint`] if the grammar exceeds its limits, [`RowError::TooSlow`] if the
+    /// tokens are not known in time.
     fn allowed(&mut self) -> Result<&[u32], RowError>;
 
     /// Advances by `token`, one of those that [`Self::allowed`] returned last.

@@ -9,6 +9,7 @@
 //! over the remaining tokens; draw. Equals are ranked by token, lowest first.
 
 mod constraint;
+mod latest;
 mod random;
 mod row;
 mod select;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use crate::token::{RowError, TokenId};
 pub use constraint::{Constraint, Grammar, SharedGrammar};
+use latest::LatestTokens;
 use select::{Candidate, LogitRow};
 
 /// Temperatures below this are greedy: their weights would overflow.
@@ -46,6 +48,9 @@ pub struct Sampling {
     /// Divides positive (multiplies negative) logits of tokens in prompt and completion; above 0,
     /// 1 is off.
     pub repetition_penalty: f32,
+    /// Number of the latest tokens of prompt and completion to which `repetition_penalty` applies;
+    /// `u32::MAX` for all.
+    pub repeat_last_n: u32,
     /// Seed of the random numbers.
     pub seed: u64,
     /// Added to the logits of these tokens; -100 and below forbids. The completions of a request
@@ -71,6 +76,7 @@ impl Default for Sampling {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
+            repeat_last_n: u32::MAX,
             seed: 0,
             logit_bias: Arc::default(),
             logprobs: None,
@@ -85,6 +91,12 @@ impl Sampling {
         self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
             || self.repetition_penalty != 1.0
+    }
+
+    /// Window of the repetition penalty, if there is a penalty and it does not apply to all tokens.
+    fn window(&self) -> Option<u32> {
+        let is_limited = self.repetition_penalty != 1.0 && self.repeat_last_n < u32::MAX;
+        is_limited.then_some(self.repeat_last_n)
     }
 }
 
@@ -128,6 +140,8 @@ pub struct Sampler {
     /// Occurrences in the completion of every token seen in prompt or completion; kept only if a
     /// penalty needs it.
     seen: HashMap<TokenId, u32>,
+    /// Tokens to which the repetition penalty applies, if not to all that were seen.
+    latest: Option<LatestTokens>,
 }
 
 impl fmt::Debug for Sampler {
@@ -144,24 +158,29 @@ impl Sampler {
     /// Creates the sampler of a sequence that has `prompt` and has generated `generated`.
     pub fn new(sampling: Sampling, prompt: &[TokenId], generated: &[TokenId]) -> Self {
         let constraint = sampling.grammar.as_ref().map(|grammar| grammar.0.start(generated));
-        let mut sampler = Self { sampling, constraint, generated: 0, seen: HashMap::new() };
-        if sampler.sampling.has_penalties() {
+        let latest = sampling.window().map(|most| LatestTokens::of(most, prompt));
+        let seen = HashMap::new();
+        let mut sampler = Self { sampling, constraint, generated: 0, seen, latest };
+        // Only the repetition penalty concerns the prompt.
+        if sampler.sampling.has_penalties() && sampler.latest.is_none() {
             sampler.seen.extend(prompt.iter().map(|&token| (token, 0)));
         }
         generated.iter().for_each(|&token| sampler.remember(token));
         sampler
     }
 
-    /// Recreates a sampler from the values of [`Sampler::sampling`], [`Sampler::generated`] and
-    /// [`Sampler::seen`] of another, for example on another machine. The grammar's state is not
-    /// included; see [`Sampler::constrain`].
+    /// Recreates a sampler from the values of [`Sampler::sampling`], [`Sampler::generated`],
+    /// [`Sampler::seen`] and [`Sampler::latest`] of another, for example on another machine. The
+    /// grammar's state is not included; see [`Sampler::constrain`].
     pub fn restore(
         sampling: Sampling,
         generated: u64,
         seen: impl IntoIterator<Item = (TokenId, u32)>,
+        latest: &[TokenId],
     ) -> Self {
         debug_assert!(sampling.grammar.is_none(), "a grammar's state does not travel");
-        Self { sampling, constraint: None, generated, seen: seen.into_iter().collect() }
+        let latest = sampling.window().map(|most| LatestTokens::of(most, latest));
+        Self { sampling, constraint: None, generated, seen: seen.into_iter().collect(), latest }
     }
 
     /// Returns true if a token can be sampled without a long wait for the constraint.
@@ -186,6 +205,11 @@ impl Sampler {
     /// Tokens subject to penalties, with their occurrences in the completion.
     pub fn seen(&self) -> impl ExactSizeIterator<Item = (TokenId, u32)> {
         self.seen.iter().map(|(&token, &count)| (token, count))
+    }
+
+    /// Tokens in the window of the repetition penalty, the oldest first.
+    pub fn latest(&self) -> impl Iterator<Item = TokenId> {
+        self.latest.iter().flat_map(|latest| latest.in_order())
     }
 
     /// Completion tokens so far.
@@ -250,6 +274,9 @@ impl Sampler {
         if self.sampling.has_penalties() {
             *self.seen.entry(token).or_default() += 1;
         }
+        if let Some(latest) = &mut self.latest {
+            latest.push(token);
+        }
     }
 
     /// Applies penalties, bias and forbidden tokens to the few logits they concern.
@@ -258,13 +285,16 @@ impl Sampler {
             self.sampling;
         let touched = &mut scratch.touched;
         touched.clear();
+        let repeated = |logit: f32| match logit > 0.0 {
+            true => logit / repetition_penalty,
+            false => logit * repetition_penalty,
+        };
+        for token in self.latest.iter().flat_map(|latest| latest.distinct()) {
+            change(logits, touched, token, repeated);
+        }
         for (&token, &count) in &self.seen {
             change(logits, touched, token, |logit| {
-                let repeated = if logit > 0.0 {
-                    logit / repetition_penalty
-                } else {
-                    logit * repetition_penalty
-                };
+                let repeated = if self.latest.is_none() { repeated(logit) } else { logit };
                 let presence = if count > 0 { presence_penalty } else { 0.0 };
                 repeated - presence - frequency_penalty * count as f32
             });

@@ -54,10 +54,10 @@ impl LogitRow<'_> {
         }
     }
 
-    /// Returns a logit that the `k` best tokens reach: the k-th greatest of the chunks' maxima,
-    /// since each of those is a token's logit.
-    pub(super) fn floor_of_best(&self, k: usize, order: &mut Vec<f32>) -> f32 {
-        if k == 0 || k > self.maxima.len() {
+    /// Returns a logit that the `k` best tokens, at least one, reach: the k-th greatest of the
+    /// chunks' maxima, since each of those is a token's logit.
+    fn floor_of_best(&self, k: usize, order: &mut Vec<f32>) -> f32 {
+        if k > self.maxima.len() {
             return f32::NEG_INFINITY;
         }
         order.clear();
@@ -73,9 +73,13 @@ impl LogitRow<'_> {
         into: &mut Vec<Candidate>,
         order: &mut Vec<f32>,
     ) {
+        if k == 0 {
+            // Without a k-th greatest logit there is no floor: all of the row would be collected.
+            return into.clear();
+        }
         // Of a peaked row, few chunks reach the floor, so that few logits are looked at twice.
         self.collect(floor.max(self.floor_of_best(k, order)), into);
-        if into.len() > k && k > 0 {
+        if into.len() > k {
             into.select_nth_unstable_by(k - 1, Candidate::rank);
         }
         into.truncate(k);

@@ -13,9 +13,11 @@ fn reference(logits: &[f32], how: &Sampling, prompt: &[u32], generated: &[u32]) 
     let mut logits = logits.to_vec();
     let mut seen: HashMap<u32, u32> = prompt.iter().map(|&t| (t, 0)).collect();
     generated.iter().for_each(|&t| *seen.entry(t).or_default() += 1);
+    let all = [prompt, generated].concat();
+    let latest = &all[all.len().saturating_sub(how.repeat_last_n as usize)..];
     for (&token, &count) in &seen {
         let logit = &mut logits[token as usize];
-        let factor = how.repetition_penalty;
+        let factor = if latest.contains(&token) { how.repetition_penalty } else { 1.0 };
         *logit = if *logit > 0.0 { *logit / factor } else { *logit * factor };
         *logit -= if count > 0 { how.presence_penalty } else { 0.0 };
         *logit -= how.frequency_penalty * count as f32;
@@ -73,14 +75,16 @@ fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
     let token = 0..vocab;
     let filters = (prop_oneof![Just(0u32), 1..60u32], prop_oneof![Just(1.0f32), 0.0..1.0f32]);
     let filters = (filters, prop_oneof![Just(0.0f32), 0.0..0.5f32]);
-    let penalties = (-2.0f32..2.0, -2.0f32..2.0, 0.5f32..2.0);
-    let penalties = prop_oneof![Just((0.0, 0.0, 1.0)), penalties];
+    let window = prop_oneof![Just(u32::MAX), 0..8u32];
+    let penalties = (-2.0f32..2.0, -2.0f32..2.0, 0.5f32..2.0, window);
+    let penalties = prop_oneof![Just((0.0, 0.0, 1.0, u32::MAX)), penalties];
     let bias = prop_oneof![Just(-100.0f32), -5.0f32..5.0];
     let bias = prop::collection::vec((token.clone(), bias), 0..4);
     let forbidden = prop::collection::vec(token, 0..3);
     (0.05f32..3.0, filters, penalties, bias, forbidden, any::<u64>()).prop_map(
         |(temperature, ((top_k, top_p), min_p), penalties, logit_bias, forbidden, seed)| {
-            let (presence_penalty, frequency_penalty, repetition_penalty) = penalties;
+            let (presence_penalty, frequency_penalty, repetition_penalty, repeat_last_n) =
+                penalties;
             Sampling {
                 temperature,
                 top_k,
@@ -89,6 +93,7 @@ fn any_sampling(vocab: u32) -> impl Strategy<Value = Sampling> {
                 presence_penalty,
                 frequency_penalty,
                 repetition_penalty,
+                repeat_last_n,
                 seed,
                 logit_bias: distinct(logit_bias).into(),
                 logprobs: None,
@@ -197,6 +202,28 @@ proptest! {
             prop_assert!((f64::from(value) - logprob(token)).abs() < 1e-4);
         }
     }
+}
+
+#[test]
+fn a_repetition_penalty_with_a_window_leaves_older_tokens_alone() {
+    let prompt = [vec![1], vec![2; 64]].concat();
+    // Token 1 leads by 5 %, and the penalty is twice that.
+    let logits = [2.0, 2.1, -1.0];
+    let token = |repeat_last_n, generated: &[u32]| {
+        let how = Sampling { repetition_penalty: 1.1, repeat_last_n, ..Sampling::default() };
+        sample(&how, &logits, &prompt, generated).unwrap().token
+    };
+    assert_eq!([u32::MAX, 65, 64, 0].map(|window| token(window, &[])), [0, 0, 1, 1]);
+    assert_eq!([2, 1].map(|window| token(window, &[1, 2])), [0, 1]);
+}
+
+#[test]
+fn log_probabilities_without_alternatives_collect_no_candidates() {
+    let mut scratch = Scratch::default();
+    let mut sampler = Sampler::new(Sampling { logprobs: Some(0), ..Sampling::default() }, &[], &[]);
+    let choice = sampler.sample(&mut [0.5; 100_000], &mut scratch).unwrap();
+    assert!(choice.logprobs.unwrap().top.is_empty());
+    assert_eq!(scratch.candidates.capacity(), 0);
 }
 
 #[test]

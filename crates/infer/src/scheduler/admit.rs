@@ -94,7 +94,9 @@ impl Scheduler {
         };
         let own = |slot: &&Slot| {
             let sequence = self.sequence(**slot);
-            sequence.cache_domain == waiting.cache_domain && !sequence.paused
+            // Spare work stands back for others, which must not wait for it in turn.
+            let comes = !sequence.paused && (!sequence.is_spare || waiting.is_spare);
+            comes && sequence.cache_domain == waiting.cache_domain
         };
         let coming = self.order.iter().filter(own).filter(|&&slot| self.pending(slot) > 1);
         let best = coming.map(|&slot| (shared(&slot), Reverse(slot))).max();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::sequence::KvAfterEnd;
 use super::{Scheduler, Suspect};
 use crate::request::{Finish, SequenceEvent, Step};
 use crate::runner::{Batch, RunError, Runner, Sampled, Slot, Span};
@@ -83,7 +82,7 @@ impl Scheduler {
             let count = most.iter().take_while(|one| one.slot == span.slot).count();
             let (own, others) = rest.split_at(count);
             rest = others;
-            if scored + samples == 0 || self.sequence(span.slot).ending.is_some() {
+            if scored + samples == 0 || self.sequence(span.slot).is_ending {
                 continue;
             }
             // Scores come before what the same span samples.
@@ -139,7 +138,7 @@ impl Scheduler {
     /// Cuts rejected draft tokens off the cache: of n sampled tokens all but the last were
     /// accepted. A sequence that ends takes no more tokens, so its whole draft is cut.
     fn cut_rejected(&mut self, runner: &mut dyn Runner, span: &Span, sampled: &[Sampled]) {
-        let goes_on = self.sequence(span.slot).ending.is_none();
+        let goes_on = !self.sequence(span.slot).is_ending;
         let tokens = sampled.iter().filter(|one| goes_on && one.slot == span.slot).count();
         let accepted = tokens.saturating_sub(1).min(span.draft);
         let known = span.start + (span.tokens.len() - span.draft) as u32;
@@ -220,8 +219,8 @@ impl Scheduler {
     fn end_marked(&mut self, runner: &mut dyn Runner, batch: &Batch) {
         for span in &batch.spans {
             let sequence = self.active[span.slot.index()].as_ref();
-            if let Some(kv) = sequence.and_then(|sequence| sequence.ending) {
-                self.end(runner, span.slot, kv);
+            if sequence.is_some_and(|sequence| sequence.is_ending) {
+                self.end(runner, span.slot);
             }
         }
     }
@@ -263,7 +262,7 @@ impl Scheduler {
         };
         sequence.ready_at = now;
         if event.finish.is_some() {
-            self.end(runner, slot, KvAfterEnd::KeepPrefix);
+            self.end(runner, slot);
         }
         event
     }

@@ -3,8 +3,8 @@
 //! commit.
 //!
 //! Further batches may be planned before the first is committed: a sequence is in at most one of
-//! them, and nothing happens to it until that one is committed. Calls meanwhile (cancel, finish)
-//! take effect at the commit.
+//! them, and nothing happens to it until that one is committed. A cancellation meanwhile takes
+//! effect at the commit.
 //!
 //! Requests join and leave between steps. Every step carries one token of each decoding sequence
 //! first, then chunks of prompts within a token budget that all waiting prompts share, oldest
@@ -44,7 +44,7 @@ use crate::token::TokenId;
 
 pub use outage::MOST_LOSSES;
 pub use plan::share as share_prefill;
-use sequence::{KvAfterEnd, Sequence};
+use sequence::Sequence;
 use shares::Shares;
 pub use store_traffic::{RestoreError, StoreTraffic};
 use stored::StoredPrefixes;
@@ -217,19 +217,13 @@ impl Scheduler {
         self.arrivals += 1;
     }
 
-    /// Drops a completion and frees its KV at once. Unknown tags are ignored.
+    /// Ends a completion early: its client left, or a stop string was found in its text. What is
+    /// computed stays as a prefix until the cells are needed, like that of any other end: a prompt
+    /// that was not complete when its client gave up is often sent again, whole after a time-out
+    /// and longer by a few tokens from an editor. Unknown tags are ignored.
     pub fn cancel(&mut self, runner: &mut dyn Runner, tag: Tag) {
-        self.end_tag(runner, tag, KvAfterEnd::Free);
-    }
-
-    /// Ends a completion early (a stop string was found in its text); its KV stays as a prefix.
-    pub fn finish(&mut self, runner: &mut dyn Runner, tag: Tag) {
-        self.end_tag(runner, tag, KvAfterEnd::KeepPrefix);
-    }
-
-    fn end_tag(&mut self, runner: &mut dyn Runner, tag: Tag, kv: KvAfterEnd) {
         if let Some(slot) = self.slot_of(tag) {
-            return self.end_or_mark(runner, slot, kv);
+            return self.end_or_mark(runner, slot);
         }
         let Some(sequence) = self.waiting.take_where(|sequence| sequence.tag == tag) else {
             return;
@@ -237,17 +231,17 @@ impl Scheduler {
         self.shares.leave(sequence.account, sequence.paused);
         if let Some(slot) = self.kept_slot(&sequence) {
             self.take_idle(slot);
-            self.release(runner, slot, kv);
+            self.release(runner, slot);
         }
     }
 
     /// Ends a sequence at once, or when its batch is committed.
-    fn end_or_mark(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
+    fn end_or_mark(&mut self, runner: &mut dyn Runner, slot: Slot) {
         let sequence = self.active[slot.index()].as_mut().expect("only running sequences end");
         if sequence.in_flight > 0 {
-            sequence.ending = sequence.ending.max(Some(kv));
+            sequence.is_ending = true;
         } else {
-            self.end(runner, slot, kv);
+            self.end(runner, slot);
         }
     }
 
@@ -364,15 +358,15 @@ impl Scheduler {
     }
 
     /// Removes a sequence from the batch for good.
-    fn end(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
+    fn end(&mut self, runner: &mut dyn Runner, slot: Slot) {
         let sequence = self.remove(slot);
         self.shares.leave(sequence.account, sequence.paused);
-        self.release(runner, slot, kv);
+        self.release(runner, slot);
     }
 
-    /// Frees or keeps the KV that an ended sequence left in `slot`.
-    fn release(&mut self, runner: &mut dyn Runner, slot: Slot, kv: KvAfterEnd) {
-        if kv == KvAfterEnd::Free || !self.limits.prefix_cache {
+    /// Keeps the KV that an ended sequence left in `slot`, if it can be of use.
+    fn release(&mut self, runner: &mut dyn Runner, slot: Slot) {
+        if self.kv.len(slot) == 0 || !self.limits.prefix_cache {
             return self.free_slot(runner, slot);
         }
         // Kept prefixes that this sequence begins with are of no further use: it is longer and

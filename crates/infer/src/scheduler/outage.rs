@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::Scheduler;
-use super::sequence::{KvAfterEnd, Sequence};
+use super::sequence::Sequence;
 use super::unserved;
 use crate::request::{Finish, SequenceEvent};
 use crate::runner::{RunError, Runner, Slot};
@@ -42,14 +42,14 @@ impl Scheduler {
         for slot in self.order.clone() {
             let sequence = self.active[slot.index()].as_mut().expect("order lists them");
             sequence.losses += u8::from(sequence.in_flight > 0);
-            let (losses, ending) = (sequence.losses, sequence.ending);
+            let (losses, is_ending) = (sequence.losses, sequence.is_ending);
             self.complete(slot);
-            match ending {
-                Some(_) => self.end(runner, slot, KvAfterEnd::Free),
-                None if losses >= MOST_LOSSES => {
-                    events.push(self.fail(at, runner, slot, error.into()));
-                }
-                None => self.compute_again(runner, slot),
+            if is_ending {
+                self.end(runner, slot);
+            } else if losses >= MOST_LOSSES {
+                events.push(self.fail(at, runner, slot, error.into()));
+            } else {
+                self.compute_again(runner, slot);
             }
         }
         while self.evict(runner, None) {}

@@ -47,8 +47,8 @@ pub(super) struct Sequence {
     pub last_row: u64,
     /// Tokens in a batch that was planned and not yet committed; 0 if in none.
     pub in_flight: u32,
-    /// Requested end, to take effect when that batch is committed.
-    pub ending: Option<KvAfterEnd>,
+    /// True if it was cancelled, which takes effect when that batch is committed.
+    pub is_ending: bool,
     /// While waiting: the idle slot that got the KV when the sequence left the batch.
     pub parked: Option<Slot>,
     /// The KV was lost, so the sequence keeps its place up to its next token: recomputing it is
@@ -82,16 +82,6 @@ pub(super) enum WaitReason {
     Cells { releases: u64 },
 }
 
-/// Treatment of the KV of a sequence that ends. If a sequence in flight is ended twice, the greater
-/// value counts: once its client has left, nobody needs the KV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum KvAfterEnd {
-    /// Keep the KV as a prefix for later prompts, if the prefix cache is on.
-    KeepPrefix,
-    /// Free the cells at once.
-    Free,
-}
-
 impl Sequence {
     pub fn new(work: Work, account: AccountId, arrival: u64, now: Duration) -> Self {
         Self {
@@ -115,7 +105,7 @@ impl Sequence {
             rests: false,
             last_row: 0,
             in_flight: 0,
-            ending: None,
+            is_ending: false,
             parked: None,
             keeps_place: false,
             losses: 0,

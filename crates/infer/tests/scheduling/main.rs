@@ -50,7 +50,7 @@ fn a_sequence_that_ends_in_flight_keeps_none_of_its_draft() {
         bench.step();
         bench.submit_batches();
     }
-    bench.finish(0);
+    bench.cancel(0);
     bench.run();
     assert!(!bench.scheduler.has_work());
 }
@@ -230,13 +230,35 @@ fn lower_priority_numbers_go_first_and_equals_in_order() {
 
 #[test]
 fn cancelling_frees_the_cache_at_once() {
-    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2));
+    let mut bench = Bench::new(ToyRunner::new(4, 500, 500), limits(2));
     bench.submit(&work(0, (3..40).collect(), 100));
     bench.step();
     assert!(bench.runner.used_cells() > 0);
     bench.cancel(0);
-    assert_eq!(bench.runner.used_cells(), 0);
     assert!(!bench.scheduler.has_work());
+    // It needs every cell.
+    let whole = work(1, vec![60; 499], 1);
+    bench.submit(&whole);
+    assert_eq!(bench.step().prefill_tokens, 16, "it starts in the next step");
+    bench.run();
+    assert_eq!(bench.generated[&1], alone(&whole, 500).0);
+}
+
+#[test]
+fn a_prompt_whose_client_gave_up_goes_on_where_it_was_when_it_is_sent_again() {
+    let mut bench = Bench::new(ToyRunner::new(4, 1000, 500), limits(2));
+    let prompt: Vec<TokenId> = (3..63).collect();
+    for tag in 0..3 {
+        bench.submit(&work(tag, prompt.clone(), 4));
+        assert_eq!(bench.step().prefill_tokens, 16);
+        bench.cancel(tag);
+    }
+    let last = work(3, prompt, 4);
+    bench.submit(&last);
+    assert_eq!(bench.step().prefill_tokens, 60 - 3 * 16);
+    assert_eq!(bench.scheduler.load().prefix_hits, 16 + 32 + 48);
+    bench.run();
+    assert_eq!(bench.generated[&3], alone(&last, 500).0);
 }
 
 #[test]
@@ -297,5 +319,6 @@ fn a_sequence_cancelled_in_flight_ends_with_its_batch() {
     assert!(bench.scheduler.has_work(), "its batch is still out");
     let step = bench.step();
     assert!(step.events.is_empty(), "no event is reported");
-    assert_eq!((bench.runner.used_cells(), bench.scheduler.has_work()), (0, false));
+    assert!(!bench.scheduler.has_work());
+    assert_eq!(bench.runner.used_cells(), 16, "what the batch computed is a prefix");
 }

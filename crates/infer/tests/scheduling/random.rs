@@ -22,7 +22,6 @@ enum Act {
         domain: u64,
     },
     Cancel(u64),
-    Stop(u64),
     Pause(u64),
     Resume(u64),
     /// A reader's time in hand and its time for a token, in ms; `None` is not known any more.
@@ -47,8 +46,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     );
     let act = prop_oneof![
         4 => submit,
-        1 => (0..40u64).prop_map(Act::Cancel),
-        1 => (0..40u64).prop_map(Act::Stop),
+        2 => (0..40u64).prop_map(Act::Cancel),
         2 => (0..40u64).prop_map(Act::Pause),
         1 => (0..40u64).prop_map(Act::Resume),
         3 => (0..40u64, prop::option::weighted(0.8, (0..4_000u64, 10..400u64)))
@@ -104,10 +102,6 @@ proptest! {
                 }
                 Act::Cancel(tag) => {
                     bench.cancel(tag);
-                    dropped.insert(tag);
-                }
-                Act::Stop(tag) => {
-                    bench.finish(tag);
                     dropped.insert(tag);
                 }
                 Act::Pause(tag) => bench.pause(tag),

@@ -1,6 +1,6 @@
 //! Work that takes only what others leave: it stands back, gives way, and loses nothing by that.
 
-use loquent_infer::request::Work;
+use loquent_infer::request::{Tag, Work};
 use loquent_infer::runner::Slot;
 use loquent_infer::token::TokenId;
 
@@ -68,6 +68,29 @@ fn its_place_is_anybodys_and_it_takes_none_from_others() {
     assert_eq!(bench.generated[&0].len() + bench.generated[&1].len(), before, "no place is left");
     bench.run();
     for work in bulk.iter().chain(&chats) {
+        assert_eq!(bench.generated[&work.tag.0], alone(work, CONTEXT).0);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_prefix_that_it_computes() {
+    let mut bench = Bench::new(ToyRunner::new(8, 1000, CONTEXT as u32), limits(4));
+    let bulk = spare_work(0, 60, 5);
+    bench.submit(&bulk);
+    bench.step();
+    // Behind a long prompt, for which the spare work stands back: 10 steps of 16 tokens.
+    let long = awaited_work(1, 150, 2);
+    let chat = work_of(2, 1, Work { tag: Tag(2), ..bulk.clone() });
+    bench.submit(&long);
+    bench.submit(&chat);
+    // Half of each step is the older prompt's.
+    let steps = (1..).find(|_| {
+        bench.step();
+        bench.generated.contains_key(&2)
+    });
+    assert!(steps.unwrap() <= 8, "{steps:?} steps for its own 60 tokens");
+    bench.run();
+    for work in [&bulk, &long, &chat] {
         assert_eq!(bench.generated[&work.tag.0], alone(work, CONTEXT).0);
     }
 }

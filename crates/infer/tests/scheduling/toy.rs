@@ -397,11 +397,6 @@ impl Bench {
         self.scheduler.cancel(&mut self.runner, Tag(tag));
     }
 
-    pub fn finish(&mut self, tag: u64) {
-        self.live.remove(&tag);
-        self.scheduler.finish(&mut self.runner, Tag(tag));
-    }
-
     pub fn pause(&mut self, tag: u64) {
         if self.live.contains(&tag) {
             self.paused.entry(tag).or_insert(self.planned);

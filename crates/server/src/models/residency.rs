@@ -305,9 +305,14 @@ impl ModelResidency {
         slot.waiting -= 1;
     }
 
-    /// Sets how long a model stays in memory after its last use.
+    /// Sets how long a model stays in memory after its last use, or after the next one if it is
+    /// not there.
     pub fn keep(&mut self, id: ModelId, keep: KeepAlive) {
-        self.slots[id.0].keep = Some(keep);
+        let slot = &mut self.slots[id.0];
+        // Clients unload a model by keeping it for no time: that is under way.
+        if slot.presence != Presence::Unloading || keep != KeepAlive::For(Duration::ZERO) {
+            slot.keep = Some(keep);
+        }
     }
 
     /// Unloads a model once nothing uses it. Returns false if it is not in memory.
@@ -340,7 +345,7 @@ impl ModelResidency {
     pub fn unloaded(&mut self, id: ModelId) {
         let slot = &mut self.slots[id.0];
         assert_eq!(slot.presence, Presence::Unloading);
-        (slot.presence, slot.leaves, slot.keep) = (Presence::Unloaded, None, None);
+        (slot.presence, slot.leaves) = (Presence::Unloaded, None);
     }
 
     /// Returns the next action at `now`, with `free_bytes` of the machine's memory left; the caller
@@ -400,8 +405,10 @@ impl ModelResidency {
     }
 
     fn unload(&mut self, id: ModelId) -> Move {
-        assert!(self.slots[id.0].is_free(), "nobody uses it");
-        self.slots[id.0].presence = Presence::Unloading;
+        let slot = &mut self.slots[id.0];
+        assert!(slot.is_free(), "nobody uses it");
+        // Not once it is unloaded: whoever asks for it meanwhile may say how long it is kept.
+        (slot.presence, slot.keep) = (Presence::Unloading, None);
         Move::Unload(id)
     }
 

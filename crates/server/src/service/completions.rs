@@ -5,7 +5,7 @@ use loquent_formats::template::ControlTokenTags;
 use loquent_infer::request::{Tag, Work};
 use loquent_infer::sampling::Sampling;
 
-use loquent_serving::admission::{Permit, refused};
+use loquent_serving::admission::{Permit, enqueue_all, refused};
 use loquent_serving::api::request::{Endpoint, Request, SamplingParams};
 use loquent_serving::cache_domain::CacheDomains;
 use loquent_serving::completion::reader::{CallConfig, SplitConfig};
@@ -32,18 +32,19 @@ impl CompletionBuilder<'_> {
     /// Returns the completions of all prompts, one for each of `permits`.
     ///
     /// # Errors
-    /// 429 if a prompt exceeds the limits on waiting tokens.
-    pub fn completions(&self, permits: Vec<Permit>) -> Result<Vec<NewCompletion>, ApiError> {
+    /// 429 if the prompts exceed the limits on waiting tokens. Nothing is charged then.
+    pub fn completions(&self, mut permits: Vec<Permit>) -> Result<Vec<NewCompletion>, ApiError> {
         let Prepared { request, prompts, .. } = self.prepared;
         let n = request.n as usize;
         let split = self.split_config();
+        // Completions of one prompt share it: it waits once, and is charged once.
+        let own_prompt = |index: usize| index.is_multiple_of(n).then(|| prompts[index / n].len());
+        let waiting: Vec<_> = (0..permits.len()).map(|at| own_prompt(at).unwrap_or(0)).collect();
+        enqueue_all(&mut permits, &waiting).map_err(refused)?;
         let mut completions = Vec::with_capacity(permits.len());
         for (index, mut permit) in permits.into_iter().enumerate() {
-            let prompt = &prompts[index / n];
-            permit.enqueue(prompt.len()).map_err(refused)?;
-            // Completions of one prompt share it, and it is charged once.
-            if index.is_multiple_of(n) {
-                permit.charge_prompt(prompt.len() as u64);
+            if let Some(tokens) = own_prompt(index) {
+                permit.charge_prompt(tokens as u64);
             }
             let calls = request.call_ids.map(|ids| ids.wrapping_add(index as u64));
             let config = self.completion_config(index / n, split.for_completion(calls));
@@ -147,6 +148,7 @@ impl CompletionBuilder<'_> {
             presence_penalty: params.presence_penalty,
             frequency_penalty: params.frequency_penalty,
             repetition_penalty: holds.repetition_penalty,
+            repeat_last_n: params.repeat_window(),
             // Counted on from one seed: the i-th completion is the same whatever `n` is.
             seed: seed.wrapping_add(index),
             logit_bias: params.logit_bias.clone(),

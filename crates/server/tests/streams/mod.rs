@@ -204,6 +204,18 @@ async fn completions_of_several_prompts_are_numbered_by_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_server_admits_any_number_of_prompts_and_answers() {
+    let server = Server::start(|config| config.bounds.max_queued_tokens = 1);
+    for (prompt, n) in [(json!("tokens=5"), 4), (json!(["tokens=5", "tokens=9", "tokens=5"]), 1)] {
+        let body = json!({"prompt": prompt, "n": n, "max_tokens": 100});
+        let answer = server.whole("/v1/completions", &body).await;
+        let expected = n * prompt.as_array().map_or(1, Vec::len);
+        assert_eq!(answer["choices"].as_array().unwrap().len(), expected);
+        server.until_idle().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_string_of_one_completion_leaves_the_others_alone() {
     let server = Server::start(|_| {});
     let text = server.text(60).await;

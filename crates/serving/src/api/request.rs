@@ -206,6 +206,9 @@ pub struct SamplingParams {
     pub stated: StatedSampling,
     /// Parameters for what neither the request nor they state.
     pub general: GeneralSampling,
+    /// Number of latest tokens to which the repetition penalty applies, `u32::MAX` for all; `None`
+    /// leaves it to the API.
+    pub repeat_last_n: Option<u32>,
     /// Within `-2..=2`; above 0 discourages tokens that have occurred.
     pub presence_penalty: f32,
     /// Within `-2..=2`; above 0 discourages tokens for each occurrence.
@@ -227,6 +230,12 @@ impl SamplingParams {
     /// Returns the parameters that hold with a model that has these `defaults`.
     pub fn resolve(&self, defaults: &SamplingDefaults) -> ResolvedSampling {
         self.stated.or(defaults.stated()).resolve(self.general)
+    }
+
+    /// Returns the number of latest tokens to which the repetition penalty applies, `u32::MAX` for
+    /// all.
+    pub fn repeat_window(&self) -> u32 {
+        self.repeat_last_n.unwrap_or(self.general.repeat_last_n())
     }
 }
 
@@ -685,6 +694,7 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
     Ok(SamplingParams {
         stated,
         general: GeneralSampling::default(),
+        repeat_last_n: parse_repeat_last_n(fields)?,
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
@@ -699,6 +709,12 @@ fn parse_sampling(fields: &mut Fields, endpoint: Endpoint) -> Result<SamplingPar
 fn parse_repetition_penalty(fields: &mut Fields) -> Result<Option<f64>, ApiError> {
     let other = fields.number("repeat_penalty", 0.01..=10.0)?;
     Ok(fields.number("repetition_penalty", 0.01..=10.0)?.or(other))
+}
+
+/// Takes llama-server's `repeat_last_n`, which is -1 for all tokens.
+fn parse_repeat_last_n(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let window = fields.integer("repeat_last_n", -1..=i64::from(u32::MAX))?;
+    Ok(window.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)))
 }
 
 /// Takes `top_k`; vLLM writes -1 for all tokens, llama-server 0.
@@ -810,6 +826,7 @@ mod tests {
             (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
             (json!({"n_predict": -2}), "n_predict"),
             (json!({"repeat_penalty": 0}), "repeat_penalty"),
+            (json!({"repeat_last_n": -2}), "repeat_last_n"),
             (json!({"max_tokens": 1.5}), "max_tokens"),
             (json!({"n": 1000}), "n"),
             (json!({"stop": [1]}), "stop"),
@@ -858,6 +875,21 @@ mod tests {
         }
         let endless = text(json!({"prompt": "a", "n_predict": -1})).unwrap();
         assert_eq!(endless.max_tokens, None);
+    }
+
+    #[test]
+    fn the_window_of_the_repetition_penalty_is_the_requests_or_that_of_its_api() {
+        for (body, elsewhere, ollamas) in [
+            (json!({}), u32::MAX, 64),
+            (json!({"repeat_last_n": -1}), u32::MAX, u32::MAX),
+            (json!({"repeat_last_n": 0}), 0, 0),
+            (json!({"repeat_last_n": 5}), 5, 5),
+        ] {
+            let mut sampling = chat(body.clone()).unwrap().sampling;
+            assert_eq!(sampling.repeat_window(), elsewhere, "{body}");
+            sampling.general = GeneralSampling::Ollama;
+            assert_eq!(sampling.repeat_window(), ollamas, "{body}");
+        }
     }
 
     #[test]

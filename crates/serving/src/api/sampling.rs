@@ -120,6 +120,17 @@ pub enum GeneralSampling {
 }
 
 impl GeneralSampling {
+    /// Returns the number of latest tokens to which the repetition penalty applies, `u32::MAX` for
+    /// all.
+    pub const fn repeat_last_n(self) -> u32 {
+        match self {
+            // vLLM's rule: the same endpoints know its name of the penalty, and have no default.
+            Self::LlamaServer => u32::MAX,
+            // Its penalty is on by default. Of all of a long prompt, it would spoil quotations.
+            Self::Ollama => 64,
+        }
+    }
+
     /// Returns the parameters.
     pub const fn values(self) -> ResolvedSampling {
         match self {

@@ -70,6 +70,11 @@ impl PendingLogprobs {
         self.held.partition_point(|one| one.offset < self.shown_chars)
     }
 
+    /// Bytes of all of them, as they count towards a stream's bound.
+    pub fn size_bytes(&self) -> usize {
+        self.held.iter().map(TokenLogprobs::size_bytes).sum()
+    }
+
     /// Takes the log-probabilities that may be sent.
     pub fn take_ready(&mut self) -> Vec<TokenLogprobs> {
         // Most flushes of most answers have none: no vector is made for them.

@@ -1,6 +1,8 @@
 //! Tests that a burst starts in one step: the engine waits for prompts being tokenized, but only
 //! while it has nothing else to compute. An idle engine still expires requests that wait too long.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use loquent_engine::sim::{SimOptions, SimRunner};
 use loquent_infer::admission::Bounds;
 use loquent_infer::budget::ItlTarget;
@@ -160,14 +162,30 @@ fn an_engine_without_work_does_not_gather() {
 }
 
 /// A pipeline that never completes a batch.
-struct Stuck(SimRunner);
+struct Stuck {
+    runner: SimRunner,
+    can_sample: bool,
+    /// Times that somebody asked for a completed batch: once in each turn of the loop.
+    turns: Arc<AtomicUsize>,
+}
+
+impl Stuck {
+    fn new(can_sample: bool) -> Self {
+        let runner = SimRunner::new(SimOptions::default());
+        Self { runner, can_sample, turns: Arc::default() }
+    }
+}
 
 impl Runner for Stuck {
     fn capacity(&self) -> Capacity {
-        self.0.capacity()
+        self.runner.capacity()
     }
 
     fn assign(&mut self, _slot: Slot, _sampler: Sampler) {}
+
+    fn is_ready(&mut self, _slot: Slot) -> bool {
+        self.can_sample
+    }
 
     fn run(&mut self, _batch: &Batch, _sampled: &mut Vec<Sampled>) -> Result<(), RunError> {
         unreachable!("the engine uses the pipeline")
@@ -192,6 +210,7 @@ impl Pipeline for Stuck {
     }
 
     fn try_collect(&mut self, _sampled: &mut Vec<Sampled>) -> Option<Result<(), RunError>> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
         None
     }
 
@@ -257,11 +276,28 @@ fn the_queue_timeout_fires_while_nothing_can_be_computed() {
 
 #[test]
 fn the_queue_timeout_fires_while_the_pipeline_is_stuck() {
-    let runner = Box::new(Stuck(SimRunner::new(SimOptions::default())));
+    let runner = Box::new(Stuck::new(true));
     let mut commands: Vec<_> = (0..8).map(submit).collect();
     commands.push(submit(8));
     let (_, finish) = first_end(runner, commands);
     assert_eq!(finish, Some(Finish::Expired));
+}
+
+#[test]
+fn a_full_pipeline_is_not_asked_again_and_again_while_a_row_waits_for_its_mask() {
+    let runner = Stuck::new(false);
+    let turns = runner.turns.clone();
+    let engine = start(Box::new(runner), limits(None), Vec::new(), context()).unwrap();
+    engine.commands.send(submit(0)).unwrap();
+    // In the second turn the command has come at the latest, and its batch is in flight.
+    while turns.load(Ordering::Relaxed) < 2 {
+        thread::yield_now();
+    }
+    thread::sleep(Duration::from_millis(50));
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns < 10, "{turns} turns");
+    drop(engine.commands);
+    engine.thread.join().unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use loquent_infer::admission::Bounds;
 use loquent_infer::request::Finish;
-use loquent_infer::sampling::SampledToken;
+use loquent_infer::sampling::{Logprobs, SampledToken};
 use loquent_infer::sim_vocab::SimVocab;
 use loquent_proto::Delta;
 
@@ -63,10 +63,14 @@ impl Bench {
 
     /// Delivers one token for completion `index`: a byte of the simulated vocabulary.
     fn token(&mut self, at_ms: u64, index: usize, byte: u8, finish: Option<Finish>) {
+        self.sampled(at_ms, index, SampledToken { token: byte.into(), logprobs: None }, finish);
+    }
+
+    fn sampled(&mut self, at_ms: u64, index: usize, token: SampledToken, finish: Option<Finish>) {
         let at = Duration::from_millis(at_ms);
         let event = SequenceEvent {
             tag: self.tags[index],
-            token: Some(SampledToken { token: byte.into(), logprobs: None }),
+            token: Some(token),
             scores: None,
             finish,
             admitted: None,
@@ -97,7 +101,6 @@ impl Bench {
                 EngineCommand::Pause(_) => "pause",
                 EngineCommand::Resume(_) => "resume",
                 EngineCommand::Cancel(_) => "cancel",
-                EngineCommand::Finish(_) => "finish",
                 _ => "other",
             })
         };
@@ -143,6 +146,22 @@ fn a_slow_reader_is_merged_then_paused_and_resumed_without_loss() {
 }
 
 #[test]
+fn held_log_probabilities_fill_a_readers_buffer_too() {
+    let mut bench = Bench::new(1, false, &CompletionConfig::default());
+    let logprobs = Logprobs { chosen: -1.0, top: vec![(0, -1.0); 20] };
+    let (mut generated, mut commands) = (0, Vec::new());
+    while commands.is_empty() {
+        let token = SampledToken { token: b'x'.into(), logprobs: Some(Box::new(logprobs.clone())) };
+        bench.sampled(generated, 0, token, None);
+        generated += 1;
+        // Of text alone, hundreds of tokens fit.
+        assert!(generated < 10, "not paused yet");
+        commands = bench.commands();
+    }
+    assert_eq!(commands, ["pause"]);
+}
+
+#[test]
 fn a_reader_that_stays_away_loses_its_stream_unless_it_is_exempt() {
     for exempt in [false, true] {
         let mut bench = Bench::new(1, exempt, &CompletionConfig::default());
@@ -168,7 +187,7 @@ fn a_stop_string_ends_one_completion_of_several() {
         bench.token(at as u64, 0, *byte, None);
         bench.token(at as u64, 1, b'.', None);
     }
-    assert_eq!(bench.commands(), ["finish"]);
+    assert_eq!(bench.commands(), ["cancel"]);
     let flushes = bench.read();
     let (first, second): (Vec<_>, Vec<_>) = flushes.into_iter().partition(|one| one.choice == 0);
     assert_eq!((text(&first), text(&second)), ("a".to_owned(), ".....".to_owned()));

@@ -12,7 +12,7 @@ use crate::staged::auth::PROOF_BYTES;
 /// First bytes of a greeting, which distinguish a stage from other servers.
 pub const MAGIC: [u8; 4] = *b"LQST";
 /// Version of the stage protocol; both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Maximum bytes of a text in a message.
 pub(super) const MAX_TEXT_BYTES: usize = 1024;
 
@@ -120,6 +120,8 @@ pub struct SamplerParts {
     pub generated: u64,
     /// Tokens that penalties apply to, with their occurrences.
     pub seen: Vec<(TokenId, u32)>,
+    /// Tokens in the window of the repetition penalty, the oldest first.
+    pub latest: Vec<TokenId>,
 }
 
 impl From<&Sampler> for SamplerParts {
@@ -128,13 +130,14 @@ impl From<&Sampler> for SamplerParts {
             sampling: sampler.sampling().clone(),
             generated: sampler.generated(),
             seen: sampler.seen().collect(),
+            latest: sampler.latest().collect(),
         }
     }
 }
 
 impl From<SamplerParts> for Sampler {
     fn from(parts: SamplerParts) -> Self {
-        Sampler::restore(parts.sampling, parts.generated, parts.seen)
+        Sampler::restore(parts.sampling, parts.generated, parts.seen, &parts.latest)
     }
 }
 

@@ -249,6 +249,7 @@ impl<'a> BodyReader<'a> {
             presence_penalty: self.f32()?,
             frequency_penalty: self.f32()?,
             repetition_penalty: self.f32()?,
+            repeat_last_n: self.u32()?,
             seed: self.u64()?,
             logprobs: {
                 let (wanted, top) = (self.bool()?, self.u8()?);
@@ -260,7 +261,8 @@ impl<'a> BodyReader<'a> {
         };
         let generated = self.u64()?;
         let seen = self.list(8, |input| Ok((input.u32()?, input.u32()?)))?;
-        Ok(SamplerParts { sampling, generated, seen })
+        let latest = self.list(4, Self::u32)?;
+        Ok(SamplerParts { sampling, generated, seen, latest })
     }
 
     fn done(&mut self) -> Result<Done, Malformed> {

@@ -59,9 +59,11 @@ fn messages() -> impl Strategy<Value = StageMessage> {
         .prop_map(|(logit_bias, seed)| {
             let logprobs = seed.is_multiple_of(2).then_some(seed as u8);
             let logit_bias = logit_bias.into();
-            let sampling = Sampling { logit_bias, seed, logprobs, ..Sampling::default() };
-            let sampler =
-                SamplerParts { sampling, generated: seed / 3, seen: vec![(3, 1), (9, 4)] };
+            let repeat_last_n = seed as u32;
+            let sampling =
+                Sampling { logit_bias, seed, logprobs, repeat_last_n, ..Sampling::default() };
+            let (seen, latest) = (vec![(3, 1), (9, 4)], vec![9, 3, 9]);
+            let sampler = SamplerParts { sampling, generated: seed / 3, seen, latest };
             StageMessage::Assign { slot: Slot(4), sampler: Box::new(sampler) }
         });
     let open = (any::<u16>(), any::<bool>(), "[a-z.:0-9]{0,40}").prop_map(

@@ -210,7 +210,7 @@ impl BodyWriter<'_> {
 
     pub(crate) fn sampler(&mut self, parts: &SamplerParts) {
         // Names every field, so that the compiler reports a new one that is missing here.
-        let SamplerParts { sampling, generated, seen } = parts;
+        let SamplerParts { sampling, generated, seen, latest } = parts;
         let Sampling {
             temperature,
             top_k,
@@ -219,6 +219,7 @@ impl BodyWriter<'_> {
             presence_penalty,
             frequency_penalty,
             repetition_penalty,
+            repeat_last_n,
             seed,
             logit_bias,
             logprobs,
@@ -231,6 +232,7 @@ impl BodyWriter<'_> {
         for share in [top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty] {
             self.f32(*share);
         }
+        self.u32(*repeat_last_n);
         self.u64(*seed);
         self.u8(logprobs.is_some().into());
         self.u8(logprobs.unwrap_or(0));
@@ -247,6 +249,8 @@ impl BodyWriter<'_> {
             self.u32(*token);
             self.u32(*count);
         }
+        self.count(latest.len());
+        latest.iter().for_each(|token| self.u32(*token));
     }
 
     fn done(&mut self, done: &Done) {
@@ -313,6 +317,6 @@ fn row_error_number(error: &RowError) -> u8 {
         RowError::NonFiniteLogits => 0,
         RowError::NothingAllowed => 1,
         RowError::OutOfStep => 2,
-        RowError::Constraint(_) => unreachable!("a stage has no grammars"),
+        RowError::Constraint(_) | RowError::TooSlow => unreachable!("a stage has no grammars"),
     }
 }

@@ -178,6 +178,20 @@ fn an_unused_model_goes_in_time_and_keep_alive_says_otherwise() {
 }
 
 #[test]
+fn a_keep_alive_that_comes_while_its_model_is_unloaded_holds_for_the_next_load() {
+    let [a] = ids();
+    let mut world = World::new(ResidencyLimits { idle: Some(s(60)), ..NO_LIMITS }, &[MIB]);
+    world.visit(a);
+    world.now += s(60);
+    assert_eq!(world.residency.next_move(world.now, None), Some(Move::Unload(a)));
+    world.residency.keep(a, KeepAlive::Forever);
+    world.residency.keep(a, KeepAlive::For(Duration::ZERO));
+    world.residency.unloaded(a);
+    world.visit(a);
+    assert_eq!(world.residency.expires_at(a), None, "to unload it was no wish for later");
+}
+
+#[test]
 fn somebody_may_ask_a_model_to_leave() {
     let [a] = ids();
     let mut world = World::new(NO_LIMITS, &[MIB]);
