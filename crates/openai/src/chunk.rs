@@ -155,20 +155,21 @@ pub fn error_message(error: &Value) -> String {
 
 /// Appends the records of one choice.
 fn put_choice(
-    raw: RawChoice,
+    mut raw: RawChoice,
     is_text: bool,
     mut of_chunk: Map<String, Value>,
     deltas: &mut Vec<Delta>,
 ) -> Result<(), ChunkError> {
     let choice = index(raw.index, 0).map_err(ChunkError::ChoiceIndex)?;
     let is_text = is_text || (raw.text.is_some() && raw.delta.is_none());
-    let delta = raw.delta.unwrap_or_default();
+    let mut delta = raw.delta.unwrap_or_default();
     let mut tokens = 1;
     if let Some(logprobs) = &raw.logprobs {
         deltas.push(Delta::Logprobs { choice, json: logprobs.to_string() });
     }
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    for text in [given(delta.reasoning), given(raw.reasoning)].into_iter().flatten() {
+    let thoughts = [delta.reasoning.take(&mut delta.others), raw.reasoning.take(&mut raw.others)];
+    for text in thoughts.into_iter().flatten() {
         deltas.push(Delta::Reasoning { choice, tokens: std::mem::take(&mut tokens), text });
     }
     // Log-probabilities belong to the text that follows them, which may be empty (S-6.2).
@@ -371,6 +372,25 @@ mod tests {
     }
 
     #[test]
+    fn reasoning_under_its_other_name_is_reasoning_and_its_repetition_is_dropped() {
+        let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "r".into() };
+        for delta in [
+            json!({"reasoning": "r"}),
+            json!({"reasoning": "r", "reasoning_content": null}),
+            json!({"reasoning": "r", "reasoning_content": "r"}),
+            json!({"reasoning_content": "r", "reasoning": ""}),
+        ] {
+            let of_chat = chunk(json!({"choices": [{"index": 0, "delta": delta}]}));
+            assert_eq!(of_chat.deltas, std::slice::from_ref(&reasoning), "{delta}");
+        }
+        let of_text = json!({"object": "text_completion", "choices": [{"reasoning": "r"}]});
+        assert_eq!(chunk(of_text).deltas, [reasoning]);
+        let parts = json!({"index": 0, "delta": {"reasoning": ["r"]}});
+        let kept = other(0, json!({"choices": [parts]}));
+        assert_eq!(chunk(json!({"choices": [parts]})).deltas, [kept]);
+    }
+
+    #[test]
     fn text_completions_have_text_and_reasoning_beside_the_index() {
         let chunk = chunk(json!({"object": "text_completion", "choices": [
             {"index": 0, "text": "t", "reasoning_content": "r", "extra": true},
@@ -458,8 +478,8 @@ mod tests {
 
     /// JSON with the member names that the reader knows and values of every type.
     fn some_json() -> impl Strategy<Value = Value> {
-        let name = "choices|delta|index|text|content|reasoning_content|tool_calls|function|\
-                    arguments|id|usage|error|object|logprobs|finish_reason|x";
+        let name = "choices|delta|index|text|content|reasoning_content|reasoning|tool_calls|\
+                    function|arguments|id|usage|error|object|logprobs|finish_reason|x";
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),

@@ -314,6 +314,20 @@ fn another_server_goes_on_where_one_has_broken_off() {
 }
 
 #[test]
+fn reasoning_that_was_shown_is_not_begun_again() {
+    for name in ["reasoning_content", "reasoning"] {
+        let mut bench = Bench::continuable(CompletionConfig::default());
+        assert!(bench.choice(1, 0, json!({name: "hm"}), None).is_continue());
+        let end = bench.handle(2, RelayEvent::End);
+        assert!(matches!(end, Break(RelayEnd::Interrupted(_))), "{name}: {end:?}");
+        let body = members(json!({"messages": []}));
+        assert_eq!(bench.relay.rest(&body), Err(Obstacle::Reasoning), "{name}");
+        let deltas: Vec<_> = bench.read().into_iter().flat_map(|flush| flush.deltas).collect();
+        assert_eq!(deltas.iter().filter_map(reasoning).collect::<String>(), "hm");
+    }
+}
+
+#[test]
 fn a_request_for_the_rest_that_breaks_off_at_once_goes_on_too() {
     let mut bench = Bench::continuable(CompletionConfig::default());
     let body = members(json!({"messages": []}));
