@@ -564,9 +564,12 @@ fn across(seam: &mut Seam, piece: Vec<Delta>) -> Vec<Delta> {
     sent
 }
 
-/// Returns true if an error inside a stream is the server's own, such as an engine that has died.
+/// Returns true if an error inside a stream is the server's own, such as an engine that has died:
+/// vLLM and SGLang write the status as its code, OpenAI and Loquent a type.
 fn is_servers_fault(error: &Value) -> bool {
-    error.get("code").and_then(Value::as_u64).is_some_and(|code| (500..600).contains(&code))
+    let code = error.get("code").and_then(Value::as_u64);
+    code.is_some_and(|code| (500..600).contains(&code))
+        || error.get("type").is_some_and(|kind| kind == "server_error")
 }
 
 /// Builds a separate flush of the upstream's counts: a record of them, followed by an Other with

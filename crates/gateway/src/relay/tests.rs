@@ -284,9 +284,13 @@ fn usage(prompt: u64, completion: u64) -> RelayEvent {
 #[test]
 fn another_server_goes_on_where_one_has_broken_off() {
     let cut = RelayEvent::Bytes("data: {\"choices\": 7}\n\n".into());
-    let died = json!({"error": {"message": "EngineDeadError", "code": 500}});
-    let died = RelayEvent::Bytes(format!("data: {died}\n\n").into());
-    for end in [done(), RelayEvent::End, RelayEvent::Broken("reset".into()), cut, died] {
+    let broken = RelayEvent::Broken("reset".into());
+    let said = |error: Value| RelayEvent::Bytes(format!("data: {error}\n\n").into());
+    let died = said(json!({"error": {"message": "EngineDeadError", "code": 500}}));
+    // As a Loquent behind this one says it.
+    let stops = said(ApiError::internal(SHUTDOWN).json());
+    let is_away = said(ApiError::engine_away("it has crashed").json());
+    for end in [done(), RelayEvent::End, broken, cut, died, stops, is_away] {
         let mut bench = Bench::continuable(config("8", None));
         let body = members(json!({"messages": [], "max_tokens": 9}));
         (0..3).for_each(|at| bench.text(at, "a"));
