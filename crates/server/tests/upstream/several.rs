@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use loquent_server::Routing;
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
@@ -215,6 +216,27 @@ async fn what_ends_a_server_is_not_tried_on_all_of_them() {
     let front = Front::new(&urls.join(","));
     assert_eq!(front.ask(json!({})).await.status().as_u16(), 502);
     let asked: usize = servers.iter().map(|server| server.asked("POST /v1/chat/completions")).sum();
+    assert_eq!(asked, 2);
+}
+
+#[tokio::test]
+async fn what_ends_servers_with_warm_connections_is_not_tried_on_all_of_them() {
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(StandIn::start(Act::DieOf("poison", answer())).await);
+    }
+    let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
+    let front = Front::with(&urls.join(","), |settings| {
+        settings.upstream.pool.routing = Routing::RoundRobin;
+    });
+    for _ in 0..servers.len() {
+        assert!(read(front.ask(json!({})).await).await.done);
+        settled(&front).await;
+    }
+    assert!(servers.iter_mut().all(|server| !asked(server).is_empty()), "each is warm");
+    let poison = json!({"messages": [{"role": "user", "content": "poison"}]});
+    assert_eq!(front.ask(poison).await.status().as_u16(), 502);
+    let asked: usize = servers.iter_mut().map(|server| asked(server).len()).sum();
     assert_eq!(asked, 2);
 }
 
