@@ -67,12 +67,13 @@ pub(super) struct RawReasoning {
     pub(super) bare: Option<String>,
 }
 
-/// A tool call as written in the JSON; members beyond these are dropped.
+/// A tool call as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawToolCall {
     pub(super) index: Option<Value>,
     pub(super) id: Option<String>,
     pub(super) function: RawFunction,
+    pub(super) others: Map<String, Value>,
 }
 
 /// A tool call's `function` as written in the JSON.
@@ -81,6 +82,7 @@ pub(super) struct RawFunction {
     pub(super) name: Option<String>,
     /// A string according to the standard; some servers send the object itself.
     pub(super) arguments: Option<Value>,
+    pub(super) others: Map<String, Value>,
 }
 
 /// Object that is filled member by member.
@@ -209,8 +211,9 @@ impl Members for RawToolCall {
         match name {
             "index" => self.index = map.next_value()?,
             "id" => self.id = text(map)?,
+            "type" => drop(map.next_value::<serde::de::IgnoredAny>()?),
             "function" => self.function = map.next_value::<Option<_>>()?.unwrap_or_default(),
-            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+            _ => keep(&mut self.others, name, map.next_value()?),
         }
         Ok(())
     }
@@ -223,7 +226,7 @@ impl Members for RawFunction {
         match name {
             "name" => self.name = text(map)?,
             "arguments" => self.arguments = map.next_value()?,
-            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+            _ => keep(&mut self.others, name, map.next_value()?),
         }
         Ok(())
     }
