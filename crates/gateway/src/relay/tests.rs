@@ -145,6 +145,27 @@ fn an_end_without_the_finish_is_an_error() {
 }
 
 #[test]
+fn an_answer_with_its_finish_is_complete_however_the_server_ends() {
+    let ends: [fn() -> RelayEvent; 4] = [
+        || RelayEvent::End,
+        || RelayEvent::Broken("reset".into()),
+        || RelayEvent::Silence,
+        || RelayEvent::Bytes("data: {\"error\":{\"code\":500}}\n\n".into()),
+    ];
+    for end in ends {
+        for mut bench in [
+            Bench::continuable(CompletionConfig::default()),
+            Bench::new(1, CompletionConfig::default()),
+        ] {
+            assert!(bench.choice(1, 0, json!({"content": "all"}), Some("stop")).is_continue());
+            let end = bench.handle(2, end());
+            assert!(matches!(end, Break(RelayEnd::Complete)), "{end:?}");
+            assert!(bench.read().iter().all(|flush| flush.error().is_none()));
+        }
+    }
+}
+
+#[test]
 fn before_its_first_token_the_request_may_go_to_another_server() {
     let mut bench = Bench::new(1, CompletionConfig::default());
     assert!(bench.choice(1, 0, json!({"role": "assistant", "content": ""}), None).is_continue());
@@ -367,8 +388,8 @@ fn a_stop_string_across_the_seam_ends_the_answer() {
     bench.relay.begin(ms(3));
     assert!(bench.relay.go_on(ms(3), &body, None).is_continue());
     bench.text(4, "N");
-    assert!(bench.choice(5, 0, json!({"content": "D and more"}), None).is_continue());
-    assert!(matches!(bench.handle(6, done()), Break(RelayEnd::Complete)));
+    let end = bench.choice(5, 0, json!({"content": "D and more"}), None);
+    assert!(matches!(end, Break(RelayEnd::Complete)), "the server would go on: {end:?}");
     let flushes = bench.read();
     assert_eq!(text_of(&flushes), "so E");
     let end = flushes.iter().find_map(|flush| flush.end.as_ref()).expect("it has ended");

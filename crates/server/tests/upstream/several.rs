@@ -200,6 +200,19 @@ async fn an_answer_that_cannot_be_continued_is_not_begun_again() {
 }
 
 #[tokio::test]
+async fn a_finished_answer_is_not_continued() {
+    let events = [FIRST, FINISH].map(|event| piece(&format!("data: {event}\n\n"))).concat();
+    let act = Act::Close([head(), events].concat());
+    let mut servers = [StandIn::start(act.clone()).await, StandIn::start(act).await];
+    let front = Front::new(&format!("{},{}", servers[0].url, servers[1].url));
+    let read = read(front.ask(json!({})).await).await;
+    assert!(read.done && !read.broken && read.text() == "Hel", "{:?}", read.events);
+    assert!(read.events.iter().all(|event| event.get("continued").is_none()));
+    settled(&front).await;
+    assert_eq!(servers.iter_mut().flat_map(asked).count(), 1);
+}
+
+#[tokio::test]
 async fn two_completions_are_not_continued() {
     let (read, requests) = broken_off(json!({"n": 2}), 3).await;
     assert!(read.broken && !read.done && read.text() == "Hel");
