@@ -1,7 +1,7 @@
 //! Servers of one upstream with their state, and the places that requests hold there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -23,6 +23,8 @@ use loquent_serving::clock::Clock;
 use loquent_serving::error::{ApiError, ServerSign};
 use loquent_serving::metrics::upstream_stats::ServerStats;
 
+/// Message for clients and the operator about a server that refuses the operator's key.
+const KEY_REFUSED: &str = "The upstream server refuses this server's --upstream-api-key.";
 /// Pause for a busy server that does not specify one.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -86,6 +88,8 @@ pub struct Pool {
     /// The server's clock.
     pub clock: Clock,
     api_key: Option<HeaderValue>,
+    /// Done once a server has refused `api_key`.
+    key_warning: Once,
     state: Mutex<PoolState>,
     /// Notified when a health check finds a server up again.
     is_back: Notify,
@@ -114,6 +118,7 @@ impl Pool {
             keeps_keys: config.keeps_keys,
             clock,
             api_key: config.api_key.as_deref().map(bearer).transpose()?,
+            key_warning: Once::new(),
             state: Mutex::new(PoolState { balancer, room: WaitingRoom::default() }),
             is_back: Notify::new(),
             fallbacks: OnceLock::new(),
@@ -414,6 +419,18 @@ impl UpstreamLease {
     pub fn note_pace(&self, per_token: Duration) {
         let now = self.pool.clock.now();
         self.pool.state().balancer.note_pace(now, self.place.server, per_token);
+    }
+
+    /// Returns the error for a client if `response` refuses the operator's key: the client has sent
+    /// none of its own, and cannot mend it. The operator is warned once.
+    pub fn refused_key(&self, response: &HttpResponse) -> Option<ApiError> {
+        self.pool.api_key.as_ref()?;
+        if ServerSign::of(response.status()) != ServerSign::RefusesKey {
+            return None;
+        }
+        let (message, server) = (KEY_REFUSED, self.server().authority());
+        self.pool.key_warning.call_once(|| tracing::warn!(server, "{message}"));
+        Some(ApiError::bad_gateway(message))
     }
 
     /// Sends no new requests to the server for a while, as its `response` asks. One client's rate

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use loquent_server::Routing;
+use loquent_server::{ApiKeys, Routing};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
@@ -272,6 +272,38 @@ async fn a_refusal_is_the_clients_own() {
         assert_eq!(total(&front, "up"), 2.0, "a client's errors take no server from others");
         assert_eq!(total(&front, "moved_requests_total"), 0.0);
     }
+}
+
+#[tokio::test]
+async fn the_operators_key_is_not_the_clients_to_mend() {
+    let theirs = r#"{"error":{"message":"Incorrect key of org-7","type":"invalid_request_error"}}"#;
+    let refusing = || Act::Keep(whole("401 Unauthorized", theirs));
+    let one = StandIn::start(refusing()).await;
+    let with_key = |settings: &mut super::Settings| {
+        settings.http.api_keys = ApiKeys::new(["own".into()]);
+        settings.upstream.pool.keeps_keys = true;
+        settings.upstream.pool.api_key = Some("operators".into());
+    };
+    let front = Front::with(&one.url, with_key);
+    for stream in [true, false] {
+        let response = front.ask(json!({"stream": stream})).await;
+        assert_eq!(response.status().as_u16(), 502);
+        let body = json_of(response).await.to_string();
+        assert!(body.contains("--upstream-api-key") && !body.contains("org-7"), "{body}");
+    }
+    // A key of the client's own is its own to mend.
+    assert_eq!(Front::new(&one.url).ask(json!({})).await.status().as_u16(), 401);
+    // Another server may know the key.
+    let (mut bad, good) =
+        (StandIn::start(refusing()).await, StandIn::start(Act::Keep(answer())).await);
+    let front = Front::with(&format!("{},{}", bad.url, good.url), |settings| {
+        settings.upstream.pool.routing = Routing::RoundRobin;
+        with_key(settings);
+    });
+    for _ in 0..2 {
+        assert_eq!(read(front.ask(json!({})).await).await.text(), "Hello");
+    }
+    assert!(!asked(&mut bad).is_empty());
 }
 
 #[tokio::test]
