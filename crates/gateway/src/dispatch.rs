@@ -193,6 +193,8 @@ impl Dispatch {
                             ServerSign::Absent => place.judge(RequestVerdict::Fails),
                             ServerSign::LimitsRate | ServerSign::Busy => place.pause(&response),
                         }
+                        // Two that hold a place while they wait for the other's wait for ever.
+                        place.give_back();
                         Some((response, place))
                     }
                 }

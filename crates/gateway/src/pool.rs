@@ -339,6 +339,8 @@ pub struct UpstreamLease {
     tokens: AtomicU64,
     /// Span of the request to the server, which ends with the place.
     trace: AskTrace,
+    /// True if the place was given back before the end.
+    is_given_back: bool,
 }
 
 impl std::fmt::Debug for UpstreamLease {
@@ -355,6 +357,7 @@ impl UpstreamLease {
             tenant,
             tokens: AtomicU64::new(0),
             trace: AskTrace::default(),
+            is_given_back: false,
         }
     }
 
@@ -421,8 +424,8 @@ impl UpstreamLease {
         self.pool.state().balancer.note_pace(now, self.place.server, per_token);
     }
 
-    /// Returns the error for a client if `response` refuses the operator's key: the client has sent
-    /// none of its own, and cannot mend it. The operator is warned once.
+    /// Returns the error for a client if `response` refuses the operator's key, which the client
+    /// cannot mend. The operator is warned once.
     pub fn refused_key(&self, response: &HttpResponse) -> Option<ApiError> {
         self.pool.api_key.as_ref()?;
         if ServerSign::of(response.status()) != ServerSign::RefusesKey {
@@ -443,10 +446,13 @@ impl UpstreamLease {
             self.pool.state().balancer.pause(self.pool.clock.now(), self.place.server, wanted);
         }
     }
-}
 
-impl Drop for UpstreamLease {
-    fn drop(&mut self) {
+    /// Gives the place back before the end, for a request that keeps a server's refusal while it
+    /// waits for a place at another one.
+    pub fn give_back(&mut self) {
+        if std::mem::replace(&mut self.is_given_back, true) {
+            return;
+        }
         let tokens = self.tokens.load(Ordering::Relaxed);
         // Whoever sees that the place is free finds its span ended.
         drop(std::mem::take(&mut self.trace));
@@ -455,6 +461,12 @@ impl Drop for UpstreamLease {
         state.room.give_places(self.tenant, self.place.completions(), tokens);
         drop(state);
         self.pool.serve_waiting();
+    }
+}
+
+impl Drop for UpstreamLease {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

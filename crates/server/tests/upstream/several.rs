@@ -476,6 +476,22 @@ async fn requests_beyond_the_servers_limit_wait_here() {
 }
 
 #[tokio::test]
+async fn requests_that_both_servers_refuse_do_not_wait_for_each_other() {
+    // Late enough that each server has one request, and each request waits for the other's place.
+    let limited = whole("429 Too Many Requests", "{}");
+    let slow = || StandIn::start(Act::Slowly(vec![limited.clone()], Duration::from_millis(100)));
+    let servers = [slow().await, slow().await];
+    let front = Front::with(&format!("{},{}", servers[0].url, servers[1].url), |settings| {
+        settings.upstream.pool.max_running = Some(1);
+    });
+    let both = async { tokio::join!(front.ask(json!({})), front.ask(json!({"stream": false}))) };
+    let (one, other) = tokio::time::timeout(PATIENCE / 3, both).await.expect("they are refused");
+    assert_eq!((one.status().as_u16(), other.status().as_u16()), (429, 429));
+    drop((one, other));
+    settled(&front).await;
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_while_it_waits_leaves_nothing_behind() {
     let server = StandIn::start(Act::Slowly(vec![head()], Duration::ZERO)).await;
     let front = Front::with(&server.url, |it| it.upstream.pool.max_running = Some(1));
