@@ -154,23 +154,39 @@ async fn an_answer_goes_on_at_another_server_behind_what_has_arrived() {
     }
 }
 
+/// Waits until a metric has the value `wanted`.
+async fn becomes(metric: impl Fn() -> f64, wanted: f64) {
+    let changed = async {
+        while metric() != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, changed).await;
+    waited.unwrap_or_else(|_| panic!("{} instead of {wanted}", metric()));
+}
+
+#[tokio::test]
+async fn tokens_are_counted_though_the_client_leaves_while_no_server_goes_on() {
+    let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
+    let (bad, (_held, gone)) = (StandIn::start(Act::Close(begun)).await, unused());
+    let front = Front::new(&format!("{},{gone}", bad.url));
+    becomes(|| total(&front, "up"), 1.0).await;
+    let response = front.ask(json!({})).await;
+    becomes(|| total(&front, "failures_total"), 1.0).await;
+    assert_eq!(front.metric("generation_tokens_total"), 0.0, "another server is waited for");
+    drop(response);
+    becomes(|| front.metric("generation_tokens_total"), 1.0).await;
+}
+
 #[tokio::test]
 async fn the_rest_of_an_answer_waits_for_a_server_that_is_down() {
     let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
     let (bad, (held, gone)) = (StandIn::start(Act::Close(begun)).await, unused());
     let front = Front::new(&format!("{},{gone}", bad.url));
-    let until = async |name: &str, wanted: f64| {
-        let changed = async {
-            while total(&front, name) != wanted {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, changed).await.unwrap_or_else(|_| panic!("{name}"));
-    };
-    until("up", 1.0).await;
+    becomes(|| total(&front, "up"), 1.0).await;
     let asking = async { read(front.ask(json!({})).await).await };
     let returning = async {
-        until("failures_total", 1.0).await;
+        becomes(|| total(&front, "failures_total"), 1.0).await;
         let rest = stream(&[ROLE, SECOND, FINISH, "[DONE]"]);
         StandIn::on(held.listen(64).unwrap(), Act::Keep(rest))
     };
