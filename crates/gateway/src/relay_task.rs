@@ -49,8 +49,10 @@ pub async fn run(
         if interruption.is_some() && go_on(&mut relay, clock, &dispatch).is_break() {
             return relay.note_tokens();
         }
+        let before = relay.all_tokens();
         let end = pass_on(&mut relay, clock, &mut body, &place, &mut shutdown).await;
-        place.note_tokens(relay.all_tokens());
+        // Those of an earlier server count at its own place.
+        place.note_tokens(relay.all_tokens().saturating_sub(before));
         match end {
             RelayEnd::Unanswered(error) => {
                 note_broken(&place, &error);
