@@ -1,7 +1,7 @@
 """Stand-ins for vLLM and SGLang: their routes, chunks and errors, in a process that holds no model.
 
-An answer repeats the question word by word. The stand-ins know their model by one name and refuse
-any other, as the real servers do.
+An answer repeats the question word by word, a streamed one behind the thought "Hm.". The stand-ins
+know their model by one name and refuse any other, as the real servers do.
 """
 
 import json
@@ -69,6 +69,8 @@ class Vllm(StandIn):
 
     def chunks(self, words):
         yield self.chunk({"role": "assistant", "content": ""})
+        # Its only name for reasoning since January 2026.
+        yield self.chunk({"reasoning": "Hm."}, token_ids=None)
         for word in words:
             yield self.chunk({"content": word}, token_ids=None)
         yield self.chunk({"content": ""}, "stop", stop_reason=None, token_ids=None)
@@ -93,6 +95,9 @@ class Sglang(StandIn):
     def chunks(self, words):
         yield self.chunk(
             {"role": "assistant", "content": "", "reasoning_content": None, "tool_calls": None}, matched_stop=None
+        )
+        yield self.chunk(
+            {"role": None, "content": None, "reasoning_content": "Hm.", "tool_calls": None}, matched_stop=None
         )
         for word in words:
             yield self.chunk(

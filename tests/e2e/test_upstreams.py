@@ -232,6 +232,8 @@ def test_other_engines_dialects_pass(start, dialect):
                 sdk(front).chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
             )
             assert text_of(chunks) == f"say it {index} "
+            deltas = [choice.delta.model_extra for chunk in chunks for choice in chunk.choices]
+            assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm."
             assert chunks[-1].usage.completion_tokens == 3
             whole = sdk(front).chat.completions.create(**ask)
             assert whole.choices[0].message.content == f"say it {index} "

@@ -237,7 +237,7 @@ impl ChunkSummary {
                 self.append_text(shown_call(&name, arguments));
             }
             Delta::Finish { reason, .. } => self.finish_reason = Some(reason),
-            Delta::Other { json, .. } => return self.append_others(&json, deltas),
+            Delta::Other { json, .. } => return self.append_others(&json),
             _ => {}
         }
         Ok(())
@@ -252,22 +252,12 @@ impl ChunkSummary {
         }
     }
 
-    /// Reads members that the chunk reader does not know: our own timings, and reasoning under the
-    /// name that vLLM and OpenRouter use.
-    fn append_others(&mut self, json: &str, deltas: DeltaUse) -> Result<(), ClientError> {
+    /// Reads the members that the chunk reader does not know: our own timings.
+    fn append_others(&mut self, json: &str) -> Result<(), ClientError> {
         let others: OtherMembers = serde_json::from_str(json)
             .map_err(|error| ClientError::Malformed(format!("a chunk's members: {error}")))?;
         if others.loquent_timings.is_some() {
             self.timings = others.loquent_timings;
-        }
-        for choice in others.choices {
-            if let Some(Value::String(text)) = choice.delta.reasoning {
-                if deltas == DeltaUse::Keep {
-                    let text = text.clone();
-                    self.deltas.push(Delta::Reasoning { choice: 0, tokens: 1, text });
-                }
-                self.append_text(text);
-            }
         }
         Ok(())
     }
@@ -277,19 +267,6 @@ impl ChunkSummary {
 #[serde(default)]
 struct OtherMembers {
     loquent_timings: Option<Box<ServerTimings>>,
-    choices: Vec<OtherChoice>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OtherChoice {
-    delta: OtherDelta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OtherDelta {
-    reasoning: Option<Value>,
 }
 
 /// Progress of a stream.
@@ -540,11 +517,9 @@ mod tests {
         let chunk = br#"{"choices":[{"delta":{"reasoning":"r","content":"t"}}]}"#;
         assert_eq!(summarize(chunk, DeltaUse::Sum).unwrap().unwrap().deltas, []);
         let kept = summarize(chunk, DeltaUse::Keep).unwrap().unwrap().deltas;
-        let shown = kept.iter().filter(|delta| !matches!(delta, Delta::Other { .. }));
         let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "r".into() };
-        let mut shown: Vec<_> = shown.cloned().collect();
-        shown.sort_by_key(|delta| matches!(delta, Delta::Text { .. }));
-        assert_eq!(shown, [reasoning, Delta::text("t")]);
+        let text = Delta::Text { choice: 0, tokens: 0, text: "t".into() };
+        assert_eq!(kept, [reasoning, text]);
     }
 
     #[test]

@@ -180,24 +180,27 @@ impl Dispatch {
                 Ok(response) => {
                     place.note_status(response.status().as_u16());
                     self.moved_because = response.status().to_string();
-                    match ServerSign::of(response.status()) {
-                        ServerSign::Answers | ServerSign::LacksPath => {
-                            return Ok((response, place));
+                    if let Some(error) = place.refused_key(&response) {
+                        self.note_failed(place, error);
+                        None
+                    } else {
+                        match ServerSign::of(response.status()) {
+                            ServerSign::Answers
+                            | ServerSign::LacksPath
+                            | ServerSign::RefusesKey => {
+                                return Ok((response, place));
+                            }
+                            ServerSign::Absent => place.judge(RequestVerdict::Fails),
+                            ServerSign::LimitsRate | ServerSign::Busy => place.pause(&response),
                         }
-                        ServerSign::Absent => place.judge(RequestVerdict::Fails),
-                        ServerSign::LimitsRate | ServerSign::Busy => place.pause(&response),
+                        // Two that hold a place while they wait for the other's wait for ever.
+                        place.give_back();
+                        Some((response, place))
                     }
-                    Some((response, place))
                 }
                 Err(failed) => {
-                    place.judge(RequestVerdict::Fails);
                     self.unheard += u32::from(matches!(failed, Unanswered::Unheard(_)));
-                    let error = failed.into_error();
-                    self.moved_because = error.to_string();
-                    place.note_failure(&self.moved_because);
-                    self.failure = Some(error);
-                    // Before this request waits for another place.
-                    drop(place);
+                    self.note_failed(place, failed.into_error());
                     None
                 }
             };
@@ -207,6 +210,15 @@ impl Dispatch {
                 (Err(error), None) => return Err(error),
             }
         }
+    }
+
+    /// Records that the server of `place` has failed with `error`, and gives the place back: this
+    /// request may have to wait for another one.
+    fn note_failed(&mut self, place: UpstreamLease, error: ApiError) {
+        place.judge(RequestVerdict::Fails);
+        self.moved_because = error.to_string();
+        place.note_failure(&self.moved_because);
+        self.failure = Some(error);
     }
 
     /// Takes a place at the next server.

@@ -1,7 +1,7 @@
 //! Servers of one upstream with their state, and the places that requests hold there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -23,6 +23,8 @@ use loquent_serving::clock::Clock;
 use loquent_serving::error::{ApiError, ServerSign};
 use loquent_serving::metrics::upstream_stats::ServerStats;
 
+/// Message for clients and the operator about a server that refuses the operator's key.
+const KEY_REFUSED: &str = "The upstream server refuses this server's --upstream-api-key.";
 /// Pause for a busy server that does not specify one.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -86,6 +88,8 @@ pub struct Pool {
     /// The server's clock.
     pub clock: Clock,
     api_key: Option<HeaderValue>,
+    /// Done once a server has refused `api_key`.
+    key_warning: Once,
     state: Mutex<PoolState>,
     /// Notified when a health check finds a server up again.
     is_back: Notify,
@@ -114,6 +118,7 @@ impl Pool {
             keeps_keys: config.keeps_keys,
             clock,
             api_key: config.api_key.as_deref().map(bearer).transpose()?,
+            key_warning: Once::new(),
             state: Mutex::new(PoolState { balancer, room: WaitingRoom::default() }),
             is_back: Notify::new(),
             fallbacks: OnceLock::new(),
@@ -334,6 +339,8 @@ pub struct UpstreamLease {
     tokens: AtomicU64,
     /// Span of the request to the server, which ends with the place.
     trace: AskTrace,
+    /// True if the place was given back before the end.
+    is_given_back: bool,
 }
 
 impl std::fmt::Debug for UpstreamLease {
@@ -350,6 +357,7 @@ impl UpstreamLease {
             tenant,
             tokens: AtomicU64::new(0),
             trace: AskTrace::default(),
+            is_given_back: false,
         }
     }
 
@@ -416,6 +424,18 @@ impl UpstreamLease {
         self.pool.state().balancer.note_pace(now, self.place.server, per_token);
     }
 
+    /// Returns the error for a client if `response` refuses the operator's key, which the client
+    /// cannot mend. The operator is warned once.
+    pub fn refused_key(&self, response: &HttpResponse) -> Option<ApiError> {
+        self.pool.api_key.as_ref()?;
+        if ServerSign::of(response.status()) != ServerSign::RefusesKey {
+            return None;
+        }
+        let (message, server) = (KEY_REFUSED, self.server().authority());
+        self.pool.key_warning.call_once(|| tracing::warn!(server, "{message}"));
+        Some(ApiError::bad_gateway(message))
+    }
+
     /// Sends no new requests to the server for a while, as its `response` asks. One client's rate
     /// limit must not affect others: where clients have their own keys at the server, a 429 is
     /// ignored here.
@@ -426,10 +446,13 @@ impl UpstreamLease {
             self.pool.state().balancer.pause(self.pool.clock.now(), self.place.server, wanted);
         }
     }
-}
 
-impl Drop for UpstreamLease {
-    fn drop(&mut self) {
+    /// Gives the place back before the end, for a request that keeps a server's refusal while it
+    /// waits for a place at another one.
+    pub fn give_back(&mut self) {
+        if std::mem::replace(&mut self.is_given_back, true) {
+            return;
+        }
         let tokens = self.tokens.load(Ordering::Relaxed);
         // Whoever sees that the place is free finds its span ended.
         drop(std::mem::take(&mut self.trace));
@@ -438,6 +461,12 @@ impl Drop for UpstreamLease {
         state.room.give_places(self.tenant, self.place.completions(), tokens);
         drop(state);
         self.pool.serve_waiting();
+    }
+}
+
+impl Drop for UpstreamLease {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

@@ -357,6 +357,7 @@ impl Relay {
         match event {
             Ok(ChunkEvent::Chunk(chunk)) => self.handle_chunk(now, *chunk),
             Ok(ChunkEvent::Done) => self.handle_end(now),
+            Ok(ChunkEvent::Failed(_)) if self.has_ended() => Break(RelayEnd::Complete),
             Ok(ChunkEvent::Failed(error)) if self.is_continuable() && is_servers_fault(&error) => {
                 Break(RelayEnd::Interrupted(ApiError::of_upstream(&error)))
             }
@@ -416,9 +417,9 @@ impl Relay {
             return Continue(());
         }
         let last = choice.completion.last_token();
-        let piece = match &mut self.seam {
+        let (piece, is_stopped) = match &mut self.seam {
             Some(seam) => across(seam, piece),
-            None => piece,
+            None => (piece, false),
         };
         self.seam.take_if(|seam| !seam.is_open());
         let (state, tokens) = choice.completion.on_deltas(now, piece, clear);
@@ -430,7 +431,9 @@ impl Relay {
             }
         }
         if state == FlushState::Ended {
-            return self.flush(now, index);
+            self.flush(now, index)?;
+            // The server does not know that it has reached a stop string.
+            return if is_stopped { Break(RelayEnd::Complete) } else { Continue(()) };
         }
         // However long the interval, what is held stays within the stream's bound.
         let full = choice.completion.held_bytes() >= self.config.bounds.buffer_bytes;
@@ -446,14 +449,20 @@ impl Relay {
     /// Handles a clean end of the stream, which by itself does not prove that the answer is
     /// complete.
     fn handle_end(&mut self, now: Duration) -> Step {
-        if self.choices.iter().all(|choice| choice.ended) {
-            return Break(RelayEnd::Complete);
-        }
         let message = "the upstream server ended the stream before the answer was complete";
         self.break_off(now, message)
     }
 
+    /// Returns true if every completion has its finish: whatever the server does then, nothing of
+    /// the answer is missing.
+    fn has_ended(&self) -> bool {
+        self.choices.iter().all(|choice| choice.ended)
+    }
+
     fn break_off(&mut self, now: Duration, message: &str) -> Step {
+        if self.has_ended() {
+            return Break(RelayEnd::Complete);
+        }
         tracing::warn!("{message}");
         let error = ApiError::bad_gateway(message);
         if !self.is_answered {
@@ -538,9 +547,9 @@ impl EarlierCounts {
     }
 }
 
-/// Takes a piece of an answer behind a seam; returns what may be sent of it. A stop string across
-/// the seam ends the answer.
-fn across(seam: &mut Seam, piece: Vec<Delta>) -> Vec<Delta> {
+/// Takes a piece of an answer behind a seam; returns what may be sent of it, and true if a stop
+/// string across the seam has ended the answer.
+fn across(seam: &mut Seam, piece: Vec<Delta>) -> (Vec<Delta>, bool) {
     let mut sent = Vec::with_capacity(piece.len());
     for delta in piece {
         match delta {
@@ -549,7 +558,7 @@ fn across(seam: &mut Seam, piece: Vec<Delta>) -> Vec<Delta> {
                 sent.push(Delta::Text { choice, tokens, text });
                 if ends {
                     sent.push(Delta::Finish { choice, reason: "stop".into() });
-                    return sent;
+                    return (sent, true);
                 }
             }
             Delta::Finish { choice, reason } => {
@@ -561,12 +570,15 @@ fn across(seam: &mut Seam, piece: Vec<Delta>) -> Vec<Delta> {
             other => sent.push(other),
         }
     }
-    sent
+    (sent, false)
 }
 
-/// Returns true if an error inside a stream is the server's own, such as an engine that has died.
+/// Returns true if an error inside a stream is the server's own, such as an engine that has died:
+/// vLLM and SGLang write the status as its code, OpenAI and Loquent a type.
 fn is_servers_fault(error: &Value) -> bool {
-    error.get("code").and_then(Value::as_u64).is_some_and(|code| (500..600).contains(&code))
+    let code = error.get("code").and_then(Value::as_u64);
+    code.is_some_and(|code| (500..600).contains(&code))
+        || error.get("type").is_some_and(|kind| kind == "server_error")
 }
 
 /// Builds a separate flush of the upstream's counts: a record of them, followed by an Other with

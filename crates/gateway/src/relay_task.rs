@@ -35,35 +35,32 @@ pub async fn run(
     mut dispatch: Dispatch,
     mut shutdown: watch::Receiver<bool>,
 ) {
-    let silence_limit = relay.silence_limit();
     // Why the server that began the answer has broken off.
     let mut interruption: Option<ApiError> = None;
     loop {
-        let asked = tokio::select! {
-            biased;
-            () = relay.closed() => return,
-            _ = shutdown.wait_for(|stop| *stop) => Err(ApiError::internal(SHUTDOWN)),
-            asked = ask(&mut dispatch, silence_limit) => asked,
-        };
+        let asked = ask_unless_left(&mut relay, &mut dispatch, &mut shutdown).await;
         let (mut body, place) = match asked {
-            Ok(answer) => answer,
-            Err(error) => return end_unanswered(&mut relay, clock, interruption, error),
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => return end_unanswered(&mut relay, clock, interruption, error),
+            // The client has left with the beginning of its answer.
+            None if interruption.is_some() => return relay.note_tokens(),
+            None => return,
         };
         if interruption.is_some() && go_on(&mut relay, clock, &dispatch).is_break() {
-            return;
+            return relay.note_tokens();
         }
+        let before = relay.all_tokens();
         let end = pass_on(&mut relay, clock, &mut body, &place, &mut shutdown).await;
-        place.note_tokens(relay.all_tokens());
+        // Those of an earlier server count at its own place.
+        place.note_tokens(relay.all_tokens().saturating_sub(before));
         match end {
             RelayEnd::Unanswered(error) => {
-                place.note_failure(&error.to_string());
-                place.judge(RequestVerdict::Fails);
+                note_broken(&place, &error);
                 dispatch.note_unheard(error);
                 continue;
             }
             RelayEnd::Interrupted(error) => {
-                place.note_failure(&error.to_string());
-                place.judge(RequestVerdict::Fails);
+                note_broken(&place, &error);
                 drop((body, place));
                 if is_continued(&mut relay, clock, &mut dispatch, &error) {
                     interruption = Some(error);
@@ -83,6 +80,12 @@ pub async fn run(
         }
         return relay.note_tokens();
     }
+}
+
+/// Records that the server of `place` has broken off because of `error`.
+fn note_broken(place: &UpstreamLease, error: &ApiError) {
+    place.note_failure(&error.to_string());
+    place.judge(RequestVerdict::Fails);
 }
 
 /// Ends an answer with `error`, because no server gives it, or its rest after `interruption`.
@@ -178,6 +181,21 @@ fn event_of(frame: Option<Result<Frame<bytes::Bytes>, hyper::Error>>) -> RelayEv
         Some(Ok(frame)) => RelayEvent::Bytes(frame.into_data().unwrap_or_default()),
         Some(Err(error)) => RelayEvent::Broken(causes(&error)),
         None => RelayEvent::End,
+    }
+}
+
+/// Sends a request until a server responds, as long as the client of `relay` is there.
+async fn ask_unless_left(
+    relay: &mut Relay,
+    dispatch: &mut Dispatch,
+    shutdown: &mut watch::Receiver<bool>,
+) -> Option<Result<(ResponseBody, UpstreamLease), ApiError>> {
+    let silence_limit = relay.silence_limit();
+    tokio::select! {
+        biased;
+        () = relay.closed() => None,
+        _ = shutdown.wait_for(|stop| *stop) => Some(Err(ApiError::internal(SHUTDOWN))),
+        asked = ask(dispatch, silence_limit) => Some(asked),
     }
 }
 

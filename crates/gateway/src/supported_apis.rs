@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::server::PROBE_TIMEOUT;
 use loquent_serving::clock::Clock;
 use loquent_serving::error::ApiError;
 
 /// Validity of a probe's result: an upstream may be replaced by a newer version.
 const FRESH: Duration = Duration::from_secs(600);
+/// Time after an unanswered probe until the next one, which holds up the requests of its time.
+const AFTER_SILENCE: Duration = Duration::from_secs(30);
 
 /// Statuses of a server that lacks the path, or lacks it for POST.
 const UNKNOWN_PATH: [u16; 3] = [404, 405, 501];
@@ -64,7 +67,8 @@ impl Way {
     }
 }
 
-/// Cached knowledge about the APIs that an upstream supports.
+/// Cached knowledge about the APIs that an upstream supports: until when it is valid, and whether
+/// it supports the API.
 #[derive(Debug, Default)]
 pub struct SupportedApis {
     responses: Mutex<Option<(Duration, bool)>>,
@@ -92,19 +96,25 @@ impl SupportedApis {
         };
         // Held while asking, so that of many requests at once only the first probes.
         let mut known = known.lock().await;
-        if let Some((at, speaks)) = *known
-            && clock.now().saturating_sub(at) < FRESH
+        if let Some((until, speaks)) = *known
+            && clock.now() < until
         {
             return Ok(speaks);
         }
-        let status = probe().await?;
+        let Ok(status) = tokio::time::timeout(PROBE_TIMEOUT, probe()).await else {
+            // Silence proves nothing.
+            let speaks = known.is_some_and(|(_, speaks)| speaks);
+            *known = Some((clock.now() + AFTER_SILENCE, speaks));
+            return Ok(speaks);
+        };
+        let status = status?;
         // What is translated works at any upstream, so that doubt decides for it.
         let speaks = !UNKNOWN_PATH.contains(&status) && status != FAILED;
         // A refusal for another reason than the request itself proves nothing: it goes to the
         // client, and the next request asks again.
         let proves =
             UNKNOWN_PATH.contains(&status) || status < 300 || WRONG_REQUEST.contains(&status);
-        *known = proves.then(|| (clock.now(), speaks));
+        *known = proves.then(|| (clock.now() + FRESH, speaks));
         Ok(speaks)
     }
 }
@@ -112,6 +122,7 @@ impl SupportedApis {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::future::pending;
 
     use super::*;
 
@@ -161,5 +172,24 @@ mod tests {
             }
             assert_eq!(asked.get(), 1 + usize::from(asked_twice), "{status}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_upstream_is_translated_for_and_asked_again_later() {
+        let (clock, apis, asked) = (Clock::start(), SupportedApis::default(), Cell::new(0));
+        let silent = || {
+            asked.set(asked.get() + 1);
+            pending()
+        };
+        for _ in 0..3 {
+            assert_eq!(apis.speaks(UpstreamApi::Messages, clock, silent).await, Ok(false));
+        }
+        assert_eq!(asked.get(), 1, "the others do not wait too");
+        tokio::time::advance(AFTER_SILENCE).await;
+        let speaks = apis.speaks(UpstreamApi::Messages, clock, || async { Ok(200) }).await;
+        assert_eq!(speaks, Ok(true));
+        tokio::time::advance(FRESH).await;
+        let speaks = apis.speaks(UpstreamApi::Messages, clock, silent).await;
+        assert_eq!(speaks, Ok(true), "silence proves nothing");
     }
 }

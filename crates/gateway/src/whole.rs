@@ -82,7 +82,10 @@ fn split_message(choice: &mut Value) -> Option<()> {
     let message = choice.get_mut("message")?.as_object_mut()?;
     let content = message.get("content")?.as_str()?;
     let [begin, _] = ThinkTags::Angle.pair();
-    if !content.trim_start().starts_with(begin) || message.contains_key("reasoning_content") {
+    // Servers have two names for it, and some write `null` for none.
+    let has = |name: &str| message.get(name).is_some_and(|value| !value.is_null());
+    let is_split = has("reasoning_content") || has("reasoning");
+    if is_split || !content.trim_start().starts_with(begin) {
         return None;
     }
     let (mut splitter, mut held) =
@@ -141,16 +144,21 @@ mod tests {
         let answer =
             |message: Value| json!({"id": "x", "choices": [{"index": 0, "message": message}]});
         let split = |message: Value| split_body(answer(message).to_string().as_bytes());
-        let thought =
-            json!({"role": "assistant", "content": "<think>\nHm.\n</think>\n\nYes.", "x": 1});
-        let wanted =
-            json!({"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.\n", "x": 1});
+        let thought = json!({
+            "role": "assistant", "content": "<think>\nHm.\n</think>\n\nYes.", "x": 1,
+            "reasoning_content": null, "reasoning": null,
+        });
+        let wanted = json!({
+            "role": "assistant", "content": "Yes.", "x": 1,
+            "reasoning_content": "Hm.\n", "reasoning": null,
+        });
         let found: Value = serde_json::from_slice(&split(thought).unwrap()).unwrap();
         assert_eq!(found, answer(wanted));
         for message in [
             json!({"content": "Say <think>"}),
             json!({"content": null}),
             json!({"content": "<think>a", "reasoning_content": "b"}),
+            json!({"content": "<think>a", "reasoning": "b"}),
         ] {
             assert_eq!(split(message), None);
         }

@@ -29,7 +29,7 @@ pub struct Chunk {
     /// Members that every chunk of an answer repeats.
     pub envelope: ChunkEnvelope,
     /// Records of the chunk, in log order: for each choice its log-probabilities, reasoning, text,
-    /// tool calls, other members and finish.
+    /// tool calls with their other members, other members and finish.
     ///
     /// A chunk does not give its number of tokens. One token is assumed for each choice: the first
     /// record with content has `tokens: 1`, the others 0.
@@ -155,20 +155,21 @@ pub fn error_message(error: &Value) -> String {
 
 /// Appends the records of one choice.
 fn put_choice(
-    raw: RawChoice,
+    mut raw: RawChoice,
     is_text: bool,
     mut of_chunk: Map<String, Value>,
     deltas: &mut Vec<Delta>,
 ) -> Result<(), ChunkError> {
     let choice = index(raw.index, 0).map_err(ChunkError::ChoiceIndex)?;
     let is_text = is_text || (raw.text.is_some() && raw.delta.is_none());
-    let delta = raw.delta.unwrap_or_default();
+    let mut delta = raw.delta.unwrap_or_default();
     let mut tokens = 1;
     if let Some(logprobs) = &raw.logprobs {
         deltas.push(Delta::Logprobs { choice, json: logprobs.to_string() });
     }
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    for text in [given(delta.reasoning), given(raw.reasoning)].into_iter().flatten() {
+    let thoughts = [delta.reasoning.take(&mut delta.others), raw.reasoning.take(&mut raw.others)];
+    for text in thoughts.into_iter().flatten() {
         deltas.push(Delta::Reasoning { choice, tokens: std::mem::take(&mut tokens), text });
     }
     // Log-probabilities belong to the text that follows them, which may be empty (S-6.2).
@@ -180,7 +181,7 @@ fn put_choice(
         deltas.push(Delta::Text { choice, tokens: std::mem::take(&mut tokens), text });
     }
     for (place, call) in delta.tool_calls.into_iter().enumerate() {
-        deltas.push(tool_call(choice, place, std::mem::take(&mut tokens), call)?);
+        put_tool_call(choice, place, std::mem::take(&mut tokens), call, deltas)?;
     }
     if !(raw.others.is_empty() && delta.others.is_empty()) {
         let one = other_choice(choice, is_text, raw.others, delta.others);
@@ -211,12 +212,15 @@ fn other_choice(
     of_choice.into()
 }
 
-fn tool_call(
+/// Appends the records of one tool call: the call, and its members that are unknown here, such as
+/// the `extra_content` that Gemini wants back.
+fn put_tool_call(
     choice: u32,
     place: usize,
     tokens: u32,
     raw: RawToolCall,
-) -> Result<Delta, ChunkError> {
+    deltas: &mut Vec<Delta>,
+) -> Result<(), ChunkError> {
     // Some servers send whole calls without an index: their place in the list is it.
     let index = index(raw.index, place as u64).map_err(ChunkError::ToolCallIndex)?;
     let arguments = match raw.function.arguments {
@@ -225,7 +229,23 @@ fn tool_call(
         None => String::new(),
     };
     let (id, name) = (raw.id.unwrap_or_default(), raw.function.name.unwrap_or_default());
-    Ok(Delta::ToolCall { choice, index, tokens, id, name, arguments })
+    let (mut of_call, mut of_function) = (raw.others, raw.function.others);
+    let has_others = !(of_call.is_empty() && of_function.is_empty());
+    // Another server has split them off the call.
+    let is_rest = has_others && [&id, &name, &arguments].iter().all(|text| text.is_empty());
+    if !is_rest {
+        deltas.push(Delta::ToolCall { choice, index, tokens, id, name, arguments });
+    }
+    if has_others {
+        // Some SDKs append a call's arguments without looking whether there are any.
+        of_function.insert("arguments".into(), "".into());
+        of_call.insert("index".into(), index.into());
+        of_call.insert("function".into(), of_function.into());
+        let of_delta = Map::from_iter([("tool_calls".to_owned(), json!([of_call]))]);
+        let one = other_choice(choice, false, Map::new(), of_delta);
+        deltas.push(Delta::Other { choice, json: json!({"choices": [one]}).to_string() });
+    }
+    Ok(())
 }
 
 /// Parses progress as llama-server reports it, with Loquent's additions (S-6.7). `None` if the
@@ -278,7 +298,8 @@ mod tests {
                 "delta": {
                     "role": "assistant", "content": "c", "reasoning_content": "r", "reasoning": "s",
                     "tool_calls": [{"index": 2, "id": "i", "type": "function",
-                                    "function": {"name": "n", "arguments": "{"}}],
+                                    "function": {"name": "n", "arguments": "{", "y": 2},
+                                    "extra_content": {"google": {"thought_signature": "z"}}}],
                 },
             }],
             "usage": {"prompt_tokens": 3, "completion_tokens": 4, "cost": 0.1},
@@ -290,6 +311,11 @@ mod tests {
             fingerprint: Some("f".into()),
         };
         assert_eq!(chunk.envelope, envelope);
+        let call = json!({
+            "extra_content": {"google": {"thought_signature": "z"}},
+            "index": 2, "function": {"y": 2, "arguments": ""},
+        });
+        let call = json!([{"index": 1, "delta": {"tool_calls": [call]}}]);
         let choices = json!([{"stop_reason": 7, "index": 1, "delta": {"reasoning": "s"}}]);
         let expected = [
             Delta::Logprobs { choice: 1, json: r#"{"content":[1]}"#.into() },
@@ -303,10 +329,14 @@ mod tests {
                 name: "n".into(),
                 arguments: "{".into(),
             },
+            other(1, json!({"choices": call})),
             other(1, json!({"timings": {"x": 1}, "choices": choices})),
             Delta::Finish { choice: 1, reason: "tool_calls".into() },
         ];
         assert_eq!(chunk.deltas, expected);
+        let again = ChunkEvent::parse(json!({"choices": call}).to_string().as_bytes()).unwrap();
+        let ChunkEvent::Chunk(again) = again else { panic!("{again:?}") };
+        assert_eq!(again.deltas, [other(1, json!({"choices": call}))], "as it was passed on");
         let usage = chunk.usage.unwrap();
         assert_eq!((usage.completion_tokens, &usage.json["cost"]), (4, &json!(0.1)));
         let counts = Delta::Usage { prompt: 3, completion: 4, cached: 0, reasoning: 0 };
@@ -368,6 +398,25 @@ mod tests {
             chunk(json!({"choices": [{"delta": {"reasoning_content": "r"}, "logprobs": [1]}]}));
         let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "r".into() };
         assert_eq!(thought.deltas, [logprobs, reasoning]);
+    }
+
+    #[test]
+    fn reasoning_under_its_other_name_is_reasoning_and_its_repetition_is_dropped() {
+        let reasoning = Delta::Reasoning { choice: 0, tokens: 1, text: "r".into() };
+        for delta in [
+            json!({"reasoning": "r"}),
+            json!({"reasoning": "r", "reasoning_content": null}),
+            json!({"reasoning": "r", "reasoning_content": "r"}),
+            json!({"reasoning_content": "r", "reasoning": ""}),
+        ] {
+            let of_chat = chunk(json!({"choices": [{"index": 0, "delta": delta}]}));
+            assert_eq!(of_chat.deltas, std::slice::from_ref(&reasoning), "{delta}");
+        }
+        let of_text = json!({"object": "text_completion", "choices": [{"reasoning": "r"}]});
+        assert_eq!(chunk(of_text).deltas, [reasoning]);
+        let parts = json!({"index": 0, "delta": {"reasoning": ["r"]}});
+        let kept = other(0, json!({"choices": [parts]}));
+        assert_eq!(chunk(json!({"choices": [parts]})).deltas, [kept]);
     }
 
     #[test]
@@ -458,8 +507,8 @@ mod tests {
 
     /// JSON with the member names that the reader knows and values of every type.
     fn some_json() -> impl Strategy<Value = Value> {
-        let name = "choices|delta|index|text|content|reasoning_content|tool_calls|function|\
-                    arguments|id|usage|error|object|logprobs|finish_reason|x";
+        let name = "choices|delta|index|text|content|reasoning_content|reasoning|tool_calls|\
+                    function|arguments|id|usage|error|object|logprobs|finish_reason|x";
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
+use crate::look_up::HostLookUp;
 use crate::tls::{self, Trust};
 use crate::{BaseUrl, HttpError, HttpVersion};
 
@@ -51,6 +52,7 @@ pub fn host_dial(base: &BaseUrl) -> Result<Box<dyn Dial>, HttpError> {
 /// Opens connections to the host of a URL.
 pub(crate) struct HostDial {
     uri: Uri,
+    look_up: HostLookUp,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
@@ -70,15 +72,16 @@ impl HostDial {
         };
         let uri = format!("http://{}:{}", bracketed(base.host()), base.port());
         let uri = uri.parse().map_err(|_| refuse())?;
+        let look_up = HostLookUp::system();
         if !base.is_https() {
-            return Ok(Self { uri, tls: None });
+            return Ok(Self { uri, look_up, tls: None });
         }
         let name = ServerName::try_from(base.host().to_owned()).map_err(|_| refuse())?;
         let mut config = tls::client_config(trust, &[&TLS13, &TLS12])?;
         if version == HttpVersion::Two {
             config.alpn_protocols = vec![b"h2".to_vec()];
         }
-        Ok(Self { uri, tls: Some((TlsConnector::from(Arc::new(config)), name)) })
+        Ok(Self { uri, look_up, tls: Some((TlsConnector::from(Arc::new(config)), name)) })
     }
 }
 
@@ -89,7 +92,7 @@ fn bracketed(host: &str) -> String {
 impl Dial for HostDial {
     fn dial(&self, recv_buffer_bytes: Option<u32>) -> BoxFuture<'_, io::Result<Box<dyn Io>>> {
         Box::pin(async move {
-            let mut connector = HttpConnector::new();
+            let mut connector = HttpConnector::new_with_resolver(self.look_up.clone());
             // Each token is a small write; none may wait for the acknowledgement of another.
             connector.set_nodelay(true);
             connector.set_recv_buffer_size(recv_buffer_bytes.map(|bytes| bytes as usize));

@@ -51,6 +51,17 @@ pub enum HttpError {
     },
 }
 
+impl HttpError {
+    /// Returns the error of a request that an earlier connection may have brought to the server:
+    /// that no second one could be made does not prove that the server never saw it.
+    pub(crate) fn after_sending(self) -> Self {
+        match self {
+            Self::Connect { authority, reason } => Self::Broken { authority, reason },
+            other => other,
+        }
+    }
+}
+
 /// Returns an error and its causes on one line.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

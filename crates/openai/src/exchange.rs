@@ -9,14 +9,20 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, Request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use tokio::time::Instant;
 
 use crate::metered::{ReadCounters, WireCounts};
+
+/// Maximum time from a request to the failure that a stale connection explains: the server's
+/// system answers the first byte with a reset.
+const STALE_WITHIN: Duration = Duration::from_secs(1);
 
 /// State of one request's connection.
 #[derive(Debug, Default)]
@@ -30,6 +36,7 @@ pub(crate) struct Exchange {
 struct Begun {
     counters: Arc<ReadCounters>,
     before: WireCounts,
+    at: Instant,
 }
 
 impl Exchange {
@@ -44,19 +51,21 @@ impl Exchange {
 
     /// Wire cost of the response so far.
     pub(crate) fn wire(&self) -> WireCounts {
-        let Some(Begun { counters, before }) = self.begun().clone() else {
+        let Some(Begun { counters, before, .. }) = self.begun().clone() else {
             return WireCounts::default();
         };
         let now = counters.counts();
         WireCounts { bytes: now.bytes - before.bytes, reads: now.reads - before.reads }
     }
 
-    /// Returns true if the failed request may be sent again: its connection had served a request
-    /// before, and no byte of a response arrived. Then the server has most likely closed an idle
-    /// connection without seeing the request.
+    /// Returns true if the request, which has just failed, may be sent again: its connection had
+    /// served a request before, no byte of a response arrived, and the failure came at once. Then
+    /// the server has most likely closed an idle connection without seeing the request.
     pub(crate) fn may_be_sent_again(&self) -> bool {
         self.begun().as_ref().is_some_and(|begun| {
-            begun.before.bytes > 0 && begun.counters.counts().bytes == begun.before.bytes
+            begun.before.bytes > 0
+                && begun.counters.counts().bytes == begun.before.bytes
+                && begun.at.elapsed() < STALE_WITHIN
         })
     }
 
@@ -73,7 +82,7 @@ impl Exchange {
         let is_same = begun.as_ref().is_some_and(|begun| Arc::ptr_eq(&begun.counters, &counters));
         if !is_same {
             let before = counters.counts();
-            *begun = Some(Begun { counters, before });
+            *begun = Some(Begun { counters, before, at: Instant::now() });
         }
     }
 

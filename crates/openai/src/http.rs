@@ -2,8 +2,8 @@
 //!
 //! Servers may close an idle connection at any time, and a request sent at that moment is lost.
 //! [`HttpClient::send`] retries such a request once, on a fresh connection, if its connection had
-//! served a request before and no byte of a response arrived. In all other cases the server may
-//! have begun to work, so the request is not sent again.
+//! served a request before and failed within a second, without a byte of a response. In all other
+//! cases the server may have begun to work, so the request is not sent again.
 
 use std::future::poll_fn;
 use std::io;
@@ -140,8 +140,8 @@ impl HttpClient {
     /// Returns `Ok` for any status.
     ///
     /// # Errors
-    /// [`HttpError::Connect`], [`HttpError::Broken`], or [`HttpError::Url`] if the path does not
-    /// form a valid URI.
+    /// [`HttpError::Connect`] if the server has not received the request, [`HttpError::Broken`] if
+    /// it may have, or [`HttpError::Url`] if the path does not form a valid URI.
     pub async fn send(&self, request: Request<Bytes>) -> Result<HttpResponse, HttpError> {
         let request = self.complete(request)?;
         let (first, exchange) = Exchange::attach(request.clone());
@@ -149,7 +149,7 @@ impl HttpClient {
             Err(error) if exchange.may_be_sent_again() => {
                 tracing::debug!(error = causes(&error), "sending a request again");
                 // Every idle connection may be as stale, so it gets a connection of its own.
-                self.send_alone(request, None).await
+                self.send_alone(request, None).await.map_err(HttpError::after_sending)
             }
             outcome => self.response(outcome, exchange),
         }

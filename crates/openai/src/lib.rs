@@ -16,6 +16,7 @@ mod error;
 mod exchange;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod look_up;
 mod metered;
 
 pub use base_url::BaseUrl;

@@ -30,6 +30,10 @@ enum Act {
     AnswerCrowd,
     /// These bytes, then the connection is closed.
     Break(&'static str),
+    /// The connection is closed after the time that a stale one takes to fail.
+    BreakLate,
+    /// The listener is closed, and then the connection.
+    Die,
     /// The beginning of an answer whose rest never comes.
     Stall,
 }
@@ -40,6 +44,8 @@ const ONE_BYTE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no";
 
 /// Requests that are answered together.
 const CROWD: usize = 4;
+/// Longer than a stale connection takes to fail.
+const LATE: Duration = Duration::from_millis(1200);
 
 /// A server that follows a script: `script(connection, request on it)`.
 struct HostileServer {
@@ -61,17 +67,24 @@ impl HostileServer {
             left: Arc::clone(&left),
         };
         let crowd = Arc::new(Barrier::new(CROWD));
+        let end = Arc::new(Listening::default());
         tokio::spawn(async move {
             for connection in 0.. {
-                let (stream, _) = listener.accept().await.unwrap();
+                let accepted = tokio::select! {
+                    accepted = listener.accept() => accepted,
+                    () = end.ending.notified() => break,
+                };
+                let (stream, _) = accepted.unwrap();
                 let (seen, left) = (Arc::clone(&seen), Arc::clone(&left));
-                let crowd = Arc::clone(&crowd);
+                let (crowd, end) = (Arc::clone(&crowd), Arc::clone(&end));
                 tokio::spawn(async move {
                     let note = |path| seen.lock().unwrap().push((connection, path));
-                    serve(stream, &crowd, |request| script(connection, request), note).await;
+                    serve(stream, &crowd, &end, |request| script(connection, request), note).await;
                     left.notify_one();
                 });
             }
+            drop(listener);
+            end.ended.notify_one();
         });
         server
     }
@@ -85,9 +98,17 @@ impl HostileServer {
     }
 }
 
+/// Ends the server's listener.
+#[derive(Default)]
+struct Listening {
+    ending: Notify,
+    ended: Notify,
+}
+
 async fn serve(
     mut stream: TcpStream,
     crowd: &Barrier,
+    listening: &Listening,
     script: impl Fn(usize) -> Act,
     note: impl Fn(String),
 ) {
@@ -101,6 +122,11 @@ async fn serve(
                 WHOLE
             }
             Act::Stall => ONE_BYTE,
+            Act::BreakLate => return tokio::time::sleep(LATE).await,
+            Act::Die => {
+                listening.ending.notify_one();
+                return listening.ended.notified().await;
+            }
             Act::Break(bytes) => return stream.write_all(bytes.as_bytes()).await.unwrap(),
         };
         stream.write_all(bytes.as_bytes()).await.unwrap();
@@ -157,6 +183,32 @@ async fn a_request_on_a_fresh_connection_is_not_sent_again() {
     let error = post(&server.client(), "/a").await.unwrap_err();
     assert!(matches!(error, HttpError::Broken { .. }), "{error}");
     assert_eq!(server.seen(), paths(&[(0, "/a")]));
+}
+
+#[tokio::test]
+async fn a_request_whose_connection_breaks_later_is_not_sent_again() {
+    let server = HostileServer::start(|connection, request| match (connection, request) {
+        (0, 1) => Act::BreakLate,
+        _ => Act::Answer,
+    })
+    .await;
+    let client = server.client();
+    post(&client, "/a").await.unwrap();
+    let error = post(&client, "/b").await.unwrap_err();
+    assert!(matches!(error, HttpError::Broken { .. }), "{error}");
+    assert_eq!(server.seen(), paths(&[(0, "/a"), (0, "/b")]));
+}
+
+#[tokio::test]
+async fn a_request_that_its_server_dies_of_counts_as_received() {
+    let server = HostileServer::start(|_, request| [Act::Answer, Act::Die][request.min(1)]).await;
+    let client = server.client();
+    post(&client, "/a").await.unwrap();
+    let error = post(&client, "/b").await.unwrap_err();
+    assert!(matches!(error, HttpError::Broken { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "it was to be sent again: {error}");
+    let error = post(&client, "/c").await.unwrap_err();
+    assert!(matches!(error, HttpError::Connect { .. }), "this one was not sent: {error}");
 }
 
 #[tokio::test]

@@ -66,6 +66,8 @@ pub enum ServerSign {
     Answers,
     /// The server works, but lacks the path, or lacks it for this method.
     LacksPath,
+    /// The server works, but not for the key of the request.
+    RefusesKey,
     /// The client exceeded its rate limit.
     LimitsRate,
     /// The server has no room, or is not ready.
@@ -81,6 +83,7 @@ impl ServerSign {
             StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
             | StatusCode::NOT_IMPLEMENTED => Self::LacksPath,
+            StatusCode::UNAUTHORIZED => Self::RefusesKey,
             StatusCode::TOO_MANY_REQUESTS => Self::LimitsRate,
             StatusCode::SERVICE_UNAVAILABLE => Self::Busy,
             StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Self::Absent,

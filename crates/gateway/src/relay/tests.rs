@@ -145,6 +145,27 @@ fn an_end_without_the_finish_is_an_error() {
 }
 
 #[test]
+fn an_answer_with_its_finish_is_complete_however_the_server_ends() {
+    let ends: [fn() -> RelayEvent; 4] = [
+        || RelayEvent::End,
+        || RelayEvent::Broken("reset".into()),
+        || RelayEvent::Silence,
+        || RelayEvent::Bytes("data: {\"error\":{\"code\":500}}\n\n".into()),
+    ];
+    for end in ends {
+        for mut bench in [
+            Bench::continuable(CompletionConfig::default()),
+            Bench::new(1, CompletionConfig::default()),
+        ] {
+            assert!(bench.choice(1, 0, json!({"content": "all"}), Some("stop")).is_continue());
+            let end = bench.handle(2, end());
+            assert!(matches!(end, Break(RelayEnd::Complete)), "{end:?}");
+            assert!(bench.read().iter().all(|flush| flush.error().is_none()));
+        }
+    }
+}
+
+#[test]
 fn before_its_first_token_the_request_may_go_to_another_server() {
     let mut bench = Bench::new(1, CompletionConfig::default());
     assert!(bench.choice(1, 0, json!({"role": "assistant", "content": ""}), None).is_continue());
@@ -284,9 +305,13 @@ fn usage(prompt: u64, completion: u64) -> RelayEvent {
 #[test]
 fn another_server_goes_on_where_one_has_broken_off() {
     let cut = RelayEvent::Bytes("data: {\"choices\": 7}\n\n".into());
-    let died = json!({"error": {"message": "EngineDeadError", "code": 500}});
-    let died = RelayEvent::Bytes(format!("data: {died}\n\n").into());
-    for end in [done(), RelayEvent::End, RelayEvent::Broken("reset".into()), cut, died] {
+    let broken = RelayEvent::Broken("reset".into());
+    let said = |error: Value| RelayEvent::Bytes(format!("data: {error}\n\n").into());
+    let died = said(json!({"error": {"message": "EngineDeadError", "code": 500}}));
+    // As a Loquent behind this one says it.
+    let stops = said(ApiError::internal(SHUTDOWN).json());
+    let is_away = said(ApiError::engine_away("it has crashed").json());
+    for end in [done(), RelayEvent::End, broken, cut, died, stops, is_away] {
         let mut bench = Bench::continuable(config("8", None));
         let body = members(json!({"messages": [], "max_tokens": 9}));
         (0..3).for_each(|at| bench.text(at, "a"));
@@ -310,6 +335,20 @@ fn another_server_goes_on_where_one_has_broken_off() {
         assert_eq!(before.collect::<String>(), "aaa", "what was held comes before the mark");
         let counts = Delta::Usage { prompt: 10, completion: 4, cached: 0, reasoning: 0 };
         assert!(deltas.contains(&counts), "{deltas:?}");
+    }
+}
+
+#[test]
+fn reasoning_that_was_shown_is_not_begun_again() {
+    for name in ["reasoning_content", "reasoning"] {
+        let mut bench = Bench::continuable(CompletionConfig::default());
+        assert!(bench.choice(1, 0, json!({name: "hm"}), None).is_continue());
+        let end = bench.handle(2, RelayEvent::End);
+        assert!(matches!(end, Break(RelayEnd::Interrupted(_))), "{name}: {end:?}");
+        let body = members(json!({"messages": []}));
+        assert_eq!(bench.relay.rest(&body), Err(Obstacle::Reasoning), "{name}");
+        let deltas: Vec<_> = bench.read().into_iter().flat_map(|flush| flush.deltas).collect();
+        assert_eq!(deltas.iter().filter_map(reasoning).collect::<String>(), "hm");
     }
 }
 
@@ -349,8 +388,8 @@ fn a_stop_string_across_the_seam_ends_the_answer() {
     bench.relay.begin(ms(3));
     assert!(bench.relay.go_on(ms(3), &body, None).is_continue());
     bench.text(4, "N");
-    assert!(bench.choice(5, 0, json!({"content": "D and more"}), None).is_continue());
-    assert!(matches!(bench.handle(6, done()), Break(RelayEnd::Complete)));
+    let end = bench.choice(5, 0, json!({"content": "D and more"}), None);
+    assert!(matches!(end, Break(RelayEnd::Complete)), "the server would go on: {end:?}");
     let flushes = bench.read();
     assert_eq!(text_of(&flushes), "so E");
     let end = flushes.iter().find_map(|flush| flush.end.as_ref()).expect("it has ended");

@@ -42,8 +42,8 @@ pub(super) struct RawChoice {
     pub(super) index: Option<Value>,
     pub(super) delta: Option<RawDelta>,
     pub(super) text: Option<String>,
-    /// `reasoning_content` of a text completion, which has no delta.
-    pub(super) reasoning: Option<String>,
+    /// Reasoning of a text completion, which has no delta.
+    pub(super) reasoning: RawReasoning,
     pub(super) logprobs: Option<Value>,
     pub(super) finish_reason: Option<String>,
     pub(super) others: Map<String, Value>,
@@ -53,17 +53,27 @@ pub(super) struct RawChoice {
 #[derive(Debug, Default)]
 pub(super) struct RawDelta {
     pub(super) content: Option<String>,
-    pub(super) reasoning: Option<String>,
+    pub(super) reasoning: RawReasoning,
     pub(super) tool_calls: Vec<RawToolCall>,
     pub(super) others: Map<String, Value>,
 }
 
-/// A tool call as written in the JSON; members beyond these are dropped.
+/// Reasoning as written in the JSON.
+#[derive(Debug, Default)]
+pub(super) struct RawReasoning {
+    /// `reasoning_content`, the name that DeepSeek introduced.
+    pub(super) content: Option<String>,
+    /// `reasoning`, the name that vLLM and OpenRouter use, some of them beside the other.
+    pub(super) bare: Option<String>,
+}
+
+/// A tool call as written in the JSON.
 #[derive(Debug, Default)]
 pub(super) struct RawToolCall {
     pub(super) index: Option<Value>,
     pub(super) id: Option<String>,
     pub(super) function: RawFunction,
+    pub(super) others: Map<String, Value>,
 }
 
 /// A tool call's `function` as written in the JSON.
@@ -72,6 +82,7 @@ pub(super) struct RawFunction {
     pub(super) name: Option<String>,
     /// A string according to the standard; some servers send the object itself.
     pub(super) arguments: Option<Value>,
+    pub(super) others: Map<String, Value>,
 }
 
 /// Object that is filled member by member.
@@ -116,6 +127,23 @@ macro_rules! deserialize_members {
 
 deserialize_members!(RawChunk, RawChoice, RawDelta, RawToolCall, RawFunction);
 
+impl RawReasoning {
+    /// Returns the text. Another text under the second name goes to `others`; a repetition is
+    /// dropped.
+    pub(super) fn take(self, others: &mut Map<String, Value>) -> Option<String> {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        match (given(self.content), given(self.bare)) {
+            (Some(content), Some(bare)) => {
+                if bare != content {
+                    keep(others, "reasoning", bare.into());
+                }
+                Some(content)
+            }
+            (content, bare) => content.or(bare),
+        }
+    }
+}
+
 impl Members for RawChunk {
     const WHAT: &'static str = "a chunk";
 
@@ -147,8 +175,9 @@ impl Members for RawChoice {
             "delta" => self.delta = map.next_value()?,
             "text" => self.text = text_or_keep(map, name, &mut self.others)?,
             "reasoning_content" => {
-                self.reasoning = text_or_keep(map, name, &mut self.others)?;
+                self.reasoning.content = text_or_keep(map, name, &mut self.others)?;
             }
+            "reasoning" => self.reasoning.bare = text_or_keep(map, name, &mut self.others)?,
             "logprobs" => self.logprobs = map.next_value()?,
             "finish_reason" => self.finish_reason = text_or_keep(map, name, &mut self.others)?,
             _ => keep(&mut self.others, name, map.next_value()?),
@@ -165,8 +194,9 @@ impl Members for RawDelta {
             "role" => drop(map.next_value::<Value>()?),
             "content" => self.content = text_or_keep(map, name, &mut self.others)?,
             "reasoning_content" => {
-                self.reasoning = text_or_keep(map, name, &mut self.others)?;
+                self.reasoning.content = text_or_keep(map, name, &mut self.others)?;
             }
+            "reasoning" => self.reasoning.bare = text_or_keep(map, name, &mut self.others)?,
             "tool_calls" => self.tool_calls = map.next_value::<Option<_>>()?.unwrap_or_default(),
             _ => keep(&mut self.others, name, map.next_value()?),
         }
@@ -181,8 +211,9 @@ impl Members for RawToolCall {
         match name {
             "index" => self.index = map.next_value()?,
             "id" => self.id = text(map)?,
+            "type" => drop(map.next_value::<serde::de::IgnoredAny>()?),
             "function" => self.function = map.next_value::<Option<_>>()?.unwrap_or_default(),
-            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+            _ => keep(&mut self.others, name, map.next_value()?),
         }
         Ok(())
     }
@@ -195,7 +226,7 @@ impl Members for RawFunction {
         match name {
             "name" => self.name = text(map)?,
             "arguments" => self.arguments = map.next_value()?,
-            _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+            _ => keep(&mut self.others, name, map.next_value()?),
         }
         Ok(())
     }

@@ -50,6 +50,23 @@ async fn anthropics_requests_become_chat_completions() {
     }
 }
 
+/// The name of its reasoning in vLLM and at OpenRouter, which is not that of this server.
+#[tokio::test]
+async fn an_upstreams_reasoning_is_thinking_whatever_its_name() {
+    for name in ["reasoning_content", "reasoning"] {
+        let delta = json!({name: "Hm."});
+        let thought = json!({"id": "up-1", "choices": [{"index": 0, "delta": delta}]}).to_string();
+        let events = [thought.as_str(), FIRST, STOPPED, USAGE, "[DONE]"];
+        let front = Front::new(&Upstream::start([(CHAT, stream(&events))]).await.url);
+        for streams in [false, true] {
+            let response = front.post("/v1/messages", message(streams)).await;
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            assert!(text.contains(r#""thinking":"Hm.""#), "{name}, {streams}: {text}");
+        }
+    }
+}
+
 /// The upstream's model may see them.
 #[tokio::test]
 async fn images_are_passed_on_in_every_api() {

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use loquent_server::{ApiKeys, Routing};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
@@ -153,23 +154,39 @@ async fn an_answer_goes_on_at_another_server_behind_what_has_arrived() {
     }
 }
 
+/// Waits until a metric has the value `wanted`.
+async fn becomes(metric: impl Fn() -> f64, wanted: f64) {
+    let changed = async {
+        while metric() != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, changed).await;
+    waited.unwrap_or_else(|_| panic!("{} instead of {wanted}", metric()));
+}
+
+#[tokio::test]
+async fn tokens_are_counted_though_the_client_leaves_while_no_server_goes_on() {
+    let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
+    let (bad, (_held, gone)) = (StandIn::start(Act::Close(begun)).await, unused());
+    let front = Front::new(&format!("{},{gone}", bad.url));
+    becomes(|| total(&front, "up"), 1.0).await;
+    let response = front.ask(json!({})).await;
+    becomes(|| total(&front, "failures_total"), 1.0).await;
+    assert_eq!(front.metric("generation_tokens_total"), 0.0, "another server is waited for");
+    drop(response);
+    becomes(|| front.metric("generation_tokens_total"), 1.0).await;
+}
+
 #[tokio::test]
 async fn the_rest_of_an_answer_waits_for_a_server_that_is_down() {
     let begun = [head(), piece(&format!("data: {FIRST}\n\n"))].concat();
     let (bad, (held, gone)) = (StandIn::start(Act::Close(begun)).await, unused());
     let front = Front::new(&format!("{},{gone}", bad.url));
-    let until = async |name: &str, wanted: f64| {
-        let changed = async {
-            while total(&front, name) != wanted {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, changed).await.unwrap_or_else(|_| panic!("{name}"));
-    };
-    until("up", 1.0).await;
+    becomes(|| total(&front, "up"), 1.0).await;
     let asking = async { read(front.ask(json!({})).await).await };
     let returning = async {
-        until("failures_total", 1.0).await;
+        becomes(|| total(&front, "failures_total"), 1.0).await;
         let rest = stream(&[ROLE, SECOND, FINISH, "[DONE]"]);
         StandIn::on(held.listen(64).unwrap(), Act::Keep(rest))
     };
@@ -199,6 +216,19 @@ async fn an_answer_that_cannot_be_continued_is_not_begun_again() {
 }
 
 #[tokio::test]
+async fn a_finished_answer_is_not_continued() {
+    let events = [FIRST, FINISH].map(|event| piece(&format!("data: {event}\n\n"))).concat();
+    let act = Act::Close([head(), events].concat());
+    let mut servers = [StandIn::start(act.clone()).await, StandIn::start(act).await];
+    let front = Front::new(&format!("{},{}", servers[0].url, servers[1].url));
+    let read = read(front.ask(json!({})).await).await;
+    assert!(read.done && !read.broken && read.text() == "Hel", "{:?}", read.events);
+    assert!(read.events.iter().all(|event| event.get("continued").is_none()));
+    settled(&front).await;
+    assert_eq!(servers.iter_mut().flat_map(asked).count(), 1);
+}
+
+#[tokio::test]
 async fn two_completions_are_not_continued() {
     let (read, requests) = broken_off(json!({"n": 2}), 3).await;
     assert!(read.broken && !read.done && read.text() == "Hel");
@@ -215,6 +245,27 @@ async fn what_ends_a_server_is_not_tried_on_all_of_them() {
     let front = Front::new(&urls.join(","));
     assert_eq!(front.ask(json!({})).await.status().as_u16(), 502);
     let asked: usize = servers.iter().map(|server| server.asked("POST /v1/chat/completions")).sum();
+    assert_eq!(asked, 2);
+}
+
+#[tokio::test]
+async fn what_ends_servers_with_warm_connections_is_not_tried_on_all_of_them() {
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(StandIn::start(Act::DieOf("poison", answer())).await);
+    }
+    let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
+    let front = Front::with(&urls.join(","), |settings| {
+        settings.upstream.pool.routing = Routing::RoundRobin;
+    });
+    for _ in 0..servers.len() {
+        assert!(read(front.ask(json!({})).await).await.done);
+        settled(&front).await;
+    }
+    assert!(servers.iter_mut().all(|server| !asked(server).is_empty()), "each is warm");
+    let poison = json!({"messages": [{"role": "user", "content": "poison"}]});
+    assert_eq!(front.ask(poison).await.status().as_u16(), 502);
+    let asked: usize = servers.iter_mut().map(|server| asked(server).len()).sum();
     assert_eq!(asked, 2);
 }
 
@@ -237,6 +288,38 @@ async fn a_refusal_is_the_clients_own() {
         assert_eq!(total(&front, "up"), 2.0, "a client's errors take no server from others");
         assert_eq!(total(&front, "moved_requests_total"), 0.0);
     }
+}
+
+#[tokio::test]
+async fn the_operators_key_is_not_the_clients_to_mend() {
+    let theirs = r#"{"error":{"message":"Incorrect key of org-7","type":"invalid_request_error"}}"#;
+    let refusing = || Act::Keep(whole("401 Unauthorized", theirs));
+    let one = StandIn::start(refusing()).await;
+    let with_key = |settings: &mut super::Settings| {
+        settings.http.api_keys = ApiKeys::new(["own".into()]);
+        settings.upstream.pool.keeps_keys = true;
+        settings.upstream.pool.api_key = Some("operators".into());
+    };
+    let front = Front::with(&one.url, with_key);
+    for stream in [true, false] {
+        let response = front.ask(json!({"stream": stream})).await;
+        assert_eq!(response.status().as_u16(), 502);
+        let body = json_of(response).await.to_string();
+        assert!(body.contains("--upstream-api-key") && !body.contains("org-7"), "{body}");
+    }
+    // A key of the client's own is its own to mend.
+    assert_eq!(Front::new(&one.url).ask(json!({})).await.status().as_u16(), 401);
+    // Another server may know the key.
+    let (mut bad, good) =
+        (StandIn::start(refusing()).await, StandIn::start(Act::Keep(answer())).await);
+    let front = Front::with(&format!("{},{}", bad.url, good.url), |settings| {
+        settings.upstream.pool.routing = Routing::RoundRobin;
+        with_key(settings);
+    });
+    for _ in 0..2 {
+        assert_eq!(read(front.ask(json!({})).await).await.text(), "Hello");
+    }
+    assert!(!asked(&mut bad).is_empty());
 }
 
 #[tokio::test]
@@ -405,6 +488,22 @@ async fn requests_beyond_the_servers_limit_wait_here() {
     };
     assert_eq!(done, 8);
     assert!(waited >= 4.0, "{waited} waited");
+    settled(&front).await;
+}
+
+#[tokio::test]
+async fn requests_that_both_servers_refuse_do_not_wait_for_each_other() {
+    // Late enough that each server has one request, and each request waits for the other's place.
+    let limited = whole("429 Too Many Requests", "{}");
+    let slow = || StandIn::start(Act::Slowly(vec![limited.clone()], Duration::from_millis(100)));
+    let servers = [slow().await, slow().await];
+    let front = Front::with(&format!("{},{}", servers[0].url, servers[1].url), |settings| {
+        settings.upstream.pool.max_running = Some(1);
+    });
+    let both = async { tokio::join!(front.ask(json!({})), front.ask(json!({"stream": false}))) };
+    let (one, other) = tokio::time::timeout(PATIENCE / 3, both).await.expect("they are refused");
+    assert_eq!((one.status().as_u16(), other.status().as_u16()), (429, 429));
+    drop((one, other));
     settled(&front).await;
 }
 

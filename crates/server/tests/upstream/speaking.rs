@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request as HttpRequest, header};
@@ -18,6 +19,9 @@ pub struct Upstream {
     pub url: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
 }
+
+/// The reply of a server that never answers.
+const SILENCE: &[u8] = b"silence";
 
 type Replies = HashMap<&'static str, Vec<u8>>;
 
@@ -75,6 +79,11 @@ async fn answer(
     seen.lock().unwrap().push((route.clone(), serde_json::from_str(&body).unwrap_or_default()));
     let reply = replies.get(&*route).cloned();
     let reply = reply.unwrap_or_else(|| whole("404 Not Found", r#"{"detail":"Not Found"}"#));
+    if reply == SILENCE {
+        // Until the client leaves.
+        let _ = connection.read(&mut [0]).await;
+        return;
+    }
     let _ = connection.write_all(&reply).await;
 }
 
@@ -161,6 +170,20 @@ async fn what_an_upstream_speaks_is_passed_on() {
             assert_eq!(answer, json!({"native": 1}), "{path}");
         }
         assert_eq!(up.body(route)["model"], "m");
+    }
+}
+
+#[tokio::test]
+async fn an_api_about_which_an_upstream_is_silent_is_translated_soon() {
+    let silent = |route| (route, SILENCE.to_vec());
+    let routes = [silent("POST /v1/messages"), silent("POST /v1/responses"), chat_stream()];
+    let front = Front::new(&Upstream::start(routes).await.url);
+    let message = json!({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]});
+    for (path, body) in [("/v1/messages", message), ("/v1/responses", json!({"input": "hi"}))] {
+        // Far below the time that a server may be silent within an answer.
+        let answered = tokio::time::timeout(Duration::from_secs(20), front.post(path, body)).await;
+        let answer = json_of(answered.expect("it is not waited for")).await;
+        assert!(answer.to_string().contains("Hel"), "{path}: {answer}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// What it does with each request.
 #[derive(Debug, Clone)]
@@ -18,6 +18,9 @@ pub enum Act {
     Keep(Vec<u8>),
     /// Answers the first request of a connection, and closes it when the second has come.
     CloseWhenReused(Vec<u8>),
+    /// Sends these bytes, until a request contains the text: then the listener is closed, and the
+    /// connection behind it.
+    DieOf(&'static str, Vec<u8>),
     /// Sends these bytes, each after a pause, and says nothing more.
     Slowly(Vec<Vec<u8>>, Duration),
 }
@@ -43,11 +46,21 @@ impl StandIn {
         let (leaving, left) = mpsc::unbounded_channel();
         let connections = Arc::new(AtomicUsize::new(0));
         let counter = connections.clone();
+        let death = Arc::new(Death::default());
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                counter.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(serve(stream, act.clone(), seen.clone(), leaving.clone()));
+            let accept = async {
+                while let Ok((stream, _)) = listener.accept().await {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    let (seen, leaving) = (seen.clone(), leaving.clone());
+                    tokio::spawn(serve(stream, act.clone(), seen, leaving, death.clone()));
+                }
+            };
+            tokio::select! {
+                () = accept => {}
+                () = death.begins.notified() => {}
             }
+            drop(listener);
+            death.refuses.notify_one();
         });
         Self { url, requests, left, connections }
     }
@@ -57,21 +70,34 @@ impl StandIn {
     }
 }
 
+/// The end of a stand-in, which refuses connections from then on.
+#[derive(Default)]
+struct Death {
+    begins: Notify,
+    refuses: Notify,
+}
+
 async fn serve(
     mut stream: TcpStream,
     act: Act,
     seen: mpsc::UnboundedSender<String>,
     leaving: mpsc::UnboundedSender<()>,
+    death: Arc<Death>,
 ) {
     let mut served = 0;
     while let Some(request) = read_request(&mut stream).await {
+        let is_poison = matches!(&act, Act::DieOf(text, _) if request.contains(text));
         let _ = seen.send(request);
         match &act {
+            Act::DieOf(..) if is_poison => {
+                death.begins.notify_one();
+                return death.refuses.notified().await;
+            }
             Act::Close(bytes) => {
                 let _ = stream.write_all(bytes).await;
                 return;
             }
-            Act::Keep(bytes) => drop(stream.write_all(bytes).await),
+            Act::Keep(bytes) | Act::DieOf(_, bytes) => drop(stream.write_all(bytes).await),
             Act::CloseWhenReused(_) if served > 0 => return,
             Act::CloseWhenReused(bytes) => drop(stream.write_all(bytes).await),
             Act::Slowly(pieces, pause) => {
