@@ -56,7 +56,7 @@ main() {
     "$folder/$name/loquent" --version >/dev/null || status=$?
     case $status in
     0) ;;
-    126) fail "nothing may run in ${folder%/*} (mounted noexec?): set TMPDIR to another folder; nothing was installed" ;;
+    126) fail "nothing may run in ${folder%/*} (noexec?): set TMPDIR to another folder; nothing was installed" ;;
     *) fail "the binary does not run here: it needs glibc 2.17 or newer; nothing was installed" ;;
     esac
     put "$folder/$name"
