@@ -29,6 +29,7 @@ $bin, manual pages and completions below $share.
     LOQUENT_INSTALL_DIR   another folder for the binary
     LOQUENT_RELEASE_URL   another address of the release's files, for example a mirror
     XDG_DATA_HOME         another folder for manual pages and completions
+    TMPDIR                another folder to unpack in, where programs may run (not mounted noexec)
 END
 }
 
@@ -49,9 +50,15 @@ main() {
     download "$name.tar.gz"
     verify "$name.tar.gz"
     tar -xzf "$folder/$name.tar.gz" -C "$folder"
-    # An old C library, or another than glibc: said before anything is changed.
-    "$folder/$name/loquent" --version >/dev/null ||
-        fail "the binary does not run here: it needs glibc 2.17 or newer; nothing was installed"
+    # Said before anything is changed. A shell's 126 is a file that it may not run; an old C library, or another than
+    # glibc, has other statuses.
+    status=0
+    "$folder/$name/loquent" --version >/dev/null || status=$?
+    case $status in
+    0) ;;
+    126) fail "nothing may run in ${folder%/*} (noexec?): set TMPDIR to another folder; nothing was installed" ;;
+    *) fail "the binary does not run here: it needs glibc 2.17 or newer; nothing was installed" ;;
+    esac
     put "$folder/$name"
     echo "Installed $("$bin/loquent" --version | head -n 1) in $bin"
     case ":$PATH:" in

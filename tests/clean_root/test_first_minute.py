@@ -50,17 +50,33 @@ def test_the_deb_answers(clean_root, record_property, line):
 
 def test_the_deb_leaves_nothing_behind(clean_root):
     package = clean_root.carry("loquent_*.deb")
+    # groupadd locks the files of users, and keeps the last version of each.
+    files = 'find / -xdev -not -path "/var/*" -not -path "/tmp/*" -not -path "/proc/*" -not -path "/etc/*-"'
+    files += " -not -path /etc/.pwd.lock | sort"
     printed, _ = clean_root.run(f"""
-        find / -xdev -not -path "/var/*" -not -path "/tmp/*" -not -path "/proc/*" | sort >/tmp/before
+        {files} >/tmp/before
         dpkg -i {package} >/dev/null
-        stat -c "%a %U" /etc/loquent/keys
+        stat -c "%a %U %G" /etc/loquent/keys
         grep -Ec "^sk-[0-9a-f]{{48}}$" /etc/loquent/keys
         dpkg -i {package} >/dev/null
         dpkg --purge loquent >/dev/null
-        find / -xdev -not -path "/var/*" -not -path "/tmp/*" -not -path "/proc/*" | sort >/tmp/after
+        {files} >/tmp/after
         diff /tmp/before /tmp/after
+        grep -c ^loquent /etc/group || true
     """)
-    assert printed.split() == ["600", "root", "1"]
+    assert printed.split() == ["640", "root", "loquent-config", "1", "0"]
+
+
+def test_the_group_stays_with_the_administrators_files(clean_root):
+    package = clean_root.carry("loquent_*.deb")
+    printed, _ = clean_root.run(f"""
+        dpkg -i {package} >/dev/null
+        touch /etc/loquent/config.toml
+        chgrp loquent-config /etc/loquent/config.toml
+        dpkg --purge loquent >/dev/null
+        stat -c "%n %G" /etc/loquent/*
+    """)
+    assert printed.split() == ["/etc/loquent/config.toml", "loquent-config"]
 
 
 @pytest.mark.timeout(120)

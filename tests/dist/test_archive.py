@@ -155,18 +155,22 @@ def test_the_script_has_help_and_knows_no_other_option(packages, tmp_path):
 
 
 @needs_curl
-def test_the_script_refuses_a_binary_that_does_not_run_here(mirror, packages, tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "cause"),
+    [(0o755, "needs glibc"), pytest.param(0o644, "set TMPDIR to another folder", id="as on a noexec file system")],
+)
+def test_the_script_says_why_a_binary_does_not_run_here(mirror, packages, tmp_path, mode, cause):
     folder, url = mirror
     archive = folder / packages.one("*.tar.gz").name
     inside = tmp_path / archive.name.removesuffix(".tar.gz")
     inside.mkdir()
     (inside / "loquent").write_text("#!/no/such/loader\n")
-    (inside / "loquent").chmod(0o755)
+    (inside / "loquent").chmod(mode)
     subprocess.run(["tar", "-czf", archive, "-C", tmp_path, inside.name], check=True)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     (folder / "SHA256SUMS").write_text(f"{digest}  {archive.name}\n")
     done = install(folder, url, tmp_path / "home")
-    assert done.returncode == 1 and "glibc" in done.stderr and "nothing was installed" in done.stderr
+    assert done.returncode == 1 and cause in done.stderr and "nothing was installed" in done.stderr
     assert not (tmp_path / "home/.local").exists()
 
 

@@ -1,9 +1,12 @@
 """The package for Debian, unpacked into a clean folder; `make test-dist` installs it into a clean system."""
 
+import configparser
 import shutil
 import subprocess
 
 import pytest
+
+from distribution import deb
 
 from .conftest import assert_serves
 
@@ -38,6 +41,35 @@ def test_the_sums_are_those_of_the_files(packages, root, tmp_path):
     subprocess.run(["md5sum", "--quiet", "-c", tmp_path / "control/md5sums"], cwd=root, check=True)
     for script in ("postinst", "prerm", "postrm"):
         subprocess.run(["sh", "-n", tmp_path / "control" / script], check=True)
+
+
+@pytest.fixture
+def unit():
+    """The sections of the service; of a key that is there several times, the last."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read_string(deb.unit())
+    return parser
+
+
+def test_the_service_reads_the_files_that_it_watches(unit):
+    service = unit["Service"]
+    assert "--api-key-file /etc/loquent/keys" in service["ExecStart"]
+    # Credentials are copies, which stay as they were when the service started.
+    assert not [key for key in service if "Credential" in key]
+    group = service["SupplementaryGroups"]
+    # systemd refuses a dynamic user (217/USER) with the name of a group that exists.
+    assert service["DynamicUser"] == "yes" and group not in ("loquent", service.get("User"))
+    for script in ("postinst", "postrm"):
+        assert group in (deb.FOLDER / script).read_text()
+
+
+def test_the_service_starts_again_until_it_can_unless_a_setting_is_wrong(unit):
+    service = unit["Service"]
+    assert (unit["Unit"]["StartLimitIntervalSec"], service["Restart"]) == ("0", "on-failure")
+    # tests/e2e/test_settings.py has what ends with this status.
+    assert service["RestartPreventExitStatus"] == "2"
+    assert service["EnvironmentFile"] == "-/etc/loquent/environment"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

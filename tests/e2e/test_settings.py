@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 
@@ -72,7 +73,8 @@ def test_no_secret_is_shown(loquent, tmp_path):
         text = shown.stdout + shown.stderr
         assert "http://ann:(hidden)@127.0.0.1" in text and "sk-" not in text, text
     os.chmod(file, 0o644)
-    assert f"chmod 600 {file}" in loquent("--config", file, "config").stderr
+    warned = loquent("--config", file, "config").stderr
+    assert f"chmod 600 {file}" in warned and f"chmod 640 {file}" in warned
     told = loquent("--config", file, "--log-format", "json", "config").stderr
     assert f"chmod 600 {file}" in json.loads(told)["message"]
 
@@ -153,6 +155,24 @@ def test_the_level_of_the_log_has_two_names(loquent):
     level = lambda **env: held(loquent("config", "--json", **env))["log-level"]
     assert level(LOQUENT_LOG="debug") == level(LOQUENT_LOG_LEVEL="debug") == ("debug", "environment")
     assert level(LOQUENT_LOG="debug", LOQUENT_LOG_LEVEL="warn") == ("warn", "environment")
+
+
+def test_a_wrong_setting_ends_with_a_status_of_its_own(loquent):
+    """A supervisor starts the server again after another one (RestartPreventExitStatus= of docs/loquent.service)."""
+    for typed, env in (
+        (["--prot", "1"], {}),
+        (["--port", "70000"], {}),
+        ([], {"LOQUENT_PORT": "70000"}),
+        ([], {"LOQUENT_CONFIG": "/nonexistent/config.toml"}),
+    ):
+        assert loquent("serve", *typed, **env).returncode == 2, (typed, env)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert loquent("serve", "--simulate", "inf", "--port", port, "--no-quic").returncode == 1
+    # Nobody listens there any more: an identity provider that is not up yet.
+    keys = f"http://127.0.0.1:{port}/jwks"
+    done = loquent("serve", "--simulate", "inf", "--port", "0", "--jwt-keys", keys, "--jwt-audience", "loquent")
+    assert done.returncode == 1 and "--jwt-keys" in done.stderr
 
 
 def test_a_server_takes_its_settings_from_the_file(start, tmp_path):

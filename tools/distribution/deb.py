@@ -78,7 +78,7 @@ Version: {release.version}
 Architecture: {release.target.deb}
 Maintainer: The Loquent authors <maintainers@loquent.invalid>
 Installed-Size: {kilobytes}
-Depends: {dependencies(release.needs)}
+Depends: {dependencies(release.needs)}, passwd
 Recommends: ca-certificates
 Section: net
 Priority: optional

@@ -76,7 +76,8 @@ pub fn merge(command: &Command, typed: Vec<OsString>) -> Result<MergedArguments,
     let is_exposed = file.has_secret() && place::others_can_read(&path);
     let warning = is_exposed.then(|| {
         format!(
-            "{0} has a key in it and other users can read it; `chmod 600 {0}` prevents that",
+            "{0} has a key in it and other users can read it; `chmod 600 {0}` prevents that; if a \
+             service reads it, give it the service's group and `chmod 640 {0}`",
             path.display()
         )
     });

@@ -89,8 +89,22 @@ fn unreadable(path: &Path, error: io::Error) -> ConfigError {
 /// Returns true if other users of this machine can read the file.
 #[cfg(unix)]
 pub(super) fn others_can_read(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o044 != 0)
+    use nix::unistd::{Gid, Uid};
+    use std::os::unix::fs::MetadataExt;
+    path.metadata().is_ok_and(|file| {
+        let is_users = file.uid() == Uid::effective().as_raw();
+        let is_as_made = is_users && file.gid() == Gid::effective().as_raw();
+        file.is_file() && is_open(file.mode(), is_as_made)
+    })
+}
+
+/// Returns true if a file of this mode is open to others. The right of a group counts only if the
+/// file has the owner and the group with which this user makes files: otherwise somebody chose the
+/// group, as for a service that reads a file of root.
+#[cfg(unix)]
+fn is_open(mode: u32, is_as_made: bool) -> bool {
+    let others = if is_as_made { 0o044 } else { 0o004 };
+    mode & others != 0
 }
 
 /// Returns false: not determined on this system.
@@ -119,6 +133,15 @@ mod tests {
         assert_eq!(places("", "/h"), [own.clone(), machine.clone()]);
         assert_eq!(places("relative", "/h"), [own, machine.clone()]);
         assert_eq!(places("", ""), [machine]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_group_that_somebody_chose_may_read_the_file() {
+        let open = |mode| [is_open(mode, true), is_open(mode, false)];
+        assert_eq!(open(0o600), [false, false]);
+        assert_eq!(open(0o640), [true, false]);
+        assert_eq!(open(0o644), [true, true]);
     }
 
     #[test]

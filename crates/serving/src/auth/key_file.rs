@@ -92,7 +92,10 @@ impl KeyFile {
     fn warn_if_open(&self) {
         if is_open_to_others(&self.path) {
             let path = self.path.display();
-            tracing::warn!("all users of this machine can read {path}; run chmod 600 {path}");
+            tracing::warn!(
+                "all users of this machine can read {path}; run chmod 600 {path}, or chmod 640 \
+                 {path} if a service reads it as a member of its group"
+            );
         }
     }
 }
